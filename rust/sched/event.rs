@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What goes into the machine and what comes out of it.
+
+use super::{ContextId, SlotId, Status};
+
+/// Something that happened.
+///
+/// The first group are requests of a context's owner, which may be refused; the second group comes from the card and its
+/// timers and is never refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
+    Start { ctx: ContextId },
+    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]; without,
+    /// it goes to the back of the queue.
+    Preempt { ctx: ContextId, hold: bool },
+    /// Let a held job run again.
+    Resume { ctx: ContextId },
+    /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or later.
+    Close { ctx: ContextId },
+
+    /// The status register of `slot` was read.
+    Status { slot: SlotId, status: Status },
+    /// The timer armed by [`Action::Arm`] fired (or fired early, or late: the machine looks at `now` only).
+    Timer { slot: SlotId },
+    /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and no action that touches
+    /// a register follows.
+    Gone,
+}
+
+/// Something for the caller to do, at once and in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write the window of `ctx`, its written application registers and its snapshot address to `slot`.
+    Load { slot: SlotId, ctx: ContextId },
+    /// Close the window of `slot`: nobody's memory may be touched from here on (size 0 where the card has one).
+    Unload { slot: SlotId },
+    /// Write START_RESUME (`resume`) or START_NEW to `slot`.
+    Start { slot: SlotId, ctx: ContextId, resume: bool },
+    /// Write PAUSE to `slot`.
+    Pause { slot: SlotId },
+    /// Set (`hold`) or clear the reset bit of `slot`.
+    Reset { slot: SlotId, hold: bool },
+    /// Read the declared result registers of `ctx` while they are still its own.
+    Capture { slot: SlotId, ctx: ContextId },
+    /// Read the status register of `slot` and bring it back as [`Event::Status`] after this call of `handle` returned.
+    ReadStatus { slot: SlotId },
+    /// (Re-)arm the one timer of `slot` for the time `at`; an earlier arming is replaced.
+    Arm { slot: SlotId, at: super::Time },
+    /// The timer of `slot` is not needed now. It may fire all the same.
+    Disarm { slot: SlotId },
+    /// Tell the owner of `ctx` (after the lock is dropped).
+    Wake { ctx: ContextId, wake: Wake },
+    /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may be unmapped. Its id is
+    /// free from now on.
+    Released { ctx: ContextId },
+    /// `slot` did not even come out of a reset: it is out of use, and `ctx` (if any) must keep its memory mapped until the
+    /// whole card is reset.
+    Quarantine { slot: SlotId, ctx: Option<ContextId> },
+}
+
+/// Why an owner is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The job finished.
+    Done,
+    /// The job failed.
+    Failed(Failure),
+    /// The job is off its slot and held.
+    Held,
+}
+
+/// Why a job failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It did not pause within the preempt timeout; the slot was reset.
+    PreemptTimeout,
+    /// The card stopped it at an access outside its window.
+    Fault,
+    /// Its snapshot could not be saved or restored.
+    Snapshot,
+    /// The card did not take the START, or reported something that its protocol does not know.
+    Protocol,
+    /// The card is gone.
+    Gone,
+}
+
+/// Why a request was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No such context.
+    NoContext,
+    /// The context has a job that has not ended.
+    Busy,
+    /// The context has no job that could be preempted or resumed.
+    NoJob,
+    /// No slot in the mask computes this engine, or none that is in use.
+    NoSlot,
+    /// The slab is full.
+    NoSpace,
+    /// A value out of range.
+    Range,
+    /// The card is gone.
+    Gone,
+}

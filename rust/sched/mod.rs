@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The scheduler and the slot protocol, pure: events with timestamps in, actions out.
+//!
+//! Nothing here locks, allocates, reads a clock or imports the kernel. The module compiles these files into `fermata.ko`
+//! and the host crate (`rust/host`) compiles the very same files for unit tests, property tests and models.
+//!
+//! The caller owns one [`Machine`] per card, feeds it [`Event`]s under its own lock, and carries out each [`Action`] at
+//! once and in order. `Machine::handle` may be called from interrupt context: it is O(1) in the number of contexts
+//! except where said, and it does not panic.
+
+mod event;
+mod machine;
+mod queue;
+mod slab;
+mod slot;
+mod status;
+mod time;
+
+pub use event::{Action, Event, Failure, Refusal, Wake};
+pub use machine::{ContextConfig, Machine, MachineConfig, Params};
+pub use slab::{ContextId, Entry, JobState, Stats};
+pub use slot::{Profile, SlotConfig, SlotId, SlotState};
+pub use status::{Phase, Status};
+pub use time::{Duration, Time};

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * fermata: share a preemptible accelerator card between programs.
+ *
+ * /dev/fermataN is card N.  One open file description is one context: one
+ * tenant's use of the card, with at most one job at a time.  Passing the
+ * descriptor on passes the control of the context.
+ *
+ * The usual order of calls:
+ *
+ *	FERMATA_IOC_CARD_INFO, FERMATA_IOC_SLOT_INFO	what is there
+ *	FERMATA_IOC_SETUP				choose an engine
+ *	FERMATA_IOC_ARENA_CREATE, mmap()		memory for the engine
+ *	FERMATA_IOC_SNAPSHOT_CREATE			room for preempted state
+ *	FERMATA_IOC_RESULTS				registers wanted at the end
+ *	FERMATA_IOC_REGS_WRITE, FERMATA_IOC_START	a job
+ *	FERMATA_IOC_WAIT or poll()			its end
+ *	FERMATA_IOC_REGS_READ				its results
+ *
+ * Rules that hold for every call:
+ *
+ * - The argument is a pointer to the structure named at the call.  Its first
+ *   member, size, is sizeof() of the structure as the program knows it.  A
+ *   larger structure than the driver's is E2BIG unless its tail is zero; a
+ *   smaller one works, members beyond it count as zero and are not written.
+ *   A size below 8 is EINVAL.
+ * - Unknown flags, undefined values and reserved members that are not zero
+ *   are EINVAL.  Output members need not be set: they are zeroed before they
+ *   are filled.
+ * - On an error nothing was changed, and the structure was not written,
+ *   except where a call says so.
+ * - The layout is the same for 32-bit and 64-bit programs.
+ * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC.
+ * - Any thread of any process that has the descriptor may call, at any time.
+ *
+ * Errors that every call can return, besides those listed with it:
+ *
+ *	EFAULT	a pointer is not accessible
+ *	EINVAL	see the rules above
+ *	E2BIG	see the rules above
+ *	ENODEV	the card is gone (unplugged, unbound or dead): close the file
+ *	ENOTTY	not a call of this interface
+ *	EINTR	a fatal signal came while the call waited for another one
+ *
+ * Memory ordering: what the program wrote to its arena before FERMATA_IOC_START
+ * is visible to the engine (the call has release semantics), and what the
+ * engine wrote before it finished is visible to the program after
+ * FERMATA_IOC_WAIT, FERMATA_IOC_STATUS, poll() or a read of the eventfd has
+ * told it that the job is done (acquire semantics).  While a job runs, program
+ * and engine share the arena as two CPUs do: by atomic accesses of their own.
+ */
+#ifndef _UAPI_FERMATA_H
+#define _UAPI_FERMATA_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* Version of this interface, reported by FERMATA_IOC_CARD_INFO. */
+#define FERMATA_UAPI_VERSION	1
+
+#define FERMATA_IOC_MAGIC	0xFE
+
+#define FERMATA_MAX_SLOTS	8
+/* Registers that a context can have read at the end of a job. */
+#define FERMATA_MAX_RESULTS	16
+/* Application registers of a slot: byte offsets, multiples of 8. */
+#define FERMATA_REG_FIRST	0x30
+#define FERMATA_REG_LAST	0xff8
+/* Entries of one FERMATA_IOC_REGS_WRITE or _READ at the most. */
+#define FERMATA_MAX_REGS	512
+
+/* enum-like constants are macros, so that #ifdef can find new ones. */
+
+/* --- the card ----------------------------------------------------------- */
+
+/* features */
+#define FERMATA_FEATURE_IRQ		(1ULL << 0) /* slots interrupt */
+#define FERMATA_FEATURE_WINDOW		(1ULL << 1) /* DMA window check */
+#define FERMATA_FEATURE_QUIESCENT	(1ULL << 2) /* PAUSED: DMA complete */
+#define FERMATA_FEATURE_SNAPSHOT_UNIT	(1ULL << 3) /* snapshots unforgeable */
+#define FERMATA_FEATURE_IOMMU		(1ULL << 32) /* card behind an IOMMU */
+
+/**
+ * struct fermata_card_info - FERMATA_IOC_CARD_INFO: what the card is
+ * @size:		in: sizeof(struct fermata_card_info)
+ * @flags:		in: 0
+ * @uapi_version:	out: FERMATA_UAPI_VERSION of the driver
+ * @slots:		out: number of slots, 1 to FERMATA_MAX_SLOTS
+ * @features:		out: FERMATA_FEATURE_*
+ * @contexts:		out: contexts that are set up now
+ * @max_contexts:	out: contexts that can be set up at once
+ * @max_arena:		out: largest arena in bytes that is accepted
+ *
+ * Any time, also before FERMATA_IOC_SETUP.
+ */
+struct fermata_card_info {
+	__u32 size;
+	__u32 flags;
+	__u32 uapi_version;
+	__u32 slots;
+	__aligned_u64 features;
+	__u32 contexts;
+	__u32 max_contexts;
+	__aligned_u64 max_arena;
+};
+
+/* slot flags */
+#define FERMATA_SLOT_QUARANTINED	(1U << 0) /* dead: not used any more */
+
+/**
+ * struct fermata_slot_info - FERMATA_IOC_SLOT_INFO: what a slot is
+ * @size:		in: sizeof(struct fermata_slot_info)
+ * @slot:		in: number of the slot
+ * @afu_id_lo:		out: the engine's UUID, low 64 bits
+ * @afu_id_hi:		out: high 64 bits
+ * @state_pages:	out: size of a snapshot in 4 KiB pages
+ * @flags:		out: FERMATA_SLOT_*
+ * @switches:		out: jobs started or resumed on it
+ * @busy_ns:		out: time it had a job
+ * @resets:		out: resets because of a hang, a fault or a death
+ * @save_ns:		out: mean time from PAUSE to PAUSED, recent ones weigh more
+ *
+ * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
+ */
+struct fermata_slot_info {
+	__u32 size;
+	__u32 slot;
+	__aligned_u64 afu_id_lo;
+	__aligned_u64 afu_id_hi;
+	__u32 state_pages;
+	__u32 flags;
+	__aligned_u64 switches;
+	__aligned_u64 busy_ns;
+	__aligned_u64 resets;
+	__aligned_u64 save_ns;
+};
+
+/* --- the context -------------------------------------------------------- */
+
+/**
+ * struct fermata_setup - FERMATA_IOC_SETUP: choose the engine
+ * @size:		in: sizeof(struct fermata_setup)
+ * @flags:		in: 0
+ * @afu_id_lo:		in: the engine's UUID, low 64 bits
+ * @afu_id_hi:		in: high 64 bits
+ * @slot_mask:		in: bit i: slot i may be used; 0: every slot that has
+ *			the engine.  Slots of another engine are EINVAL
+ * @context:		out: number of the context on this card
+ *
+ * Once per context, before any of the calls below (they give ENXIO until then).
+ *
+ * EEXIST: the context is set up already.  ENOENT: no slot has this engine.
+ * ENOSPC: @max_contexts are set up.  EBUSY: the card has no DMA window check,
+ * and a context of another user is set up.  EPERM: the card has no DMA window
+ * check and is not behind an IOMMU: CAP_SYS_RAWIO is needed, without lockdown.
+ * ENOMEM.
+ */
+struct fermata_setup {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 afu_id_lo;
+	__aligned_u64 afu_id_hi;
+	__u32 slot_mask;
+	__u32 context;
+};
+
+/* fermata_arena_create flags */
+#define FERMATA_ARENA_FIXED_BASE	(1U << 0) /* @device_base is given */
+
+/**
+ * struct fermata_arena_create - FERMATA_IOC_ARENA_CREATE: make the arena
+ * @size:		in: sizeof(struct fermata_arena_create)
+ * @flags:		in: FERMATA_ARENA_*
+ * @length:		in: bytes, a multiple of 4096, up to @max_arena
+ * @device_base:	in, with FERMATA_ARENA_FIXED_BASE: the device address
+ *			of its first byte, a multiple of 4096; base + length at
+ *			most 2^47.  Without: 0; it becomes the
+ *			address at which the arena is first mapped whole
+ * @mmap_offset:	out: offset for mmap()
+ *
+ * The arena is the memory that the engine may touch: zeroed, pinned, and
+ * contiguous for the card.  Map it with mmap(), MAP_SHARED, at any offset
+ * within it.  Mappings are not inherited over fork() and not dumped.  It lives
+ * as long as the context.
+ *
+ * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
+ * not so much contiguous memory).
+ *
+ * mmap() of it: EINVAL: not MAP_SHARED, or beyond its end; ENXIO: no arena yet;
+ * ENODEV: the card is gone.  An access to a mapping whose card is gone: SIGBUS.
+ */
+struct fermata_arena_create {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 length;
+	__aligned_u64 device_base;
+	__aligned_u64 mmap_offset;
+};
+
+/**
+ * struct fermata_snapshot_create - FERMATA_IOC_SNAPSHOT_CREATE: make the
+ *				    buffer for preempted state
+ * @size:		in: sizeof(struct fermata_snapshot_create)
+ * @flags:		in: 0
+ * @length:		out: its size in bytes
+ *
+ * The buffer is pinned, belongs to the kernel and cannot be written by the
+ * program; on a card with FERMATA_FEATURE_SNAPSHOT_UNIT no engine can write it
+ * either.  It lives as long as the context.
+ *
+ * EEXIST: there is one already.  ENOMEM.  EPROTO: the card reports a size
+ * that cannot be (0, or above 4096 pages).
+ */
+struct fermata_snapshot_create {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 length;
+};
+
+/**
+ * struct fermata_snapshot_read - FERMATA_IOC_SNAPSHOT_READ: copy of the state
+ * @size:		in: sizeof(struct fermata_snapshot_read)
+ * @flags:		in: 0
+ * @offset:		in: first byte
+ * @length:		in: bytes; @offset + @length at most the buffer's size
+ * @buffer:		in: pointer to @length bytes
+ *
+ * ENXIO: no snapshot buffer.  EBUSY: the job is not held (FERMATA_STATE_HELD).
+ * ENODATA: it is held but has never run, so there is no state.
+ * On EFAULT part of @buffer may be written.
+ */
+struct fermata_snapshot_read {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 buffer;
+};
+
+/* --- registers ---------------------------------------------------------- */
+
+/**
+ * struct fermata_reg - one application register
+ * @offset:	byte offset in the slot's page, FERMATA_REG_FIRST to
+ *		FERMATA_REG_LAST, a multiple of 8
+ * @reserved:	0
+ * @value:	written, or read
+ */
+struct fermata_reg {
+	__u32 offset;
+	__u32 reserved;
+	__aligned_u64 value;
+};
+
+/**
+ * struct fermata_regs - FERMATA_IOC_REGS_WRITE, FERMATA_IOC_REGS_READ and
+ *			 FERMATA_IOC_RESULTS
+ * @size:		in: sizeof(struct fermata_regs)
+ * @flags:		in: 0
+ * @count:		in: entries, at most FERMATA_MAX_REGS
+ *			(FERMATA_IOC_RESULTS: FERMATA_MAX_RESULTS)
+ * @reserved:		in: 0
+ * @regs:		in: pointer to @count struct fermata_reg
+ *
+ * FERMATA_IOC_REGS_WRITE: write registers, in order, all or none.  While the
+ * context is on a slot they are forwarded at once; else they are kept and
+ * written when it is next put on a slot.  The driver replays every register that was ever
+ * written, before each START, so application registers must have no side effects.
+ *
+ * FERMATA_IOC_RESULTS: declare the registers to be read when the job ends or
+ * is preempted, before the slot goes to another context; @value is not used
+ * and must be 0.  Replaces the earlier declaration; @count 0 clears it.
+ * EBUSY: a job has not ended.
+ *
+ * FERMATA_IOC_REGS_READ: read registers; @value is filled.  While the context
+ * is on a slot they are read from the card.  Else only
+ * declared result registers can be read, as they were when the job left its
+ * slot.  EAGAIN: the context is on no slot, and one of the
+ * registers is not a declared result or was not read yet.
+ * On EFAULT part of the array may be written.
+ *
+ * EINVAL: an offset out of range or not a multiple of 8.
+ */
+struct fermata_regs {
+	__u32 size;
+	__u32 flags;
+	__u32 count;
+	__u32 reserved;
+	__aligned_u64 regs;
+};
+
+/* --- jobs --------------------------------------------------------------- */
+
+/**
+ * struct fermata_start - FERMATA_IOC_START: start a job
+ * @size:		in: sizeof(struct fermata_start)
+ * @flags:		in: 0
+ * @job:		out: number of the job in this context, from 1
+ *
+ * Returns at once; the job runs when its turn comes.
+ *
+ * EBUSY: the last job has not ended.  ENXIO: no SETUP, or no snapshot buffer.
+ * EDESTADDRREQ: the arena has no device_base yet: map it, or give one.
+ * EIO: no slot that this context may use is in service any more.
+ * EPROTO: the card now reports a larger state than the snapshot buffer holds.
+ */
+struct fermata_start {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 job;
+};
+
+/* fermata_preempt flags */
+#define FERMATA_PREEMPT_HOLD	(1U << 0) /* until FERMATA_IOC_RESUME */
+
+/**
+ * struct fermata_preempt - FERMATA_IOC_PREEMPT: take the job off its slot
+ * @size:		in: sizeof(struct fermata_preempt)
+ * @flags:		in: FERMATA_PREEMPT_*
+ *
+ * Returns at once; the job is saved as soon as the engine allows.  Without
+ * FERMATA_PREEMPT_HOLD it goes to the end of the queue, with it it stays off
+ * until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A job that finishes
+ * first is finished.  Holding a held job is no error.
+ *
+ * ENOENT: no job, or it has ended.
+ */
+struct fermata_preempt {
+	__u32 size;
+	__u32 flags;
+};
+
+/**
+ * struct fermata_resume - FERMATA_IOC_RESUME: let a held job go on
+ * @size:		in: sizeof(struct fermata_resume)
+ * @flags:		in: 0
+ *
+ * A job that is not held stays as it is.  ENOENT: no job, or it has ended.
+ */
+struct fermata_resume {
+	__u32 size;
+	__u32 flags;
+};
+
+/* fermata_status state */
+#define FERMATA_STATE_NEW	0 /* no SETUP */
+#define FERMATA_STATE_IDLE	1 /* no job was started */
+#define FERMATA_STATE_QUEUED	2 /* waits for a slot */
+#define FERMATA_STATE_RUNNING	3 /* on a slot */
+#define FERMATA_STATE_HELD	4 /* off the slot until FERMATA_IOC_RESUME */
+#define FERMATA_STATE_DONE	5 /* the job finished */
+#define FERMATA_STATE_FAILED	6 /* the job failed, see @error */
+
+/* fermata_status slot: on none */
+#define FERMATA_NO_SLOT		0xffffffffU
+
+/**
+ * struct fermata_status - FERMATA_IOC_STATUS: state and counters
+ * @size:		in: sizeof(struct fermata_status)
+ * @flags:		in: 0
+ * @state:		out: FERMATA_STATE_*
+ * @error:		out: why the job failed, a positive errno, else 0:
+ *			ETIME: it did not pause within its preempt timeout, and
+ *			the slot was reset;
+ *			EFAULT: its engine touched memory outside the arena
+ *			(@fault_addr);
+ *			EIO: its state could not be saved or restored;
+ *			EPROTO: the card broke its protocol;
+ *			ENODEV: the card is gone
+ * @context:		out: number of the context
+ * @slot:		out: slot it is on, or FERMATA_NO_SLOT
+ * @job:		out: number of the current or last job, 0: none yet
+ * @run_ns:		out: time on slots, all jobs
+ * @wait_ns:		out: time queued, all jobs
+ * @slices:		out: times it was put on a slot
+ * @preemptions:	out: times it was taken off before its end
+ * @finished:		out: jobs finished
+ * @failed:		out: jobs failed
+ * @fault_addr:		out: with EFAULT: the refused device address
+ * @arena_length:	out: bytes, 0: no arena
+ * @device_base:	out: device address of the arena's first byte
+ * @snapshot_length:	out: bytes, 0: no snapshot buffer
+ *
+ * Works before FERMATA_IOC_SETUP.
+ */
+struct fermata_status {
+	__u32 size;
+	__u32 flags;
+	__u32 state;
+	__u32 error;
+	__u32 context;
+	__u32 slot;
+	__aligned_u64 job;
+	__aligned_u64 run_ns;
+	__aligned_u64 wait_ns;
+	__aligned_u64 slices;
+	__aligned_u64 preemptions;
+	__aligned_u64 finished;
+	__aligned_u64 failed;
+	__aligned_u64 fault_addr;
+	__aligned_u64 arena_length;
+	__aligned_u64 device_base;
+	__aligned_u64 snapshot_length;
+};
+
+/* events */
+#define FERMATA_EVENT_DONE	(1U << 0) /* the job finished or failed */
+#define FERMATA_EVENT_HELD	(1U << 1) /* the job is off its slot and held */
+
+/**
+ * struct fermata_wait - FERMATA_IOC_WAIT: wait for the job
+ * @size:		in: sizeof(struct fermata_wait)
+ * @events:		in: FERMATA_EVENT_* to wait for, at least one
+ * @deadline:		in: CLOCK_MONOTONIC time in ns at which to give up;
+ *			0: look, do not wait; U64_MAX: never
+ * @happened:		out: those of @events that hold now
+ * @error:		out: as in struct fermata_status
+ *
+ * FERMATA_EVENT_DONE holds from the end of a job until the next START,
+ * FERMATA_EVENT_HELD while the job is held.  A signal handler with SA_RESTART
+ * restarts the call, with the same deadline.
+ *
+ * ENOENT: no job was started.  ETIMEDOUT: @deadline came first.  EAGAIN: the
+ * file is O_NONBLOCK and nothing has happened.  EINTR: a signal.
+ *
+ * poll(): POLLIN: FERMATA_EVENT_DONE holds.  POLLPRI: FERMATA_EVENT_HELD
+ * holds.  POLLERR and POLLHUP: the card is gone.
+ */
+struct fermata_wait {
+	__u32 size;
+	__u32 events;
+	__aligned_u64 deadline;
+	__u32 happened;
+	__u32 error;
+};
+
+/**
+ * struct fermata_eventfd - FERMATA_IOC_EVENTFD: events to an eventfd
+ * @size:		in: sizeof(struct fermata_eventfd)
+ * @events:		in: FERMATA_EVENT_*; 0 with @fd -1: no eventfd any more
+ * @fd:			in: descriptor of an eventfd, or -1
+ * @reserved:		in: 0
+ *
+ * Adds 1 to the eventfd each time one of @events begins to hold, and when the
+ * card goes.  Replaces the eventfd set before.
+ *
+ * EBADF: @fd is no descriptor.  EINVAL: it is no eventfd; or @events is 0 with
+ * an @fd, or not 0 without.
+ */
+struct fermata_eventfd {
+	__u32 size;
+	__u32 events;
+	__s32 fd;
+	__u32 reserved;
+};
+
+/* parameters */
+#define FERMATA_PARAM_TIMESLICE	1 /* ns, 100 us to 10 s */
+#define FERMATA_PARAM_PREEMPT_TIMEOUT 2 /* ns, 1 ms to 10 s */
+
+/**
+ * struct fermata_param - FERMATA_IOC_PARAM_GET and FERMATA_IOC_PARAM_SET
+ * @size:		in: sizeof(struct fermata_param)
+ * @param:		in: FERMATA_PARAM_*
+ * @value:		in (SET) or out (GET)
+ * @min:		out (GET): smallest value
+ * @max:		out (GET): largest value that the caller may set
+ *
+ * FERMATA_PARAM_TIMESLICE: how long the context runs before another one gets
+ * the slot; default: module parameter timeslice_us.  From its next slice on.
+ * FERMATA_PARAM_PREEMPT_TIMEOUT: how long its engine may take to pause before
+ * the slot is reset and the job fails; default: module parameter
+ * preempt_timeout_us.
+ *
+ * EINVAL: no such parameter.  ERANGE: value out of range.  EPERM: a value
+ * above the default takes CAP_SYS_NICE.
+ */
+struct fermata_param {
+	__u32 size;
+	__u32 param;
+	__aligned_u64 value;
+	__aligned_u64 min;
+	__aligned_u64 max;
+};
+
+/* --- the calls ---------------------------------------------------------- */
+
+/*
+ * The structure's size is in its first member and not in the number, so a
+ * call keeps its number when its structure grows.
+ */
+#define FERMATA_IOC_CARD_INFO		_IO(FERMATA_IOC_MAGIC, 0x00)
+#define FERMATA_IOC_SLOT_INFO		_IO(FERMATA_IOC_MAGIC, 0x01)
+#define FERMATA_IOC_SETUP		_IO(FERMATA_IOC_MAGIC, 0x10)
+#define FERMATA_IOC_ARENA_CREATE	_IO(FERMATA_IOC_MAGIC, 0x11)
+#define FERMATA_IOC_SNAPSHOT_CREATE	_IO(FERMATA_IOC_MAGIC, 0x12)
+#define FERMATA_IOC_SNAPSHOT_READ	_IO(FERMATA_IOC_MAGIC, 0x13)
+#define FERMATA_IOC_REGS_WRITE		_IO(FERMATA_IOC_MAGIC, 0x20)
+#define FERMATA_IOC_REGS_READ		_IO(FERMATA_IOC_MAGIC, 0x21)
+#define FERMATA_IOC_RESULTS		_IO(FERMATA_IOC_MAGIC, 0x22)
+#define FERMATA_IOC_START		_IO(FERMATA_IOC_MAGIC, 0x30)
+#define FERMATA_IOC_PREEMPT		_IO(FERMATA_IOC_MAGIC, 0x31)
+#define FERMATA_IOC_RESUME		_IO(FERMATA_IOC_MAGIC, 0x32)
+#define FERMATA_IOC_STATUS		_IO(FERMATA_IOC_MAGIC, 0x33)
+#define FERMATA_IOC_WAIT		_IO(FERMATA_IOC_MAGIC, 0x34)
+#define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
+#define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
+#define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
+
+#endif /* _UAPI_FERMATA_H */
