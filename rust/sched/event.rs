@@ -8,6 +8,10 @@ use super::{ContextId, SlotId, Status};
 ///
 /// The first group are requests of a context's owner, which may be refused; the second group comes from the card and its
 /// timers and is never refused.
+#[allow(
+    missing_docs,
+    reason = "`slot` and `ctx` name the slot and the context meant; the rest is in each variant's text"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
@@ -30,6 +34,10 @@ pub enum Event {
 }
 
 /// Something for the caller to do, at once and in order.
+#[allow(
+    missing_docs,
+    reason = "`slot` and `ctx` name the slot and the context meant; the rest is in each variant's text"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write the window of `ctx`, its written application registers and its snapshot address to `slot`.
@@ -37,7 +45,11 @@ pub enum Action {
     /// Close the window of `slot`: nobody's memory may be touched from here on (size 0 where the card has one).
     Unload { slot: SlotId },
     /// Write START_RESUME (`resume`) or START_NEW to `slot`.
-    Start { slot: SlotId, ctx: ContextId, resume: bool },
+    Start {
+        slot: SlotId,
+        ctx: ContextId,
+        resume: bool,
+    },
     /// Write PAUSE to `slot`.
     Pause { slot: SlotId },
     /// Set (`hold`) or clear the reset bit of `slot`.
@@ -57,7 +69,10 @@ pub enum Action {
     Released { ctx: ContextId },
     /// `slot` did not even come out of a reset: it is out of use, and `ctx` (if any) must keep its memory mapped until the
     /// whole card is reset.
-    Quarantine { slot: SlotId, ctx: Option<ContextId> },
+    Quarantine {
+        slot: SlotId,
+        ctx: Option<ContextId>,
+    },
 }
 
 /// Why an owner is told.

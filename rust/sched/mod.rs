@@ -11,15 +11,21 @@
 
 mod event;
 mod machine;
+mod owner;
+mod params;
+mod protocol;
 mod queue;
+mod reset;
+mod run;
 mod slab;
 mod slot;
 mod status;
 mod time;
 
 pub use event::{Action, Event, Failure, Refusal, Wake};
-pub use machine::{ContextConfig, Machine, MachineConfig, Params};
+pub use machine::{ContextConfig, Machine, MachineConfig};
+pub use params::Params;
 pub use slab::{ContextId, Entry, JobState, Stats};
-pub use slot::{Profile, SlotConfig, SlotId, SlotState};
+pub use slot::{Profile, SlotConfig, SlotId, SlotState, SlotStats, MAX_SLOTS};
 pub use status::{Phase, Status};
 pub use time::{Duration, Time};

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The machine: all contexts and slots of one card, and the way in.
+
+use core::ops::DerefMut;
+
+use super::queue::Queue;
+use super::slab::Slab;
+use super::slot::{slots_in, Slot, State, MAX_SLOTS};
+use super::{
+    Action, ContextId, Entry, Event, Params, Profile, Refusal, SlotConfig, SlotId, SlotState,
+    SlotStats, Stats, Time,
+};
+
+/// Where actions go to.
+pub(super) type Out<'a> = dyn FnMut(Action) + 'a;
+
+/// What the caller knows of a card. Slots that it does not have are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineConfig {
+    /// The slots, by number.
+    pub slots: [Option<SlotConfig>; MAX_SLOTS],
+}
+
+/// What a new context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextConfig {
+    /// The class of the slots that compute its engine: [`SlotConfig::class`].
+    pub class: u8,
+    /// Its parameters to begin with.
+    pub params: Params,
+}
+
+/// The scheduler and slot protocol of one card.
+///
+/// `S` is the storage for the contexts: its length is the card's capacity.
+///
+/// The caller holds one lock over each call and over the actions that come out of it. A status that an interrupt handler
+/// reads itself is read under that lock too, so that no START can come between the read and its [`Event::Status`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine<S> {
+    pub(super) slab: Slab<S>,
+    pub(super) slots: [Slot; MAX_SLOTS],
+    /// One for each class, at the index of the class's first slot; the others are empty.
+    pub(super) queues: [Queue; MAX_SLOTS],
+    pub(super) gone: bool,
+}
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// A machine without contexts. Every slot must be quiescent, out of reset and its window closed. What stood in
+    /// `storage` is overwritten; O(length).
+    pub fn new(config: MachineConfig, storage: S) -> Self {
+        let mut machine = Self {
+            slab: Slab::new(storage),
+            slots: [Slot::ABSENT; MAX_SLOTS],
+            queues: [Queue::EMPTY; MAX_SLOTS],
+            gone: false,
+        };
+        for (id, config) in slots_in(u8::MAX).zip(config.slots) {
+            if let Some(config) = config {
+                machine.add_slot(id, config);
+            }
+        }
+        machine
+    }
+
+    fn add_slot(&mut self, id: SlotId, config: SlotConfig) {
+        let queue = self.class_queue(config.class).unwrap_or(id.index() as u8);
+        if let Some(slot) = self.slots.get_mut(id.index()) {
+            *slot = Slot::new(config, queue);
+        }
+        if let Some(queue) = self.queue_mut(queue) {
+            queue.slots |= id.bit();
+            queue.usable |= id.bit();
+        }
+    }
+
+    /// Index of the queue of `class`.
+    fn class_queue(&self, class: u8) -> Option<u8> {
+        self.slots
+            .iter()
+            .find(|slot| slot.state != State::Absent && slot.config.class == class)
+            .map(|slot| slot.queue)
+    }
+
+    /// Adds a context. O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the class in the mask is in
+    /// use), [`Refusal::NoSpace`] (the storage is full).
+    pub fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal> {
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        config.params.check()?;
+        let queue = self.class_queue(config.class).ok_or(Refusal::NoSlot)?;
+        self.check_mask(queue, config.params.mask)?;
+        self.slab.add(queue, config.params)
+    }
+
+    /// Is any slot of `mask` in use?
+    pub(super) fn check_mask(&self, queue: u8, mask: u8) -> Result<(), Refusal> {
+        match self.queue(queue) {
+            Some(queue) if queue.usable & mask != 0 => Ok(()),
+            _ => Err(Refusal::NoSlot),
+        }
+    }
+
+    /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out at once and in
+    /// order. `now` must not be before that of an earlier call; it may be (the machine then waits longer than it need).
+    ///
+    /// O(1) in the number of contexts, but for [`Event::Gone`], for a slot that is quarantined, and for the contexts in
+    /// front of the queue that may not run on the slot to be filled.
+    ///
+    /// # Errors
+    ///
+    /// An owner's request that is refused changed nothing and gave no action. Events of the card are never refused.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        event: Event,
+        out: &mut impl FnMut(Action),
+    ) -> Result<(), Refusal> {
+        match event {
+            Event::Start { ctx } => self.start_job(now, ctx, out),
+            Event::Preempt { ctx, hold } => self.preempt(now, ctx, hold, out),
+            Event::Resume { ctx } => self.resume(now, ctx, out),
+            Event::Close { ctx } => self.close(now, ctx, out),
+            Event::Status { status, .. } if status.is_gone() => {
+                self.card_gone(now, out);
+                Ok(())
+            }
+            Event::Status { slot, status } => {
+                self.status(now, slot, status, out);
+                Ok(())
+            }
+            Event::Timer { slot } => {
+                self.timer(now, slot, out);
+                Ok(())
+            }
+            Event::Gone => {
+                self.card_gone(now, out);
+                Ok(())
+            }
+        }
+    }
+
+    /// The parameters of a context.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn params(&self, ctx: ContextId) -> Result<Params, Refusal> {
+        Ok(self.slab.owned(ctx)?.params)
+    }
+
+    /// Changes the parameters of a context; they hold at once, for the slice that runs too. A job on a slot that is not
+    /// in the mask any more is preempted.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoSlot`]; nothing was changed.
+    pub fn set_params(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        params: Params,
+        out: &mut impl FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let index = self.slab.owned(ctx)?.queue;
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        params.check()?;
+        self.check_mask(index, params.mask)?;
+        self.replace_params(ctx, params);
+        self.press(now, index, out);
+        Ok(())
+    }
+
+    /// What a context has done until `now`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn stats(&self, ctx: ContextId, now: Time) -> Result<Stats, Refusal> {
+        Ok(self.slab.owned(ctx)?.stats(now))
+    }
+
+    /// The slot whose application registers are those of `ctx` now, so that its writes and reads may be forwarded: from
+    /// Load until the end of the run is observed or the slot is reset.
+    pub fn slot_of(&self, ctx: ContextId) -> Option<SlotId> {
+        let id = self.slab.owned(ctx).ok()?.slot?;
+        match self.slots.get(id.index())?.state {
+            State::Running(run) | State::Pausing(run, _) if run.ctx == ctx => Some(id),
+            _ => None,
+        }
+    }
+
+    /// What a slot does; `None` if the card has no such slot.
+    pub fn slot_state(&self, slot: SlotId) -> Option<SlotState> {
+        match self.slots.get(slot.index())?.state {
+            State::Absent => None,
+            State::Vacant => Some(SlotState::Vacant),
+            State::Running(run) => Some(SlotState::Running(run.ctx)),
+            State::Pausing(run, _) => Some(SlotState::Pausing(run.ctx)),
+            State::Resetting(reset) => Some(SlotState::Resetting(reset.ctx)),
+            State::Quarantined(_) => Some(SlotState::Quarantined),
+            State::Gone => Some(SlotState::Gone),
+        }
+    }
+
+    /// What a slot has done until `now`, the run that is under way included; `None` if the card has no such slot.
+    pub fn slot_stats(&self, slot: SlotId, now: Time) -> Option<SlotStats> {
+        let slot = self.slots.get(slot.index())?;
+        let mut stats = slot.stats;
+        match slot.state {
+            State::Absent => return None,
+            State::Running(run) | State::Pausing(run, _) => stats.busy += now.since(run.started),
+            _ => {}
+        }
+        Some(stats)
+    }
+
+    /// The profile of a slot; `None` if the card has no such slot.
+    pub fn profile(&self, slot: SlotId) -> Option<Profile> {
+        let slot = self.slots.get(slot.index())?;
+        (slot.state != State::Absent).then_some(slot.config.profile)
+    }
+
+    /// How many contexts there are, those included that were closed and not yet released.
+    pub fn contexts(&self) -> u32 {
+        self.slab.used()
+    }
+
+    /// How many contexts fit.
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// Is the card gone?
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(super) fn queue(&self, index: u8) -> Option<&Queue> {
+        self.queues.get(usize::from(index))
+    }
+
+    pub(super) fn queue_mut(&mut self, index: u8) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(index))
+    }
+
+    pub(super) fn slot(&self, id: SlotId) -> Option<&Slot> {
+        self.slots.get(id.index())
+    }
+
+    pub(super) fn slot_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.index())
+    }
+
+    /// Asks for a status read.
+    pub(super) fn read(&mut self, id: SlotId, out: &mut Out<'_>) {
+        if let Some(slot) = self.slot_mut(id) {
+            slot.stats.reads += 1;
+            out(Action::ReadStatus { slot: id });
+        }
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What owners ask for. Each request is checked completely before it changes anything.
+
+use core::ops::DerefMut;
+
+use super::machine::{Machine, Out};
+use super::reset::Outcome;
+use super::slot::State;
+use super::{Action, ContextId, Entry, Failure, JobState, Params, Refusal, Time, Wake};
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// Start: a new job. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
+    pub(super) fn start_job(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        out: &mut Out<'_>,
+    ) -> Result<(), Refusal> {
+        let entry = self.slab.owned(ctx)?;
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        if entry.state.is_live() {
+            return Err(Refusal::Busy);
+        }
+        if entry.stuck {
+            return Err(Refusal::NoSlot);
+        }
+        let queue = entry.queue;
+        self.check_mask(queue, entry.params.mask)?;
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.job += 1;
+            entry.saved = false;
+            entry.hold = false;
+        }
+        self.enqueue(now, ctx);
+        self.press(now, queue, out);
+        Ok(())
+    }
+
+    /// Preempt. On a job that is queued or held, or that just ended on a slot not yet cleared, it asks for nothing that
+    /// is not so already, and is no error; but a queued job becomes held if asked.
+    pub(super) fn preempt(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        hold: bool,
+        out: &mut Out<'_>,
+    ) -> Result<(), Refusal> {
+        let entry = self.slab.owned(ctx)?;
+        let (state, queue) = (entry.state, entry.queue);
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        match state {
+            JobState::Idle | JobState::Done | JobState::Failed(_) => Err(Refusal::NoJob),
+            JobState::Held => Ok(()),
+            JobState::Queued => {
+                if hold {
+                    self.dequeue(now, ctx, JobState::Held);
+                    out(Action::Wake {
+                        ctx,
+                        wake: Wake::Held,
+                    });
+                }
+                Ok(())
+            }
+            JobState::Running => {
+                if let Some(entry) = self.slab.get_mut(ctx) {
+                    entry.hold |= hold;
+                }
+                if let Some(slot) = self.slab.get(ctx).and_then(|entry| entry.slot) {
+                    self.pause(now, slot, out);
+                }
+                self.press(now, queue, out);
+                Ok(())
+            }
+        }
+    }
+
+    /// Resume. On a job that is not held, it takes back a hold that was asked for and has not come about.
+    pub(super) fn resume(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        out: &mut Out<'_>,
+    ) -> Result<(), Refusal> {
+        let entry = self.slab.owned(ctx)?;
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        if !entry.state.is_live() {
+            return Err(Refusal::NoJob);
+        }
+        let (queue, held) = (entry.queue, entry.state == JobState::Held);
+        if held {
+            self.check_mask(queue, entry.params.mask)?;
+        }
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.hold = false;
+        }
+        if held {
+            self.enqueue(now, ctx);
+            self.press(now, queue, out);
+        }
+        Ok(())
+    }
+
+    /// Close. What is on no slot is released at once; a job on a slot is stopped by a reset, because nobody wants its
+    /// snapshot any more, and its memory may go only when the slot is quiescent.
+    pub(super) fn close(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        out: &mut Out<'_>,
+    ) -> Result<(), Refusal> {
+        let entry = self.slab.owned(ctx)?;
+        let (state, slot, queue, stuck) = (entry.state, entry.slot, entry.queue, entry.stuck);
+        if state == JobState::Queued {
+            self.dequeue(now, ctx, JobState::Idle);
+        }
+        let on_slot = state == JobState::Running || (stuck && !self.gone);
+        if !on_slot {
+            self.release(ctx, out);
+            return Ok(());
+        }
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.closing = true;
+        }
+        if let Some(id) = slot {
+            match self.slot(id).map(|slot| slot.state) {
+                Some(State::Running(run)) | Some(State::Pausing(run, _)) if run.ctx == ctx => {
+                    self.begin_reset(now, id, ctx, Outcome::Failed(Failure::Protocol), out);
+                }
+                _ => {}
+            }
+        }
+        self.press(now, queue, out);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, ctx: ContextId, out: &mut Out<'_>) {
+        self.slab.free(ctx);
+        out(Action::Released { ctx });
+    }
+
+    /// Puts a job that is on no slot at the end of its queue.
+    pub(super) fn enqueue(&mut self, now: Time, ctx: ContextId) {
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        entry.state = JobState::Queued;
+        entry.slot = None;
+        entry.since = now;
+        if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
+            queue.push(&mut self.slab, ctx);
+        }
+    }
+
+    /// Takes a job out of its queue.
+    pub(super) fn dequeue(&mut self, now: Time, ctx: ContextId, state: JobState) {
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        entry.state = state;
+        entry.wait += now.since(entry.since);
+        if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
+            queue.remove(&mut self.slab, ctx);
+        }
+    }
+
+    pub(super) fn replace_params(&mut self, ctx: ContextId, params: Params) {
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        let old = core::mem::replace(&mut entry.params, params);
+        if entry.state == JobState::Queued {
+            if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
+                queue.remask(old.mask, params.mask);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The parameters of a context and their limits.
+
+use super::{Duration, Refusal};
+
+/// What can be changed of a context while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// The slots it may run on, a bit each. Bits of slots of another class, or of none, have no effect.
+    pub mask: u8,
+    /// How long it may run while somebody waits: [`Params::TIMESLICE_MIN`] to [`Params::TIMESLICE_MAX`]. A slice that
+    /// begins with a resume is longer by the measured cost of a save.
+    pub timeslice: Duration,
+    /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset and the job fails:
+    /// [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
+    pub preempt_timeout: Duration,
+}
+
+impl Params {
+    /// The shortest timeslice: 100 us (as XSched has it).
+    pub const TIMESLICE_MIN: Duration = Duration::from_us(100);
+    /// The longest timeslice: 10 s.
+    pub const TIMESLICE_MAX: Duration = Duration::from_ms(10_000);
+    /// The shortest preempt timeout: 1 ms.
+    pub const PREEMPT_TIMEOUT_MIN: Duration = Duration::from_ms(1);
+    /// The longest preempt timeout: 60 s.
+    pub const PREEMPT_TIMEOUT_MAX: Duration = Duration::from_ms(60_000);
+
+    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms.
+    pub const DEFAULT: Self = Self {
+        mask: u8::MAX,
+        timeslice: Duration::from_ms(2),
+        preempt_timeout: Duration::from_ms(100),
+    };
+
+    /// Refuses values out of range.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        let slice = (Self::TIMESLICE_MIN..=Self::TIMESLICE_MAX).contains(&self.timeslice);
+        let timeout =
+            (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
+        if slice && timeout {
+            Ok(())
+        } else {
+            Err(Refusal::Range)
+        }
+    }
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

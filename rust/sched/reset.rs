@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Making a slot quiescent, and what becomes of the job that was on it.
+//!
+//! Fermata: hold, read the status (that read is the flush: it returns after the last DMA), IDLE, release. Needed only when
+//! a job is stopped by force. Base: hold, settle, release, read the status, IDLE. Needed after every job, because
+//! PAUSED and FINISH come before the last DMA, and because an old status must not be taken for that of the next job.
+
+use core::ops::DerefMut;
+
+use super::machine::{Machine, Out};
+use super::slot::{slots_in, State};
+use super::{
+    Action, ContextId, Duration, Entry, Failure, JobState, Phase, SlotId, Status, Time, Wake,
+};
+
+/// A status after reset that is not IDLE, or does not come, is asked for again after this time.
+const RETRY: Duration = Duration::from_ms(1);
+/// How often.
+const TRIES_MAX: u8 = 4;
+
+/// What becomes of the job once its slot is quiescent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was saved, and runs again.
+    Saved,
+    /// It finished.
+    Done,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// A slot that is being reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reset {
+    pub(super) ctx: ContextId,
+    pub(super) outcome: Outcome,
+    /// Base: the settle time is over and the reset bit cleared.
+    pub(super) released: bool,
+    pub(super) tries: u8,
+    /// When the settle time, or the wait for the status, is over.
+    pub(super) next: Time,
+}
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// Ends the run on a slot, and its charge.
+    pub(super) fn end_run(&mut self, now: Time, id: SlotId, ctx: ContextId) {
+        let span = self
+            .slab
+            .get_mut(ctx)
+            .map_or(Duration::ZERO, |entry| entry.charge(now));
+        if let Some(slot) = self.slot_mut(id) {
+            slot.stats.busy += span;
+        }
+    }
+
+    /// The job ended by PAUSED or FINISH. On fermata the slot is quiescent with that.
+    pub(super) fn leave(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        outcome: Outcome,
+        out: &mut Out<'_>,
+    ) {
+        match self.slot(id).map(|slot| slot.settle()) {
+            Some(None) => self.quiescent(now, id, ctx, outcome, out),
+            _ => self.begin_reset(now, id, ctx, outcome, out),
+        }
+    }
+
+    /// Sets the reset bit; the caller presses the class afterwards.
+    pub(super) fn begin_reset(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        outcome: Outcome,
+        out: &mut Out<'_>,
+    ) {
+        self.end_run(now, id, ctx);
+        if let Some(slot) = self.slot_mut(id) {
+            slot.stats.resets += 1;
+        }
+        self.hold(now, id, ctx, outcome, 0, out);
+    }
+
+    fn hold(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        outcome: Outcome,
+        tries: u8,
+        out: &mut Out<'_>,
+    ) {
+        out(Action::Reset {
+            slot: id,
+            hold: true,
+        });
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let settle = slot.settle();
+        slot.enter(State::Resetting(Reset {
+            ctx,
+            outcome,
+            released: false,
+            tries,
+            next: now + settle.unwrap_or(RETRY),
+        }));
+        if settle.is_none() {
+            self.read(id, out);
+        }
+    }
+
+    /// The timer of a slot that is being reset.
+    pub(super) fn reset_timer(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        mut reset: Reset,
+        out: &mut Out<'_>,
+    ) {
+        if now < reset.next {
+            return;
+        }
+        let settled = self.slot(id).is_some_and(|slot| slot.settle().is_some());
+        if settled && !reset.released {
+            reset.released = true;
+            reset.next = now + RETRY;
+            out(Action::Reset {
+                slot: id,
+                hold: false,
+            });
+            if let Some(slot) = self.slot_mut(id) {
+                slot.enter(State::Resetting(reset));
+            }
+            self.read(id, out);
+        } else if reset.tries < TRIES_MAX {
+            self.hold(now, id, reset.ctx, reset.outcome, reset.tries + 1, out);
+        } else {
+            self.quarantine(now, id, reset, out);
+        }
+    }
+
+    /// A status while the slot is being reset. Anything but IDLE is left to the timer, which tries again.
+    pub(super) fn reset_status(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        reset: Reset,
+        status: Status,
+        out: &mut Out<'_>,
+    ) {
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let settled = slot.settle().is_some();
+        if status.phase() != Phase::Idle || (settled && !reset.released) {
+            return;
+        }
+        if !settled {
+            // Whether the card took the last START is known now.
+            slot.count = status.start_count();
+            out(Action::Reset {
+                slot: id,
+                hold: false,
+            });
+        }
+        self.quiescent(now, id, reset.ctx, reset.outcome, out);
+    }
+
+    /// Nothing of the job can touch memory any more: only here may the window go to somebody else, and the owner be
+    /// told of the end. The owner is told last: the next job need not wait for that.
+    fn quiescent(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        outcome: Outcome,
+        out: &mut Out<'_>,
+    ) {
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.enter(State::Vacant);
+        let queue = slot.queue;
+        let closing = self.slab.get(ctx).is_some_and(|entry| entry.closing);
+        let wake = if closing {
+            self.unload(id, out);
+            self.release(ctx, out);
+            None
+        } else {
+            self.settle_job(now, ctx, outcome)
+        };
+        self.press(now, queue, out);
+        if let Some(wake) = wake {
+            out(Action::Wake { ctx, wake });
+        }
+    }
+
+    /// What a job that is off its slot becomes.
+    fn settle_job(&mut self, now: Time, ctx: ContextId, outcome: Outcome) -> Option<Wake> {
+        let entry = self.slab.get(ctx)?;
+        let (hold, queue, mask) = (entry.hold, entry.queue, entry.params.mask);
+        match outcome {
+            Outcome::Saved if hold => {
+                let entry = self.slab.get_mut(ctx)?;
+                entry.slot = None;
+                entry.hold = false;
+                entry.state = JobState::Held;
+                Some(Wake::Held)
+            }
+            Outcome::Saved if self.check_mask(queue, mask).is_err() => {
+                Some(self.fail(ctx, Failure::Protocol))
+            }
+            Outcome::Saved => {
+                self.enqueue(now, ctx);
+                None
+            }
+            Outcome::Done => {
+                let entry = self.slab.get_mut(ctx)?;
+                entry.slot = None;
+                entry.hold = false;
+                entry.state = JobState::Done;
+                entry.finished += 1;
+                Some(Wake::Done)
+            }
+            Outcome::Failed(failure) => Some(self.fail(ctx, failure)),
+        }
+    }
+
+    /// The job is over, and its snapshot worth nothing.
+    fn fail(&mut self, ctx: ContextId, failure: Failure) -> Wake {
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.slot = None;
+            entry.hold = false;
+            entry.saved = false;
+            entry.state = JobState::Failed(failure);
+            entry.failed += 1;
+        }
+        Wake::Failed(failure)
+    }
+
+    /// The slot does not come out of reset. Its job fails even if it was saved or finished: its memory may still change.
+    /// Jobs that wait and may run nowhere else fail too; those held fail to resume. O(n) in the queue.
+    fn quarantine(&mut self, now: Time, id: SlotId, reset: Reset, out: &mut Out<'_>) {
+        let ctx = reset.ctx;
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.enter(State::Quarantined(ctx));
+        let index = slot.queue;
+        if let Some(queue) = self.queue_mut(index) {
+            queue.usable &= !id.bit();
+        }
+        let failure = match reset.outcome {
+            Outcome::Failed(failure) => failure,
+            Outcome::Saved | Outcome::Done => Failure::Protocol,
+        };
+        let closing = self.slab.get(ctx).is_some_and(|entry| entry.closing);
+        let wake = self.fail(ctx, failure);
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.stuck = true;
+        }
+        out(Action::Quarantine {
+            slot: id,
+            ctx: Some(ctx),
+        });
+        if !closing {
+            out(Action::Wake { ctx, wake });
+        }
+        self.fail_stranded(now, index, out);
+        self.press(now, index, out);
+    }
+
+    /// Fails the jobs that wait for slots none of which is in use any more.
+    fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
+        loop {
+            let stranded = self.queue(index).and_then(|queue| {
+                let usable = queue.usable;
+                queue.find(&self.slab, |entry| entry.params.mask & usable == 0)
+            });
+            let Some(ctx) = stranded else {
+                return;
+            };
+            self.dequeue(now, ctx, JobState::Idle);
+            let wake = self.fail(ctx, Failure::Protocol);
+            out(Action::Wake { ctx, wake });
+        }
+    }
+
+    /// The card is gone: every job fails, what was closed is released. O(n).
+    pub(super) fn card_gone(&mut self, now: Time, out: &mut Out<'_>) {
+        if core::mem::replace(&mut self.gone, true) {
+            return;
+        }
+        for id in slots_in(u8::MAX) {
+            self.slot_gone(now, id, out);
+        }
+        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
+        for ctx_index in 0..len {
+            if let Some(ctx) = self.slab.id_at(ctx_index) {
+                self.context_gone(now, ctx, out);
+            }
+        }
+    }
+
+    fn slot_gone(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let state = slot.state;
+        if state == State::Absent {
+            return;
+        }
+        slot.state = State::Gone;
+        slot.loaded = false;
+        if slot.armed.take().is_some() {
+            out(Action::Disarm { slot: id });
+        }
+        if let State::Running(run) | State::Pausing(run, _) = state {
+            self.end_run(now, id, run.ctx);
+        }
+    }
+
+    fn context_gone(&mut self, now: Time, ctx: ContextId, out: &mut Out<'_>) {
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        entry.stuck = false;
+        let (closing, state) = (entry.closing, entry.state);
+        if state == JobState::Queued {
+            self.dequeue(now, ctx, JobState::Idle);
+        }
+        if closing {
+            self.release(ctx, out);
+        } else if state.is_live() {
+            let wake = self.fail(ctx, Failure::Gone);
+            out(Action::Wake { ctx, wake });
+        }
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who runs and for how long: filling slots, ending slices, arming timers.
+
+use core::ops::DerefMut;
+
+use super::machine::{Machine, Out};
+use super::slot::{slots_in, Slot, State};
+use super::{Action, ContextId, Duration, Entry, JobState, Profile, SlotId, Time};
+
+/// An interrupt can be lost, so a job that runs or pauses is looked at this often.
+pub(super) const LOOK: Duration = Duration::from_ms(10);
+/// Base: the first look at a status that is polled; later ones are twice as far apart each time.
+const POLL_MIN: Duration = Duration::from_us(50);
+/// Base: no wider apart than this, or than a quarter of the slice if that is less...
+const POLL_MAX: Duration = Duration::from_ms(1);
+/// ... but never less than this.
+const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
+/// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take time.
+const AGAIN_MIN: Duration = Duration::from_us(250);
+/// And not later than this.
+const AGAIN_MAX: Duration = Duration::from_ms(5);
+
+/// A job on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) ctx: ContextId,
+    /// When START was written.
+    pub(super) started: Time,
+    /// Added to the slice: the cost of the restore, so that a slice always makes progress.
+    pub(super) extra: Duration,
+    /// When to look at the status if nothing happens.
+    pub(super) look: Time,
+    /// Base: the time between two looks.
+    pub(super) period: Duration,
+    /// Base: RUNNING was read, so that IDLE does not mean "not yet" any more.
+    pub(super) seen: bool,
+    /// Fermata: a status of before the START was read; a read that surely follows it is on its way.
+    pub(super) doubt: bool,
+}
+
+/// A job that was told to pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    /// When PAUSE was written first.
+    pub(super) since: Time,
+    /// When it is written again.
+    pub(super) again: Time,
+    /// The time between the last two.
+    pub(super) wait: Duration,
+    /// How often it was written again.
+    pub(super) tries: u32,
+    /// When the job has had its time.
+    pub(super) give_up: Time,
+    /// It has had its time; the status is read a last time, in case an interrupt was lost.
+    pub(super) last: bool,
+}
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// Puts the slots of a class to work after something changed: fills those that are vacant, ends the slices that are
+    /// used up if somebody waits, and arms the timers. O(1): a card has at most eight slots.
+    pub(super) fn press(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
+        if self.gone {
+            return;
+        }
+        let slots = self.queue(queue).map_or(0, |queue| queue.slots);
+        for id in slots_in(slots) {
+            self.fill(now, id, out);
+        }
+        self.end_slices(now, queue, out);
+        for id in slots_in(slots) {
+            self.arm(id, out);
+        }
+    }
+
+    /// Ends the slices of a class that are used up, the oldest first, as many as are needed.
+    pub(super) fn end_slices(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
+        let slots = self.queue(queue).map_or(0, |queue| queue.slots);
+        while let Some(id) = self.most_overdue(now, slots) {
+            self.pause(now, id, out);
+        }
+    }
+
+    /// Gives a vacant slot to the next who waits, or closes its window if nobody does.
+    fn fill(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+        let Some(slot) = self.slot(id).copied() else {
+            return;
+        };
+        if slot.state != State::Vacant {
+            return;
+        }
+        let next = self
+            .queue(slot.queue)
+            .and_then(|queue| queue.first(&self.slab, id));
+        match next {
+            Some(ctx) => self.start(now, id, slot, ctx, out),
+            None => self.unload(id, out),
+        }
+    }
+
+    pub(super) fn unload(&mut self, id: SlotId, out: &mut Out<'_>) {
+        if let Some(slot) = self.slot_mut(id) {
+            if slot.loaded {
+                slot.loaded = false;
+                out(Action::Unload { slot: id });
+            }
+        }
+    }
+
+    /// Starts or resumes the job of `ctx`, which is queued, on a vacant slot.
+    fn start(&mut self, now: Time, id: SlotId, was: Slot, ctx: ContextId, out: &mut Out<'_>) {
+        self.dequeue(now, ctx, JobState::Running);
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        // The snapshot is used up: what the job writes from now on is newer than it.
+        let resume = core::mem::replace(&mut entry.saved, false);
+        entry.slot = Some(id);
+        entry.since = now;
+        entry.charged = false;
+        entry.slices += 1;
+        entry.resumes += u64::from(resume);
+        // A base slot was reset when the last job left it.
+        let reset = resume && was.config.reset_before_resume && was.settle().is_none();
+        if reset {
+            out(Action::Reset {
+                slot: id,
+                hold: true,
+            });
+            out(Action::Reset {
+                slot: id,
+                hold: false,
+            });
+        }
+        out(Action::Load { slot: id, ctx });
+        out(Action::Start {
+            slot: id,
+            ctx,
+            resume,
+        });
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.loaded = true;
+        slot.count = slot.count.wrapping_add(1);
+        slot.stats.starts += 1;
+        slot.stats.resumes += u64::from(resume);
+        let extra = if resume {
+            slot.stats.save
+        } else {
+            Duration::ZERO
+        };
+        let period = match slot.config.profile {
+            Profile::Base { .. } => POLL_MIN,
+            Profile::Fermata => LOOK,
+        };
+        slot.enter(State::Running(Run {
+            ctx,
+            started: now,
+            extra,
+            look: now + period,
+            period,
+            seen: false,
+            doubt: false,
+        }));
+    }
+
+    /// Writes PAUSE if the slot runs a job.
+    pub(super) fn pause(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+        let Some(&Slot {
+            state: State::Running(mut run),
+            ..
+        }) = self.slot(id)
+        else {
+            return;
+        };
+        let timeout = self
+            .slab
+            .get(run.ctx)
+            .map_or(Duration::ZERO, |entry| entry.params.preempt_timeout);
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        run.period = match slot.config.profile {
+            Profile::Base { .. } => POLL_MIN,
+            Profile::Fermata => LOOK,
+        };
+        run.look = now + run.period;
+        let wait = slot.stats.save.doubled().clamp(AGAIN_MIN, AGAIN_MAX);
+        slot.stats.pauses += 1;
+        slot.enter(State::Pausing(
+            run,
+            Pause {
+                since: now,
+                again: now + wait,
+                wait,
+                tries: 0,
+                give_up: now + timeout,
+                last: false,
+            },
+        ));
+        out(Action::Pause { slot: id });
+    }
+
+    /// PAUSE was not answered in time: it may have been dropped during a restore, or lost.
+    pub(super) fn pause_again(now: Time, pause: &mut Pause) {
+        pause.wait = pause.wait.doubled().min(AGAIN_MAX);
+        pause.again = now + pause.wait;
+        pause.tries += 1;
+    }
+
+    /// The job whose slice is used up for the longest time, and that has to go.
+    fn most_overdue(&self, now: Time, slots: u8) -> Option<SlotId> {
+        let mut most: Option<(Time, SlotId)> = None;
+        for id in slots_in(slots) {
+            match self.slice_end(id) {
+                Some(end) if end <= now && most.is_none_or(|(least, _)| end < least) => {
+                    most = Some((end, id));
+                }
+                _ => {}
+            }
+        }
+        most.map(|(_, id)| id)
+    }
+
+    /// When the job that runs on the slot has to go: at the end of its slice, if somebody waits for the slot that no
+    /// other slot is about to take; at once, if its mask excludes the slot.
+    fn slice_end(&self, id: SlotId) -> Option<Time> {
+        let slot = self.slot(id)?;
+        let State::Running(run) = slot.state else {
+            return None;
+        };
+        let params = self.slab.get(run.ctx)?.params;
+        if params.mask & id.bit() == 0 {
+            return Some(Time::ZERO);
+        }
+        let queue = self.queue(slot.queue)?;
+        let taken = slots_in(queue.slots)
+            .filter_map(|other| self.slot(other))
+            .filter(|other| other.is_leaving())
+            .count();
+        let waiting = usize::try_from(queue.waiting(id)).unwrap_or(usize::MAX);
+        (waiting > taken).then_some(run.started + params.timeslice + run.extra)
+    }
+
+    /// Arms the timer of a slot for what is next, if it is not armed for that time or an earlier one: a timer that
+    /// fires too early costs less than one armed anew at every event of its neighbours.
+    fn arm(&mut self, id: SlotId, out: &mut Out<'_>) {
+        let next = self.next_time(id);
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        let entered = core::mem::replace(&mut slot.entered, false);
+        match (next, slot.armed) {
+            (Some(at), armed) if entered || armed.is_none_or(|armed| armed > at) => {
+                slot.armed = Some(at);
+                out(Action::Arm { slot: id, at });
+            }
+            (None, Some(_)) => {
+                slot.armed = None;
+                out(Action::Disarm { slot: id });
+            }
+            _ => {}
+        }
+    }
+
+    /// When the timer is needed; `None` while the slot waits for nothing.
+    fn next_time(&self, id: SlotId) -> Option<Time> {
+        let slot = self.slot(id)?;
+        match slot.state {
+            State::Running(run) => {
+                let end = self.slice_end(id);
+                let slice = self.slab.get(run.ctx)?.params.timeslice;
+                match end {
+                    // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
+                    Some(end) if slot.settle().is_none() && slice <= LOOK => Some(end),
+                    Some(end) => Some(end.min(run.look)),
+                    None => Some(run.look),
+                }
+            }
+            State::Pausing(run, pause) => Some(pause.next(run)),
+            State::Resetting(reset) => Some(reset.next),
+            _ => None,
+        }
+    }
+}
+
+impl Run {
+    /// The status was looked at, or will be: when to look again.
+    pub(super) fn looked(&mut self, now: Time, slot: &Slot, slice: Duration) {
+        if slot.settle().is_some() {
+            let most = slice.quarter().min(POLL_MAX).max(POLL_MAX_FLOOR);
+            self.period = self.period.doubled().min(most);
+        }
+        self.look = now + self.period;
+    }
+}
+
+impl Pause {
+    /// Fewer repetitions than this are no proof of a hang, however late the timers are.
+    const TRIES_MIN: u32 = 3;
+
+    /// Has the job had its time?
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        now >= self.give_up && self.tries >= Self::TRIES_MIN
+    }
+
+    fn next(&self, run: Run) -> Time {
+        if self.last {
+            return run.look;
+        }
+        let next = self.again.min(run.look);
+        if self.tries >= Self::TRIES_MIN {
+            next.min(self.give_up)
+        } else {
+            next
+        }
+    }
+}
+
+impl Slot {
+    /// Will the slot be free soon? One that does not answer as it should is not counted on.
+    fn is_leaving(&self) -> bool {
+        match self.state {
+            State::Pausing(_, pause) => pause.tries == 0,
+            State::Resetting(reset) => reset.tries == 0,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The contexts: one entry each in storage that the caller gives.
+//!
+//! Nothing is allocated here, so the number of contexts is bounded by the storage, and adding, finding and freeing one
+//! is O(1). Entries are linked by index into the free list and into the queue of their class; an entry is never in both.
+
+use core::ops::DerefMut;
+
+use super::{Duration, Failure, Params, Refusal, SlotId, Time};
+
+/// The index that stands for "none" in a link.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Names one context. An id is never valid again after its [`Action::Released`](super::Action::Released), although its
+/// index is used again: the generation tells the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContextId {
+    index: u32,
+    generation: u32,
+}
+
+impl ContextId {
+    /// The place of the context in the storage, for tables that the caller keeps beside it. Unique among the contexts
+    /// that live at one time.
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Counts the contexts that had this index before.
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+/// Where the job of a context stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// There was none yet.
+    Idle,
+    /// It waits for a slot.
+    Queued,
+    /// It is on a slot: it runs, is being saved, or the slot is being cleared after it.
+    Running,
+    /// It is off its slot and waits for [`Event::Resume`](super::Event::Resume).
+    Held,
+    /// The last one finished.
+    Done,
+    /// The last one failed.
+    Failed(Failure),
+}
+
+impl JobState {
+    /// Has the job begun and not ended?
+    pub const fn is_live(self) -> bool {
+        matches!(self, Self::Queued | Self::Running | Self::Held)
+    }
+}
+
+/// What a context has done and where it stands, the part that is still running included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Where its job stands.
+    pub state: JobState,
+    /// The slot that it is on, if any.
+    pub slot: Option<SlotId>,
+    /// Number of the current or last job; the first one is 1. So it is also the number of jobs that were started.
+    pub job: u64,
+    /// Time on a slot, from each START to the observed end of the run: its own restores and saves are charged to it.
+    pub run: Duration,
+    /// Time in the queue.
+    pub wait: Duration,
+    /// STARTs written for it, resumes included.
+    pub slices: u64,
+    /// Of these, resumes from a snapshot.
+    pub resumes: u64,
+    /// Saves completed.
+    pub preemptions: u64,
+    /// Jobs finished.
+    pub finished: u64,
+    /// Jobs failed.
+    pub failed: u64,
+}
+
+/// The scheduler's state of one context. Opaque: the caller only provides room for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    generation: u32,
+    /// Neighbours in the queue; `next` also links the free list.
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    used: bool,
+    /// Close was accepted; the owner is gone and the id is refused.
+    pub(super) closing: bool,
+    /// The job shall be held when it leaves its slot.
+    pub(super) hold: bool,
+    /// A complete save stands in the snapshot and has not been resumed yet: the only state to resume from.
+    pub(super) saved: bool,
+    /// Its memory is still within reach of a slot that did not come out of reset.
+    pub(super) stuck: bool,
+    /// Index of the queue of its class.
+    pub(super) queue: u8,
+    pub(super) slot: Option<SlotId>,
+    pub(super) state: JobState,
+    pub(super) params: Params,
+    /// When it entered the queue or was started; meaningful in `Queued` and while on a slot and not yet `charged`.
+    pub(super) since: Time,
+    pub(super) charged: bool,
+    pub(super) run: Duration,
+    pub(super) wait: Duration,
+    pub(super) job: u64,
+    pub(super) slices: u64,
+    pub(super) resumes: u64,
+    pub(super) preemptions: u64,
+    pub(super) finished: u64,
+    pub(super) failed: u64,
+}
+
+// The budget of issue 3: 4,096 contexts in one MiB.
+const _: () = assert!(core::mem::size_of::<Entry>() <= 256);
+
+impl Entry {
+    /// An entry without a context, to fill new storage with.
+    pub const EMPTY: Self = Self::new(0, 0, Params::DEFAULT);
+
+    const fn new(generation: u32, queue: u8, params: Params) -> Self {
+        Self {
+            generation,
+            prev: NONE,
+            next: NONE,
+            used: false,
+            closing: false,
+            hold: false,
+            saved: false,
+            stuck: false,
+            queue,
+            slot: None,
+            state: JobState::Idle,
+            params,
+            since: Time::ZERO,
+            charged: true,
+            run: Duration::ZERO,
+            wait: Duration::ZERO,
+            job: 0,
+            slices: 0,
+            resumes: 0,
+            preemptions: 0,
+            finished: 0,
+            failed: 0,
+        }
+    }
+
+    /// Ends the run that began at `since`, and says how long it was.
+    pub(super) fn charge(&mut self, now: Time) -> Duration {
+        if self.charged {
+            return Duration::ZERO;
+        }
+        let span = now.since(self.since);
+        self.charged = true;
+        self.run += span;
+        span
+    }
+
+    pub(super) fn stats(&self, now: Time) -> Stats {
+        let (mut run, mut wait) = (self.run, self.wait);
+        match self.state {
+            JobState::Queued => wait += now.since(self.since),
+            JobState::Running if !self.charged => run += now.since(self.since),
+            _ => {}
+        }
+        Stats {
+            state: self.state,
+            slot: self.slot,
+            job: self.job,
+            run,
+            wait,
+            slices: self.slices,
+            resumes: self.resumes,
+            preemptions: self.preemptions,
+            finished: self.finished,
+            failed: self.failed,
+        }
+    }
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+/// The storage and its free list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slab<S> {
+    entries: S,
+    free: u32,
+    used: u32,
+}
+
+impl<S: DerefMut<Target = [Entry]>> Slab<S> {
+    /// Takes the storage over; what stood in it is forgotten. O(length), once.
+    pub(super) fn new(mut entries: S) -> Self {
+        let len = u32::try_from(entries.len()).unwrap_or(NONE);
+        for (i, entry) in (0..len).zip(entries.iter_mut()) {
+            *entry = Entry::EMPTY;
+            entry.next = if i + 1 < len { i + 1 } else { NONE };
+        }
+        Self {
+            entries,
+            free: if len == 0 { NONE } else { 0 },
+            used: 0,
+        }
+    }
+
+    /// Contexts in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Contexts that fit.
+    pub(super) fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn add(&mut self, queue: u8, params: Params) -> Result<ContextId, Refusal> {
+        let index = self.free;
+        let entry = self
+            .entries
+            .get_mut(index as usize)
+            .ok_or(Refusal::NoSpace)?;
+        let generation = entry.generation;
+        self.free = entry.next;
+        *entry = Entry::new(generation, queue, params);
+        entry.used = true;
+        self.used += 1;
+        Ok(ContextId { index, generation })
+    }
+
+    pub(super) fn free(&mut self, ctx: ContextId) {
+        let free = self.free;
+        if let Some(entry) = self.get_mut(ctx) {
+            *entry = Entry::new(ctx.generation.wrapping_add(1), 0, Params::DEFAULT);
+            entry.next = free;
+            self.free = ctx.index;
+            self.used = self.used.saturating_sub(1);
+        }
+    }
+
+    /// The entry of a context that lives, whether its owner still does or not.
+    pub(super) fn get(&self, ctx: ContextId) -> Option<&Entry> {
+        let entry = self.entries.get(ctx.index())?;
+        (entry.used && entry.generation == ctx.generation).then_some(entry)
+    }
+
+    pub(super) fn get_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(ctx.index())?;
+        (entry.used && entry.generation == ctx.generation).then_some(entry)
+    }
+
+    /// The entry of a context as its owner may name it.
+    pub(super) fn owned(&self, ctx: ContextId) -> Result<&Entry, Refusal> {
+        self.get(ctx)
+            .filter(|entry| !entry.closing)
+            .ok_or(Refusal::NoContext)
+    }
+
+    /// The id of the context at `index`, if there is one.
+    pub(super) fn id_at(&self, index: u32) -> Option<ContextId> {
+        let entry = self.entries.get(index as usize)?;
+        entry.used.then_some(ContextId {
+            index,
+            generation: entry.generation,
+        })
+    }
+
+    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index as usize)
+    }
+}

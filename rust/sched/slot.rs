@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A slot: its configuration, its protocol state, its statistics.
+
+use super::reset::Reset;
+use super::run::{Pause, Run};
+use super::{ContextId, Duration, Time};
+
+/// Slots that a card can have (docs/card.md).
+pub const MAX_SLOTS: usize = 8;
+
+/// Names one slot of a card: 0 to 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotId(u8);
+
+impl SlotId {
+    /// The slot number `n`; `None` above 7.
+    pub const fn new(n: u8) -> Option<Self> {
+        if (n as usize) < MAX_SLOTS {
+            Some(Self(n))
+        } else {
+            None
+        }
+    }
+
+    /// The slot's number.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The slot's bit in a mask.
+    pub const fn bit(self) -> u8 {
+        1 << self.0
+    }
+}
+
+/// The slots whose bit is set in `mask`, lowest first.
+pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
+    (0..MAX_SLOTS as u8)
+        .map(SlotId)
+        .filter(move |slot| mask & slot.bit() != 0)
+}
+
+/// How much of its protocol the slot keeps by itself (docs/card.md, F and O).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be under way.
+    Base {
+        /// How long the slot stays in reset until nothing of the last job can still arrive.
+        settle: Duration,
+    },
+    /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the STARTs taken.
+    Fermata,
+}
+
+/// What the caller knows of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotConfig {
+    /// Its profile.
+    pub profile: Profile,
+    /// Its engine's class: the slots of one class are interchangeable and serve one queue. Any number.
+    pub class: u8,
+    /// The engine needs a reset before START_RESUME.
+    pub reset_before_resume: bool,
+    /// Fermata: START_COUNT as read when the machine was made.
+    pub start_count: u32,
+}
+
+/// What a slot does, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nobody is on it.
+    Vacant,
+    /// The job of a context runs.
+    Running(ContextId),
+    /// PAUSE was written and not yet answered.
+    Pausing(ContextId),
+    /// The slot is being reset, or settles, after a job.
+    Resetting(ContextId),
+    /// It did not come out of reset and is out of use until the whole card is reset.
+    Quarantined,
+    /// The card is gone.
+    Gone,
+}
+
+/// What a slot has done since the machine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotStats {
+    /// STARTs written.
+    pub starts: u64,
+    /// Of these, resumes.
+    pub resumes: u64,
+    /// Jobs that were asked to pause.
+    pub pauses: u64,
+    /// PAUSEs written again because the first was not answered in time.
+    pub pauses_again: u64,
+    /// Jobs saved.
+    pub saves: u64,
+    /// Status reads asked for, beyond those that the caller's interrupt makes.
+    pub reads: u64,
+    /// Resets because of a job that was closed or failed, or, on base, between two jobs.
+    pub resets: u64,
+    /// Jobs that did not pause within their preempt timeout.
+    pub timeouts: u64,
+    /// Time from the first PAUSE to PAUSED, moving average over about eight saves.
+    pub save: Duration,
+    /// The longest of these.
+    pub save_max: Duration,
+    /// Time with a job on it, from each START to the observed end of the run.
+    pub busy: Duration,
+}
+
+/// The protocol of one slot. The window may be changed in `Vacant` only: in every other state the engine may still
+/// touch memory, or, on base, DMA of a job that has ended may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The card has no such slot.
+    Absent,
+    /// Quiescent; out of reset; nobody is on it.
+    Vacant,
+    /// START was written. Left by FINISH, by the end of the slice if somebody waits, by Preempt and by Close.
+    Running(Run),
+    /// PAUSE was written. Left by PAUSED, by FINISH (which wins: the job is complete), by the timeout and by Close.
+    Pausing(Run, Pause),
+    /// The reset bit was set. Left when the status reads IDLE (then the slot is quiescent) or after too many tries.
+    Resetting(Reset),
+    /// It never read IDLE: nothing is known of it, so nothing is done with it. The context's memory stays in its reach.
+    Quarantined(ContextId),
+    /// The card is gone; so is every action.
+    Gone,
+}
+
+/// One slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) config: SlotConfig,
+    /// Index of the queue of its class.
+    pub(super) queue: u8,
+    pub(super) state: State,
+    /// The window is open.
+    pub(super) loaded: bool,
+    /// When the timer will fire, as far as we know.
+    pub(super) armed: Option<Time>,
+    /// The state was entered anew: what the timer was armed for is over.
+    pub(super) entered: bool,
+    /// Fermata: the START_COUNT that the card must show after the last START.
+    pub(super) count: u32,
+    pub(super) stats: SlotStats,
+}
+
+impl Slot {
+    pub(super) const ABSENT: Self = Self {
+        config: SlotConfig {
+            profile: Profile::Fermata,
+            class: 0,
+            reset_before_resume: false,
+            start_count: 0,
+        },
+        queue: 0,
+        state: State::Absent,
+        loaded: false,
+        armed: None,
+        entered: false,
+        count: 0,
+        stats: SlotStats {
+            starts: 0,
+            resumes: 0,
+            pauses: 0,
+            pauses_again: 0,
+            saves: 0,
+            reads: 0,
+            resets: 0,
+            timeouts: 0,
+            save: Duration::ZERO,
+            save_max: Duration::ZERO,
+            busy: Duration::ZERO,
+        },
+    };
+
+    pub(super) const fn new(config: SlotConfig, queue: u8) -> Self {
+        Self {
+            config,
+            queue,
+            state: State::Vacant,
+            count: config.start_count,
+            ..Self::ABSENT
+        }
+    }
+
+    /// The settle time of a base slot.
+    pub(super) const fn settle(&self) -> Option<Duration> {
+        match self.config.profile {
+            Profile::Base { settle } => Some(settle),
+            Profile::Fermata => None,
+        }
+    }
+
+    pub(super) fn enter(&mut self, state: State) {
+        self.state = state;
+        self.entered = true;
+    }
+
+    /// A save that took `span` was observed.
+    pub(super) fn saved(&mut self, span: Duration) {
+        let stats = &mut self.stats;
+        stats.save = if stats.saves == 0 {
+            span
+        } else {
+            stats.save.averaged(span)
+        };
+        stats.save_max = stats.save_max.max(span);
+        stats.saves += 1;
+    }
+}
