@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0
+# `make help` lists the targets; docs/building.md explains them.
+
+# The kernel to build for and install to: the running one, or another tree.
+KRELEASE ?= $(shell uname -r)
+KDIR ?= /lib/modules/$(KRELEASE)/build
+MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
+
+# The kernel of the virtual machine (make vm, make demo), and what its boot is given besides.
+KERNEL ?= 7.2
+BOOT ?=
+
+.PHONY: modules modules_install clean distclean help vm demo check
+
+modules:
+ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
+	$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(MO) modules
+	@echo "built $(MO:$(CURDIR)/%=%)/fermata.ko"
+else ifeq ($(origin KDIR),file)
+	@# A stock Debian kernel: its headers lack the Rust metadata, so vm/ builds that from the kernel's linux-source.
+	@vm/build-module $(KRELEASE)
+else
+	@echo "$(KDIR) is no kernel build tree with Rust metadata (rust/libkernel.rmeta)" >&2; exit 1
+endif
+
+# What `modules` built, below INSTALL_MOD_PATH where given, and depmod.
+INSTALL_DIR = $(INSTALL_MOD_PATH)/lib/modules/$(KRELEASE)/updates
+modules_install:
+ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
+	$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(MO) modules_install
+else
+	@test -e build/module-$(KRELEASE)/fermata.ko || { echo "run make first" >&2; exit 1; }
+	install -D -m 644 build/module-$(KRELEASE)/fermata.ko $(INSTALL_DIR)/fermata.ko
+	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(KRELEASE)
+endif
+
+clean:
+	rm -rf build
+
+# Also what other checkouts share: the build root and the kernels. `make demo` makes them again.
+distclean: clean
+	vm/clean-cache
+
+vm:
+	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=fermata --shell $(BOOT)
+
+demo:
+	@vm/demo
+
+check:
+	@vm/check
+
+help:
+	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
+	@echo '  make                   build fermata.ko'
+	@echo '  make modules_install   install it (INSTALL_MOD_PATH= is honoured)'
+	@echo '  make clean             remove build/'
+	@echo '  make distclean         remove build/ and the cache (FERMATA_CACHE) that all checkouts share'
+	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
+	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
+	@echo '  make check             all checks; the last line counts them'
+	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
+	@echo '  make help              this list'

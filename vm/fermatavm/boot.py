@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boot a stock kernel in QEMU with emulated cards plugged, run one command in it, and say how it went.
+
+The command's output is vm/boot's own, free of kernel messages. Files that the guest leaves in /report, the kernel's log and
+each card's log come to build/vm/NAME/. The status is that of the command, or
+  121  the card failed or found a violation of the protocol
+  122  the kernel complained (Oops, BUG, WARNING, IOMMU fault, ...): the lines are shown
+  123  the machine ended before the command did
+  124  the time limit
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from . import guest, initramfs, module
+from .common import BUILD, CACHE, TOP, die, locked, say
+from .kernel import Kernel
+
+CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
+TROUBLE = re.compile(
+    r"Oops|BUG[: ]|WARNING:|Call Trace|Kernel panic|panicked at|general protection|UBSAN|KASAN|blocked for more than|rcu.*stall"
+    r"|soft lockup|hard LOCKUP|nobody cared|DMAR: .*(fault|\[DMA)|virtio_iommu.*fault|refcount_t:|scheduling while atomic"
+)
+IOMMUS = {
+    "none": ([], ""),
+    "intel": (["-device", "intel-iommu,caching-mode=on"], "intel_iommu=on iommu.strict=1"),
+    "intel+intremap": (["-device", "intel-iommu,caching-mode=on,intremap=on"], "intel_iommu=on iommu.strict=1"),
+    "virtio": (["-device", "virtio-iommu-pci"], ""),
+}
+
+
+class Card:
+    """One card server: a process of its own, spoken to by QEMU (vfio-user) and by the guest (control port)."""
+
+    def __init__(self, index, spec, out, run):
+        options = dict(item.split("=", 1) for item in spec.split(",") if item)
+        self.port = options.pop("port", None)
+        profile = options.pop("profile", "fermata")
+        irq = options.pop("irq", "none" if profile == "base" else "msix")
+        slots = options.pop("slots", "linkedlist+membench+sha256")
+        self.program = Path(options.pop("program", BUILD / "cargo/release/fermata-card"))
+        self.index, self.out = index, out
+        self.socket, self.control = f"{run}/card{index}.sock", f"{run}/card{index}.ctl"
+        self.log = out / f"card{index}.log"
+        self.cmd = [self.program, "--socket", self.socket, "--control", self.control, "--log", self.log]
+        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ",")]
+        for key, value in options.items():
+            if not re.match(r"\d+\.", key):
+                die(f"--card: no such option: {key}")
+            slot, key = key.split(".", 1)
+            self.cmd += ["--set", f"slot={slot},{key}={value}"]
+        self.process = None
+
+    def start(self):
+        with open(self.out / f"card{self.index}.err", "wb") as err:
+            self.process = subprocess.Popen([str(c) for c in self.cmd], stdout=subprocess.PIPE, stderr=err)
+        ready, _, _ = select.select([self.process.stdout], [], [], 10)
+        if not ready or self.process.stdout.readline().strip() != b"ready":
+            sys.stderr.write((self.out / f"card{self.index}.err").read_text(errors="replace"))
+            die(f"card {self.index} does not start: {shlex.join(map(str, self.cmd))}")
+
+    def qemu(self):
+        where = ""
+        args = []
+        if self.port:
+            args = ["-device", f"pcie-root-port,id=port{self.index},chassis={self.index + 1},x-speed=5,x-width=1"]
+            where = f',"bus":"port{self.index}"'
+        device = f'{{"driver":"vfio-user-pci","id":"card{self.index}"{where},"socket":{{"path":"{self.socket}","type":"unix"}}}}'
+        return [*args, "-device", device, *port(f"fermata.card{self.index}", f"socket,path={self.control}")]
+
+    def stop(self):
+        """End the card; its exit status says whether it is content."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+def port(name, chardev):
+    ident = name.replace(".", "-")
+    kind, _, rest = chardev.partition(",")
+    return ["-chardev", f"{kind},id={ident},{rest}", "-device", f"virtserialport,chardev={ident},name={name}"]
+
+
+class Tail:
+    """Copies what a file gains to a stream."""
+
+    def __init__(self, path, stream):
+        path.touch()
+        self.file, self.stream = open(path, "rb"), stream
+
+    def copy(self):
+        data = self.file.read()
+        if data and self.stream:
+            self.stream.write(data)
+            self.stream.flush()
+
+
+def accelerator(kernel):
+    """KVM where a boot under it has worked on this machine with this kernel and QEMU; the answer is remembered."""
+    forced = os.environ.get("FERMATA_ACCEL")
+    if forced:
+        return forced
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    cpu = re.search(r"model name.*", Path("/proc/cpuinfo").read_text())
+    version = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, text=True, check=True).stdout
+    key = f"{kernel.info} {version} {cpu and cpu.group()} {os.uname().release}"
+    answer = CACHE / f"kvm-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    if not answer.exists():
+        with locked(CACHE / "kvm.lock"):
+            if not answer.exists():
+                say("trying a boot under KVM (once; 20 s at most)")
+                options = parse(["--kernel", kernel.series, "--no-module", "--no-guest", "--timeout", "20", "--name", "kvm-probe", "--", "true"])
+                worked = Vm(options, kernel, "kvm", quiet=True).run() == 0
+                temporary = answer.with_suffix(".tmp")
+                temporary.write_text("kvm\n" if worked else "tcg\n")
+                temporary.rename(answer)
+                say("KVM works here" if worked else "KVM does not boot this kernel here: using TCG, here and from now on")
+    return answer.read_text().strip()
+
+
+class Vm:
+    """One run of the machine. Everything that it starts, it ends."""
+
+    def __init__(self, options, kernel, accel, ko=None, quiet=False):
+        self.options, self.kernel, self.accel, self.ko, self.quiet = options, kernel, accel, ko, quiet
+        self.cards, self.qemu = [], None
+
+    def run(self):
+        with contextlib.ExitStack() as stack:
+            self.out = out_folder(stack, self.options.name)
+            self.tmp = stack.enter_context(tempfile.TemporaryDirectory(prefix="vm-"))
+            stack.callback(self.end)
+            return self._run()
+
+    def end(self):
+        for process in [self.qemu, *(card.process for card in self.cards)]:
+            if process and process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _run(self):
+        opt, out = self.options, self.out
+        self.cards = [Card(i, spec, out, self.tmp) for i, spec in enumerate(opt.card)]
+        for card in self.cards:
+            card.start()
+        initrd = Path(self.tmp) / "initrd"
+        load = ["virtio_pci", "virtio_console", *(["virtio_iommu"] if opt.iommu == "virtio" else [])]
+        config = {
+            "MODULES": " ".join([*load, *opt.modprobe]),
+            "LOAD": "1" if self.ko and not opt.no_load else "",
+            "SHELL_TTY": "1" if opt.shell else "",
+        }
+        payload = [tuple(item.rsplit(":", 1)) for item in opt.add]
+        if not opt.no_guest:
+            payload.append((BUILD / "guest", ""))
+        if self.ko:
+            payload.append((self.ko, "fermata.ko"))
+        if opt.with_image:
+            payload.append((self.kernel.vmlinuz, "boot/vmlinuz"))
+        initramfs.build(initrd, self.kernel, config, shlex.join(opt.command) + "\n", payload)
+        tails = [] if opt.shell else [Tail(out / "stdout", sys.stdout.buffer), Tail(out / "stderr", sys.stderr.buffer)]
+        if self.quiet:
+            tails = []
+        elif opt.console:
+            tails.append(Tail(out / "console", sys.stderr.buffer))
+        with open(out / "qemu.err", "wb") as err:
+            stdin = None if opt.shell else subprocess.DEVNULL
+            cmd = self.command_line(initrd)
+            (out / "qemu.cmd").write_text(shlex.join(cmd) + "\n")
+            self.qemu = subprocess.Popen(cmd, stdin=stdin, stderr=err)
+        deadline = time.monotonic() + opt.timeout if opt.timeout else None
+        timed_out = False
+        while self.qemu.poll() is None:
+            for tail in tails:
+                tail.copy()
+            if deadline and time.monotonic() > deadline:
+                timed_out = True
+                break
+            time.sleep(0.03)
+        for tail in tails:
+            tail.copy()
+        return self.verdict(timed_out)
+
+    def verdict(self, timed_out):
+        """The run's status, worst news first, each with a line that says where to look."""
+        out, opt = self.out, self.options
+        if timed_out:
+            self.end()
+        (out / "files").mkdir(exist_ok=True)
+        if (out / "files.tar").stat().st_size:
+            with tarfile.open(out / "files.tar") as tar:
+                tar.extractall(out / "files", filter="data")
+        statuses = [card.stop() for card in self.cards]
+        complaints = [
+            line
+            for line in (out / "console").read_text(errors="replace").splitlines()
+            if TROUBLE.search(line) and not any(re.search(allowed, line) for allowed in opt.allow)
+        ]
+        guest_status = (out / "status").read_text().strip()
+        where = str(out).removeprefix(f"{TOP}/")
+        if self.quiet:
+            return int(guest_status) if guest_status else ENDED_EARLY
+        for line in complaints[:20]:
+            say(f"kernel: {line}")
+        if timed_out:
+            say(f"no end after {opt.timeout} s: see {where}/console")
+            return TIMED_OUT
+        if complaints:
+            say(f"the kernel complained: see {where}/console")
+            return KERNEL_COMPLAINED
+        if not guest_status:
+            sys.stderr.write((out / "qemu.err").read_text(errors="replace"))
+            say(f"the machine ended before the command did (QEMU status {self.qemu.returncode}): see {where}/console")
+            return ENDED_EARLY
+        for card, status in zip(self.cards, statuses):
+            if status and not opt.allow_card:
+                sys.stderr.write((out / f"card{card.index}.err").read_text(errors="replace")[-2000:])
+                say(f"card {card.index} ended with status {status}: see {where}/card{card.index}.log")
+                return CARD_FAILED
+        return int(guest_status)
+
+    def command_line(self, initrd):
+        opt, out = self.options, self.out
+        iommu_args, iommu_append = IOMMUS[opt.iommu]
+        accel = "tcg,thread=multi" if self.accel == "tcg" else self.accel
+        append = f"console=ttyS0 panic=-1 oops=panic quiet loglevel=6 {iommu_append} {opt.append}"
+        cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else "max", "-smp", str(opt.cpus)]
+        cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]
+        cmd += ["-machine", "q35,memory-backend=mem", "-m", opt.memory]
+        cmd += ["-kernel", str(self.kernel.vmlinuz), "-initrd", str(initrd), "-append", append]
+        cmd += iommu_args  # before every device that it translates
+        cmd += ["-serial", f"file:{out}/console", "-device", "virtio-serial-pci,max_ports=31"]
+        if opt.shell:
+            cmd += ["-chardev", "stdio,id=tty,signal=off", "-serial", "chardev:tty"]
+        for name in ("stdout:out", "stderr:err", "status:status", "files.tar:files"):
+            file, name = name.split(":")
+            (out / file).touch()
+            cmd += port(f"fermata.{name}", f"file,path={out}/{file}")
+        for card in self.cards:
+            cmd += card.qemu()
+        if opt.qmp:
+            cmd += ["-qmp", f"unix:{opt.qmp},server=on,wait=off"]
+        return cmd + opt.qemu
+
+
+def out_folder(stack, name):
+    """build/vm/NAME, emptied; without a name the first that no other run uses."""
+    for attempt in [name] if name else ["boot", *(f"boot.{n}" for n in range(1, 100))]:
+        out = BUILD / "vm" / attempt
+        out.mkdir(parents=True, exist_ok=True)
+        lock = stack.enter_context(open(out.with_name(f".{attempt}.lock"), "w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if name else fcntl.LOCK_NB))
+        except BlockingIOError:
+            continue
+        subprocess.run(["rm", "-rf", out], check=True)
+        out.mkdir()
+        return out
+    return die("too many machines run in this checkout")
+
+
+def gib_limited(text):
+    """Up to 2 GiB all memory lies below the PCI hole: guest-physical addresses are offsets in the memory file."""
+    size = int(text[:-1]) * {"M": 1, "G": 1024}[text[-1].upper()]
+    if size > 2048:
+        raise argparse.ArgumentTypeError("2G at most: the card's checker relies on it")
+    return text
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="vm/boot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--kernel", default="7.2", help="series or Debian release (default 7.2)")
+    add("--iommu", default="none", choices=IOMMUS)
+    add(
+        "--card", action="append", default=[], metavar="SPEC",
+        help="plug a card; SPEC is profile=base|fermata,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
+        " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
+        " program=PATH for another server. May be given several times",
+    )  # fmt: skip
+    add("--shell", action="store_true", help="an interactive shell instead of a command")
+    add("--memory", default="1G", type=gib_limited, help="up to 2G (default 1G)")
+    add("--cpus", default=2, type=int)
+    add("--timeout", default=None, type=float, metavar="SECONDS", help="limit for the whole run (default 120, none with --shell)")
+    add("--name", help="keep the logs in build/vm/NAME (default: boot, boot.1, ...)")
+    add("--append", default="", metavar="ARGS", help="more kernel arguments")
+    add("--modprobe", action="append", default=[], metavar="MODULE", help="load a module of the kernel before fermata.ko")
+    add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
+    add("--no-module", action="store_true", help="neither build nor load fermata.ko")
+    add("--no-guest", action="store_true", help="neither build the selftests and tools nor put them into the machine")
+    add("--module", metavar="PATH", help="another fermata.ko")
+    add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
+    add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
+    add("--console", action="store_true", help="show kernel messages as they come, on the error output")
+    add("--allow", action="append", default=[], metavar="REGEX", help="kernel complaints that are expected")
+    add("--allow-card", action="store_true", help="do not fail when the card ends with a status other than 0")
+    add("--qmp", metavar="PATH", help="a QMP socket there")
+    add("--qemu", action="append", default=[], metavar="ARG", help="one more argument for QEMU (write --qemu=-ARG)")
+    add("command", nargs="*", help="what to run in the machine")
+    options = parser.parse_args(argv)
+    if bool(options.command) == options.shell:
+        parser.error("give either a command after -- or --shell")
+    if options.timeout is None:
+        options.timeout = 0 if options.shell else 120
+    return options
+
+
+def prepare(options):
+    """Everything that a boot needs: kernel, module, card, programs for the guest. Returns the kernel and fermata.ko."""
+    kernel = Kernel(options.kernel).ensure()
+    ko = None
+    if not options.no_module:
+        ko = Path(options.module).resolve() if options.module else module.build(kernel)
+    if not options.no_guest:
+        guest.build(kernel)
+    if options.card:
+        guest.build_card()
+    return kernel, ko
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options = parse(sys.argv[1:])
+    kernel, ko = prepare(options)
+    if options.shell:
+        say("starting the machine; exit or ^D ends it, kernel messages are in dmesg")
+    try:
+        status = Vm(options, kernel, accelerator(kernel), ko).run()
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

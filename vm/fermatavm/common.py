@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Paths, messages, locks and running of commands."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOP = Path("/fermata")
+CACHE = Path("/cache")
+BUILD = TOP / "build"
+JOBS = int(os.environ.get("FERMATA_JOBS") or os.cpu_count() or 1)
+
+
+def say(text):
+    print(f"fermata: {text}", file=sys.stderr, flush=True)
+
+
+def die(text):
+    raise SystemExit(f"fermata: {text}")
+
+
+def need_space(gib, where=CACHE):
+    free = shutil.disk_usage(where).free >> 30
+    if free < gib:
+        die(f"no space: the cache folder needs {gib} GiB free and has {free}; free some, or set FERMATA_CACHE")
+
+
+@contextlib.contextmanager
+def locked(path):
+    """Hold an exclusive lock: two clones share one cache, two runs share one checkout."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run ({path.name})")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(cmd, log=None, check=True, **kwargs):
+    """Run a command. With a log its output goes there, and the log's end is shown when it fails."""
+    cmd = [str(c) for c in cmd]
+    if log is None:
+        return subprocess.run(cmd, check=check, **kwargs)
+    with open(log, "ab") as out:
+        out.write(("+ " + " ".join(cmd) + "\n").encode())
+        out.flush()
+        done = subprocess.run(cmd, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **kwargs)
+    if check and done.returncode:
+        sys.stderr.write("".join(Path(log).read_text(errors="replace").splitlines(True)[-25:]))
+        die(f"{cmd[0]} failed ({done.returncode}): see {host_path(log)}")
+    return done
+
+
+def host_path(path):
+    """The path as the user outside the build root knows it."""
+    path = str(path)
+    if path.startswith("/fermata/"):
+        return path[len("/fermata/") :]
+    return path.replace("/cache/", "FERMATA_CACHE/", 1) if path.startswith("/cache/") else path
+
+
+class Timer:
+    def __init__(self):
+        self.start = time.monotonic()
+
+    def __str__(self):
+        return f"{time.monotonic() - self.start:.0f} s"
