@@ -273,7 +273,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 let slice = self.slab.get(run.ctx)?.params.timeslice;
                 match end {
                     // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
-                    Some(end) if slot.settle().is_none() && slice <= LOOK => Some(end),
+                    Some(end) if slot.settle().is_none() && slice <= LOOK && run.extra <= LOOK => {
+                        Some(end)
+                    }
                     Some(end) => Some(end.min(run.look)),
                     None => Some(run.look),
                 }

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A model of the card by docs/card.md: one engine a slot, that needs a given time for a job. It panics when the driver
+//! breaks the card's rules (docs/card.md, What the checker counts).
+
+use std::collections::{HashMap, HashSet};
+
+use fermata_sched_host::sched::{ContextId, Status};
+
+/// A job as the test names it.
+pub type Job = (ContextId, u64);
+
+/// What the driver loads into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub job: Job,
+    /// How long the engine must work, in ns.
+    pub work: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Idle,
+    Restoring { until: u64 },
+    Working { since: u64 },
+    Saving { until: u64 },
+    Paused,
+    Finished,
+}
+
+/// The bytes in a context's snapshot buffer.
+#[derive(Clone, Copy, Debug)]
+struct Snapshot {
+    job: Job,
+    progress: u64,
+    complete: bool,
+    resumed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct CardSlot {
+    /// Base profile: (settle, drain).
+    pub base: Option<(u64, u64)>,
+    pub reset_before_resume: bool,
+    pub engine: Engine,
+    pub count: u32,
+    pub save: u64,
+    pub restore: u64,
+    pub start_lag: u64,
+    window: Option<Program>,
+    running: Option<Program>,
+    progress: u64,
+    in_reset: bool,
+    fresh: bool,
+    held_at: Option<u64>,
+    dma: Option<(ContextId, u64)>,
+    lag: Option<(u64, u64)>,
+    /// Fermata: reset at work, and the status not read since: DMA may be under way.
+    unflushed: bool,
+    bits: u64,
+    // Misbehaviour, switched on by tests.
+    pub ignore_pauses: u32,
+    pub lose_irqs: u32,
+    pub hang: bool,
+    pub ignore_starts: u32,
+    pub ignore_resets: u32,
+    pub finish_on_pause: bool,
+    pub torn: bool,
+    pub fault: bool,
+    // Counters.
+    pub pauses_dropped: u32,
+    pub status_reads: u32,
+}
+
+impl CardSlot {
+    pub fn new(base: Option<(u64, u64)>, reset_before_resume: bool) -> Self {
+        Self {
+            base,
+            reset_before_resume,
+            engine: Engine::Idle,
+            count: 7,
+            save: 50_000,
+            restore: 50_000,
+            start_lag: 0,
+            window: None,
+            running: None,
+            progress: 0,
+            in_reset: false,
+            fresh: true,
+            held_at: None,
+            dma: None,
+            lag: None,
+            unflushed: false,
+            bits: 0,
+            ignore_pauses: 0,
+            lose_irqs: 0,
+            hang: false,
+            ignore_starts: 0,
+            ignore_resets: 0,
+            finish_on_pause: false,
+            torn: false,
+            fault: false,
+            pauses_dropped: 0,
+            status_reads: 0,
+        }
+    }
+
+    pub fn active(&self) -> bool {
+        matches!(
+            self.engine,
+            Engine::Restoring { .. } | Engine::Working { .. } | Engine::Saving { .. }
+        )
+    }
+
+    fn draining(&self, now: u64) -> bool {
+        self.dma.is_some_and(|(_, until)| until > now)
+    }
+
+    fn raw(&self) -> u64 {
+        let phase = match self.engine {
+            Engine::Idle => 0,
+            Engine::Finished => 2,
+            Engine::Paused => 4,
+            _ => 1,
+        };
+        match self.base {
+            Some(_) => phase,
+            None => phase | self.bits | u64::from(self.count) << 32,
+        }
+    }
+
+    /// When the engine goes on by itself.
+    fn next(&self) -> Option<u64> {
+        match self.engine {
+            Engine::Restoring { until } | Engine::Saving { until } => Some(until),
+            Engine::Working { .. } if self.hang => None,
+            Engine::Working { since } => {
+                Some(since + self.running.unwrap().work.saturating_sub(self.progress))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Card {
+    pub slots: Vec<CardSlot>,
+    memory: HashMap<ContextId, Snapshot>,
+    pub started: HashSet<Job>,
+    pub finished: HashSet<Job>,
+    /// Jobs that a misbehaviour has hit, which may fail; no other may.
+    pub guilty: HashSet<Job>,
+    pub gone: bool,
+}
+
+impl Card {
+    pub fn next(&self) -> Option<u64> {
+        if self.gone {
+            return None;
+        }
+        self.slots.iter().filter_map(CardSlot::next).min()
+    }
+
+    /// Lets the engines work until `now`; the slots that raise an interrupt.
+    pub fn advance(&mut self, now: u64) -> Vec<usize> {
+        let mut irqs = Vec::new();
+        if self.gone {
+            return irqs;
+        }
+        for i in 0..self.slots.len() {
+            while self.slots[i].next().is_some_and(|next| next <= now) {
+                self.step(i, &mut irqs);
+            }
+        }
+        irqs
+    }
+
+    fn step(&mut self, i: usize, irqs: &mut Vec<usize>) {
+        let slot = &mut self.slots[i];
+        let program = slot.running.unwrap();
+        let at = slot.next().unwrap();
+        match slot.engine {
+            Engine::Restoring { until } => slot.engine = Engine::Working { since: until },
+            Engine::Working { .. } => {
+                slot.progress = program.work;
+                self.finish(i, at, irqs);
+            }
+            Engine::Saving { .. } if slot.torn => {
+                slot.torn = false;
+                slot.bits = 1 << 9;
+                slot.engine = Engine::Finished;
+                self.guilty.insert(program.job);
+                self.ended(i, at, irqs);
+            }
+            Engine::Saving { .. } => {
+                slot.engine = Engine::Paused;
+                let snapshot = Snapshot {
+                    job: program.job,
+                    progress: slot.progress,
+                    complete: true,
+                    resumed: false,
+                };
+                self.memory.insert(program.job.0, snapshot);
+                self.ended(i, at, irqs);
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    fn finish(&mut self, i: usize, at: u64, irqs: &mut Vec<usize>) {
+        let slot = &mut self.slots[i];
+        let job = slot.running.unwrap().job;
+        slot.engine = Engine::Finished;
+        if slot.fault && slot.base.is_none() {
+            slot.fault = false;
+            slot.bits = 1 << 8;
+            self.guilty.insert(job);
+        } else {
+            assert!(self.finished.insert(job), "{job:?} finished twice");
+        }
+        self.ended(i, at, irqs);
+    }
+
+    fn ended(&mut self, i: usize, at: u64, irqs: &mut Vec<usize>) {
+        let slot = &mut self.slots[i];
+        match slot.base {
+            Some((_, drain)) => slot.dma = Some((slot.running.unwrap().job.0, at + drain)),
+            None if slot.lose_irqs > 0 => slot.lose_irqs -= 1,
+            None => irqs.push(i),
+        }
+    }
+
+    pub fn read_status(&mut self, now: u64, i: usize) -> Status {
+        if self.gone {
+            return Status::ALL_ONES;
+        }
+        let slot = &mut self.slots[i];
+        slot.status_reads += 1;
+        slot.unflushed = false;
+        let raw = match slot.lag {
+            Some((until, old)) if until > now => old,
+            _ => slot.raw(),
+        };
+        Status::from_raw(raw)
+    }
+
+    fn window_rules(&self, now: u64, i: usize) {
+        assert!(!self.gone, "write to a card that is gone");
+        let slot = &self.slots[i];
+        assert!(!slot.active(), "window_busy: slot {i} is at work");
+        assert!(!slot.unflushed, "window of slot {i} before the flush");
+        assert!(!slot.draining(now), "start_undrained: window of slot {i}");
+        if let (Some((settle, _)), Some(at)) = (slot.base, slot.held_at) {
+            assert!(now >= at + settle, "start_undrained: window of slot {i}");
+        }
+    }
+
+    pub fn load(&mut self, now: u64, i: usize, program: Program) {
+        self.window_rules(now, i);
+        self.slots[i].window = Some(program);
+    }
+
+    pub fn unload(&mut self, now: u64, i: usize) {
+        self.window_rules(now, i);
+        self.slots[i].window = None;
+    }
+
+    pub fn start(&mut self, now: u64, i: usize, ctx: ContextId, resume: bool) {
+        self.window_rules(now, i);
+        for (j, other) in self.slots.iter().enumerate() {
+            let same = other.running.is_some_and(|program| program.job.0 == ctx);
+            assert!(j == i || !same || !other.active(), "{ctx:?} in two slots");
+        }
+        let slot = &mut self.slots[i];
+        let program = slot.window.expect("START without a window");
+        assert_eq!(program.job.0, ctx, "START with another's window");
+        assert!(!slot.in_reset, "start_busy: slot {i} in reset");
+        if slot.base.is_some() {
+            assert_eq!(slot.engine, Engine::Idle, "base START without reset");
+        }
+        assert!(
+            !self.finished.contains(&program.job),
+            "finished, and run again"
+        );
+        if slot.ignore_starts > 0 {
+            slot.ignore_starts -= 1;
+            self.guilty.insert(program.job);
+            return;
+        }
+        slot.lag = (slot.start_lag > 0).then_some((now + slot.start_lag, slot.raw()));
+        slot.count = slot.count.wrapping_add(1);
+        slot.bits = 0;
+        slot.running = Some(program);
+        if slot.hang {
+            self.guilty.insert(program.job);
+        }
+        if resume {
+            let fresh = slot.fresh || !slot.reset_before_resume;
+            assert!(fresh, "resume_unreset: slot {i}");
+            let snapshot = self
+                .memory
+                .get_mut(&ctx)
+                .expect("resume without a snapshot");
+            assert!(snapshot.complete, "resume_incomplete");
+            assert!(!snapshot.resumed, "resume_stale: {:?}", program.job);
+            assert_eq!(snapshot.job, program.job, "resume_stale: older job");
+            snapshot.resumed = true;
+            slot.progress = snapshot.progress;
+            slot.engine = Engine::Restoring {
+                until: now + slot.restore,
+            };
+        } else {
+            assert!(
+                self.started.insert(program.job),
+                "{:?} run twice",
+                program.job
+            );
+            slot.progress = 0;
+            slot.engine = Engine::Working { since: now };
+        }
+        slot.fresh = false;
+    }
+
+    pub fn pause(&mut self, now: u64, i: usize) -> Vec<usize> {
+        assert!(!self.gone, "write to a card that is gone");
+        let mut irqs = Vec::new();
+        let slot = &mut self.slots[i];
+        let Engine::Working { since } = slot.engine else {
+            slot.pauses_dropped += 1;
+            return irqs;
+        };
+        let program = slot.running.unwrap();
+        if slot.ignore_pauses > 0 || slot.hang {
+            slot.ignore_pauses = slot.ignore_pauses.saturating_sub(1);
+            slot.pauses_dropped += 1;
+            if slot.ignore_pauses > 100 {
+                self.guilty.insert(program.job);
+            }
+            return irqs;
+        }
+        if slot.finish_on_pause {
+            slot.finish_on_pause = false;
+            slot.progress = program.work;
+            self.finish(i, now, &mut irqs);
+            return irqs;
+        }
+        slot.progress = (slot.progress + (now - since)).min(program.work);
+        slot.engine = Engine::Saving {
+            until: now + slot.save,
+        };
+        let torn = Snapshot {
+            job: program.job,
+            progress: 0,
+            complete: false,
+            resumed: false,
+        };
+        self.memory.insert(program.job.0, torn);
+        irqs
+    }
+
+    pub fn reset(&mut self, now: u64, i: usize, hold: bool) {
+        assert!(!self.gone, "write to a card that is gone");
+        let slot = &mut self.slots[i];
+        if !hold {
+            slot.in_reset = false;
+            return;
+        }
+        slot.held_at = Some(now);
+        if slot.ignore_resets > 0 && (slot.active() || slot.base.is_some()) {
+            slot.ignore_resets -= 1;
+            if slot.ignore_resets > 100 {
+                self.guilty.extend(slot.running.map(|program| program.job));
+            }
+            return;
+        }
+        if let (Some((_, drain)), true) = (slot.base, slot.active()) {
+            slot.dma = Some((slot.running.unwrap().job.0, now + drain));
+        }
+        slot.unflushed |= slot.base.is_none() && slot.active();
+        slot.engine = Engine::Idle;
+        slot.bits = 0;
+        slot.hang = false;
+        slot.lag = None;
+        slot.in_reset = true;
+        slot.fresh = true;
+    }
+
+    pub fn set_hang(&mut self, i: usize) {
+        let slot = &mut self.slots[i];
+        if !slot.hang {
+            // What it did until now is done.
+            slot.hang = true;
+            if slot.active() {
+                self.guilty.extend(slot.running.map(|program| program.job));
+            }
+        }
+    }
+
+    /// May the memory of `ctx` be unmapped?
+    pub fn released(&mut self, now: u64, ctx: ContextId) {
+        if !self.gone {
+            for (i, slot) in self.slots.iter().enumerate() {
+                let on = slot.running.is_some_and(|program| program.job.0 == ctx);
+                assert!(!(on && slot.active()), "released at work on slot {i}");
+                assert!(
+                    !(on && slot.unflushed),
+                    "released before the flush of slot {i}"
+                );
+                let dma = slot.dma.is_some_and(|(of, until)| of == ctx && until > now);
+                assert!(!dma, "released while DMA is under way on slot {i}");
+                let open = slot.window.is_some_and(|program| program.job.0 == ctx);
+                assert!(!open, "released with its window open on slot {i}");
+            }
+        }
+        self.memory.remove(&ctx);
+    }
+}

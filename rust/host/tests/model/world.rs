@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The caller of the machine: owners, timers, interrupts, and what must hold after every event.
+
+use std::collections::{HashMap, HashSet};
+
+use fermata_sched_host::sched::{
+    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
+    MachineConfig, Params, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats, Status, Time,
+    Wake,
+};
+
+use super::card::{Card, CardSlot, Job, Program};
+use super::MS;
+
+/// One slot as a test wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotPlan {
+    /// Base profile: (settle, drain) in ns.
+    pub base: Option<(u64, u64)>,
+    pub class: u8,
+    pub reset_before_resume: bool,
+}
+
+pub const FERMATA: SlotPlan = SlotPlan {
+    base: None,
+    class: 0,
+    reset_before_resume: false,
+};
+
+pub const BASE: SlotPlan = SlotPlan {
+    base: Some((500_000, 200_000)),
+    class: 0,
+    reset_before_resume: true,
+};
+
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    pub id: ContextId,
+    pub class: u8,
+    pub job: u64,
+    pub work: u64,
+    pub closed: bool,
+    queued_at: Option<u64>,
+    pub longest_wait: u64,
+}
+
+pub struct World {
+    pub machine: Machine<Vec<Entry>>,
+    pub card: Card,
+    pub now: u64,
+    pub plans: Vec<SlotPlan>,
+    timers: Vec<Option<u64>>,
+    irqs: Vec<(u64, usize)>,
+    pub irq_delay: u64,
+    pub timer_delay: u64,
+    /// Ties between a timer and the card: who goes first.
+    pub timer_first: bool,
+    pub log: Vec<(u64, Action)>,
+    pub wakes: Vec<(ContextId, Wake)>,
+    pub tenants: HashMap<ContextId, Tenant>,
+    closes: HashSet<ContextId>,
+    pub released: HashSet<ContextId>,
+    pub quarantined: u8,
+    gone: bool,
+    ended: HashSet<Job>,
+    past: Vec<Stats>,
+}
+
+pub fn sid(i: usize) -> SlotId {
+    SlotId::new(u8::try_from(i).unwrap()).unwrap()
+}
+
+pub fn ns(t: u64) -> Time {
+    Time::from_ns(t)
+}
+
+impl World {
+    pub fn new(plans: &[SlotPlan], capacity: usize) -> Self {
+        let mut config = MachineConfig::default();
+        let mut card = Card::default();
+        for (plan, slot) in plans.iter().zip(config.slots.iter_mut()) {
+            let profile = match plan.base {
+                Some((settle, _)) => Profile::Base {
+                    settle: Duration::from_ns(settle),
+                },
+                None => Profile::Fermata,
+            };
+            let model = CardSlot::new(plan.base, plan.reset_before_resume);
+            *slot = Some(SlotConfig {
+                profile,
+                class: plan.class,
+                reset_before_resume: plan.reset_before_resume,
+                start_count: model.count,
+            });
+            card.slots.push(model);
+        }
+        Self {
+            machine: Machine::new(config, vec![Entry::EMPTY; capacity]),
+            card,
+            now: 1,
+            plans: plans.to_vec(),
+            timers: vec![None; plans.len()],
+            irqs: Vec::new(),
+            irq_delay: 0,
+            timer_delay: 0,
+            timer_first: false,
+            log: Vec::new(),
+            wakes: Vec::new(),
+            tenants: HashMap::new(),
+            closes: HashSet::new(),
+            released: HashSet::new(),
+            quarantined: 0,
+            gone: false,
+            ended: HashSet::new(),
+            past: Vec::new(),
+        }
+    }
+
+    pub fn open(&mut self, class: u8, params: Params) -> Result<ContextId, Refusal> {
+        let before = self.machine.clone();
+        let result = self.machine.add(ContextConfig { class, params });
+        match result {
+            Ok(id) => {
+                let tenant = Tenant {
+                    id,
+                    class,
+                    job: 0,
+                    work: 0,
+                    closed: false,
+                    queued_at: None,
+                    longest_wait: 0,
+                };
+                assert!(self.tenants.insert(id, tenant).is_none(), "id used twice");
+            }
+            Err(_) => assert_eq!(before, self.machine, "refused, but changed"),
+        }
+        result
+    }
+
+    /// A context of class 0 on every slot, with slices of `slice_ns`.
+    pub fn tenant(&mut self, slice_ns: u64) -> ContextId {
+        let params = Params {
+            timeslice: Duration::from_ns(slice_ns),
+            ..Params::DEFAULT
+        };
+        self.open(0, params).unwrap()
+    }
+
+    pub fn start(&mut self, ctx: ContextId, work: u64) -> Result<(), Refusal> {
+        let mut probe = self.machine.clone();
+        let event = Event::Start { ctx };
+        if probe.handle(ns(self.now), event, &mut |_| ()).is_ok() {
+            let tenant = self.tenants.get_mut(&ctx).unwrap();
+            tenant.job += 1;
+            tenant.work = work;
+        }
+        self.event(event)
+    }
+
+    pub fn close(&mut self, ctx: ContextId) -> Result<(), Refusal> {
+        let last = self.machine.stats(ctx, ns(self.now));
+        if last.is_ok() {
+            self.closes.insert(ctx);
+            self.tenants.get_mut(&ctx).unwrap().closed = true;
+            self.past.extend(last);
+        }
+        let result = self.event(Event::Close { ctx });
+        assert_eq!(result.is_ok(), last.is_ok());
+        result
+    }
+
+    pub fn set_params(&mut self, ctx: ContextId, params: Params) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_params(ns(self.now), ctx, params, &mut |action| {
+                actions.push(action)
+            });
+        self.follow(&before, result, actions);
+        result
+    }
+
+    /// The card goes away; the driver notices at its next read or is told.
+    pub fn vanish(&mut self) {
+        self.card.gone = true;
+    }
+
+    pub fn event(&mut self, event: Event) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        if matches!(event, Event::Gone)
+            || matches!(event, Event::Status { status, .. } if status.is_gone())
+        {
+            self.gone = true;
+        }
+        let result = self
+            .machine
+            .handle(ns(self.now), event, &mut |action| actions.push(action));
+        self.follow(&before, result, actions);
+        result
+    }
+
+    fn follow(
+        &mut self,
+        before: &Machine<Vec<Entry>>,
+        result: Result<(), Refusal>,
+        actions: Vec<Action>,
+    ) {
+        if result.is_err() {
+            assert!(actions.is_empty(), "refused, but acted: {actions:?}");
+            assert_eq!(before, &self.machine, "refused, but changed");
+        }
+        let mut reads = Vec::new();
+        for action in actions {
+            self.log.push((self.now, action));
+            self.act(action, &mut reads);
+        }
+        self.check();
+        for slot in reads {
+            let status = self.card.read_status(self.now, slot.index());
+            self.event(Event::Status { slot, status }).unwrap();
+        }
+    }
+
+    fn act(&mut self, action: Action, reads: &mut Vec<SlotId>) {
+        if self.gone {
+            assert!(
+                matches!(
+                    action,
+                    Action::Wake { .. } | Action::Released { .. } | Action::Disarm { .. }
+                ),
+                "{action:?} after the card was gone"
+            );
+        }
+        // Writes to a card that went away unnoticed are lost.
+        let dead = self.card.gone;
+        let now = self.now;
+        match action {
+            Action::Load { slot, ctx } if !dead => {
+                let tenant = &self.tenants[&ctx];
+                let program = Program {
+                    job: (ctx, tenant.job),
+                    work: tenant.work,
+                };
+                self.card.load(now, slot.index(), program);
+            }
+            Action::Unload { slot } if !dead => self.card.unload(now, slot.index()),
+            Action::Start { slot, ctx, resume } if !dead => {
+                assert_eq!(self.quarantined & slot.bit(), 0, "START in quarantine");
+                self.card.start(now, slot.index(), ctx, resume);
+            }
+            Action::Pause { slot } if !dead => {
+                let irqs = self.card.pause(now, slot.index());
+                self.raise(irqs);
+            }
+            Action::Reset { slot, hold } if !dead => self.card.reset(now, slot.index(), hold),
+            Action::Load { .. }
+            | Action::Unload { .. }
+            | Action::Start { .. }
+            | Action::Pause { .. }
+            | Action::Reset { .. } => {}
+            Action::Capture { slot, ctx } => {
+                assert_eq!(self.machine_ctx(slot, ctx), ctx);
+            }
+            Action::ReadStatus { slot } => reads.push(slot),
+            Action::Arm { slot, at } => self.timers[slot.index()] = Some(at.as_ns().max(now)),
+            Action::Disarm { slot } => self.timers[slot.index()] = None,
+            Action::Wake { ctx, wake } => self.woken(ctx, wake),
+            Action::Released { ctx } => {
+                assert!(self.closes.contains(&ctx), "released, but not closed");
+                assert!(self.released.insert(ctx), "released twice");
+                self.card.released(now, ctx);
+            }
+            Action::Quarantine { slot, .. } => {
+                assert_eq!(self.quarantined & slot.bit(), 0, "quarantined twice");
+                self.quarantined |= slot.bit();
+            }
+        }
+    }
+
+    /// A capture must come before anything else of the switch: the last thing that was loaded is still its own.
+    fn machine_ctx(&self, slot: SlotId, ctx: ContextId) -> ContextId {
+        let last = self.log.iter().rev().find_map(|(_, action)| match *action {
+            Action::Load { slot: s, ctx } if s == slot => Some(Some(ctx)),
+            Action::Unload { slot: s } | Action::Reset { slot: s, .. } if s == slot => {
+                // A reset of a resume stands before its Load.
+                Some(None)
+            }
+            _ => None,
+        });
+        last.flatten()
+            .unwrap_or_else(|| panic!("capture of {ctx:?} too late"))
+    }
+
+    fn woken(&mut self, ctx: ContextId, wake: Wake) {
+        assert!(!self.closes.contains(&ctx), "woke an owner that is gone");
+        let tenant = &self.tenants[&ctx];
+        let job = (ctx, tenant.job);
+        self.wakes.push((ctx, wake));
+        match wake {
+            Wake::Held => return,
+            Wake::Done => assert!(self.card.finished.contains(&job), "{job:?} is not done"),
+            Wake::Failed(Failure::Gone) => assert!(self.gone),
+            Wake::Failed(failure) => {
+                let params = self.machine.params(ctx).unwrap();
+                let slots = self.class_mask(tenant.class) & params.mask & !self.quarantined;
+                let stranded = slots == 0 && failure == Failure::Protocol;
+                let guilty = self.card.guilty.contains(&job);
+                assert!(guilty || stranded, "{job:?} is not guilty: {failure:?}");
+            }
+        }
+        assert!(self.ended.insert(job), "{job:?} ended twice");
+    }
+
+    fn class_mask(&self, class: u8) -> u8 {
+        let of_class = |(i, plan): (usize, &SlotPlan)| {
+            if plan.class == class {
+                sid(i).bit()
+            } else {
+                0
+            }
+        };
+        self.plans.iter().enumerate().map(of_class).sum()
+    }
+
+    pub fn raise(&mut self, slots: Vec<usize>) {
+        for slot in slots {
+            self.irqs.push((self.now + self.irq_delay, slot));
+        }
+    }
+
+    /// What must hold after every event.
+    fn check(&mut self) {
+        for i in 0..self.plans.len() {
+            let state = self.machine.slot_state(sid(i)).unwrap();
+            let busy = matches!(
+                state,
+                SlotState::Running(_) | SlotState::Pausing(_) | SlotState::Resetting(_)
+            );
+            if busy {
+                let at = self.timers[i].expect("a slot at work without a timer");
+                let bound = self.now + 10_000 * MS;
+                assert!(at <= bound, "timer of slot {i} too far away");
+            }
+            assert_eq!(state == SlotState::Gone, self.gone);
+            if !self.gone {
+                let quarantined = self.quarantined & sid(i).bit() != 0;
+                assert_eq!(state == SlotState::Quarantined, quarantined);
+            }
+        }
+        let mut owners = vec![0; self.plans.len()];
+        let ids: Vec<ContextId> = self.tenants.keys().copied().collect();
+        for ctx in ids {
+            self.check_context(ctx, &mut owners);
+        }
+        assert!(owners.iter().all(|&n| n <= 1), "two contexts on one slot");
+        self.check_sums();
+    }
+
+    fn check_context(&mut self, ctx: ContextId, owners: &mut [u32]) {
+        let now = ns(self.now);
+        let Ok(stats) = self.machine.stats(ctx, now) else {
+            assert!(self.closes.contains(&ctx), "a context was lost");
+            return;
+        };
+        let params = self.machine.params(ctx).unwrap();
+        let class = self.tenants[&ctx].class;
+        let usable = self.class_mask(class) & params.mask & !self.quarantined;
+        assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
+        if let Some(slot) = stats.slot {
+            owners[slot.index()] += 1;
+        }
+        if stats.state == JobState::Queued {
+            assert_ne!(usable, 0, "{ctx:?} waits for nothing");
+            for i in 0..self.plans.len() {
+                if usable & sid(i).bit() != 0 {
+                    let state = self.machine.slot_state(sid(i)).unwrap();
+                    assert_ne!(state, SlotState::Vacant, "slot {i} idles while one waits");
+                }
+            }
+        }
+        assert!(!self.gone || !stats.state.is_live());
+        let tenant = self.tenants.get_mut(&ctx).unwrap();
+        match (stats.state, tenant.queued_at) {
+            (JobState::Queued, None) => tenant.queued_at = Some(self.now),
+            (JobState::Queued, Some(_)) | (_, None) => {}
+            (_, Some(at)) => {
+                tenant.longest_wait = tenant.longest_wait.max(self.now - at);
+                tenant.queued_at = None;
+            }
+        }
+        let ended = self.ended.contains(&(ctx, tenant.job));
+        assert_eq!(
+            ended,
+            matches!(stats.state, JobState::Done | JobState::Failed(_))
+        );
+        assert_eq!(stats.job, tenant.job);
+        let live = u64::from(stats.state.is_live());
+        assert_eq!(stats.finished + stats.failed + live, stats.job);
+        assert!(
+            stats.resumes <= stats.preemptions,
+            "resumed more often than saved"
+        );
+        assert!(
+            stats.slices - stats.resumes <= stats.job,
+            "a job began twice"
+        );
+    }
+
+    fn check_sums(&self) {
+        let now = ns(self.now);
+        let living = self
+            .tenants
+            .keys()
+            .filter_map(|&ctx| self.machine.stats(ctx, now).ok());
+        let (mut run, mut slices, mut saves, mut resumes) = (0, 0, 0, 0);
+        for stats in living.chain(self.past.iter().copied()) {
+            run += stats.run.as_ns();
+            slices += stats.slices;
+            saves += stats.preemptions;
+            resumes += stats.resumes;
+        }
+        let slots = (0..self.plans.len()).map(|i| self.machine.slot_stats(sid(i), now).unwrap());
+        for stats in slots {
+            run -= stats.busy.as_ns();
+            slices -= stats.starts;
+            saves -= stats.saves;
+            resumes -= stats.resumes;
+        }
+        assert_eq!((run, slices, saves, resumes), (0, 0, 0, 0), "sums differ");
+    }
+
+    /// Lets the time go on until `end`.
+    pub fn run_until(&mut self, end: u64) {
+        let mut steps = 0;
+        loop {
+            let timer = self
+                .timers
+                .iter()
+                .flatten()
+                .min()
+                .map(|at| at + self.timer_delay);
+            let irq = self.irqs.iter().map(|&(at, _)| at).min();
+            let next = [timer, irq, self.card.next()].into_iter().flatten().min();
+            let Some(next) = next.filter(|&next| next <= end) else {
+                self.now = self.now.max(end);
+                let irqs = self.card.advance(self.now);
+                self.raise(irqs);
+                return;
+            };
+            steps += 1;
+            assert!(steps < 1_000_000, "no progress in time");
+            self.now = self.now.max(next);
+            if self.timer_first {
+                self.fire();
+            }
+            let irqs = self.card.advance(self.now);
+            self.raise(irqs);
+            self.interrupt();
+            self.fire();
+        }
+    }
+
+    pub fn run_for(&mut self, span: u64) {
+        self.run_until(self.now + span);
+    }
+
+    fn fire(&mut self) {
+        for i in 0..self.timers.len() {
+            if self.timers[i].is_some_and(|at| at + self.timer_delay <= self.now) {
+                self.timers[i] = None;
+                self.event(Event::Timer { slot: sid(i) }).unwrap();
+            }
+        }
+    }
+
+    fn interrupt(&mut self) {
+        let now = self.now;
+        while let Some(i) = self.irqs.iter().position(|&(at, _)| at <= now) {
+            let (_, slot) = self.irqs.swap_remove(i);
+            self.read(slot);
+        }
+    }
+
+    /// The status register is read, as by an interrupt.
+    pub fn read(&mut self, i: usize) {
+        let status = self.card.read_status(self.now, i);
+        self.event(Event::Status {
+            slot: sid(i),
+            status,
+        })
+        .unwrap();
+    }
+
+    pub fn state(&self, ctx: ContextId) -> JobState {
+        self.stats(ctx).state
+    }
+
+    pub fn stats(&self, ctx: ContextId) -> Stats {
+        self.machine.stats(ctx, ns(self.now)).unwrap()
+    }
+
+    /// The state of a context, if its owner has not closed it.
+    pub fn stats_of(&self, ctx: ContextId) -> Option<JobState> {
+        let stats = self.machine.stats(ctx, ns(self.now)).ok()?;
+        Some(stats.state)
+    }
+
+    /// Who was started, in order.
+    pub fn starts(&self) -> Vec<ContextId> {
+        let start = |&(_, action): &(u64, Action)| match action {
+            Action::Start { ctx, .. } => Some(ctx),
+            _ => None,
+        };
+        self.log.iter().filter_map(start).collect()
+    }
+
+    pub fn status(&mut self, i: usize, raw: u64) {
+        self.event(Event::Status {
+            slot: sid(i),
+            status: Status::from_raw(raw),
+        })
+        .unwrap();
+    }
+
+    /// The register actions on slot `i` since entry `from` of the log, without timers and wakes.
+    pub fn actions(&self, from: usize) -> Vec<Action> {
+        let register = |action: &Action| {
+            !matches!(
+                action,
+                Action::Arm { .. } | Action::Disarm { .. } | Action::Wake { .. }
+            )
+        };
+        let actions = self.log[from..].iter().map(|&(_, action)| action);
+        actions.filter(register).collect()
+    }
+
+    pub fn position(&self, action: Action) -> usize {
+        let found = self.log.iter().position(|&(_, a)| a == action);
+        found.unwrap_or_else(|| panic!("no {action:?} in {:?}", self.log))
+    }
+}
