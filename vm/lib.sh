@@ -54,12 +54,13 @@ make_root() {
 	remove_tree "$dest"
 	mkdir -p "$tmp"
 	include=$(grep -v '^#' "$TOP/vm/packages" | paste -sd,)
-	# shellcheck disable=SC2016 # $1 is for the hook
-	local args=(--variant=minbase --include="$include" --format=tar
-		--setup-hook='sed -n "s/'$SUITE' main/'$SUITE'-backports main/p;T;q" "$1/etc/apt/sources.list" | head -1 >>"$1/etc/apt/sources.list"'
-		--setup-hook='printf "Package: qemu-* seabios\nPin: release n='$SUITE'-backports\nPin-Priority: 500\n" >"$1/etc/apt/preferences.d/qemu"'
-		--customize-hook='mkdir -p "$1/fermata" "$1/cache"; touch "$1/etc/hosts"; rm -f "$1/etc/resolv.conf"; : >"$1/etc/resolv.conf"'
-		"$SUITE" - ${FERMATA_MIRROR:+"$FERMATA_MIRROR"})
+	# shellcheck disable=SC2016 # $1 is the new root, for the hooks
+	local backports='sed -n "s/SUITE main/SUITE-backports main/p;T;q" "$1/etc/apt/sources.list" | head -1 >>"$1/etc/apt/sources.list"
+		printf "Package: qemu-* seabios\nPin: release n=SUITE-backports\nPin-Priority: 500\n" >"$1/etc/apt/preferences.d/qemu"'
+	# shellcheck disable=SC2016
+	local finish='mkdir -p "$1/fermata" "$1/cache"; touch "$1/etc/hosts"; rm -f "$1/etc/resolv.conf"; : >"$1/etc/resolv.conf"'
+	local args=(--variant=minbase --include="$include" --format=tar --setup-hook="${backports//SUITE/$SUITE}"
+		--customize-hook="$finish" "$SUITE" - ${FERMATA_MIRROR:+"$FERMATA_MIRROR"})
 	# A private namespace, so that what mmdebstrap mounts can never outlive it. The tree belongs to the caller.
 	local run=(unshare --mount --propagation private mmdebstrap --mode=root)
 	extract=(tar -x -C "$tmp" --exclude=./dev/* --no-same-owner --delay-directory-restore)

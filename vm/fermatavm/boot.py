@@ -164,7 +164,7 @@ class Vm:
         initrd = Path(self.tmp) / "initrd"
         load = ["virtio_pci", "virtio_console", *(["virtio_iommu"] if opt.iommu == "virtio" else [])]
         config = {
-            "MODULES": " ".join([*load, *opt.modprobe]),
+            "PORTS": " ".join(["fermata.status", *(f"fermata.card{card.index}" for card in self.cards)]),
             "LOAD": "1" if self.ko and not opt.no_load else "",
             "SHELL_TTY": "1" if opt.shell else "",
         }
@@ -175,7 +175,7 @@ class Vm:
             payload.append((self.ko, "fermata.ko"))
         if opt.with_image:
             payload.append((self.kernel.vmlinuz, "boot/vmlinuz"))
-        initramfs.build(initrd, self.kernel, config, shlex.join(opt.command) + "\n", payload)
+        initramfs.build(initrd, self.kernel, config, [*load, *opt.modprobe], shlex.join(opt.command) + "\n", payload)
         tails = [] if opt.shell else [Tail(out / "stdout", sys.stdout.buffer), Tail(out / "stderr", sys.stderr.buffer)]
         if self.quiet:
             tails = []

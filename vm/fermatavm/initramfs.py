@@ -60,18 +60,12 @@ class Archive:
         self._entry("TRAILER!!!", 0, b"")
 
 
-def closure(modules_dir, wanted):
-    """Paths of the wanted modules and of what they need; those built into the kernel, or unknown, are left out."""
-    deps, by_name = {}, {}
-    for line in (modules_dir / "modules.dep").read_text().splitlines():
-        path, _, rest = line.partition(":")
-        deps[path] = rest.split()
-        by_name[path.rsplit("/", 1)[-1].split(".")[0].replace("-", "_")] = path
-    found = []
-    for name in wanted:
-        path = by_name.get(name)
-        if path:
-            found += [p for p in (path, *deps[path]) if p not in found]
+def index(kernel):
+    """The kernel's modules: {name: [path, paths of what it needs...]}. What is built in is not among them."""
+    found = {}
+    for line in (kernel.modules / "modules.dep").read_text().splitlines():
+        path, _, needs = line.partition(":")
+        found[path.rsplit("/", 1)[-1].split(".")[0].replace("-", "_")] = [path, *needs.split()]
     return found
 
 
@@ -80,20 +74,21 @@ def add_modules(archive, kernel, wanted):
     release = kernel.info["release"]
     with tempfile.TemporaryDirectory() as tmp:
         lib = Path(tmp) / "lib/modules" / release
-        for path in closure(kernel.modules, wanted):
+        known = index(kernel)
+        for path in {path for name in wanted for path in known.get(name, [])}:
             dest = lib / path.removesuffix(".xz")
             dest.parent.mkdir(parents=True, exist_ok=True)
             data = (kernel.modules / path).read_bytes()
             dest.write_bytes(lzma.decompress(data) if path.endswith(".xz") else data)
-        for name in ("modules.builtin", "modules.builtin.modinfo", "modules.order"):
-            if (kernel.modules / name).exists():
-                (lib / name).write_bytes((kernel.modules / name).read_bytes())
         subprocess.run(["depmod", "-b", tmp, release], check=True, stderr=subprocess.DEVNULL)
         archive.add(Path(tmp) / "lib", "lib")
 
 
-def build(path, kernel, config, command, payload):
-    """Write the archive: `config` becomes /etc/fermata, `command` /command, `payload` is pairs of source and name."""
+def build(path, kernel, config, load, command, payload):
+    """Write the archive: `config` becomes /etc/fermata, `command` /command, `payload` is pairs of source and name.
+
+    Of the modules to `load` those are left out that are built into the kernel.
+    """
     with open(path, "wb") as file:
         archive = Archive(file)
         for name in ("bin", "dev", "proc", "sys", "tmp", "run", "root", "etc", "mnt"):
@@ -103,9 +98,11 @@ def build(path, kernel, config, command, payload):
         archive.add(TOP / "vm/init", "init")
         archive.write("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\ntenant:x:1000:1000::/tmp:/bin/sh\nother:x:1001:1001::/tmp:/bin/sh\n")
         archive.write("etc/group", b"root:x:0:\ntenant:x:1000:\nother:x:1001:\n")
+        known = index(kernel)
+        config = config | {"MODULES": " ".join(name for name in load if name.replace("-", "_") in known)}
         archive.write("etc/fermata", "".join(f"{k}='{v}'\n" for k, v in config.items()).encode())
         archive.write("command", command.encode())
-        add_modules(archive, kernel, ON_DEMAND)
+        add_modules(archive, kernel, [*ON_DEMAND, *(name.replace("-", "_") for name in load)])
         for source, name in payload:
             archive.add(Path(source), name.lstrip("/"))
         archive.close()

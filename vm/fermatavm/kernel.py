@@ -7,11 +7,13 @@ last: an entry without it is half-made and is made again. It is made in place be
 
 import argparse
 import hashlib
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import tempfile
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say
@@ -28,6 +30,13 @@ def pins():
     return {series: (release, version) for series, release, version in rows}
 
 
+@cache
+def toolchain():
+    """The build root's versions of what the metadata depends on."""
+    query = ["dpkg-query", "-W", "rustc", "bindgen", "gcc", "clang", "pahole"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout
+
+
 class Kernel:
     """One stock kernel, by series ("7.2": as pinned) or by release ("7.2.12+deb13-amd64": as the archive has it)."""
 
@@ -41,8 +50,8 @@ class Kernel:
             self.release, self.version = name, None
             if not name.endswith("-amd64") or "+deb" not in name:
                 die(f"{name} is no Debian kernel that vm/ can build for; series known here: {', '.join(table)}")
-        recipe = Path(__file__).read_bytes() + Path("/.complete").read_bytes()
-        key = hashlib.sha256(recipe + f"{self.release} {self.version}".encode()).hexdigest()[:12]
+        made_by = f"{self.release} {self.version} {toolchain()} {inspect.getsource(make)}"
+        key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
         self.dir = CACHE / f"kernel-{self.series}-{key}"
 
     @cached_property
@@ -119,7 +128,7 @@ def resolve(kernel, archive):
         return kernel.release, kernel.version or have[0]
     if kernel.version is None:
         die(f"the archive has no linux-headers-{kernel.release}: upgrade this kernel, or name another tree with KDIR=")
-    found = archive.search(rf"^linux-headers-{kernel.series}\.[0-9.]+\+deb13-amd64$".replace("+", r"\+", 0))
+    found = archive.search(rf"^linux-headers-{kernel.series}\.[0-9.]+\+deb13-amd64$")
     if not found:
         die(f"the archive has no {kernel.series} kernel any more: put a series that it has into vm/kernels")
     release = max((name.removeprefix("linux-headers-") for name in found), key=version_key)
@@ -139,7 +148,7 @@ def make(kernel):
         say(f"kernel {kernel.series}: fetching (about 350 MB)")
         archive = Archive(tmp, log)
         release, version = resolve(kernel, archive)
-        images = archive.search(rf"^linux-binary-(unsigned-)?{release}$".replace("+", r"\+"))
+        images = archive.search(f"^linux-binary-(unsigned-)?{re.escape(release)}$")
         image = max(images, key=lambda name: "unsigned" in name, default=None)
         if not image:
             die(f"the archive has no kernel image for {release}: put another pin into vm/kernels")
