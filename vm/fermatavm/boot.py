@@ -166,6 +166,7 @@ class Vm:
         config = {
             "PORTS": " ".join(["fermata.status", *(f"fermata.card{card.index}" for card in self.cards)]),
             "LOAD": "1" if self.ko and not opt.no_load else "",
+            "PARAMS": opt.params,
             "SHELL_TTY": "1" if opt.shell else "",
         }
         payload = [tuple(item.rsplit(":", 1)) for item in opt.add]
@@ -304,6 +305,7 @@ def parse(argv):
     add("--name", help="keep the logs in build/vm/NAME (default: boot, boot.1, ...)")
     add("--append", default="", metavar="ARGS", help="more kernel arguments")
     add("--modprobe", action="append", default=[], metavar="MODULE", help="load a module of the kernel before fermata.ko")
+    add("--params", default="", metavar="ARGS", help="parameters that fermata.ko is loaded with")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
     add("--no-guest", action="store_true", help="neither build the selftests and tools nor put them into the machine")
@@ -337,18 +339,17 @@ def prepare(options):
     return kernel, ko
 
 
-def main():
+def run(options):
+    """Prepare and run; returns the status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    options = parse(sys.argv[1:])
     kernel, ko = prepare(options)
     if options.shell:
         say("starting the machine; exit or ^D ends it, kernel messages are in dmesg")
     try:
-        status = Vm(options, kernel, accelerator(kernel), ko).run()
+        return Vm(options, kernel, accelerator(kernel), ko).run()
     except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
+        return 130
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(parse(sys.argv[1:])))

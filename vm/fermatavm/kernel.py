@@ -198,8 +198,11 @@ def make(kernel):
 def main():
     parser = argparse.ArgumentParser(description="Make kernels ready in the cache; prints the build tree (KDIR) of each.")
     parser.add_argument("kernel", nargs="*", default=list(pins()), help="series or Debian release (default: all pinned)")
-    for name in parser.parse_args().kernel:
-        print(Kernel(name).ensure().build)
+    parser.add_argument("--names", action="store_true", help="only print the names of their entries in the cache")
+    args = parser.parse_args()
+    for name in args.kernel:
+        kernel = Kernel(name)
+        print(kernel.dir.name if args.names else kernel.ensure().build)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,34 @@
 """Build fermata.ko for a stock kernel into build/module-SERIES/, and compare its Rust symbols with the kernel's."""
 
 import argparse
+import re
+import shutil
 import subprocess
+import sys
 
 from .common import BUILD, JOBS, TOP, die, locked, run, say
 from .kernel import Kernel
 
 
-def build(kernel, clippy=False, target="modules"):
-    """Build against `kernel`; returns the path of fermata.ko. Clippy runs in a folder of its own."""
-    out = BUILD / f"{'clippy' if clippy else 'module'}-{kernel.series if kernel.version else kernel.release}"
-    out.mkdir(parents=True, exist_ok=True)
+def build(kernel, clippy=False, strict=False):
+    """Build against `kernel`; returns the path of fermata.ko. Clippy runs in a folder of its own.
+
+    A strict build starts from nothing, to see every warning, and fails when there is one.
+    """
+    kind = "clippy" if clippy else "strict" if strict else "module"
+    out = BUILD / f"{kind}-{kernel.series if kernel.version else kernel.release}"
     with locked(BUILD / f".{out.name}.lock"):
-        done = run(
-            ["make", "-C", kernel.build, f"M={TOP}", f"MO={out}", f"-j{JOBS}", *(["CLIPPY=1"] if clippy else []), target],
-            check=False,
-        )
+        if strict or clippy:
+            shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        cmd = ["make", "-C", kernel.build, f"M={TOP}", f"MO={out}", f"-j{JOBS}", "-s", *(["CLIPPY=1"] if clippy else []), "modules"]
+        done = run(cmd, check=False, capture_output=True, text=True)
+    warnings = done.stdout + done.stderr
+    sys.stderr.write(warnings)
     if done.returncode:
         die(f"the module does not build for {kernel.info['release']}")
+    if strict and re.search("warning", warnings, re.I):
+        die("the module builds with warnings")
     return out / "fermata.ko"
 
 
@@ -41,9 +52,10 @@ def main():
     parser.add_argument("kernel", nargs="?", default="7.2", help="series or Debian release (default 7.2)")
     parser.add_argument("--clippy", action="store_true", help="check with clippy and the kernel's lints instead")
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
+    parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
     args = parser.parse_args()
     kernel = Kernel(args.kernel).ensure()
-    module = build(kernel, args.clippy)
+    module = build(kernel, args.clippy, args.strict)
     if args.symbols:
         check_symbols(module, kernel)
     print(str(module).removeprefix(f"{TOP}/"))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Run the checks of vm/checks and count them; the last line is `N passed, N failed`. Logs are kept in build/check/."""
+
+import argparse
+import fnmatch
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .common import BUILD, JOBS, TOP, die, say
+from .kernel import Kernel, pins
+
+TABLE = TOP / "vm/checks"
+POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
+PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
+
+
+class Step:
+    """One line of the table: it counts as one check, or as its TAP points."""
+
+    def __init__(self, kind, name, command):
+        self.kind, self.name, self.command = kind, name, command
+        self.log = BUILD / "check" / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
+        self.passed, self.failures, self.skipped = 0, [], 0
+
+    def run(self):
+        with open(self.log, "wb") as log:
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", self.command], cwd=TOP, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"FERMATA_LOG": str(self.log), "JOBS": str(JOBS)},
+            )  # fmt: skip
+            status = process.wait()
+        if self.kind == "tap":
+            self.count_points(status)
+        elif status:
+            self.failures.append(f"status {status}")
+        else:
+            self.passed += 1
+
+    def count_points(self, status):
+        """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only when it
+        tells of a failure that no point of the subtest told of."""
+        planned, inner, inner_failed, program = 0, 0, 0, ""
+        for line in self.log.read_text(errors="replace").splitlines():
+            plan, point = PLAN.match(line), POINT.match(line)
+            if line.startswith("# "):
+                program = line[2:]
+            if plan:
+                planned += int(plan.group(2))
+            if not point:
+                continue
+            planned -= 1
+            nested, good, what = point.group(1), point.group(2) == "ok", point.group(4)
+            if not nested and inner:
+                if not good and not inner_failed:
+                    self.failures.append(what)
+                inner = inner_failed = 0
+                continue
+            if nested:
+                inner += 1
+                inner_failed += not good
+                what = f"{program}: {what}"
+            if "# SKIP" in what:
+                self.skipped += 1
+            elif good:
+                self.passed += 1
+            else:
+                self.failures.append(what or f"point {point.group(3)}")
+        if planned > 0:
+            self.failures.append(f"{planned} planned points never reported")
+        if status and not self.failures:
+            self.failures.append(f"status {status}")
+        if not self.passed and not self.failures:
+            self.failures.append("no point reported")
+
+
+def read_table():
+    """Steps of vm/checks; {a,b} in a `NAME` field expands to one step per choice, and @1, @2, ... name the choices in the command."""
+    steps = []
+    text = TABLE.read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = [field.strip() for field in line.split("|", 2)]
+        if len(fields) != 3 or fields[0] not in ("step", "tap"):
+            die(f"vm/checks: not `step|tap | name | command`: {line}")
+        kind, name, command = fields
+        choices = [group.split(",") for group in re.findall(r"\{([^}]*)\}", name)]
+        pieces = re.split(r"\{[^}]*\}", name)
+        for chosen in itertools.product(*choices):
+            full, text = pieces[0], command
+            for number, (choice, piece) in enumerate(zip(chosen, pieces[1:]), 1):
+                full += choice + piece
+                text = text.replace(f"@{number}", choice)
+            steps.append(Step(kind, full, text))
+    return steps
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="vm/check", description=__doc__)
+    parser.add_argument("pattern", nargs="*", help="only steps whose name has this in it (shell wildcards)")
+    parser.add_argument("--list", action="store_true", help="list the steps and their commands")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    steps = read_table()
+    if args.pattern:
+        steps = [s for s in steps if any(fnmatch.fnmatch(s.name, f"*{p}*") for p in args.pattern)] or die("no such step")
+    if args.list:
+        for step in steps:
+            print(f"{step.name}\n    {step.command}")
+        return
+    for series in pins():
+        os.environ[f"KERNEL_{series.replace('.', '_')}"] = str(Kernel(series).ensure().dir)
+    shutil.rmtree(BUILD / "check", ignore_errors=True)
+    (BUILD / "check").mkdir(parents=True)
+    run_all(steps)
+
+
+def run_all(steps):
+    started = time.monotonic()
+    for number, step in enumerate(steps, 1):
+        begin = time.monotonic()
+        if sys.stdout.isatty():
+            print(f"[{number}/{len(steps)}] {step.name} ...", end="\r", flush=True)
+        try:
+            step.run()
+        except KeyboardInterrupt:
+            die("interrupted")
+        result = "FAILED" if step.failures else "ok"
+        counts = f" {step.passed} passed" if step.kind == "tap" else ""
+        counts += f", {step.skipped} skipped" if step.skipped else ""
+        print(f"[{number}/{len(steps)}] {step.name}: {result}{counts} ({time.monotonic() - begin:.0f} s)", flush=True)
+        if step.failures:
+            for failure in step.failures[:20]:
+                print(f"    {failure}")
+            for line in step.log.read_text(errors="replace").splitlines()[-25:]:
+                print(f"    | {line}")
+            print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
+    passed = sum(step.passed for step in steps)
+    failed = sum(len(step.failures) for step in steps)
+    say(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, logs in build/check/")
+    for step in steps:
+        if step.failures:
+            print(f"failed: {step.name}")
+    print(f"{passed} passed, {failed} failed", flush=True)
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()
