@@ -127,7 +127,9 @@ def accelerator(kernel):
         with locked(CACHE / "kvm.lock"):
             if not answer.exists():
                 say("trying a boot under KVM (once; 20 s at most)")
-                options = parse(["--kernel", kernel.series, "--no-module", "--no-guest", "--timeout", "20", "--name", "kvm-probe", "--", "true"])
+                options = parse(
+                    ["--kernel", kernel.series, "--no-module", "--no-guest", "--timeout", "20", "--name", "kvm-probe", "--", "true"]
+                )
                 worked = Vm(options, kernel, "kvm", quiet=True).run() == 0
                 temporary = answer.with_suffix(".tmp")
                 temporary.write_text("kvm\n" if worked else "tcg\n")
@@ -231,7 +233,7 @@ class Vm:
             sys.stderr.write((out / "qemu.err").read_text(errors="replace"))
             say(f"the machine ended before the command did (QEMU status {self.qemu.returncode}): see {where}/console")
             return ENDED_EARLY
-        for card, status in zip(self.cards, statuses):
+        for card, status in zip(self.cards, statuses, strict=True):
             if status and not opt.allow_card:
                 sys.stderr.write((out / f"card{card.index}.err").read_text(errors="replace")[-2000:])
                 say(f"card {card.index} ended with status {status}: see {where}/card{card.index}.log")

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from .common import BUILD, JOBS, TOP, die, say
 from .kernel import Kernel, pins
@@ -95,7 +94,7 @@ def read_table():
         pieces = re.split(r"\{[^}]*\}", name)
         for chosen in itertools.product(*choices):
             full, text = pieces[0], command
-            for number, (choice, piece) in enumerate(zip(chosen, pieces[1:]), 1):
+            for number, (choice, piece) in enumerate(zip(chosen, pieces[1:], strict=True), 1):
                 full += choice + piece
                 text = text.replace(f"@{number}", choice)
             steps.append(Step(kind, full, text))

@@ -106,9 +106,7 @@ class Archive:
         return [line.split()[0] for line in out.splitlines()]
 
     def versions(self, package):
-        out = subprocess.run(
-            ["apt-cache", *self.options, "madison", package], capture_output=True, text=True, check=True
-        ).stdout
+        out = subprocess.run(["apt-cache", *self.options, "madison", package], capture_output=True, text=True, check=True).stdout
         return [line.split("|")[1].strip() for line in out.splitlines()]
 
     def fetch(self, packages):
