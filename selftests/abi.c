@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The binary interface: sizes, offsets and numbers, written out. This file is
+ * built for 32 and for 64 bits, so both layouts are the one below; the tests
+ * then talk to the driver with it, through the compat call in the 32-bit build.
+ */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+
+#define SIZE(type, n)								\
+	_Static_assert(sizeof(struct type) == (n), "size of " #type)
+#define AT(type, member, at, n)							\
+	_Static_assert(offsetof(struct type, member) == (at) &&			\
+		       sizeof(((struct type *)0)->member) == (n),		\
+		       #type "." #member)
+#define CALL(name, n)								\
+	_Static_assert(name == (n), #name)
+
+SIZE(fermata_card_info, 40);
+AT(fermata_card_info, size, 0, 4);
+AT(fermata_card_info, flags, 4, 4);
+AT(fermata_card_info, uapi_version, 8, 4);
+AT(fermata_card_info, slots, 12, 4);
+AT(fermata_card_info, features, 16, 8);
+AT(fermata_card_info, contexts, 24, 4);
+AT(fermata_card_info, max_contexts, 28, 4);
+AT(fermata_card_info, max_arena, 32, 8);
+SIZE(fermata_slot_info, 64);
+AT(fermata_slot_info, size, 0, 4);
+AT(fermata_slot_info, slot, 4, 4);
+AT(fermata_slot_info, afu_id_lo, 8, 8);
+AT(fermata_slot_info, afu_id_hi, 16, 8);
+AT(fermata_slot_info, state_pages, 24, 4);
+AT(fermata_slot_info, flags, 28, 4);
+AT(fermata_slot_info, switches, 32, 8);
+AT(fermata_slot_info, busy_ns, 40, 8);
+AT(fermata_slot_info, resets, 48, 8);
+AT(fermata_slot_info, save_ns, 56, 8);
+SIZE(fermata_setup, 32);
+AT(fermata_setup, size, 0, 4);
+AT(fermata_setup, flags, 4, 4);
+AT(fermata_setup, afu_id_lo, 8, 8);
+AT(fermata_setup, afu_id_hi, 16, 8);
+AT(fermata_setup, slot_mask, 24, 4);
+AT(fermata_setup, context, 28, 4);
+SIZE(fermata_arena_create, 32);
+AT(fermata_arena_create, size, 0, 4);
+AT(fermata_arena_create, flags, 4, 4);
+AT(fermata_arena_create, length, 8, 8);
+AT(fermata_arena_create, device_base, 16, 8);
+AT(fermata_arena_create, mmap_offset, 24, 8);
+SIZE(fermata_snapshot_create, 16);
+AT(fermata_snapshot_create, size, 0, 4);
+AT(fermata_snapshot_create, flags, 4, 4);
+AT(fermata_snapshot_create, length, 8, 8);
+SIZE(fermata_snapshot_read, 32);
+AT(fermata_snapshot_read, size, 0, 4);
+AT(fermata_snapshot_read, flags, 4, 4);
+AT(fermata_snapshot_read, offset, 8, 8);
+AT(fermata_snapshot_read, length, 16, 8);
+AT(fermata_snapshot_read, buffer, 24, 8);
+SIZE(fermata_reg, 16);
+AT(fermata_reg, offset, 0, 4);
+AT(fermata_reg, reserved, 4, 4);
+AT(fermata_reg, value, 8, 8);
+SIZE(fermata_regs, 24);
+AT(fermata_regs, size, 0, 4);
+AT(fermata_regs, flags, 4, 4);
+AT(fermata_regs, count, 8, 4);
+AT(fermata_regs, reserved, 12, 4);
+AT(fermata_regs, regs, 16, 8);
+SIZE(fermata_start, 16);
+AT(fermata_start, size, 0, 4);
+AT(fermata_start, flags, 4, 4);
+AT(fermata_start, job, 8, 8);
+SIZE(fermata_preempt, 8);
+AT(fermata_preempt, size, 0, 4);
+AT(fermata_preempt, flags, 4, 4);
+SIZE(fermata_resume, 8);
+AT(fermata_resume, size, 0, 4);
+AT(fermata_resume, flags, 4, 4);
+SIZE(fermata_status, 112);
+AT(fermata_status, size, 0, 4);
+AT(fermata_status, flags, 4, 4);
+AT(fermata_status, state, 8, 4);
+AT(fermata_status, error, 12, 4);
+AT(fermata_status, context, 16, 4);
+AT(fermata_status, slot, 20, 4);
+AT(fermata_status, job, 24, 8);
+AT(fermata_status, run_ns, 32, 8);
+AT(fermata_status, wait_ns, 40, 8);
+AT(fermata_status, slices, 48, 8);
+AT(fermata_status, preemptions, 56, 8);
+AT(fermata_status, finished, 64, 8);
+AT(fermata_status, failed, 72, 8);
+AT(fermata_status, fault_addr, 80, 8);
+AT(fermata_status, arena_length, 88, 8);
+AT(fermata_status, device_base, 96, 8);
+AT(fermata_status, snapshot_length, 104, 8);
+SIZE(fermata_wait, 24);
+AT(fermata_wait, size, 0, 4);
+AT(fermata_wait, events, 4, 4);
+AT(fermata_wait, deadline, 8, 8);
+AT(fermata_wait, happened, 16, 4);
+AT(fermata_wait, error, 20, 4);
+SIZE(fermata_eventfd, 16);
+AT(fermata_eventfd, size, 0, 4);
+AT(fermata_eventfd, events, 4, 4);
+AT(fermata_eventfd, fd, 8, 4);
+AT(fermata_eventfd, reserved, 12, 4);
+SIZE(fermata_param, 32);
+AT(fermata_param, size, 0, 4);
+AT(fermata_param, param, 4, 4);
+AT(fermata_param, value, 8, 8);
+AT(fermata_param, min, 16, 8);
+AT(fermata_param, max, 24, 8);
+CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
+CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
+CALL(FERMATA_IOC_SETUP, 0xfe10);
+CALL(FERMATA_IOC_ARENA_CREATE, 0xfe11);
+CALL(FERMATA_IOC_SNAPSHOT_CREATE, 0xfe12);
+CALL(FERMATA_IOC_SNAPSHOT_READ, 0xfe13);
+CALL(FERMATA_IOC_REGS_WRITE, 0xfe20);
+CALL(FERMATA_IOC_REGS_READ, 0xfe21);
+CALL(FERMATA_IOC_RESULTS, 0xfe22);
+CALL(FERMATA_IOC_START, 0xfe30);
+CALL(FERMATA_IOC_PREEMPT, 0xfe31);
+CALL(FERMATA_IOC_RESUME, 0xfe32);
+CALL(FERMATA_IOC_STATUS, 0xfe33);
+CALL(FERMATA_IOC_WAIT, 0xfe34);
+CALL(FERMATA_IOC_EVENTFD, 0xfe35);
+CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
+CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
+
+_Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
+	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
+_Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
+	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&
+	       FERMATA_STATE_FAILED == 6, "states");
+_Static_assert(FERMATA_FEATURE_IRQ == 1 && FERMATA_FEATURE_WINDOW == 2 &&
+	       FERMATA_FEATURE_QUIESCENT == 4 && FERMATA_FEATURE_SNAPSHOT_UNIT == 8 &&
+	       FERMATA_FEATURE_IOMMU == 1ULL << 32, "features");
+
+TEST(layout_is_the_one_written_down)
+{
+	/* Judged by the compiler. */
+	TH_LOG("%zu-bit program", sizeof(void *) * 8);
+}
+
+FM_FIXTURE_ANY(driver);
+
+FM_TEST(driver, every_number_is_known)
+{
+	static const unsigned int calls[] = {
+		FERMATA_IOC_CARD_INFO,
+		FERMATA_IOC_SLOT_INFO,
+		FERMATA_IOC_SETUP,
+		FERMATA_IOC_ARENA_CREATE,
+		FERMATA_IOC_SNAPSHOT_CREATE,
+		FERMATA_IOC_SNAPSHOT_READ,
+		FERMATA_IOC_REGS_WRITE,
+		FERMATA_IOC_REGS_READ,
+		FERMATA_IOC_RESULTS,
+		FERMATA_IOC_START,
+		FERMATA_IOC_PREEMPT,
+		FERMATA_IOC_RESUME,
+		FERMATA_IOC_STATUS,
+		FERMATA_IOC_WAIT,
+		FERMATA_IOC_EVENTFD,
+		FERMATA_IOC_PARAM_GET,
+		FERMATA_IOC_PARAM_SET,
+	};
+	int fd = fm_open_dev(0);
+	size_t i;
+
+	ASSERT_LE(0, fd);
+	/* An inaccessible argument is EFAULT for a call that is known. */
+	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+		EXPECT_EQ(-EFAULT, fm_ioctl(fd, calls[i], NULL));
+}
+
+FM_TEST(driver, other_numbers_are_enotty)
+{
+	static const unsigned int holes[] = {
+		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x36, 0x3f, 0x42, 0x80, 0xff
+	};
+	struct fermata_status st = { .size = sizeof(st) };
+	int fd = fm_open_dev(0);
+	size_t i;
+
+	ASSERT_LE(0, fd);
+	for (i = 0; i < sizeof(holes) / sizeof(holes[0]); i++)
+		EXPECT_EQ(-ENOTTY, fm_ioctl(fd, _IO(FERMATA_IOC_MAGIC, holes[i]), &st));
+	EXPECT_EQ(-ENOTTY, fm_ioctl(fd, _IO(0xfd, 0x33), &st));
+	EXPECT_EQ(-ENOTTY, fm_ioctl(fd, _IOWR(FERMATA_IOC_MAGIC, 0x33, struct fermata_status), &st));
+	EXPECT_EQ(-ENOTTY, fm_ioctl(fd, _IOR(FERMATA_IOC_MAGIC, 0x00, __u32), &st));
+}
+
+/* A structure of a later version: a zero tail is as good as none. */
+FM_TEST(driver, larger_structure_with_zero_tail_works)
+{
+	struct {
+		struct fermata_card_info info;
+		u64 later[4];
+	} big = { .info.size = sizeof(big) };
+	int fd = fm_open_dev(0);
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &big));
+	EXPECT_EQ(FERMATA_UAPI_VERSION, big.info.uapi_version);
+	EXPECT_LT(0, big.info.slots);
+	EXPECT_GE(FERMATA_MAX_SLOTS, big.info.slots);
+	EXPECT_EQ(0, big.later[0] | big.later[1] | big.later[2] | big.later[3]);
+	big.later[3] = 1ULL << 63;
+	EXPECT_EQ(-E2BIG, fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &big));
+}
+
+/* A structure of an earlier version: nothing beyond its size is written. */
+FM_TEST(driver, smaller_structure_is_filled_to_its_size)
+{
+	struct fermata_card_info info;
+	int fd = fm_open_dev(0);
+	u32 size;
+
+	ASSERT_LE(0, fd);
+	for (size = 8; size < sizeof(info); size += 4) {
+		u8 *p = (u8 *)&info;
+		u32 i;
+
+		memset(&info, 0x5a, sizeof(info));
+		info.size = size;
+		info.flags = 0;
+		ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &info));
+		EXPECT_EQ(size, info.size);
+		for (i = size; i < sizeof(info); i++)
+			ASSERT_EQ(0x5a, p[i]);
+		if (size >= 12)
+			EXPECT_EQ(FERMATA_UAPI_VERSION, info.uapi_version);
+	}
+}
+
+/* The whole main job, in this program's width. */
+FM_TEST(driver, main_job_in_this_width)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int engine;
+
+	for (engine = 0; engine < FM_ENGINES; engine++) {
+		if (fm_slot_of(engine) < 0)
+			continue;
+		fm_ctx_new(&c, engine, 64 * 1024);
+		fm_job_any(&c, 20000, 5, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		EXPECT_EQ(0, fm_preempt(c.fd, 0) + ENOENT);
+		fm_ctx_close(&c);
+	}
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The card does what it should not: the driver copes, and says what it was. */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+#include "lib/gone.h"
+
+FM_FIXTURE_CARD(fault);
+
+/* Two tenants share the slot, in spite of it. */
+static void two_share(struct __test_metadata *_metadata)
+{
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		card_speed(c[i].slot, 1);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 2 * FM_MS));
+		fm_job_list(&c[i], 200, 15000, i, &e[i]);
+	}
+	for (i = 0; i < 2; i++)
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c[i].fd));
+	}
+	for (i = 0; i < 2; i++)
+		fm_ctx_close(&c[i]);
+}
+
+FM_TEST(fault, lost_interrupts)
+{
+	int slot = fm_slot_of(FM_LIST);
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	if (card_base())
+		SKIP(return, "the base profile has no interrupts");
+	card_fault(slot, "lose_irq=1");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 100, 1000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	card_fault(slot, "lose_irq=all");
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_ctx_close(&c);
+	two_share(_metadata);
+	EXPECT_LT(0, card_counter(slot, "irqs_lost"));
+}
+
+FM_TEST(fault, point_13_spurious_interrupts)
+{
+	int slot = fm_slot_of(FM_LIST), i;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	if (card_base())
+		SKIP(return, "the base profile has no interrupts");
+	card_fault(slot, "spurious_irq=20");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(slot, 1);
+	for (i = 0; i < 5; i++) {
+		/* The status still says FINISH of the job before. */
+		card_fault(slot, "spurious_irq=5");
+		fm_job_list(&c, 100, 10000, i, &e);
+		ASSERT_EQ(0, fm_start(c.fd));
+		card_until_runs(slot, c.token);
+		card_fault(slot, "spurious_irq=5");
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
+	}
+	fm_ctx_close(&c);
+	two_share(_metadata);
+}
+
+static int snapshot_with(const char *size)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	int fd = fm_open_dev(0), slot = fm_slot_of(FM_LIST), rc;
+	char fault[40];
+
+	snprintf(fault, sizeof(fault), "state_size=%s", size);
+	setup.slot_mask = 1U << slot;
+	fm_must(fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+	card_fault(slot, fault);
+	rc = fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);
+	close(fd);
+	card_fault(slot, "clear");
+	return rc;
+}
+
+FM_TEST(fault, point_08_state_size_is_bounded)
+{
+	EXPECT_EQ(-EPROTO, snapshot_with("0"));
+	EXPECT_EQ(-EPROTO, snapshot_with("4097"));
+	EXPECT_EQ(-EPROTO, snapshot_with("0x100000001"));
+	EXPECT_EQ(-EPROTO, snapshot_with("0xffffffffffffffff"));
+	EXPECT_EQ(0, snapshot_with("1"));
+	EXPECT_EQ(0, snapshot_with("64"));
+}
+
+FM_TEST(fault, point_08_state_size_grows_later)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 100, 1000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	card_fault(c.slot, "state_size=2");
+	EXPECT_EQ(-EPROTO, fm_start(c.fd));
+	card_fault(c.slot, "state_size=0");
+	EXPECT_EQ(-EPROTO, fm_start(c.fd));
+	card_fault(c.slot, "clear");
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+FM_TEST(fault, larger_state)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	card_set(fm_slot_of(FM_LIST), "state_pages=5");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	fm_job_list(&c, 100, 30000, 1, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	card_set(c.slot, "state_pages=1");
+}
+
+/* Base: the engine writes on after PAUSED; nobody else's memory may be in its reach by then. */
+FM_TEST(fault, point_05_write_after_paused)
+{
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int i, round;
+
+	if (!card_base())
+		SKIP(return, "the fermata profile promises that there is none");
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		card_speed(c[i].slot, 1);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+		fm_job_list(&c[i], 200, 60000, i, &e[i]);
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	}
+	for (round = 0; round < 4; round++) {
+		i = round % 2;
+		card_until_runs(c[i].slot, c[i].token);
+		card_fault(c[i].slot, "write_after_paused=1");
+		ASSERT_EQ(0, fm_preempt(c[i].fd, 0));
+	}
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c[i].fd));
+	}
+	fm_ctx_close(&c[0]);
+	fm_ctx_close(&c[1]);
+	two_share(_metadata);
+}
+
+FM_TEST(fault, point_05_long_drain)
+{
+	if (!card_base())
+		SKIP(return, "the fermata profile has drained at PAUSED");
+	card_set(fm_slot_of(FM_LIST), "drain_us=450");
+	two_share(_metadata);
+	card_set(fm_slot_of(FM_LIST), "drain_us=200");
+}
+
+/* All-ones: the card is gone, and stays so for whoever had it open. */
+static void is_dead(struct __test_metadata *_metadata, bool wait_first)
+{
+	struct fm_ctx running, idle;
+	struct fm_gone_waiter w;
+	struct fm_expect e;
+	int bare = fm_open_dev(0), rc;
+
+	ASSERT_NE(NULL, fm_pci());
+	fm_ctx_new(&running, FM_LIST, 64 * 1024);
+	fm_ctx_new(&idle, FM_LIST, 64 * 1024);
+	card_speed(running.slot, 1);
+	fm_job_endless(&running);
+	fm_job_list(&idle, 100, 1000, 1, &e);
+	if (wait_first) {
+		ASSERT_EQ(0, fm_start(running.fd));
+		card_until_runs(running.slot, running.token);
+		fm_gone_waiter_start(&w, running.fd);
+		card_fault(running.slot, "dead=1");
+	} else {
+		card_fault(running.slot, "dead=1");
+		rc = fm_start(running.fd);
+		ASSERT_TRUE(!rc || rc == -ENODEV);
+		fm_gone_waiter_start(&w, running.fd);
+	}
+	pthread_join(w.thread, NULL);
+	EXPECT_EQ(-ENODEV, w.rc);
+	EXPECT_EQ(0, fm_calls_not_gone(running.fd));
+	EXPECT_EQ(0, fm_calls_not_gone(idle.fd));
+	EXPECT_EQ(0, fm_calls_not_gone(bare));
+	EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(running.fd));
+	card_fault(running.slot, "dead=0");
+	EXPECT_EQ(0, fm_unbind());
+	fm_agent_gone(running.token);
+	fm_agent_gone(idle.token);
+	EXPECT_EQ(0, fm_bind());
+	fm_ctx_close(&running);
+	fm_ctx_close(&idle);
+	close(bare);
+	two_share(_metadata);
+}
+
+FM_TEST(fault, point_01_card_dies_while_a_job_runs)
+{
+	is_dead(_metadata, true);
+}
+
+FM_TEST(fault, card_dies_while_idle)
+{
+	is_dead(_metadata, false);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What card, slots and contexts say about themselves. */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+
+FM_FIXTURE_ANY(info);
+FM_FIXTURE_CARD(card);
+
+FM_TEST(info, point_19_outputs_are_zeroed_then_filled)
+{
+	struct fermata_card_info card;
+	struct fermata_slot_info slot;
+	struct fermata_status st;
+	int fd = fm_open_dev(0);
+
+	ASSERT_LE(0, fd);
+	memset(&card, 0xa5, sizeof(card));
+	card.size = sizeof(card);
+	card.flags = 0;
+	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &card));
+	EXPECT_EQ(FERMATA_UAPI_VERSION, card.uapi_version);
+	EXPECT_LT(0, card.slots);
+	EXPECT_GE(FERMATA_MAX_SLOTS, card.slots);
+	EXPECT_EQ(0, card.contexts);
+	EXPECT_LT(0, card.max_contexts);
+	EXPECT_LE(1 << 20, card.max_arena);
+	EXPECT_EQ(0, card.features & ~(0xfULL | FERMATA_FEATURE_IOMMU));
+
+	memset(&slot, 0xa5, sizeof(slot));
+	slot.size = sizeof(slot);
+	slot.slot = 0;
+	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &slot));
+	EXPECT_LT(0, slot.state_pages);
+	EXPECT_GE(4096, slot.state_pages);
+	EXPECT_EQ(0, slot.flags);
+
+	/* A context of which nothing is known yet has nothing to say. */
+	memset(&st, 0xa5, sizeof(st));
+	st.size = sizeof(st);
+	st.flags = 0;
+	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_STATUS, &st));
+	EXPECT_EQ(FERMATA_STATE_NEW, st.state);
+	EXPECT_EQ(FERMATA_NO_SLOT, st.slot);
+	EXPECT_EQ(0, st.error);
+	EXPECT_EQ(0, st.job | st.run_ns | st.wait_ns | st.slices | st.preemptions | st.finished |
+		     st.failed | st.fault_addr | st.arena_length | st.device_base |
+		     st.snapshot_length);
+}
+
+FM_TEST(info, status_follows_the_context)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u32 context;
+
+	fm_ctx_new(&c, FM_LIST, 65536);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_IDLE, st.state);
+	EXPECT_EQ(65536, st.arena_length);
+	EXPECT_EQ((uintptr_t)c.mem, st.device_base);
+	EXPECT_EQ(4096, st.snapshot_length);
+	EXPECT_EQ(0, st.job);
+	context = st.context;
+	fm_job_list(&c, 100, 0, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+	EXPECT_EQ(FERMATA_NO_SLOT, st.slot);
+	EXPECT_EQ(context, st.context);
+	EXPECT_EQ(1, st.job);
+	EXPECT_EQ(1, st.slices);
+	EXPECT_EQ(0, st.preemptions);
+	EXPECT_EQ(1, st.finished);
+	EXPECT_EQ(0, st.failed);
+	EXPECT_EQ(0, st.error);
+	EXPECT_LT(0, st.run_ns);
+}
+
+FM_TEST(info, contexts_have_numbers_of_their_own)
+{
+	struct fermata_card_info card;
+	struct fermata_status a, b;
+	struct fm_ctx one, two;
+
+	fm_ctx_new(&one, FM_LIST, 4096);
+	fm_ctx_new(&two, FM_LIST, 4096);
+	fm_status(one.fd, &a);
+	fm_status(two.fd, &b);
+	EXPECT_NE(a.context, b.context);
+	fm_card_info(&card);
+	EXPECT_EQ(2, card.contexts);
+	fm_ctx_close(&one);
+	fm_card_info(&card);
+	EXPECT_EQ(1, card.contexts);
+	fm_ctx_close(&two);
+	fm_card_info(&card);
+	EXPECT_EQ(0, card.contexts);
+}
+
+/* A new arena holds nothing of whoever had its memory before. */
+FM_TEST(info, point_19_new_arena_is_zero)
+{
+	struct fm_ctx c;
+	size_t i, round;
+
+	for (round = 0; round < 4; round++) {
+		fm_ctx_new(&c, FM_LIST, 256 * 1024);
+		for (i = 0; i < c.len; i++)
+			ASSERT_EQ(0, c.mem[i]);
+		memset(c.mem, 0x77, c.len);
+		fm_ctx_close(&c);
+	}
+}
+
+FM_TEST(info, largest_arena)
+{
+	struct fermata_card_info card;
+	struct fm_ctx c;
+	size_t i;
+
+	fm_card_info(&card);
+	/* Larger ones may be refused for want of memory. */
+	fm_ctx_new(&c, FM_SHA, card.max_arena < 2 << 20 ? card.max_arena : 2 << 20);
+	for (i = 0; i < c.len; i += 8)
+		*(u64 *)(c.mem + i) = i;
+	for (i = 0; i < c.len; i += 8)
+		ASSERT_EQ(i, *(u64 *)(c.mem + i));
+}
+
+/* The engine sees the addresses that the program chose, wherever it is mapped. */
+FM_TEST(info, fixed_device_base)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_FIXED_BASE, .length = 65536,
+		.device_base = (1ULL << 47) - 65536
+	};
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	struct fm_ctx c = { .engine = FM_LIST, .len = 65536 };
+	struct fermata_status st;
+	struct fm_expect e;
+
+	c.token = fm_token();
+	c.slot = fm_slot_of(FM_LIST);
+	c.fd = fm_open_dev(0);
+	ASSERT_LE(0, c.fd);
+	setup.slot_mask = 1U << c.slot;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SETUP, &setup));
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+	c.mem = mmap(NULL, c.len, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, arena.mmap_offset);
+	ASSERT_NE(MAP_FAILED, c.mem);
+	fm_agent_add(getpid(), c.mem, c.len, c.token);
+	fm_status(c.fd, &st);
+	c.base = st.device_base;
+	EXPECT_EQ((1ULL << 47) - 65536, c.base);
+	fm_job_list(&c, 64, 0, 9, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_ctx_close(&c);
+}
+
+FM_TEST(info, arena_can_be_mapped_in_parts_and_twice)
+{
+	struct fm_ctx c;
+	u8 *part, *again;
+
+	fm_ctx_new(&c, FM_LIST, 16384);
+	part = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, c.off + 8192);
+	again = mmap(NULL, 16384, PROT_READ, MAP_SHARED, c.fd, c.off);
+	ASSERT_NE(MAP_FAILED, part);
+	ASSERT_NE(MAP_FAILED, again);
+	strcpy((char *)part, "here");
+	EXPECT_EQ(0, strcmp((char *)c.mem + 8192, "here"));
+	EXPECT_EQ(0, strcmp((char *)again + 8192, "here"));
+}
+
+/* What the card counts and what the driver says are the same. */
+FM_TEST(card, counters_agree_with_the_card)
+{
+	struct fermata_slot_info before = { .size = sizeof(before) }, after;
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	fm_ctx_new(&c, FM_LIST, 65536);
+	before.slot = c.slot;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &before));
+	for (i = 0; i < 5; i++) {
+		fm_job_list(&c, 100, 1000, i, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+	}
+	after = (struct fermata_slot_info) { .size = sizeof(after), .slot = c.slot };
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &after));
+	fm_status(c.fd, &st);
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(5, st.finished);
+	EXPECT_EQ(5, run.finishes);
+	EXPECT_EQ(st.slices, run.starts + run.resumes);
+	EXPECT_EQ(st.slices, after.switches - before.switches);
+	EXPECT_EQ(before.resets, after.resets);
+	EXPECT_LT(before.busy_ns, after.busy_ns);
+}
+
+FM_TEST(card, profile_is_what_the_card_has)
+{
+	struct fermata_card_info card;
+
+	fm_card_info(&card);
+	EXPECT_EQ(!card_base(), !!(card.features & FERMATA_FEATURE_WINDOW));
+	EXPECT_EQ(!card_base(), !!(card.features & FERMATA_FEATURE_QUIESCENT));
+	EXPECT_EQ(!card_base(), !!(card.features & FERMATA_FEATURE_SNAPSHOT_UNIT));
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+/* One tenant, one job: each engine's result, and the rules for registers. */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+
+FM_FIXTURE_ANY(job);
+FM_FIXTURE_CARD(card);
+
+FM_TEST(job, linkedlist)
+{
+	static const u32 nodes[] = { 1, 2, 3, 255, 256, 257, 3000 };
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	for (i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+		/* To the end of a list, and so many steps round a ring. */
+		fm_job_list(&c, nodes[i], 0, i * 77, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		fm_job_list(&c, nodes[i], 5000 + i, i * 78, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+	}
+}
+
+FM_TEST(job, membench)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 mode;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	fm_ctx_new(&c, FM_MEM, 64 * 1024);
+	for (mode = 0; mode < 8; mode++) {
+		if ((mode & 5) == 5)
+			continue;
+		fm_job_mem(&c, 60 * 1024, 3000, mode * 12345, mode, &e);
+		TH_LOG("mode %d", (int)mode);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+	}
+	fm_job_mem(&c, 64, 10, 1, 4, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+FM_TEST(job, sha256)
+{
+	static const size_t sizes[] = {
+		0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 4095, 4096, 4097, 60000
+	};
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	if (fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "no slot with sha256");
+	fm_ctx_new(&c, FM_SHA, 64 * 1024);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		fm_job_sha(&c, sizes[i], i, &e);
+		TH_LOG("%zu bytes", sizes[i]);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+	}
+	/* "abc", as the standard has it. */
+	fm_job_sha(&c, 3, 0, &e);
+	memcpy(c.mem + FM_DATA, "abc", 3);
+	fm_sha256("abc", 3, e.digest);
+	EXPECT_EQ(0xba, e.digest[0]);
+	EXPECT_EQ(0xad, e.digest[31]);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+/* The job's end is seen before its data only if somebody does not read back. */
+FM_TEST(job, point_14_data_is_there_when_done_is)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	for (i = 0; i < 200; i++) {
+		fm_job_list(&c, 16, 0, i, &e);
+		ASSERT_EQ(0, fm_start(c.fd));
+		/* No call in between that could take its time. */
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_EQ(e.r.count, __atomic_load_n((u64 *)c.mem, __ATOMIC_ACQUIRE));
+		ASSERT_EQ(e.r.checksum, __atomic_load_n((u64 *)c.mem + 1, __ATOMIC_ACQUIRE));
+	}
+}
+
+/* The end of a job is the end of that job, not of the one before. */
+FM_TEST(job, point_13_stale_status)
+{
+	struct fermata_start start;
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(c.slot, 2);
+	for (i = 1; i <= 30; i++) {
+		fm_job_list(&c, 64, 2000, i, &e);
+		start = (struct fermata_start) { .size = sizeof(start) };
+		ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_START, &start));
+		EXPECT_EQ(i, start.job);
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
+		fm_status(c.fd, &st);
+		EXPECT_EQ(i, st.job);
+		EXPECT_EQ(i, st.finished);
+	}
+}
+
+/* Base: the status still reads the old FINISH for a while after START. */
+FM_TEST(card, point_13_stale_status_with_start_lag)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	if (!card_base())
+		SKIP(return, "the fermata profile has no start lag");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_set(c.slot, "start_lag_us=3000 speed=1");
+	for (i = 1; i <= 20; i++) {
+		fm_job_list(&c, 64, 3000, i, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+	}
+}
+
+FM_TEST(job, start_while_busy_is_ebusy)
+{
+	struct fermata_status st;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	EXPECT_EQ(-EBUSY, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	EXPECT_EQ(-EBUSY, fm_start(c.fd));
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(-EBUSY, fm_start(c.fd));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(1, st.job);
+	EXPECT_EQ(1, st.finished);
+}
+
+/* Only declared results can be read off the slot, as they were at its end. */
+FM_TEST(job, registers_off_the_slot)
+{
+	const u32 both[] = { 0x38, 0x40 }, one[] = { 0x40 };
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 v = 77;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 16, 0, 3, &e);
+	/* Declared, but no job has brought a value. */
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x80, &v));
+	EXPECT_EQ(77, v);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	EXPECT_EQ(0, fm_reg_read(c.fd, 0x38, &v));
+	EXPECT_EQ(e.r.count, v);
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x30, &v));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, FM_REG_TAG, &v));
+	/* Fewer: what is declared no more cannot be read. */
+	ASSERT_EQ(0, fm_results(c.fd, one, 1));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
+	ASSERT_EQ(0, fm_results(c.fd, NULL, 0));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x40, &v));
+	/* As many as there may be. */
+	{
+		u32 many[FERMATA_MAX_RESULTS], i;
+
+		for (i = 0; i < FERMATA_MAX_RESULTS; i++)
+			many[i] = i < 2 ? both[i] : 0x800 + 8 * i;
+		ASSERT_EQ(0, fm_results(c.fd, many, FERMATA_MAX_RESULTS));
+		ASSERT_EQ(0, fm_start(c.fd));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
+	}
+}
+
+/* On the slot every register can be read, from the card. */
+FM_TEST(job, registers_on_the_slot)
+{
+	u64 first, later, v, end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_reg_read(c.fd, FM_REG_TAG, &v));
+	EXPECT_EQ(c.token, v);
+	/* Not declared, and it moves: the count of reads. */
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &first));
+	do {
+		ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &later));
+		ASSERT_LT(fm_now(), end);
+	} while (later == first);
+	EXPECT_LT(first, later);
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+}
+
+/* Written while it runs: forwarded at once. */
+FM_TEST(card, forwarded_write)
+{
+	u64 v, writes;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	writes = card_counter(c.slot, "writes");
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x80, 0x1234));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x80, &v));
+	EXPECT_EQ(0x1234, v);
+	EXPECT_EQ(writes + 1, card_counter(c.slot, "writes"));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+}
+
+/* Written while another runs: kept, the other's registers are not touched. */
+FM_TEST(card, deferred_write)
+{
+	struct fm_ctx a, b;
+	u64 writes, v;
+
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	card_speed(a.slot, 1);
+	ASSERT_EQ(0, fm_param_set(a.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+	fm_job_endless(&a);
+	fm_job_endless(&b);
+	ASSERT_EQ(0, fm_start(a.fd));
+	card_until_runs(a.slot, a.token);
+	ASSERT_EQ(0, fm_start(b.fd));
+	writes = card_counter(a.slot, "writes");
+	ASSERT_EQ(0, fm_reg_write(b.fd, 0x80, 0x77));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(b.fd, 0x80, &v));
+	ASSERT_EQ(0, fm_reg_read(a.fd, 0x80, &v));
+	EXPECT_EQ(0, v);
+	EXPECT_EQ(writes, card_counter(a.slot, "writes"));
+	fm_list_cut(&a, FM_ENDLESS_NODES);
+	fm_wait(a.fd, FERMATA_EVENT_DONE);
+	card_until_runs(b.slot, b.token);
+	ASSERT_EQ(0, fm_reg_read(b.fd, 0x80, &v));
+	EXPECT_EQ(0x77, v);
+	fm_list_cut(&b, FM_ENDLESS_NODES);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+}
+
+/*
+ * A zero is a value. MODE survives a reset of the slot: the second tenant writes 0
+ * to it, and reads instead of writing what the first one's mode would.
+ */
+FM_TEST(job, point_09_zero_written_registers_replayed)
+{
+	struct fm_expect ea, eb;
+	struct fm_ctx a, b;
+	int i;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	fm_ctx_new(&a, FM_MEM, 64 * 1024);
+	fm_ctx_new(&b, FM_MEM, 64 * 1024);
+	for (i = 0; i < 3; i++) {
+		fm_job_mem(&a, 4096, 100, 5 + i, 3, &ea);
+		ASSERT_GOOD(fm_job_run(&a, &ea));
+		fm_job_mem(&b, 4096, 100, 6 + i, 0, &eb);
+		ASSERT_GOOD(fm_job_run(&b, &eb));
+	}
+}
+
+/* Never written is zero as well: nothing of the tenant before shows. */
+FM_TEST(job, point_09_no_registers_of_another_tenant)
+{
+	struct fm_expect e;
+	struct fm_ctx a, b;
+	u32 offset;
+	u64 v;
+
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(a.slot, 1);
+	fm_job_list(&a, 16, 0, 3, &e);
+	for (offset = 0x80; offset <= FERMATA_REG_LAST; offset += 0x78)
+		ASSERT_EQ(0, fm_reg_write(a.fd, offset, 0xdeadbeef00000000 | offset));
+	ASSERT_GOOD(fm_job_run(&a, &e));
+	fm_job_endless(&b);
+	ASSERT_EQ(0, fm_start(b.fd));
+	fm_until_state(b.fd, FERMATA_STATE_RUNNING);
+	for (offset = 0x80; offset <= FERMATA_REG_LAST; offset += 0x78) {
+		ASSERT_EQ(0, fm_reg_read(b.fd, offset, &v));
+		ASSERT_EQ(0, v);
+	}
+	fm_list_cut(&b, FM_ENDLESS_NODES);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+}
+
+/* At most one trapped status read for a start to finish without faults. */
+FM_TEST(card, status_reads_per_switch)
+{
+	u64 reads, starts;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the base profile polls");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 64, 2000, 1, &e);
+	ASSERT_EQ(0, fm_results(c.fd, NULL, 0));
+	reads = card_counter(c.slot, "reads");
+	starts = card_counter(c.slot, "starts");
+	for (i = 0; i < 20; i++) {
+		ASSERT_EQ(0, fm_start(c.fd));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+	}
+	reads = card_counter(c.slot, "reads") - reads;
+	starts = card_counter(c.slot, "starts") - starts;
+	TH_LOG("%d reads for %d starts", (int)reads, (int)starts);
+	EXPECT_EQ(20, starts);
+	/* A late interrupt may be helped out by the watchdog: no exact number. */
+	EXPECT_GE(starts + 3, reads);
+}
+
+/* The engine sees its own arena and nothing else. */
+FM_TEST(card, point_18_access_outside_the_window)
+{
+	struct fermata_reg head[] = { { .offset = 0x30 } };
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c, other;
+	u64 addr[3];
+	u8 *canary;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the base profile has no window");
+	canary = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED,
+		      -1, 0);
+	ASSERT_NE(MAP_FAILED, canary);
+	memset(canary, 0x11, FM_PAGE);
+	card_cmd("canary gpa=0x%llx len=4096", (unsigned long long)fm_gpa(canary));
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_ctx_new(&other, FM_LIST, 64 * 1024);
+	addr[0] = other.base + FM_DATA;
+	addr[1] = c.base + c.len;
+	addr[2] = c.base - 16;
+	for (i = 0; i < 3; i++) {
+		fm_job_list(&c, 16, 0, 3, &e);
+		head[0].value = addr[i];
+		ASSERT_EQ(0, fm_regs_write(c.fd, head, 1));
+		ASSERT_EQ(0, fm_start(c.fd));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		fm_status(c.fd, &st);
+		EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+		EXPECT_EQ(EFAULT, st.error);
+		EXPECT_EQ(addr[i], st.fault_addr);
+		EXPECT_EQ(i + 1, st.failed);
+		/* The context is as good as before, and so is the slot. */
+		fm_job_list(&other, 16, 0, 3, &e);
+		ASSERT_GOOD(fm_job_run(&other, &e));
+		fm_job_list(&c, 16, 0, 3, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		fm_status(c.fd, &st);
+		EXPECT_EQ(0, st.error);
+		EXPECT_EQ(0, st.fault_addr);
+	}
+	card_cmd("canary gpa=0x%llx gone", (unsigned long long)fm_gpa(canary));
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The control socket of the emulated card: a virtio port in the guest. The
+ * port can be open once, so the process that opens it first shares it with
+ * its children, under the lock in fm_shared. Every request has an id; replies
+ * to somebody who has died are skipped by it.
+ */
+#include <poll.h>
+#include <stdarg.h>
+
+#include "fm.h"
+#include "fm_priv.h"
+
+#define REPLY	8192
+
+static int port = -1;
+static char reply_text[REPLY];
+
+static const char *port_path(void)
+{
+	const char *v = getenv("FERMATA_CONTROL");
+
+	return v && *v ? v : "/dev/virtio-ports/fermata.card0";
+}
+
+bool card_present(void)
+{
+	u64 end;
+
+	if (port >= 0)
+		return true;
+	if (access(port_path(), F_OK))
+		return false;
+	/* The process of the test before may be closing it. */
+	end = fm_now() + 5000 * FM_MS;
+	while ((port = open(port_path(), O_RDWR | O_CLOEXEC | O_NONBLOCK)) < 0) {
+		if (errno != EBUSY || fm_now() > end)
+			fm_die("%s: %s", port_path(), strerror(errno));
+		fm_sleep_us(1000);
+	}
+	return true;
+}
+
+static void lock(void)
+{
+	if (pthread_mutex_lock(&fm_sh->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&fm_sh->lock);
+}
+
+static void send_text(const char *text, size_t len)
+{
+	struct pollfd p = { .fd = port, .events = POLLOUT };
+
+	while (len) {
+		ssize_t n = write(port, text, len);
+
+		if (n > 0) {
+			text += n;
+			len -= n;
+		} else if (n < 0 && errno != EAGAIN && errno != EINTR) {
+			fm_die("control socket: %s", strerror(errno));
+		} else if (poll(&p, 1, 10000) != 1) {
+			fm_die("control socket: the card does not read");
+		}
+	}
+}
+
+/* One line without its newline. */
+static void get_line(char *line, size_t size)
+{
+	struct pollfd p = { .fd = port, .events = POLLIN };
+	static char buf[4096];
+	static size_t have, at;
+	static pid_t owner;
+	size_t n = 0;
+
+	if (owner != getpid()) {
+		owner = getpid();
+		have = 0;
+		at = 0;
+	}
+	for (;;) {
+		ssize_t got;
+
+		while (at < have) {
+			char c = buf[at++];
+
+			if (c == '\n') {
+				line[n] = 0;
+				return;
+			}
+			if (n + 1 < size)
+				line[n++] = c;
+		}
+		got = read(port, buf, sizeof(buf));
+		if (got > 0) {
+			have = got;
+			at = 0;
+		} else if (got < 0 && errno != EAGAIN && errno != EINTR) {
+			fm_die("control socket: %s", strerror(errno));
+		} else if (got == 0) {
+			fm_die("control socket: nobody at the other end");
+		} else if (poll(&p, 1, 10000) != 1) {
+			fm_die("control socket: no reply");
+		}
+	}
+}
+
+const char *card_cmd(const char *fmt, ...)
+{
+	char text[1200], id[32];
+	size_t n, idlen;
+	va_list ap;
+
+	if (!card_present())
+		fm_die("no control socket");
+	lock();
+	snprintf(id, sizeof(id), "t%d.%u ", (int)getpid(),
+		 __atomic_add_fetch(&fm_sh->requests, 1, __ATOMIC_RELAXED));
+	idlen = strlen(id);
+	n = snprintf(text, sizeof(text), "%s", id);
+	va_start(ap, fmt);
+	n += vsnprintf(text + n, sizeof(text) - n, fmt, ap);
+	va_end(ap);
+	if (n + 2 > sizeof(text))
+		fm_die("control request too long");
+	text[n] = '\n';
+	send_text(text, n + 1);
+	do {
+		get_line(reply_text, sizeof(reply_text));
+	} while (strncmp(reply_text, id, idlen));
+	pthread_mutex_unlock(&fm_sh->lock);
+	text[n] = 0;
+	if (strncmp(reply_text + idlen, "ok", 2))
+		fm_die("card: '%s': %s", text + idlen, reply_text + idlen);
+	memmove(reply_text, reply_text + idlen + 2, strlen(reply_text + idlen + 2) + 1);
+	return reply_text;
+}
+
+static const char *find_key(const char *reply, const char *key)
+{
+	size_t n = strlen(key);
+	const char *p = reply;
+
+	while ((p = strstr(p, key))) {
+		if ((p == reply || p[-1] == ' ') && p[n] == '=')
+			return p + n + 1;
+		p += n;
+	}
+	return NULL;
+}
+
+u64 card_key(const char *reply, const char *key)
+{
+	const char *v = find_key(reply, key);
+
+	if (!v)
+		fm_die("card: no %s in '%s'", key, reply);
+	return strtoull(v, NULL, 0);
+}
+
+bool card_base(void)
+{
+	static int base = -1;
+	const char *v;
+
+	if (!card_present())
+		return !fm_has_window();
+	if (base < 0) {
+		v = find_key(card_cmd("ping"), "profile");
+		base = v && !strncmp(v, "base", 4);
+	}
+	return base;
+}
+
+int card_slots(void)
+{
+	struct fermata_card_info info = { .size = sizeof(info) };
+	int fd = fm_open_dev(0);
+	int rc = fd < 0 ? fd : fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &info);
+	const char *v, *p;
+	int n = 1;
+
+	if (fd >= 0)
+		close(fd);
+	if (!rc)
+		return info.slots;
+	/* The driver cannot say: slots= is a number or a list of engines. */
+	v = find_key(card_cmd("ping"), "slots");
+	if (!v)
+		return 0;
+	if (*v >= '0' && *v <= '9')
+		return strtoul(v, NULL, 0);
+	for (p = v; *p && *p != ' '; p++)
+		n += *p == ',';
+	return n;
+}
+
+void card_set(int slot, const char *settings)
+{
+	card_cmd("set slot=%d %s", slot, settings);
+}
+
+void card_speed(int slot, unsigned int speed)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "speed=%u", speed);
+	card_set(slot, text);
+}
+
+void card_fault(int slot, const char *kind)
+{
+	card_cmd("fault slot=%d %s", slot, kind);
+}
+
+u64 card_counter(int slot, const char *name)
+{
+	return card_key(card_cmd("counters slot=%d", slot), name);
+}
+
+u64 card_violations(void)
+{
+	return card_key(card_cmd("violations"), "total");
+}
+
+const char *card_why(void)
+{
+	static char why[512];
+
+	snprintf(why, sizeof(why), "%s", card_cmd("why"));
+	return why;
+}
+
+void card_run_of(int slot, u64 token, struct card_run *run)
+{
+	const char *p = card_cmd("runs slot=%d", slot);
+	char *end;
+
+	memset(run, 0, sizeof(*run));
+	while (*p) {
+		unsigned long long tag, v[5];
+
+		if (*p < '0' || *p > '9') {
+			p++;
+			continue;
+		}
+		tag = strtoull(p, &end, 0);
+		if (*end == ':' && tag == token &&
+		    sscanf(end, ":%llu:%llu:%llu:%llu:%llu", &v[0], &v[1], &v[2], &v[3],
+			   &v[4]) == 5) {
+			run->starts = v[0];
+			run->resumes = v[1];
+			run->pauses = v[2];
+			run->finishes = v[3];
+			run->run_ns = v[4];
+			return;
+		}
+		p = end;
+		while (*p && *p != ',' && *p != ' ')
+			p++;
+	}
+}
+
+bool card_runs(int slot, u64 token)
+{
+	const char *reply = card_cmd("state slot=%d", slot);
+
+	return card_key(reply, "tag") == token && (card_key(reply, "status") & 0xff) == 1;
+}
+
+void card_until_runs(int slot, u64 token)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (!card_runs(slot, token)) {
+		if (fm_now() > end)
+			fm_die("tenant %llx is never seen running: %s", (unsigned long long)token,
+			       card_cmd("state slot=%d", slot));
+		fm_sleep_us(200);
+	}
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the tests share: contexts, jobs with their expected results, the
+ * emulated card's control socket and the agent that tells it who owns what.
+ *
+ * Helpers end the test with a message (fm_die) when something that is not
+ * under test goes wrong; a test judges by the harness's ASSERT and EXPECT.
+ */
+#ifndef _FM_H
+#define _FM_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "fermata.h"
+
+typedef uint8_t u8;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+#define FM_PAGE		4096UL
+/* No test waits longer for anything: a guard against hangs, not a criterion. */
+#define FM_GUARD_MS	40000
+#define FM_TIMEOUT	60
+#define FM_MS		1000000ULL
+
+#define FM_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, FM_TIMEOUT)
+
+__attribute__((noreturn, format(printf, 1, 2)))
+void fm_die(const char *fmt, ...);
+u64 fm_now(void);
+void fm_sleep_us(unsigned int us);
+
+/* --- calls: 0 or a negative errno ----------------------------------------- */
+
+int fm_ioctl(int fd, unsigned long cmd, void *arg);
+/* The same, where failing is not what is tested. */
+void fm_must(int fd, unsigned long cmd, void *arg, const char *what);
+const char *fm_dev(void);
+int fm_open_dev(int flags);
+void fm_status(int fd, struct fermata_status *st);
+u32 fm_state(int fd);
+int fm_start(int fd);
+int fm_preempt(int fd, u32 flags);
+int fm_resume(int fd);
+int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w);
+/* Waits within the guard time; dies when nothing comes. */
+void fm_wait(int fd, u32 events);
+int fm_param_set(int fd, u32 param, u64 value);
+u64 fm_param_get(int fd, u32 param);
+int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count);
+int fm_reg_write(int fd, u32 offset, u64 value);
+int fm_reg_read(int fd, u32 offset, u64 *value);
+int fm_results(int fd, const u32 *offsets, u32 count);
+/* Waits until the driver says so. */
+void fm_until_state(int fd, u32 state);
+
+/* --- the card as the driver sees it ----------------------------------------- */
+
+enum fm_engine { FM_LIST, FM_MEM, FM_SHA, FM_ENGINES };
+
+extern const u64 fm_afu[FM_ENGINES][2];	/* low, high */
+void fm_card_info(struct fermata_card_info *info);
+bool fm_has_window(void);
+/* First slot with the engine, or -1. */
+int fm_slot_of(enum fm_engine engine);
+u64 fm_slot_resets(int slot);
+
+/* Name of its PCI function, or NULL; remembered once it was known. */
+const char *fm_pci(void);
+int fm_unbind(void);
+int fm_bind(void);
+
+/* --- contexts ---------------------------------------------------------------- */
+
+struct fm_ctx {
+	int fd;
+	int slot;
+	enum fm_engine engine;
+	u64 token;
+	u8 *mem;
+	size_t len;
+	off_t off;	/* for mmap() */
+	u64 base;
+};
+
+u64 fm_token(void);
+/* Everything up to the first START, on one slot (-1: the engine's first). */
+void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot);
+void fm_ctx_new(struct fm_ctx *c, enum fm_engine engine, size_t len);
+void fm_ctx_close(struct fm_ctx *c);
+/* Tells the card which pages [mem, mem + len) of process pid are token's. */
+void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token);
+void fm_agent_gone(u64 token);
+/* Guest-physical address of a page of this process. */
+u64 fm_gpa(const void *mem);
+
+/* --- jobs ---------------------------------------------------------------------- */
+
+/* The arena begins with the result that the engine writes. */
+struct fm_result {
+	u64 count;
+	u64 checksum;
+};
+
+#define FM_DATA		0x1000UL	/* offset of the data in the arena */
+
+#define FM_REG_TAG	0x50
+
+struct fm_expect {
+	struct fm_result r;
+	u8 digest[32];
+	size_t len;	/* of what the digest covers */
+};
+
+u64 fm_splitmix(u64 x);
+void fm_fill(void *mem, size_t len, u64 seed);
+void fm_sha256(const void *data, size_t len, u8 digest[32]);
+
+/*
+ * Registers and data of a job, and what must come out of it.
+ * List: nodes in a ring, scattered; limit steps (0: until a next of 0, so for
+ * ever, until fm_list_cut()).
+ */
+void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_expect *e);
+void fm_list_cut(struct fm_ctx *c, u32 nodes);
+void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
+		struct fm_expect *e);
+void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e);
+/* A job of the context's engine that takes about us microseconds at speed 1. */
+void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e);
+/*
+ * A job without end (sha256: as long as the arena). A list's ends by
+ * fm_list_cut(c, FM_ENDLESS_NODES).
+ */
+#define FM_ENDLESS_NODES	16
+void fm_job_endless(struct fm_ctx *c);
+/* Compares arena and result registers: NULL or what is wrong. */
+const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e);
+/* Start, wait, check: NULL or what is wrong. */
+const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e);
+
+/* --- the emulated card's control socket ------------------------------------------- */
+
+bool card_present(void);
+/* Sends a request and returns its reply's keys; dies on err or silence. */
+const char *card_cmd(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+u64 card_key(const char *reply, const char *key);
+bool card_base(void);		/* base profile, or a card of which nothing is known */
+void card_speed(int slot, unsigned int speed);
+void card_set(int slot, const char *settings);
+void card_fault(int slot, const char *kind);
+u64 card_counter(int slot, const char *name);
+u64 card_violations(void);
+const char *card_why(void);
+
+struct card_run {
+	u64 starts, resumes, pauses, finishes, run_ns;
+};
+
+/* What one tenant had of a slot; all 0 if it never ran. */
+void card_run_of(int slot, u64 token, struct card_run *run);
+/* The engine runs the job of this tenant now. */
+bool card_runs(int slot, u64 token);
+void card_until_runs(int slot, u64 token);
+
+/* --- processes ------------------------------------------------------------------------ */
+
+struct fm_child {
+	pid_t pid;	/* 0 in the child */
+	int rd;
+	int wr;
+};
+
+/* The child dies with its parent. */
+void fm_fork(struct fm_child *ch);
+void fm_say(struct fm_child *ch, u64 word);
+u64 fm_hear(struct fm_child *ch);
+/* Exit status of wait(), after at most the guard time. */
+int fm_reap(struct fm_child *ch);
+void fm_kill(struct fm_child *ch);
+
+/* --- the fixture ------------------------------------------------------------------------ */
+
+#define FM_TOKENS	256
+
+struct fm_shared {
+	pthread_mutex_t lock;	/* of the control socket */
+	u32 requests;
+	u32 tokens;
+	u64 token[FM_TOKENS];	/* 0: gone */
+};
+
+/* NULL, or why the test cannot run. */
+const char *fm_setup(struct fm_shared *sh, bool card);
+/* NULL, or what the card says against the test. */
+const char *fm_teardown(struct fm_shared *sh);
+bool fm_require_card(void);
+
+#define FM_FIXTURE_(fixture, card)						\
+FIXTURE(fixture)								\
+{										\
+	struct fm_shared sh;							\
+};										\
+FIXTURE_SETUP(fixture)								\
+{										\
+	const char *why = fm_setup(&self->sh, card);				\
+										\
+	if (why && fm_require_card()) {						\
+		TH_LOG("%s", why);						\
+		ASSERT_EQ(NULL, why);						\
+	}									\
+	if (why)								\
+		SKIP(return, "%s", why);					\
+}										\
+FIXTURE_TEARDOWN_PARENT(fixture)						\
+{										\
+	const char *why = fm_teardown(&self->sh);				\
+										\
+	if (why)								\
+		TH_LOG("%s", why);						\
+	EXPECT_EQ(NULL, why);							\
+}
+
+/* Tests that need the emulated card, and tests that run on any card. */
+#define FM_FIXTURE_CARD(fixture)	FM_FIXTURE_(fixture, true)
+#define FM_FIXTURE_ANY(fixture)		FM_FIXTURE_(fixture, false)
+
+#define ASSERT_GOOD(expr)							\
+do {										\
+	const char *wrong_ = (expr);						\
+										\
+	if (wrong_)								\
+		TH_LOG("%s", wrong_);						\
+	ASSERT_EQ(NULL, wrong_);						\
+} while (0)
+
+#endif /* _FM_H */

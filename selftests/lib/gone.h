@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What every call must say when the card is gone. Shared by unbind and cardfault. */
+#ifndef _FM_GONE_H
+#define _FM_GONE_H
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+static sigjmp_buf fm_bus_jump;
+
+static void fm_on_bus(int sig)
+{
+	siglongjmp(fm_bus_jump, sig);
+}
+
+/* The signal that an access gives, or 0. */
+static int fm_access_signal(u8 *mem)
+{
+	struct sigaction sa = { .sa_handler = fm_on_bus }, bus, segv;
+	int sig;
+
+	sigaction(SIGBUS, &sa, &bus);
+	sigaction(SIGSEGV, &sa, &segv);
+	sig = sigsetjmp(fm_bus_jump, 1);
+	if (!sig)
+		(void)*(volatile u8 *)mem;
+	sigaction(SIGBUS, &bus, NULL);
+	sigaction(SIGSEGV, &segv, NULL);
+	return sig;
+}
+
+/* 0, or the number of calls that said something else. */
+static int fm_calls_not_gone(int fd)
+{
+	static u8 buf[16];
+	struct fermata_reg reg = { .offset = 0x38 };
+	struct fermata_card_info card = { .size = sizeof(card) };
+	struct fermata_slot_info slot = { .size = sizeof(slot) };
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_arena_create arena = { .size = sizeof(arena), .length = 4096 };
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	struct fermata_snapshot_read read = {
+		.size = sizeof(read), .length = 16, .buffer = (uintptr_t)buf
+	};
+	struct fermata_regs regs = {
+		.size = sizeof(regs), .count = 1, .regs = (uintptr_t)&reg
+	};
+	struct fermata_start start = { .size = sizeof(start) };
+	struct fermata_preempt preempt = { .size = sizeof(preempt) };
+	struct fermata_resume resume = { .size = sizeof(resume) };
+	struct fermata_status status = { .size = sizeof(status) };
+	struct fermata_wait wait = {
+		.size = sizeof(wait), .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX
+	};
+	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
+	struct fermata_param param = {
+		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE, .value = 1000000
+	};
+	const struct {
+		const char *name;
+		unsigned long cmd;
+		void *arg;
+	} calls[] = {
+		{ "CARD_INFO", FERMATA_IOC_CARD_INFO, &card },
+		{ "SLOT_INFO", FERMATA_IOC_SLOT_INFO, &slot },
+		{ "SETUP", FERMATA_IOC_SETUP, &setup },
+		{ "ARENA_CREATE", FERMATA_IOC_ARENA_CREATE, &arena },
+		{ "SNAPSHOT_CREATE", FERMATA_IOC_SNAPSHOT_CREATE, &snap },
+		{ "SNAPSHOT_READ", FERMATA_IOC_SNAPSHOT_READ, &read },
+		{ "REGS_WRITE", FERMATA_IOC_REGS_WRITE, &regs },
+		{ "REGS_READ", FERMATA_IOC_REGS_READ, &regs },
+		{ "RESULTS", FERMATA_IOC_RESULTS, &regs },
+		{ "START", FERMATA_IOC_START, &start },
+		{ "PREEMPT", FERMATA_IOC_PREEMPT, &preempt },
+		{ "RESUME", FERMATA_IOC_RESUME, &resume },
+		{ "STATUS", FERMATA_IOC_STATUS, &status },
+		{ "WAIT", FERMATA_IOC_WAIT, &wait },
+		{ "EVENTFD", FERMATA_IOC_EVENTFD, &event },
+		{ "PARAM_GET", FERMATA_IOC_PARAM_GET, &param },
+		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
+	};
+	int bad = 0, rc;
+	size_t i;
+
+	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		rc = fm_ioctl(fd, calls[i].cmd, calls[i].arg);
+		if (rc == -ENODEV)
+			continue;
+		bad++;
+		printf("# %s of a card that is gone: %s\n", calls[i].name,
+		       rc ? strerror(-rc) : "success");
+	}
+	return bad;
+}
+
+static int fm_poll_gone(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN | POLLPRI };
+
+	if (poll(&p, 1, FM_GUARD_MS) < 0)
+		return -errno;
+	return p.revents & (POLLERR | POLLHUP);
+}
+
+struct fm_gone_waiter {
+	pthread_t thread;
+	int fd;
+	volatile int up;
+	int rc;
+};
+
+static void *fm_gone_wait(void *arg)
+{
+	struct fm_gone_waiter *w = arg;
+
+	w->up = 1;
+	w->rc = fm_wait_until(w->fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
+	return NULL;
+}
+
+static void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd)
+{
+	memset(w, 0, sizeof(*w));
+	w->fd = fd;
+	if (pthread_create(&w->thread, NULL, fm_gone_wait, w))
+		fm_die("pthread_create");
+	while (!w->up)
+		fm_sleep_us(100);
+	/* Most likely asleep by then; both are fine. */
+	fm_sleep_us(3000);
+}
+
+#endif /* _FM_GONE_H */

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Jobs, and their results computed here, from the engines' description only. */
+#include "fm.h"
+
+u64 fm_splitmix(u64 x)
+{
+	x += 0x9e3779b97f4a7c15ULL;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+	return x ^ x >> 31;
+}
+
+static u64 rotl(u64 x, int n)
+{
+	return x << n | x >> (64 - n);
+}
+
+void fm_fill(void *mem, size_t len, u64 seed)
+{
+	u64 *p = mem;
+	size_t i;
+
+	for (i = 0; i < len / 8; i++)
+		p[i] = fm_splitmix(seed + i);
+	for (i *= 8; i < len; i++)
+		((u8 *)mem)[i] = fm_splitmix(seed + i);
+}
+
+/* --- SHA-256 (FIPS 180-4) ------------------------------------------------------ */
+
+static const u32 sha_k[64] = {
+	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+	0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+	0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+	0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+	0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+	0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+	0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+	0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+	0xc67178f2
+};
+
+static u32 rotr(u32 x, int n)
+{
+	return x >> n | x << (32 - n);
+}
+
+static void sha_block(u32 h[8], const u8 *p)
+{
+	u32 w[64], s[8], t1, t2;
+	int i;
+
+	for (i = 0; i < 16; i++, p += 4)
+		w[i] = (u32)p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
+	for (; i < 64; i++)
+		w[i] = w[i - 16] + w[i - 7] +
+		       (rotr(w[i - 15], 7) ^ rotr(w[i - 15], 18) ^ w[i - 15] >> 3) +
+		       (rotr(w[i - 2], 17) ^ rotr(w[i - 2], 19) ^ w[i - 2] >> 10);
+	memcpy(s, h, sizeof(s));
+	for (i = 0; i < 64; i++) {
+		t1 = s[7] + (rotr(s[4], 6) ^ rotr(s[4], 11) ^ rotr(s[4], 25)) +
+		     ((s[4] & s[5]) ^ (~s[4] & s[6])) + sha_k[i] + w[i];
+		t2 = (rotr(s[0], 2) ^ rotr(s[0], 13) ^ rotr(s[0], 22)) +
+		     ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+		memmove(s + 1, s, 7 * sizeof(u32));
+		s[4] += t1;
+		s[0] = t1 + t2;
+	}
+	for (i = 0; i < 8; i++)
+		h[i] += s[i];
+}
+
+void fm_sha256(const void *data, size_t len, u8 digest[32])
+{
+	u32 h[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+		     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
+	const u8 *p = data;
+	u8 last[128] = {};
+	size_t rest = len % 64, blocks = rest < 56 ? 1 : 2, i;
+
+	for (i = 0; i + 64 <= len; i += 64)
+		sha_block(h, p + i);
+	memcpy(last, p + i, rest);
+	last[rest] = 0x80;
+	for (i = 0; i < 8; i++)
+		last[blocks * 64 - 1 - i] = (u64)len * 8 >> (8 * i);
+	for (i = 0; i < blocks; i++)
+		sha_block(h, last + 64 * i);
+	for (i = 0; i < 32; i++)
+		digest[i] = h[i / 4] >> (24 - 8 * (i % 4));
+}
+
+/* --- jobs --------------------------------------------------------------------------- */
+
+static void put(struct fm_ctx *c, const struct fermata_reg *regs, u32 count,
+		const u32 *results, u32 nresults)
+{
+	struct fermata_reg tag = { .offset = FM_REG_TAG, .value = c->token };
+	int rc = fm_regs_write(c->fd, regs, count);
+
+	if (!rc)
+		rc = fm_regs_write(c->fd, &tag, 1);
+	if (!rc)
+		rc = fm_results(c->fd, results, nresults);
+	if (rc)
+		fm_die("registers of a job: %s", strerror(-rc));
+}
+
+struct node {
+	u64 next;
+	u64 value;
+};
+
+static u64 build_list(struct fm_ctx *c, u32 nodes, u64 seed, bool ring)
+{
+	struct node *n = (struct node *)(c->mem + FM_DATA);
+	u32 *order = malloc(nodes * sizeof(*order)), i, j, t;
+	u64 first;
+
+	if (FM_DATA + nodes * sizeof(*n) > c->len || !order)
+		fm_die("list of %u nodes: arena too small", nodes);
+	for (i = 0; i < nodes; i++)
+		order[i] = i;
+	for (i = nodes - 1; i > 0; i--) {
+		j = fm_splitmix(seed ^ i) % (i + 1);
+		t = order[i];
+		order[i] = order[j];
+		order[j] = t;
+	}
+	for (i = 0; i < nodes; i++) {
+		n[order[i]].value = fm_splitmix(seed * 31 + i);
+		n[order[i]].next = c->base + FM_DATA + order[(i + 1) % nodes] * sizeof(*n);
+	}
+	if (!ring)
+		n[order[nodes - 1]].next = 0;
+	first = c->base + FM_DATA + order[0] * sizeof(*n);
+	free(order);
+	return first;
+}
+
+static void clear_result(struct fm_ctx *c)
+{
+	memset(c->mem, 0xee, 64);
+}
+
+static void list_regs(struct fm_ctx *c, u64 head, u64 limit, u64 seed)
+{
+	const u32 results[] = { 0x38, 0x40 };
+	const struct fermata_reg regs[] = {
+		{ .offset = 0x30, .value = head },
+		{ .offset = 0x38, .value = limit },
+		{ .offset = 0x40, .value = seed },
+		{ .offset = 0x48, .value = c->base },
+	};
+
+	clear_result(c);
+	put(c, regs, 4, results, 2);
+}
+
+void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_expect *e)
+{
+	u64 head = build_list(c, nodes, seed, limit);
+	u64 at = head;
+
+	e->r.count = 0;
+	e->r.checksum = seed;
+	while (at) {
+		const struct node *n = (const struct node *)(c->mem + (at - c->base));
+
+		e->r.checksum = rotl(e->r.checksum, 1) ^ n->value;
+		at = ++e->r.count == limit ? 0 : n->next;
+	}
+	list_regs(c, head, limit, seed);
+}
+
+void fm_list_cut(struct fm_ctx *c, u32 nodes)
+{
+	struct node *n = (struct node *)(c->mem + FM_DATA);
+	u32 i;
+
+	for (i = 0; i < nodes; i++)
+		__atomic_store_n(&n[i].next, 0, __ATOMIC_RELEASE);
+}
+
+void fm_job_endless(struct fm_ctx *c)
+{
+	const u32 results[] = { 0x38, 0x48 };
+	const struct fermata_reg mem[] = {
+		{ .offset = 0x30, .value = c->base + FM_DATA },
+		{ .offset = 0x38, .value = 64 },
+		{ .offset = 0x40, .value = 1ULL << 62 },
+		{ .offset = 0x48, .value = 7 },
+		{ .offset = 0x58, .value = 0 },
+		{ .offset = 0x60, .value = c->base },
+	};
+	struct fm_expect e;
+
+	if (c->engine == FM_LIST) {
+		list_regs(c, build_list(c, FM_ENDLESS_NODES, 1, true), 0, 0);
+	} else if (c->engine == FM_MEM) {
+		clear_result(c);
+		put(c, mem, 6, results + 1, 1);
+	} else {
+		/* As long as its data: seconds at speed 1. */
+		fm_job_sha(c, c->len - FM_DATA, 1, &e);
+	}
+}
+
+void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
+		struct fm_expect *e)
+{
+	const u32 results[] = { 0x48, 0x60 };
+	const struct fermata_reg regs[] = {
+		{ .offset = 0x30, .value = c->base + FM_DATA },
+		{ .offset = 0x38, .value = len },
+		{ .offset = 0x40, .value = count },
+		{ .offset = 0x48, .value = seed },
+		{ .offset = 0x58, .value = mode },
+		{ .offset = 0x60, .value = c->base },
+	};
+	bool writes = mode & 1, random = mode & 2, rmw = mode & 4;
+	u64 *copy = malloc(len), n, lines = len / 64, sum = 0;
+	int k;
+
+	if (FM_DATA + len > c->len || !copy)
+		fm_die("membench over %zu bytes: arena too small", len);
+	fm_fill(c->mem + FM_DATA, len, seed * 3);
+	memcpy(copy, c->mem + FM_DATA, len);
+	for (n = 0; n < count; n++) {
+		u64 line = (random ? fm_splitmix(seed + n) : n) % lines;
+
+		for (k = 0; k < 8; k++) {
+			u64 *word = copy + line * 8 + k;
+			u64 pattern = fm_splitmix(seed ^ (line * 8 + k));
+			u64 in = writes && !rmw ? pattern : *word;
+
+			sum = rotl(sum, 5) ^ in;
+			if (rmw)
+				*word ^= pattern;
+			else if (writes)
+				*word = pattern;
+		}
+	}
+	e->r.count = count;
+	e->r.checksum = sum;
+	e->len = len;
+	fm_sha256(copy, len, e->digest);
+	free(copy);
+	clear_result(c);
+	put(c, regs, 6, results, 2);
+}
+
+void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e)
+{
+	const u32 results[] = { 0x38, 0x58, 0x60, 0x68, 0x70 };
+	const struct fermata_reg regs[] = {
+		{ .offset = 0x30, .value = c->base + FM_DATA },
+		{ .offset = 0x38, .value = len },
+		{ .offset = 0x40, .value = c->base },
+	};
+
+	if (FM_DATA + len > c->len)
+		fm_die("sha256 of %zu bytes: arena too small", len);
+	fm_fill(c->mem + FM_DATA, len, seed);
+	fm_sha256(c->mem + FM_DATA, len, e->digest);
+	e->r.count = len;
+	clear_result(c);
+	put(c, regs, 3, results, 5);
+}
+
+void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
+{
+	size_t room = c->len - FM_DATA;
+
+	switch (c->engine) {
+	case FM_LIST:
+		fm_job_list(c, room / 16 < 512 ? room / 16 : 512, us, seed, e);
+		break;
+	case FM_MEM:
+		/* Read-modify-write in random order. */
+		fm_job_mem(c, room & ~63UL, us / 64, seed, 6, e);
+		break;
+	default:
+		fm_job_sha(c, us < room ? us : room, seed, e);
+		break;
+	}
+}
+
+static const char *compare(const char *what, u64 got, u64 want)
+{
+	static char text[128];
+
+	if (got == want)
+		return NULL;
+	snprintf(text, sizeof(text), "%s is %#llx, not %#llx", what, (unsigned long long)got,
+		 (unsigned long long)want);
+	return text;
+}
+
+static u64 result_reg(struct fm_ctx *c, u32 offset)
+{
+	u64 v = 0;
+	int rc = fm_reg_read(c->fd, offset, &v);
+
+	if (rc)
+		fm_die("result register %#x: %s", offset, strerror(-rc));
+	return v;
+}
+
+const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
+{
+	struct fm_result r;
+	const char *wrong;
+	u8 digest[32];
+	int i;
+
+	if (c->engine == FM_SHA) {
+		memcpy(digest, c->mem, 32);
+		if (memcmp(digest, e->digest, 32))
+			return "the digest in the arena is wrong";
+		for (i = 0; i < 4; i++) {
+			u64 v = result_reg(c, 0x58 + 8 * i);
+
+			if (memcmp(&v, e->digest + 8 * i, 8))
+				return "the digest in the registers is wrong";
+		}
+		return compare("bytes done", result_reg(c, 0x38), e->r.count);
+	}
+	memcpy(&r, c->mem, sizeof(r));
+	wrong = compare("count in the arena", r.count, e->r.count);
+	if (!wrong)
+		wrong = compare("checksum in the arena", r.checksum, e->r.checksum);
+	if (!wrong)
+		wrong = compare("count register", result_reg(c, c->engine == FM_LIST ? 0x38 : 0x48),
+				e->r.count);
+	if (!wrong)
+		wrong = compare("checksum register",
+				result_reg(c, c->engine == FM_LIST ? 0x40 : 0x60), e->r.checksum);
+	if (!wrong && c->engine == FM_MEM) {
+		fm_sha256(c->mem + FM_DATA, e->len, digest);
+		if (memcmp(digest, e->digest, 32))
+			return "the buffer that the engine wrote is wrong";
+	}
+	return wrong;
+}
+
+const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e)
+{
+	struct fermata_status st;
+	int rc = fm_start(c->fd);
+
+	if (rc)
+		fm_die("START: %s", strerror(-rc));
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	fm_status(c->fd, &st);
+	if (st.state != FERMATA_STATE_DONE)
+		return compare("error", st.error, 0) ?: "the job is neither done nor failed";
+	return fm_job_wrong(c, e);
+}

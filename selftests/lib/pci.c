@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The card as a PCI function: unbinding and binding its driver. */
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "fm.h"
+
+static char function[64];
+
+const char *fm_pci(void)
+{
+	char path[64], real[4096], *base;
+	struct stat st;
+
+	if (*function)
+		return function;
+	if (stat(fm_dev(), &st))
+		return NULL;
+	snprintf(path, sizeof(path), "/sys/dev/char/%u:%u/device", major(st.st_rdev),
+		 minor(st.st_rdev));
+	if (!realpath(path, real))
+		return NULL;
+	base = strrchr(real, '/') + 1;
+	snprintf(function, sizeof(function), "%s", base);
+	return function;
+}
+
+static int put(const char *file)
+{
+	char path[128];
+	int fd, rc = 0;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/drivers/fermata/%s", file);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, fm_pci(), strlen(fm_pci())) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int fm_unbind(void)
+{
+	return fm_pci() ? put("unbind") : -ENOENT;
+}
+
+/* Returns when the device is there. */
+int fm_bind(void)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	int fd, rc = put("bind");
+
+	if (rc)
+		return rc;
+	while ((fd = fm_open_dev(0)) < 0) {
+		if (fm_now() > end)
+			return fd;
+		fm_sleep_us(1000);
+	}
+	close(fd);
+	return 0;
+}

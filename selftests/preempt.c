@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Taking a job off its slot: by request, and when the engine does not want to. */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+
+FM_FIXTURE_ANY(any);
+FM_FIXTURE_CARD(preempt);
+
+static void slow_list(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
+{
+	fm_ctx_new(c, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(c->slot, 1);
+	fm_job_list(c, 500, us, seed, e);
+}
+
+FM_TEST(any, hold_and_resume)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	slow_list(&c, 200000, 3, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	for (i = 0; i < 5; i++) {
+		fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+		fm_wait(c.fd, FERMATA_EVENT_HELD);
+		fm_status(c.fd, &st);
+		ASSERT_EQ(FERMATA_STATE_HELD, st.state);
+		EXPECT_EQ(FERMATA_NO_SLOT, st.slot);
+		EXPECT_EQ(i + 1, st.preemptions);
+		/* Holding a held job is no error, and no second preemption. */
+		EXPECT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+		ASSERT_EQ(0, fm_resume(c.fd));
+		/* Nor is resuming one that is not held. */
+		EXPECT_EQ(0, fm_resume(c.fd));
+	}
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(6, st.slices);
+	EXPECT_EQ(5, st.preemptions);
+}
+
+/* It stays off the slot, also when that is free. */
+FM_TEST(any, held_stays_held)
+{
+	struct fermata_status a, b;
+	struct fm_expect e, eo;
+	struct fm_ctx c, other;
+
+	slow_list(&c, 50000, 3, &e);
+	slow_list(&other, 3000, 4, &eo);
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	fm_status(c.fd, &a);
+	ASSERT_GOOD(fm_job_run(&other, &eo));
+	fm_sleep_us(20000);
+	fm_status(c.fd, &b);
+	EXPECT_EQ(0, memcmp(&a, &b, sizeof(a)));
+	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* What is declared is read when the job is preempted, too. */
+FM_TEST(any, point_09_results_captured_at_preemption)
+{
+	struct fm_expect e, eo;
+	struct fm_ctx c, other;
+	u64 count, again;
+
+	slow_list(&c, 100000, 3, &e);
+	slow_list(&other, 100, 4, &eo);
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &count));
+	EXPECT_GT(100000, count);
+	ASSERT_GOOD(fm_job_run(&other, &eo));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &again));
+	EXPECT_EQ(count, again);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+static int read_snapshot(int fd, u64 offset, void *buf, u64 len)
+{
+	struct fermata_snapshot_read arg = {
+		.size = sizeof(arg), .offset = offset, .length = len, .buffer = (uintptr_t)buf
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_READ, &arg);
+}
+
+FM_TEST(any, snapshot_read)
+{
+	u8 whole[4096], again[4096], part[16], zero[4096] = {};
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	slow_list(&c, 100000, 3, &e);
+	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	memset(whole, 0xa5, sizeof(whole));
+	ASSERT_EQ(0, read_snapshot(c.fd, 0, whole, sizeof(whole)));
+	EXPECT_NE(0, memcmp(whole, zero, sizeof(whole)));
+	ASSERT_EQ(0, read_snapshot(c.fd, 8, part, sizeof(part)));
+	EXPECT_EQ(0, memcmp(whole + 8, part, sizeof(part)));
+	ASSERT_EQ(0, read_snapshot(c.fd, 4095, part, 1));
+	EXPECT_EQ(whole[4095], part[0]);
+	EXPECT_EQ(0, read_snapshot(c.fd, 0, NULL, 0));
+	fm_sleep_us(3000);
+	ASSERT_EQ(0, read_snapshot(c.fd, 0, again, sizeof(again)));
+	EXPECT_EQ(0, memcmp(whole, again, sizeof(whole)));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+}
+
+/* Held before its first slice: there is no state; it starts when resumed. */
+FM_TEST(preempt, hold_while_queued)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_ctx a, b;
+	struct fm_expect e;
+	u8 buf[16];
+
+	slow_list(&b, 1000, 3, &e);
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_param_set(a.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+	fm_job_endless(&a);
+	ASSERT_EQ(0, fm_start(a.fd));
+	card_until_runs(a.slot, a.token);
+	ASSERT_EQ(0, fm_start(b.fd));
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(b.fd));
+	/* To the end of a queue in which it stands alone. */
+	ASSERT_EQ(0, fm_preempt(b.fd, 0));
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(b.fd));
+	ASSERT_EQ(0, fm_preempt(b.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(b.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(-ENODATA, read_snapshot(b.fd, 0, buf, sizeof(buf)));
+	fm_list_cut(&a, FM_ENDLESS_NODES);
+	fm_wait(a.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(b.fd));
+	fm_status(b.fd, &st);
+	EXPECT_EQ(0, st.slices);
+	EXPECT_EQ(0, st.preemptions);
+	card_run_of(b.slot, b.token, &run);
+	EXPECT_EQ(0, run.starts);
+	ASSERT_EQ(0, fm_resume(b.fd));
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&b, &e));
+}
+
+/* Alone, and not to be held: it goes to the end of an empty queue and runs on. */
+FM_TEST(preempt, preempt_alone_runs_on)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	slow_list(&c, 100000, 3, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, 0));
+	do {
+		fm_status(c.fd, &st);
+		ASSERT_LT(fm_now(), end);
+	} while (st.slices < 2 && st.state != FERMATA_STATE_DONE);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(2, st.slices);
+	EXPECT_EQ(1, st.preemptions);
+	EXPECT_EQ(1, run.pauses);
+	EXPECT_EQ(1, run.resumes);
+}
+
+/* PAUSE came first: the job is paused, and its rest is done after the resume. */
+FM_TEST(preempt, point_02_pause_before_finish)
+{
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	slow_list(&c, 100000, 3, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(1, run.pauses);
+	EXPECT_EQ(0, run.finishes);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* FINISH came first: the job is done, is not held and is never resumed. */
+FM_TEST(preempt, point_02_finish_beats_pause)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect eb;
+	struct fm_ctx c, b;
+	u64 count;
+	int hold;
+
+	for (hold = 0; hold < 2; hold++) {
+		slow_list(&b, 2000, 3, &eb);
+		fm_ctx_new(&c, FM_LIST, 64 * 1024);
+		fm_job_endless(&c);
+		card_fault(c.slot, "finish_on_pause=1");
+		ASSERT_EQ(0, fm_start(c.fd));
+		card_until_runs(c.slot, c.token);
+		ASSERT_EQ(0, fm_preempt(c.fd, hold ? FERMATA_PREEMPT_HOLD : 0));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		fm_status(c.fd, &st);
+		EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+		EXPECT_EQ(1, st.slices);
+		EXPECT_EQ(0, st.preemptions);
+		EXPECT_EQ(1, st.finished);
+		EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_HELD, 0, NULL));
+		EXPECT_EQ(-ENOENT, fm_resume(c.fd));
+		EXPECT_EQ(0, fm_reg_read(c.fd, 0x38, &count));
+		card_run_of(c.slot, c.token, &run);
+		EXPECT_EQ(1, run.finishes);
+		EXPECT_EQ(0, run.pauses);
+		EXPECT_EQ(0, run.resumes);
+		ASSERT_GOOD(fm_job_run(&b, &eb));
+		fm_ctx_close(&b);
+		fm_ctx_close(&c);
+	}
+}
+
+/* The same at the end of a slice, with somebody waiting. */
+FM_TEST(preempt, point_02_finish_beats_pause_of_a_slice)
+{
+	struct fm_expect eb;
+	struct fm_ctx c, b;
+
+	slow_list(&b, 5000, 3, &eb);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	card_fault(c.slot, "finish_on_pause=1");
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_GOOD(fm_job_run(&b, &eb));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c.fd));
+}
+
+/* PAUSE is a pulse, and one was not heard: it is given again. */
+FM_TEST(preempt, point_01_lost_pause_is_reissued)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 written;
+
+	slow_list(&c, 300000, 3, &e);
+	written = card_counter(c.slot, "pauses_written");
+	card_fault(c.slot, "ignore_pause=3");
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	EXPECT_LE(written + 4, card_counter(c.slot, "pauses_written"));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* While it restores, the engine does not hear. Still both go on. */
+FM_TEST(preempt, point_12_pause_during_restore)
+{
+	struct fermata_status st;
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		slow_list(&c[i], 30000, 3 + i, &e[i]);
+		/* A slice shorter than the restore. */
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	}
+	card_set(c[0].slot, "restore_us=4000");
+	for (i = 0; i < 2; i++)
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		fm_status(c[i].fd, &st);
+		EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+		EXPECT_EQ(0, st.failed);
+	}
+	EXPECT_LT(0, card_counter(c[0].slot, "pauses_dropped"));
+}
+
+/* Preempted right after its resume, again and again: it gets on. */
+FM_TEST(preempt, point_12_preempt_right_after_resume)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	slow_list(&c, 60000, 3, &e);
+	card_set(c.slot, "restore_us=2000 save_us=100");
+	ASSERT_EQ(0, fm_start(c.fd));
+	for (i = 0; i < 20; i++) {
+		int rc = fm_preempt(c.fd, FERMATA_PREEMPT_HOLD);
+
+		if (rc == -ENOENT)
+			break;
+		ASSERT_EQ(0, rc);
+		fm_wait(c.fd, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE);
+		rc = fm_resume(c.fd);
+		if (rc == -ENOENT)
+			break;
+		ASSERT_EQ(0, rc);
+	}
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* The guilty one fails, with ETIME; the slot is reset and goes on with the other. */
+static void does_not_pause(struct __test_metadata *_metadata, const char *fault)
+{
+	struct fermata_status st;
+	struct fm_expect eb, ec;
+	struct fm_ctx c, b;
+	u64 resets;
+
+	slow_list(&b, 5000, 3, &eb);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS));
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	resets = fm_slot_resets(c.slot);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	card_fault(c.slot, fault);
+	ASSERT_EQ(0, fm_start(b.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	EXPECT_EQ(1, st.failed);
+	EXPECT_EQ(0, st.finished);
+	card_fault(c.slot, "clear");
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&b, &eb));
+	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(b.fd));
+	EXPECT_EQ(resets + 1, fm_slot_resets(c.slot));
+	/* The context may try again. */
+	fm_job_list(&c, 100, 1000, 8, &ec);
+	ASSERT_GOOD(fm_job_run(&c, &ec));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(0, st.error);
+	EXPECT_EQ(2, st.job);
+}
+
+FM_TEST(preempt, point_04_ignores_every_pause)
+{
+	does_not_pause(_metadata, "ignore_pause=all");
+}
+
+FM_TEST(preempt, point_04_hung_engine)
+{
+	does_not_pause(_metadata, "hang=1");
+}
+
+/* A hung slot is no other slot's trouble. */
+FM_TEST(preempt, point_04_other_slots_go_on_while_one_hangs)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c, b, m;
+	int i;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "one slot only");
+	fm_ctx_new(&m, FM_MEM, 64 * 1024);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 1000 * FM_MS));
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	fm_job_endless(&b);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	card_fault(c.slot, "hang=1");
+	ASSERT_EQ(0, fm_start(b.fd));
+	for (i = 0; i < 5; i++) {
+		fm_job_mem(&m, 4096, 100, i, 2, &e);
+		ASSERT_GOOD(fm_job_run(&m, &e));
+	}
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(ETIME, st.error);
+	card_until_runs(b.slot, b.token);
+	fm_list_cut(&b, FM_ENDLESS_NODES);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+}
+
+/* A slow save is no hang while the timeout lasts. */
+FM_TEST(preempt, slow_save_within_the_timeout)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	slow_list(&c, 30000, 3, &e);
+	card_fault(c.slot, "save_takes_us=300000");
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* A save that was not completed is never restored. */
+FM_TEST(preempt, point_03_torn_save_fails_the_job)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	slow_list(&c, 100000, 3, &e);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS));
+	card_fault(c.slot, "save_torn=8");
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(card_base() ? ETIME : EIO, st.error);
+	EXPECT_EQ(-ENOENT, fm_resume(c.fd));
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(0, run.resumes);
+	card_fault(c.slot, "clear");
+	fm_job_list(&c, 100, 1000, 8, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+/* What a job left in the snapshot buffer is not the next one's. */
+FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
+{
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u8 buf[16];
+
+	slow_list(&c, 20000, 3, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, read_snapshot(c.fd, 0, buf, sizeof(buf)));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_job_list(&c, 100, 2000, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(2, run.starts);
+	EXPECT_EQ(1, run.resumes);
+}
+
+/* No tenant and no engine reaches a snapshot: the checker watches the buffers' pages. */
+FM_TEST(preempt, point_07_snapshot_is_outside_of_every_arena)
+{
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int i, round;
+
+	for (i = 0; i < 2; i++) {
+		slow_list(&c[i], 20000, 3 + i, &e[i]);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	}
+	for (round = 0; round < 2; round++) {
+		for (i = 0; i < 2; i++)
+			ASSERT_EQ(0, fm_start(c[i].fd));
+		for (i = 0; i < 2; i++) {
+			fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+			ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		}
+	}
+	/* resume_forged and snapshot_in_arena count against the test in its teardown. */
+}
+
+/* Held, its registers rewritten, resumed: what was written counts from there on. */
+FM_TEST(preempt, deferred_write_while_held)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 v;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x90, 0x4711));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x90, &v));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	card_until_runs(c.slot, c.token);
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x90, &v));
+	EXPECT_EQ(0x4711, v);
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_job_list(&c, 100, 2000, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+TEST_HARNESS_MAIN

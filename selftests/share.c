@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Several tenants on one slot: the same results as alone, everybody in turn. */
+#include "kselftest_harness.h"
+#include <sys/wait.h>
+#include "lib/fm.h"
+
+FM_FIXTURE_CARD(share);
+
+#define TENANTS	4
+
+/*
+ * Contexts whose jobs all wait while another one has the slot; it is let go
+ * when all have been started. So who runs with whom is no matter of luck.
+ */
+struct gate {
+	struct fm_ctx c;
+};
+
+static void gate_close(struct gate *g, enum fm_engine engine)
+{
+	int rc;
+
+	fm_ctx_new(&g->c, engine, engine == FM_SHA ? 4 << 20 : 2 * FM_PAGE);
+	rc = fm_param_set(g->c.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS);
+	if (rc)
+		fm_die("timeslice of the gate: %s", strerror(-rc));
+	card_speed(g->c.slot, 1);
+	fm_job_endless(&g->c);
+	rc = fm_start(g->c.fd);
+	if (rc)
+		fm_die("START of the gate: %s", strerror(-rc));
+	card_until_runs(g->c.slot, g->c.token);
+}
+
+static void gate_open(struct gate *g)
+{
+	if (g->c.engine == FM_LIST)
+		fm_list_cut(&g->c, FM_ENDLESS_NODES);
+	else
+		fm_preempt(g->c.fd, FERMATA_PREEMPT_HOLD);
+}
+
+static void share_in_processes(struct __test_metadata *_metadata, enum fm_engine engine,
+			       u64 slice_ns)
+{
+	struct fm_child ch[TENANTS];
+	struct fm_ctx probe;
+	struct card_run run;
+	struct gate gate;
+	int slot, i;
+
+	if (fm_slot_of(engine) < 0)
+		return;
+	fm_ctx_new(&probe, engine, FM_PAGE);
+	slot = probe.slot;
+	fm_ctx_close(&probe);
+	gate_close(&gate, engine);
+	card_speed(slot, 1);
+	for (i = 0; i < TENANTS; i++) {
+		struct fm_ctx c;
+		struct fermata_status st;
+		struct fm_expect e;
+		const char *wrong;
+
+		fm_fork(&ch[i]);
+		if (ch[i].pid)
+			continue;
+		fm_ctx_new(&c, engine, 80 * 1024);
+		fm_job_any(&c, 60000, i * 1001, &e);
+		if (fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, slice_ns))
+			_exit(1);
+		fm_say(&ch[i], c.token);
+		fm_hear(&ch[i]);
+		if (fm_start(c.fd))
+			_exit(2);
+		fm_say(&ch[i], 1);
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		wrong = fm_job_wrong(&c, &e);
+		if (wrong) {
+			printf("# tenant %d: %s\n", i, wrong);
+			fflush(stdout);
+		}
+		fm_status(c.fd, &st);
+		fm_say(&ch[i], !wrong && st.state == FERMATA_STATE_DONE);
+		fm_say(&ch[i], st.slices);
+		fm_say(&ch[i], st.preemptions);
+		/* Keep the context until the parent has asked the card. */
+		fm_hear(&ch[i]);
+		fm_ctx_close(&c);
+		_exit(0);
+	}
+	{
+		u64 token[TENANTS], slices, preemptions;
+
+		for (i = 0; i < TENANTS; i++)
+			token[i] = fm_hear(&ch[i]);
+		for (i = 0; i < TENANTS; i++)
+			fm_say(&ch[i], 1);
+		for (i = 0; i < TENANTS; i++)
+			fm_hear(&ch[i]);
+		gate_open(&gate);
+		for (i = 0; i < TENANTS; i++) {
+			EXPECT_EQ(1, fm_hear(&ch[i]));
+			slices = fm_hear(&ch[i]);
+			preemptions = fm_hear(&ch[i]);
+			card_run_of(slot, token[i], &run);
+			TH_LOG("tenant %d: %d slices, %d preemptions; card: %d pauses", i,
+			       (int)slices, (int)preemptions, (int)run.pauses);
+			/* 60 ms of work do not fit into a slice while others wait. */
+			EXPECT_LT(1, slices);
+			EXPECT_EQ(slices, preemptions + 1);
+			EXPECT_EQ(slices, run.starts + run.resumes);
+			EXPECT_EQ(1, run.starts);
+			EXPECT_EQ(preemptions, run.pauses);
+			EXPECT_EQ(1, run.finishes);
+		}
+		for (i = 0; i < TENANTS; i++) {
+			fm_say(&ch[i], 1);
+			EXPECT_EQ(0, fm_reap(&ch[i]));
+		}
+	}
+	fm_ctx_close(&gate.c);
+}
+
+FM_TEST(share, point_11_linkedlist_2ms)
+{
+	share_in_processes(_metadata, FM_LIST, 2 * FM_MS);
+}
+
+FM_TEST(share, point_11_linkedlist_1ms)
+{
+	share_in_processes(_metadata, FM_LIST, FM_MS);
+}
+
+FM_TEST(share, point_11_membench_2ms)
+{
+	share_in_processes(_metadata, FM_MEM, 2 * FM_MS);
+}
+
+FM_TEST(share, point_11_sha256_2ms)
+{
+	share_in_processes(_metadata, FM_SHA, 2 * FM_MS);
+}
+
+/* One process with several contexts, each slot with its own. */
+FM_TEST(share, slots_are_independent)
+{
+	struct fm_ctx c[FM_ENGINES][2];
+	struct fm_expect e[FM_ENGINES][2];
+	int engine, i;
+
+	for (engine = 0; engine < FM_ENGINES; engine++) {
+		if (fm_slot_of(engine) < 0)
+			continue;
+		for (i = 0; i < 2; i++) {
+			fm_ctx_new(&c[engine][i], engine, 64 * 1024);
+			fm_job_any(&c[engine][i], 30000, engine * 10 + i, &e[engine][i]);
+			card_speed(c[engine][i].slot, 1);
+		}
+	}
+	for (i = 0; i < 2; i++)
+		for (engine = 0; engine < FM_ENGINES; engine++)
+			if (fm_slot_of(engine) >= 0)
+				ASSERT_EQ(0, fm_start(c[engine][i].fd));
+	for (engine = 0; engine < FM_ENGINES; engine++) {
+		if (fm_slot_of(engine) < 0)
+			continue;
+		for (i = 0; i < 2; i++) {
+			fm_wait(c[engine][i].fd, FERMATA_EVENT_DONE);
+			ASSERT_GOOD(fm_job_wrong(&c[engine][i], &e[engine][i]));
+		}
+	}
+}
+
+/* Nobody waits: nobody is preempted, however long it takes. */
+FM_TEST(share, point_11_lone_tenant_is_not_preempted)
+{
+	u64 pauses, starts;
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c, idle;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	/* A context without a job is nobody. */
+	fm_ctx_new(&idle, FM_LIST, 4096);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	card_speed(c.slot, 1);
+	pauses = card_counter(c.slot, "pauses_written");
+	starts = card_counter(c.slot, "starts");
+	fm_job_list(&c, 64, 100000, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(1, st.slices);
+	EXPECT_EQ(0, st.preemptions);
+	EXPECT_EQ(pauses, card_counter(c.slot, "pauses_written"));
+	EXPECT_EQ(starts + 1, card_counter(c.slot, "starts"));
+}
+
+/* When the others have ended, the last one is left alone. */
+FM_TEST(share, point_11_work_conserving)
+{
+	struct fermata_status before, after;
+	struct fm_ctx a, b;
+	struct fm_expect eb;
+
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_param_set(a.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	ASSERT_EQ(0, fm_param_set(b.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	card_speed(a.slot, 1);
+	fm_job_endless(&a);
+	ASSERT_EQ(0, fm_start(a.fd));
+	card_until_runs(a.slot, a.token);
+	fm_job_list(&b, 64, 20000, 5, &eb);
+	ASSERT_GOOD(fm_job_run(&b, &eb));
+	fm_status(b.fd, &after);
+	EXPECT_LT(0, after.preemptions);
+	card_until_runs(a.slot, a.token);
+	fm_until_state(a.fd, FERMATA_STATE_RUNNING);
+	fm_status(a.fd, &before);
+	fm_sleep_us(50000);
+	fm_status(a.fd, &after);
+	EXPECT_EQ(before.slices, after.slices);
+	EXPECT_EQ(before.preemptions, after.preemptions);
+	EXPECT_EQ(FERMATA_STATE_RUNNING, after.state);
+	fm_list_cut(&a, FM_ENDLESS_NODES);
+	fm_wait(a.fd, FERMATA_EVENT_DONE);
+}
+
+/* Round robin, step by step: who gives up the slot goes to the end of the queue. */
+FM_TEST(share, point_11_round_robin_order)
+{
+	struct fm_ctx c[3];
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+		fm_job_endless(&c[i]);
+	}
+	card_speed(c[0].slot, 1);
+	for (i = 0; i < 3; i++)
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	for (i = 0; i < 9; i++) {
+		card_until_runs(c[0].slot, c[i % 3].token);
+		fm_until_state(c[i % 3].fd, FERMATA_STATE_RUNNING);
+		EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(c[(i + 1) % 3].fd));
+		EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(c[(i + 2) % 3].fd));
+		ASSERT_EQ(0, fm_preempt(c[i % 3].fd, 0));
+	}
+	for (i = 0; i < 3; i++)
+		fm_list_cut(&c[i], FM_ENDLESS_NODES);
+	for (i = 0; i < 3; i++)
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+}
+
+/* By timer: nobody gets a second slice before everybody had one. */
+FM_TEST(share, point_11_nobody_starves)
+{
+	struct card_run run[3];
+	struct fm_ctx c[3];
+	u64 least, most, turns;
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 2 * FM_MS));
+		fm_job_endless(&c[i]);
+	}
+	card_speed(c[0].slot, 1);
+	for (i = 0; i < 3; i++)
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	/* Until the last in the queue had ten; counts move on while they are asked for. */
+	do {
+		fm_sleep_us(2000);
+		card_run_of(c[2].slot, c[2].token, &run[2]);
+	} while (run[2].starts + run[2].resumes < 10);
+	for (i = 0; i < 3; i++)
+		ASSERT_EQ(0, fm_preempt(c[i].fd, FERMATA_PREEMPT_HOLD));
+	for (i = 0; i < 3; i++)
+		fm_wait(c[i].fd, FERMATA_EVENT_HELD);
+	least = UINT64_MAX;
+	most = 0;
+	for (i = 0; i < 3; i++) {
+		card_run_of(c[i].slot, c[i].token, &run[i]);
+		turns = run[i].starts + run[i].resumes;
+		least = turns < least ? turns : least;
+		most = turns > most ? turns : most;
+	}
+	TH_LOG("turns: %d to %d", (int)least, (int)most);
+	/* Holding one after the other gives those who are left a turn or two more. */
+	EXPECT_GE(least + 60, most);
+	EXPECT_LE(10, least);
+	for (i = 0; i < 3; i++) {
+		fm_list_cut(&c[i], FM_ENDLESS_NODES);
+		ASSERT_EQ(0, fm_resume(c[i].fd));
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+	}
+}
+
+/* Each context's own timeslice: a long one is not cut to a short one's. */
+FM_TEST(share, timeslice_of_each_context)
+{
+	struct fermata_status sa, sb;
+	struct fm_expect ea, eb;
+	struct fm_ctx a, b;
+	struct gate gate;
+
+	gate_close(&gate, FM_LIST);
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_param_set(a.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+	ASSERT_EQ(0, fm_param_set(b.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	EXPECT_EQ(10000 * FM_MS, fm_param_get(a.fd, FERMATA_PARAM_TIMESLICE));
+	EXPECT_EQ(FM_MS, fm_param_get(b.fd, FERMATA_PARAM_TIMESLICE));
+	fm_job_list(&a, 64, 50000, 1, &ea);
+	fm_job_list(&b, 64, 50000, 2, &eb);
+	ASSERT_EQ(0, fm_start(b.fd));
+	ASSERT_EQ(0, fm_start(a.fd));
+	gate_open(&gate);
+	fm_wait(a.fd, FERMATA_EVENT_DONE);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&a, &ea));
+	ASSERT_GOOD(fm_job_wrong(&b, &eb));
+	fm_status(a.fd, &sa);
+	fm_status(b.fd, &sb);
+	/* a never used up its slice; b had to let a through in its middle. */
+	EXPECT_EQ(1, sa.slices);
+	EXPECT_EQ(0, sa.preemptions);
+	EXPECT_LT(1, sb.slices);
+	fm_ctx_close(&gate.c);
+}
+
+/* A job many times saved and restored, with costs: nothing lost, nothing done twice. */
+FM_TEST(share, point_03_many_switches_of_two)
+{
+	struct fermata_status st;
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	struct gate gate;
+	int i;
+
+	gate_close(&gate, FM_LIST);
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 300000));
+		fm_job_list(&c[i], 2000, 60000, 7 + i, &e[i]);
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	}
+	card_set(c[0].slot, "save_us=50 restore_us=50");
+	gate_open(&gate);
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		fm_status(c[i].fd, &st);
+		EXPECT_LT(5, st.preemptions);
+	}
+	fm_ctx_close(&gate.c);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The card is taken away under open files, and the module is not. */
+#include "kselftest_harness.h"
+#include <sys/syscall.h>
+#include "lib/fm.h"
+#include "lib/gone.h"
+
+FM_FIXTURE_ANY(unbind);
+
+static int remove_module(void)
+{
+	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
+}
+
+FM_TEST(unbind, point_17_module_with_open_file_stays)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int fd, rc;
+
+	fd = fm_open_dev(0);
+	ASSERT_LE(0, fd);
+	rc = remove_module();
+	ASSERT_TRUE(rc == -EAGAIN || rc == -EBUSY);
+	close(fd);
+	/* A mapping is as good as a descriptor. */
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 100, 1000, 3, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	close(c.fd);
+	rc = remove_module();
+	ASSERT_TRUE(rc == -EAGAIN || rc == -EBUSY);
+	munmap(c.mem, c.len);
+	fm_agent_gone(c.token);
+}
+
+FM_TEST(unbind, point_17_module_is_removed_and_loaded)
+{
+	const char *file = getenv("FERMATA_MODULE"), *args = getenv("FERMATA_MODULE_ARGS");
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i, fd;
+
+	if (!file || !*file)
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	for (i = 0; i < 3; i++) {
+		fm_ctx_new(&c, FM_LIST, 64 * 1024);
+		fm_job_list(&c, 100, 1000, 3 + i, &e);
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		fm_ctx_close(&c);
+		ASSERT_EQ(0, remove_module());
+		EXPECT_NE(0, access(fm_dev(), F_OK));
+		fd = open(file, O_RDONLY | O_CLOEXEC);
+		ASSERT_LE(0, fd);
+		ASSERT_EQ(0, syscall(SYS_finit_module, fd, args ? args : "", 0));
+		close(fd);
+		while (access(fm_dev(), R_OK | W_OK)) {
+			ASSERT_LT(fm_now(), end);
+			fm_sleep_us(1000);
+		}
+	}
+}
+
+FM_TEST(unbind, point_17_unbind_with_open_files)
+{
+	int bare, round, efd = eventfd(0, EFD_NONBLOCK);
+	struct fermata_eventfd ev = {
+		.size = sizeof(ev), .events = FERMATA_EVENT_DONE, .fd = efd
+	};
+	struct fm_ctx running, queued, held, done, again;
+	struct fm_gone_waiter w[3];
+	struct fm_expect e;
+	u64 n;
+	int i;
+
+	ASSERT_NE(NULL, fm_pci());
+	for (round = 0; round < 3; round++) {
+		bare = fm_open_dev(0);
+		ASSERT_LE(0, bare);
+		fm_ctx_new(&done, FM_LIST, 64 * 1024);
+		fm_job_list(&done, 100, 1000, 3, &e);
+		ASSERT_GOOD(fm_job_run(&done, &e));
+		fm_ctx_new(&held, FM_LIST, 64 * 1024);
+		fm_ctx_new(&running, FM_LIST, 64 * 1024);
+		fm_ctx_new(&queued, FM_LIST, 64 * 1024);
+		if (card_present())
+			card_speed(held.slot, 1);
+		fm_job_endless(&held);
+		ASSERT_EQ(0, fm_start(held.fd));
+		ASSERT_EQ(0, fm_preempt(held.fd, FERMATA_PREEMPT_HOLD));
+		fm_wait(held.fd, FERMATA_EVENT_HELD);
+		fm_job_endless(&running);
+		fm_job_endless(&queued);
+		ASSERT_EQ(0, fm_ioctl(running.fd, FERMATA_IOC_EVENTFD, &ev));
+		ASSERT_EQ(0, fm_start(running.fd));
+		fm_until_state(running.fd, FERMATA_STATE_RUNNING);
+		ASSERT_EQ(0, fm_start(queued.fd));
+		fm_gone_waiter_start(&w[0], running.fd);
+		fm_gone_waiter_start(&w[1], queued.fd);
+		fm_gone_waiter_start(&w[2], held.fd);
+
+		ASSERT_EQ(0, fm_unbind());
+		/* No engine touches them from now on. */
+		fm_agent_gone(running.token);
+		fm_agent_gone(queued.token);
+		fm_agent_gone(held.token);
+		fm_agent_gone(done.token);
+		for (i = 0; i < 3; i++) {
+			pthread_join(w[i].thread, NULL);
+			EXPECT_EQ(-ENODEV, w[i].rc);
+		}
+		EXPECT_EQ(8, read(efd, &n, 8));
+		EXPECT_EQ(0, fm_calls_not_gone(bare));
+		EXPECT_EQ(0, fm_calls_not_gone(running.fd));
+		EXPECT_EQ(0, fm_calls_not_gone(queued.fd));
+		EXPECT_EQ(0, fm_calls_not_gone(held.fd));
+		EXPECT_EQ(0, fm_calls_not_gone(done.fd));
+		EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(bare));
+		EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(running.fd));
+		EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(done.fd));
+		EXPECT_EQ(SIGBUS, fm_access_signal(running.mem));
+		EXPECT_EQ(SIGBUS, fm_access_signal(held.mem + 4096));
+		EXPECT_EQ(SIGBUS, fm_access_signal(done.mem));
+		EXPECT_EQ(MAP_FAILED, mmap(NULL, 4096, PROT_READ, MAP_SHARED, done.fd, done.off));
+		EXPECT_EQ(ENODEV, errno);
+		EXPECT_GT(0, fm_open_dev(0));
+
+		/* It comes back, for who opens it anew; the old files stay dead. */
+		ASSERT_EQ(0, fm_bind());
+		fm_ctx_new(&again, FM_LIST, 64 * 1024);
+		fm_job_list(&again, 100, 1000, 5, &e);
+		ASSERT_GOOD(fm_job_run(&again, &e));
+		EXPECT_EQ(0, fm_calls_not_gone(running.fd));
+		fm_ctx_close(&running);
+		fm_ctx_close(&queued);
+		fm_ctx_close(&held);
+		fm_ctx_close(&done);
+		close(bare);
+		/* Nor does their end do the new one any harm. */
+		ASSERT_GOOD(fm_job_run(&again, &e));
+		fm_ctx_close(&again);
+	}
+}
+
+/* Calls race with the unbinding: each says its own or ENODEV, and nothing breaks. */
+struct racer {
+	pthread_t thread;
+	int fd;
+	volatile bool stop;
+	int strange;
+	u64 calls;
+};
+
+static void *race(void *arg)
+{
+	struct racer *r = arg;
+	struct fermata_status st;
+	u64 v;
+	int rc;
+
+	while (!r->stop) {
+		memset(&st, 0, sizeof(st));
+		st.size = sizeof(st);
+		rc = fm_ioctl(r->fd, FERMATA_IOC_STATUS, &st);
+		if (rc && rc != -ENODEV)
+			r->strange = rc;
+		rc = fm_reg_read(r->fd, 0x38, &v);
+		if (rc && rc != -ENODEV && rc != -EAGAIN)
+			r->strange = rc;
+		rc = fm_reg_write(r->fd, 0x80, 1);
+		if (rc && rc != -ENODEV)
+			r->strange = rc;
+		rc = fm_preempt(r->fd, 0);
+		if (rc && rc != -ENODEV && rc != -ENOENT)
+			r->strange = rc;
+		r->calls++;
+	}
+	return NULL;
+}
+
+FM_TEST(unbind, point_17_calls_race_with_unbind)
+{
+	struct racer r[2] = {};
+	struct fm_ctx c[2];
+	int i, round;
+
+	ASSERT_NE(NULL, fm_pci());
+	for (round = 0; round < 3; round++) {
+		for (i = 0; i < 2; i++) {
+			fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+			fm_job_endless(&c[i]);
+			if (card_present())
+				card_speed(c[i].slot, 1);
+			ASSERT_EQ(0, fm_start(c[i].fd));
+			memset(&r[i], 0, sizeof(r[i]));
+			r[i].fd = c[i].fd;
+			ASSERT_EQ(0, pthread_create(&r[i].thread, NULL, race, &r[i]));
+		}
+		fm_sleep_us(10000);
+		ASSERT_EQ(0, fm_unbind());
+		for (i = 0; i < 2; i++)
+			fm_agent_gone(c[i].token);
+		ASSERT_EQ(0, fm_bind());
+		for (i = 0; i < 2; i++) {
+			r[i].stop = true;
+			pthread_join(r[i].thread, NULL);
+			EXPECT_EQ(0, r[i].strange);
+			EXPECT_LT(0, r[i].calls);
+			fm_ctx_close(&c[i]);
+		}
+	}
+}
+
+TEST_HARNESS_MAIN
