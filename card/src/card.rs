@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The card: PCI function, BAR 0, slots.
+
+use crate::clock::now_ns;
+use crate::config::{CardConfig, IrqKind, Profile};
+use crate::dma::{Access, Answer, DmaSpace};
+use crate::event::What;
+use crate::irq::Irqs;
+use crate::log::Recorder;
+use crate::misbehave::FaultCommand;
+use crate::pci::{ConfigSpace, ConfigWrite};
+use crate::regs::{
+    Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, MAGIC, MANAGER_ID_H, MANAGER_ID_L, VERSION,
+};
+use crate::slot::Slot;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What the slots share: memory, interrupts, the log.
+pub struct Host {
+    /// Events go here.
+    pub recorder: Recorder,
+    /// Guest memory.
+    pub memory: DmaSpace,
+    /// Interrupt vectors.
+    pub irqs: Irqs,
+    irq: IrqKind,
+    bus_master: AtomicBool,
+    dead: AtomicBool,
+}
+
+impl Host {
+    /// Whether the card can interrupt at all.
+    pub fn has_irqs(&self) -> bool {
+        self.irq != IrqKind::None
+    }
+
+    /// Sends a vector. False when it went nowhere.
+    pub fn fire(&self, vector: usize) -> bool {
+        self.on_the_bus() && self.irqs.fire(vector, self.irq == IrqKind::Msi)
+    }
+
+    /// One DMA access.
+    pub fn dma(&self, iova: u64, access: Access<'_>, give_up: Option<&AtomicBool>) -> Answer {
+        if !self.on_the_bus() {
+            return None;
+        }
+        self.memory.access(iova, access, give_up)
+    }
+
+    fn on_the_bus(&self) -> bool {
+        self.bus_master.load(Ordering::Acquire) && !self.is_dead()
+    }
+
+    /// Whether the card acts dead.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+}
+
+/// The emulated card.
+pub struct Card {
+    config: CardConfig,
+    host: Arc<Host>,
+    slots: Vec<Arc<Slot>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    pci: Mutex<ConfigSpace>,
+}
+
+impl Card {
+    /// A card as after power-on, with its engines' threads.
+    pub fn new(config: CardConfig, recorder: Recorder) -> Arc<Self> {
+        recorder.record(What::Card {
+            config: config.clone(),
+        });
+        let host = Arc::new(Host {
+            recorder,
+            memory: DmaSpace::default(),
+            irqs: Irqs::default(),
+            irq: config.irq,
+            bus_master: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+        });
+        let make = |(i, slot): (usize, &_)| Slot::new(i, *slot, config.profile, host.clone());
+        let slots: Vec<_> = config.slots.iter().enumerate().map(make).collect();
+        let threads = Mutex::new(slots.iter().map(Slot::spawn).collect());
+        let pci = Mutex::new(ConfigSpace::new(config.profile, config.irq));
+        Arc::new(Self {
+            config,
+            host,
+            slots,
+            threads,
+            pci,
+        })
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &CardConfig {
+        &self.config
+    }
+
+    /// What its slots share.
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Its log.
+    pub fn recorder(&self) -> &Recorder {
+        &self.host.recorder
+    }
+
+    /// Its slots.
+    pub fn slots(&self) -> &[Arc<Slot>] {
+        &self.slots
+    }
+
+    /// A read of BAR 0.
+    pub fn bar_read(&self, off: u64, data: &mut [u8]) {
+        if self.host.is_dead() {
+            data.fill(0xff);
+            return;
+        }
+        let reg = Reg::at(off, self.config.profile, self.slots.len());
+        let val = match reg {
+            Some(Reg::Msix) => 0,
+            Some(Reg::Slot(slot, reg)) if data.len() == 8 => self.slots[slot].read(reg, off),
+            reg => {
+                let val = reg
+                    .filter(|_| data.len() == 8)
+                    .map_or(0, |r| self.manager_value(r));
+                self.recorder().record(What::Read {
+                    off,
+                    len: data.len() as u64,
+                    val,
+                });
+                val
+            }
+        };
+        data.fill(0);
+        let n = data.len().min(8);
+        data[..n].copy_from_slice(&val.to_le_bytes()[..n]);
+    }
+
+    fn manager_value(&self, reg: Reg) -> u64 {
+        let fermata = |value| {
+            if self.config.profile == Profile::Fermata {
+                value
+            } else {
+                0
+            }
+        };
+        match reg {
+            Reg::Dfh => DFH,
+            Reg::ManagerIdH => MANAGER_ID_H,
+            Reg::ManagerIdL => MANAGER_ID_L,
+            Reg::Reset => self
+                .slots
+                .iter()
+                .enumerate()
+                .map(|(i, s)| u64::from(s.in_reset()) << i)
+                .sum(),
+            Reg::SlotCount => self.slots.len() as u64,
+            Reg::Magic => fermata(MAGIC),
+            Reg::Version => fermata(VERSION),
+            Reg::Features => {
+                fermata(FEATURES_ALWAYS | if self.host.has_irqs() { FEATURE_IRQ } else { 0 })
+            }
+            Reg::Slot(..) | Reg::Msix => 0,
+        }
+    }
+
+    /// A write of BAR 0. One that is not an aligned 64-bit one to a writable register has no effect.
+    pub fn bar_write(&self, off: u64, data: &[u8]) {
+        if self.host.is_dead() {
+            return;
+        }
+        let mut bytes = [0; 8];
+        let n = data.len().min(8);
+        bytes[..n].copy_from_slice(&data[..n]);
+        let val = u64::from_le_bytes(bytes);
+        match Reg::at(off, self.config.profile, self.slots.len()) {
+            Some(Reg::Msix) => {}
+            Some(reg @ Reg::Slot(slot, inner)) if data.len() == 8 && reg.writable() => {
+                self.slots[slot].write(inner, off, val);
+            }
+            reg => {
+                self.recorder().record(What::Write {
+                    off,
+                    len: data.len() as u64,
+                    val,
+                });
+                if reg == Some(Reg::Reset) && data.len() == 8 {
+                    self.slots
+                        .iter()
+                        .enumerate()
+                        .for_each(|(i, s)| s.reset(val >> i & 1 != 0));
+                }
+            }
+        }
+    }
+
+    fn pci(&self) -> MutexGuard<'_, ConfigSpace> {
+        self.pci.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A read of configuration space.
+    pub fn config_read(&self, off: u64, data: &mut [u8]) {
+        if self.host.is_dead() {
+            data.fill(0xff);
+        } else {
+            self.pci().read(off, data);
+        }
+    }
+
+    /// A write of configuration space.
+    pub fn config_write(&self, off: u64, data: &[u8]) {
+        if self.host.is_dead() {
+            return;
+        }
+        let ConfigWrite { bus_master, reset } = self.pci().write(off, data);
+        self.host.bus_master.store(bus_master, Ordering::Release);
+        if reset {
+            self.device_reset();
+        }
+    }
+
+    /// Function-level or bus reset: as after power-on, once the last DMA is complete.
+    pub fn device_reset(&self) {
+        self.power_on(false);
+    }
+
+    fn power_on(&self, behave: bool) {
+        self.slots.iter().for_each(|s| s.power_on(behave));
+        *self.pci() = ConfigSpace::new(self.config.profile, self.config.irq);
+        self.host.bus_master.store(false, Ordering::Release);
+        self.recorder().record(What::DeviceReset);
+    }
+
+    /// A client plugged the card.
+    pub fn connect(&self) {
+        self.recorder().record(What::Connect);
+    }
+
+    /// The client is gone.
+    pub fn disconnect(&self) {
+        self.power_on(true);
+        self.host.dead.store(false, Ordering::Release);
+        self.host.irqs.clear();
+        self.host.memory.set_remote(None);
+        self.host.memory.clear();
+        self.recorder().record(What::Disconnect);
+    }
+
+    /// Switches a misbehaviour.
+    pub fn fault(&self, slot: usize, command: FaultCommand) {
+        match command {
+            FaultCommand::Clear => self.slots[slot].behave(),
+            FaultCommand::Slot(fault) => self.slots[slot].misbehave(fault),
+            FaultCommand::SpuriousIrq(n) => self.slots[slot].spurious(n),
+            FaultCommand::Dead(on) => self.set_dead(on),
+        }
+    }
+
+    fn set_dead(&self, on: bool) {
+        if on == self.host.dead.swap(on, Ordering::AcqRel) {
+            return;
+        }
+        self.recorder().record_at(now_ns(), What::Dead { on });
+        self.power_on(true);
+    }
+
+    /// Ends the engines' threads.
+    pub fn stop(&self) {
+        self.slots.iter().for_each(|s| s.stop());
+        for thread in self
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
+            let _ = thread.join();
+        }
+    }
+}

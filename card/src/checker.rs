@@ -1,0 +1,624 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The checker: a pure function over the events. It knows the protocol and whose pages are whose, and nothing of the card's insides.
+
+use crate::config::{CardConfig, Profile, SlotConfig};
+use crate::event::{Event, PauseFate, Phase, Range, SavePart, Unit, What};
+use crate::regs::{ctl, Reg, SlotReg, TAG};
+use crate::trace::LINE;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+/// What a driver can do wrong. The names are those of `docs/card.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Kind {
+    StartBusy,
+    StartUndrained,
+    WindowBusy,
+    ResumeIncomplete,
+    ResumeStale,
+    ResumeForged,
+    ResumeUnreset,
+    MixedTenant,
+    RegisterResidue,
+    ForeignDma,
+    SnapshotInArena,
+    Canary,
+    UnmappedDma,
+    BadAccess,
+    WriteRunning,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 15] = [
+        Self::StartBusy,
+        Self::StartUndrained,
+        Self::WindowBusy,
+        Self::ResumeIncomplete,
+        Self::ResumeStale,
+        Self::ResumeForged,
+        Self::ResumeUnreset,
+        Self::MixedTenant,
+        Self::RegisterResidue,
+        Self::ForeignDma,
+        Self::SnapshotInArena,
+        Self::Canary,
+        Self::UnmappedDma,
+        Self::BadAccess,
+        Self::WriteRunning,
+    ];
+
+    /// The name in replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StartBusy => "start_busy",
+            Self::StartUndrained => "start_undrained",
+            Self::WindowBusy => "window_busy",
+            Self::ResumeIncomplete => "resume_incomplete",
+            Self::ResumeStale => "resume_stale",
+            Self::ResumeForged => "resume_forged",
+            Self::ResumeUnreset => "resume_unreset",
+            Self::MixedTenant => "mixed_tenant",
+            Self::RegisterResidue => "register_residue",
+            Self::ForeignDma => "foreign_dma",
+            Self::SnapshotInArena => "snapshot_in_arena",
+            Self::Canary => "canary",
+            Self::UnmappedDma => "unmapped_dma",
+            Self::BadAccess => "bad_access",
+            Self::WriteRunning => "write_running",
+        }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// Counts violations.
+#[derive(Debug, Default)]
+pub struct Checker {
+    config: Option<CardConfig>,
+    slots: Vec<SlotView>,
+    snapshots: HashMap<u64, Snapshot>,
+    jobs: HashMap<u64, Job>,
+    next_job: u64,
+    owners: HashMap<u64, Owners>,
+    canaries: BTreeMap<u64, u64>,
+    enforce: bool,
+    counts: BTreeMap<Kind, u64>,
+    last: String,
+    found: Vec<What>,
+}
+
+/// A completed save.
+#[derive(Debug)]
+struct Snapshot {
+    job: u64,
+    tag: u64,
+    hash: u64,
+    resumed: bool,
+}
+
+/// A job lives from `START_NEW` to its end; its newest snapshot is the only one that may be resumed.
+#[derive(Debug, Default)]
+struct Job {
+    newest: Option<u64>,
+    over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    live: Vec<u64>,
+    gone: bool,
+}
+
+/// What was written to an application register, and for whom (`None`: for the job that will be started next).
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    value: u64,
+    owner: Option<u64>,
+}
+
+#[derive(Debug)]
+struct SlotView {
+    phase: Phase,
+    /// The TAG that the present or last run was started with.
+    running_tag: u64,
+    tag: u64,
+    app: BTreeMap<u16, Written>,
+    /// Values of the registers that must stand while the slot is busy.
+    controls: BTreeMap<&'static str, u64>,
+    job: Option<u64>,
+    dirty: bool,
+    reset_at: Option<u64>,
+    drain_until: u64,
+    unflushed: bool,
+    settle_us: u64,
+}
+
+impl SlotView {
+    fn new(config: &SlotConfig) -> Self {
+        Self {
+            phase: Phase::Idle,
+            running_tag: 0,
+            tag: 0,
+            app: BTreeMap::new(),
+            controls: BTreeMap::new(),
+            job: None,
+            dirty: false,
+            reset_at: None,
+            drain_until: 0,
+            unflushed: false,
+            settle_us: config.settings.settle_us,
+        }
+    }
+
+    /// Why a START or another DMA offset is too early now.
+    fn undrained(&self, t: u64) -> Option<String> {
+        let settled = self.reset_at.map_or(0, |at| {
+            at.saturating_add(self.settle_us.saturating_mul(1000))
+        });
+        if self.unflushed {
+            return Some("the status was not read since the reset of a running job".into());
+        }
+        (t < settled.max(self.drain_until))
+            .then(|| format!("{} ns too early", settled.max(self.drain_until) - t))
+    }
+}
+
+impl Checker {
+    /// Takes one event in. Returns what it violated, as log lines.
+    pub fn step(&mut self, event: &Event) -> Vec<What> {
+        let t = event.t;
+        match &event.what {
+            What::Card { config } => {
+                *self = Self::default();
+                self.config = Some(config.clone());
+                self.power_on();
+            }
+            What::DeviceReset => self.power_on(),
+            What::Disconnect => self.forget_guest(),
+            What::Read { off, len, .. } => self.read(*off, *len),
+            What::Write { off, len, val } => self.write(t, *off, *len, *val),
+            What::Tenant { token, pages } => self.tenant(*token, pages),
+            What::TenantGone { token } => self.tenant_gone(*token),
+            What::Canary { gpa, len } => drop(self.canaries.insert(*gpa, *len)),
+            What::CanaryGone { gpa } => drop(self.canaries.remove(gpa)),
+            What::Enforce { on } => self.enforce = *on,
+            What::ClearViolations => {
+                self.counts.clear();
+                self.last.clear();
+            }
+            what => self.slot_event(t, what),
+        }
+        std::mem::take(&mut self.found)
+    }
+
+    fn slot_event(&mut self, t: u64, what: &What) {
+        match what {
+            What::SlotReset { slot, aborted } => self.slot_reset(t, *slot, *aborted),
+            What::Start {
+                slot,
+                resume,
+                accepted,
+                tag,
+            } => self.start(t, *slot, *resume, *accepted, *tag),
+            What::Phase { slot, phase, .. } => self.enter(*slot, *phase),
+            What::Pause {
+                slot,
+                fate: PauseFate::Honoured,
+            } => debug_assert!(*slot < self.slots.len()),
+            What::Save {
+                slot,
+                tag,
+                part,
+                at,
+                hash,
+            } => self.save(*slot, *tag, *part, at, *hash),
+            What::Restore {
+                slot,
+                tag,
+                at,
+                hash,
+            } => self.restore(*slot, *tag, at, *hash),
+            What::Dma {
+                slot,
+                tag,
+                unit,
+                write,
+                ranges,
+                ..
+            } => self.dma(*slot, *tag, *unit, *write, ranges),
+            What::DmaError {
+                slot,
+                unit: Unit::Snapshot,
+                iova,
+                ..
+            } => {
+                self.violate(
+                    Kind::UnmappedDma,
+                    format!("slot {slot}: snapshot at IOVA {iova:#x}"),
+                );
+            }
+            What::Drain { slot, until } => {
+                if let Some(view) = self.slots.get_mut(*slot) {
+                    view.drain_until = view.drain_until.max(*until);
+                }
+            }
+            What::Settings { slot, settings } => {
+                if let Some(view) = self.slots.get_mut(*slot) {
+                    view.settle_us = settings.settle_us;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The counts of the kinds that occurred.
+    pub fn counts(&self) -> &BTreeMap<Kind, u64> {
+        &self.counts
+    }
+
+    /// All violations together.
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// The reply to `violations`.
+    pub fn text(&self) -> String {
+        let mut text = format!("total={}", self.total());
+        for (kind, n) in &self.counts {
+            let _ = write!(text, " {}={n}", kind.name());
+        }
+        text
+    }
+
+    /// The last violation.
+    pub fn why(&self) -> &str {
+        &self.last
+    }
+
+    fn violate(&mut self, kind: Kind, text: String) {
+        *self.counts.entry(kind).or_default() += 1;
+        self.last = format!("{}: {text}", kind.name());
+        self.found.push(What::Violation {
+            kind: kind.name().into(),
+            text,
+        });
+    }
+
+    fn power_on(&mut self) {
+        let slots = self.config.iter().flat_map(|c| &c.slots);
+        self.slots = slots.map(SlotView::new).collect();
+    }
+
+    fn forget_guest(&mut self) {
+        self.power_on();
+        self.snapshots.clear();
+        self.jobs.clear();
+        self.owners.clear();
+        self.canaries.clear();
+        self.enforce = false;
+    }
+
+    fn base(&self) -> bool {
+        self.config
+            .as_ref()
+            .is_some_and(|c| c.profile == Profile::Base)
+    }
+
+    fn decode(&mut self, off: u64, len: u64, write: bool) -> Option<Reg> {
+        let config = self.config.as_ref()?;
+        let reg = Reg::at(off, config.profile, config.slots.len());
+        if reg == Some(Reg::Msix) {
+            return None;
+        }
+        let reg = reg.filter(|r| len == 8 && (!write || r.writable()));
+        if reg.is_none() {
+            let what = if write { "write" } else { "read" };
+            self.violate(
+                Kind::BadAccess,
+                format!("{what} of {len} bytes at {off:#x}"),
+            );
+        }
+        reg
+    }
+
+    fn read(&mut self, off: u64, len: u64) {
+        if let Some(Reg::Slot(slot, SlotReg::Ctl)) = self.decode(off, len, false) {
+            self.slots[slot].unflushed = false;
+        }
+    }
+
+    fn write(&mut self, t: u64, off: u64, len: u64, val: u64) {
+        let Some(Reg::Slot(slot, reg)) = self.decode(off, len, true) else {
+            return;
+        };
+        match reg {
+            SlotReg::Ctl if ![ctl::START_NEW, ctl::START_RESUME, ctl::PAUSE].contains(&val) => {
+                self.violate(
+                    Kind::BadAccess,
+                    format!("slot {slot}: control value {val:#x}"),
+                );
+            }
+            SlotReg::DmaOffset => self.control(t, slot, "DMA_OFFSET", val),
+            SlotReg::WindowBase => self.control(t, slot, "WINDOW_BASE", val),
+            SlotReg::WindowSize => self.control(t, slot, "WINDOW_SIZE", val),
+            SlotReg::SnapshotAddr => self.control(t, slot, "SNAPSHOT_ADDR", val),
+            SlotReg::App(offset) => self.application(slot, offset, val),
+            _ => {}
+        }
+    }
+
+    fn control(&mut self, t: u64, slot: usize, name: &'static str, val: u64) {
+        let view = &mut self.slots[slot];
+        if view.controls.insert(name, val).unwrap_or(0) == val {
+            return;
+        }
+        let (phase, undrained) = (view.phase, view.undrained(t));
+        if phase.busy() {
+            self.violate(
+                Kind::WindowBusy,
+                format!("slot {slot}: {name} changed while {phase:?}"),
+            );
+        } else if let Some(why) = undrained.filter(|_| name != "SNAPSHOT_ADDR") {
+            self.violate(
+                Kind::StartUndrained,
+                format!("slot {slot}: {name} changed, {why}"),
+            );
+        }
+    }
+
+    fn application(&mut self, slot: usize, offset: u16, value: u64) {
+        let known = self
+            .config
+            .as_ref()
+            .is_some_and(|c| c.slots[slot].engine.writable().contains(&offset));
+        if !known {
+            return;
+        }
+        let view = &mut self.slots[slot];
+        let (busy, running) = (view.phase.busy(), view.running_tag);
+        if offset == TAG {
+            view.tag = value;
+            if busy && value != running {
+                self.violate(
+                    Kind::WriteRunning,
+                    format!("slot {slot}: TAG {value:#x} while {running:#x} runs"),
+                );
+            }
+        } else {
+            view.app.insert(
+                offset,
+                Written {
+                    value,
+                    owner: busy.then_some(running),
+                },
+            );
+        }
+    }
+
+    fn slot_reset(&mut self, t: u64, slot: usize, aborted: bool) {
+        let (base, kept) = (
+            self.base(),
+            self.config
+                .as_ref()
+                .map_or(&[][..], |c| c.slots[slot].engine.kept()),
+        );
+        let view = &mut self.slots[slot];
+        view.app.retain(|offset, _| kept.contains(offset));
+        view.dirty = false;
+        view.phase = Phase::Idle;
+        if base {
+            view.reset_at = Some(t);
+        } else {
+            view.unflushed |= aborted;
+        }
+        if let Some(job) = view.job.take().filter(|_| aborted) {
+            self.end_job(job);
+        }
+    }
+
+    fn end_job(&mut self, job: u64) {
+        self.jobs.entry(job).or_default().over = true;
+    }
+
+    fn start(&mut self, t: u64, slot: usize, resume: bool, accepted: bool, tag: u64) {
+        if !accepted {
+            let phase = self.slots[slot].phase;
+            return self.violate(
+                Kind::StartBusy,
+                format!("slot {slot}: START while {phase:?} or in reset"),
+            );
+        }
+        if let Some(why) = self.slots[slot].undrained(t) {
+            self.violate(Kind::StartUndrained, format!("slot {slot}: START, {why}"));
+        }
+        let needs_reset = self
+            .config
+            .as_ref()
+            .is_some_and(|c| c.slots[slot].engine.needs_reset());
+        if resume && needs_reset && self.slots[slot].dirty {
+            self.violate(
+                Kind::ResumeUnreset,
+                format!("slot {slot}: START_RESUME without a reset"),
+            );
+        }
+        self.claim_registers(slot, tag);
+        let view = &mut self.slots[slot];
+        view.running_tag = tag;
+        view.dirty = true;
+        view.job = None;
+        view.phase = if resume {
+            Phase::Restoring
+        } else {
+            Phase::Running
+        };
+        if !resume {
+            self.next_job += 1;
+            view.job = Some(self.next_job);
+        }
+    }
+
+    /// The registers written since the last run are the new job's; what is left of another's is residue.
+    fn claim_registers(&mut self, slot: usize, tag: u64) {
+        let mut residue = Vec::new();
+        for (&offset, written) in &mut self.slots[slot].app {
+            match written.owner {
+                Some(owner) if owner != tag && written.value != 0 => residue.push((offset, owner)),
+                Some(_) => {}
+                None => written.owner = Some(tag),
+            }
+        }
+        for (offset, owner) in residue {
+            let text = format!("slot {slot}: at START of {tag:#x}, register {offset:#x} holds what was written for {owner:#x}");
+            self.violate(Kind::RegisterResidue, text);
+        }
+    }
+
+    fn enter(&mut self, slot: usize, phase: Phase) {
+        let view = &mut self.slots[slot];
+        view.phase = phase;
+        if phase == Phase::Finished {
+            if let Some(job) = view.job.take() {
+                self.end_job(job);
+            }
+        }
+    }
+
+    fn save(&mut self, slot: usize, tag: u64, part: SavePart, at: &[Range], hash: u64) {
+        let Some(&(gpa, _)) = at.first() else { return };
+        self.snapshots.remove(&gpa);
+        if part != SavePart::Done {
+            return;
+        }
+        // A job that was resumed from nowhere is a job of its own from here.
+        let job = self.slots[slot].job.take().unwrap_or_else(|| {
+            self.next_job += 1;
+            self.next_job
+        });
+        self.jobs.entry(job).or_default().newest = Some(gpa);
+        self.snapshots.insert(
+            gpa,
+            Snapshot {
+                job,
+                tag,
+                hash,
+                resumed: false,
+            },
+        );
+    }
+
+    fn restore(&mut self, slot: usize, tag: u64, at: &[Range], hash: u64) {
+        let gpa = at.first().map_or(0, |r| r.0);
+        let Some(snapshot) = self.snapshots.get_mut(&gpa) else {
+            return self.violate(
+                Kind::ResumeIncomplete,
+                format!("slot {slot}: no save was completed to {gpa:#x}"),
+            );
+        };
+        let job = self.jobs.get(&snapshot.job);
+        let stale = snapshot.resumed || job.is_none_or(|j| j.over || j.newest != Some(gpa));
+        let (forged, mixed) = (snapshot.hash != hash, snapshot.tag != tag);
+        let (owner, id) = (snapshot.tag, snapshot.job);
+        snapshot.resumed = true;
+        self.slots[slot].job = Some(id);
+        if stale {
+            self.violate(
+                Kind::ResumeStale,
+                format!("slot {slot}: snapshot at {gpa:#x}"),
+            );
+        }
+        if forged {
+            self.violate(
+                Kind::ResumeForged,
+                format!("slot {slot}: the bytes at {gpa:#x} are not those saved"),
+            );
+        }
+        if mixed {
+            self.violate(
+                Kind::MixedTenant,
+                format!("slot {slot}: snapshot of {owner:#x}, registers of {tag:#x}"),
+            );
+        }
+    }
+
+    fn tenant(&mut self, token: u64, pages: &[Range]) {
+        for page in pages.iter().flat_map(|&r| pages_of(r)) {
+            let owners = self.owners.entry(page).or_default();
+            owners.gone = false;
+            if !owners.live.contains(&token) {
+                owners.live.push(token);
+            }
+        }
+    }
+
+    fn tenant_gone(&mut self, token: u64) {
+        for owners in self.owners.values_mut() {
+            let before = owners.live.len();
+            owners.live.retain(|t| *t != token);
+            owners.gone |= before != owners.live.len() && owners.live.is_empty();
+        }
+    }
+
+    fn dma(&mut self, slot: usize, tag: u64, unit: Unit, write: bool, ranges: &[Range]) {
+        let what = if write { "wrote" } else { "read" };
+        for &range in ranges {
+            if let Some(canary) = self.canary_in(range) {
+                self.violate(
+                    Kind::Canary,
+                    format!("slot {slot}: {tag:#x} {what} the canary at {canary:#x}"),
+                );
+            }
+            for page in pages_of(range) {
+                if let Some((kind, whose)) = self.judge_page(page, tag, unit) {
+                    let gpa = page * PAGE;
+                    self.violate(
+                        kind,
+                        format!("slot {slot}: {tag:#x} {what} {gpa:#x}, a page of {whose}"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// A canary whose whole lines are touched by the range: a line of which it has a part only may be touched for another's sake.
+    fn canary_in(&self, (gpa, len): Range) -> Option<u64> {
+        let end = gpa.saturating_add(len);
+        let hit = |(&start, &size): (&u64, &u64)| {
+            let first = start.next_multiple_of(LINE);
+            let last = start.saturating_add(size) / LINE * LINE;
+            (first.max(gpa) < last.min(end)).then_some(start)
+        };
+        self.canaries.range(..end).find_map(hit)
+    }
+
+    fn judge_page(&self, page: u64, tag: u64, unit: Unit) -> Option<(Kind, String)> {
+        let owners = self.owners.get(&page);
+        let live = owners.map_or(&[][..], |o| &o.live);
+        match unit {
+            Unit::Snapshot => live
+                .first()
+                .map(|t| (Kind::SnapshotInArena, format!("{t:#x}"))),
+            Unit::Engine if live.contains(&tag) => None,
+            Unit::Engine => match live.first() {
+                Some(t) => Some((Kind::ForeignDma, format!("{t:#x}"))),
+                None if owners.is_some_and(|o| o.gone) => {
+                    Some((Kind::ForeignDma, "one that is gone".into()))
+                }
+                None if self.enforce => Some((Kind::ForeignDma, "nobody".into())),
+                None => None,
+            },
+        }
+    }
+}
+
+fn pages_of((gpa, len): Range) -> std::ops::Range<u64> {
+    let end = gpa.saturating_add(len);
+    gpa / PAGE..if len == 0 {
+        gpa / PAGE
+    } else {
+        (end - 1) / PAGE + 1
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a card is made of: profile, interrupts, slots and their settings.
+
+use crate::engine::EngineKind;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// The most slots that the register map has room for.
+pub const MAX_SLOTS: usize = 8;
+
+/// The two register profiles of `docs/card.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// An Optimus card as it is.
+    Base,
+    /// With interrupts, window check, quiescent PAUSED and a snapshot unit.
+    Fermata,
+}
+
+impl Profile {
+    /// The name used on the command line and in replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Fermata => "fermata",
+        }
+    }
+}
+
+/// How the card interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IrqKind {
+    /// MSI-X with eight vectors.
+    Msix,
+    /// MSI with eight vectors.
+    Msi,
+    /// No interrupts.
+    None,
+}
+
+impl IrqKind {
+    /// The name used on the command line and in replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Msix => "msix",
+            Self::Msi => "msi",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Settings of a slot that can be changed at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Bytes (membench, sha256) or nodes (linkedlist) per microsecond; 0: as fast as it can.
+    pub speed: u64,
+    /// What a save costs.
+    pub save_us: u64,
+    /// What a restore costs.
+    pub restore_us: u64,
+    /// Base: how long DMA may still arrive after PAUSED, FINISH or a reset.
+    pub drain_us: u64,
+    /// Base: how long the status may read the old value after a START.
+    pub start_lag_us: u64,
+    /// Snapshot size in 4 KiB pages.
+    pub state_pages: u64,
+    /// Base: what a driver must wait after a reset.
+    pub settle_us: u64,
+}
+
+/// Snapshots beyond this size are refused as a setting.
+const MAX_STATE_PAGES: u64 = 1024;
+/// Times beyond a minute are refused as a setting.
+const MAX_US: u64 = 60_000_000;
+
+impl Settings {
+    /// What a slot with `engine` has when nothing is set.
+    pub fn default_for(engine: EngineKind) -> Self {
+        let speed = match engine {
+            EngineKind::Linkedlist => 4,
+            EngineKind::Membench => 200,
+            EngineKind::Sha256 => 100,
+        };
+        Self {
+            speed,
+            save_us: 0,
+            restore_us: 0,
+            drain_us: 200,
+            start_lag_us: 0,
+            state_pages: 1,
+            settle_us: 500,
+        }
+    }
+
+    /// Changes one setting by name.
+    pub fn set(&mut self, key: &str, value: u64) -> Result<(), String> {
+        let (field, range) = match key {
+            "speed" => (&mut self.speed, 0..=1_000_000),
+            "save_us" => (&mut self.save_us, 0..=MAX_US),
+            "restore_us" => (&mut self.restore_us, 0..=MAX_US),
+            "drain_us" => (&mut self.drain_us, 0..=MAX_US),
+            "start_lag_us" => (&mut self.start_lag_us, 0..=MAX_US),
+            "state_pages" => (&mut self.state_pages, 1..=MAX_STATE_PAGES),
+            "settle_us" => (&mut self.settle_us, 0..=MAX_US),
+            _ => return Err(format!("unknown setting {key}")),
+        };
+        if !range.contains(&value) {
+            return Err(format!(
+                "{key} must be {} to {}",
+                range.start(),
+                range.end()
+            ));
+        }
+        *field = value;
+        Ok(())
+    }
+}
+
+/// One slot of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotConfig {
+    /// What it computes.
+    pub engine: EngineKind,
+    /// Its settings at power-on.
+    pub settings: Settings,
+}
+
+/// A whole card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardConfig {
+    /// Register profile.
+    pub profile: Profile,
+    /// Interrupts (always none on base).
+    pub irq: IrqKind,
+    /// 1 to [`MAX_SLOTS`] slots.
+    pub slots: Vec<SlotConfig>,
+}
+
+impl CardConfig {
+    /// A card with an engine in each slot. A base card has no interrupts, whatever `irq` says.
+    pub fn new(profile: Profile, irq: IrqKind, engines: &[EngineKind]) -> Result<Self, String> {
+        if engines.is_empty() || engines.len() > MAX_SLOTS {
+            return Err(format!("a card has 1 to {MAX_SLOTS} slots"));
+        }
+        let slots = engines.iter().map(|&engine| SlotConfig {
+            engine,
+            settings: Settings::default_for(engine),
+        });
+        let irq = if profile == Profile::Base {
+            IrqKind::None
+        } else {
+            irq
+        };
+        Ok(Self {
+            profile,
+            irq,
+            slots: slots.collect(),
+        })
+    }
+
+    /// Applies one `slot=N|all,key=value[,key=value]...` of the command line.
+    pub fn apply(&mut self, text: &str) -> Result<(), String> {
+        let mut parts = text.split(',');
+        let slot = parts
+            .next()
+            .and_then(|p| p.strip_prefix("slot="))
+            .ok_or("a setting starts with slot=N or slot=all")?;
+        let range = match slot {
+            "all" => 0..self.slots.len(),
+            n => {
+                let n: usize = n.parse().map_err(|_| format!("bad slot {n}"))?;
+                if n >= self.slots.len() {
+                    return Err(format!("no slot {n}"));
+                }
+                n..n + 1
+            }
+        };
+        for part in parts {
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part}: KEY=VALUE expected"))?;
+            let value = parse_number(value)?;
+            for slot in &mut self.slots[range.clone()] {
+                slot.settings.set(key, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A decimal or 0x number.
+pub fn parse_number(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .map_err(|_| format!("bad number {text}"))
+}

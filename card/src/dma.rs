@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Guest memory by IOVA: descriptors on a hit, messages to the client on a miss.
+
+use crate::event::Range;
+use crate::ram::{file_id, FileId, Ram};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The client's own memory access, for what it did not share.
+pub trait Remote: Send + Sync {
+    /// Reads from an IOVA. Gives up, with false, when `give_up` becomes true.
+    fn read(&self, iova: u64, buf: &mut [u8], give_up: &AtomicBool) -> bool;
+    /// Writes to an IOVA.
+    fn write(&self, iova: u64, data: &[u8], give_up: &AtomicBool) -> bool;
+}
+
+/// One DMA access.
+pub enum Access<'a> {
+    /// To the card.
+    Read(&'a mut [u8]),
+    /// To memory.
+    Write(&'a [u8]),
+}
+
+impl Access<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Read(buf) => buf.len() as u64,
+            Self::Write(data) => data.len() as u64,
+        }
+    }
+}
+
+/// What memory answered: the guest-physical ranges that were touched, or nothing.
+pub type Answer = Option<Vec<Range>>;
+
+/// All of guest memory that the card may reach.
+#[derive(Default)]
+pub struct DmaSpace {
+    map: RwLock<DmaMap>,
+    remote: RwLock<Option<Arc<dyn Remote>>>,
+}
+
+impl DmaSpace {
+    /// Maps [iova, iova + size).
+    pub fn map(
+        &self,
+        iova: u64,
+        size: u64,
+        writable: bool,
+        backing: Option<(OwnedFd, u64)>,
+    ) -> Result<(), Errno> {
+        self.map
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(iova, size, writable, backing)
+    }
+
+    /// Unmaps all that begins in [iova, iova + size). Returns when no access to it is under way.
+    pub fn unmap(&self, iova: u64, size: u64) {
+        self.map
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(iova, size);
+    }
+
+    /// Forgets all mappings.
+    pub fn clear(&self) {
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = DmaMap::default();
+    }
+
+    /// Who answers on a miss.
+    pub fn set_remote(&self, remote: Option<Arc<dyn Remote>>) {
+        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    /// Accesses shared memory; on a miss asks the client, unless `give_up` is missing.
+    pub fn access(
+        &self,
+        iova: u64,
+        mut access: Access<'_>,
+        give_up: Option<&AtomicBool>,
+    ) -> Answer {
+        match self
+            .map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .access(iova, &mut access)
+        {
+            Lookup::Done(ranges) => Some(ranges),
+            Lookup::Forbidden => None,
+            Lookup::Miss => self.ask(iova, access, give_up?),
+        }
+    }
+
+    fn ask(&self, iova: u64, access: Access<'_>, give_up: &AtomicBool) -> Answer {
+        let remote = self
+            .remote
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()?;
+        let len = access.len();
+        let ok = match access {
+            Access::Read(buf) => remote.read(iova, buf, give_up),
+            Access::Write(data) => remote.write(iova, data, give_up),
+        };
+        ok.then(|| vec![(iova, len)])
+    }
+}
+
+enum Lookup {
+    Done(Vec<Range>),
+    Forbidden,
+    Miss,
+}
+
+struct Mapping {
+    last: u64,
+    writable: bool,
+    backing: Option<(Arc<Ram>, u64)>,
+}
+
+#[derive(Default)]
+struct DmaMap {
+    mappings: BTreeMap<u64, Mapping>,
+    files: HashMap<FileId, Arc<Ram>>,
+}
+
+impl DmaMap {
+    fn insert(
+        &mut self,
+        iova: u64,
+        size: u64,
+        writable: bool,
+        backing: Option<(OwnedFd, u64)>,
+    ) -> Result<(), Errno> {
+        let last = size
+            .checked_sub(1)
+            .and_then(|n| iova.checked_add(n))
+            .ok_or(Errno::INVAL)?;
+        if self
+            .mappings
+            .range(..=last)
+            .next_back()
+            .is_some_and(|(_, m)| m.last >= iova)
+        {
+            return Err(Errno::EXIST);
+        }
+        let backing = match backing {
+            None => None,
+            Some((fd, offset)) => {
+                let ram = self.file(&fd)?;
+                if offset.checked_add(size).is_none_or(|end| end > ram.len()) {
+                    return Err(Errno::INVAL);
+                }
+                Some((ram, offset))
+            }
+        };
+        self.mappings.insert(
+            iova,
+            Mapping {
+                last,
+                writable,
+                backing,
+            },
+        );
+        Ok(())
+    }
+
+    fn file(&mut self, fd: &OwnedFd) -> Result<Arc<Ram>, Errno> {
+        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        let id = file_id(fd.as_fd()).map_err(errno)?;
+        if let Some(ram) = self.files.get(&id) {
+            return Ok(ram.clone());
+        }
+        let ram = Arc::new(Ram::map(fd.as_fd()).map_err(errno)?);
+        self.files.insert(id, ram.clone());
+        Ok(ram)
+    }
+
+    fn remove(&mut self, iova: u64, size: u64) {
+        let Some(n) = size.checked_sub(1) else { return };
+        let range = iova..=iova.saturating_add(n);
+        let gone: Vec<u64> = self.mappings.range(range).map(|(&k, _)| k).collect();
+        for key in gone {
+            self.mappings.remove(&key);
+        }
+    }
+
+    /// Resolves all of the range before anything is touched.
+    fn access(&self, iova: u64, access: &mut Access<'_>) -> Lookup {
+        let mut segments: Vec<(&Ram, Range)> = Vec::new();
+        let (mut at, mut left) = (iova, access.len());
+        while left > 0 {
+            let Some((&start, mapping)) = self.mappings.range(..=at).next_back() else {
+                return Lookup::Miss;
+            };
+            let Some((ram, offset)) = mapping.backing.as_ref().filter(|_| at <= mapping.last)
+            else {
+                return Lookup::Miss;
+            };
+            if matches!(access, Access::Write(_)) && !mapping.writable {
+                return Lookup::Forbidden;
+            }
+            let len = left.min((mapping.last - at).saturating_add(1));
+            segments.push((ram, (offset + (at - start), len)));
+            left -= len;
+            at = at.wrapping_add(len);
+        }
+        transfer(&segments, access)
+    }
+}
+
+fn transfer(segments: &[(&Ram, Range)], access: &mut Access<'_>) -> Lookup {
+    let mut done = 0;
+    for &(ram, (offset, len)) in segments {
+        let piece = done..done + len as usize;
+        let ok = match access {
+            Access::Read(buf) => ram.read(offset, &mut buf[piece.clone()]),
+            Access::Write(data) => ram.write(offset, &data[piece.clone()]),
+        };
+        if !ok {
+            return Lookup::Forbidden;
+        }
+        done = piece.end;
+    }
+    Lookup::Done(segments.iter().map(|(_, range)| *range).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    fn memory(size: u64) -> OwnedFd {
+        let fd = memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, size).unwrap();
+        fd
+    }
+
+    fn space() -> DmaSpace {
+        let (space, ram) = (DmaSpace::default(), memory(0x4000));
+        let again = || ram.try_clone().unwrap();
+        space
+            .map(0x1_0000, 0x1000, true, Some((again(), 0x2000)))
+            .unwrap();
+        space
+            .map(0x1_1000, 0x1000, true, Some((again(), 0x0000)))
+            .unwrap();
+        space
+            .map(0x1_2000, 0x1000, false, Some((again(), 0x1000)))
+            .unwrap();
+        space.map(0x2_0000, 0x1000, true, None).unwrap();
+        space
+    }
+
+    #[test]
+    fn an_access_spans_mappings() {
+        let space = space();
+        let data: Vec<u8> = (0..32).collect();
+        let ranges = space.access(0x1_0ff0, Access::Write(&data), None).unwrap();
+        assert_eq!(ranges, [(0x2ff0, 16), (0, 16)]);
+        let mut back = [0; 32];
+        space
+            .access(0x1_0ff0, Access::Read(&mut back), None)
+            .unwrap();
+        assert_eq!(back[..], data[..]);
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_refused() {
+        let space = space();
+        assert!(
+            space
+                .access(0x1_1ff8, Access::Write(&[1; 16]), None)
+                .is_none(),
+            "runs into a read-only page"
+        );
+        let mut buf = [0; 16];
+        space
+            .access(0x1_1ff8, Access::Read(&mut buf), None)
+            .unwrap();
+        assert_eq!(buf, [0; 16], "and nothing of it was written");
+        assert!(
+            space
+                .access(0x2_0000, Access::Read(&mut buf), None)
+                .is_none(),
+            "no descriptor"
+        );
+        assert!(
+            space
+                .access(0x1_2ff8, Access::Read(&mut buf), None)
+                .is_none(),
+            "runs off the end"
+        );
+        assert!(space
+            .access(u64::MAX - 3, Access::Read(&mut buf), None)
+            .is_none());
+        space.unmap(0x1_0000, u64::MAX);
+        assert!(space
+            .access(0x1_1000, Access::Read(&mut buf), None)
+            .is_none());
+    }
+
+    #[test]
+    fn bad_mappings_are_refused() {
+        let (space, ram) = (space(), memory(0x1000));
+        assert_eq!(space.map(0x1_0800, 0x1000, true, None), Err(Errno::EXIST));
+        assert_eq!(space.map(0x3_0000, 0, true, None), Err(Errno::INVAL));
+        assert_eq!(space.map(u64::MAX, 2, true, None), Err(Errno::INVAL));
+        assert_eq!(
+            space.map(0x3_0000, 0x2000, true, Some((ram, 0))),
+            Err(Errno::INVAL)
+        );
+        space.unmap(0x9_0000, 0);
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The engines: what a slot computes. An engine knows registers, a bus and its own state, and nothing of the slot around it.
+
+pub mod linkedlist;
+pub mod membench;
+pub mod sha256;
+
+use crate::regs::{APP_FIRST, TAG};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// How an engine reaches memory, in the device addresses of its program.
+pub trait Bus {
+    /// Reads `buf.len()` bytes; what cannot be read is zero.
+    fn read(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), Refused>;
+    /// Writes `data`.
+    fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused>;
+    /// Whether the engine shall stop at its next boundary (a PAUSE or a reset waits).
+    fn attention(&self) -> bool;
+}
+
+/// The window refused an access: the engine stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Nodes or bytes.
+    pub units: u64,
+    /// All but the end's own DMA is done.
+    pub done: bool,
+}
+
+/// A job in an engine.
+pub trait Engine: Send {
+    /// Works on up to about `budget` units (at least one quantum).
+    fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused>;
+    /// Writes the result to memory.
+    fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused>;
+    /// The engine's state, as it stands in a snapshot.
+    fn save(&self) -> Vec<u8>;
+    /// The read side of the application registers.
+    fn readback(&self) -> AppRegs;
+}
+
+/// Application registers 0x30 to 0x78: what was written, or what reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppRegs([u64; 10]);
+
+impl AppRegs {
+    fn index(offset: u16) -> Option<usize> {
+        let i = usize::from(offset.checked_sub(APP_FIRST)? / 8);
+        (i < 10).then_some(i)
+    }
+
+    /// The value at `offset` of the slot page; 0 where the engine has nothing.
+    pub fn get(&self, offset: u16) -> u64 {
+        Self::index(offset).map_or(0, |i| self.0[i])
+    }
+
+    /// Sets the value at `offset`; dropped where the engine has nothing.
+    pub fn set(&mut self, offset: u16, value: u64) {
+        if let Some(i) = Self::index(offset) {
+            self.0[i] = value;
+        }
+    }
+
+    fn with(values: &[(u16, u64)]) -> Self {
+        let mut regs = Self::default();
+        for &(offset, value) in values {
+            regs.set(offset, value);
+        }
+        regs
+    }
+}
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// Walks a list of pointers.
+    Linkedlist,
+    /// Reads and writes a buffer.
+    Membench,
+    /// Hashes memory.
+    Sha256,
+}
+
+impl EngineKind {
+    /// The name used on the command line and in replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linkedlist => "linkedlist",
+            Self::Membench => "membench",
+            Self::Sha256 => "sha256",
+        }
+    }
+
+    /// `AFU_ID_H`, `AFU_ID_L`.
+    pub fn afu_id(self) -> (u64, u64) {
+        match self {
+            Self::Linkedlist => (0x4c49_4e4b_4544_4c49, 0x5354_0000_0000_0001),
+            Self::Membench => (0x4d45_4d42_454e_4348, 2),
+            Self::Sha256 => (0x5348_4132_3536_0000, 3),
+        }
+    }
+
+    /// Whether a `START_RESUME` needs a reset before it.
+    pub fn needs_reset(self) -> bool {
+        self == Self::Linkedlist
+    }
+
+    /// The application registers that a write reaches.
+    pub fn writable(self) -> &'static [u16] {
+        match self {
+            Self::Linkedlist => &[0x30, 0x38, 0x40, 0x48, TAG],
+            Self::Membench => &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60],
+            Self::Sha256 => &[0x30, 0x38, 0x40, TAG],
+        }
+    }
+
+    /// Of those, the ones that a reset leaves as they are.
+    pub fn kept(self) -> &'static [u16] {
+        match self {
+            Self::Membench => &[TAG, 0x58],
+            Self::Linkedlist | Self::Sha256 => &[TAG],
+        }
+    }
+
+    /// The least number of units that a step works on.
+    pub fn quantum(self) -> u64 {
+        match self {
+            Self::Linkedlist => 1,
+            Self::Membench | Self::Sha256 => 64,
+        }
+    }
+
+    /// The most units that a step may work on, so that a PAUSE need not wait long.
+    pub fn chunk(self) -> u64 {
+        match self {
+            Self::Linkedlist => 256,
+            Self::Membench | Self::Sha256 => 16384,
+        }
+    }
+
+    /// A new job from its registers.
+    pub fn start(self, regs: &AppRegs) -> Box<dyn Engine> {
+        match self {
+            Self::Linkedlist => Box::new(linkedlist::LinkedList::new(regs)),
+            Self::Membench => Box::new(membench::MemBench::new(regs)),
+            Self::Sha256 => Box::new(sha256::Sha256::new(regs)),
+        }
+    }
+
+    /// A job from its registers, the registers as they read now (what was not reset), and the bytes of its snapshot. Any bytes make
+    /// some job: the hardware cannot tell.
+    pub fn resume(self, regs: &AppRegs, readback: &AppRegs, state: &[u8]) -> Box<dyn Engine> {
+        let mut state = StateReader(state);
+        match self {
+            Self::Linkedlist => {
+                Box::new(linkedlist::LinkedList::resume(regs, readback, &mut state))
+            }
+            Self::Membench => Box::new(membench::MemBench::resume(regs, &mut state)),
+            Self::Sha256 => Box::new(sha256::Sha256::resume(regs, &mut state)),
+        }
+    }
+}
+
+/// Reads little-endian fields from a snapshot; zeros behind its end.
+struct StateReader<'a>(&'a [u8]);
+
+impl StateReader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let n = N.min(self.0.len());
+        out[..n].copy_from_slice(&self.0[..n]);
+        self.0 = &self.0[n..];
+        out
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+}
+
+/// The mixing function of the membench engine (and a handy generator for tests).
+pub fn splitmix64(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn write_pair(bus: &mut dyn Bus, addr: u64, first: u64, second: u64) -> Result<(), Refused> {
+    if addr == 0 {
+        return Ok(());
+    }
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    bytes[8..].copy_from_slice(&second.to_le_bytes());
+    bus.write(addr, &bytes)
+}

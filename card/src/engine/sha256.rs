@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+//! sha256: hashes LEN bytes at DATA. The state is the midstate.
+
+use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
+use sha2::digest::generic_array::{typenum::U64, GenericArray};
+
+const BLOCK: u64 = 64;
+const READ: u64 = 4096;
+const INITIAL: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
+
+/// A hash. Its snapshot is 40 bytes: eight u32 of midstate, bytes done.
+pub struct Sha256 {
+    data: u64,
+    len: u64,
+    out: u64,
+    midstate: [u32; 8],
+    bytes: u64,
+    digest: Option<[u8; 32]>,
+}
+
+impl Sha256 {
+    pub(super) fn new(regs: &AppRegs) -> Self {
+        Self {
+            data: regs.get(0x30),
+            len: regs.get(0x38),
+            out: regs.get(0x40),
+            midstate: INITIAL,
+            bytes: 0,
+            digest: None,
+        }
+    }
+
+    pub(super) fn resume(regs: &AppRegs, state: &mut StateReader<'_>) -> Self {
+        let midstate = std::array::from_fn(|_| state.u32());
+        let new = Self::new(regs);
+        // Whole blocks only, and never beyond the end, whatever the snapshot says.
+        let bytes = state.u64().min(new.len) & !(BLOCK - 1);
+        Self {
+            midstate,
+            bytes,
+            ..new
+        }
+    }
+
+    fn blocks(&mut self, bytes: &[u8]) {
+        for block in bytes.chunks_exact(BLOCK as usize) {
+            sha2::compress256(
+                &mut self.midstate,
+                std::slice::from_ref(GenericArray::<u8, U64>::from_slice(block)),
+            );
+        }
+    }
+
+    fn close(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
+        let tail = (self.len - self.bytes) as usize;
+        let mut last = [0; 2 * BLOCK as usize];
+        if tail > 0 {
+            bus.read(self.data.wrapping_add(self.bytes), &mut last[..tail])?;
+        }
+        last[tail] = 0x80;
+        let end = if tail < 56 { 64 } else { 128 };
+        last[end - 8..end].copy_from_slice(&self.len.wrapping_mul(8).to_be_bytes());
+        self.blocks(&last[..end]);
+        self.bytes = self.len;
+        let mut digest = [0; 32];
+        for (out, word) in digest.chunks_exact_mut(4).zip(self.midstate) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
+        self.digest = Some(digest);
+        Ok(())
+    }
+}
+
+impl Engine for Sha256 {
+    fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused> {
+        let mut units = 0;
+        let mut buf = [0; READ as usize];
+        while self.len - self.bytes >= BLOCK && units < budget && !bus.attention() {
+            let room = READ
+                .min(self.len - self.bytes)
+                .min((budget - units).max(BLOCK))
+                & !(BLOCK - 1);
+            let piece = &mut buf[..room as usize];
+            bus.read(self.data.wrapping_add(self.bytes), piece)?;
+            self.blocks(piece);
+            self.bytes += room;
+            units += room;
+        }
+        if self.digest.is_none() && self.len - self.bytes < BLOCK && !bus.attention() {
+            self.close(bus)?;
+        }
+        Ok(Progress {
+            units,
+            done: self.digest.is_some(),
+        })
+    }
+
+    fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
+        match (&self.digest, self.out) {
+            (_, 0) | (None, _) => Ok(()),
+            (Some(digest), out) => bus.write(out, digest),
+        }
+    }
+
+    fn save(&self) -> Vec<u8> {
+        self.midstate
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .chain(self.bytes.to_le_bytes())
+            .collect()
+    }
+
+    fn readback(&self) -> AppRegs {
+        let mut regs = AppRegs::with(&[(0x38, self.bytes)]);
+        if let Some(digest) = &self.digest {
+            let mut words = StateReader(digest);
+            for offset in [0x58, 0x60, 0x68, 0x70] {
+                regs.set(offset, words.u64());
+            }
+        }
+        regs
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the card sees and does: the lines of its log, and all that the checker and the ledger know.
+
+use crate::config::{CardConfig, Settings};
+use serde::{Deserialize, Serialize};
+
+/// A range of guest-physical memory: start, length.
+pub type Range = (u64, u64);
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// `CLOCK_MONOTONIC` of the host in nanoseconds.
+    pub t: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What a slot does, as the log tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Nothing since the reset.
+    Idle,
+    /// Reads a snapshot.
+    Restoring,
+    /// Computes.
+    Running,
+    /// Writes a snapshot.
+    Saving,
+    /// Writes its result.
+    Ending,
+    /// The job ended.
+    Finished,
+    /// The job was saved.
+    Paused,
+}
+
+impl Phase {
+    /// Whether a START is refused and windows must stay as they are.
+    pub fn busy(self) -> bool {
+        matches!(
+            self,
+            Self::Restoring | Self::Running | Self::Saving | Self::Ending
+        )
+    }
+}
+
+/// Who issued a DMA access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// The engine, for its program.
+    Engine,
+    /// The save and restore unit.
+    Snapshot,
+}
+
+/// What became of a PAUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseFate {
+    /// The engine ran and will save.
+    Honoured,
+    /// The engine did not run.
+    Dropped,
+    /// A misbehaviour swallowed it.
+    Ignored,
+}
+
+/// How far a save came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavePart {
+    /// It begins; what stood there is lost.
+    Begin,
+    /// It is complete.
+    Done,
+    /// It failed or was cut short.
+    Torn,
+}
+
+/// What became of an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IrqFate {
+    /// Sent.
+    Sent,
+    /// A misbehaviour, or a vector that nobody listens to, swallowed it.
+    Lost,
+    /// Sent without reason (a misbehaviour).
+    Spurious,
+}
+
+/// The kinds of events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "e", rename_all = "snake_case")]
+#[allow(missing_docs)] // the fields are named as in docs/card.md
+pub enum What {
+    /// First line: what the card is made of.
+    Card { config: CardConfig },
+    /// A client plugged the card.
+    Connect,
+    /// The client is gone: the next one finds the card as after power-on, and a guest that knows of no tenants.
+    Disconnect,
+    /// Function-level reset, bus reset, power-on after `dead`: all slots as after power-on.
+    DeviceReset,
+    /// The card acts dead, or is back.
+    Dead { on: bool },
+    /// A register was read.
+    Read { off: u64, len: u64, val: u64 },
+    /// A register was written.
+    Write { off: u64, len: u64, val: u64 },
+    /// RESET took hold of a slot. `aborted`: its engine was at work.
+    SlotReset { slot: usize, aborted: bool },
+    /// A START was written.
+    Start {
+        slot: usize,
+        resume: bool,
+        accepted: bool,
+        tag: u64,
+    },
+    /// A PAUSE was written.
+    Pause { slot: usize, fate: PauseFate },
+    /// The slot enters a phase.
+    Phase {
+        slot: usize,
+        phase: Phase,
+        fault: bool,
+        snapshot_error: bool,
+    },
+    /// A save begins or ends at these guest-physical ranges.
+    Save {
+        slot: usize,
+        tag: u64,
+        part: SavePart,
+        at: Vec<Range>,
+        hash: u64,
+    },
+    /// A snapshot was read.
+    Restore {
+        slot: usize,
+        tag: u64,
+        at: Vec<Range>,
+        hash: u64,
+    },
+    /// DMA of a slot, gathered: `n` accesses in these ranges (64-byte lines).
+    Dma {
+        slot: usize,
+        tag: u64,
+        unit: Unit,
+        write: bool,
+        n: u64,
+        ranges: Vec<Range>,
+    },
+    /// DMA that memory did not answer.
+    DmaError {
+        slot: usize,
+        unit: Unit,
+        write: bool,
+        iova: u64,
+    },
+    /// The window refused an access.
+    Refused {
+        slot: usize,
+        addr: u64,
+        len: u64,
+        write: bool,
+    },
+    /// Base: DMA may be under way until `until`.
+    Drain { slot: usize, until: u64 },
+    /// An interrupt.
+    Irq { slot: usize, fate: IrqFate },
+    /// Settings of a slot from now on.
+    Settings { slot: usize, settings: Settings },
+    /// A misbehaviour was switched.
+    Misbehave { slot: usize, text: String },
+    /// Pages of a tenant.
+    Tenant { token: u64, pages: Vec<Range> },
+    /// The tenant's pages are no longer its own.
+    TenantGone { token: u64 },
+    /// No DMA may touch this.
+    Canary { gpa: u64, len: u64 },
+    /// The canary is gone.
+    CanaryGone { gpa: u64 },
+    /// Whether pages of nobody are forbidden to engines.
+    Enforce { on: bool },
+    /// A mark of a test.
+    Mark { text: String },
+    /// Violation counts start at 0 again.
+    ClearViolations,
+    /// Counters of a slot start at 0 again.
+    ClearCounters { slot: usize },
+    /// Gap samples of a slot start anew.
+    ClearGaps { slot: usize },
+    /// Guest memory appears.
+    Map {
+        iova: u64,
+        len: u64,
+        gpa: u64,
+        fd: bool,
+        flags: u32,
+    },
+    /// Guest memory goes.
+    Unmap { iova: u64, len: u64 },
+    /// The checker's verdict on the event before (written by the log, not read by the checker).
+    Violation { kind: String, text: String },
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Counters, gaps and run times, derived from the events.
+
+use crate::config::{CardConfig, Profile};
+use crate::event::{Event, IrqFate, PauseFate, Phase, What};
+use crate::regs::{Reg, SlotReg};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What `counters` tells of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // named as in docs/card.md
+pub struct Counters {
+    pub starts: u64,
+    pub resumes: u64,
+    pub pauses_written: u64,
+    pub pauses_dropped: u64,
+    pub paused: u64,
+    pub finished: u64,
+    pub faults: u64,
+    pub resets: u64,
+    pub irqs: u64,
+    pub irqs_lost: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub reads_status: u64,
+    pub dma_reads: u64,
+    pub dma_writes: u64,
+    pub dma_errors: u64,
+}
+
+/// What `runs` tells of a tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Run {
+    pub starts: u64,
+    pub resumes: u64,
+    pub pauses: u64,
+    pub finishes: u64,
+    pub run_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct SlotLedger {
+    counters: Counters,
+    gaps: Vec<u64>,
+    pauses: Vec<u64>,
+    rested_at: Option<u64>,
+    paused_at: Option<u64>,
+    running: Option<(u64, u64)>,
+    runs: BTreeMap<u64, Run>,
+}
+
+/// Counters and times of all slots.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    config: Option<CardConfig>,
+    slots: Vec<SlotLedger>,
+}
+
+impl Ledger {
+    /// Takes one event in.
+    pub fn step(&mut self, event: &Event) {
+        let t = event.t;
+        match &event.what {
+            What::Card { config } => {
+                self.slots.clear();
+                self.slots
+                    .resize_with(config.slots.len(), SlotLedger::default);
+                self.config = Some(config.clone());
+            }
+            What::Read { off, .. } => self.access(*off, false),
+            What::Write { off, .. } => self.access(*off, true),
+            What::DeviceReset => self.slots.iter_mut().for_each(|s| s.stop(t)),
+            what => self.slot_event(t, what),
+        }
+    }
+
+    fn slot_event(&mut self, t: u64, what: &What) {
+        let Some(index) = slot_of(what) else { return };
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.step(t, what);
+        }
+    }
+
+    fn access(&mut self, off: u64, write: bool) {
+        let Some(config) = &self.config else { return };
+        let reg = Reg::at(off, config.profile, config.slots.len());
+        let Some(Reg::Slot(slot, reg)) = reg else {
+            return;
+        };
+        let counters = &mut self.slots[slot].counters;
+        if write {
+            counters.writes += 1;
+        } else {
+            counters.reads += 1;
+            counters.reads_status += u64::from(reg == SlotReg::Ctl);
+        }
+    }
+
+    /// The counters of a slot.
+    pub fn counters(&self, slot: usize) -> Counters {
+        self.slots
+            .get(slot)
+            .map_or_else(Counters::default, |s| s.counters)
+    }
+
+    /// The reply to `counters`.
+    pub fn counters_text(&self, slot: usize) -> String {
+        let c = self.counters(slot);
+        format!(
+            "starts={} resumes={} pauses_written={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
+             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={}",
+            c.starts,
+            c.resumes,
+            c.pauses_written,
+            c.pauses_dropped,
+            c.paused,
+            c.finished,
+            c.faults,
+            c.resets,
+            c.irqs,
+            c.irqs_lost,
+            c.reads,
+            c.writes,
+            c.reads_status,
+            c.dma_reads,
+            c.dma_writes,
+            c.dma_errors
+        )
+    }
+
+    /// The reply to `gaps`.
+    pub fn gaps_text(&self, slot: usize) -> String {
+        let Some(slot) = self.slots.get(slot) else {
+            return String::new();
+        };
+        format!(
+            "{} {}",
+            percentiles("", &slot.gaps),
+            percentiles("pause_to_paused_", &slot.pauses)
+        )
+    }
+
+    /// The reply to `runs`.
+    pub fn runs_text(&self, slot: usize) -> String {
+        let mut text = String::new();
+        for (tag, run) in self.slots.get(slot).map(|s| &s.runs).into_iter().flatten() {
+            let comma = if text.is_empty() { "" } else { "," };
+            let Run {
+                starts,
+                resumes,
+                pauses,
+                finishes,
+                run_ns,
+            } = run;
+            let _ = write!(
+                text,
+                "{comma}{tag:#x}:{starts}:{resumes}:{pauses}:{finishes}:{run_ns}"
+            );
+        }
+        text
+    }
+
+    /// Whether the card has interrupts to count (for reports).
+    pub fn profile(&self) -> Option<Profile> {
+        self.config.as_ref().map(|c| c.profile)
+    }
+}
+
+fn slot_of(what: &What) -> Option<usize> {
+    match what {
+        What::SlotReset { slot, .. }
+        | What::Start { slot, .. }
+        | What::Pause { slot, .. }
+        | What::Phase { slot, .. }
+        | What::Dma { slot, .. }
+        | What::DmaError { slot, .. }
+        | What::Irq { slot, .. }
+        | What::ClearCounters { slot }
+        | What::ClearGaps { slot } => Some(*slot),
+        _ => None,
+    }
+}
+
+impl SlotLedger {
+    fn step(&mut self, t: u64, what: &What) {
+        let c = &mut self.counters;
+        match *what {
+            What::SlotReset { .. } => {
+                c.resets += 1;
+                self.stop(t);
+            }
+            What::Start {
+                resume,
+                accepted: true,
+                tag,
+                ..
+            } => self.start(t, resume, tag),
+            What::Pause { fate, .. } => {
+                c.pauses_written += 1;
+                match fate {
+                    PauseFate::Honoured => self.paused_at = Some(t),
+                    PauseFate::Dropped | PauseFate::Ignored => c.pauses_dropped += 1,
+                }
+            }
+            What::Phase { phase, fault, .. } => self.enter(t, phase, fault),
+            What::Dma { write, n, .. } => {
+                *(if write {
+                    &mut c.dma_writes
+                } else {
+                    &mut c.dma_reads
+                }) += n
+            }
+            What::DmaError { .. } => c.dma_errors += 1,
+            What::Irq {
+                fate: IrqFate::Sent | IrqFate::Spurious,
+                ..
+            } => c.irqs += 1,
+            What::Irq {
+                fate: IrqFate::Lost,
+                ..
+            } => c.irqs_lost += 1,
+            What::ClearCounters { .. } => {
+                *c = Counters::default();
+                self.runs.clear();
+            }
+            What::ClearGaps { .. } => {
+                self.gaps.clear();
+                self.pauses.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, t: u64, resume: bool, tag: u64) {
+        let run = self.runs.entry(tag).or_default();
+        *(if resume {
+            &mut run.resumes
+        } else {
+            &mut run.starts
+        }) += 1;
+        *(if resume {
+            &mut self.counters.resumes
+        } else {
+            &mut self.counters.starts
+        }) += 1;
+        self.gaps
+            .extend(self.rested_at.take().map(|rested| t - rested.min(t)));
+        self.running = Some((tag, t));
+    }
+
+    fn enter(&mut self, t: u64, phase: Phase, fault: bool) {
+        if !matches!(phase, Phase::Paused | Phase::Finished) {
+            return;
+        }
+        self.pauses
+            .extend(self.paused_at.take().map(|written| t - written.min(t)));
+        let run = self
+            .running
+            .map(|(tag, _)| self.runs.entry(tag).or_default());
+        if phase == Phase::Paused {
+            self.counters.paused += 1;
+            run.into_iter().for_each(|r| r.pauses += 1);
+        } else {
+            self.counters.finished += 1;
+            self.counters.faults += u64::from(fault);
+            run.into_iter().for_each(|r| r.finishes += 1);
+        }
+        let rested = self.running.is_some();
+        self.stop(t);
+        self.rested_at = rested.then_some(t);
+    }
+
+    /// The run is over. A reset between PAUSED and the next START belongs to the gap.
+    fn stop(&mut self, t: u64) {
+        self.paused_at = None;
+        if let Some((tag, since)) = self.running.take() {
+            self.runs.entry(tag).or_default().run_ns += t - since.min(t);
+            self.rested_at = None;
+        }
+    }
+}
+
+fn percentiles(prefix: &str, samples: &[u64]) -> String {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let at = |percent: usize| match sorted.len() {
+        0 => 0,
+        n => sorted[(n * percent).div_ceil(100).clamp(1, n) - 1],
+    };
+    format!(
+        "{prefix}count={} {prefix}p50={} {prefix}p99={} {prefix}max={}",
+        sorted.len(),
+        at(50),
+        at(99),
+        at(100)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn percentiles_are_exact() {
+        let samples: Vec<u64> = (1..=200).rev().collect();
+        assert_eq!(
+            super::percentiles("", &samples),
+            "count=200 p50=100 p99=198 max=200"
+        );
+        assert_eq!(
+            super::percentiles("x_", &[]),
+            "x_count=0 x_p50=0 x_p99=0 x_max=0"
+        );
+    }
+}

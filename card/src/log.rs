@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The recorder: events go through a channel to a thread that checks, counts and writes them, so that no register access waits.
+
+use crate::checker::Checker;
+use crate::clock::now_ns;
+use crate::event::{Event, What};
+use crate::ledger::Ledger;
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+type Question = Box<dyn FnOnce(&Judge) -> String + Send>;
+
+enum Message {
+    Event(Event),
+    Ask(Question, Sender<String>),
+    Stop,
+}
+
+/// All that is derived from the events.
+#[derive(Default)]
+pub struct Judge {
+    /// Protocol violations.
+    pub checker: Checker,
+    /// Counters and times.
+    pub ledger: Ledger,
+}
+
+impl Judge {
+    /// Takes one event in. Returns what it violated.
+    pub fn step(&mut self, event: &Event) -> Vec<What> {
+        self.ledger.step(event);
+        self.checker.step(event)
+    }
+}
+
+/// Takes events in, from any thread.
+#[derive(Clone)]
+pub struct Recorder(Sender<Message>);
+
+impl Recorder {
+    /// Starts the thread that writes to `out`.
+    pub fn start(out: Box<dyn Write + Send>) -> (Self, JoinHandle<()>) {
+        let (tx, rx) = channel();
+        let thread = std::thread::spawn(move || run(&rx, out));
+        (Self(tx), thread)
+    }
+
+    /// Records an event. Returns its time.
+    pub fn record(&self, what: What) -> u64 {
+        let t = now_ns();
+        self.record_at(t, what);
+        t
+    }
+
+    /// Records an event that happened at `t`.
+    pub fn record_at(&self, t: u64, what: What) {
+        let _ = self.0.send(Message::Event(Event { t, what }));
+    }
+
+    /// Asks the judge, once it has seen all that was recorded so far.
+    pub fn ask(&self, question: impl FnOnce(&Judge) -> String + Send + 'static) -> String {
+        let (tx, rx) = channel();
+        let _ = self.0.send(Message::Ask(Box::new(question), tx));
+        rx.recv().unwrap_or_default()
+    }
+
+    /// Ends the thread once all is written.
+    pub fn stop(&self) {
+        let _ = self.0.send(Message::Stop);
+    }
+}
+
+const FLUSH: Duration = Duration::from_millis(200);
+
+fn run(rx: &Receiver<Message>, mut out: Box<dyn Write + Send>) {
+    let mut judge = Judge::default();
+    loop {
+        match rx.recv_timeout(FLUSH) {
+            Ok(Message::Event(event)) => {
+                let verdicts = judge.step(&event);
+                write_event(&mut out, &event);
+                for what in verdicts {
+                    write_event(&mut out, &Event { t: event.t, what });
+                }
+            }
+            Ok(Message::Ask(question, reply)) => {
+                let _ = out.flush();
+                let _ = reply.send(question(&judge));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = out.flush();
+            }
+            Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let _ = out.flush();
+}
+
+/// A full disk loses log lines, not the card.
+fn write_event(out: &mut dyn Write, event: &Event) {
+    let _ = serde_json::to_writer(&mut *out, event);
+    let _ = out.write_all(b"\n");
+}
+
+/// Replays a log.
+pub fn replay(log: impl BufRead) -> anyhow::Result<Judge> {
+    let mut judge = Judge::default();
+    for (n, line) in log.lines().enumerate() {
+        let event: Event =
+            serde_json::from_str(&line?).map_err(|e| anyhow::anyhow!("line {}: {e}", n + 1))?;
+        judge.step(&event);
+    }
+    Ok(judge)
+}

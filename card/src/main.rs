@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The emulated card as a process: `fermata-card --socket … --control … --log …`, or `fermata-card check LOG`.
+
+use anyhow::{anyhow, Context, Result};
+use clap::{Args, Parser, Subcommand};
+use fermata_card::card::Card;
+use fermata_card::config::{CardConfig, IrqKind, Profile};
+use fermata_card::control::Control;
+use fermata_card::engine::EngineKind;
+use fermata_card::log::{replay, Recorder};
+use fermata_card::vfio::Server;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(Parser)]
+#[command(version, about, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Option<Serve>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replay a log through the checker; exit 1 when it finds violations
+    Check {
+        /// The log of a card
+        log: PathBuf,
+    },
+}
+
+/// Serve an emulated card
+#[derive(Args)]
+struct Serve {
+    /// vfio-user socket, for QEMU
+    #[arg(long)]
+    socket: PathBuf,
+    /// Control socket
+    #[arg(long)]
+    control: PathBuf,
+    /// Log of all that the card sees
+    #[arg(long)]
+    log: PathBuf,
+    /// Register profile
+    #[arg(long, value_enum, default_value = "fermata")]
+    profile: Profile,
+    /// Interrupts (a base card has none)
+    #[arg(long, value_enum, default_value = "msix")]
+    irq: IrqKind,
+    /// The engine of each slot
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "linkedlist,membench,sha256"
+    )]
+    slots: Vec<EngineKind>,
+    /// Settings: slot=N|all,key=value[,key=value]...
+    #[arg(long)]
+    set: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match (cli.command, cli.serve) {
+        (Some(Command::Check { log }), _) => check(&log),
+        (None, Some(args)) => serve(&args).map(|()| ExitCode::SUCCESS),
+        (None, None) => Err(anyhow!(
+            "--socket, --control and --log are needed, or check LOG"
+        )),
+    };
+    result.unwrap_or_else(|e| {
+        eprintln!("fermata-card: {e:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn check(log: &Path) -> Result<ExitCode> {
+    let file = File::open(log).with_context(|| log.display().to_string())?;
+    let judge = replay(BufReader::new(file)).with_context(|| log.display().to_string())?;
+    println!("{}", judge.checker.text());
+    if judge.checker.total() == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("last: {}", judge.checker.why());
+    Ok(ExitCode::FAILURE)
+}
+
+fn listen(path: &Path) -> Result<UnixListener> {
+    let _ = std::fs::remove_file(path);
+    UnixListener::bind(path).with_context(|| path.display().to_string())
+}
+
+fn serve(args: &Serve) -> Result<()> {
+    let mut config =
+        CardConfig::new(args.profile, args.irq, &args.slots).map_err(|e| anyhow!(e))?;
+    for text in &args.set {
+        config
+            .apply(text)
+            .map_err(|e| anyhow!("--set {text}: {e}"))?;
+    }
+    let log = File::create(&args.log).with_context(|| args.log.display().to_string())?;
+    let (recorder, writer) = Recorder::start(Box::new(BufWriter::with_capacity(1 << 18, log)));
+    let card = Card::new(config, recorder.clone());
+    let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
+    let control = listen(&args.control)?;
+    stop_on_signals(&server)?;
+    let quit = server.clone();
+    let commands = Control::new(card.clone(), move || quit.stop());
+    std::thread::spawn(move || commands.serve(&control));
+    println!("ready");
+    let end = server.run();
+    card.stop();
+    recorder.stop();
+    let _ = writer.join();
+    let _ = std::fs::remove_file(&args.socket);
+    let _ = std::fs::remove_file(&args.control);
+    end.context("vfio-user socket")
+}
+
+fn stop_on_signals(server: &Arc<Server>) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    let server = server.clone();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            server.stop();
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Misbehaviours that a test switches on.
+
+use crate::config::parse_number;
+
+/// How often a misbehaviour happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// Not at all.
+    #[default]
+    Never,
+    /// The next so many times (at least one).
+    Next(u64),
+    /// Every time.
+    Always,
+}
+
+impl Times {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "all" => Self::Always,
+            n => match parse_number(n)? {
+                0 => Self::Never,
+                n => Self::Next(n),
+            },
+        })
+    }
+
+    /// Whether it happens now; uses up one time.
+    pub fn take(&mut self) -> bool {
+        match *self {
+            Self::Never => false,
+            Self::Always => true,
+            Self::Next(n) => {
+                *self = if n > 1 {
+                    Self::Next(n - 1)
+                } else {
+                    Self::Never
+                };
+                true
+            }
+        }
+    }
+
+    fn pending(self) -> u64 {
+        match self {
+            Self::Never => 0,
+            Self::Next(n) => n,
+            Self::Always => 1,
+        }
+    }
+}
+
+/// What is switched on in a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Misbehaviour {
+    /// PAUSEs to swallow.
+    pub ignore_pause: Times,
+    /// Interrupts to lose.
+    pub lose_irq: Times,
+    /// How long the next save takes.
+    pub save_takes_us: Option<u64>,
+    /// What `CSR_STATE_SIZE_PG` reads.
+    pub state_size: Option<u64>,
+    /// The next PAUSE finds the job at its end.
+    pub finish_on_pause: bool,
+    /// One DMA write comes after the next PAUSED.
+    pub write_after_paused: bool,
+    /// No progress, no PAUSE, until a reset.
+    pub hang: bool,
+    /// The next save ends after so many bytes.
+    pub save_torn: Option<u64>,
+}
+
+/// A `fault` command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultCommand {
+    /// All off.
+    Clear,
+    /// A switch of the slot.
+    Slot(SlotFault),
+    /// So many interrupts at once.
+    SpuriousIrq(u64),
+    /// The card dies, or comes back.
+    Dead(bool),
+}
+
+/// A switch of one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // named as in Misbehaviour
+pub enum SlotFault {
+    IgnorePause(Times),
+    LoseIrq(Times),
+    SaveTakesUs(u64),
+    StateSize(u64),
+    FinishOnPause(bool),
+    WriteAfterPaused(bool),
+    Hang(bool),
+    SaveTorn(u64),
+}
+
+const MAX_SPURIOUS: u64 = 100_000;
+
+impl FaultCommand {
+    /// Parses `clear` or `KIND[=VALUE]`; a value that is missing is 1.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (kind, value) = text.split_once('=').unwrap_or((text, "1"));
+        let number = || parse_number(value);
+        let flag = || match value {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(format!("{kind} is 0 or 1")),
+        };
+        Ok(match kind {
+            "clear" => Self::Clear,
+            "dead" => Self::Dead(flag()?),
+            "spurious_irq" => match number()? {
+                n @ 0..=MAX_SPURIOUS => Self::SpuriousIrq(n),
+                _ => return Err(format!("at most {MAX_SPURIOUS} at once")),
+            },
+            "ignore_pause" => Self::Slot(SlotFault::IgnorePause(Times::parse(value)?)),
+            "lose_irq" => Self::Slot(SlotFault::LoseIrq(Times::parse(value)?)),
+            "save_takes_us" => Self::Slot(SlotFault::SaveTakesUs(number()?)),
+            "state_size" => Self::Slot(SlotFault::StateSize(number()?)),
+            "finish_on_pause" => Self::Slot(SlotFault::FinishOnPause(flag()?)),
+            "write_after_paused" => Self::Slot(SlotFault::WriteAfterPaused(flag()?)),
+            "hang" => Self::Slot(SlotFault::Hang(flag()?)),
+            "save_torn" => Self::Slot(SlotFault::SaveTorn(number()?)),
+            _ => return Err(format!("unknown misbehaviour {kind}")),
+        })
+    }
+}
+
+impl Misbehaviour {
+    /// Switches one on or off.
+    pub fn apply(&mut self, fault: SlotFault) {
+        match fault {
+            SlotFault::IgnorePause(times) => self.ignore_pause = times,
+            SlotFault::LoseIrq(times) => self.lose_irq = times,
+            SlotFault::SaveTakesUs(us) => self.save_takes_us = Some(us),
+            SlotFault::StateSize(pages) => self.state_size = Some(pages),
+            SlotFault::FinishOnPause(on) => self.finish_on_pause = on,
+            SlotFault::WriteAfterPaused(on) => self.write_after_paused = on,
+            SlotFault::Hang(on) => self.hang = on,
+            SlotFault::SaveTorn(bytes) => self.save_torn = Some(bytes),
+        }
+    }
+
+    /// How many are still to happen (one that happens always counts once).
+    pub fn pending(&self) -> u64 {
+        let flags = [self.finish_on_pause, self.write_after_paused, self.hang];
+        let once = [self.save_takes_us, self.state_size, self.save_torn];
+        self.ignore_pause.pending()
+            + self.lose_irq.pending()
+            + flags.iter().filter(|f| **f).count() as u64
+            + once.iter().filter(|o| o.is_some()).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_parse() {
+        assert_eq!(FaultCommand::parse("clear"), Ok(FaultCommand::Clear));
+        assert_eq!(
+            FaultCommand::parse("ignore_pause"),
+            Ok(FaultCommand::Slot(SlotFault::IgnorePause(Times::Next(1))))
+        );
+        assert_eq!(
+            FaultCommand::parse("lose_irq=all"),
+            Ok(FaultCommand::Slot(SlotFault::LoseIrq(Times::Always)))
+        );
+        assert_eq!(FaultCommand::parse("dead=0"), Ok(FaultCommand::Dead(false)));
+        for bad in [
+            "",
+            "x",
+            "dead=2",
+            "ignore_pause=x",
+            "spurious_irq=0xffffffff",
+            "save_torn=",
+        ] {
+            assert!(FaultCommand::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_used_up() {
+        let mut times = Times::Next(2);
+        assert!(times.take() && times.take() && !times.take());
+        let mut always = Times::Always;
+        assert!(always.take() && always.take());
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+//! PCI configuration space.
+
+use crate::config::{IrqKind, Profile};
+use crate::irq::VECTORS;
+use crate::regs::{MSIX_PBA, MSIX_TABLE};
+
+/// Size of PCI Express configuration space.
+pub const CONFIG_SIZE: usize = 4096;
+
+const VENDOR: u16 = 0x1af4;
+const DEVICE_BASE: u16 = 0x10f0;
+const DEVICE_FERMATA: u16 = 0x10f1;
+const COMMAND: usize = 0x04;
+const COMMAND_MASTER: u8 = 1 << 2;
+const IRQ_CAP: usize = 0x40;
+const PCIE_CAP: usize = 0x60;
+const DEVCTL: usize = PCIE_CAP + 8;
+const AER: usize = 0x100;
+
+/// What a write to configuration space brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigWrite {
+    /// Bus mastering is on.
+    pub bus_master: bool,
+    /// A function-level reset was asked for.
+    pub reset: bool,
+}
+
+/// The bytes, and which bits of them can be written.
+pub struct ConfigSpace {
+    bytes: Box<[u8; CONFIG_SIZE]>,
+    writable: Box<[u8; CONFIG_SIZE]>,
+}
+
+impl ConfigSpace {
+    /// As after power-on.
+    pub fn new(profile: Profile, irq: IrqKind) -> Self {
+        let mut space = Self {
+            bytes: Box::new([0; CONFIG_SIZE]),
+            writable: Box::new([0; CONFIG_SIZE]),
+        };
+        space.header(profile, irq);
+        match irq {
+            IrqKind::Msix => space.msix(),
+            IrqKind::Msi => space.msi(),
+            IrqKind::None => {}
+        }
+        space.express();
+        space.aer();
+        space
+    }
+
+    fn put16(&mut self, at: usize, value: u16, writable: u16) {
+        self.bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        self.writable[at..at + 2].copy_from_slice(&writable.to_le_bytes());
+    }
+
+    fn put32(&mut self, at: usize, value: u32, writable: u32) {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        self.writable[at..at + 4].copy_from_slice(&writable.to_le_bytes());
+    }
+
+    fn header(&mut self, profile: Profile, irq: IrqKind) {
+        let device = if profile == Profile::Base {
+            DEVICE_BASE
+        } else {
+            DEVICE_FERMATA
+        };
+        self.put16(0x00, VENDOR, 0);
+        self.put16(0x02, device, 0);
+        self.put16(COMMAND, 0, 0x0547); // memory, bus master, parity, SERR, INTx disable
+        self.put16(0x06, 0x0010, 0); // capability list
+        self.put32(0x08, 0x1200_0001, 0); // processing accelerator, revision 1
+        self.put16(0x0c, 0, 0x00ff); // cache line size
+        self.put32(0x10, 0x0000_0004, 0xffff_0000); // BAR 0: 64-bit memory, 64 KiB
+        self.put32(0x14, 0, 0xffff_ffff);
+        self.put16(0x2c, VENDOR, 0);
+        self.put16(0x2e, 1, 0);
+        self.bytes[0x34] = if irq == IrqKind::None {
+            PCIE_CAP as u8
+        } else {
+            IRQ_CAP as u8
+        };
+        self.put16(0x3c, 0, 0x00ff); // interrupt line
+    }
+
+    fn msix(&mut self) {
+        self.put16(IRQ_CAP, (PCIE_CAP as u16) << 8 | 0x11, 0);
+        self.put16(IRQ_CAP + 2, VECTORS as u16 - 1, 0xc000);
+        self.put32(IRQ_CAP + 4, MSIX_TABLE as u32, 0);
+        self.put32(IRQ_CAP + 8, MSIX_PBA as u32, 0);
+    }
+
+    fn msi(&mut self) {
+        self.put16(IRQ_CAP, (PCIE_CAP as u16) << 8 | 0x05, 0);
+        self.put16(IRQ_CAP + 2, 1 << 7 | (VECTORS.ilog2() as u16) << 1, 0x0071); // 64-bit, eight messages
+        self.put32(IRQ_CAP + 4, 0, 0xffff_fffc);
+        self.put32(IRQ_CAP + 8, 0, 0xffff_ffff);
+        self.put16(IRQ_CAP + 12, 0, 0xffff);
+    }
+
+    fn express(&mut self) {
+        self.put16(PCIE_CAP, 0x10, 0);
+        self.put16(PCIE_CAP + 2, 0x0002, 0); // version 2, endpoint
+        self.put32(PCIE_CAP + 4, 1 << 28 | 1 << 15, 0); // function-level reset, role-based errors
+        self.put16(DEVCTL, 0, 0x7fff);
+        self.put32(PCIE_CAP + 0xc, 0x0000_0411, 0); // x1, 2.5 GT/s
+        self.put16(PCIE_CAP + 0x10, 0, 0x0fff);
+        self.put16(PCIE_CAP + 0x12, 0x0011, 0);
+    }
+
+    fn aer(&mut self) {
+        self.put32(AER, 0x0002_0001, 0);
+        self.put32(AER + 0x08, 0, 0x07ff_f030); // uncorrectable mask
+        self.put32(AER + 0x0c, 0x0046_2030, 0x07ff_f030); // uncorrectable severity
+        self.put32(AER + 0x14, 0x0000_2000, 0x0000_f1c1); // correctable mask
+    }
+
+    /// Reads; zeros behind the end.
+    pub fn read(&self, off: u64, data: &mut [u8]) {
+        data.fill(0);
+        let Some(from) = usize::try_from(off).ok().and_then(|o| self.bytes.get(o..)) else {
+            return;
+        };
+        let n = data.len().min(from.len());
+        data[..n].copy_from_slice(&from[..n]);
+    }
+
+    /// Writes what can be written.
+    pub fn write(&mut self, off: u64, data: &[u8]) -> ConfigWrite {
+        let mut reset = false;
+        for (i, byte) in data.iter().enumerate() {
+            let at = usize::try_from(off).ok().and_then(|o| o.checked_add(i));
+            let Some(at) = at.filter(|a| *a < CONFIG_SIZE) else {
+                break;
+            };
+            let mask = self.writable[at];
+            self.bytes[at] = self.bytes[at] & !mask | byte & mask;
+            reset |= at == DEVCTL + 1 && byte & 0x80 != 0;
+        }
+        ConfigWrite {
+            bus_master: self.bytes[COMMAND] & COMMAND_MASTER != 0,
+            reset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dword(space: &ConfigSpace, off: u64) -> u32 {
+        let mut data = [0; 4];
+        space.read(off, &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    #[test]
+    fn ids_and_capabilities() {
+        let space = ConfigSpace::new(Profile::Fermata, IrqKind::Msix);
+        assert_eq!(dword(&space, 0), 0x10f1_1af4);
+        assert_eq!(dword(&space, 8) >> 8, 0x12_0000);
+        assert_eq!(dword(&space, 0x2c), 0x0001_1af4);
+        assert_eq!(dword(&space, 0x40), 0x0007_6011);
+        assert_eq!(dword(&space, 0x100), 0x0002_0001);
+        let space = ConfigSpace::new(Profile::Base, IrqKind::None);
+        assert_eq!(dword(&space, 0), 0x10f0_1af4);
+        assert_eq!(dword(&space, 0x34), 0x60);
+    }
+
+    #[test]
+    fn writes_are_masked_and_decoded() {
+        let mut space = ConfigSpace::new(Profile::Fermata, IrqKind::Msi);
+        assert_eq!(
+            space.write(4, &[0xff, 0xff]),
+            ConfigWrite {
+                bus_master: true,
+                reset: false
+            }
+        );
+        assert_eq!(dword(&space, 4), 0x0010_0547);
+        assert!(space.write(0x68, &[0, 0x80]).reset);
+        assert!(space.write(0x69, &[0x80]).reset);
+        assert!(!space.write(0x68, &[0x80]).reset);
+        space.write(0x10, &[0xff; 8]);
+        assert_eq!(dword(&space, 0x10), 0xffff_0004);
+        space.write(4094, &[1; 8]);
+        space.write(u64::MAX, &[1; 8]);
+        let mut data = [7; 4];
+        space.read(u64::MAX, &mut data);
+        assert_eq!(data, [0; 4]);
+    }
+}

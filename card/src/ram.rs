@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Guest memory: a file that QEMU shares, mapped whole. All unsafe code of the card is here.
+
+use rustix::fs::fstat;
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+/// Which file a descriptor stands for.
+pub type FileId = (u64, u64);
+
+/// One shared file. The guest and the card work on it at the same time, so it is touched by volatile copies only.
+pub struct Ram {
+    base: *mut u8,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping lives as long as the value and belongs to no thread; accesses are bounds-checked volatile copies.
+unsafe impl Send for Ram {}
+// SAFETY: as above.
+unsafe impl Sync for Ram {}
+
+/// The identity of the file behind `fd`.
+pub fn file_id(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
+    let stat = fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+impl Ram {
+    /// Maps the whole file, read-only where it cannot be written.
+    pub fn map(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
+        let len = usize::try_from(fstat(fd)?.st_size).map_err(std::io::Error::other)?;
+        let try_map = |prot| {
+            // SAFETY: a new shared mapping at an address that the kernel chooses.
+            unsafe {
+                mmap(
+                    ptr::null_mut(),
+                    len,
+                    prot,
+                    MapFlags::SHARED | MapFlags::NORESERVE,
+                    fd,
+                    0,
+                )
+            }
+        };
+        let (base, writable) = match try_map(ProtFlags::READ | ProtFlags::WRITE) {
+            Ok(base) => (base, true),
+            Err(_) => (try_map(ProtFlags::READ)?, false),
+        };
+        Ok(Self {
+            base: base.cast(),
+            len,
+            writable,
+        })
+    }
+
+    /// Bytes in the file.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(len)?;
+        // SAFETY: offset is within the mapping.
+        (end <= self.len).then(|| unsafe { self.base.add(offset) })
+    }
+
+    /// Copies guest memory to `buf`. False where it lies outside the file.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let Some(source) = self.at(offset, buf.len()) else {
+            return false;
+        };
+        // SAFETY: `at` checked the range; `buf` is private.
+        unsafe { copy_volatile(source, buf.as_mut_ptr(), buf.len()) };
+        true
+    }
+
+    /// Copies `data` to guest memory. False where it lies outside the file or cannot be written.
+    pub fn write(&self, offset: u64, data: &[u8]) -> bool {
+        let Some(target) = self.at(offset, data.len()) else {
+            return false;
+        };
+        if !self.writable {
+            return false;
+        }
+        // SAFETY: `at` checked the range; `data` is private.
+        unsafe { copy_volatile(data.as_ptr(), target, data.len()) };
+        true
+    }
+}
+
+impl Drop for Ram {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of which no reference is left. A failure would leave it mapped, which harms nobody.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Copies in aligned words where both sides allow it, so that a word that the guest polls is never torn.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes.
+unsafe fn copy_volatile(source: *const u8, target: *mut u8, len: usize) {
+    let mut i = 0;
+    while i < len {
+        // SAFETY: i < len, and the word fits where it is taken.
+        unsafe {
+            let (from, to) = (source.add(i), target.add(i));
+            let shared_aligned = from as usize % 8 == 0 || to as usize % 8 == 0;
+            if shared_aligned && len - i >= 8 {
+                copy_word(from, to);
+                i += 8;
+            } else {
+                to.write_volatile(from.read_volatile());
+                i += 1;
+            }
+        }
+    }
+}
+
+/// Copies eight bytes; the aligned side is accessed as one word.
+///
+/// # Safety
+/// Both pointers are valid for eight bytes.
+unsafe fn copy_word(from: *const u8, to: *mut u8) {
+    // SAFETY: the volatile access is done only where the pointer is aligned.
+    unsafe {
+        let word = if from as usize % 8 == 0 {
+            from.cast::<u64>().read_volatile()
+        } else {
+            from.cast::<u64>().read_unaligned()
+        };
+        if to as usize % 8 == 0 {
+            to.cast::<u64>().write_volatile(word);
+        } else {
+            to.cast::<u64>().write_unaligned(word);
+        }
+    }
+}

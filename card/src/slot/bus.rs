@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The way of a slot's DMA: window check, offset, memory, log.
+
+use super::state::{Posted, State};
+use super::Slot;
+use crate::clock::now_ns;
+use crate::dma::Access;
+use crate::engine::{Bus, Refused};
+use crate::event::{Range, Unit, What};
+use crate::trace::DmaTrace;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The slot's offset and window as they stand now; the engine sees a change at its next access.
+#[derive(Default)]
+pub(super) struct Window {
+    offset: AtomicU64,
+    base: AtomicU64,
+    size: AtomicU64,
+}
+
+const IOVA_BITS: u64 = (1 << 48) - 1;
+
+impl Window {
+    pub(super) fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Acquire)
+    }
+
+    pub(super) fn base(&self) -> u64 {
+        self.base.load(Ordering::Acquire)
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_offset(&self, value: u64) {
+        self.offset.store(value, Ordering::Release);
+    }
+
+    pub(super) fn set_base(&self, value: u64) {
+        self.base.store(value, Ordering::Release);
+    }
+
+    pub(super) fn set_size(&self, value: u64) {
+        self.size.store(value, Ordering::Release);
+    }
+
+    pub(super) fn clear(&self) {
+        self.set_offset(0);
+        self.set_base(0);
+        self.set_size(0);
+    }
+
+    pub(super) fn iova(&self, addr: u64) -> u64 {
+        addr.wrapping_add(self.offset()) & IOVA_BITS
+    }
+
+    fn admits(&self, addr: u64, len: u64) -> bool {
+        let (base, size) = (self.base(), self.size());
+        addr.checked_sub(base)
+            .is_some_and(|at| at <= size && len <= size - at)
+    }
+}
+
+/// Writes that a base card has issued and not completed yet.
+const IN_FLIGHT: usize = 4;
+/// DMA is gathered for so long at most before it is logged.
+const GATHER_NS: u64 = 2_000_000;
+
+/// The bus of one job.
+pub(super) struct SlotBus<'a> {
+    slot: &'a Slot,
+    tag: u64,
+    trace: DmaTrace,
+    flushed_at: u64,
+    posted: VecDeque<(u64, Vec<u8>)>,
+    /// The last access: a write after PAUSED repeats it.
+    last: (u64, [u8; 8]),
+}
+
+impl<'a> SlotBus<'a> {
+    pub(super) fn new(slot: &'a Slot, tag: u64) -> Self {
+        Self {
+            slot,
+            tag,
+            trace: DmaTrace::default(),
+            flushed_at: now_ns(),
+            posted: VecDeque::new(),
+            last: (0, [0; 8]),
+        }
+    }
+
+    /// Logs what was gathered, when it is time.
+    pub(super) fn flush(&mut self, force: bool) {
+        let now = now_ns();
+        if force || now.saturating_sub(self.flushed_at) > GATHER_NS {
+            self.flushed_at = now;
+            self.slot.log_dma(&mut self.trace, self.tag, Unit::Engine);
+        }
+    }
+
+    /// Writes that have not been completed, to be completed between now and `drain_ns` later.
+    pub(super) fn take_posted(&mut self, now: u64, drain_ns: u64) -> Vec<Posted> {
+        let n = self.posted.len() as u64;
+        let due = |i: u64| now.saturating_add(drain_ns.saturating_mul(i + 1) / n);
+        let tag = self.tag;
+        (0..n)
+            .zip(self.posted.drain(..))
+            .map(|(i, (addr, data))| Posted {
+                addr,
+                data,
+                tag,
+                due: due(i),
+            })
+            .collect()
+    }
+
+    /// What a card does that writes after PAUSED.
+    pub(super) fn late_write(&self, due: u64) -> Posted {
+        Posted {
+            addr: self.last.0,
+            data: self.last.1.to_vec(),
+            tag: self.tag,
+            due,
+        }
+    }
+
+    fn admit(&self, addr: u64, len: u64, write: bool) -> Result<(), Refused> {
+        self.slot.admit(addr, len, write, None)
+    }
+
+    fn complete_posted(&mut self, keep: usize) {
+        while self.posted.len() > keep {
+            if let Some((addr, data)) = self.posted.pop_front() {
+                self.transfer(addr, Access::Write(&data));
+            }
+        }
+    }
+
+    fn transfer(&mut self, addr: u64, access: Access<'_>) -> bool {
+        let give_up = Some(&self.slot.abandoned);
+        self.slot
+            .transfer(
+                self.slot.window.iova(addr),
+                access,
+                Unit::Engine,
+                give_up,
+                &mut self.trace,
+            )
+            .is_some()
+    }
+
+    fn remember(&mut self, addr: u64, data: &[u8]) {
+        if let Some(word) = data.first_chunk() {
+            self.last = (addr, *word);
+        }
+    }
+}
+
+impl Bus for SlotBus<'_> {
+    fn read(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), Refused> {
+        self.admit(addr, buf.len() as u64, false)?;
+        let overlaps = |(at, data): &(u64, Vec<u8>)| {
+            addr.wrapping_sub(*at) < data.len() as u64 || at.wrapping_sub(addr) < buf.len() as u64
+        };
+        if self.posted.iter().any(overlaps) {
+            self.complete_posted(0);
+        }
+        if !self.transfer(addr, Access::Read(buf)) {
+            buf.fill(0);
+        }
+        self.remember(addr, buf);
+        Ok(())
+    }
+
+    fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused> {
+        self.admit(addr, data.len() as u64, true)?;
+        self.remember(addr, data);
+        if self.slot.fermata() {
+            self.transfer(addr, Access::Write(data));
+        } else {
+            self.posted.push_back((addr, data.to_vec()));
+            self.complete_posted(IN_FLIGHT);
+        }
+        Ok(())
+    }
+
+    fn attention(&self) -> bool {
+        self.slot.attention.load(Ordering::Acquire)
+    }
+}
+
+impl Slot {
+    /// The window check. The first refused access stands in the fault registers.
+    pub(super) fn admit(
+        &self,
+        addr: u64,
+        len: u64,
+        write: bool,
+        state: Option<&mut State>,
+    ) -> Result<(), Refused> {
+        if !self.fermata() || self.window.admits(addr, len) {
+            return Ok(());
+        }
+        self.host.recorder.record(What::Refused {
+            slot: self.index,
+            addr,
+            len,
+            write,
+        });
+        let note = |state: &mut State| {
+            if state.fault_info & 1 == 0 {
+                state.fault_info = 1 | u64::from(write) << 1 | (len & 0xff_ffff) << 8;
+                state.fault_addr = addr;
+            }
+        };
+        match state {
+            Some(state) => note(state),
+            None => note(&mut self.lock()),
+        }
+        Err(Refused)
+    }
+
+    /// One access to memory by IOVA.
+    pub(super) fn transfer(
+        &self,
+        iova: u64,
+        access: Access<'_>,
+        unit: Unit,
+        give_up: Option<&AtomicBool>,
+        trace: &mut DmaTrace,
+    ) -> Option<Vec<Range>> {
+        let write = matches!(access, Access::Write(_));
+        let answer = self.host.dma(iova, access, give_up);
+        match &answer {
+            Some(ranges) => trace.add(write, ranges),
+            None => drop(self.host.recorder.record(What::DmaError {
+                slot: self.index,
+                unit,
+                write,
+                iova,
+            })),
+        }
+        answer
+    }
+
+    pub(super) fn log_dma(&self, trace: &mut DmaTrace, tag: u64, unit: Unit) {
+        for what in trace.take(self.index, tag, unit) {
+            self.host.recorder.record(what);
+        }
+    }
+
+    /// Completes the writes of past jobs that are due at `t`, wherever the offset leads them now. Where no descriptor leads, they are
+    /// lost: a register access must not wait for the client.
+    pub(super) fn deliver(&self, state: &mut State, t: u64) {
+        let (due, rest): (VecDeque<_>, _) = std::mem::take(&mut state.posted)
+            .into_iter()
+            .partition(|p: &Posted| p.due <= t);
+        state.posted = rest;
+        for Posted {
+            addr, data, tag, ..
+        } in due
+        {
+            if self
+                .admit(addr, data.len() as u64, true, Some(state))
+                .is_ok()
+            {
+                let mut trace = DmaTrace::default();
+                self.transfer(
+                    self.window.iova(addr),
+                    Access::Write(&data),
+                    Unit::Engine,
+                    None,
+                    &mut trace,
+                );
+                self.log_dma(&mut trace, tag, Unit::Engine);
+            }
+        }
+    }
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A slot: the registers of one accelerator, and the thread that runs its engine.
+//!
+//! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which nobody holds across engine work.
+
+mod bus;
+mod pace;
+mod state;
+mod worker;
+
+use crate::card::Host;
+use crate::clock::us;
+use crate::config::{Profile, SlotConfig};
+use crate::engine::EngineKind;
+use crate::event::{IrqFate, PauseFate, What};
+use crate::misbehave::{Misbehaviour, SlotFault};
+use crate::regs::{ctl, status, SlotReg, CAP_RESET_BEFORE_RESUME, TAG};
+use bus::Window;
+use state::{Job, Phase, Rest, State};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One slot.
+pub struct Slot {
+    index: usize,
+    engine: EngineKind,
+    profile: Profile,
+    host: Arc<Host>,
+    state: Mutex<State>,
+    changed: Condvar,
+    window: Window,
+    /// The engine shall come to its next boundary.
+    attention: AtomicBool,
+    /// The job in the engine was reset away.
+    abandoned: AtomicBool,
+}
+
+/// A register access waits so long at most for a thread that the host does not let run.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Slot {
+    /// A slot as after power-on.
+    pub fn new(index: usize, config: SlotConfig, profile: Profile, host: Arc<Host>) -> Arc<Self> {
+        Arc::new(Self {
+            index,
+            engine: config.engine,
+            profile,
+            host,
+            state: Mutex::new(State::new(config.settings)),
+            changed: Condvar::new(),
+            window: Window::default(),
+            attention: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts the engine's thread.
+    pub fn spawn(self: &Arc<Self>) -> JoinHandle<()> {
+        let slot = self.clone();
+        std::thread::spawn(move || worker::run(&slot))
+    }
+
+    /// Ends the engine's thread.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.quit = true;
+        self.halt(&mut state);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fermata(&self) -> bool {
+        self.profile == Profile::Fermata
+    }
+
+    /// Reads a register and records it.
+    pub fn read(&self, reg: SlotReg, off: u64) -> u64 {
+        let mut state = self.lock();
+        if reg == SlotReg::Ctl && self.fermata() {
+            state = self.quiet(state);
+        }
+        let t = crate::clock::now_ns();
+        state = self.complete_due(state, t);
+        let val = self.value(&state, reg, t);
+        self.host
+            .recorder
+            .record_at(t, What::Read { off, len: 8, val });
+        val
+    }
+
+    fn value(&self, state: &State, reg: SlotReg, t: u64) -> u64 {
+        let (id_h, id_l) = self.engine.afu_id();
+        match reg {
+            SlotReg::DmaOffset => self.window.offset(),
+            SlotReg::WindowBase => self.window.base(),
+            SlotReg::WindowSize => self.window.size(),
+            SlotReg::FaultInfo => state.fault_info,
+            SlotReg::FaultAddr => state.fault_addr,
+            SlotReg::Caps if self.fermata() && self.engine.needs_reset() => CAP_RESET_BEFORE_RESUME,
+            SlotReg::Caps | SlotReg::SnapshotAddr => 0,
+            SlotReg::IdH => id_h,
+            SlotReg::IdL => id_l,
+            SlotReg::Ctl => self.status(state, t),
+            SlotReg::StateSize => state
+                .misbehaviour
+                .state_size
+                .unwrap_or(state.settings.state_pages),
+            SlotReg::App(TAG) => state.written.get(TAG),
+            SlotReg::App(offset) => state.reads.get(offset),
+        }
+    }
+
+    fn status(&self, state: &State, t: u64) -> u64 {
+        if self.fermata() {
+            return state.status() | u64::from(state.start_count) << 32;
+        }
+        match state.lag {
+            Some((until, old)) if t < until && state.phase.busy() => old,
+            _ => state.status() & 0xff,
+        }
+    }
+
+    /// Writes a register and records it.
+    pub fn write(&self, reg: SlotReg, off: u64, val: u64) {
+        let mut state = self.lock();
+        let t = crate::clock::now_ns();
+        self.host
+            .recorder
+            .record_at(t, What::Write { off, len: 8, val });
+        state = self.complete_due(state, t);
+        match reg {
+            SlotReg::DmaOffset => self.window.set_offset(val),
+            SlotReg::WindowBase => self.window.set_base(val),
+            SlotReg::WindowSize => self.window.set_size(val),
+            SlotReg::FaultInfo => (state.fault_info, state.fault_addr) = (0, 0),
+            SlotReg::SnapshotAddr => state.snapshot = (val & ((1 << 42) - 1)) << 6,
+            SlotReg::Ctl => self.control(&mut state, val, t),
+            SlotReg::App(offset) if self.engine.writable().contains(&offset) => {
+                state.written.set(offset, val)
+            }
+            _ => {}
+        }
+    }
+
+    fn control(&self, state: &mut State, val: u64, t: u64) {
+        match val {
+            ctl::START_NEW => self.start(state, false, t),
+            ctl::START_RESUME => self.start(state, true, t),
+            ctl::PAUSE => self.pause(state),
+            _ => {}
+        }
+    }
+
+    fn start(&self, state: &mut State, resume: bool, t: u64) {
+        let tag = state.written.get(TAG);
+        let accepted = !state.in_reset && !state.phase.busy();
+        self.host.recorder.record_at(
+            t,
+            What::Start {
+                slot: self.index,
+                resume,
+                accepted,
+                tag,
+            },
+        );
+        if !accepted {
+            return;
+        }
+        state.start_count = state.start_count.wrapping_add(1);
+        state.lag = Some((
+            t.saturating_add(us(state.settings.start_lag_us)),
+            state.status() & 0xff,
+        ));
+        state.pause = false;
+        state.reset_at = None;
+        let registers = state.reads;
+        if !(resume && self.engine.needs_reset()) {
+            state.reads = Default::default();
+        }
+        state.phase = if resume {
+            Phase::Restoring
+        } else {
+            Phase::Running
+        };
+        self.tell_phase(state);
+        state.queued = Some(Job {
+            resume,
+            tag,
+            written: state.written,
+            reads: registers,
+        });
+        self.changed.notify_all();
+    }
+
+    fn pause(&self, state: &mut State) {
+        let fate = match state.phase {
+            Phase::Running if state.misbehaviour.hang => PauseFate::Ignored,
+            Phase::Running if state.misbehaviour.ignore_pause.take() => PauseFate::Ignored,
+            Phase::Running => PauseFate::Honoured,
+            _ => PauseFate::Dropped,
+        };
+        self.host.recorder.record(What::Pause {
+            slot: self.index,
+            fate,
+        });
+        if fate == PauseFate::Honoured {
+            state.pause = true;
+            self.attention.store(true, Ordering::Release);
+            self.changed.notify_all();
+        }
+    }
+
+    /// A write to the slot's bit in RESET.
+    pub fn reset(&self, asserted: bool) {
+        let mut state = self.lock();
+        let t = crate::clock::now_ns();
+        state = self.complete_due(state, t);
+        state.in_reset = asserted;
+        if !asserted {
+            return;
+        }
+        let aborted = state.phase.busy();
+        self.host.recorder.record_at(
+            t,
+            What::SlotReset {
+                slot: self.index,
+                aborted,
+            },
+        );
+        state.reset_at = Some(t);
+        state.misbehaviour.hang = false;
+        self.halt(&mut state);
+        if aborted && !self.fermata() && state.settings.drain_us > 0 {
+            let until = t.saturating_add(us(state.settings.drain_us));
+            self.host.recorder.record_at(
+                t,
+                What::Drain {
+                    slot: self.index,
+                    until,
+                },
+            );
+        }
+        let mut kept = crate::engine::AppRegs::default();
+        for &offset in self.engine.kept() {
+            kept.set(offset, state.written.get(offset));
+        }
+        state.written = kept;
+        state.reads = Default::default();
+        self.changed.notify_all();
+    }
+
+    /// Stops what runs; the thread notices at its next boundary.
+    fn halt(&self, state: &mut State) {
+        state.phase = Phase::Rest(Rest::Idle);
+        state.queued = None;
+        state.pause = false;
+        state.lag = None;
+        if state.working {
+            state.aborted = true;
+            self.abandoned.store(true, Ordering::Release);
+            self.attention.store(true, Ordering::Release);
+        }
+    }
+
+    /// The slot as after power-on, once its last DMA is complete or dropped. Settings stay, and so do misbehaviours, unless `behave`
+    /// (but a hang never outlives a reset).
+    pub fn power_on(&self, behave: bool) {
+        let mut state = self.lock();
+        self.halt(&mut state);
+        self.changed.notify_all();
+        state = self.quiet(state);
+        let misbehaviour = match behave {
+            true => Misbehaviour::default(),
+            false => Misbehaviour {
+                hang: false,
+                ..state.misbehaviour.clone()
+            },
+        };
+        let (quit, working, aborted) = (state.quit, state.working, state.aborted);
+        *state = State {
+            quit,
+            working,
+            aborted,
+            misbehaviour,
+            ..State::new(state.settings)
+        };
+        self.window.clear();
+    }
+
+    /// Waits until the thread has come to the boundary after an abort.
+    fn quiet<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let until = Instant::now() + PATIENCE;
+        while state.aborted && Instant::now() < until {
+            state = self
+                .changed
+                .wait_timeout(state, PATIENCE)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        state
+    }
+
+    /// Base: lets the DMA arrive that must have arrived by now, so that it does not depend on when the host lets a thread run.
+    fn complete_due<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        t: u64,
+    ) -> MutexGuard<'a, State> {
+        if self.fermata() {
+            return state;
+        }
+        if state.aborted && state.settled(t) {
+            state = self.quiet(state);
+        }
+        let all = state.settled(t) && !state.phase.busy();
+        self.deliver(&mut state, if all { u64::MAX } else { t });
+        state
+    }
+
+    fn tell_phase(&self, state: &State) {
+        let (phase, fault, snapshot_error) = state.phase.told();
+        self.host.recorder.record(What::Phase {
+            slot: self.index,
+            phase,
+            fault,
+            snapshot_error,
+        });
+    }
+
+    /// Sends the slot's interrupt, or loses it.
+    fn interrupt(&self, state: &mut State) {
+        if !self.fermata() || !self.host.has_irqs() {
+            return;
+        }
+        let lost = state.misbehaviour.lose_irq.take() || !self.host.fire(self.index);
+        let fate = if lost { IrqFate::Lost } else { IrqFate::Sent };
+        self.host.recorder.record(What::Irq {
+            slot: self.index,
+            fate,
+        });
+    }
+
+    /// Sends interrupts for nothing.
+    pub fn spurious(&self, n: u64) {
+        for _ in 0..n {
+            let fate = if self.host.fire(self.index) {
+                IrqFate::Spurious
+            } else {
+                IrqFate::Lost
+            };
+            self.host.recorder.record(What::Irq {
+                slot: self.index,
+                fate,
+            });
+        }
+    }
+
+    /// Switches a misbehaviour.
+    pub fn misbehave(&self, fault: SlotFault) {
+        self.host.recorder.record(What::Misbehave {
+            slot: self.index,
+            text: format!("{fault:?}"),
+        });
+        self.lock().misbehaviour.apply(fault);
+        self.changed.notify_all();
+    }
+
+    /// Switches all misbehaviours off.
+    pub fn behave(&self) {
+        self.host.recorder.record(What::Misbehave {
+            slot: self.index,
+            text: "clear".into(),
+        });
+        self.lock().misbehaviour = Misbehaviour::default();
+        self.changed.notify_all();
+    }
+
+    /// Changes settings.
+    pub fn set(&self, pairs: &[(&str, u64)]) -> Result<(), String> {
+        let mut state = self.lock();
+        let mut settings = state.settings;
+        for (key, value) in pairs {
+            settings.set(key, *value)?;
+        }
+        state.settings = settings;
+        self.host.recorder.record(What::Settings {
+            slot: self.index,
+            settings,
+        });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The reply to `state`.
+    pub fn describe(&self) -> String {
+        let state = self.lock();
+        format!(
+            "status={:#x} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} reset={} \
+             pending_faults={} phase={} engine={}",
+            self.status(&state, crate::clock::now_ns()) & 0xffff_ffff,
+            state.start_count,
+            state.written.get(TAG),
+            self.window.offset(),
+            self.window.base(),
+            self.window.size(),
+            u8::from(state.in_reset),
+            state.misbehaviour.pending(),
+            format!("{:?}", state.phase.told().0).to_lowercase(),
+            self.engine.name(),
+        )
+    }
+
+    /// Whether RESET holds it.
+    pub fn in_reset(&self) -> bool {
+        self.lock().in_reset
+    }
+
+    /// The status bits that mean busy (for tests of the state machine).
+    pub fn is_running(&self) -> bool {
+        self.lock().status() & 0xff == status::RUNNING
+    }
+}

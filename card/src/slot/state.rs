@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the register side and the thread of a slot share.
+
+use crate::clock::us;
+use crate::config::Settings;
+use crate::engine::AppRegs;
+use crate::event;
+use crate::misbehave::Misbehaviour;
+use crate::regs::status;
+use std::collections::VecDeque;
+
+/// How a slot came to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Idle,
+    Paused,
+    Finished { fault: bool, snapshot_error: bool },
+}
+
+/// What a slot does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Rest(Rest),
+    Restoring,
+    Running,
+    Saving,
+    Ending,
+}
+
+impl Phase {
+    pub(super) fn busy(self) -> bool {
+        !matches!(self, Self::Rest(_))
+    }
+
+    /// For the log: the phase, fault, snapshot error.
+    pub(super) fn told(self) -> (event::Phase, bool, bool) {
+        match self {
+            Self::Rest(Rest::Idle) => (event::Phase::Idle, false, false),
+            Self::Rest(Rest::Paused) => (event::Phase::Paused, false, false),
+            Self::Rest(Rest::Finished {
+                fault,
+                snapshot_error,
+            }) => (event::Phase::Finished, fault, snapshot_error),
+            Self::Restoring => (event::Phase::Restoring, false, false),
+            Self::Running => (event::Phase::Running, false, false),
+            Self::Saving => (event::Phase::Saving, false, false),
+            Self::Ending => (event::Phase::Ending, false, false),
+        }
+    }
+}
+
+/// A START that was accepted: the engine samples its registers then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) resume: bool,
+    pub(super) tag: u64,
+    pub(super) written: AppRegs,
+    pub(super) reads: AppRegs,
+}
+
+/// A DMA write that was issued and has not arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Posted {
+    pub(super) addr: u64,
+    pub(super) data: Vec<u8>,
+    pub(super) tag: u64,
+    pub(super) due: u64,
+}
+
+/// The state of a slot.
+pub(super) struct State {
+    pub(super) settings: Settings,
+    pub(super) misbehaviour: Misbehaviour,
+    pub(super) phase: Phase,
+    pub(super) in_reset: bool,
+    pub(super) start_count: u32,
+    /// Base: until when the status reads the old value, and that value.
+    pub(super) lag: Option<(u64, u64)>,
+    /// Write side of the application registers.
+    pub(super) written: AppRegs,
+    /// Read side of the application registers.
+    pub(super) reads: AppRegs,
+    /// Byte address of the snapshot.
+    pub(super) snapshot: u64,
+    pub(super) fault_info: u64,
+    pub(super) fault_addr: u64,
+    /// A PAUSE that the engine has not seen yet.
+    pub(super) pause: bool,
+    /// A START that the thread has not seen yet.
+    pub(super) queued: Option<Job>,
+    /// The thread has a job.
+    pub(super) working: bool,
+    /// That job was reset away; the thread has not seen it yet.
+    pub(super) aborted: bool,
+    pub(super) reset_at: Option<u64>,
+    /// Writes of past jobs that have not arrived.
+    pub(super) posted: VecDeque<Posted>,
+    pub(super) quit: bool,
+}
+
+impl State {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            misbehaviour: Misbehaviour::default(),
+            phase: Phase::Rest(Rest::Idle),
+            in_reset: false,
+            start_count: 0,
+            lag: None,
+            written: AppRegs::default(),
+            reads: AppRegs::default(),
+            snapshot: 0,
+            fault_info: 0,
+            fault_addr: 0,
+            pause: false,
+            queued: None,
+            working: false,
+            aborted: false,
+            reset_at: None,
+            posted: VecDeque::new(),
+            quit: false,
+        }
+    }
+
+    pub(super) fn status(&self) -> u64 {
+        match self.phase {
+            Phase::Rest(Rest::Idle) => status::IDLE,
+            Phase::Rest(Rest::Paused) => status::PAUSED,
+            Phase::Rest(Rest::Finished {
+                fault,
+                snapshot_error,
+            }) => {
+                let bit = |on, bit| if on { bit } else { 0 };
+                status::FINISH
+                    | bit(fault, status::FAULT)
+                    | bit(snapshot_error, status::SNAPSHOT_ERROR)
+            }
+            _ => status::RUNNING,
+        }
+    }
+
+    /// Whether the driver has waited long enough since it reset the slot.
+    pub(super) fn settled(&self, t: u64) -> bool {
+        self.reset_at
+            .is_some_and(|at| t >= at.saturating_add(us(self.settings.settle_us)))
+    }
+}

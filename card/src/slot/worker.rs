@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends.
+
+use super::bus::SlotBus;
+use super::pace::Pacer;
+use super::state::{Job, Phase, Posted, Rest, State};
+use super::Slot;
+use crate::clock::{now_ns, us};
+use crate::dma::Access;
+use crate::engine::Engine;
+use crate::event::{Range, SavePart, Unit, What};
+use crate::trace::DmaTrace;
+use sha2::{Digest, Sha256};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long an engine sleeps when it has used up its credit.
+const NAP: Duration = Duration::from_micros(100);
+/// When a card that writes after PAUSED does so.
+const LATE_US: u64 = 100;
+const PAGE: usize = 4096;
+
+/// How a job left the engine.
+enum End {
+    Aborted,
+    Paused,
+    Finished { fault: bool, snapshot_error: bool },
+}
+
+const FINISHED: End = End::Finished {
+    fault: false,
+    snapshot_error: false,
+};
+const FAULT: End = End::Finished {
+    fault: true,
+    snapshot_error: false,
+};
+const SNAPSHOT_ERROR: End = End::Finished {
+    fault: false,
+    snapshot_error: true,
+};
+
+/// What the engine shall do next.
+enum Order {
+    Step(u64),
+    Save,
+    Abort,
+}
+
+pub(super) fn run(slot: &Slot) {
+    // Naps must not be stretched by the default timer slack of 50 us; a kernel that refuses only makes them longer.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    while let Some(job) = next_job(slot) {
+        let mut bus = SlotBus::new(slot, job.tag);
+        let end = execute(slot, &job, &mut bus);
+        conclude(slot, &end, bus);
+    }
+}
+
+fn sleep<'a>(
+    slot: &'a Slot,
+    state: MutexGuard<'a, State>,
+    time: Duration,
+) -> MutexGuard<'a, State> {
+    slot.changed
+        .wait_timeout(state, time)
+        .unwrap_or_else(PoisonError::into_inner)
+        .0
+}
+
+fn next_job(slot: &Slot) -> Option<Job> {
+    let mut state = slot.lock();
+    loop {
+        if state.quit {
+            return None;
+        }
+        let now = now_ns();
+        slot.deliver(&mut state, now);
+        if let Some(job) = state.queued.take() {
+            state.working = true;
+            slot.attention.store(state.pause, Ordering::Release);
+            slot.abandoned.store(false, Ordering::Release);
+            return Some(job);
+        }
+        let due = state.posted.iter().map(|p| p.due).min();
+        state = match due {
+            Some(due) => sleep(
+                slot,
+                state,
+                Duration::from_nanos(due.saturating_sub(now).max(1)),
+            ),
+            None => slot
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+        };
+    }
+}
+
+/// Waits, for a cost that is set. False when the job was reset away.
+fn spend_time(slot: &Slot, ns: u64) -> bool {
+    let until = now_ns().saturating_add(ns);
+    let mut state = slot.lock();
+    loop {
+        let now = now_ns();
+        if state.aborted || now >= until {
+            return !state.aborted;
+        }
+        state = sleep(slot, state, Duration::from_nanos(until - now));
+    }
+}
+
+/// Enters a phase, unless the job was reset away.
+fn enter(slot: &Slot, phase: Phase) -> bool {
+    let mut state = slot.lock();
+    if state.aborted {
+        return false;
+    }
+    state.phase = phase;
+    slot.tell_phase(&state);
+    true
+}
+
+fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
+    let mut engine = if job.resume {
+        match restore(slot, job) {
+            Ok(engine) => engine,
+            Err(end) => return end,
+        }
+    } else {
+        slot.engine.start(&job.written)
+    };
+    let mut pacer = Pacer::new(now_ns());
+    let mut rush = false;
+    loop {
+        let budget = match order(slot, &mut pacer, &mut rush) {
+            Order::Step(budget) => budget,
+            Order::Save => return save(slot, job, engine, bus),
+            Order::Abort => return End::Aborted,
+        };
+        let progress = engine.step(budget, bus);
+        publish(slot, engine.as_ref());
+        bus.flush(false);
+        match progress {
+            Err(_) => return FAULT,
+            Ok(progress) if progress.done => return finish(slot, engine.as_mut(), bus, rush),
+            Ok(progress) => pacer.spend(progress.units),
+        }
+    }
+}
+
+/// Waits for credit, and looks for what the registers want. A job that is to be finished by the next PAUSE rushes on when it comes.
+fn order(slot: &Slot, pacer: &mut Pacer, rush: &mut bool) -> Order {
+    let mut state = slot.lock();
+    loop {
+        if state.aborted {
+            return Order::Abort;
+        }
+        if state.pause {
+            if !std::mem::take(&mut state.misbehaviour.finish_on_pause) && !*rush {
+                state.phase = Phase::Saving;
+                slot.tell_phase(&state);
+                return Order::Save;
+            }
+            *rush = true;
+            state.pause = false;
+        }
+        slot.attention.store(false, Ordering::Release);
+        let allowed = match (state.misbehaviour.hang, *rush) {
+            (true, _) => 0,
+            (false, true) => u64::MAX,
+            (false, false) => {
+                pacer.allowance(now_ns(), state.settings.speed, slot.engine.quantum())
+            }
+        };
+        if allowed > 0 {
+            return Order::Step(allowed.min(slot.engine.chunk()));
+        }
+        state = sleep(slot, state, NAP);
+    }
+}
+
+/// Shows the engine's counters in the registers.
+fn publish(slot: &Slot, engine: &dyn Engine) {
+    let mut state = slot.lock();
+    if !state.aborted {
+        state.reads = engine.readback();
+    }
+}
+
+/// The end: from here a PAUSE is dropped.
+fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: bool) -> End {
+    let mut state = slot.lock();
+    let held =
+        |s: &State| s.misbehaviour.hang || (s.misbehaviour.finish_on_pause && !s.pause && !rushed);
+    while !state.aborted && held(&state) {
+        state = sleep(slot, state, NAP);
+    }
+    if state.aborted {
+        return End::Aborted;
+    }
+    if state.pause {
+        state.misbehaviour.finish_on_pause = false;
+    }
+    state.phase = Phase::Ending;
+    slot.tell_phase(&state);
+    drop(state);
+    let result = engine.finish(bus);
+    publish(slot, engine);
+    if result.is_ok() {
+        FINISHED
+    } else {
+        FAULT
+    }
+}
+
+/// Where the save and restore unit goes: F: an IOVA; base: a device address.
+fn snapshot_iova(slot: &Slot, at: u64) -> u64 {
+    if slot.fermata() {
+        at
+    } else {
+        slot.window.iova(at)
+    }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    Sha256::digest(bytes)
+        .first_chunk()
+        .map_or(0, |head| u64::from_le_bytes(*head))
+}
+
+fn restore(slot: &Slot, job: &Job) -> Result<Box<dyn Engine>, End> {
+    let (at, settings) = {
+        let state = slot.lock();
+        (state.snapshot, state.settings)
+    };
+    if !spend_time(slot, us(settings.restore_us)) {
+        return Err(End::Aborted);
+    }
+    let mut bytes = vec![0; settings.state_pages as usize * PAGE];
+    let mut trace = DmaTrace::default();
+    let iova = snapshot_iova(slot, at);
+    let answer = slot.transfer(
+        iova,
+        Access::Read(&mut bytes),
+        Unit::Snapshot,
+        Some(&slot.abandoned),
+        &mut trace,
+    );
+    slot.log_dma(&mut trace, job.tag, Unit::Snapshot);
+    match answer {
+        Some(at) => {
+            let hash = digest(&bytes);
+            slot.host.recorder.record(What::Restore {
+                slot: slot.index,
+                tag: job.tag,
+                at,
+                hash,
+            });
+        }
+        None if slot.fermata() => return Err(SNAPSHOT_ERROR),
+        // An Optimus card gets no word of it, and goes on with what it has.
+        None => bytes.fill(0),
+    }
+    let engine = slot.engine.resume(&job.written, &job.reads, &bytes);
+    publish(slot, engine.as_ref());
+    if enter(slot, Phase::Running) {
+        Ok(engine)
+    } else {
+        Err(End::Aborted)
+    }
+}
+
+/// What a save needs to know.
+struct Save<'a> {
+    slot: &'a Slot,
+    tag: u64,
+    iova: u64,
+    trace: DmaTrace,
+    touched: Vec<Range>,
+}
+
+impl Save<'_> {
+    fn tell(&self, part: SavePart, hash: u64) {
+        let at = self.touched.clone();
+        self.slot.host.recorder.record(What::Save {
+            slot: self.slot.index,
+            tag: self.tag,
+            part,
+            at,
+            hash,
+        });
+    }
+
+    fn write(&mut self, from: usize, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        let iova = self.iova.wrapping_add(from as u64);
+        let give_up = Some(&self.slot.abandoned);
+        let answer = self.slot.transfer(
+            iova,
+            Access::Write(bytes),
+            Unit::Snapshot,
+            give_up,
+            &mut self.trace,
+        );
+        let ok = answer.is_some();
+        self.touched.extend(answer.into_iter().flatten());
+        ok
+    }
+}
+
+/// The first bytes of a save are written when it begins, the others at its end: one that is cut short is seen in memory.
+const HEAD: usize = 16;
+
+fn save(slot: &Slot, job: &Job, engine: Box<dyn Engine>, bus: &mut SlotBus<'_>) -> End {
+    let mut bytes = engine.save();
+    drop(engine);
+    bus.flush(true);
+    let (at, settings, torn, takes) = {
+        let mut state = slot.lock();
+        let misbehaviour = &mut state.misbehaviour;
+        let (torn, takes) = (
+            misbehaviour.save_torn.take(),
+            misbehaviour.save_takes_us.take(),
+        );
+        (state.snapshot, state.settings, torn, takes)
+    };
+    bytes.resize(settings.state_pages as usize * PAGE, 0);
+    let end = torn.map_or(bytes.len(), |n| bytes.len().min(n as usize));
+    let head = HEAD.min(end);
+    let iova = snapshot_iova(slot, at);
+    let mut save = Save {
+        slot,
+        tag: job.tag,
+        iova,
+        trace: DmaTrace::default(),
+        touched: Vec::new(),
+    };
+    let mut ok = save.write(0, &bytes[..head]);
+    save.tell(SavePart::Begin, 0);
+    if !spend_time(slot, us(takes.unwrap_or(settings.save_us))) {
+        save.tell(SavePart::Torn, 0);
+        slot.log_dma(&mut save.trace, job.tag, Unit::Snapshot);
+        return End::Aborted;
+    }
+    ok &= save.write(head, &bytes[head..end]);
+    let whole = ok && torn.is_none();
+    save.tell(
+        if whole {
+            SavePart::Done
+        } else {
+            SavePart::Torn
+        },
+        digest(&bytes),
+    );
+    slot.log_dma(&mut save.trace, job.tag, Unit::Snapshot);
+    match (whole, slot.fermata(), torn.is_some()) {
+        (true, ..) | (false, false, false) => End::Paused,
+        (false, true, _) => SNAPSHOT_ERROR,
+        (false, false, true) => wait_for_reset(slot),
+    }
+}
+
+/// A base card whose save stopped half-way reads RUNNING until it is reset.
+fn wait_for_reset(slot: &Slot) -> End {
+    let mut state = slot.lock();
+    while !state.aborted {
+        state = slot
+            .changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+    End::Aborted
+}
+
+/// The slot comes to rest: last the status, then one interrupt.
+fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
+    bus.flush(true);
+    let mut state = slot.lock();
+    let now = now_ns();
+    state.working = false;
+    let drain = us(state.settings.drain_us);
+    let posted = bus.take_posted(
+        if state.aborted {
+            state.reset_at.unwrap_or(now)
+        } else {
+            now
+        },
+        drain,
+    );
+    leave_posted(slot, &mut state, posted, now);
+    let rest = match end {
+        _ if std::mem::take(&mut state.aborted) => None,
+        End::Aborted => None,
+        End::Paused => Some(Rest::Paused),
+        End::Finished {
+            fault,
+            snapshot_error,
+        } => Some(Rest::Finished {
+            fault: *fault,
+            snapshot_error: *snapshot_error,
+        }),
+    };
+    if let Some(rest) = rest {
+        if rest == Rest::Paused && std::mem::take(&mut state.misbehaviour.write_after_paused) {
+            state.posted.push_back(bus.late_write(now + us(LATE_US)));
+        }
+        state.phase = Phase::Rest(rest);
+        state.pause = false;
+        slot.tell_phase(&state);
+        slot.interrupt(&mut state);
+    }
+    slot.changed.notify_all();
+}
+
+/// Base: what was issued arrives later.
+fn leave_posted(slot: &Slot, state: &mut State, posted: Vec<Posted>, now: u64) {
+    if let Some(last) = posted.iter().map(|p| p.due).max().filter(|due| *due > now) {
+        slot.host.recorder.record(What::Drain {
+            slot: slot.index,
+            until: last,
+        });
+    }
+    state.posted.extend(posted);
+}

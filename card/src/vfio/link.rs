@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The socket to the client: whole messages in and out, and DMA by message.
+
+use super::wire::{command, reply, request, Fields, Header, HEADER, MAX_FDS, MAX_TRANSFER};
+use crate::dma::Remote;
+use rustix::io::Errno;
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::collections::HashMap;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{sync_channel, RecvTimeoutError, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+type Answer = Option<Vec<u8>>;
+
+/// The sending side, shared by the message loop and the engines.
+pub(super) struct Link {
+    out: Mutex<UnixStream>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next_id: u16,
+    replies: HashMap<u16, SyncSender<Answer>>,
+    closed: bool,
+}
+
+/// A client that does not answer a DMA request for so long does not have the memory.
+const REPLY_LIMIT: Duration = Duration::from_secs(5);
+/// How soon an engine that waits for a reply sees that its job was reset away.
+const GIVE_UP_POLL: Duration = Duration::from_millis(1);
+
+/// One message.
+pub(super) struct Message {
+    pub(super) header: Header,
+    pub(super) body: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Link {
+    pub(super) fn new(stream: &UnixStream) -> std::io::Result<Self> {
+        Ok(Self {
+            out: Mutex::new(stream.try_clone()?),
+            waiting: Mutex::default(),
+        })
+    }
+
+    fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.out
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write_all(bytes)
+    }
+
+    pub(super) fn reply(&self, to: &Header, result: Result<Vec<u8>, Errno>) -> std::io::Result<()> {
+        self.send(&reply(to, result))
+    }
+
+    /// Hands a reply of the client to the engine that waits for it.
+    pub(super) fn answered(&self, message: Message) {
+        let waiting = self
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replies
+            .remove(&message.header.id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send((!message.header.is_error()).then_some(message.body));
+        }
+    }
+
+    /// The client is gone: nobody will be answered.
+    pub(super) fn close(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.closed = true;
+        waiting.replies.clear();
+    }
+
+    fn ask(&self, command: u16, body: &[u8], give_up: &AtomicBool) -> Answer {
+        let (tx, rx) = sync_channel(1);
+        let id = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.closed {
+                return None;
+            }
+            waiting.next_id = waiting.next_id.wrapping_add(1);
+            let id = waiting.next_id;
+            waiting.replies.insert(id, tx);
+            id
+        };
+        let answer = self
+            .send(&request(id, command, body))
+            .ok()
+            .and_then(|()| wait(&rx, give_up));
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replies
+            .remove(&id);
+        answer
+    }
+}
+
+fn wait(rx: &std::sync::mpsc::Receiver<Answer>, give_up: &AtomicBool) -> Answer {
+    let until = Instant::now() + REPLY_LIMIT;
+    while !give_up.load(Ordering::Acquire) && Instant::now() < until {
+        match rx.recv_timeout(GIVE_UP_POLL) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    None
+}
+
+fn place(iova: u64, len: usize) -> Vec<u8> {
+    [iova, len as u64]
+        .iter()
+        .flat_map(|v| v.to_le_bytes())
+        .collect()
+}
+
+impl Remote for Link {
+    fn read(&self, iova: u64, buf: &mut [u8], give_up: &AtomicBool) -> bool {
+        (0u64..)
+            .step_by(MAX_TRANSFER)
+            .zip(buf.chunks_mut(MAX_TRANSFER))
+            .all(|(at, piece)| {
+                let request = place(iova.wrapping_add(at), piece.len());
+                let answer = self.ask(command::DMA_READ, &request, give_up);
+                let data = answer.as_deref().and_then(|a| a.get(16..16 + piece.len()));
+                data.map(|data| piece.copy_from_slice(data)).is_some()
+            })
+    }
+
+    fn write(&self, iova: u64, data: &[u8], give_up: &AtomicBool) -> bool {
+        (0u64..)
+            .step_by(MAX_TRANSFER)
+            .zip(data.chunks(MAX_TRANSFER))
+            .all(|(at, piece)| {
+                let mut request = place(iova.wrapping_add(at), piece.len());
+                request.extend_from_slice(piece);
+                let answer = self.ask(command::DMA_WRITE, &request, give_up);
+                // A client may answer with address and count; fewer bytes than asked for is a failure.
+                answer.is_some_and(|a| {
+                    Fields(a.get(8..).unwrap_or_default())
+                        .u64()
+                        .is_ok_and(|n| n == piece.len() as u64)
+                })
+            })
+    }
+}
+
+/// Receives one message. `None` at the end of the stream.
+pub(super) fn receive(stream: &UnixStream) -> std::io::Result<Option<Message>> {
+    let mut fds = Vec::new();
+    let mut bytes = [0; HEADER];
+    // Header first: descriptors come with the first byte of their message.
+    let mut have = 0;
+    while have < HEADER {
+        match receive_some(stream, &mut bytes[have..], &mut fds)? {
+            0 => return Ok(None),
+            n => have += n,
+        }
+    }
+    let header = Header::parse(&bytes);
+    let mut body = vec![0; header.body()?];
+    let mut stream = stream;
+    stream.read_exact(&mut body)?;
+    Ok(Some(Message { header, body, fds }))
+}
+
+fn receive_some(
+    stream: &UnixStream,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::io::retry_on_intr(|| {
+        recvmsg(
+            stream,
+            &mut [IoSliceMut::new(buf)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(got.bytes)
+}

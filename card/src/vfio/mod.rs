@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The vfio-user server: QEMU's docs/interop/vfio-user over a UNIX socket.
+
+mod link;
+mod server;
+mod wire;
+
+pub use server::Server;
