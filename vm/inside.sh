@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Second half of vm/enter, run by it as root of a new mount and PID namespace: lay out the root, then chroot.
 set -euo pipefail
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
 ROOT=$1 TOP=$2 CACHE=$3 CWD=$4 USER_SPEC=$5
 shift 5
 ENV=()
