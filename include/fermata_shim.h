@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the kernel offers only as macros and inline functions, as functions
+ * that Rust can call.  Nothing here decides anything.  The Rust side is
+ * rust/shim.rs; keep the two together.
+ */
+#ifndef _FERMATA_SHIM_H
+#define _FERMATA_SHIM_H
+
+#include <linux/types.h>
+
+struct device;
+struct file;
+struct irq_work;
+struct lock_class_key;
+struct page;
+struct poll_table_struct;
+struct vm_area_struct;
+struct wait_queue_head;
+
+void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
+				struct lock_class_key *key);
+void fermata_raw_spin_assert_held(raw_spinlock_t *lock);
+void fermata_irq_work_init(struct irq_work *work,
+			   void (*func)(struct irq_work *work));
+void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
+		       struct poll_table_struct *table);
+bool fermata_dma_is_translated(struct device *dev);
+struct page *fermata_contig_alloc(unsigned long count);
+void fermata_contig_free(struct page *page, unsigned long count);
+void *fermata_page_address(struct page *page);
+struct page *fermata_nth_page(struct page *page, unsigned long n);
+bool fermata_locked_down(void);
+u32 fermata_current_uid(void);
+void fermata_vma_forbid_exec(struct vm_area_struct *vma);
+
+#endif /* _FERMATA_SHIM_H */

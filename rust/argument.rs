@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Copying an ioctl's structure in and out, whatever size the program knows it by (`uapi/fermata.h`, the rules).
+
+use crate::uapi::Argument;
+use core::mem::size_of;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    uaccess::{UserPtr, UserSlice},
+};
+
+/// The smallest structure: the size itself and one more member.
+const SIZE_MIN: usize = 8;
+
+/// An ioctl's argument: the driver's copy of it, and where it came from.
+pub(crate) struct User<T: Argument> {
+    /// The structure; members beyond the program's size are zero.
+    pub(crate) value: T,
+    from: UserPtr,
+    /// Bytes that both sides know.
+    common: usize,
+}
+
+impl<T: Argument> User<T> {
+    /// Copies the structure in. `EFAULT`; `EINVAL`: its size is below 8; `E2BIG`: it is larger than ours, with something in it.
+    pub(crate) fn read(from: UserPtr) -> Result<Self> {
+        let size = UserSlice::new(from, size_of::<u32>()).reader().read::<u32>()? as usize;
+        if size < SIZE_MIN {
+            return Err(EINVAL);
+        }
+        if size > PAGE_SIZE {
+            return Err(E2BIG);
+        }
+        let mut reader = UserSlice::new(from, size).reader();
+        let common = size.min(size_of::<T>());
+        let mut value = T::default();
+        reader.read_slice(&mut value.as_bytes_mut()[..common])?;
+        while !reader.is_empty() {
+            if reader.read::<u8>()? != 0 {
+                return Err(E2BIG);
+            }
+        }
+        Ok(Self { value, from, common })
+    }
+
+    /// Makes sure that the answer can be written, before anything is changed that could not be taken back. What is written is what
+    /// was read.
+    pub(crate) fn check_writable(&self) -> Result {
+        self.write()
+    }
+
+    /// Copies the structure out, with the size that the program gave. `EFAULT`.
+    pub(crate) fn write(&self) -> Result {
+        let bytes = &self.value.as_bytes()[size_of::<u32>()..self.common];
+        UserSlice::new(self.from.wrapping_byte_add(size_of::<u32>()), bytes.len()).writer().write_slice(bytes)
+    }
+}
+
+/// Refuses flags that are not `known`.
+pub(crate) fn check_flags(flags: u32, known: u32) -> Result {
+    if flags & !known != 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The one place where registers are touched.
+
+use crate::{
+    compat::DevresBar,
+    regs::{self, Command},
+    sched::SlotId,
+};
+use kernel::{
+    io::{register::Array, Io},
+    prelude::*,
+};
+
+/// What the manager page says of the card.
+#[derive(Clone, Copy)]
+pub(crate) struct Identity {
+    /// Number of slots, 1 to 8.
+    pub(crate) slots: u8,
+    /// Zero on a base card.
+    pub(crate) features: regs::FEATURES,
+}
+
+impl Identity {
+    /// Slots interrupt.
+    pub(crate) fn has_irq(&self) -> bool {
+        self.features.irq().into()
+    }
+
+    /// The card refuses engine accesses outside the slot's window.
+    pub(crate) fn has_window(&self) -> bool {
+        self.features.window().into()
+    }
+
+    /// PAUSED and FINISH come after the last DMA.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.features.quiescent().into()
+    }
+
+    /// Snapshot addresses are IOVAs.
+    pub(crate) fn has_snapshot_unit(&self) -> bool {
+        self.features.snapshot_unit().into()
+    }
+}
+
+/// What a slot page says of its slot.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SlotIdentity {
+    /// The engine's UUID, low half.
+    pub(crate) afu_id_lo: u64,
+    /// The engine's UUID, high half.
+    pub(crate) afu_id_hi: u64,
+    /// The engine needs a reset before START_RESUME.
+    pub(crate) reset_before_resume: bool,
+}
+
+impl SlotIdentity {
+    /// The engine's UUID, low and high half.
+    pub(crate) fn afu_id(&self) -> (u64, u64) {
+        (self.afu_id_lo, self.afu_id_hi)
+    }
+}
+
+/// The window of a slot: what its engine may touch.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// First device address.
+    pub(crate) device_base: u64,
+    /// What the card's DMA reaches there.
+    pub(crate) iova: u64,
+    /// Bytes; 0: nothing.
+    pub(crate) length: u64,
+}
+
+impl Window {
+    /// What the card adds to a device address.
+    pub(crate) fn offset(&self) -> u64 {
+        self.iova.wrapping_sub(self.device_base)
+    }
+}
+
+/// BAR 0 of a card.
+///
+/// Every accessor may be called in any context, under any lock. Once the device is unbound, writes do nothing and reads give all
+/// ones, as on a card that is gone. Writes are posted and stay in order; a read pushes the writes before it.
+pub(crate) struct Bar {
+    bar: DevresBar,
+}
+
+/// Evaluates `$body`, a [`Result`], with `$io` bound to the mapped registers.
+///
+/// The offsets of [`regs`] are within the BAR; they are checked when they are used because 7.3 cannot check the alignment of 64-bit
+/// registers when the module is built.
+macro_rules! with_registers {
+    ($self:ident, |$io:ident| $body:expr) => {
+        (|| -> Result<_> {
+            let guard = $self.bar.try_access().ok_or(ENODEV)?;
+            let $io = &*guard;
+            $body
+        })()
+    };
+}
+
+/// The location of register `$name` of `$slot`.
+macro_rules! of_slot {
+    ($name:ident, $slot:expr) => {
+        regs::$name::try_at($slot.index()).ok_or(EINVAL)?
+    };
+}
+
+impl Bar {
+    /// Takes over the mapped BAR.
+    pub(crate) fn new(bar: DevresBar) -> Self {
+        Self { bar }
+    }
+
+    /// Reads what the card is, without writing anything: a device id can be bound to any device through `new_id`.
+    ///
+    /// `ENODEV`: it is neither a fermata nor an Optimus card.
+    pub(crate) fn identify(&self) -> Result<Identity> {
+        with_registers!(self, |io| {
+            let features = if io.try_read(regs::MAGIC)?.into_raw() == regs::FERMATA_MAGIC {
+                if io.try_read(regs::VERSION)?.into_raw() != regs::FERMATA_VERSION {
+                    return Err(ENODEV);
+                }
+                io.try_read(regs::FEATURES)?
+            } else {
+                let dfh = io.try_read(regs::MANAGER_DFH)?;
+                if dfh.feature_type().get() != 1 || !dfh.end_of_list() || dfh.into_raw() == u64::MAX {
+                    return Err(ENODEV);
+                }
+                regs::FEATURES::zeroed()
+            };
+            match u8::try_from(io.try_read(regs::SLOT_COUNT)?.into_raw()) {
+                Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => Ok(Identity { slots, features }),
+                _ => Err(ENODEV),
+            }
+        })
+    }
+
+    /// Reads what `slot` is.
+    pub(crate) fn identify_slot(&self, slot: SlotId, identity: &Identity) -> Result<SlotIdentity> {
+        with_registers!(self, |io| Ok(SlotIdentity {
+            afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
+            afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
+            reset_before_resume: identity.is_quiescent()
+                && io.try_read(of_slot!(SLOT_CAPS, slot))?.reset_before_resume(),
+        }))
+    }
+
+    /// Reads the status register of `slot`.
+    pub(crate) fn status(&self, slot: SlotId) -> u64 {
+        with_registers!(self, |io| Ok(io.try_read(of_slot!(TRANSACTION_CTL, slot))?.into_raw())).unwrap_or(u64::MAX)
+    }
+
+    /// Writes `command` to `slot`. What was written to memory and registers before is visible to the card before it.
+    pub(crate) fn command(&self, slot: SlotId, command: Command) {
+        let _ = with_registers!(self, |io| io
+            .try_write(of_slot!(TRANSACTION_CTL, slot), regs::TRANSACTION_CTL::command(command)));
+    }
+
+    /// Holds the slots of `mask` in reset, and lets all others out of it.
+    pub(crate) fn reset(&self, mask: u8) {
+        let _ = with_registers!(self, |io| io.try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
+    }
+
+    /// Size of a snapshot of `slot` in pages: device input.
+    pub(crate) fn state_pages(&self, slot: SlotId) -> u64 {
+        with_registers!(self, |io| Ok(io.try_read(of_slot!(STATE_SIZE_PG, slot))?.into_raw())).unwrap_or(u64::MAX)
+    }
+
+    /// Tells `slot` where its snapshot is, an address as the card's profile wants it.
+    pub(crate) fn set_snapshot(&self, slot: SlotId, address: u64) {
+        let _ = with_registers!(self, |io| io
+            .try_write(of_slot!(SNAPSHOT_ADDR, slot), regs::SNAPSHOT_ADDR::at_address(address)));
+    }
+
+    /// Sets the window of `slot`; `checked`: the card checks it, so its bounds are written too.
+    pub(crate) fn set_window(&self, slot: SlotId, window: &Window, checked: bool) {
+        let _ = with_registers!(self, |io| {
+            io.try_write(of_slot!(DMA_OFFSET, slot), regs::DMA_OFFSET::from_raw(window.offset()))?;
+            if checked {
+                io.try_write(of_slot!(WINDOW_BASE, slot), regs::WINDOW_BASE::from_raw(window.device_base))?;
+                io.try_write(of_slot!(WINDOW_SIZE, slot), regs::WINDOW_SIZE::from_raw(window.length))?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Reads the address of the access that the window of `slot` refused, and clears it.
+    pub(crate) fn take_fault(&self, slot: SlotId) -> u64 {
+        with_registers!(self, |io| {
+            let address = io.try_read(of_slot!(FAULT_ADDR, slot))?.into_raw();
+            io.try_write(of_slot!(FAULT_INFO, slot), regs::FAULT_INFO::zeroed())?;
+            Ok(address)
+        })
+        .unwrap_or(u64::MAX)
+    }
+
+    /// Reads the application register at `offset`, which the caller has checked, of `slot`.
+    pub(crate) fn read_application(&self, slot: SlotId, offset: u32) -> u64 {
+        with_registers!(self, |io| io.try_read64(slot_page(slot) + offset as usize)).unwrap_or(u64::MAX)
+    }
+
+    /// Writes the application register at `offset`, which the caller has checked, of `slot`.
+    pub(crate) fn write_application(&self, slot: SlotId, offset: u32, value: u64) {
+        let _ = with_registers!(self, |io| io.try_write64(value, slot_page(slot) + offset as usize));
+    }
+}
+
+/// Byte offset of the page of `slot`.
+fn slot_page(slot: SlotId) -> usize {
+    0x1000 * (slot.index() + 1)
+}

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A context: one open file description, one tenant's use of a card.
+
+use crate::{
+    bar::Window,
+    card::{BoundDevice, Card, View},
+    compat::errno,
+    dma_memory::DmaMemory,
+    image::{AppRegister, Image, Tenant},
+    notifier::{Notice, Notifier},
+    sched::{ContextConfig, ContextId, Failure, JobState, Params},
+    shim,
+};
+use core::{
+    cell::UnsafeCell,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicBool, Ordering},
+};
+use kernel::{
+    bindings,
+    mm::virt::{flags, VmaNew},
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{new_mutex, Arc, ArcBorrow, Mutex, SetOnce},
+    uaccess::UserSliceWriter,
+};
+
+/// Device addresses end here: what a program's own addresses can be.
+const DEVICE_ADDRESS_END: u64 = 1 << 47;
+/// Largest snapshot that is believed, in pages (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
+const STATE_PAGES_MAX: u64 = 4096;
+
+/// The memory that the engine may touch.
+struct Arena {
+    memory: DmaMemory,
+    /// Device address of its first byte; `None`: that of the first mapping of the whole.
+    device_base: Option<u64>,
+}
+
+impl Arena {
+    fn window(&self) -> Option<Window> {
+        Some(Window {
+            device_base: self.device_base?,
+            iova: self.memory.iova(),
+            // CAST: usize is 64 bits wide where PCI cards with 64-bit BARs are.
+            length: self.memory.length() as u64,
+        })
+    }
+}
+
+/// The memory of a context that the card can reach.
+struct Memory {
+    arena: Option<Arena>,
+    snapshot: Option<DmaMemory>,
+    /// The page cache of the device node, through which mappings are found. Null when no mapping can be left.
+    mapping: *mut bindings::address_space,
+}
+
+// SAFETY: `mapping` is only handed to C functions that lock it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Takes all of it out.
+    fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>) {
+        (self.arena.take(), self.snapshot.take())
+    }
+}
+
+/// What set-up decided.
+#[derive(Clone, Copy)]
+struct Setup {
+    id: ContextId,
+    /// The slots whose engine it uses.
+    slots: u8,
+}
+
+/// What there is to say of a context's memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MemoryInfo {
+    pub(crate) arena_length: u64,
+    pub(crate) device_base: u64,
+    pub(crate) snapshot_length: u64,
+}
+
+/// One tenant's use of a card.
+#[pin_data]
+pub(crate) struct Context {
+    pub(crate) card: Arc<Card>,
+    /// The opener's user, in the initial user namespace.
+    uid: u32,
+    /// Serialises set-up; nothing but `setup` and the registry is touched under it.
+    #[pin]
+    setting_up: Mutex<()>,
+    setup: SetOnce<Setup>,
+    /// [`Context::revoke`] is done.
+    revoked: AtomicBool,
+    /// Nests inside `mmap_lock` (`mmap()` takes it), so no user memory is touched under it. Outside the card's raw lock.
+    #[pin]
+    memory: Mutex<Memory>,
+    /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
+    image: UnsafeCell<KBox<Image>>,
+    #[pin]
+    pub(crate) notifier: Notifier,
+}
+
+// SAFETY: `image` is shared as its comment says; all else is `Send` and `Sync`.
+unsafe impl Send for Context {}
+// SAFETY: As above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// A context for the opener of a device node whose page cache is `mapping`.
+    ///
+    /// # Safety
+    ///
+    /// `mapping` must stay valid until [`Context::release`] is called.
+    pub(crate) unsafe fn new(card: Arc<Card>, mapping: *mut bindings::address_space) -> Result<Arc<Self>> {
+        let image = Image::new()?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                card,
+                // SAFETY: No requirement.
+                uid: unsafe { shim::fermata_current_uid() },
+                setting_up <- new_mutex!((), "fermata_setting_up"),
+                setup: SetOnce::new(),
+                revoked: AtomicBool::new(false),
+                memory <- new_mutex!(Memory { arena: None, snapshot: None, mapping }, "fermata_memory"),
+                image: UnsafeCell::new(image),
+                notifier <- Notifier::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The context's number in the scheduler. `ENXIO`: it is not set up.
+    pub(crate) fn id(&self) -> Result<ContextId> {
+        Ok(self.setup.as_ref().ok_or_else(errno::enxio)?.id)
+    }
+
+    /// Whether it is set up.
+    pub(crate) fn is_set_up(&self) -> bool {
+        self.setup.as_ref().is_some()
+    }
+
+    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it). Returns the context's number.
+    pub(crate) fn set_up(self: ArcBorrow<'_, Self>, afu_id: (u64, u64), mask: u32) -> Result<ContextId> {
+        let _serialised = self.setting_up.lock();
+        if self.is_set_up() {
+            return Err(EEXIST);
+        }
+        let able = self.card.slots_with(afu_id);
+        if able == 0 {
+            return Err(ENOENT);
+        }
+        let slots = match mask {
+            0 => able,
+            mask if mask & !u32::from(able) == 0 => mask as u8,
+            _ => return Err(EINVAL),
+        };
+        self.check_separation()?;
+        let id = self.join(slots)?;
+        // Another one cannot have set it: `setting_up` is held.
+        self.setup.populate(Setup { id, slots });
+        Ok(id)
+    }
+
+    /// Without a window check nothing but the IOMMU stands between tenants and the host, and nothing between tenants.
+    fn check_separation(&self) -> Result {
+        if self.card.identity.has_window() || self.card.translated {
+            return Ok(());
+        }
+        // SAFETY: No requirement. CAST: a small constant.
+        if unsafe { !bindings::capable(bindings::CAP_SYS_RAWIO as c_int) || shim::fermata_locked_down() } {
+            return Err(EPERM);
+        }
+        Ok(())
+    }
+
+    /// Enters the card's registry and its scheduler.
+    fn join(self: ArcBorrow<'_, Self>, slots: u8) -> Result<ContextId> {
+        let alone = !self.card.identity.has_window();
+        self.card.register(self.into(), |others| {
+            if alone && others.iter().any(|other| other.uid != self.uid) {
+                return Err(EBUSY);
+            }
+            Ok(())
+        })?;
+        let config = ContextConfig {
+            class: self.card.class_of(slots.trailing_zeros() as usize),
+            params: Params { mask: slots, ..self.card.limits.params },
+        };
+        // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the image.
+        let tenant = unsafe { Tenant::new(NonNull::from(&mut **self.image.get()), NonNull::from(&self.notifier)) };
+        self.card.add(config, tenant).inspect_err(|_| {
+            self.card.unregister(&self, || ());
+        })
+    }
+
+    /// Makes the arena. Returns the device address, 0 if it will be that of the first mapping.
+    pub(crate) fn create_arena(&self, device: &BoundDevice<'_>, length: u64, base: Option<u64>) -> Result {
+        let id = self.id()?;
+        let end = |base: u64| base.checked_add(length).filter(|&end| end <= DEVICE_ADDRESS_END);
+        let page = PAGE_SIZE as u64;
+        if length == 0 || length % page != 0 || length > self.card.limits.arena {
+            return Err(EINVAL);
+        }
+        if base.is_some_and(|base| base % page != 0 || end(base).is_none()) {
+            return Err(EINVAL);
+        }
+        if self.memory.lock().arena.is_some() {
+            return Err(EEXIST);
+        }
+        let arena = Arena { memory: DmaMemory::new(device, usize::try_from(length)?)?, device_base: base };
+        let mut memory = self.memory.lock();
+        if memory.arena.is_some() {
+            return Err(EEXIST);
+        }
+        self.publish_window(id, &arena)?;
+        memory.arena = Some(arena);
+        Ok(())
+    }
+
+    /// Tells the card's state where the arena is, if its device address is known.
+    fn publish_window(&self, id: ContextId, arena: &Arena) -> Result {
+        let Some(window) = arena.window() else { return Ok(()) };
+        self.card.with_image(id, |image, _, _| {
+            image.set_window(window);
+            Ok(())
+        })
+    }
+
+    /// Makes the snapshot buffer, and returns its size in bytes.
+    pub(crate) fn create_snapshot(&self, device: &BoundDevice<'_>) -> Result<u64> {
+        let id = self.id()?;
+        if self.memory.lock().snapshot.is_some() {
+            return Err(EEXIST);
+        }
+        let pages = self.state_pages()?;
+        if pages == 0 || pages > STATE_PAGES_MAX {
+            return Err(errno::eproto());
+        }
+        // CAST: at most STATE_PAGES_MAX.
+        let snapshot = DmaMemory::new(device, pages as usize * PAGE_SIZE)?;
+        let mut memory = self.memory.lock();
+        if memory.snapshot.is_some() {
+            return Err(EEXIST);
+        }
+        self.card.with_image(id, |image, _, _| {
+            image.set_snapshot(snapshot.iova());
+            Ok(())
+        })?;
+        let length = snapshot.length() as u64;
+        memory.snapshot = Some(snapshot);
+        Ok(length)
+    }
+
+    /// The largest snapshot, in pages, of the slots that the context may use.
+    fn state_pages(&self) -> Result<u64> {
+        let slots = self.setup.as_ref().ok_or_else(errno::enxio)?.slots;
+        Ok(self.card.slots_in(slots).map(|slot| self.card.state_pages(slot)).max().unwrap_or(0))
+    }
+
+    /// Copies the bytes of a held job's snapshot from `offset` on to the program.
+    pub(crate) fn read_snapshot(&self, offset: u64, out: &mut UserSliceWriter) -> Result {
+        let View { stats, has_run, .. } = self.card.view(self.id()?)?;
+        let mut copy = KVVec::new();
+        {
+            let memory = self.memory.lock();
+            let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
+            match usize::try_from(offset)?.checked_add(out.len()) {
+                Some(end) if end <= snapshot.length() => {}
+                _ => return Err(EINVAL),
+            }
+            if stats.state != JobState::Held {
+                return Err(EBUSY);
+            }
+            if !has_run {
+                return Err(errno::enodata());
+            }
+            snapshot.copy_to(usize::try_from(offset)?, out.len(), &mut copy)?;
+        }
+        // Only what was read while the job stayed held is a snapshot.
+        let after = self.card.view(self.id()?)?.stats;
+        if after.state != JobState::Held || after.slices != stats.slices {
+            return Err(EBUSY);
+        }
+        out.write_slice(&copy)
+    }
+
+    /// Starts a job, and returns its number.
+    pub(crate) fn start(&self) -> Result<u64> {
+        let id = self.id()?;
+        if self.card.view(id)?.stats.state.is_live() {
+            return Err(EBUSY);
+        }
+        self.check_memory(id)?;
+        self.card.start(id)
+    }
+
+    /// Whether everything is there that a job needs.
+    fn check_memory(&self, id: ContextId) -> Result {
+        let (has_arena, snapshot) = {
+            let memory = self.memory.lock();
+            (memory.arena.is_some(), memory.snapshot.as_ref().map(|snapshot| snapshot.length() as u64))
+        };
+        let snapshot = snapshot.ok_or_else(errno::enxio)?;
+        let has_window = self.card.with_image(id, |image, _, _| Ok(image.window().is_some()))?;
+        // A card without window check would let an engine without an arena touch anything.
+        if !has_window && (has_arena || !self.card.identity.has_window()) {
+            return Err(errno::edestaddrreq());
+        }
+        match self.state_pages()?.checked_mul(PAGE_SIZE as u64) {
+            Some(needed) if needed <= snapshot && needed != 0 => Ok(()),
+            _ if self.card.is_gone() => Err(ENODEV),
+            _ => Err(errno::eproto()),
+        }
+    }
+
+    /// Writes registers, all under one lock.
+    pub(crate) fn write_registers(&self, registers: &[(AppRegister, u64)]) -> Result {
+        self.card.with_image(self.id()?, |image, bar, slot| {
+            for &(register, value) in registers {
+                image.write(bar, slot, register, value);
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads registers, all under one lock.
+    pub(crate) fn read_registers(&self, registers: &mut [(AppRegister, u64)]) -> Result {
+        self.card.with_image(self.id()?, |image, bar, slot| {
+            for (register, value) in registers {
+                *value = image.read(bar, slot, *register)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Declares the result registers.
+    pub(crate) fn declare_results(&self, registers: &[AppRegister]) -> Result {
+        let id = self.id()?;
+        if self.card.view(id)?.stats.state.is_live() {
+            return Err(EBUSY);
+        }
+        self.card.with_image(id, |image, _, _| {
+            image.declare_results(registers);
+            Ok(())
+        })
+    }
+
+    /// Where the job stands; `None`: not set up, or the card is gone and has forgotten it.
+    pub(crate) fn view(&self) -> Option<View> {
+        self.card.view(self.id().ok()?).ok()
+    }
+
+    /// Whether a job has not ended.
+    pub(crate) fn has_live_job(&self) -> bool {
+        self.view().is_some_and(|view| view.stats.state.is_live())
+    }
+
+    /// What memory there is.
+    pub(crate) fn memory_info(&self) -> MemoryInfo {
+        let memory = self.memory.lock();
+        MemoryInfo {
+            arena_length: memory.arena.as_ref().map_or(0, |arena| arena.memory.length() as u64),
+            device_base: memory.arena.as_ref().and_then(|arena| arena.device_base).unwrap_or(0),
+            snapshot_length: memory.snapshot.as_ref().map_or(0, |snapshot| snapshot.length() as u64),
+        }
+    }
+
+    /// Maps a part of the arena. The caller is the `mmap` file operation, and holds the gate.
+    pub(crate) fn map(&self, vma: &VmaNew) -> Result {
+        let id = self.id()?;
+        let mut memory = self.memory.lock();
+        let arena = memory.arena.as_mut().ok_or_else(errno::enxio)?;
+        let length = vma.end() - vma.start();
+        // SAFETY: `vma` is valid.
+        let first_page = unsafe { (*vma.as_ptr()).vm_pgoff };
+        let end = first_page.checked_mul(PAGE_SIZE).and_then(|offset| offset.checked_add(length));
+        if vma.flags() & flags::SHARED == 0 || end.is_none_or(|end| end > arena.memory.length()) {
+            return Err(EINVAL);
+        }
+        vma.set_dontcopy();
+        vma.set_dontexpand();
+        vma.set_dontdump();
+        // SAFETY: `vma` is valid, and being set up.
+        unsafe { shim::fermata_vma_forbid_exec(vma.as_ptr()) };
+        arena.memory.map(vma, first_page)?;
+        if arena.device_base.is_none() && length == arena.memory.length() {
+            arena.device_base = Some(vma.start() as u64);
+            self.publish_window(id, arena)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all memory away: from the program, from the card, from the kernel. While the device is bound, and no DMA can come.
+    pub(crate) fn revoke(&self) {
+        let freed = {
+            let mut memory = self.memory.lock();
+            if !memory.mapping.is_null() {
+                // All contexts of a node share its page cache and are revoked together, so all of it may go.
+                // SAFETY: `release` sets it to null, or waits for `revoked`, before the node can go.
+                unsafe { bindings::unmap_mapping_range(memory.mapping, 0, 0, 1) };
+            }
+            memory.take()
+        };
+        drop(freed);
+        self.revoked.store(true, Ordering::Release);
+        self.notifier.notify(Notice::Gone);
+    }
+
+    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the memory, in the order of
+    /// prior-art.md, section 8, item 6: dequeue, stop or reset, unmap, free. Sleeps until the slot is quiescent.
+    pub(crate) fn release(&self) {
+        let Ok(id) = self.id() else { return };
+        self.card.close(id);
+        self.notifier.wait_uninterruptible(|| self.notifier.has(Notice::Released) || self.notifier.has(Notice::Stuck));
+        if !self.notifier.has(Notice::Released) {
+            // A quarantined slot may still reach our memory: the registry keeps us until the card is shut down.
+            self.memory.lock().mapping = ptr::null_mut();
+            return;
+        }
+        self.card.wait_for_notices();
+        if !self.card.unregister(self, || drop(self.memory.lock().take())) {
+            // `Card::shut_down` has taken us out before, and revokes us while the device is bound.
+            self.notifier.wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));
+        }
+    }
+}
+
+/// The state as the user interface has it, and the error of a failed job.
+pub(crate) fn job_error(state: JobState) -> u32 {
+    match state {
+        JobState::Failed(failure) => match failure {
+            Failure::PreemptTimeout => bindings::ETIME,
+            Failure::Fault => bindings::EFAULT,
+            Failure::Snapshot => bindings::EIO,
+            Failure::Protocol => bindings::EPROTO,
+            Failure::Gone => bindings::ENODEV,
+        },
+        _ => 0,
+    }
+}

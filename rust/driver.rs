@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The PCI driver: what happens when a card comes and goes.
+
+use crate::{
+    bar::Bar,
+    card::Card,
+    chardev::Node,
+    compat,
+    limits::Limits,
+    regs::BAR_SIZE,
+    sched::SlotId,
+};
+use kernel::{
+    bindings,
+    device::{Bound, Core, Device},
+    dma::{self, Device as _},
+    pci,
+    prelude::*,
+    sync::Arc,
+};
+
+/// Device ids of the emulated card, from QEMU's experimental range (docs/card.md): base and fermata profile.
+const DEVICE_BASE: u32 = 0x10f0;
+const DEVICE_FERMATA: u32 = 0x10f1;
+
+compat::pci_device_table!(
+    PCI_TABLE,
+    MODULE_PCI_TABLE,
+    [
+        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, DEVICE_BASE),
+        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, DEVICE_FERMATA),
+    ]
+);
+
+/// The ids for `struct pci_driver`.
+pub(crate) fn id_table() -> *const bindings::pci_device_id {
+    let table: pci::IdTable<()> = &PCI_TABLE;
+    table.as_ptr()
+}
+
+/// The driver's data of a bound card.
+///
+/// # Invariants
+///
+/// The fields are dropped in their order: first the node, so that nobody opens the card; then the card is shut down; then the
+/// vectors go.
+pub(crate) struct BoundCard {
+    _node: Node,
+    card: ShutDownOnDrop,
+    _vectors: Option<Vectors>,
+}
+
+impl BoundCard {
+    /// The card.
+    pub(crate) fn card(&self) -> &Card {
+        &self.card.0
+    }
+}
+
+/// Shuts the card down before its device is unbound.
+struct ShutDownOnDrop(Arc<Card>);
+
+impl Drop for ShutDownOnDrop {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+/// The interrupt vectors of a device, freed on drop, after their handlers.
+struct Vectors(*mut bindings::pci_dev);
+
+// SAFETY: Only handed to C functions that lock.
+unsafe impl Send for Vectors {}
+// SAFETY: As above.
+unsafe impl Sync for Vectors {}
+
+impl Drop for Vectors {
+    fn drop(&mut self) {
+        // SAFETY: `new` allocated them.
+        unsafe { bindings::pci_free_irq_vectors(self.0) };
+    }
+}
+
+impl Vectors {
+    /// Allocates one vector for each of `count` slots, MSI-X or MSI. The error is that of `pci_alloc_irq_vectors()`.
+    ///
+    /// # Safety
+    ///
+    /// `pci` must be a bound device.
+    unsafe fn new(pci: *mut bindings::pci_dev, count: u32) -> Result<Self> {
+        let flags = bindings::PCI_IRQ_MSIX | bindings::PCI_IRQ_MSI;
+        // SAFETY: By the safety requirement.
+        let allocated = unsafe { bindings::pci_alloc_irq_vectors(pci, count, count, flags) };
+        if allocated < 0 {
+            return Err(Error::from_errno(allocated));
+        }
+        Ok(Self(pci))
+    }
+
+    /// The interrupt number of vector `n`.
+    fn irq(&self, n: u32) -> Result<u32> {
+        // SAFETY: The vectors are allocated.
+        let irq = unsafe { bindings::pci_irq_vector(self.0, n) };
+        u32::try_from(irq).map_err(|_| Error::from_errno(irq))
+    }
+}
+
+/// Binds a card. `ENODEV`: it is none of ours; nothing was written to it.
+///
+/// # Safety
+///
+/// `raw` must be that of `pdev`.
+pub(crate) unsafe fn probe(
+    pdev: &pci::Device<Core<'_>>,
+    raw: *mut bindings::pci_dev,
+    limits: Limits,
+) -> Result<BoundCard> {
+    pdev.enable_device_mem()?;
+    let device: &Device<Bound> = pdev.as_ref();
+    let bar = Bar::new(pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?.into_devres()?);
+    let identity = bar.identify()?;
+    // Cards cut DMA addresses to 48 bits.
+    // SAFETY: Nothing is allocated or mapped for the device yet.
+    unsafe { pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())? };
+    pdev.set_master();
+
+    let vectors = if identity.has_irq() {
+        // SAFETY: `raw` is bound.
+        Some(unsafe { Vectors::new(raw, identity.slots.into())? })
+    } else {
+        None
+    };
+    // SAFETY: `raw` is the device's, and `ShutDownOnDrop` goes with the driver's data, before the device is unbound.
+    let card = ShutDownOnDrop(unsafe { Card::new(device, raw, bar, identity, limits)? });
+    if let Some(vectors) = &vectors {
+        for slot in (0..identity.slots).filter_map(SlotId::new) {
+            // CAST: below 8.
+            card.0.request_irq(slot, vectors.irq(slot.index() as u32)?)?;
+        }
+    }
+    // Last: from here on programs come.
+    let node = Node::new(device, &card.0)?;
+    dev_info!(
+        pdev,
+        "{} slots, {}, {}\n",
+        identity.slots,
+        if identity.has_irq() { "interrupts" } else { "no interrupts" },
+        if identity.has_window() { "DMA window check" } else { "no DMA window check" }
+    );
+    Ok(BoundCard { _node: node, card, _vectors: vectors })
+}

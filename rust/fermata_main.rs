@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! fermata: shares a preemptible PCIe accelerator between processes, in time and in space.
+//!
+//! Arrows point one way: file operations ([`file`], [`ioctl`]) → context ([`context`]) → card ([`card`]: the scheduler and slot
+//! protocol of [`sched`], and the images of contexts) → registers ([`bar`]). Interrupts and timers ([`slot`]) come in at the card.
+//! See docs/architecture.md.
+
+mod adapter;
+mod argument;
+mod bar;
+mod card;
+mod chardev;
+mod compat;
+mod context;
+mod dma_memory;
+mod driver;
+mod file;
+mod gate;
+mod image;
+mod ioctl;
+mod limits;
+mod notifier;
+mod raw_spinlock;
+mod regs;
+#[expect(
+    unreachable_pub,
+    dead_code,
+    unused_imports,
+    reason = "it is also compiled into rust/host, where all of its interface is used"
+)]
+mod sched;
+mod shim;
+mod slot;
+mod uapi;
+
+use chardev::Class;
+use kernel::prelude::*;
+
+module! {
+    type: Fermata,
+    name: "fermata",
+    authors: ["The fermata developers"],
+    description: "Shares a preemptible accelerator card between processes",
+    license: "GPL",
+    params: {
+        max_contexts: u32 {
+            default: 4096,
+            description: "Contexts that can be set up on a card at once, 1 to 65536",
+        },
+        max_arena_mib: u32 {
+            default: 1024,
+            description: "Largest arena in MiB",
+        },
+        timeslice_us: u32 {
+            default: 2000,
+            description: "Timeslice of a new context in us, 100 to 10000000",
+        },
+        preempt_timeout_us: u32 {
+            default: 100000,
+            description: "Preempt timeout of a new context in us, 1000 to 60000000",
+        },
+        base_settle_us: u32 {
+            default: 1000,
+            description: "Cards without quiescence: how long DMA may arrive after a reset, in us, up to 1000000",
+        },
+    },
+}
+
+/// The module. Dropped in the order of the fields: the driver, and with it all cards, before the class.
+#[pin_data]
+struct Fermata {
+    #[pin]
+    _driver: kernel::driver::Registration<adapter::Adapter>,
+    _class: Class,
+}
+
+impl kernel::InPlaceModule for Fermata {
+    fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            _class: Class::new()?,
+            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+        })
+    }
+}

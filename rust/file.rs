@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The file operations of /dev/fermataN.
+//!
+//! Own and static, not the `kernel` crate's `MiscDevice`: that one has no `poll`, and in 7.2 no owner, so that `rmmod` with an open
+//! descriptor would free the code under it.
+
+use crate::{chardev, compat::this_module, context::Context, ioctl::{holding, Call}, notifier::Notice, uapi};
+use kernel::{
+    bindings,
+    error::from_result,
+    fs::LocalFile,
+    mm::virt::VmaNew,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    types::ForeignOwnable,
+    uaccess::UserPtr,
+};
+
+/// The file operations; shared by all cards.
+pub(crate) struct Operations(bindings::file_operations);
+
+// SAFETY: Never written; `owner` is only handed to C.
+unsafe impl Sync for Operations {}
+
+impl Operations {
+    /// For `cdev`.
+    pub(crate) fn as_ptr(&self) -> *const bindings::file_operations {
+        &self.0
+    }
+}
+
+/// The one table.
+pub(crate) static OPERATIONS: Operations = Operations(bindings::file_operations {
+    owner: this_module(),
+    open: Some(open),
+    release: Some(release),
+    unlocked_ioctl: Some(ioctl),
+    compat_ioctl: bindings::compat_ptr_ioctl,
+    mmap: Some(mmap),
+    poll: Some(poll),
+    llseek: Some(bindings::noop_llseek),
+    ..pin_init::zeroed()
+});
+
+/// # Safety
+///
+/// Called by the VFS with a new file of a node of ours.
+unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    from_result(|| {
+        // SAFETY: Both are valid by the safety requirement.
+        let (device_number, mapping) = unsafe { ((*inode).i_rdev, (*file).f_mapping) };
+        let card = chardev::find(device_number).ok_or(ENODEV)?;
+        drop(card.enter()?);
+        // SAFETY: The page cache lives as long as the file, whose `release` calls `Context::release`.
+        let context = unsafe { Context::new(card, mapping) }?;
+        // SAFETY: `file` is ours until it is returned.
+        unsafe { (*file).private_data = context.into_foreign() };
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// `file` must have been opened by [`open`] and not yet released.
+unsafe fn context<'a>(file: *mut bindings::file) -> ArcBorrow<'a, Context> {
+    // SAFETY: `open` stored it, and the VFS holds the file during each operation.
+    unsafe { Arc::<Context>::borrow((*file).private_data) }
+}
+
+/// # Safety
+///
+/// Called by the VFS once, for a file opened by [`open`].
+unsafe extern "C" fn release(_inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    // SAFETY: Stored by `open`, taken back once.
+    let context = unsafe { Arc::<Context>::from_foreign((*file).private_data) };
+    context.release();
+    0
+}
+
+/// # Safety
+///
+/// Called by the VFS for a file opened by [`open`].
+unsafe extern "C" fn ioctl(file: *mut bindings::file, command: c_uint, argument: c_ulong) -> c_long {
+    // SAFETY: By the safety requirement; the file position is not used.
+    let (context, flags) = unsafe { (context(file), LocalFile::from_raw_file(file).flags()) };
+    let call = Call {
+        context,
+        argument: UserPtr::from_addr(argument),
+        nonblocking: flags & bindings::O_NONBLOCK != 0,
+    };
+    match call.run(command) {
+        Ok(()) => 0,
+        // CAST: error numbers are small.
+        Err(error) => error.to_errno() as c_long,
+    }
+}
+
+/// # Safety
+///
+/// Called by the VFS for a file opened by [`open`], with a new area.
+unsafe extern "C" fn mmap(file: *mut bindings::file, vma: *mut bindings::vm_area_struct) -> c_int {
+    // SAFETY: By the safety requirement.
+    let (context, vma) = unsafe { (context(file), VmaNew::from_raw(vma)) };
+    from_result(|| {
+        let _bound = context.card.enter()?;
+        context.map(vma)?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the VFS for a file opened by [`open`].
+unsafe extern "C" fn poll(file: *mut bindings::file, table: *mut bindings::poll_table) -> bindings::__poll_t {
+    // SAFETY: By the safety requirement; the context lives as long as the file.
+    let context = unsafe { context(file) };
+    // SAFETY: As above.
+    unsafe { context.notifier.poll(file, table) };
+    if context.card.is_gone() || context.notifier.has(Notice::Gone) {
+        return uapi::poll::GONE;
+    }
+    let Some(view) = context.view() else { return 0 };
+    let holding = holding(view.stats.state);
+    let mut mask = 0;
+    if holding & uapi::event::DONE != 0 {
+        mask |= uapi::poll::DONE;
+    }
+    if holding & uapi::event::HELD != 0 {
+        mask |= uapi::poll::HELD;
+    }
+    mask
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is written to a slot when a context is put on it, and read from it when it leaves.
+
+use crate::{
+    bar::{Bar, Identity, Window},
+    notifier::{Notice, Notifier},
+    regs::{APP_FIRST, APP_LAST},
+    sched::SlotId,
+};
+use core::ptr::NonNull;
+use kernel::prelude::*;
+
+/// Application registers of a slot.
+const APP_COUNT: usize = ((APP_LAST - APP_FIRST) / 8 + 1) as usize;
+/// Result registers that a context can declare.
+pub(crate) const MAX_RESULTS: usize = 16;
+
+/// The byte offset of an application register.
+///
+/// # Invariants
+///
+/// A multiple of 8 from [`APP_FIRST`] to [`APP_LAST`]: the control registers below belong to the driver alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AppRegister(u32);
+
+impl AppRegister {
+    /// `EINVAL`: `offset` is not that of an application register.
+    pub(crate) fn new(offset: u32) -> Result<Self> {
+        if !(APP_FIRST..=APP_LAST).contains(&offset) || offset % 8 != 0 {
+            return Err(EINVAL);
+        }
+        // INVARIANT: Just checked.
+        Ok(Self(offset))
+    }
+
+    /// The byte offset in the slot's page.
+    pub(crate) fn offset(self) -> u32 {
+        self.0
+    }
+
+    fn index(self) -> usize {
+        ((self.0 - APP_FIRST) / 8) as usize
+    }
+}
+
+/// The application registers that a context has written, zeros included, with their last values.
+///
+/// Every one of them is replayed before each START: a reset leaves some registers of the card as the tenant before had them,
+/// and reading registers back to save them does not work, since an offset may read one thing and write another.
+struct Written {
+    values: [u64; APP_COUNT],
+    bitmap: [u64; APP_COUNT.div_ceil(64)],
+}
+
+impl Written {
+    fn set(&mut self, register: AppRegister, value: u64) {
+        let index = register.index();
+        self.values[index] = value;
+        self.bitmap[index / 64] |= 1 << (index % 64);
+    }
+
+    fn replay(&self, bar: &Bar, slot: SlotId) {
+        for (word, &bits) in self.bitmap.iter().enumerate() {
+            let mut left = bits;
+            while left != 0 {
+                let index = word * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                // CAST: below APP_COUNT, since only `set` sets bits.
+                bar.write_application(slot, APP_FIRST + 8 * index as u32, self.values[index]);
+            }
+        }
+    }
+}
+
+/// A declared result register, and its value when the job last left a slot.
+#[derive(Clone, Copy)]
+struct ResultRegister {
+    register: AppRegister,
+    value: Option<u64>,
+}
+
+/// What a context looks like on a slot. Belongs to the card's raw lock (see [`crate::card::State`]).
+pub(crate) struct Image {
+    written: Written,
+    results: [Option<ResultRegister>; MAX_RESULTS],
+    /// The arena; `None`: there is none, or its device address is not known yet.
+    window: Option<Window>,
+    /// Address of the snapshot buffer for the card; `None`: no buffer yet.
+    snapshot: Option<u64>,
+    /// Device address of the access that stopped the last job.
+    pub(crate) fault_address: u64,
+    /// The current job was started: once it is held, there is a snapshot.
+    pub(crate) has_run: bool,
+}
+
+impl Image {
+    /// An image without registers and memory. Boxed at once, it is large.
+    pub(crate) fn new() -> Result<KBox<Self>> {
+        Ok(KBox::new(
+            Self {
+                written: Written { values: [0; APP_COUNT], bitmap: [0; APP_COUNT.div_ceil(64)] },
+                results: [None; MAX_RESULTS],
+                window: None,
+                snapshot: None,
+                fault_address: 0,
+                has_run: false,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    pub(crate) fn set_window(&mut self, window: Window) {
+        self.window = Some(window);
+    }
+
+    pub(crate) fn window(&self) -> Option<Window> {
+        self.window
+    }
+
+    pub(crate) fn set_snapshot(&mut self, iova: u64) {
+        self.snapshot = Some(iova);
+    }
+
+    /// Notes a register write; `slot`: the context is there, so it is forwarded too.
+    pub(crate) fn write(&mut self, bar: &Bar, slot: Option<SlotId>, register: AppRegister, value: u64) {
+        self.written.set(register, value);
+        if let Some(slot) = slot {
+            bar.write_application(slot, register.offset(), value);
+        }
+    }
+
+    /// A register's value: from the card while the context is on `slot`, else as captured. `EAGAIN`: not to be had now.
+    pub(crate) fn read(&self, bar: &Bar, slot: Option<SlotId>, register: AppRegister) -> Result<u64> {
+        if let Some(slot) = slot {
+            return Ok(bar.read_application(slot, register.offset()));
+        }
+        self.results
+            .iter()
+            .flatten()
+            .find(|result| result.register == register)
+            .and_then(|result| result.value)
+            .ok_or(EAGAIN)
+    }
+
+    /// Declares the result registers anew.
+    pub(crate) fn declare_results(&mut self, registers: &[AppRegister]) {
+        self.results = [None; MAX_RESULTS];
+        for (result, &register) in self.results.iter_mut().zip(registers) {
+            *result = Some(ResultRegister { register, value: None });
+        }
+    }
+
+    /// A new job begins: what was captured belongs to the one before.
+    pub(crate) fn begin_job(&mut self) {
+        self.fault_address = 0;
+        self.has_run = false;
+        for result in self.results.iter_mut().flatten() {
+            result.value = None;
+        }
+    }
+
+    /// Reads the declared result registers of `slot`.
+    pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) {
+        for result in self.results.iter_mut().flatten() {
+            result.value = Some(bar.read_application(slot, result.register.offset()));
+        }
+    }
+
+    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
+    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, card: &Identity) {
+        let window = self.window.unwrap_or_default();
+        bar.set_window(slot, &window, card.has_window());
+        self.written.replay(bar, slot);
+        if let Some(iova) = self.snapshot {
+            // A card without a snapshot unit adds the slot's DMA offset to this address as to any other.
+            let address = if card.has_snapshot_unit() { iova } else { iova.wrapping_sub(window.offset()) };
+            bar.set_snapshot(slot, address);
+        }
+    }
+}
+
+/// An image and the way to tell its owner, as the card's state refers to them.
+pub(crate) struct Tenant {
+    image: NonNull<Image>,
+    notifier: NonNull<Notifier>,
+}
+
+// SAFETY: Pointers to data that is shared under the card's lock.
+unsafe impl Send for Tenant {}
+
+impl Tenant {
+    /// # Safety
+    ///
+    /// Both must stay valid until this value is dropped, and from then on the image must be touched through it only.
+    pub(crate) unsafe fn new(image: NonNull<Image>, notifier: NonNull<Notifier>) -> Self {
+        Self { image, notifier }
+    }
+
+    /// The image.
+    pub(crate) fn image(&mut self) -> &mut Image {
+        // SAFETY: By the contract of `new`: valid, and only reached through `self`.
+        unsafe { self.image.as_mut() }
+    }
+
+    /// Tells the owner.
+    pub(crate) fn notify(&self, notice: Notice) {
+        // SAFETY: By the contract of `new`.
+        unsafe { self.notifier.as_ref() }.notify(notice);
+    }
+}

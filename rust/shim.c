@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/cred.h>
+#include <linux/device.h>
+#include <linux/gfp.h>
+#include <linux/highmem.h>
+#include <linux/iommu.h>
+#include <linux/irq_work.h>
+#include <linux/mm.h>
+#include <linux/poll.h>
+#include <linux/security.h>
+#include <linux/spinlock.h>
+#include <linux/uidgid.h>
+
+#include "fermata_shim.h"
+
+void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
+				struct lock_class_key *key)
+{
+#ifdef CONFIG_DEBUG_SPINLOCK
+	__raw_spin_lock_init(lock, name, key, LD_WAIT_SPIN);
+#else
+	raw_spin_lock_init(lock);
+#endif
+}
+
+void fermata_raw_spin_assert_held(raw_spinlock_t *lock)
+{
+	lockdep_assert_held(lock);
+}
+
+/*
+ * Not hard: on PREEMPT_RT it runs in a thread, where the wake-ups and eventfd
+ * signals that it makes may take sleeping locks.
+ */
+void fermata_irq_work_init(struct irq_work *work,
+			   void (*func)(struct irq_work *work))
+{
+	*work = IRQ_WORK_INIT(func);
+}
+
+void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
+		       struct poll_table_struct *table)
+{
+	poll_wait(file, queue, table);
+}
+
+/* Whether DMA addresses of @dev go through an IOMMU page table. */
+bool fermata_dma_is_translated(struct device *dev)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	return domain && (domain->type & __IOMMU_DOMAIN_PAGING);
+}
+
+/*
+ * Zeroed, physically contiguous pages, each with a reference of its own, so
+ * that each can be mapped into a process: what the page allocator gives where
+ * that is large enough, else what page migration can make free.
+ */
+struct page *fermata_contig_alloc(unsigned long count)
+{
+	struct page *page;
+	unsigned long i;
+	void *cpu;
+
+	if (get_order(count * PAGE_SIZE) <= MAX_PAGE_ORDER) {
+		cpu = alloc_pages_exact(count * PAGE_SIZE,
+					GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+		return cpu ? virt_to_page(cpu) : NULL;
+	}
+
+	page = alloc_contig_pages(count, GFP_KERNEL | __GFP_NOWARN,
+				  numa_mem_id(), NULL);
+	if (!page)
+		return NULL;
+	for (i = 0; i < count; i++)
+		clear_highpage(fermata_nth_page(page, i));
+	return page;
+}
+
+/* A page that somebody else still refers to is freed when that one lets go. */
+void fermata_contig_free(struct page *page, unsigned long count)
+{
+	unsigned long i;
+
+	for (i = 0; i < count; i++)
+		put_page(fermata_nth_page(page, i));
+}
+
+void *fermata_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+struct page *fermata_nth_page(struct page *page, unsigned long n)
+{
+	return pfn_to_page(page_to_pfn(page) + n);
+}
+
+bool fermata_locked_down(void)
+{
+	return security_locked_down(LOCKDOWN_PCI_ACCESS) != 0;
+}
+
+/* The caller's real user in the initial user namespace. */
+u32 fermata_current_uid(void)
+{
+	return from_kuid(&init_user_ns, current_uid());
+}
+
+void fermata_vma_forbid_exec(struct vm_area_struct *vma)
+{
+	vm_flags_clear(vma, VM_MAYEXEC);
+}

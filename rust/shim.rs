@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Declarations of the C functions in `shim.c` (see `include/fermata_shim.h`, which says what they do).
+
+use kernel::{bindings, prelude::*};
+
+#[expect(improper_ctypes, reason = "pointers to C structures, some of which are empty in this configuration")]
+extern "C" {
+    pub(crate) fn fermata_raw_spin_lock_init(
+        lock: *mut bindings::raw_spinlock_t,
+        name: *const c_char,
+        key: *mut bindings::lock_class_key,
+    );
+    pub(crate) fn fermata_raw_spin_assert_held(lock: *mut bindings::raw_spinlock_t);
+    pub(crate) fn fermata_irq_work_init(
+        work: *mut bindings::irq_work,
+        func: unsafe extern "C" fn(*mut bindings::irq_work),
+    );
+    pub(crate) fn fermata_poll_wait(
+        file: *mut bindings::file,
+        queue: *mut bindings::wait_queue_head,
+        table: *mut bindings::poll_table,
+    );
+    pub(crate) fn fermata_dma_is_translated(dev: *mut bindings::device) -> bool;
+    pub(crate) fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
+    pub(crate) fn fermata_contig_free(page: *mut bindings::page, count: c_ulong);
+    pub(crate) fn fermata_page_address(page: *mut bindings::page) -> *mut c_void;
+    pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
+    pub(crate) fn fermata_locked_down() -> bool;
+    pub(crate) fn fermata_current_uid() -> u32;
+    pub(crate) fn fermata_vma_forbid_exec(vma: *mut bindings::vm_area_struct);
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `uapi/fermata.h` in Rust: the header documents, this file mirrors. `shim.c` asserts the same sizes for the header's structures.
+
+use kernel::{
+    bindings, ioctl,
+    transmute::{AsBytes, FromBytes},
+};
+
+/// A structure of the interface.
+///
+/// # Safety
+///
+/// `repr(C)`, without padding, every bit pattern valid, the size in bytes in the first `u32`.
+pub(crate) unsafe trait Argument: FromBytes + AsBytes + Copy + Default {}
+
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Default)]
+            pub(crate) struct $name {
+                $(pub(crate) $field: $type,)*
+            }
+            // The size without padding, and the one that the header has.
+            const _: () = assert!(
+                core::mem::size_of::<$name>() == $size && 0 $(+ core::mem::size_of::<$type>())* == $size
+            );
+            // SAFETY: Integers only, no padding by the assertion.
+            unsafe impl FromBytes for $name {}
+            // SAFETY: As above.
+            unsafe impl AsBytes for $name {}
+        )*
+    };
+}
+
+macro_rules! sized_arguments {
+    ($($name:ident),*) => {
+        $(
+            // SAFETY: As `arguments!` asserts; the first member is the size.
+            unsafe impl Argument for $name {}
+        )*
+    };
+}
+
+arguments! {
+    /// `struct fermata_card_info`
+    CardInfo, 40 {
+        size: u32,
+        flags: u32,
+        uapi_version: u32,
+        slots: u32,
+        features: u64,
+        contexts: u32,
+        max_contexts: u32,
+        max_arena: u64,
+    }
+    /// `struct fermata_slot_info`
+    SlotInfo, 64 {
+        size: u32,
+        slot: u32,
+        afu_id_lo: u64,
+        afu_id_hi: u64,
+        state_pages: u32,
+        flags: u32,
+        switches: u64,
+        busy_ns: u64,
+        resets: u64,
+        save_ns: u64,
+    }
+    /// `struct fermata_setup`
+    Setup, 32 {
+        size: u32,
+        flags: u32,
+        afu_id_lo: u64,
+        afu_id_hi: u64,
+        slot_mask: u32,
+        context: u32,
+    }
+    /// `struct fermata_arena_create`
+    ArenaCreate, 32 {
+        size: u32,
+        flags: u32,
+        length: u64,
+        device_base: u64,
+        mmap_offset: u64,
+    }
+    /// `struct fermata_snapshot_create`
+    SnapshotCreate, 16 {
+        size: u32,
+        flags: u32,
+        length: u64,
+    }
+    /// `struct fermata_snapshot_read`
+    SnapshotRead, 32 {
+        size: u32,
+        flags: u32,
+        offset: u64,
+        length: u64,
+        buffer: u64,
+    }
+    /// `struct fermata_reg`
+    Reg, 16 {
+        offset: u32,
+        reserved: u32,
+        value: u64,
+    }
+    /// `struct fermata_regs`
+    Regs, 24 {
+        size: u32,
+        flags: u32,
+        count: u32,
+        reserved: u32,
+        regs: u64,
+    }
+    /// `struct fermata_start`
+    Start, 16 {
+        size: u32,
+        flags: u32,
+        job: u64,
+    }
+    /// `struct fermata_preempt`
+    Preempt, 8 {
+        size: u32,
+        flags: u32,
+    }
+    /// `struct fermata_resume`
+    Resume, 8 {
+        size: u32,
+        flags: u32,
+    }
+    /// `struct fermata_status`
+    Status, 112 {
+        size: u32,
+        flags: u32,
+        state: u32,
+        error: u32,
+        context: u32,
+        slot: u32,
+        job: u64,
+        run_ns: u64,
+        wait_ns: u64,
+        slices: u64,
+        preemptions: u64,
+        finished: u64,
+        failed: u64,
+        fault_addr: u64,
+        arena_length: u64,
+        device_base: u64,
+        snapshot_length: u64,
+    }
+    /// `struct fermata_wait`
+    Wait, 24 {
+        size: u32,
+        events: u32,
+        deadline: u64,
+        happened: u32,
+        error: u32,
+    }
+    /// `struct fermata_eventfd`
+    EventFd, 16 {
+        size: u32,
+        events: u32,
+        fd: i32,
+        reserved: u32,
+    }
+    /// `struct fermata_param`
+    Param, 32 {
+        size: u32,
+        param: u32,
+        value: u64,
+        min: u64,
+        max: u64,
+    }
+}
+
+sized_arguments!(
+    CardInfo, SlotInfo, Setup, ArenaCreate, SnapshotCreate, SnapshotRead, Regs, Start, Preempt, Resume, Status, Wait,
+    EventFd, Param
+);
+
+pub(crate) const UAPI_VERSION: u32 = 1;
+pub(crate) const MAX_REGS: u32 = 512;
+
+/// `FERMATA_FEATURE_*`
+pub(crate) mod feature {
+    pub(crate) const IRQ: u64 = 1 << 0;
+    pub(crate) const WINDOW: u64 = 1 << 1;
+    pub(crate) const QUIESCENT: u64 = 1 << 2;
+    pub(crate) const SNAPSHOT_UNIT: u64 = 1 << 3;
+    pub(crate) const IOMMU: u64 = 1 << 32;
+}
+
+pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;
+pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
+pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// `FERMATA_STATE_*`
+pub(crate) mod state {
+    // NEW is 0.
+    pub(crate) const IDLE: u32 = 1;
+    pub(crate) const QUEUED: u32 = 2;
+    pub(crate) const RUNNING: u32 = 3;
+    pub(crate) const HELD: u32 = 4;
+    pub(crate) const DONE: u32 = 5;
+    pub(crate) const FAILED: u32 = 6;
+}
+
+/// `FERMATA_EVENT_*`, the same bits as those of [`crate::notifier::Notice`].
+pub(crate) mod event {
+    use crate::notifier::Notice;
+
+    pub(crate) const DONE: u32 = Notice::Done as u32;
+    pub(crate) const HELD: u32 = Notice::Held as u32;
+    pub(crate) const ALL: u32 = DONE | HELD;
+}
+
+/// `FERMATA_PARAM_*`
+pub(crate) mod param {
+    pub(crate) const TIMESLICE: u32 = 1;
+    pub(crate) const PREEMPT_TIMEOUT: u32 = 2;
+}
+
+/// `FERMATA_IOC_*`
+pub(crate) mod ioc {
+    use super::*;
+
+    const MAGIC: u32 = 0xfe;
+
+    pub(crate) const CARD_INFO: u32 = ioctl::_IO(MAGIC, 0x00);
+    pub(crate) const SLOT_INFO: u32 = ioctl::_IO(MAGIC, 0x01);
+    pub(crate) const SETUP: u32 = ioctl::_IO(MAGIC, 0x10);
+    pub(crate) const ARENA_CREATE: u32 = ioctl::_IO(MAGIC, 0x11);
+    pub(crate) const SNAPSHOT_CREATE: u32 = ioctl::_IO(MAGIC, 0x12);
+    pub(crate) const SNAPSHOT_READ: u32 = ioctl::_IO(MAGIC, 0x13);
+    pub(crate) const REGS_WRITE: u32 = ioctl::_IO(MAGIC, 0x20);
+    pub(crate) const REGS_READ: u32 = ioctl::_IO(MAGIC, 0x21);
+    pub(crate) const RESULTS: u32 = ioctl::_IO(MAGIC, 0x22);
+    pub(crate) const START: u32 = ioctl::_IO(MAGIC, 0x30);
+    pub(crate) const PREEMPT: u32 = ioctl::_IO(MAGIC, 0x31);
+    pub(crate) const RESUME: u32 = ioctl::_IO(MAGIC, 0x32);
+    pub(crate) const STATUS: u32 = ioctl::_IO(MAGIC, 0x33);
+    pub(crate) const WAIT: u32 = ioctl::_IO(MAGIC, 0x34);
+    pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
+    pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
+    pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
+}
+
+/// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).
+pub(crate) mod poll {
+    use super::bindings;
+
+    pub(crate) const DONE: u32 = bindings::POLLIN;
+    pub(crate) const HELD: u32 = bindings::POLLPRI;
+    pub(crate) const GONE: u32 = bindings::POLLERR | bindings::POLLHUP;
+}
