@@ -11,7 +11,9 @@ shift
 
 mount --rbind "$ROOT" "$ROOT"
 bind() { mount --rbind "$1" "$ROOT$2"; }
-for dir in tmp var/tmp run root dev; do mount -t tmpfs -o mode=1777 tmpfs "$ROOT/$dir"; done
+for dir in tmp var/tmp; do mount -t tmpfs -o mode=1777 tmpfs "$ROOT/$dir"; done
+# Not sticky: below a sticky /dev the kernel refuses `>/dev/null` to whom the device does not belong.
+for dir in run root dev; do mount -t tmpfs -o mode=755 tmpfs "$ROOT/$dir"; done
 mount -t proc proc "$ROOT/proc"
 # Only harmless devices, one by one: the host's /dev as a whole never appears below the root.
 for dev in null zero full random urandom tty kvm; do
@@ -34,6 +36,7 @@ bind "$CACHE" /cache
 mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
 
 DROP=()
+[ "$USER_SPEC" = - ] || chown "$USER_SPEC" "$ROOT/root"
 [ "$USER_SPEC" = - ] || DROP=(setpriv --reuid="${USER_SPEC%:*}" --regid="${USER_SPEC#*:}" --init-groups)
 [ $# -gt 0 ] || set -- bash
 # This shell stays as process 1, so that an interrupt ends the command and the namespace with it.
