@@ -11,7 +11,7 @@
 #include "fm.h"
 #include "fm_priv.h"
 
-#define REPLY	8192
+#define REPLY	(256 << 10)
 
 static int port = -1;
 static char reply_text[REPLY];

@@ -16,7 +16,7 @@ static void fm_on_bus(int sig)
 }
 
 /* The signal that an access gives, or 0. */
-static int fm_access_signal(u8 *mem)
+static inline int fm_access_signal(u8 *mem)
 {
 	struct sigaction sa = { .sa_handler = fm_on_bus }, bus, segv;
 	int sig;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `make demo`, the part in the guest: tenants, each a process of its own, share the slots of a card. Each job runs alone first;
+//! then all run together, and must come to the same results.
+
+mod control;
+mod job;
+mod report;
+mod stage;
+mod tenant;
+mod view;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Tenants share a card.
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What the demo is run with.
+#[derive(Clone, Debug, clap::Args)]
+struct Options {
+    /// The card
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: PathBuf,
+    /// The emulated card's control connection
+    #[arg(long, default_value = "/dev/virtio-ports/fermata.card0")]
+    control: PathBuf,
+    /// The file to hash
+    #[arg(long, default_value = "/boot/vmlinuz")]
+    image: PathBuf,
+    /// Where the report goes
+    #[arg(long, default_value = "/report/demo.json")]
+    report: PathBuf,
+    /// Nodes of each list
+    #[arg(long, default_value_t = 1_000_000)]
+    nodes: u64,
+    /// Timeslices of the phases, in microseconds
+    #[arg(long, value_delimiter = ',', default_values_t = [2000, 1000])]
+    slices: Vec<u64>,
+    /// Redraw the view in place, for a terminal
+    #[arg(long)]
+    live: bool,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// One tenant; told what to do on its input (used by the demo itself)
+    #[command(hide = true)]
+    Tenant {
+        /// The card
+        device: PathBuf,
+        /// The job, as JSON
+        job: String,
+        /// The word by which the card knows this tenant
+        token: u64,
+    },
+}
+
+fn run(args: Args) -> Result<bool> {
+    match args.role {
+        Some(Role::Tenant { device, job, token }) => {
+            tenant::serve(&device, &serde_json::from_str(&job)?, token)?;
+            Ok(true)
+        }
+        None => stage::run(&args.options),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("fermata-demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The table for people, and the same for programs.
+
+use anyhow::{Context as _, Result};
+use comfy_table::{CellAlignment, Table};
+use fermata::uapi;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Said first, and kept in the report.
+pub(crate) const HONESTY: &str =
+    "All times are those of an emulated card in an emulated machine; they say nothing about a device.";
+
+/// What `demo.json` holds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    note: &'static str,
+    kernel: String,
+    slots: u32,
+    features: u64,
+    /// One for each timeslice.
+    pub(crate) phases: Vec<Phase>,
+    /// Over the whole demo.
+    pub(crate) violations: u64,
+    /// What was wrong, in words.
+    pub(crate) failures: Vec<String>,
+    /// Nothing was.
+    pub(crate) ok: bool,
+}
+
+/// All tenants together at one timeslice.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Phase {
+    /// For people.
+    pub(crate) name: String,
+    /// Of every tenant.
+    pub(crate) timeslice_ns: u64,
+    /// Until the last had ended.
+    pub(crate) seconds: f64,
+    /// In the order in which they came.
+    pub(crate) tenants: Vec<TenantReport>,
+    /// As the card saw them.
+    pub(crate) slots: Vec<SlotReport>,
+    /// In this phase.
+    pub(crate) violations: u64,
+}
+
+/// One tenant in one phase.
+#[derive(Debug, Default, Serialize)]
+#[allow(missing_docs)] // as in uapi/fermata.h
+pub(crate) struct TenantReport {
+    pub(crate) name: String,
+    pub(crate) engine: String,
+    pub(crate) slot: u32,
+    pub(crate) job: String,
+    pub(crate) alone_ns: u64,
+    pub(crate) run_ns: u64,
+    pub(crate) wait_ns: u64,
+    pub(crate) slices: u64,
+    pub(crate) preemptions: u64,
+    pub(crate) outcome: String,
+    pub(crate) alone_outcome: String,
+    pub(crate) computed_here: String,
+    pub(crate) right: bool,
+    pub(crate) killed: bool,
+}
+
+/// One slot in one phase, as the card saw it.
+#[derive(Debug, Serialize)]
+pub(crate) struct SlotReport {
+    /// Its number.
+    pub(crate) slot: u32,
+    /// From PAUSED or FINISH to the next START.
+    pub(crate) gap: Gaps,
+    /// From PAUSE to PAUSED.
+    pub(crate) pause_to_paused: Gaps,
+}
+
+/// Nanoseconds.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+pub(crate) struct Gaps {
+    pub(crate) count: u64,
+    pub(crate) p50: u64,
+    pub(crate) p99: u64,
+    pub(crate) max: u64,
+}
+
+impl Gaps {
+    /// From the card's reply.
+    pub(crate) fn from(numbers: &HashMap<String, u64>, prefix: &str) -> Self {
+        let get = |key| numbers.get(&format!("{prefix}{key}")).copied().unwrap_or(0);
+        Self {
+            count: get("count"),
+            p50: get("p50"),
+            p99: get("p99"),
+            max: get("max"),
+        }
+    }
+
+    fn cells(&self) -> [String; 4] {
+        let us = |ns: u64| format!("{:.0}", ns as f64 / 1e3);
+        [
+            self.count.to_string(),
+            us(self.p50),
+            us(self.p99),
+            us(self.max),
+        ]
+    }
+}
+
+fn table(header: &[&str], numbers: std::ops::Range<usize>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY)
+        .set_header(header.iter().copied());
+    for column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+impl Phase {
+    /// The tables.
+    pub(crate) fn print(&self) {
+        let ms = |ns: u64| format!("{:.0}", ns as f64 / 1e6);
+        let mut tenants = table(
+            &[
+                "tenant",
+                "slot",
+                "engine",
+                "job",
+                "alone ms",
+                "ran ms",
+                "waited ms",
+                "slices",
+                "preempted",
+                "result",
+            ],
+            4..9,
+        );
+        for t in &self.tenants {
+            let mut row = vec![
+                t.name.clone(),
+                t.slot.to_string(),
+                t.engine.clone(),
+                t.job.clone(),
+            ];
+            if t.killed {
+                row.extend([
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                    t.slices.to_string(),
+                    String::new(),
+                    "killed".into(),
+                ]);
+            } else {
+                row.extend([
+                    ms(t.alone_ns),
+                    ms(t.run_ns),
+                    ms(t.wait_ns),
+                    t.slices.to_string(),
+                    t.preemptions.to_string(),
+                ]);
+                row.push(if t.right { "right" } else { "WRONG" }.into());
+            }
+            tenants.add_row(row);
+        }
+        println!("\n{tenants}");
+        println!("right: the same as alone, and as computed by the tenant's processor");
+        let mut slots = table(
+            &[
+                "slot", "gaps", "P50 us", "P99 us", "max us", "pauses", "P50 us", "P99 us",
+                "max us",
+            ],
+            1..9,
+        );
+        for s in &self.slots {
+            let mut row = vec![s.slot.to_string()];
+            row.extend(s.gap.cells());
+            row.extend(s.pause_to_paused.cells());
+            slots.add_row(row);
+        }
+        println!("{slots}");
+        println!(
+            "gap: PAUSED or FINISH to the next START; pause: PAUSE to PAUSED; both as the card saw them.\n\
+             {} violations, {:.1} s",
+            self.violations, self.seconds
+        );
+    }
+}
+
+impl Report {
+    /// Nothing has happened yet.
+    pub(crate) fn new(card: uapi::CardInfo) -> Self {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            note: HONESTY,
+            kernel: kernel.trim().into(),
+            slots: card.slots,
+            features: card.features,
+            phases: Vec::new(),
+            violations: 0,
+            failures: Vec::new(),
+            ok: false,
+        }
+    }
+
+    /// Writes the file.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(path, serde_json::to_vec_pretty(self)?)
+            .with_context(|| path.display().to_string())
+    }
+}

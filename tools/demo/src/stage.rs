@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The demo itself: makes the tenants, lets them run, and judges.
+
+use crate::control::Control;
+use crate::job::{hex, Job};
+use crate::report::{Gaps, Phase, Report, SlotReport, TenantReport};
+use crate::tenant::{Ending, Order, Word};
+use crate::view::View;
+use crate::Options;
+use anyhow::{bail, Context as _, Result};
+use fermata::{uapi, Context};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// Nothing takes this long; a guard against hangs, not a criterion.
+const GUARD: Duration = Duration::from_secs(90);
+const TICK: Duration = Duration::from_millis(200);
+
+/// A tenant's process.
+pub(crate) struct Tenant {
+    /// For people.
+    pub(crate) name: String,
+    job: Job,
+    /// By which the card knows it.
+    pub(crate) token: u64,
+    /// Its slot.
+    pub(crate) slot: u32,
+    child: Child,
+    input: Option<ChildStdin>,
+    expected: String,
+    alone: Ending,
+}
+
+impl Tenant {
+    fn order(&mut self, order: &Order) -> Result<()> {
+        let input = self.input.as_mut().context("the tenant is gone")?;
+        writeln!(input, "{}", serde_json::to_string(order)?)?;
+        Ok(input.flush()?)
+    }
+}
+
+/// None: the process ended.
+type News = (u64, Option<Word>);
+
+/// Everything that is alive.
+struct Stage<'a> {
+    options: &'a Options,
+    control: Control,
+    send: Sender<News>,
+    news: Receiver<News>,
+    tenants: BTreeMap<u64, Tenant>,
+    tokens: u64,
+    failures: Vec<String>,
+}
+
+/// Speeds at which jobs last a second or more: nodes, or bytes, per microsecond.
+fn speed_of(engine: &str) -> u64 {
+    match engine {
+        "linkedlist" => 1,
+        "membench" => 16,
+        _ => 6,
+    }
+}
+
+impl Stage<'_> {
+    fn spawn(&mut self, name: &str, job: Job) -> Result<u64> {
+        self.tokens += 1;
+        // Unlike anything that stands in a register by chance.
+        let token = 0xfe47_0000_0000 | u64::from(std::process::id()) << 8 | self.tokens;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("tenant")
+            .arg(&self.options.device)
+            .arg(serde_json::to_string(&job)?)
+            .arg(token.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        let send = self.send.clone();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(std::result::Result::ok) {
+                if let Ok(word) = serde_json::from_str(&line) {
+                    let _ = send.send((token, Some(word)));
+                }
+            }
+            let _ = send.send((token, None));
+        });
+        let tenant = Tenant {
+            name: name.into(),
+            job,
+            token,
+            slot: 0,
+            child,
+            input,
+            expected: String::new(),
+            alone: Ending::default(),
+        };
+        self.tenants.insert(token, tenant);
+        let Word::Ready { slot, pages } = self.next_of(token)? else {
+            bail!("{name} is not ready");
+        };
+        self.control.register(token, &pages)?;
+        self.tenant(token).slot = slot;
+        Ok(token)
+    }
+
+    fn tenant(&mut self, token: u64) -> &mut Tenant {
+        self.tenants.get_mut(&token).expect("a tenant")
+    }
+
+    /// The next word, which must be this tenant's.
+    fn next_of(&mut self, token: u64) -> Result<Word> {
+        let (from, word) = self
+            .news
+            .recv_timeout(GUARD)
+            .context("a tenant is silent")?;
+        let name = &self.tenants[&from].name;
+        match word {
+            Some(word) if from == token => Ok(word),
+            Some(word) => bail!("{name} says {word:?} unasked"),
+            None => bail!("{name} ended early"),
+        }
+    }
+
+    fn prepare(&mut self, token: u64, slice_ns: u64) -> Result<()> {
+        self.tenant(token).order(&Order::Prepare(slice_ns))?;
+        let Word::Prepared(expected) = self.next_of(token)? else {
+            bail!("a tenant is not prepared");
+        };
+        self.tenant(token).expected = expected;
+        Ok(())
+    }
+
+    /// Each by itself on its slot; different slots at the same time.
+    fn alone(&mut self) -> Result<()> {
+        let mut queue: Vec<u64> = self.tenants.keys().copied().collect();
+        for token in queue.clone() {
+            self.prepare(token, 10_000_000_000)?;
+        }
+        let mut busy: BTreeMap<u32, u64> = BTreeMap::new();
+        while !(queue.is_empty() && busy.is_empty()) {
+            queue.retain(|token| {
+                let tenant = self.tenants.get_mut(token).expect("a tenant");
+                if busy.contains_key(&tenant.slot) {
+                    return true;
+                }
+                busy.insert(tenant.slot, *token);
+                tenant.order(&Order::Go).is_err()
+            });
+            let (token, word) = self
+                .news
+                .recv_timeout(GUARD)
+                .context("a job does not end")?;
+            let Some(Word::Done(ending)) = word else {
+                bail!("{} ended early", self.tenants[&token].name);
+            };
+            let tenant = self.tenant(token);
+            busy.remove(&tenant.slot);
+            let (name, expected) = (tenant.name.clone(), tenant.expected.clone());
+            tenant.alone = ending.clone();
+            println!(
+                "  {name:8} alone: {:6.0} ms  {}",
+                ending.run_ns as f64 / 1e6,
+                if ending.outcome == expected {
+                    "as computed here"
+                } else {
+                    "WRONG"
+                }
+            );
+            if ending.outcome != expected {
+                self.failures.push(format!(
+                    "{name} alone: {}, computed here: {expected}",
+                    ending.outcome
+                ));
+            }
+            if ending.preemptions != 0 {
+                self.failures
+                    .push(format!("{name} was preempted while it was alone"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All together, and one that is killed half-way.
+    fn together(&mut self, slice_us: u64, slots: u32) -> Result<Phase> {
+        let name = format!("{:.1} ms slices", slice_us as f64 / 1e3);
+        println!("\nTogether, {name}:");
+        let doomed = self.spawn("doomed", Job::Endless)?;
+        let tokens: Vec<u64> = self.tenants.keys().copied().collect();
+        for &token in &tokens {
+            self.prepare(token, slice_us * 1000)?;
+        }
+        for slot in 0..slots {
+            self.control.ask(&format!("gaps clear slot={slot}"))?;
+        }
+        self.control
+            .ask(&format!("mark text=together-{slice_us}us"))?;
+        let before: Vec<_> = (0..slots)
+            .map(|slot| self.control.runs(slot))
+            .collect::<Result<_>>()?;
+        // The doomed one first, so that it is in the middle of its slices when it dies.
+        for &token in std::iter::once(&doomed).chain(tokens.iter().filter(|t| **t != doomed)) {
+            self.tenant(token).order(&Order::Go)?;
+        }
+        let started = Instant::now();
+        let mut view = View::new(self.options.live, slots);
+        let mut endings: BTreeMap<u64, Ending> = BTreeMap::new();
+        let mut killed_after = None;
+        let others = tokens.len() - 1;
+        while endings.len() < others || killed_after.is_none() {
+            if started.elapsed() > GUARD {
+                bail!("jobs do not end");
+            }
+            match self.news.recv_timeout(TICK) {
+                Ok((token, Some(Word::Done(ending)))) => {
+                    endings.insert(token, ending);
+                }
+                Ok((token, None)) if token == doomed && killed_after.is_some() => {}
+                Ok((token, word)) => bail!("{}: {word:?}", self.tenants[&token].name),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody is left"),
+            }
+            let mut runs = Vec::new();
+            for slot in 0..slots {
+                let mut now = self.control.runs(slot)?;
+                for (token, run) in &mut now {
+                    if let Some(earlier) = before[slot as usize].get(token) {
+                        run.turns -= earlier.turns;
+                        run.pauses -= earlier.pauses;
+                        run.busy_ns -= earlier.busy_ns;
+                    }
+                }
+                runs.push((self.control.running(slot)?, now));
+            }
+            view.show(started.elapsed(), &runs, &self.tenants, &endings);
+            let slot = self.tenants[&doomed].slot as usize;
+            let turns = runs[slot].1.get(&doomed).map_or(0, |r| r.turns);
+            let half = self.tenants.values().any(|t| {
+                let ran = runs[slot].1.get(&t.token).map_or(0, |r| r.busy_ns);
+                t.slot as usize == slot && t.token != doomed && ran > t.alone.run_ns / 2
+            });
+            if killed_after.is_none() && turns > 1 && (half || endings.len() == others) {
+                self.kill(doomed)?;
+                view.say(started.elapsed(), "doomed is killed (SIGKILL)");
+                killed_after = Some(turns);
+            }
+        }
+        let mut phase = Phase {
+            name,
+            timeslice_ns: slice_us * 1000,
+            seconds: started.elapsed().as_secs_f64(),
+            ..Phase::default()
+        };
+        for &token in tokens.iter().filter(|t| **t != doomed) {
+            let slot = self.tenants[&token].slot;
+            let card = self.control.runs(slot)?.get(&token).copied();
+            let earlier = before[slot as usize].get(&token).copied();
+            let turns = card.unwrap_or_default().turns - earlier.unwrap_or_default().turns;
+            let report = self.judge(token, &endings[&token], turns);
+            phase.tenants.push(report);
+        }
+        let gone = self.tenants.remove(&doomed).expect("the doomed one");
+        phase.tenants.push(TenantReport {
+            name: gone.name,
+            engine: gone.job.engine_name().into(),
+            slot: gone.slot,
+            job: gone.job.describe(),
+            slices: killed_after.unwrap_or(0),
+            killed: true,
+            ..TenantReport::default()
+        });
+        for slot in 0..slots {
+            let gaps = self.control.numbers(&format!("gaps slot={slot}"))?;
+            phase.slots.push(SlotReport {
+                slot,
+                gap: Gaps::from(&gaps, ""),
+                pause_to_paused: Gaps::from(&gaps, "pause_to_paused_"),
+            });
+        }
+        phase.violations = self.violations()?;
+        Ok(phase)
+    }
+
+    fn kill(&mut self, token: u64) -> Result<()> {
+        let tenant = self.tenant(token);
+        tenant.child.kill()?;
+        let status = tenant.child.wait()?;
+        if status.signal() != Some(libc::SIGKILL) {
+            bail!("{} did not die of SIGKILL: {status}", tenant.name);
+        }
+        // From here on its pages are nobody's: an engine that touches them is a violation.
+        self.control.ask(&format!("tenant token={token} gone"))?;
+        Ok(())
+    }
+
+    fn judge(&mut self, token: u64, ending: &Ending, card_turns: u64) -> TenantReport {
+        let contended = {
+            let slot = self.tenants[&token].slot;
+            self.tenants.values().filter(|t| t.slot == slot).count() > 1
+        };
+        let tenant = &self.tenants[&token];
+        let name = &tenant.name;
+        let right = ending.outcome == tenant.alone.outcome && ending.outcome == tenant.expected;
+        let mut wrong = Vec::new();
+        if !right {
+            wrong.push(format!(
+                "{name}: {}; alone {}; computed here {}",
+                ending.outcome, tenant.alone.outcome, tenant.expected
+            ));
+        }
+        if contended && ending.preemptions == 0 {
+            wrong.push(format!("{name} was never preempted on a contended slot"));
+        }
+        if ending.slices != ending.preemptions + 1 || ending.slices != card_turns {
+            wrong.push(format!(
+                "{name}: the driver counts {} slices and {} preemptions, the card {card_turns} turns",
+                ending.slices, ending.preemptions
+            ));
+        }
+        let report = TenantReport {
+            name: name.clone(),
+            engine: tenant.job.engine_name().into(),
+            slot: tenant.slot,
+            job: tenant.job.describe(),
+            alone_ns: tenant.alone.run_ns,
+            run_ns: ending.run_ns,
+            wait_ns: ending.wait_ns,
+            slices: ending.slices,
+            preemptions: ending.preemptions,
+            outcome: ending.outcome.clone(),
+            alone_outcome: tenant.alone.outcome.clone(),
+            computed_here: tenant.expected.clone(),
+            right,
+            killed: false,
+        };
+        self.failures.extend(wrong);
+        report
+    }
+
+    fn violations(&mut self) -> Result<u64> {
+        let total = self.control.numbers("violations")?;
+        let total = *total.get("total").context("violations without total")?;
+        if total != 0 {
+            let kinds = self.control.ask("violations")?;
+            let why = self.control.ask("why")?;
+            self.failures.push(format!("violations: {kinds}; {why}"));
+            self.control.ask("violations clear")?;
+        }
+        Ok(total)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let mut tenants = std::mem::take(&mut self.tenants);
+        for tenant in tenants.values_mut() {
+            drop(tenant.input.take());
+        }
+        for tenant in tenants.values_mut() {
+            let status = tenant.child.wait()?;
+            if !status.success() {
+                self.failures.push(format!("{}: {status}", tenant.name));
+            }
+            let token = tenant.token;
+            self.control.ask(&format!("tenant token={token} gone"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The file's hash by a program that is neither the card's nor this one's.
+fn sha256sum(path: &Path) -> Option<String> {
+    let done = Command::new("sha256sum").arg(path).output().ok()?;
+    let text = String::from_utf8(done.stdout).ok()?;
+    done.status
+        .success()
+        .then(|| text.split_ascii_whitespace().next().map(String::from))?
+}
+
+fn prefix_hash(path: &Path, length: u64) -> Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?
+        .take(length)
+        .read_to_end(&mut bytes)?;
+    Ok(hex(&Sha256::digest(&bytes)))
+}
+
+/// Runs the demo; whether all was well.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let card = {
+        let context =
+            Context::open(&options.device).with_context(|| options.device.display().to_string())?;
+        context.card_info()?
+    };
+    let mut control = Control::open(&options.control)?;
+    println!("{}", crate::report::HONESTY);
+    println!(
+        "card: {} slots ({}), {}",
+        card.slots,
+        control.ask("ping")?,
+        if card.features & uapi::FEATURE_IOMMU == 0 {
+            "no IOMMU"
+        } else {
+            "behind an IOMMU"
+        }
+    );
+    let length = std::fs::metadata(&options.image)
+        .with_context(|| options.image.display().to_string())?
+        .len();
+    control.ask("violations clear")?;
+    control.ask("enforce on")?;
+    let (send, news) = std::sync::mpsc::channel();
+    let mut stage = Stage {
+        options,
+        control,
+        send,
+        news,
+        tenants: BTreeMap::new(),
+        tokens: 0,
+        failures: Vec::new(),
+    };
+    for (i, name) in ["list-a", "list-b", "list-c"].into_iter().enumerate() {
+        let (nodes, seed) = (options.nodes, 1 + i as u64);
+        stage.spawn(name, Job::List { nodes, seed })?;
+    }
+    for (i, name) in ["mem-a", "mem-b"].into_iter().enumerate() {
+        let job = Job::Membench {
+            bytes: 4 << 20,
+            count: options.nodes / 4,
+            seed: 7 + i as u64,
+        };
+        stage.spawn(name, job)?;
+    }
+    let part = length / 3 * 2;
+    for (name, length) in [("sha-a", length), ("sha-b", part)] {
+        let path = options.image.clone();
+        let job = Job::Sha256 {
+            path,
+            from: 0,
+            length,
+        };
+        stage.spawn(name, job)?;
+    }
+    let speeds: Vec<_> = stage
+        .tenants
+        .values()
+        .map(|t| (t.slot, speed_of(t.job.engine_name())))
+        .collect();
+    for (slot, speed) in speeds {
+        stage
+            .control
+            .ask(&format!("set slot={slot} speed={speed}"))?;
+    }
+    println!("\nEach alone on its slot:");
+    stage.alone()?;
+    check_hashes(&mut stage, length, part)?;
+
+    let mut report = Report::new(card);
+    for &slice in &options.slices {
+        let phase = stage.together(slice, card.slots)?;
+        phase.print();
+        report.phases.push(phase);
+    }
+    stage.end()?;
+    report.violations =
+        report.phases.iter().map(|p| p.violations).sum::<u64>() + stage.violations()?;
+    report.failures = std::mem::take(&mut stage.failures);
+    report.ok = report.failures.is_empty();
+    report.write(&options.report)?;
+    for failure in &report.failures {
+        println!("WRONG: {failure}");
+    }
+    println!(
+        "\n{}: {} violations of the protocol seen by the card",
+        if report.ok { "All is well" } else { "NOT well" },
+        report.violations
+    );
+    Ok(report.ok)
+}
+
+/// The digests are those of sha256sum, too.
+fn check_hashes(stage: &mut Stage<'_>, length: u64, part: u64) -> Result<()> {
+    let image = stage.options.image.clone();
+    let whole = sha256sum(&image).context("sha256sum does not work")?;
+    for (job_length, hash) in [(length, whole), (part, prefix_hash(&image, part)?)] {
+        let wrong = stage.tenants.values().find(|t| {
+            matches!(&t.job, Job::Sha256 { length, .. } if *length == job_length)
+                && t.alone.outcome != hash
+        });
+        if let Some(tenant) = wrong {
+            let text = format!(
+                "{}: {}, sha256sum: {hash}",
+                tenant.name, tenant.alone.outcome
+            );
+            stage.failures.push(text);
+        }
+    }
+    println!("  the digests are those of sha256sum, too");
+    Ok(())
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The memory that a context shares with its engine.
+
+use crate::{Error, Result};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An arena, mapped whole. The engine may write it while a job runs, so there are no references into it: it is copied from
+/// and to, and words are accessed atomically.
+#[derive(Debug)]
+pub struct Arena {
+    memory: NonNull<u8>,
+    length: usize,
+    base: u64,
+}
+
+// SAFETY: a plain mapping; all access is by copies and atomics, as with any memory that others write.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub(crate) fn map(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(Error::last());
+        }
+        let memory = NonNull::new(memory.cast()).ok_or(Error::NoMemory)?;
+        Ok(Self {
+            memory,
+            length,
+            base: 0,
+        })
+    }
+
+    pub(crate) fn set_base(&mut self, base: u64) {
+        self.base = base;
+    }
+
+    /// Device address of its first byte.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Where it is mapped.
+    pub fn address(&self) -> usize {
+        self.memory.as_ptr() as usize
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        let end = offset.checked_add(length);
+        assert!(
+            end.is_some_and(|end| end <= self.length),
+            "{offset}+{length} is beyond the arena's {}",
+            self.length
+        );
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.memory.as_ptr().add(offset) }
+    }
+
+    /// Copies into the arena. Panics beyond its end.
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        let to = self.at(offset, data.len());
+        // SAFETY: within the mapping; `data` is not part of it, as nobody gets a reference to that.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+    }
+
+    /// Copies out of the arena. Panics beyond its end.
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
+        let from = self.at(offset, length);
+        // SAFETY: within the mapping, into memory of that length.
+        unsafe { std::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), length) };
+        data
+    }
+
+    /// A word at an offset that is a multiple of 8. Panics beyond its end.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert_eq!(offset % 8, 0);
+        #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
+        let word = self.at(offset, 8).cast::<u64>();
+        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by words, too.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// Writes a word.
+    pub fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Relaxed);
+    }
+
+    /// Reads a word.
+    pub fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made by `map`, to which no reference is left.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The calls of fermata (`uapi/fermata.h`) for Rust programs.
+//!
+//! A [`Context`] is one open file of a card: one tenant, with at most one job at a time. Its [`Arena`] is the memory that it
+//! shares with the engine, at the same addresses on both sides.
+//!
+//! ```no_run
+//! use fermata::{Context, EngineId, Events};
+//!
+//! # fn main() -> fermata::Result<()> {
+//! let context = Context::open("/dev/fermata0")?;
+//! context.setup(EngineId::SHA256, 0)?;
+//! let arena = context.create_arena(1 << 20)?;
+//! context.create_snapshot()?;
+//! arena.write(4096, b"abc");
+//! let base = arena.base();
+//! context.write_registers(&[(0x30, base + 4096), (0x38, 3), (0x40, base)])?;
+//! context.start()?;
+//! context.wait(Events::DONE, None)?;
+//! let digest = arena.read(0, 32);
+//! # Ok(())
+//! # }
+//! ```
+
+mod arena;
+mod error;
+pub mod uapi;
+
+pub use arena::Arena;
+pub use error::{Error, Result};
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// The UUID of an engine, in two words as the card has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EngineId {
+    /// The last eight bytes, as a big-endian number.
+    pub low: u64,
+    /// The first eight.
+    pub high: u64,
+}
+
+impl EngineId {
+    /// Walks linked lists (the emulated card).
+    pub const LINKED_LIST: Self = Self {
+        low: 0x5354_0000_0000_0001,
+        high: 0x4c49_4e4b_4544_4c49,
+    };
+    /// Reads and writes memory (the emulated card).
+    pub const MEMBENCH: Self = Self {
+        low: 2,
+        high: 0x4d45_4d42_454e_4348,
+    };
+    /// SHA-256 (the emulated card).
+    pub const SHA256: Self = Self {
+        low: 3,
+        high: 0x5348_4132_3536_0000,
+    };
+}
+
+/// Events of a context that can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events(u32);
+
+impl Events {
+    /// The job finished or failed.
+    pub const DONE: Self = Self(uapi::EVENT_DONE);
+    /// The job is off its slot until [`Context::resume`].
+    pub const HELD: Self = Self(uapi::EVENT_HELD);
+    /// Either.
+    pub const ANY: Self = Self(uapi::EVENT_DONE | uapi::EVENT_HELD);
+
+    /// Whether all of `other` are among these.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No [`Context::setup`] yet.
+    New,
+    /// No job was started.
+    Idle,
+    /// Waits for a slot.
+    Queued,
+    /// On a slot.
+    Running,
+    /// Off its slot until [`Context::resume`].
+    Held,
+    /// The job finished.
+    Done,
+    /// The job failed; see [`uapi::Status::error`].
+    Failed,
+    /// Of a later driver.
+    Unknown(u32),
+}
+
+impl From<u32> for State {
+    fn from(state: u32) -> Self {
+        match state {
+            uapi::STATE_NEW => Self::New,
+            uapi::STATE_IDLE => Self::Idle,
+            uapi::STATE_QUEUED => Self::Queued,
+            uapi::STATE_RUNNING => Self::Running,
+            uapi::STATE_HELD => Self::Held,
+            uapi::STATE_DONE => Self::Done,
+            uapi::STATE_FAILED => Self::Failed,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// Parameters of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Param {
+    /// How long it runs while others wait.
+    Timeslice,
+    /// How long its engine may take to pause.
+    PreemptTimeout,
+}
+
+impl Param {
+    fn number(self) -> u32 {
+        match self {
+            Self::Timeslice => uapi::PARAM_TIMESLICE,
+            Self::PreemptTimeout => uapi::PARAM_PREEMPT_TIMEOUT,
+        }
+    }
+}
+
+/// One open file of a card: a tenant.
+#[derive(Debug)]
+pub struct Context {
+    file: File,
+}
+
+/// A structure that goes to the driver: its first member says how large it is.
+trait Argument: Default {
+    fn set_size(&mut self, size: u32);
+}
+
+macro_rules! arguments {
+    ($($name:ident),*) => {
+        $(impl Argument for uapi::$name {
+            fn set_size(&mut self, size: u32) {
+                self.size = size;
+            }
+        })*
+    };
+}
+
+arguments!(
+    CardInfo,
+    SlotInfo,
+    Setup,
+    ArenaCreate,
+    SnapshotCreate,
+    SnapshotRead,
+    Regs,
+    Start,
+    Preempt,
+    Resume,
+    Status,
+    Wait,
+    Param
+);
+
+impl Context {
+    /// Opens a card: a new context.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        file.map(|file| Self { file })
+            .map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    /// # Safety
+    ///
+    /// Pointers in the argument must be valid for what the call does with them.
+    unsafe fn call<T: Argument>(&self, number: u32, mut argument: T) -> Result<T> {
+        argument.set_size(size_of::<T>() as u32);
+        // SAFETY: the number goes with the type, which tells its size; pointers in it are the caller's promise.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), number.into(), &raw mut argument) };
+        if done < 0 {
+            return Err(Error::last());
+        }
+        Ok(argument)
+    }
+
+    /// What the card is.
+    pub fn card_info(&self) -> Result<uapi::CardInfo> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_CARD_INFO, uapi::CardInfo::default()) }
+    }
+
+    /// What a slot is.
+    pub fn slot_info(&self, slot: u32) -> Result<uapi::SlotInfo> {
+        let argument = uapi::SlotInfo {
+            slot,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_SLOT_INFO, argument) }
+    }
+
+    /// The slots that have this engine.
+    pub fn slots_of(&self, engine: EngineId) -> Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for slot in 0..self.card_info()?.slots {
+            let info = self.slot_info(slot)?;
+            if (info.afu_id_lo, info.afu_id_hi) == (engine.low, engine.high) {
+                found.push(slot);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Chooses the engine, and slots by a mask (0: all that have it). Returns the number of the context.
+    pub fn setup(&self, engine: EngineId, slot_mask: u32) -> Result<u32> {
+        let argument = uapi::Setup {
+            afu_id_lo: engine.low,
+            afu_id_hi: engine.high,
+            slot_mask,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_SETUP, argument) }.map(|done| done.context)
+    }
+
+    /// Makes the arena and maps it; its device address is that of the mapping.
+    pub fn create_arena(&self, length: usize) -> Result<Arena> {
+        let argument = uapi::ArenaCreate {
+            length: length as u64,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        let made = unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }?;
+        let mut arena = Arena::map(self.file.as_fd(), length, made.mmap_offset)?;
+        arena.set_base(self.status()?.device_base);
+        Ok(arena)
+    }
+
+    /// Makes the buffer for preempted state. Returns its size.
+    pub fn create_snapshot(&self) -> Result<usize> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_SNAPSHOT_CREATE, uapi::SnapshotCreate::default()) }
+            .map(|made| made.length as usize)
+    }
+
+    /// Copies a part of the state of a held job.
+    pub fn read_snapshot(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let argument = uapi::SnapshotRead {
+            offset,
+            length: buffer.len() as u64,
+            buffer: buffer.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the pointer is that of a buffer of this length.
+        unsafe { self.call(uapi::IOC_SNAPSHOT_READ, argument) }.map(drop)
+    }
+
+    /// Writes registers, pairs of offset and value; all or none.
+    pub fn write_registers(&self, registers: &[(u32, u64)]) -> Result<()> {
+        let mut array = to_array(registers);
+        self.registers(uapi::IOC_REGS_WRITE, &mut array)
+    }
+
+    /// Reads registers: any while the context is on a slot, else declared results only ([`Error::Again`]).
+    pub fn read_registers(&self, offsets: &[u32]) -> Result<Vec<u64>> {
+        let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
+        self.registers(uapi::IOC_REGS_READ, &mut array)?;
+        Ok(array.iter().map(|r| r.value).collect())
+    }
+
+    /// Declares the registers to be read at the end of a job.
+    pub fn declare_results(&self, offsets: &[u32]) -> Result<()> {
+        let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
+        self.registers(uapi::IOC_RESULTS, &mut array)
+    }
+
+    fn registers(&self, number: u32, array: &mut [uapi::Reg]) -> Result<()> {
+        let argument = uapi::Regs {
+            count: array.len() as u32,
+            regs: array.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the pointer is that of an array of this length, which may be written.
+        unsafe { self.call(number, argument) }.map(drop)
+    }
+
+    /// Starts a job; what was written to the arena before is visible to the engine. Returns the job's number.
+    pub fn start(&self) -> Result<u64> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_START, uapi::Start::default()) }.map(|done| done.job)
+    }
+
+    /// Takes the job off its slot, to the end of the queue or until [`Context::resume`].
+    pub fn preempt(&self, hold: bool) -> Result<()> {
+        let argument = uapi::Preempt {
+            flags: if hold { uapi::PREEMPT_HOLD } else { 0 },
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_PREEMPT, argument) }.map(drop)
+    }
+
+    /// Lets a held job go on.
+    pub fn resume(&self) -> Result<()> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_RESUME, uapi::Resume::default()) }.map(drop)
+    }
+
+    /// State and counters.
+    pub fn status(&self) -> Result<uapi::Status> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_STATUS, uapi::Status::default()) }
+    }
+
+    /// Waits until one of `events` holds, for at most `limit`; a signal handler does not end it.
+    pub fn wait(&self, events: Events, limit: Option<Duration>) -> Result<Events> {
+        let deadline = limit.map_or(u64::MAX, |limit| {
+            now_ns().saturating_add(limit.as_nanos() as u64)
+        });
+        loop {
+            let argument = uapi::Wait {
+                events: events.0,
+                deadline,
+                ..Default::default()
+            };
+            // SAFETY: no pointers.
+            match unsafe { self.call(uapi::IOC_WAIT, argument) } {
+                Err(Error::Interrupted) => {}
+                done => return done.map(|done| Events(done.happened)),
+            }
+        }
+    }
+
+    /// The value of a parameter, in nanoseconds.
+    pub fn param(&self, param: Param) -> Result<u64> {
+        let argument = uapi::Param {
+            param: param.number(),
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_PARAM_GET, argument) }.map(|got| got.value)
+    }
+
+    /// Sets a parameter, in nanoseconds.
+    pub fn set_param(&self, param: Param, value: u64) -> Result<()> {
+        let argument = uapi::Param {
+            param: param.number(),
+            value,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_PARAM_SET, argument) }.map(drop)
+    }
+}
+
+impl AsFd for Context {
+    /// For `poll()`: readable when the job is done, urgent when it is held, error and hang-up when the card is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn to_array(registers: &[(u32, u64)]) -> Vec<uapi::Reg> {
+    registers
+        .iter()
+        .map(|&(offset, value)| uapi::Reg {
+            offset,
+            reserved: 0,
+            value,
+        })
+        .collect()
+}
+
+/// `CLOCK_MONOTONIC`, on which deadlines are.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid clock and a valid pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `uapi/fermata.h` as Rust sees it: same names, same layout (a test reads the header and compares).
+
+#![allow(missing_docs)] // documented in the header
+
+macro_rules! layout {
+    ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
+        $(
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub struct $name { $(pub $field: $type),* }
+        )*
+        #[cfg(test)]
+        pub(crate) const LAYOUT: &[(&str, usize, &[(&str, usize)])] = &[
+            $((stringify!($name), size_of::<$name>(),
+               &[$((stringify!($field), std::mem::offset_of!($name, $field))),*])),*
+        ];
+    };
+}
+
+layout! {
+    CardInfo {
+        size: u32, flags: u32, uapi_version: u32, slots: u32, features: u64, contexts: u32, max_contexts: u32, max_arena: u64,
+    }
+    SlotInfo {
+        size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
+        resets: u64, save_ns: u64,
+    }
+    Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
+    ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64 }
+    SnapshotCreate { size: u32, flags: u32, length: u64 }
+    SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
+    Reg { offset: u32, reserved: u32, value: u64 }
+    Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
+    Start { size: u32, flags: u32, job: u64 }
+    Preempt { size: u32, flags: u32 }
+    Resume { size: u32, flags: u32 }
+    Status {
+        size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
+        slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
+        snapshot_length: u64,
+    }
+    Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
+    Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
+    Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
+}
+
+macro_rules! constants {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(pub const $name: $type = $value;)*
+        #[cfg(test)]
+        pub(crate) const CONSTANTS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+    };
+}
+
+constants! {
+    UAPI_VERSION: u32 = 1;
+    MAX_SLOTS: usize = 8;
+    MAX_RESULTS: usize = 16;
+    REG_FIRST: u32 = 0x30;
+    REG_LAST: u32 = 0xff8;
+    MAX_REGS: usize = 512;
+    FEATURE_IRQ: u64 = 1 << 0;
+    FEATURE_WINDOW: u64 = 1 << 1;
+    FEATURE_QUIESCENT: u64 = 1 << 2;
+    FEATURE_SNAPSHOT_UNIT: u64 = 1 << 3;
+    FEATURE_IOMMU: u64 = 1 << 32;
+    SLOT_QUARANTINED: u32 = 1 << 0;
+    ARENA_FIXED_BASE: u32 = 1 << 0;
+    PREEMPT_HOLD: u32 = 1 << 0;
+    STATE_NEW: u32 = 0;
+    STATE_IDLE: u32 = 1;
+    STATE_QUEUED: u32 = 2;
+    STATE_RUNNING: u32 = 3;
+    STATE_HELD: u32 = 4;
+    STATE_DONE: u32 = 5;
+    STATE_FAILED: u32 = 6;
+    NO_SLOT: u32 = 0xffff_ffff;
+    EVENT_DONE: u32 = 1 << 0;
+    EVENT_HELD: u32 = 1 << 1;
+    PARAM_TIMESLICE: u32 = 1;
+    PARAM_PREEMPT_TIMEOUT: u32 = 2;
+}
+
+/// Numbers of the calls: `_IO(0xFE, n)`.
+macro_rules! calls {
+    ($($name:ident = $number:expr;)*) => {
+        $(pub const $name: u32 = 0xfe00 | $number;)*
+        #[cfg(test)]
+        pub(crate) const CALLS: &[(&str, u32)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+calls! {
+    IOC_CARD_INFO = 0x00;
+    IOC_SLOT_INFO = 0x01;
+    IOC_SETUP = 0x10;
+    IOC_ARENA_CREATE = 0x11;
+    IOC_SNAPSHOT_CREATE = 0x12;
+    IOC_SNAPSHOT_READ = 0x13;
+    IOC_REGS_WRITE = 0x20;
+    IOC_REGS_READ = 0x21;
+    IOC_RESULTS = 0x22;
+    IOC_START = 0x30;
+    IOC_PREEMPT = 0x31;
+    IOC_RESUME = 0x32;
+    IOC_STATUS = 0x33;
+    IOC_WAIT = 0x34;
+    IOC_EVENTFD = 0x35;
+    IOC_PARAM_GET = 0x40;
+    IOC_PARAM_SET = 0x41;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    const HEADER: &str = include_str!("../../../uapi/fermata.h");
+
+    /// `CardInfo` -> `fermata_card_info`.
+    fn c_name(name: &str) -> String {
+        name.chars().fold("fermata".into(), |mut text: String, c| {
+            if c.is_uppercase() {
+                text.push('_');
+            }
+            text.extend(c.to_lowercase());
+            text
+        })
+    }
+
+    type Fields = Vec<(String, usize)>;
+
+    /// Structures of the header: name, size and offsets by C's rules for its three types.
+    fn structs() -> HashMap<String, (usize, Fields)> {
+        let mut found = HashMap::new();
+        let mut current: Option<(String, usize, Fields)> = None;
+        for line in HEADER.lines() {
+            if let Some(name) = line
+                .strip_prefix("struct ")
+                .and_then(|l| l.strip_suffix(" {"))
+            {
+                current = Some((name.into(), 0, Vec::new()));
+            } else if line == "};" {
+                let (name, size, fields) = current.take().expect("the end of a structure");
+                found.insert(name, (size, fields));
+            } else if let (Some((_, size, fields)), Some(member)) =
+                (&mut current, line.trim().strip_suffix(';'))
+            {
+                let (kind, name) = member.split_once(' ').expect("type and name");
+                let bytes = match kind {
+                    "__u32" | "__s32" => 4,
+                    "__aligned_u64" => 8,
+                    _ => panic!("a type of variable size: {member}"),
+                };
+                assert_eq!(*size % bytes, 0, "implicit padding before {member}");
+                fields.push((name.into(), *size));
+                *size += bytes;
+            }
+        }
+        found
+    }
+
+    /// The value of a macro of the header: a number, perhaps shifted.
+    fn value(text: &str) -> u64 {
+        let text = text.split("/*").next().unwrap().trim();
+        let text = text.trim_start_matches('(').trim_end_matches(')');
+        let number = |t: &str| {
+            let t = t.trim().trim_end_matches(['U', 'L']);
+            t.strip_prefix("0x")
+                .map_or_else(|| t.parse(), |hex| u64::from_str_radix(hex, 16))
+                .unwrap_or_else(|_| panic!("no number: {t}"))
+        };
+        text.split_once("<<")
+            .map_or_else(|| number(text), |(a, b)| number(a) << number(b))
+    }
+
+    fn macros() -> HashMap<&'static str, &'static str> {
+        HEADER
+            .lines()
+            .filter_map(|l| l.strip_prefix("#define FERMATA_"))
+            .filter_map(|l| l.split_once(char::is_whitespace))
+            .collect()
+    }
+
+    #[test]
+    fn layout_is_the_header_s() {
+        let mut header = structs();
+        for (name, size, fields) in LAYOUT {
+            let (c_size, c_fields) = header.remove(&c_name(name)).expect(name);
+            assert_eq!(*size, c_size, "{name}");
+            let fields: Vec<_> = fields.iter().map(|(n, o)| ((*n).to_string(), *o)).collect();
+            assert_eq!(fields, c_fields, "{name}");
+        }
+        assert!(header.is_empty(), "not in Rust: {header:?}");
+    }
+
+    #[test]
+    fn constants_are_the_header_s() {
+        let mut header = macros();
+        for (name, number) in CONSTANTS {
+            assert_eq!(*number, value(header.remove(name).expect(name)), "{name}");
+        }
+        for (name, number) in CALLS {
+            let text = header.remove(name).expect(name).trim();
+            let nr = text.strip_prefix("_IO(FERMATA_IOC_MAGIC, ").expect(text);
+            assert_eq!(u64::from(*number), 0xfe00 | value(nr), "{name}");
+        }
+        assert_eq!(value(header.remove("IOC_MAGIC").unwrap()), 0xfe);
+        assert!(header.is_empty(), "not in Rust: {header:?}");
+    }
+}
