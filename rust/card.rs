@@ -6,7 +6,7 @@ use crate::{
     bar::{Bar, Identity, SlotIdentity},
     context::Context,
     gate::{Gate, Inside},
-    image::{Image, Tenant},
+    image::{AppRegister, Image, RegisterSet, Tenant},
     limits::Limits,
     notifier::Notice,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
@@ -39,8 +39,15 @@ pub(crate) struct State {
     machine: Machine<KVec<sched::Entry>>,
     /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
     tenants: KVec<Option<Tenant>>,
-    /// The reset bits as last written.
+    slots: SlotRegisters,
+}
+
+/// What the driver has written to registers that it cannot read back.
+struct SlotRegisters {
+    /// The reset bits.
     in_reset: u8,
+    /// By slot: application registers that may not be zero.
+    residue: [RegisterSet; MAX_SLOTS],
 }
 
 /// Contexts that are set up.
@@ -148,7 +155,7 @@ impl Card {
                 bar,
                 gate <- Gate::new(),
                 dead: AtomicBool::new(false),
-                state <- new_raw_spinlock!(State { machine, tenants, in_reset: 0 }, "fermata_card"),
+                state <- new_raw_spinlock!(State { machine, tenants, slots: SlotRegisters::NEW }, "fermata_card"),
                 registry <- new_mutex!(Registry { contexts: KVec::new() }, "fermata_registry"),
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
@@ -299,26 +306,41 @@ impl Card {
         let mut params = state.machine.params(ctx).map_err(refused)?;
         change(&mut params);
         let mut outbox = Outbox::default();
-        let State { machine, tenants, in_reset } = state;
+        let State { machine, tenants, slots } = state;
         let result = machine.set_params(now(), ctx, params, &mut |action| {
-            self.carry_out(tenants, in_reset, &mut outbox, action);
+            self.carry_out(tenants, slots, &mut outbox, action);
         });
         self.feed_reads(&mut guard, outbox);
         result.map_err(refused)
     }
 
-    /// Works on the image of a context; `f` gets it, the registers, and the slot that the context is on.
-    pub(crate) fn with_image<R>(
-        &self,
-        ctx: ContextId,
-        f: impl FnOnce(&mut Image, &Bar, Option<SlotId>) -> Result<R>,
-    ) -> Result<R> {
+    /// Works on the image of a context.
+    pub(crate) fn with_image<R>(&self, ctx: ContextId, f: impl FnOnce(&mut Image) -> R) -> Result<R> {
+        Ok(f(self.state.lock().tenant(ctx).ok_or(ENODEV)?.image()))
+    }
+
+    /// Writes registers of a context, to its slot too while it is on one.
+    pub(crate) fn write_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
+        let mut guard = self.state.lock();
+        let State { machine, tenants, slots } = &mut *guard;
+        let slot = machine.slot_of(ctx);
+        let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();
+        for &(register, value) in registers {
+            let slot = slot.map(|slot| (slot, &mut slots.residue[slot.index()]));
+            image.write(&self.bar, slot, register, value);
+        }
+        Ok(())
+    }
+
+    /// Reads registers of a context, from its slot while it is on one. `EAGAIN`: one is not to be had now.
+    pub(crate) fn read_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         let slot = state.machine.slot_of(ctx);
-        match state.tenant(ctx) {
-            Some(tenant) => f(tenant.image(), &self.bar, slot),
-            None => Err(ENODEV),
+        let image = state.tenant(ctx).ok_or(ENODEV)?.image();
+        for (register, value) in registers {
+            *value = image.read(&self.bar, slot, *register)?;
         }
+        Ok(())
     }
 }
 
@@ -362,16 +384,22 @@ impl Card {
                 outbox.fault = self.bar.take_fault(slot);
             }
         }
-        let State { machine, tenants, in_reset } = state;
-        machine.handle(now(), event, &mut |action| self.carry_out(tenants, in_reset, outbox, action))
+        let State { machine, tenants, slots } = state;
+        machine.handle(now(), event, &mut |action| self.carry_out(tenants, slots, outbox, action))
     }
 
     /// Does what the machine wants.
-    fn carry_out(&self, tenants: &mut [Option<Tenant>], in_reset: &mut u8, outbox: &mut Outbox, action: Action) {
+    fn carry_out(
+        &self,
+        tenants: &mut [Option<Tenant>],
+        slots: &mut SlotRegisters,
+        outbox: &mut Outbox,
+        action: Action,
+    ) {
         match action {
             Action::Load { slot, ctx } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tenant.image().load(&self.bar, slot, &self.identity);
+                    tenant.image().load(&self.bar, slot, &mut slots.residue[slot.index()], &self.identity);
                 }
             }
             Action::Unload { slot } => {
@@ -387,8 +415,8 @@ impl Card {
             }
             Action::Pause { slot } => self.bar.command(slot, Command::Pause),
             Action::Reset { slot, hold } => {
-                *in_reset = if hold { *in_reset | slot.bit() } else { *in_reset & !slot.bit() };
-                self.bar.reset(*in_reset);
+                slots.in_reset = if hold { slots.in_reset | slot.bit() } else { slots.in_reset & !slot.bit() };
+                self.bar.reset(slots.in_reset);
             }
             Action::Capture { slot, ctx } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
@@ -416,6 +444,11 @@ impl Card {
             }
         }
     }
+}
+
+impl SlotRegisters {
+    /// As [`quiesce`] leaves the card.
+    const NEW: Self = Self { in_reset: 0, residue: [RegisterSet::EMPTY; MAX_SLOTS] };
 }
 
 /// What actions leave to be done after the machine has returned.
@@ -553,14 +586,16 @@ impl Card {
     }
 }
 
-/// Stops all engines and closes all windows, without a machine: nobody is on a slot yet.
+/// Stops all engines, closes all windows and clears all application registers, of which nobody knows what stands in them. Without a
+/// machine: nobody is on a slot yet.
 fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);
-    if identity.has_window() {
-        for slot in slot_ids(identity.slots) {
+    for slot in slot_ids(identity.slots) {
+        if identity.has_window() {
             bar.set_window(slot, &Default::default(), true);
         }
+        AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
     }
     bar.reset(0);
 }

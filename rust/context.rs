@@ -224,10 +224,7 @@ impl Context {
     /// Tells the card's state where the arena is, if its device address is known.
     fn publish_window(&self, id: ContextId, arena: &Arena) -> Result {
         let Some(window) = arena.window() else { return Ok(()) };
-        self.card.with_image(id, |image, _, _| {
-            image.set_window(window);
-            Ok(())
-        })
+        self.card.with_image(id, |image| image.set_window(window))
     }
 
     /// Makes the snapshot buffer, and returns its size in bytes.
@@ -246,10 +243,7 @@ impl Context {
         if memory.snapshot.is_some() {
             return Err(EEXIST);
         }
-        self.card.with_image(id, |image, _, _| {
-            image.set_snapshot(snapshot.iova());
-            Ok(())
-        })?;
+        self.card.with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
         let length = snapshot.length() as u64;
         memory.snapshot = Some(snapshot);
         Ok(length)
@@ -305,7 +299,7 @@ impl Context {
             (memory.arena.is_some(), memory.snapshot.as_ref().map(|snapshot| snapshot.length() as u64))
         };
         let snapshot = snapshot.ok_or_else(errno::enxio)?;
-        let has_window = self.card.with_image(id, |image, _, _| Ok(image.window().is_some()))?;
+        let has_window = self.card.with_image(id, |image| image.window().is_some())?;
         // A card without window check would let an engine without an arena touch anything.
         if !has_window && (has_arena || !self.card.identity.has_window()) {
             return Err(errno::edestaddrreq());
@@ -317,36 +311,13 @@ impl Context {
         }
     }
 
-    /// Writes registers, all under one lock.
-    pub(crate) fn write_registers(&self, registers: &[(AppRegister, u64)]) -> Result {
-        self.card.with_image(self.id()?, |image, bar, slot| {
-            for &(register, value) in registers {
-                image.write(bar, slot, register, value);
-            }
-            Ok(())
-        })
-    }
-
-    /// Reads registers, all under one lock.
-    pub(crate) fn read_registers(&self, registers: &mut [(AppRegister, u64)]) -> Result {
-        self.card.with_image(self.id()?, |image, bar, slot| {
-            for (register, value) in registers {
-                *value = image.read(bar, slot, *register)?;
-            }
-            Ok(())
-        })
-    }
-
     /// Declares the result registers.
     pub(crate) fn declare_results(&self, registers: &[AppRegister]) -> Result {
         let id = self.id()?;
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
         }
-        self.card.with_image(id, |image, _, _| {
-            image.declare_results(registers);
-            Ok(())
-        })
+        self.card.with_image(id, |image| image.declare_results(registers))
     }
 
     /// Where the job stands; `None`: not set up, or the card is gone and has forgotten it.

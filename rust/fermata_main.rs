@@ -58,7 +58,7 @@ module! {
         },
         preempt_timeout_us: u32 {
             default: 100000,
-            description: "Preempt timeout of a new context in us, 1000 to 60000000",
+            description: "Preempt timeout of a new context in us, 1000 to 10000000",
         },
         base_settle_us: u32 {
             default: 1000,

@@ -34,6 +34,12 @@ impl AppRegister {
         Ok(Self(offset))
     }
 
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        // INVARIANT: In range, in steps of 8.
+        (APP_FIRST..=APP_LAST).step_by(8).map(Self)
+    }
+
     /// The byte offset in the slot's page.
     pub(crate) fn offset(self) -> u32 {
         self.0
@@ -44,32 +50,62 @@ impl AppRegister {
     }
 }
 
-/// The application registers that a context has written, zeros included, with their last values.
-///
-/// Every one of them is replayed before each START: a reset leaves some registers of the card as the tenant before had them,
-/// and reading registers back to save them does not work, since an offset may read one thing and write another.
-struct Written {
-    values: [u64; APP_COUNT],
-    bitmap: [u64; APP_COUNT.div_ceil(64)],
-}
+/// A set of application registers.
+#[derive(Clone, Copy)]
+pub(crate) struct RegisterSet([u64; APP_COUNT.div_ceil(64)]);
 
-impl Written {
-    fn set(&mut self, register: AppRegister, value: u64) {
+impl RegisterSet {
+    /// No register.
+    pub(crate) const EMPTY: Self = Self([0; APP_COUNT.div_ceil(64)]);
+
+    fn insert(&mut self, register: AppRegister) {
         let index = register.index();
-        self.values[index] = value;
-        self.bitmap[index / 64] |= 1 << (index % 64);
+        self.0[index / 64] |= 1 << (index % 64);
     }
 
-    fn replay(&self, bar: &Bar, slot: SlotId) {
-        for (word, &bits) in self.bitmap.iter().enumerate() {
+    /// The registers of `self` that are not in `other`.
+    fn without(&self, other: &Self) -> Self {
+        let mut left = *self;
+        for (word, taken) in left.0.iter_mut().zip(other.0) {
+            *word &= !taken;
+        }
+        left
+    }
+
+    fn for_each(&self, mut f: impl FnMut(AppRegister)) {
+        for (word, &bits) in self.0.iter().enumerate() {
             let mut left = bits;
             while left != 0 {
                 let index = word * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                // CAST: below APP_COUNT, since only `set` sets bits.
-                bar.write_application(slot, APP_FIRST + 8 * index as u32, self.values[index]);
+                // INVARIANT: Only indices of registers are ever inserted. CAST: below APP_COUNT.
+                f(AppRegister(APP_FIRST + 8 * index as u32));
             }
         }
+    }
+}
+
+/// The application registers that a context has written, zeros included, with their last values.
+///
+/// Every one of them is replayed before each START: a reset leaves some registers of the card as the tenant before had them,
+/// and reading registers back to save them does not work, since an offset may read one thing and write another. For the same
+/// reason what the tenant before has written, and this one has not, is overwritten with zero.
+struct Written {
+    values: [u64; APP_COUNT],
+    set: RegisterSet,
+}
+
+impl Written {
+    fn set(&mut self, register: AppRegister, value: u64) {
+        self.values[register.index()] = value;
+        self.set.insert(register);
+    }
+
+    /// Makes the registers of `slot` those of this context. `residue`: those that may not be zero on it.
+    fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet) {
+        residue.without(&self.set).for_each(|register| bar.write_application(slot, register.offset(), 0));
+        self.set.for_each(|register| bar.write_application(slot, register.offset(), self.values[register.index()]));
+        *residue = self.set;
     }
 }
 
@@ -99,7 +135,7 @@ impl Image {
     pub(crate) fn new() -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {
-                written: Written { values: [0; APP_COUNT], bitmap: [0; APP_COUNT.div_ceil(64)] },
+                written: Written { values: [0; APP_COUNT], set: RegisterSet::EMPTY },
                 results: [None; MAX_RESULTS],
                 window: None,
                 snapshot: None,
@@ -122,11 +158,18 @@ impl Image {
         self.snapshot = Some(iova);
     }
 
-    /// Notes a register write; `slot`: the context is there, so it is forwarded too.
-    pub(crate) fn write(&mut self, bar: &Bar, slot: Option<SlotId>, register: AppRegister, value: u64) {
+    /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in the slot's residue.
+    pub(crate) fn write(
+        &mut self,
+        bar: &Bar,
+        slot: Option<(SlotId, &mut RegisterSet)>,
+        register: AppRegister,
+        value: u64,
+    ) {
         self.written.set(register, value);
-        if let Some(slot) = slot {
+        if let Some((slot, residue)) = slot {
             bar.write_application(slot, register.offset(), value);
+            residue.insert(register);
         }
     }
 
@@ -167,11 +210,12 @@ impl Image {
         }
     }
 
-    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
-    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, card: &Identity) {
+    /// Writes everything that `slot` needs before a START. `residue`: the registers that may not be zero on it; `card` says how
+    /// addresses are meant.
+    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet, card: &Identity) {
         let window = self.window.unwrap_or_default();
         bar.set_window(slot, &window, card.has_window());
-        self.written.replay(bar, slot);
+        self.written.replay(bar, slot, residue);
         if let Some(iova) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any other.
             let address = if card.has_snapshot_unit() { iova } else { iova.wrapping_sub(window.offset()) };

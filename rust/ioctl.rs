@@ -144,12 +144,12 @@ impl Call<'_> {
 
     fn regs_write(&self) -> Result {
         let (regs, _) = self.registers(uapi::MAX_REGS)?;
-        self.context.write_registers(&regs)
+        self.context.card.write_registers(self.context.id()?, &regs)
     }
 
     fn regs_read(&self) -> Result {
         let (mut regs, array) = self.registers(uapi::MAX_REGS)?;
-        self.context.read_registers(&mut regs)?;
+        self.context.card.read_registers(self.context.id()?, &mut regs)?;
         let mut writer = UserSlice::new(array, regs.len() * size_of::<uapi::Reg>()).writer();
         for (register, value) in &regs {
             writer.write(&uapi::Reg { offset: register.offset(), reserved: 0, value: *value })?;
@@ -177,7 +177,6 @@ impl Call<'_> {
         if regs.reserved != 0 || regs.count > most {
             return Err(EINVAL);
         }
-        self.context.id()?;
         let count = regs.count as usize;
         let array = UserPtr::from_addr(usize::try_from(regs.regs)?);
         let mut reader = UserSlice::new(array, count * size_of::<uapi::Reg>()).reader();
@@ -251,6 +250,9 @@ impl Call<'_> {
         }
         check_flags(wait.events, event::ALL)?;
         let context = &self.context;
+        if context.card.is_gone() {
+            return Err(ENODEV);
+        }
         context.id()?;
         let mut found = self.happened(wait.events);
         if !over(&found) {

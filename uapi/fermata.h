@@ -21,9 +21,9 @@
  *
  * - The argument is a pointer to the structure named at the call.  Its first
  *   member, size, is sizeof() of the structure as the program knows it.  A
- *   larger structure than the driver's is E2BIG unless its tail is zero; a
- *   smaller one works, members beyond it count as zero and are not written.
- *   A size below 8 is EINVAL.
+ *   larger structure than the driver's is E2BIG unless its tail is zero, and
+ *   so is one of more than a page; a smaller one works, members beyond it
+ *   count as zero and are not written.  A size below 8 is EINVAL.
  * - Unknown flags, undefined values and reserved members that are not zero
  *   are EINVAL.  Output members need not be set: they are zeroed before they
  *   are filled.
@@ -299,8 +299,12 @@ struct fermata_regs {
  *
  * Returns at once; the job runs when its turn comes.
  *
+ * A job without an arena may touch no memory; a card without
+ * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
+ *
  * EBUSY: the last job has not ended.  ENXIO: no SETUP, or no snapshot buffer.
- * EDESTADDRREQ: the arena has no device_base yet: map it, or give one.
+ * EDESTADDRREQ: the arena has no device_base yet: map it, or give one; or the
+ * card needs an arena.
  * EIO: no slot that this context may use is in service any more.
  * EPROTO: the card now reports a larger state than the snapshot buffer holds.
  */
@@ -463,8 +467,9 @@ struct fermata_eventfd {
  * @size:		in: sizeof(struct fermata_param)
  * @param:		in: FERMATA_PARAM_*
  * @value:		in (SET) or out (GET)
- * @min:		out (GET): smallest value
- * @max:		out (GET): largest value that the caller may set
+ * @min:		in (SET): 0; out (GET): smallest value
+ * @max:		in (SET): 0; out (GET): largest value that the caller may
+ *			set
  *
  * FERMATA_PARAM_TIMESLICE: how long the context runs before another one gets
  * the slot; default: module parameter timeslice_us.  From its next slice on.

@@ -24,8 +24,8 @@ impl Params {
     pub const TIMESLICE_MAX: Duration = Duration::from_ms(10_000);
     /// The shortest preempt timeout: 1 ms.
     pub const PREEMPT_TIMEOUT_MIN: Duration = Duration::from_ms(1);
-    /// The longest preempt timeout: 60 s.
-    pub const PREEMPT_TIMEOUT_MAX: Duration = Duration::from_ms(60_000);
+    /// The longest preempt timeout: 10 s.
+    pub const PREEMPT_TIMEOUT_MAX: Duration = Duration::from_ms(10_000);
 
     /// Every slot, slices of 2 ms, a preempt timeout of 100 ms.
     pub const DEFAULT: Self = Self {

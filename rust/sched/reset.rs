@@ -222,7 +222,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Outcome::Done => {
                 let entry = self.slab.get_mut(ctx)?;
                 entry.slot = None;
-                entry.hold = false;
                 entry.state = JobState::Done;
                 entry.finished += 1;
                 Some(Wake::Done)
@@ -235,7 +234,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     fn fail(&mut self, ctx: ContextId, failure: Failure) -> Wake {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.slot = None;
-            entry.hold = false;
             entry.saved = false;
             entry.state = JobState::Failed(failure);
             entry.failed += 1;

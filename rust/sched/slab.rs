@@ -64,6 +64,8 @@ pub struct Stats {
     pub state: JobState,
     /// The slot that it is on, if any.
     pub slot: Option<SlotId>,
+    /// A complete snapshot of its job stands, from which the job will be resumed. It may be read while the job is held.
+    pub saved: bool,
     /// Number of the current or last job; the first one is 1. So it is also the number of jobs that were started.
     pub job: u64,
     /// Time on a slot, from each START to the observed end of the run: its own restores and saves are charged to it.
@@ -171,6 +173,7 @@ impl Entry {
         Stats {
             state: self.state,
             slot: self.slot,
+            saved: self.saved,
             job: self.job,
             run,
             wait,

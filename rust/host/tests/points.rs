@@ -209,6 +209,23 @@ fn point_04_late_timers_are_no_proof_of_a_hang() {
 }
 
 #[test]
+fn point_04_a_last_look_before_the_reset() {
+    // The job was saved in time, only its interrupt was lost.
+    let mut world = World::new(&[FERMATA], 8);
+    let params = Params {
+        preempt_timeout: Duration::from_ms(5),
+        ..Params::DEFAULT
+    };
+    let a = world.open(0, params).unwrap();
+    world.start(a, 30 * MS).unwrap();
+    world.run_for(MS);
+    world.card.slots[0].lose_irqs = 1;
+    world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+    world.run_for(6 * MS);
+    assert_eq!(world.state(a), JobState::Held);
+}
+
+#[test]
 fn point_04_a_slot_that_does_not_reset_is_quarantined() {
     for plan in [FERMATA, BASE] {
         let mut world = World::new(&[plan, plan], 8);
@@ -234,6 +251,7 @@ fn point_04_a_slot_that_does_not_reset_is_quarantined() {
         assert_eq!(world.state(c), JobState::Running);
         assert_eq!(world.machine.slot_state(S0), Some(SlotState::Quarantined));
         // The slot still reaches the memory of a: it is kept, and not used, until the whole card is reset.
+        world.set_params(a, Params::DEFAULT).unwrap();
         assert!(world.start(a, MS).is_err());
         world.close(a).unwrap();
         assert!(!world.released.contains(&a));
@@ -409,6 +427,7 @@ fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
     world.run_for(200 * MS);
     for ctx in [a, b] {
         assert_eq!(world.state(ctx), JobState::Done);
+        eprintln!("SL {}", world.stats(ctx).slices);
         // The slices have grown so that they cover the restore: no more than one in 50 us of progress on average.
         assert!(world.stats(ctx).slices < 60, "{:?}", world.stats(ctx));
     }

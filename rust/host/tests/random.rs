@@ -207,7 +207,10 @@ impl Play {
 
     /// A status that was read before the last START: its count is older.
     fn stale(&mut self, i: usize, raw: u64) {
-        if self.world.plans[i].base.is_none() && !self.world.card.gone {
+        let state = self.world.machine.slot_state(sid(i));
+        // During a reset the machine relies on its caller: status is read and brought in under one lock.
+        let resetting = matches!(state, Some(SlotState::Resetting(_)));
+        if self.world.plans[i].base.is_none() && !self.world.card.gone && !resetting {
             let count = self.world.card.slots[i].count.wrapping_sub(1);
             self.world.status(i, raw | u64::from(count) << 32);
         }

@@ -385,6 +385,12 @@ impl Card {
         slot.fresh = true;
     }
 
+    /// Does a complete snapshot of the job stand, that was not used yet?
+    pub fn can_resume(&self, job: Job) -> bool {
+        let snapshot = self.memory.get(&job.0);
+        snapshot.is_some_and(|s| s.job == job && s.complete && !s.resumed)
+    }
+
     pub fn set_hang(&mut self, i: usize) {
         let slot = &mut self.slots[i];
         if !slot.hang {

@@ -372,6 +372,16 @@ impl World {
         if let Some(slot) = stats.slot {
             owners[slot.index()] += 1;
         }
+        if let Some(slot) = self.machine.slot_of(ctx) {
+            assert!(
+                !stats.saved,
+                "a snapshot in use on slot {slot:?} counts as saved"
+            );
+        }
+        if stats.saved && !self.card.gone {
+            let job = (ctx, self.tenants[&ctx].job);
+            assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
+        }
         if stats.state == JobState::Queued {
             assert_ne!(usable, 0, "{ctx:?} waits for nothing");
             for i in 0..self.plans.len() {
