@@ -4,7 +4,7 @@
 import shutil
 import tomllib
 
-from .common import BUILD, JOBS, TOP, die, locked, run
+from .common import BUILD, JOBS, TOP, die, locked, run, say
 
 TARGET = "x86_64-unknown-linux-gnu"
 
@@ -17,41 +17,57 @@ def members():
     return sorted({path for pattern in patterns for path in TOP.glob(pattern) if (path / "Cargo.toml").exists()})
 
 
-def cargo(*args, env=None):
-    done = run(["cargo", *args, "--locked", "--quiet", "-j", JOBS], check=False, cwd=TOP, env=env)
-    if done.returncode:
-        die(f"cargo {args[0]} failed")
+def cargo(*args):
+    return run(["cargo", *args, "--locked", "--quiet", "-j", JOBS], check=False, cwd=TOP).returncode == 0
 
 
 def build_card():
     """The card server, build/cargo/release/fermata-card."""
-    if TOP / "card" in members():
-        with locked(BUILD / ".guest.lock"):
-            cargo("build", "--release", "--package", "fermata-card", "--bins")
+    with locked(BUILD / ".guest.lock"):
+        cargo("build", "--release", "--package", "fermata-card", "--bins") or die("the card server does not build")
 
 
 def build(kernel):
-    """Static programs for the guest; each part builds nothing when nothing changed."""
+    """Static programs for the guest; each part builds nothing when nothing changed.
+
+    A part that does not build is left out with a message: a run that needs none of it goes on, one that does fails at once.
+    """
     with locked(BUILD / ".guest.lock"):
-        bins = BUILD / "guest/bin"
-        bins.mkdir(parents=True, exist_ok=True)
-        tools = [path for path in members() if path.parent == TOP / "tools"]
-        if tools:
-            flags = f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"
-            names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in tools]
-            cargo("build", "--release", "--target", TARGET, flags, "--bins", *(f"--package={name}" for name in names))
-            for file in (BUILD / f"cargo/{TARGET}/release").iterdir():
-                if file.is_file() and file.stat().st_mode & 0o100 and not file.suffix:
-                    copy(file, bins / file.name)
-        if (TOP / "selftests/Makefile").exists():
-            out = BUILD / "selftests"
-            cmd = ["make", "-s", f"-j{JOBS}", "-C", TOP / "selftests", f"OUT={out}", f"KSFT_INC={kernel.kselftest}"]
-            if run(cmd, check=False).returncode:
-                die("the selftests do not build")
-            (BUILD / "guest/selftests").mkdir(exist_ok=True)
-            for file in out.iterdir():
-                if file.is_file() and file.stat().st_mode & 0o100:
-                    copy(file, BUILD / "guest/selftests" / file.name)
+        for part, make in (("bin", tools), ("selftests", selftests)):
+            folder = BUILD / "guest" / part
+            folder.mkdir(parents=True, exist_ok=True)
+            built = make(kernel)
+            for old in folder.iterdir():
+                if old.name not in {file.name for file in built}:
+                    old.unlink()
+            for file in built:
+                copy(file, folder / file.name)
+
+
+def programs(folder):
+    return [file for file in folder.iterdir() if file.is_file() and file.stat().st_mode & 0o100 and not file.suffix]
+
+
+def tools(_kernel):
+    """The binaries of every workspace member below tools/."""
+    names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in members() if path.parent == TOP / "tools"]
+    if not names:
+        return []
+    flags = f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"
+    if not cargo("build", "--release", "--target", TARGET, flags, "--bins", *(f"--package={name}" for name in names)):
+        say("the tools do not build: the machine goes without them")
+        return []
+    return programs(BUILD / f"cargo/{TARGET}/release")
+
+
+def selftests(kernel):
+    """What selftests/Makefile makes."""
+    out = BUILD / "selftests"
+    cmd = ["make", "-s", f"-j{JOBS}", "-C", TOP / "selftests", f"OUT={out}", f"KSFT_INC={kernel.kselftest}"]
+    if not (TOP / "selftests/Makefile").exists() or run(cmd, check=False).returncode:
+        say("the selftests do not build: the machine goes without them")
+        return []
+    return programs(out)
 
 
 def copy(source, dest):
