@@ -27,6 +27,7 @@ pub use fermata_card::engine::splitmix64;
 pub const BAR0: u32 = 0;
 pub const CONFIG: u32 = 7;
 pub const RAM: u64 = 16 << 20;
+pub const READ_ONLY: u64 = 1 << 32;
 pub const START_NEW: u64 = 1;
 pub const START_RESUME: u64 = 5;
 pub const PAUSE: u64 = 6;
@@ -141,6 +142,16 @@ impl Rig {
         self.client.region_write(CONFIG, 4, &[6, 0]).unwrap();
     }
 
+    /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the client (which answers no questions).
+    pub fn map_read_only(&mut self) {
+        let own = memfd_create("ro", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&own, 1 << 20).unwrap();
+        let file = File::open(format!("/proc/self/fd/{}", own.as_raw_fd())).unwrap();
+        self.client
+            .dma_map(0, READ_ONLY, 1 << 20, file.as_raw_fd())
+            .unwrap();
+    }
+
     /// Connects again, as QEMU does after a reboot.
     pub fn reconnect(&mut self) {
         self.client.shutdown().unwrap();
@@ -218,6 +229,25 @@ impl Rig {
 
     pub fn wait_rest(&mut self, slot: u64) -> u64 {
         self.wait(slot, |s| s != RUNNING)
+    }
+
+    /// Waits until the engine computes: a restore is over, and a PAUSE is honoured.
+    pub fn wait_running(&self, slot: u64) {
+        let begin = Instant::now();
+        while !self
+            .ask(&format!("state slot={slot}"))
+            .contains("phase=running")
+        {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// A list that never ends. Returns its head.
+    pub fn endless(&self, at: u64) -> u64 {
+        self.put64(at, at);
+        self.put64(at + 8, 5);
+        at
     }
 
     pub fn put(&self, gpa: u64, data: &[u8]) {
