@@ -205,13 +205,10 @@ impl SlotLedger {
                 }
             }
             What::Phase { phase, fault, .. } => self.enter(t, phase, fault),
-            What::Dma { write, n, .. } => {
-                *(if write {
-                    &mut c.dma_writes
-                } else {
-                    &mut c.dma_reads
-                }) += n
-            }
+            What::Dma { write: true, n, .. } => c.dma_writes += n,
+            What::Dma {
+                write: false, n, ..
+            } => c.dma_reads += n,
             What::DmaError { .. } => c.dma_errors += 1,
             What::Irq {
                 fate: IrqFate::Sent | IrqFate::Spurious,
@@ -256,16 +253,18 @@ impl SlotLedger {
         }
         self.pauses
             .extend(self.paused_at.take().map(|written| t - written.min(t)));
-        let run = self
-            .running
-            .map(|(tag, _)| self.runs.entry(tag).or_default());
+        let mut nobody = Run::default();
+        let run = match self.running {
+            Some((tag, _)) => self.runs.entry(tag).or_default(),
+            None => &mut nobody,
+        };
         if phase == Phase::Paused {
             self.counters.paused += 1;
-            run.into_iter().for_each(|r| r.pauses += 1);
+            run.pauses += 1;
         } else {
             self.counters.finished += 1;
             self.counters.faults += u64::from(fault);
-            run.into_iter().for_each(|r| r.finishes += 1);
+            run.finishes += 1;
         }
         let rested = self.running.is_some();
         self.stop(t);

@@ -125,10 +125,11 @@ unsafe fn copy_volatile(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Copies eight bytes; the aligned side is accessed as one word.
+/// Copies eight bytes; an aligned side is accessed as one word.
 ///
 /// # Safety
 /// Both pointers are valid for eight bytes.
+#[allow(clippy::cast_ptr_alignment)] // looked at before each access
 unsafe fn copy_word(from: *const u8, to: *mut u8) {
     // SAFETY: the volatile access is done only where the pointer is aligned.
     unsafe {

@@ -30,7 +30,9 @@ impl DmaTrace {
             &mut self.reads
         };
         gathered.accesses += 1;
-        ranges.iter().for_each(|&r| gathered.touch(r));
+        for &range in ranges {
+            gathered.touch(range);
+        }
     }
 
     /// The log lines for all since the last call.

@@ -11,12 +11,12 @@ mod worker;
 use crate::card::Host;
 use crate::clock::us;
 use crate::config::{Profile, SlotConfig};
-use crate::engine::EngineKind;
+use crate::engine::{AppRegs, EngineKind};
 use crate::event::{IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{ctl, status, SlotReg, CAP_RESET_BEFORE_RESUME, TAG};
 use bus::Window;
-use state::{Job, Phase, Rest, State};
+use state::{Job, Phase, Rest, State, Thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -141,7 +141,7 @@ impl Slot {
             SlotReg::SnapshotAddr => state.snapshot = (val & ((1 << 42) - 1)) << 6,
             SlotReg::Ctl => self.control(&mut state, val, t),
             SlotReg::App(offset) if self.engine.writable().contains(&offset) => {
-                state.written.set(offset, val)
+                state.written.set(offset, val);
             }
             _ => {}
         }
@@ -180,7 +180,7 @@ impl Slot {
         state.reset_at = None;
         let registers = state.reads;
         if !(resume && self.engine.needs_reset()) {
-            state.reads = Default::default();
+            state.reads = AppRegs::default();
         }
         state.phase = if resume {
             Phase::Restoring
@@ -245,12 +245,12 @@ impl Slot {
                 },
             );
         }
-        let mut kept = crate::engine::AppRegs::default();
+        let mut kept = AppRegs::default();
         for &offset in self.engine.kept() {
             kept.set(offset, state.written.get(offset));
         }
         state.written = kept;
-        state.reads = Default::default();
+        state.reads = AppRegs::default();
         self.changed.notify_all();
     }
 
@@ -260,8 +260,8 @@ impl Slot {
         state.queued = None;
         state.pause = false;
         state.lag = None;
-        if state.working {
-            state.aborted = true;
+        if state.thread != Thread::Free {
+            state.thread = Thread::Aborted;
             self.abandoned.store(true, Ordering::Release);
             self.attention.store(true, Ordering::Release);
         }
@@ -274,19 +274,19 @@ impl Slot {
         self.halt(&mut state);
         self.changed.notify_all();
         state = self.quiet(state);
-        let misbehaviour = match behave {
-            true => Misbehaviour::default(),
-            false => Misbehaviour {
+        let misbehaviour = if behave {
+            Misbehaviour::default()
+        } else {
+            Misbehaviour {
                 hang: false,
                 ..state.misbehaviour.clone()
-            },
+            }
         };
-        let (quit, working, aborted) = (state.quit, state.working, state.aborted);
+        let (thread, quit) = (state.thread, state.quit);
         *state = State {
-            quit,
-            working,
-            aborted,
             misbehaviour,
+            thread,
+            quit,
             ..State::new(state.settings)
         };
         self.window.clear();
@@ -295,7 +295,7 @@ impl Slot {
     /// Waits until the thread has come to the boundary after an abort.
     fn quiet<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let until = Instant::now() + PATIENCE;
-        while state.aborted && Instant::now() < until {
+        while state.aborted() && Instant::now() < until {
             state = self
                 .changed
                 .wait_timeout(state, PATIENCE)
@@ -314,7 +314,7 @@ impl Slot {
         if self.fermata() {
             return state;
         }
-        if state.aborted && state.settled(t) {
+        if state.aborted() && state.settled(t) {
             state = self.quiet(state);
         }
         let all = state.settled(t) && !state.phase.busy();

@@ -49,6 +49,17 @@ impl Phase {
     }
 }
 
+/// What the thread of a slot is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thread {
+    /// It has no job.
+    Free,
+    /// It has one.
+    Working,
+    /// It has one that was reset away, and has not seen it yet.
+    Aborted,
+}
+
 /// A START that was accepted: the engine samples its registers then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
@@ -88,10 +99,7 @@ pub(super) struct State {
     pub(super) pause: bool,
     /// A START that the thread has not seen yet.
     pub(super) queued: Option<Job>,
-    /// The thread has a job.
-    pub(super) working: bool,
-    /// That job was reset away; the thread has not seen it yet.
-    pub(super) aborted: bool,
+    pub(super) thread: Thread,
     pub(super) reset_at: Option<u64>,
     /// Writes of past jobs that have not arrived.
     pub(super) posted: VecDeque<Posted>,
@@ -114,8 +122,7 @@ impl State {
             fault_addr: 0,
             pause: false,
             queued: None,
-            working: false,
-            aborted: false,
+            thread: Thread::Free,
             reset_at: None,
             posted: VecDeque::new(),
             quit: false,
@@ -137,6 +144,10 @@ impl State {
             }
             _ => status::RUNNING,
         }
+    }
+
+    pub(super) fn aborted(&self) -> bool {
+        self.thread == Thread::Aborted
     }
 
     /// Whether the driver has waited long enough since it reset the slot.

@@ -3,7 +3,7 @@
 
 use super::bus::SlotBus;
 use super::pace::Pacer;
-use super::state::{Job, Phase, Posted, Rest, State};
+use super::state::{Job, Phase, Posted, Rest, State, Thread};
 use super::Slot;
 use crate::clock::{now_ns, us};
 use crate::dma::Access;
@@ -78,7 +78,7 @@ fn next_job(slot: &Slot) -> Option<Job> {
         let now = now_ns();
         slot.deliver(&mut state, now);
         if let Some(job) = state.queued.take() {
-            state.working = true;
+            state.thread = Thread::Working;
             slot.attention.store(state.pause, Ordering::Release);
             slot.abandoned.store(false, Ordering::Release);
             return Some(job);
@@ -104,8 +104,8 @@ fn spend_time(slot: &Slot, ns: u64) -> bool {
     let mut state = slot.lock();
     loop {
         let now = now_ns();
-        if state.aborted || now >= until {
-            return !state.aborted;
+        if state.aborted() || now >= until {
+            return !state.aborted();
         }
         state = sleep(slot, state, Duration::from_nanos(until - now));
     }
@@ -114,7 +114,7 @@ fn spend_time(slot: &Slot, ns: u64) -> bool {
 /// Enters a phase, unless the job was reset away.
 fn enter(slot: &Slot, phase: Phase) -> bool {
     let mut state = slot.lock();
-    if state.aborted {
+    if state.aborted() {
         return false;
     }
     state.phase = phase;
@@ -154,7 +154,7 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
 fn order(slot: &Slot, pacer: &mut Pacer, rush: &mut bool) -> Order {
     let mut state = slot.lock();
     loop {
-        if state.aborted {
+        if state.aborted() {
             return Order::Abort;
         }
         if state.pause {
@@ -184,7 +184,7 @@ fn order(slot: &Slot, pacer: &mut Pacer, rush: &mut bool) -> Order {
 /// Shows the engine's counters in the registers.
 fn publish(slot: &Slot, engine: &dyn Engine) {
     let mut state = slot.lock();
-    if !state.aborted {
+    if !state.aborted() {
         state.reads = engine.readback();
     }
 }
@@ -194,10 +194,10 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     let mut state = slot.lock();
     let held =
         |s: &State| s.misbehaviour.hang || (s.misbehaviour.finish_on_pause && !s.pause && !rushed);
-    while !state.aborted && held(&state) {
+    while !state.aborted() && held(&state) {
         state = sleep(slot, state, NAP);
     }
-    if state.aborted {
+    if state.aborted() {
         return End::Aborted;
     }
     if state.pause {
@@ -367,7 +367,7 @@ fn save(slot: &Slot, job: &Job, engine: Box<dyn Engine>, bus: &mut SlotBus<'_>) 
 /// A base card whose save stopped half-way reads RUNNING until it is reset.
 fn wait_for_reset(slot: &Slot) -> End {
     let mut state = slot.lock();
-    while !state.aborted {
+    while !state.aborted() {
         state = slot
             .changed
             .wait(state)
@@ -381,19 +381,13 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
     bus.flush(true);
     let mut state = slot.lock();
     let now = now_ns();
-    state.working = false;
     let drain = us(state.settings.drain_us);
-    let posted = bus.take_posted(
-        if state.aborted {
-            state.reset_at.unwrap_or(now)
-        } else {
-            now
-        },
-        drain,
-    );
+    let aborted = std::mem::replace(&mut state.thread, Thread::Free) == Thread::Aborted;
+    let since = state.reset_at.filter(|_| aborted).unwrap_or(now);
+    let posted = bus.take_posted(since, drain);
     leave_posted(slot, &mut state, posted, now);
     let rest = match end {
-        _ if std::mem::take(&mut state.aborted) => None,
+        _ if aborted => None,
         End::Aborted => None,
         End::Paused => Some(Rest::Paused),
         End::Finished {
