@@ -6,6 +6,7 @@
 #include "kselftest_harness.h"
 #include <grp.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include "lib/fm.h"
 
@@ -706,10 +707,12 @@ FM_TEST(bad, params_of_an_unprivileged_caller)
 FM_TEST(bad, contexts_are_bounded)
 {
 	struct fermata_card_info info = { .size = sizeof(info) };
-	int fd[1024], n, i, spare;
+	static int fd[8200];
+	struct rlimit files = { 8300, 8300 };
+	int n, i, spare;
 
 	fm_card_info(&info);
-	if (info.max_contexts > 1000)
+	if (info.max_contexts > 8192 || setrlimit(RLIMIT_NOFILE, &files))
 		SKIP(return, "%u contexts are more than this test opens", info.max_contexts);
 	for (n = 0; n <= info.max_contexts; n++) {
 		struct fermata_setup setup = {

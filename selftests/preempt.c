@@ -218,15 +218,14 @@ FM_TEST(preempt, point_02_finish_beats_pause)
 {
 	struct fermata_status st;
 	struct card_run run;
-	struct fm_expect eb;
+	struct fm_expect e, eb;
 	struct fm_ctx c, b;
-	u64 count;
 	int hold;
 
 	for (hold = 0; hold < 2; hold++) {
 		slow_list(&b, 2000, 3, &eb);
-		fm_ctx_new(&c, FM_LIST, 64 * 1024);
-		fm_job_endless(&c);
+		/* At its end it waits for the PAUSE, to finish in the same moment. */
+		slow_list(&c, 3000, 4, &e);
 		card_fault(c.slot, "finish_on_pause=1");
 		ASSERT_EQ(0, fm_start(c.fd));
 		card_until_runs(c.slot, c.token);
@@ -239,7 +238,7 @@ FM_TEST(preempt, point_02_finish_beats_pause)
 		EXPECT_EQ(1, st.finished);
 		EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_HELD, 0, NULL));
 		EXPECT_EQ(-ENOENT, fm_resume(c.fd));
-		EXPECT_EQ(0, fm_reg_read(c.fd, 0x38, &count));
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
 		card_run_of(c.slot, c.token, &run);
 		EXPECT_EQ(1, run.finishes);
 		EXPECT_EQ(0, run.pauses);
@@ -253,12 +252,11 @@ FM_TEST(preempt, point_02_finish_beats_pause)
 /* The same at the end of a slice, with somebody waiting. */
 FM_TEST(preempt, point_02_finish_beats_pause_of_a_slice)
 {
-	struct fm_expect eb;
+	struct fm_expect e, eb;
 	struct fm_ctx c, b;
 
 	slow_list(&b, 5000, 3, &eb);
-	fm_ctx_new(&c, FM_LIST, 64 * 1024);
-	fm_job_endless(&c);
+	slow_list(&c, 3000, 4, &e);
 	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
 	card_fault(c.slot, "finish_on_pause=1");
 	ASSERT_EQ(0, fm_start(c.fd));
@@ -266,6 +264,7 @@ FM_TEST(preempt, point_02_finish_beats_pause_of_a_slice)
 	ASSERT_GOOD(fm_job_run(&b, &eb));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c.fd));
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
 /* PAUSE is a pulse, and one was not heard: it is given again. */
@@ -510,31 +509,27 @@ FM_TEST(preempt, point_07_snapshot_is_outside_of_every_arena)
 	/* resume_forged and snapshot_in_arena count against the test in its teardown. */
 }
 
-/* Held, its registers rewritten, resumed: what was written counts from there on. */
+/* Held, a register rewritten, resumed: what was written counts from there on. */
 FM_TEST(preempt, deferred_write_while_held)
 {
 	struct fm_expect e;
 	struct fm_ctx c;
-	u64 v;
+	u64 v, writes;
 
-	fm_ctx_new(&c, FM_LIST, 64 * 1024);
-	card_speed(c.slot, 1);
-	fm_job_endless(&c);
+	slow_list(&c, 10000000, 3, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
-	ASSERT_EQ(0, fm_reg_write(c.fd, 0x90, 0x4711));
-	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x90, &v));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &v));
+	/* The same walk, with an end that is not far. */
+	writes = card_counter(c.slot, "writes");
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x38, v + 5000));
+	EXPECT_EQ(writes, card_counter(c.slot, "writes"));
 	ASSERT_EQ(0, fm_resume(c.fd));
-	card_until_runs(c.slot, c.token);
-	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
-	ASSERT_EQ(0, fm_reg_read(c.fd, 0x90, &v));
-	EXPECT_EQ(0x4711, v);
-	fm_list_cut(&c, FM_ENDLESS_NODES);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
-	fm_job_list(&c, 100, 2000, 5, &e);
-	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_list_expect(&c, v + 5000, 3, &e);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
 TEST_HARNESS_MAIN

@@ -262,11 +262,16 @@ int fm_slot_of(enum fm_engine engine)
 {
 	struct fermata_slot_info info;
 	int fd = must_open();
-	int found = -1, i;
+	int found = -1, i, rc;
 
-	for (i = 0; found < 0 && !slot_info(fd, i, &info); i++)
+	for (i = 0; found < 0 && !(rc = slot_info(fd, i, &info)); i++) {
+		if (getenv("FM_DEBUG"))
+			printf("# slot %d: %llx %llx pages %u\n", i, info.afu_id_lo, info.afu_id_hi, info.state_pages);
 		if (info.afu_id_lo == fm_afu[engine][0] && info.afu_id_hi == fm_afu[engine][1])
 			found = i;
+	}
+	if (found < 0 && rc != -EINVAL)
+		fm_die("SLOT_INFO of slot %d: %s", i, strerror(-rc));
 	close(fd);
 	return found;
 }
@@ -559,6 +564,7 @@ const char *fm_teardown(struct fm_shared *sh)
 	static char why[600];
 	struct fermata_card_info info = { .size = sizeof(info) };
 	u64 end = fm_now() + 10000 * FM_MS;
+	bool revived = false;
 	u32 i;
 	u64 n;
 	int fd;
@@ -566,6 +572,7 @@ const char *fm_teardown(struct fm_shared *sh)
 	fm_sh = sh;
 	if (!card_present())
 		return NULL;
+	fm_pci();
 	reset_card();
 	*why = 0;
 	/* Every process of the test is dead or dying: wait for its contexts. */
@@ -579,6 +586,15 @@ const char *fm_teardown(struct fm_shared *sh)
 				break;
 			if (rc)
 				fd = rc;
+		}
+		if (fd < 0 && !revived) {
+			/* The test ended while the card acted dead or was unbound. */
+			card_fault(0, "dead=0");
+			fm_unbind();
+			fm_bind();
+			revived = true;
+			snprintf(why, sizeof(why), "the card was gone after the test");
+			continue;
 		}
 		if (fm_now() > end) {
 			if (fd < 0)

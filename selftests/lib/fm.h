@@ -93,6 +93,7 @@ struct fm_ctx {
 	size_t len;
 	off_t off;	/* for mmap() */
 	u64 base;
+	u64 head;	/* of the last list */
 };
 
 u64 fm_token(void);
@@ -134,6 +135,8 @@ void fm_sha256(const void *data, size_t len, u8 digest[32]);
  * ever, until fm_list_cut()).
  */
 void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_expect *e);
+/* What the list of the last job comes to with another limit. */
+void fm_list_expect(struct fm_ctx *c, u64 limit, u64 seed, struct fm_expect *e);
 void fm_list_cut(struct fm_ctx *c, u32 nodes);
 void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 		struct fm_expect *e);
