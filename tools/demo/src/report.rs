@@ -113,7 +113,7 @@ impl Gaps {
 fn table(header: &[&str], numbers: std::ops::Range<usize>) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY)
+        .load_preset(comfy_table::presets::UTF8_BORDERS_ONLY)
         .set_header(header.iter().copied());
     for column in numbers {
         if let Some(column) = table.column_mut(column) {

@@ -197,9 +197,6 @@ impl Stage<'_> {
         for &token in &tokens {
             self.prepare(token, slice_us * 1000)?;
         }
-        for slot in 0..slots {
-            self.control.ask(&format!("gaps clear slot={slot}"))?;
-        }
         self.control
             .ask(&format!("mark text=together-{slice_us}us"))?;
         let before: Vec<_> = (0..slots)
@@ -213,6 +210,7 @@ impl Stage<'_> {
         let mut view = View::new(self.options.live, slots);
         let mut endings: BTreeMap<u64, Ending> = BTreeMap::new();
         let mut killed_after = None;
+        let mut all_there = false;
         let others = tokens.len() - 1;
         while endings.len() < others || killed_after.is_none() {
             if started.elapsed() > GUARD {
@@ -238,6 +236,15 @@ impl Stage<'_> {
                     }
                 }
                 runs.push((self.control.running(slot)?, now));
+            }
+            if !all_there {
+                // Gaps count from here: before, slots stood idle because nobody wanted them.
+                all_there = tokens
+                    .iter()
+                    .all(|t| runs.iter().any(|r| r.1.get(t).is_some_and(|r| r.turns > 0)));
+                for slot in 0..slots {
+                    self.control.ask(&format!("gaps clear slot={slot}"))?;
+                }
             }
             view.show(started.elapsed(), &runs, &self.tenants, &endings);
             let slot = self.tenants[&doomed].slot as usize;
