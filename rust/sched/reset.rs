@@ -3,8 +3,9 @@
 //! Making a slot quiescent, and what becomes of the job that was on it.
 //!
 //! Fermata: hold, read the status (that read is the flush: it returns after the last DMA), IDLE, release. Needed only when
-//! a job is stopped by force. Base: hold, settle, release, read the status, IDLE. Needed after every job, because
-//! PAUSED and FINISH come before the last DMA, and because an old status must not be taken for that of the next job.
+//! a job is stopped by force. Base: hold, read the status (that read pushes the reset to the card), settle, release, read the
+//! status, IDLE. Needed after every job, because PAUSED and FINISH come before the last DMA, and because an old status
+//! must not be taken for that of the next job.
 
 use core::ops::DerefMut;
 
@@ -35,6 +36,8 @@ pub(super) enum Outcome {
 pub(super) struct Reset {
     pub(super) ctx: ContextId,
     pub(super) outcome: Outcome,
+    /// Base: the settle time has begun, since the reset bit is known to have reached the card.
+    pub(super) settling: bool,
     /// Base: the settle time is over and the reset bit cleared.
     pub(super) released: bool,
     pub(super) tries: u8,
@@ -65,11 +68,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ) {
         match self.slot(id).map(|slot| slot.settle()) {
             Some(None) => self.quiescent(now, id, ctx, outcome, out),
-            _ => self.begin_reset(now, id, ctx, outcome, out),
+            _ => {
+                self.end_run(now, id, ctx);
+                self.hold(now, id, ctx, outcome, 0, out);
+            }
         }
     }
 
-    /// Sets the reset bit; the caller presses the class afterwards.
+    /// Stops the job by force: sets the reset bit; the caller presses the class afterwards.
     pub(super) fn begin_reset(
         &mut self,
         now: Time,
@@ -101,17 +107,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(slot) = self.slot_mut(id) else {
             return;
         };
-        let settle = slot.settle();
         slot.enter(State::Resetting(Reset {
             ctx,
             outcome,
+            settling: false,
             released: false,
             tries,
-            next: now + settle.unwrap_or(RETRY),
+            next: now + RETRY,
         }));
-        if settle.is_none() {
-            self.read(id, out);
-        }
+        self.read(id, out);
     }
 
     /// The timer of a slot that is being reset.
@@ -125,8 +129,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if now < reset.next {
             return;
         }
-        let settled = self.slot(id).is_some_and(|slot| slot.settle().is_some());
-        if settled && !reset.released {
+        if reset.settling && !reset.released {
             reset.released = true;
             reset.next = now + RETRY;
             out(Action::Reset {
@@ -156,11 +159,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(slot) = self.slot_mut(id) else {
             return;
         };
-        let settled = slot.settle().is_some();
-        if status.phase() != Phase::Idle || (settled && !reset.released) {
+        let settle = slot.settle();
+        if let (Some(settle), false) = (settle, reset.settling) {
+            slot.enter(State::Resetting(Reset {
+                settling: true,
+                next: now + settle,
+                ..reset
+            }));
             return;
         }
-        if !settled {
+        if status.phase() != Phase::Idle || (settle.is_some() && !reset.released) {
+            return;
+        }
+        if settle.is_none() {
             // Whether the card took the last START is known now.
             slot.count = status.start_count();
             out(Action::Reset {

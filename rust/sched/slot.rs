@@ -98,7 +98,7 @@ pub struct SlotStats {
     pub saves: u64,
     /// Status reads asked for, beyond those that the caller's interrupt makes.
     pub reads: u64,
-    /// Resets because of a job that was closed or failed, or, on base, between two jobs.
+    /// Resets that stopped a job by force: it was closed, or failed.
     pub resets: u64,
     /// Jobs that did not pause within their preempt timeout.
     pub timeouts: u64,

@@ -220,8 +220,10 @@ impl Slot {
         let mut state = self.lock();
         let t = crate::clock::now_ns();
         state = self.complete_due(state, t);
+        // The register holds the bits of all slots: one that is written again as it stands is no new reset.
+        let rises = asserted && !state.in_reset;
         state.in_reset = asserted;
-        if !asserted {
+        if !rises {
             return;
         }
         let aborted = state.phase.busy();
