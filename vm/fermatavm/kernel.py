@@ -42,9 +42,11 @@ class Kernel:
 
     def __init__(self, name):
         table = pins()
-        if name in table:
-            self.series = name
-            self.release, self.version = table[name]
+        pinned = next((series for series, (release, _) in table.items() if name in (series, release)), None)
+        self.name = name
+        if pinned:
+            self.series = pinned
+            self.release, self.version = table[pinned]
         else:
             self.series = ".".join(name.split(".")[:2])
             self.release, self.version = name, None

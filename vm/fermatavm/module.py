@@ -17,7 +17,7 @@ def build(kernel, clippy=False, strict=False):
     A strict build starts from nothing, to see every warning, and fails when there is one.
     """
     kind = "clippy" if clippy else "strict" if strict else "module"
-    out = BUILD / f"{kind}-{kernel.series if kernel.version else kernel.release}"
+    out = BUILD / f"{kind}-{kernel.name}"
     with locked(BUILD / f".{out.name}.lock"):
         if strict or clippy:
             shutil.rmtree(out, ignore_errors=True)
