@@ -302,6 +302,22 @@ fn reset_stops_at_once() {
 }
 
 #[test]
+fn reset_is_a_level() {
+    let mut rig = slow(Profile::Base);
+    rig.w(0x18, 1);
+    // Held again on behalf of another slot: its settle time began with the first write.
+    rig.ask("set slot=0 settle_us=1000000");
+    rig.w(0x18, 3);
+    rig.w(0x18, 1);
+    rig.w(0x18, 0);
+    assert_eq!(rig.table("counters slot=0")["resets"], 1);
+    assert_eq!(rig.table("counters slot=1")["resets"], 1);
+    rig.w(0x18, 1);
+    assert_eq!(rig.table("counters slot=0")["resets"], 2);
+    rig.clean();
+}
+
+#[test]
 fn dma_offset_is_added_and_cut() {
     for profile in [Profile::Fermata, Profile::Base] {
         let mut rig = Rig::new(Options {
