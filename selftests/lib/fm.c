@@ -264,9 +264,10 @@ int fm_slot_of(enum fm_engine engine)
 	int fd = must_open();
 	int found = -1, i, rc;
 
-	for (i = 0; found < 0 && !(rc = slot_info(fd, i, &info)); i++) {
-		if (getenv("FM_DEBUG"))
-			printf("# slot %d: %llx %llx pages %u\n", i, info.afu_id_lo, info.afu_id_hi, info.state_pages);
+	for (i = 0; found < 0; i++) {
+		rc = slot_info(fd, i, &info);
+		if (rc)
+			break;
 		if (info.afu_id_lo == fm_afu[engine][0] && info.afu_id_hi == fm_afu[engine][1])
 			found = i;
 	}

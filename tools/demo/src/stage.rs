@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The demo itself: makes the tenants, lets them run, and judges.
 
-use crate::control::Control;
+use crate::control::{Control, Run};
 use crate::job::{hex, Job};
 use crate::report::{Gaps, Phase, Report, SlotReport, TenantReport};
 use crate::tenant::{Ending, Order, Word};
-use crate::view::View;
+use crate::view::{Look, View};
 use crate::Options;
 use anyhow::{bail, Context as _, Result};
 use fermata::{uapi, Context};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -117,10 +117,14 @@ impl Stage<'_> {
 
     /// The next word, which must be this tenant's.
     fn next_of(&mut self, token: u64) -> Result<Word> {
-        let (from, word) = self
-            .news
-            .recv_timeout(GUARD)
-            .context("a tenant is silent")?;
+        let (from, word) = loop {
+            let news = self.news.recv_timeout(GUARD);
+            let news = news.context("a tenant is silent")?;
+            // One that was killed may be reported late.
+            if self.tenants.contains_key(&news.0) {
+                break news;
+            }
+        };
         let name = &self.tenants[&from].name;
         match word {
             Some(word) if from == token => Ok(word),
@@ -220,23 +224,14 @@ impl Stage<'_> {
                 Ok((token, Some(Word::Done(ending)))) => {
                     endings.insert(token, ending);
                 }
+                // The doomed one's last word, of this phase or of the one before.
                 Ok((token, None)) if token == doomed && killed_after.is_some() => {}
+                Ok((token, None)) if !self.tenants.contains_key(&token) => {}
                 Ok((token, word)) => bail!("{}: {word:?}", self.tenants[&token].name),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("nobody is left"),
             }
-            let mut runs = Vec::new();
-            for slot in 0..slots {
-                let mut now = self.control.runs(slot)?;
-                for (token, run) in &mut now {
-                    if let Some(earlier) = before[slot as usize].get(token) {
-                        run.turns -= earlier.turns;
-                        run.pauses -= earlier.pauses;
-                        run.busy_ns -= earlier.busy_ns;
-                    }
-                }
-                runs.push((self.control.running(slot)?, now));
-            }
+            let runs = self.look(&before)?;
             if !all_there {
                 // Gaps count from here: before, slots stood idle because nobody wanted them.
                 all_there = tokens
@@ -293,6 +288,22 @@ impl Stage<'_> {
         }
         phase.violations = self.violations()?;
         Ok(phase)
+    }
+
+    /// Who runs on each slot now, and what each tenant has had since `before`.
+    fn look(&mut self, before: &[HashMap<u64, Run>]) -> Result<Look> {
+        let mut runs = Vec::new();
+        for (slot, before) in (0..).zip(before) {
+            let mut now = self.control.runs(slot)?;
+            for (token, run) in &mut now {
+                let earlier = before.get(token).copied().unwrap_or_default();
+                run.turns -= earlier.turns;
+                run.pauses -= earlier.pauses;
+                run.busy_ns -= earlier.busy_ns;
+            }
+            runs.push((self.control.running(slot)?, now));
+        }
+        Ok(runs)
     }
 
     fn kill(&mut self, token: u64) -> Result<()> {

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
+/// Per slot: the token of who runs, and what each tenant has had.
+pub(crate) type Look = Vec<(Option<u64>, HashMap<u64, Run>)>;
+
 /// The view.
 pub(crate) struct View {
     live: bool,
@@ -34,7 +37,7 @@ impl View {
     pub(crate) fn show(
         &mut self,
         at: Duration,
-        runs: &[(Option<u64>, HashMap<u64, Run>)],
+        runs: &Look,
         tenants: &BTreeMap<u64, Tenant>,
         endings: &BTreeMap<u64, Ending>,
     ) {
