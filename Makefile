@@ -31,7 +31,8 @@ ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
 else
 	@test -e build/module-$(KRELEASE)/fermata.ko || { echo "run make first" >&2; exit 1; }
 	install -D -m 644 build/module-$(KRELEASE)/fermata.ko $(INSTALL_DIR)/fermata.ko
-	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(KRELEASE)
+	@if command -v depmod >/dev/null; then depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(KRELEASE); \
+	else echo "warning: no depmod in the path (package kmod): run it for $(KRELEASE)" >&2; fi
 endif
 
 clean:
