@@ -267,7 +267,8 @@ impl Card {
             return;
         }
         self.recorder().record_at(now_ns(), What::Dead { on });
-        self.power_on(true);
+        // The link was down, not the power: a host would not know that it has to set the configuration space up anew.
+        self.slots.iter().for_each(|s| s.power_on(true));
     }
 
     /// Ends the engines' threads.

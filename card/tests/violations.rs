@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use fermata_card::checker::Kind;
 use fermata_card::config::Profile;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const A: u64 = 0xa;
 const B: u64 = 0xb;
@@ -71,7 +71,11 @@ fn resume(rig: &mut Rig, tag: u64) {
 }
 
 fn pause(rig: &mut Rig) {
-    std::thread::sleep(Duration::from_micros(300));
+    let begin = Instant::now();
+    while rig.sr(1, 0x48) == 0 {
+        assert!(begin.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_micros(300));
+    }
     rig.sw(1, CTL, PAUSE);
     assert_eq!(rig.wait_rest(1), PAUSED);
 }
@@ -252,7 +256,7 @@ fn resume_forged() {
 #[test]
 fn resume_unreset() {
     planted(Kind::ResumeUnreset, 1, |rig| {
-        let (head, ..) = rig.list(ARENA_A, 8000, 1);
+        let head = rig.endless(ARENA_A);
         for (off, val) in [(0x30, head), (0x40, 1), (TAG, A)] {
             rig.sw(0, off, val);
         }
