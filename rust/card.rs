@@ -215,9 +215,17 @@ impl Card {
         slot_ids(self.identity.slots).filter(move |id| mask & id.bit() != 0)
     }
 
-    /// Size of a snapshot of `slot` in pages, read from the card.
-    pub(crate) fn state_pages(&self, slot: SlotId) -> u64 {
-        self.bar.state_pages(slot)
+    /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is gone.
+    pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
+        let pages = self.bar.state_pages(slot);
+        if pages == u64::MAX {
+            // All-ones. The status, which never is, tells whether it is the value or the card.
+            self.interrupt(slot);
+        }
+        if self.is_gone() {
+            return Err(ENODEV);
+        }
+        Ok(pages)
     }
 
     /// What `slot` has done, and whether it is out of use.
@@ -548,19 +556,14 @@ impl Card {
     /// call on an open file gives `ENODEV`. Process context, while the device is bound; once.
     pub(crate) fn shut_down(&self) {
         self.gate.close();
-        if !self.dead.load(Ordering::Acquire) {
-            let state = self.state.lock();
-            self.bar.reset(u8::MAX);
-            drop(state);
-            settle(&self.bar, &self.identity, &self.limits);
-        }
-        self.stop_dma();
-        // Waits of all contexts end here: their jobs fail.
-        let _ = self.handle(&mut self.state.lock(), Event::Gone);
+        let contexts = {
+            let mut registry = self.registry.lock();
+            self.halt();
+            core::mem::take(&mut registry.contexts)
+        };
         for events in &self.events {
             events.stop();
         }
-        let contexts = core::mem::take(&mut self.registry.lock().contexts);
         for context in &contexts {
             context.revoke();
         }
@@ -568,8 +571,23 @@ impl Card {
 
     /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on. Process context.
     pub(crate) fn lose(&self) {
-        self.dead.store(true, Ordering::Release);
-        let _ = self.handle(&mut self.state.lock(), Event::Gone);
+        let _registry = self.registry.lock();
+        self.halt();
+    }
+
+    /// Fails all jobs and stops the card's DMA. The caller holds the registry's lock, so that no context whose job has failed frees
+    /// its memory before the card has stopped.
+    fn halt(&self) {
+        {
+            let mut state = self.state.lock();
+            // The machine does nothing more to the card, so nothing takes a slot out of the reset that follows.
+            let _ = self.handle(&mut state, Event::Gone);
+            self.bar.reset(u8::MAX);
+        }
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            settle(&self.bar, &self.identity, &self.limits);
+        }
+        self.stop_dma();
     }
 
     /// Brings an idle card back after it lost its state. Process context.

@@ -252,7 +252,7 @@ impl Context {
     /// The largest snapshot, in pages, of the slots that the context may use.
     fn state_pages(&self) -> Result<u64> {
         let slots = self.setup.as_ref().ok_or_else(errno::enxio)?.slots;
-        Ok(self.card.slots_in(slots).map(|slot| self.card.state_pages(slot)).max().unwrap_or(0))
+        self.card.slots_in(slots).try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
     }
 
     /// Copies the bytes of a held job's snapshot from `offset` on to the program.
@@ -306,7 +306,6 @@ impl Context {
         }
         match self.state_pages()?.checked_mul(PAGE_SIZE as u64) {
             Some(needed) if needed <= snapshot && needed != 0 => Ok(()),
-            _ if self.card.is_gone() => Err(ENODEV),
             _ => Err(errno::eproto()),
         }
     }

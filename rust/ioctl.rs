@@ -90,7 +90,7 @@ impl Call<'_> {
             slot: user.value.slot,
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
-            state_pages: u32::try_from(card.state_pages(id)).unwrap_or(u32::MAX),
+            state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
             flags: if quarantined { uapi::SLOT_QUARANTINED } else { 0 },
             switches: stats.starts,
             busy_ns: stats.busy.as_ns(),
