@@ -46,7 +46,8 @@ pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
 pub enum Profile {
     /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be under way.
     Base {
-        /// How long the slot stays in reset until nothing of the last job can still arrive.
+        /// How long the slot stays in reset until nothing of the last job can still arrive. It must also cover the
+        /// time for which a status may be old after a START: the status after the reset has to be believed.
         settle: Duration,
     },
     /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the STARTs taken.

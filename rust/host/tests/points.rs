@@ -81,7 +81,7 @@ fn point_02_finish_beats_pause() {
 }
 
 #[test]
-fn point_02_finish_beats_hold_and_close_beats_both() {
+fn point_02_finish_beats_hold() {
     let mut world = World::new(&[BASE], 8);
     let a = world.tenant(2 * MS);
     world.card.slots[0].finish_on_pause = true;
@@ -91,8 +91,15 @@ fn point_02_finish_beats_hold_and_close_beats_both() {
     world.run_for(5 * MS);
     assert_eq!(world.wakes, [(a, Wake::Done)]);
     // Its next job is not held by that.
-    world.start(a, MS).unwrap();
-    world.run_for(5 * MS);
+    world.start(a, 5 * MS).unwrap();
+    world.run_for(MS);
+    world
+        .event(Event::Preempt {
+            ctx: a,
+            hold: false,
+        })
+        .unwrap();
+    world.run_for(10 * MS);
     assert_eq!(world.state(a), JobState::Done);
 }
 
@@ -416,18 +423,17 @@ fn point_11_time_adds_up_in_nanoseconds() {
 
 #[test]
 fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
-    // The restore takes ten times as long as the slice and as the save.
+    // The restore takes nine times as long as the slice, and ends just before the second repetition of the PAUSE.
     let mut world = World::new(&[FERMATA], 8);
     let (a, b) = (world.tenant(100 * US), world.tenant(100 * US));
     world.card.slots[0].save = 20 * US;
-    world.card.slots[0].restore = 1_000 * US;
+    world.card.slots[0].restore = 869 * US;
     for ctx in [a, b] {
         world.start(ctx, 3 * MS).unwrap();
     }
-    world.run_for(200 * MS);
+    world.run_for(300 * MS);
     for ctx in [a, b] {
         assert_eq!(world.state(ctx), JobState::Done);
-        eprintln!("SL {}", world.stats(ctx).slices);
         // The slices have grown so that they cover the restore: no more than one in 50 us of progress on average.
         assert!(world.stats(ctx).slices < 60, "{:?}", world.stats(ctx));
     }
@@ -594,6 +600,31 @@ fn a_switch_is_one_pause_and_no_read() {
             .unwrap()
             .reads,
         0
+    );
+}
+
+#[test]
+fn no_read_in_slices_of_ten_milliseconds() {
+    let mut world = World::new(&[FERMATA], 8);
+    for _ in 0..2 {
+        let ctx = world.tenant(10 * MS);
+        world.start(ctx, 45 * MS).unwrap();
+    }
+    world.run_for(80 * MS);
+    let stats = world.machine.slot_stats(S0, ns(world.now)).unwrap();
+    assert_eq!((stats.saves, stats.reads), (7, 0));
+    // Longer slices are looked at.
+    let (a, b) = (world.tenant(25 * MS), world.tenant(25 * MS));
+    world.run_for(20 * MS);
+    for ctx in [a, b] {
+        world.start(ctx, 25 * MS).unwrap();
+    }
+    let before = world.machine.slot_stats(S0, ns(world.now)).unwrap();
+    world.run_for(24 * MS);
+    let after = world.machine.slot_stats(S0, ns(world.now)).unwrap();
+    assert_eq!(
+        (after.saves - before.saves, after.reads - before.reads),
+        (0, 2)
     );
 }
 
