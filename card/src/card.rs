@@ -269,6 +269,8 @@ impl Card {
         self.recorder().record_at(now_ns(), What::Dead { on });
         // The link was down, not the power: a host would not know that it has to set the configuration space up anew.
         self.slots.iter().for_each(|s| s.power_on(true));
+        // The checker must know that nothing runs any more, and that windows are closed.
+        self.recorder().record(What::DeviceReset);
     }
 
     /// Ends the engines' threads.

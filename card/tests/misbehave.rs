@@ -201,7 +201,9 @@ fn dead() {
     rig.client.dma_map(0, 0, RAM, ram).unwrap();
     rig.ask("fault slot=0 dead=0");
     assert_eq!((rig.r(0x30), rig.sr(0, CTL), rig.r(0x1c0)), (0, 0, 0));
-    rig.master();
+    let mut command = [0; 2];
+    rig.client.region_read(CONFIG, 4, &mut command).unwrap();
+    assert_eq!(command, [6, 0], "configuration space is as it was");
     rig.open(0);
     rig.ask("set slot=0 speed=0");
     let want = walk(&mut rig, 100);
