@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The glue between the PCI core and [`crate::driver`]: the `kernel` crate's adapter has no place for power management and resets.
+//! The glue between the PCI core and [`crate::driver`]: the `kernel` crate's adapter has no place
+//! for power management and resets.
 
 use crate::{
     driver::{self, BoundCard},
@@ -22,7 +23,8 @@ use kernel::{
 /// The driver, as the driver core sees it.
 pub(crate) struct Adapter;
 
-// SAFETY: `pci_driver` is `repr(C)` and embeds its `device_driver` there; `probe_callback` stores a `BoundCard`.
+// SAFETY: `pci_driver` is `repr(C)` and embeds its `device_driver` there; `probe_callback` stores a
+// `BoundCard`.
 unsafe impl DriverLayout for Adapter {
     type DriverType = bindings::pci_driver;
     type DriverData<'bound> = BoundCard;
@@ -31,7 +33,11 @@ unsafe impl DriverLayout for Adapter {
 
 // SAFETY: `unregister` undoes what `register` does.
 unsafe impl RegistrationOps for Adapter {
-    unsafe fn register(driver: &Opaque<bindings::pci_driver>, name: &'static CStr, module: &'static ThisModule) -> Result {
+    unsafe fn register(
+        driver: &Opaque<bindings::pci_driver>,
+        name: &'static CStr,
+        module: &'static ThisModule,
+    ) -> Result {
         let raw = driver.get();
         // SAFETY: `raw` is valid and nobody else's until it is registered.
         unsafe {
@@ -43,7 +49,9 @@ unsafe impl RegistrationOps for Adapter {
             (*raw).driver.pm = &POWER;
         }
         // SAFETY: Filled in above, and pinned until `unregister`.
-        to_result(unsafe { bindings::__pci_register_driver(raw, module.as_ptr(), name.as_char_ptr()) })
+        to_result(unsafe {
+            bindings::__pci_register_driver(raw, module.as_ptr(), name.as_char_ptr())
+        })
     }
 
     unsafe fn unregister(driver: &Opaque<bindings::pci_driver>) {
@@ -52,14 +60,19 @@ unsafe impl RegistrationOps for Adapter {
     }
 }
 
-/// A function-level or bus reset takes everything off the card, behind our back or at the administrator's wish (sysfs `reset`).
+/// A function-level or bus reset takes everything off the card, behind our back or at the
+/// administrator's wish (sysfs `reset`).
 static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handlers {
     reset_prepare: Some(reset_prepare),
     ..pin_init::zeroed()
 };
 
 /// Suspend.
-static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops { suspend: Some(suspend), resume: Some(resume), ..pin_init::zeroed() };
+static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops {
+    suspend: Some(suspend),
+    resume: Some(resume),
+    ..pin_init::zeroed()
+};
 
 /// The device as the `kernel` crate has it.
 ///
@@ -84,7 +97,10 @@ unsafe fn bound<'a>(device: &'a Device<CoreInternal<'a>>) -> Pin<&'a BoundCard> 
 /// # Safety
 ///
 /// Called by the PCI core.
-unsafe extern "C" fn probe(pdev: *mut bindings::pci_dev, _id: *const bindings::pci_device_id) -> c_int {
+unsafe extern "C" fn probe(
+    pdev: *mut bindings::pci_dev,
+    _id: *const bindings::pci_device_id,
+) -> c_int {
     from_result(|| {
         // SAFETY: By the safety requirement.
         let device = unsafe { device(pdev) };
@@ -95,15 +111,16 @@ unsafe extern "C" fn probe(pdev: *mut bindings::pci_dev, _id: *const bindings::p
     })
 }
 
-/// The card is shut down when its data are dropped, which the driver core does next, before it releases the BAR.
+/// The card is shut down when its data are dropped, which the driver core does next, before it
+/// releases the BAR.
 ///
 /// # Safety
 ///
 /// Called by the PCI core.
 unsafe extern "C" fn remove(_pdev: *mut bindings::pci_dev) {}
 
-/// The card will lose all that is on it: every job fails with ENODEV, and so does every call from now on. A new open after
-/// unbind and bind finds the card set up anew.
+/// The card will lose all that is on it: every job fails with ENODEV, and so does every call from
+/// now on. A new open after unbind and bind finds the card set up anew.
 ///
 /// # Safety
 ///

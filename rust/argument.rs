@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copying an ioctl's structure in and out, whatever size the program knows it by (`uapi/fermata.h`, the rules).
+//! Copying an ioctl's structure in and out, whatever size the program knows it by
+//! (`uapi/fermata.h`, the rules).
 
 use crate::uapi::Argument;
 use core::mem::size_of;
@@ -23,9 +24,12 @@ pub(crate) struct User<T: Argument> {
 }
 
 impl<T: Argument> User<T> {
-    /// Copies the structure in. `EFAULT`; `EINVAL`: its size is below 8; `E2BIG`: it is larger than ours, with something in it.
+    /// Copies the structure in. `EFAULT`; `EINVAL`: its size is below 8; `E2BIG`: it is larger than
+    /// ours, with something in it.
     pub(crate) fn read(from: UserPtr) -> Result<Self> {
-        let size = UserSlice::new(from, size_of::<u32>()).reader().read::<u32>()? as usize;
+        let size = UserSlice::new(from, size_of::<u32>())
+            .reader()
+            .read::<u32>()? as usize;
         if size < SIZE_MIN {
             return Err(EINVAL);
         }
@@ -41,11 +45,15 @@ impl<T: Argument> User<T> {
                 return Err(E2BIG);
             }
         }
-        Ok(Self { value, from, common })
+        Ok(Self {
+            value,
+            from,
+            common,
+        })
     }
 
-    /// Makes sure that the answer can be written, before anything is changed that could not be taken back. What is written is what
-    /// was read.
+    /// Makes sure that the answer can be written, before anything is changed that could not be
+    /// taken back. What is written is what was read.
     pub(crate) fn check_writable(&self) -> Result {
         self.write()
     }
@@ -53,7 +61,9 @@ impl<T: Argument> User<T> {
     /// Copies the structure out, with the size that the program gave. `EFAULT`.
     pub(crate) fn write(&self) -> Result {
         let bytes = &self.value.as_bytes()[size_of::<u32>()..self.common];
-        UserSlice::new(self.from.wrapping_byte_add(size_of::<u32>()), bytes.len()).writer().write_slice(bytes)
+        UserSlice::new(self.from.wrapping_byte_add(size_of::<u32>()), bytes.len())
+            .writer()
+            .write_slice(bytes)
     }
 }
 

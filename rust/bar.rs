@@ -24,22 +24,22 @@ pub(crate) struct Identity {
 impl Identity {
     /// Slots interrupt.
     pub(crate) fn has_irq(&self) -> bool {
-        self.features.irq().into()
+        self.features.irq()
     }
 
     /// The card refuses engine accesses outside the slot's window.
     pub(crate) fn has_window(&self) -> bool {
-        self.features.window().into()
+        self.features.window()
     }
 
     /// PAUSED and FINISH come after the last DMA.
     pub(crate) fn is_quiescent(&self) -> bool {
-        self.features.quiescent().into()
+        self.features.quiescent()
     }
 
     /// Snapshot addresses are IOVAs.
     pub(crate) fn has_snapshot_unit(&self) -> bool {
-        self.features.snapshot_unit().into()
+        self.features.snapshot_unit()
     }
 }
 
@@ -81,16 +81,17 @@ impl Window {
 
 /// BAR 0 of a card.
 ///
-/// Every accessor may be called in any context, under any lock. Once the device is unbound, writes do nothing and reads give all
-/// ones, as on a card that is gone. Writes are posted and stay in order; a read pushes the writes before it.
+/// Every accessor may be called in any context, under any lock. Once the device is unbound, writes
+/// do nothing and reads give all ones, as on a card that is gone. Writes are posted and stay in
+/// order; a read pushes the writes before it.
 pub(crate) struct Bar {
     bar: DevresBar,
 }
 
 /// Evaluates `$body`, a [`Result`], with `$io` bound to the mapped registers.
 ///
-/// The offsets of [`regs`] are within the BAR; they are checked when they are used because 7.3 cannot check the alignment of 64-bit
-/// registers when the module is built.
+/// The offsets of [`regs`] are within the BAR; they are checked when they are used because 7.3
+/// cannot check the alignment of 64-bit registers when the module is built.
 macro_rules! with_registers {
     ($self:ident, |$io:ident| $body:expr) => {
         (|| -> Result<_> {
@@ -114,7 +115,8 @@ impl Bar {
         Self { bar }
     }
 
-    /// Reads what the card is, without writing anything: a device id can be bound to any device through `new_id`.
+    /// Reads what the card is, without writing anything: a device id can be bound to any device
+    /// through `new_id`.
     ///
     /// `ENODEV`: it is neither a fermata nor an Optimus card.
     pub(crate) fn identify(&self) -> Result<Identity> {
@@ -126,13 +128,16 @@ impl Bar {
                 io.try_read(regs::FEATURES)?
             } else {
                 let dfh = io.try_read(regs::MANAGER_DFH)?;
-                if dfh.feature_type().get() != 1 || !dfh.end_of_list() || dfh.into_raw() == u64::MAX {
+                if dfh.feature_type().get() != 1 || !dfh.end_of_list() || dfh.into_raw() == u64::MAX
+                {
                     return Err(ENODEV);
                 }
                 regs::FEATURES::zeroed()
             };
             match u8::try_from(io.try_read(regs::SLOT_COUNT)?.into_raw()) {
-                Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => Ok(Identity { slots, features }),
+                Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => {
+                    Ok(Identity { slots, features })
+                }
                 _ => Err(ENODEV),
             }
         })
@@ -144,44 +149,67 @@ impl Bar {
             afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
             afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
             reset_before_resume: identity.is_quiescent()
-                && io.try_read(of_slot!(SLOT_CAPS, slot))?.reset_before_resume(),
+                && io
+                    .try_read(of_slot!(SLOT_CAPS, slot))?
+                    .reset_before_resume(),
         }))
     }
 
     /// Reads the status register of `slot`.
     pub(crate) fn status(&self, slot: SlotId) -> u64 {
-        with_registers!(self, |io| Ok(io.try_read(of_slot!(TRANSACTION_CTL, slot))?.into_raw())).unwrap_or(u64::MAX)
+        with_registers!(self, |io| Ok(io
+            .try_read(of_slot!(TRANSACTION_CTL, slot))?
+            .into_raw()))
+        .unwrap_or(u64::MAX)
     }
 
-    /// Writes `command` to `slot`. What was written to memory and registers before is visible to the card before it.
+    /// Writes `command` to `slot`. What was written to memory and registers before is visible to
+    /// the card before it.
     pub(crate) fn command(&self, slot: SlotId, command: Command) {
-        let _ = with_registers!(self, |io| io
-            .try_write(of_slot!(TRANSACTION_CTL, slot), regs::TRANSACTION_CTL::command(command)));
+        let _ = with_registers!(self, |io| io.try_write(
+            of_slot!(TRANSACTION_CTL, slot),
+            regs::TRANSACTION_CTL::command(command)
+        ));
     }
 
     /// Holds the slots of `mask` in reset, and lets all others out of it.
     pub(crate) fn reset(&self, mask: u8) {
-        let _ = with_registers!(self, |io| io.try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
+        let _ = with_registers!(self, |io| io
+            .try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
     }
 
     /// Size of a snapshot of `slot` in pages: device input.
     pub(crate) fn state_pages(&self, slot: SlotId) -> u64 {
-        with_registers!(self, |io| Ok(io.try_read(of_slot!(STATE_SIZE_PG, slot))?.into_raw())).unwrap_or(u64::MAX)
+        with_registers!(self, |io| Ok(io
+            .try_read(of_slot!(STATE_SIZE_PG, slot))?
+            .into_raw()))
+        .unwrap_or(u64::MAX)
     }
 
     /// Tells `slot` where its snapshot is, an address as the card's profile wants it.
     pub(crate) fn set_snapshot(&self, slot: SlotId, address: u64) {
-        let _ = with_registers!(self, |io| io
-            .try_write(of_slot!(SNAPSHOT_ADDR, slot), regs::SNAPSHOT_ADDR::at_address(address)));
+        let _ = with_registers!(self, |io| io.try_write(
+            of_slot!(SNAPSHOT_ADDR, slot),
+            regs::SNAPSHOT_ADDR::at_address(address)
+        ));
     }
 
     /// Sets the window of `slot`; `checked`: the card checks it, so its bounds are written too.
     pub(crate) fn set_window(&self, slot: SlotId, window: &Window, checked: bool) {
         let _ = with_registers!(self, |io| {
-            io.try_write(of_slot!(DMA_OFFSET, slot), regs::DMA_OFFSET::from_raw(window.offset()))?;
+            io.try_write(
+                of_slot!(DMA_OFFSET, slot),
+                regs::DMA_OFFSET::from_raw(window.offset()),
+            )?;
             if checked {
-                io.try_write(of_slot!(WINDOW_BASE, slot), regs::WINDOW_BASE::from_raw(window.device_base))?;
-                io.try_write(of_slot!(WINDOW_SIZE, slot), regs::WINDOW_SIZE::from_raw(window.length))?;
+                io.try_write(
+                    of_slot!(WINDOW_BASE, slot),
+                    regs::WINDOW_BASE::from_raw(window.device_base),
+                )?;
+                io.try_write(
+                    of_slot!(WINDOW_SIZE, slot),
+                    regs::WINDOW_SIZE::from_raw(window.length),
+                )?;
             }
             Ok(())
         });
@@ -199,12 +227,14 @@ impl Bar {
 
     /// Reads the application register at `offset`, which the caller has checked, of `slot`.
     pub(crate) fn read_application(&self, slot: SlotId, offset: u32) -> u64 {
-        with_registers!(self, |io| io.try_read64(slot_page(slot) + offset as usize)).unwrap_or(u64::MAX)
+        with_registers!(self, |io| io.try_read64(slot_page(slot) + offset as usize))
+            .unwrap_or(u64::MAX)
     }
 
     /// Writes the application register at `offset`, which the caller has checked, of `slot`.
     pub(crate) fn write_application(&self, slot: SlotId, offset: u32, value: u64) {
-        let _ = with_registers!(self, |io| io.try_write64(value, slot_page(slot) + offset as usize));
+        let _ = with_registers!(self, |io| io
+            .try_write64(value, slot_page(slot) + offset as usize));
     }
 }
 

@@ -12,8 +12,8 @@ use crate::{
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::{Command, MAX_SLOTS},
     sched::{
-        self, Action, ContextConfig, ContextId, Duration, Event, Failure, Machine, MachineConfig, Profile, Refusal,
-        SlotConfig, SlotId, SlotStats, Stats, Status, Time, Wake,
+        self, Action, ContextConfig, ContextId, Duration, Event, Failure, Machine, MachineConfig,
+        Profile, Refusal, SlotConfig, SlotId, SlotStats, Stats, Status, Time, Wake,
     },
     slot::SlotEvents,
 };
@@ -32,9 +32,9 @@ use kernel::{
 ///
 /// # Locking
 ///
-/// Behind the card's raw spinlock, with interrupts off. It is the innermost lock of the module: nothing else is taken under
-/// it but those that `irq_work` and hrtimers take. Registers of slots are accessed under it, so that no START comes between a
-/// status read and what follows from it.
+/// Behind the card's raw spinlock, with interrupts off. It is the innermost lock of the module:
+/// nothing else is taken under it but those that `irq_work` and hrtimers take. Registers of slots
+/// are accessed under it, so that no START comes between a status read and what follows from it.
 pub(crate) struct State {
     machine: Machine<KVec<sched::Entry>>,
     /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
@@ -121,11 +121,13 @@ unsafe impl Send for Card {}
 unsafe impl Sync for Card {}
 
 impl Card {
-    /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their windows closed. May sleep.
+    /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their
+    /// windows closed. May sleep.
     ///
     /// # Safety
     ///
-    /// `pci` must be that of `device`, and [`Card::shut_down`] must be called before `device` is unbound.
+    /// `pci` must be that of `device`, and [`Card::shut_down`] must be called before `device` is
+    /// unbound.
     pub(crate) unsafe fn new(
         device: &Device<Bound>,
         pci: *mut bindings::pci_dev,
@@ -138,7 +140,10 @@ impl Card {
             *slot = bar.identify_slot(id, &identity)?;
         }
         quiesce(&bar, &identity, &limits);
-        let machine = Machine::new(machine_config(&bar, &identity, &slots, &limits), new_entries(limits.contexts)?);
+        let machine = Machine::new(
+            machine_config(&bar, &identity, &slots, &limits),
+            new_entries(limits.contexts)?,
+        );
         let mut tenants = KVec::with_capacity(limits.contexts, GFP_KERNEL)?;
         for _ in 0..limits.contexts {
             tenants.push(None, GFP_KERNEL)?;
@@ -155,7 +160,10 @@ impl Card {
                 bar,
                 gate <- Gate::new(),
                 dead: AtomicBool::new(false),
-                state <- new_raw_spinlock!(State { machine, tenants, slots: SlotRegisters::NEW }, "fermata_card"),
+                state <- new_raw_spinlock!(
+                    State { machine, tenants, slots: SlotRegisters::NEW },
+                    "fermata_card"
+                ),
                 registry <- new_mutex!(Registry { contexts: KVec::new() }, "fermata_registry"),
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
@@ -165,7 +173,8 @@ impl Card {
             GFP_KERNEL,
         )?;
         for events in &card.events {
-            // SAFETY: The card is pinned in its `Arc`, and drops `events`, which stops them, as part of itself.
+            // SAFETY: The card is pinned in its `Arc`, and drops `events`, which stops them, as
+            // part of itself.
             unsafe { events.start(&*card) };
         }
         Ok(card)
@@ -179,7 +188,10 @@ impl Card {
         }
         // SAFETY: By the type invariant the device is bound while somebody is inside.
         let device = unsafe { self.device.as_bound() };
-        Ok(BoundDevice { device, _inside: inside })
+        Ok(BoundDevice {
+            device,
+            _inside: inside,
+        })
     }
 
     /// Whether the card is gone: unbound, unplugged or dead.
@@ -205,7 +217,8 @@ impl Card {
             .fold(0, |mask, id| mask | id.bit())
     }
 
-    /// The class, in the scheduler's sense, of slot number `slot`: the first slot that has its engine.
+    /// The class, in the scheduler's sense, of slot number `slot`: the first slot that has its
+    /// engine.
     pub(crate) fn class_of(&self, slot: usize) -> u8 {
         class_of(&self.slots, slot)
     }
@@ -215,7 +228,8 @@ impl Card {
         slot_ids(self.identity.slots).filter(move |id| mask & id.bit() != 0)
     }
 
-    /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is gone.
+    /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is
+    /// gone.
     pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
         let pages = self.bar.state_pages(slot);
         if pages == u64::MAX {
@@ -232,7 +246,10 @@ impl Card {
     pub(crate) fn slot_stats(&self, slot: SlotId) -> (SlotStats, bool) {
         let state = self.state.lock();
         let quarantined = state.machine.slot_state(slot) == Some(sched::SlotState::Quarantined);
-        (state.machine.slot_stats(slot, now()).unwrap_or_default(), quarantined)
+        (
+            state.machine.slot_stats(slot, now()).unwrap_or_default(),
+            quarantined,
+        )
     }
 
     /// Contexts that are set up.
@@ -251,7 +268,8 @@ pub(crate) struct View {
     pub(crate) has_run: bool,
 }
 
-/// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`: the card is gone.
+/// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
+/// the card is gone.
 impl Card {
     /// Adds a context; `tenant` is used until [`Notice::Released`] after [`Card::close`].
     pub(crate) fn add(&self, config: ContextConfig, tenant: Tenant) -> Result<ContextId> {
@@ -268,24 +286,33 @@ impl Card {
     /// Starts a job, and returns its number.
     pub(crate) fn start(&self, ctx: ContextId) -> Result<u64> {
         let mut state = self.state.lock();
-        if state.machine.stats(ctx, now()).map_err(refused)?.state.is_live() {
+        if state
+            .machine
+            .stats(ctx, now())
+            .map_err(refused)?
+            .state
+            .is_live()
+        {
             return Err(EBUSY);
         }
         if let Some(tenant) = state.tenant(ctx) {
             tenant.image().begin_job();
         }
-        self.handle(&mut state, Event::Start { ctx }).map_err(refused)?;
+        self.handle(&mut state, Event::Start { ctx })
+            .map_err(refused)?;
         Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
     }
 
     /// Takes the job off its slot, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
-        self.handle(&mut self.state.lock(), Event::Preempt { ctx, hold }).map_err(refused)
+        self.handle(&mut self.state.lock(), Event::Preempt { ctx, hold })
+            .map_err(refused)
     }
 
     /// Lets a held job go on.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        self.handle(&mut self.state.lock(), Event::Resume { ctx }).map_err(refused)
+        self.handle(&mut self.state.lock(), Event::Resume { ctx })
+            .map_err(refused)
     }
 
     /// Asks for the end of a context. [`Notice::Released`] follows, or [`Notice::Stuck`] has come.
@@ -299,7 +326,11 @@ impl Card {
         let mut state = self.state.lock();
         let stats = state.machine.stats(ctx, now()).map_err(refused)?;
         let image = state.tenant(ctx).ok_or(ENODEV)?.image();
-        Ok(View { stats, fault_address: image.fault_address, has_run: image.has_run })
+        Ok(View {
+            stats,
+            fault_address: image.fault_address,
+            has_run: image.has_run,
+        })
     }
 
     /// The parameters of a context.
@@ -308,13 +339,21 @@ impl Card {
     }
 
     /// Changes the parameters of a context by `change`.
-    pub(crate) fn set_params(&self, ctx: ContextId, change: impl FnOnce(&mut sched::Params)) -> Result {
+    pub(crate) fn set_params(
+        &self,
+        ctx: ContextId,
+        change: impl FnOnce(&mut sched::Params),
+    ) -> Result {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let mut params = state.machine.params(ctx).map_err(refused)?;
         change(&mut params);
         let mut outbox = Outbox::default();
-        let State { machine, tenants, slots } = state;
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = state;
         let result = machine.set_params(now(), ctx, params, &mut |action| {
             self.carry_out(tenants, slots, &mut outbox, action);
         });
@@ -323,14 +362,26 @@ impl Card {
     }
 
     /// Works on the image of a context.
-    pub(crate) fn with_image<R>(&self, ctx: ContextId, f: impl FnOnce(&mut Image) -> R) -> Result<R> {
+    pub(crate) fn with_image<R>(
+        &self,
+        ctx: ContextId,
+        f: impl FnOnce(&mut Image) -> R,
+    ) -> Result<R> {
         Ok(f(self.state.lock().tenant(ctx).ok_or(ENODEV)?.image()))
     }
 
     /// Writes registers of a context, to its slot too while it is on one.
-    pub(crate) fn write_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
+    pub(crate) fn write_registers(
+        &self,
+        ctx: ContextId,
+        registers: &[(AppRegister, u64)],
+    ) -> Result {
         let mut guard = self.state.lock();
-        let State { machine, tenants, slots } = &mut *guard;
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = &mut *guard;
         let slot = machine.slot_of(ctx);
         let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
@@ -340,8 +391,13 @@ impl Card {
         Ok(())
     }
 
-    /// Reads registers of a context, from its slot while it is on one. `EAGAIN`: one is not to be had now.
-    pub(crate) fn read_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
+    /// Reads registers of a context, from its slot while it is on one. `EAGAIN`: one is not to be
+    /// had now.
+    pub(crate) fn read_registers(
+        &self,
+        ctx: ContextId,
+        registers: &mut [(AppRegister, u64)],
+    ) -> Result {
         let mut state = self.state.lock();
         let slot = state.machine.slot_of(ctx);
         let image = state.tenant(ctx).ok_or(ENODEV)?.image();
@@ -384,7 +440,12 @@ impl Card {
         }
     }
 
-    fn handle_one(&self, state: &mut State, event: Event, outbox: &mut Outbox) -> Result<(), Refusal> {
+    fn handle_one(
+        &self,
+        state: &mut State,
+        event: Event,
+        outbox: &mut Outbox,
+    ) -> Result<(), Refusal> {
         if let Event::Status { slot, status } = event {
             if status.is_gone() {
                 self.dead.store(true, Ordering::Release);
@@ -392,8 +453,14 @@ impl Card {
                 outbox.fault = self.bar.take_fault(slot);
             }
         }
-        let State { machine, tenants, slots } = state;
-        machine.handle(now(), event, &mut |action| self.carry_out(tenants, slots, outbox, action))
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = state;
+        machine.handle(now(), event, &mut |action| {
+            self.carry_out(tenants, slots, outbox, action)
+        })
     }
 
     /// Does what the machine wants.
@@ -407,7 +474,12 @@ impl Card {
         match action {
             Action::Load { slot, ctx } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tenant.image().load(&self.bar, slot, &mut slots.residue[slot.index()], &self.identity);
+                    tenant.image().load(
+                        &self.bar,
+                        slot,
+                        &mut slots.residue[slot.index()],
+                        &self.identity,
+                    );
                 }
             }
             Action::Unload { slot } => {
@@ -419,11 +491,22 @@ impl Card {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     tenant.image().has_run = true;
                 }
-                self.bar.command(slot, if resume { Command::StartResume } else { Command::StartNew });
+                self.bar.command(
+                    slot,
+                    if resume {
+                        Command::StartResume
+                    } else {
+                        Command::StartNew
+                    },
+                );
             }
             Action::Pause { slot } => self.bar.command(slot, Command::Pause),
             Action::Reset { slot, hold } => {
-                slots.in_reset = if hold { slots.in_reset | slot.bit() } else { slots.in_reset & !slot.bit() };
+                slots.in_reset = if hold {
+                    slots.in_reset | slot.bit()
+                } else {
+                    slots.in_reset & !slot.bit()
+                };
                 self.bar.reset(slots.in_reset);
             }
             Action::Capture { slot, ctx } => {
@@ -445,7 +528,11 @@ impl Card {
                 }
             }
             Action::Quarantine { slot, ctx } => {
-                dev_err!(self.device, "slot {} does not come out of reset: out of use\n", slot.index());
+                dev_err!(
+                    self.device,
+                    "slot {} does not come out of reset: out of use\n",
+                    slot.index()
+                );
                 if let Some(tenant) = ctx.and_then(|ctx| tenant_of(tenants, ctx)) {
                     tenant.notify(Notice::Stuck);
                 }
@@ -456,7 +543,10 @@ impl Card {
 
 impl SlotRegisters {
     /// As [`quiesce`] leaves the card.
-    const NEW: Self = Self { in_reset: 0, residue: [RegisterSet::EMPTY; MAX_SLOTS] };
+    const NEW: Self = Self {
+        in_reset: 0,
+        residue: [RegisterSet::EMPTY; MAX_SLOTS],
+    };
 }
 
 /// What actions leave to be done after the machine has returned.
@@ -522,12 +612,17 @@ impl Card {
         Ok(registry.contexts.push(context, GFP_KERNEL)?)
     }
 
-    /// Forgets a context, if [`Card::shut_down`] has not taken it out before, and returns whether it did.
+    /// Forgets a context, if [`Card::shut_down`] has not taken it out before, and returns whether
+    /// it did.
     ///
     /// `free` is called meanwhile: the device is bound, since `shut_down` waits for us.
     pub(crate) fn unregister(&self, context: &Context, free: impl FnOnce()) -> bool {
         let mut registry = self.registry.lock();
-        let Some(place) = registry.contexts.iter().position(|other| ptr::eq(&**other, context)) else {
+        let Some(place) = registry
+            .contexts
+            .iter()
+            .position(|other| ptr::eq(&**other, context))
+        else {
             return false;
         };
         if self.dead.load(Ordering::Acquire) {
@@ -552,8 +647,9 @@ impl Card {
         unsafe { bindings::pci_clear_master(self.pci) };
     }
 
-    /// Ends everything: after it no register is touched, no DMA happens, no memory of a context is mapped for the card, and every
-    /// call on an open file gives `ENODEV`. Process context, while the device is bound; once.
+    /// Ends everything: after it no register is touched, no DMA happens, no memory of a context is
+    /// mapped for the card, and every call on an open file gives `ENODEV`. Process context, while
+    /// the device is bound; once.
     pub(crate) fn shut_down(&self) {
         self.gate.close();
         let contexts = {
@@ -569,18 +665,20 @@ impl Card {
         }
     }
 
-    /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on. Process context.
+    /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on.
+    /// Process context.
     pub(crate) fn lose(&self) {
         let _registry = self.registry.lock();
         self.halt();
     }
 
-    /// Fails all jobs and stops the card's DMA. The caller holds the registry's lock, so that no context whose job has failed frees
-    /// its memory before the card has stopped.
+    /// Fails all jobs and stops the card's DMA. The caller holds the registry's lock, so that no
+    /// context whose job has failed frees its memory before the card has stopped.
     fn halt(&self) {
         {
             let mut state = self.state.lock();
-            // The machine does nothing more to the card, so nothing takes a slot out of the reset that follows.
+            // The machine does nothing more to the card, so nothing takes a slot out of the reset
+            // that follows.
             let _ = self.handle(&mut state, Event::Gone);
             self.bar.reset(u8::MAX);
         }
@@ -600,12 +698,15 @@ impl Card {
     /// Whether a job has not ended.
     pub(crate) fn is_busy(&self) -> bool {
         let registry = self.registry.lock();
-        registry.contexts.iter().any(|context| context.has_live_job())
+        registry
+            .contexts
+            .iter()
+            .any(|context| context.has_live_job())
     }
 }
 
-/// Stops all engines, closes all windows and clears all application registers, of which nobody knows what stands in them. Without a
-/// machine: nobody is on a slot yet.
+/// Stops all engines, closes all windows and clears all application registers, of which nobody
+/// knows what stands in them. Without a machine: nobody is on a slot yet.
 fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);
@@ -621,7 +722,8 @@ fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
 /// Waits until no DMA of slots that are held in reset can arrive any more.
 fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
     for slot in slot_ids(identity.slots) {
-        // On a card that is quiescent the read itself waits for the last DMA; on others it only pushes the reset.
+        // On a card that is quiescent the read itself waits for the last DMA; on others it only
+        // pushes the reset.
         let _ = bar.status(slot);
     }
     if !identity.is_quiescent() {
@@ -641,13 +743,21 @@ fn new_entries(count: usize) -> Result<KVec<sched::Entry>> {
 /// The first slot that has the engine of slot number `slot`.
 fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
     let engine = slots.get(slot).map(SlotIdentity::afu_id);
-    let first = slots.iter().position(|other| Some(other.afu_id()) == engine).unwrap_or(slot);
+    let first = slots
+        .iter()
+        .position(|other| Some(other.afu_id()) == engine)
+        .unwrap_or(slot);
     // CAST: below MAX_SLOTS.
     first as u8
 }
 
 /// What the scheduler has to know of the card.
-fn machine_config(bar: &Bar, identity: &Identity, slots: &[SlotIdentity], limits: &Limits) -> MachineConfig {
+fn machine_config(
+    bar: &Bar,
+    identity: &Identity,
+    slots: &[SlotIdentity],
+    limits: &Limits,
+) -> MachineConfig {
     let mut config = MachineConfig::default();
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
@@ -655,7 +765,9 @@ fn machine_config(bar: &Bar, identity: &Identity, slots: &[SlotIdentity], limits
             profile: if identity.is_quiescent() && identity.has_irq() {
                 Profile::Fermata
             } else {
-                Profile::Base { settle: Duration::from_ns(limits.settle.as_ns()) }
+                Profile::Base {
+                    settle: Duration::from_ns(limits.settle.as_ns()),
+                }
             },
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,

@@ -41,8 +41,8 @@ static CLASS: AtomicPtr<bindings::class> = AtomicPtr::new(ptr::null_mut());
 /// The first of our device numbers, while there is a [`Class`].
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
-/// Registers the device class and the range of device numbers for as long as it lives. One, for the module; it must outlive the
-/// driver.
+/// Registers the device class and the range of device numbers for as long as it lives. One, for the
+/// module; it must outlive the driver.
 ///
 /// # Invariants
 ///
@@ -60,10 +60,11 @@ impl Class {
             bindings::alloc_chrdev_region(&mut first, 0, MINORS as c_uint, c"fermata".as_char_ptr())
         })?;
         // SAFETY: The name is static.
-        let class = from_err_ptr(unsafe { bindings::class_create(c"fermata".as_char_ptr()) }).inspect_err(|_| {
-            // SAFETY: Just registered. CAST: 64.
-            unsafe { bindings::unregister_chrdev_region(first, MINORS as c_uint) }
-        })?;
+        let class = from_err_ptr(unsafe { bindings::class_create(c"fermata".as_char_ptr()) })
+            .inspect_err(|_| {
+                // SAFETY: Just registered. CAST: 64.
+                unsafe { bindings::unregister_chrdev_region(first, MINORS as c_uint) }
+            })?;
         // INVARIANT: Both were just registered.
         FIRST.store(first, Ordering::Release);
         CLASS.store(class, Ordering::Release);
@@ -73,7 +74,8 @@ impl Class {
 
 impl Drop for Class {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; no node is left, since the driver is unregistered before. CAST: 64.
+        // SAFETY: By the type invariant; no node is left, since the driver is unregistered before.
+        // CAST: 64.
         unsafe {
             bindings::class_destroy(CLASS.load(Ordering::Acquire));
             bindings::unregister_chrdev_region(FIRST.load(Ordering::Acquire), MINORS as c_uint);
@@ -107,7 +109,11 @@ impl Node {
             minor
         };
         // From here on its drop undoes what has been done.
-        let mut node = Self { minor, cdev: None, has_device: false };
+        let mut node = Self {
+            minor,
+            cdev: None,
+            has_device: false,
+        };
         node.make_cdev()?;
         node.make_device(parent)?;
         Ok(node)

@@ -35,8 +35,10 @@ pub(crate) use pci_device_table;
 pub(crate) mod c_enum {
     use super::bindings;
 
-    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction = bindings::dma_data_direction_DMA_BIDIRECTIONAL;
-    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart = bindings::hrtimer_restart_HRTIMER_NORESTART;
+    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
+        bindings::dma_data_direction_DMA_BIDIRECTIONAL;
+    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart =
+        bindings::hrtimer_restart_HRTIMER_NORESTART;
     pub(crate) const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn_IRQ_HANDLED;
     pub(crate) const IRQ_NONE: bindings::irqreturn_t = bindings::irqreturn_IRQ_NONE;
 }
@@ -45,8 +47,10 @@ pub(crate) mod c_enum {
 pub(crate) mod c_enum {
     use super::bindings;
 
-    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction = bindings::dma_data_direction::DMA_BIDIRECTIONAL;
-    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart = bindings::hrtimer_restart::HRTIMER_NORESTART;
+    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
+        bindings::dma_data_direction::DMA_BIDIRECTIONAL;
+    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart =
+        bindings::hrtimer_restart::HRTIMER_NORESTART;
     pub(crate) const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn_t::IRQ_HANDLED;
     pub(crate) const IRQ_NONE: bindings::irqreturn_t = bindings::irqreturn_t::IRQ_NONE;
 }
@@ -104,7 +108,8 @@ extern "C" {
     static __this_module: kernel::types::Opaque<bindings::module>;
 }
 
-/// This module, as the owner of file operations. The `kernel` crate's `ThisModule` does not give it in a constant.
+/// This module, as the owner of file operations. The `kernel` crate's `ThisModule` does not give it
+/// in a constant.
 pub(crate) const fn this_module() -> *mut bindings::module {
     (&raw const __this_module).cast_mut().cast()
 }

@@ -53,7 +53,8 @@ impl Arena {
 struct Memory {
     arena: Option<Arena>,
     snapshot: Option<DmaMemory>,
-    /// The page cache of the device node, through which mappings are found. Null when no mapping can be left.
+    /// The page cache of the device node, through which mappings are found. Null when no mapping
+    /// can be left.
     mapping: *mut bindings::address_space,
 }
 
@@ -95,7 +96,8 @@ pub(crate) struct Context {
     setup: SetOnce<Setup>,
     /// [`Context::revoke`] is done.
     revoked: AtomicBool,
-    /// Nests inside `mmap_lock` (`mmap()` takes it), so no user memory is touched under it. Outside the card's raw lock.
+    /// Nests inside `mmap_lock` (`mmap()` takes it), so no user memory is touched under it. Outside
+    /// the card's raw lock.
     #[pin]
     memory: Mutex<Memory>,
     /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
@@ -115,7 +117,10 @@ impl Context {
     /// # Safety
     ///
     /// `mapping` must stay valid until [`Context::release`] is called.
-    pub(crate) unsafe fn new(card: Arc<Card>, mapping: *mut bindings::address_space) -> Result<Arc<Self>> {
+    pub(crate) unsafe fn new(
+        card: Arc<Card>,
+        mapping: *mut bindings::address_space,
+    ) -> Result<Arc<Self>> {
         let image = Image::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
@@ -125,7 +130,10 @@ impl Context {
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
                 revoked: AtomicBool::new(false),
-                memory <- new_mutex!(Memory { arena: None, snapshot: None, mapping }, "fermata_memory"),
+                memory <- new_mutex!(
+                    Memory { arena: None, snapshot: None, mapping },
+                    "fermata_memory"
+                ),
                 image: UnsafeCell::new(image),
                 notifier <- Notifier::new(),
             }),
@@ -143,8 +151,13 @@ impl Context {
         self.setup.as_ref().is_some()
     }
 
-    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it). Returns the context's number.
-    pub(crate) fn set_up(self: ArcBorrow<'_, Self>, afu_id: (u64, u64), mask: u32) -> Result<ContextId> {
+    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it). Returns the
+    /// context's number.
+    pub(crate) fn set_up(
+        self: ArcBorrow<'_, Self>,
+        afu_id: (u64, u64),
+        mask: u32,
+    ) -> Result<ContextId> {
         let _serialised = self.setting_up.lock();
         if self.is_set_up() {
             return Err(EEXIST);
@@ -165,13 +178,16 @@ impl Context {
         Ok(id)
     }
 
-    /// Without a window check nothing but the IOMMU stands between tenants and the host, and nothing between tenants.
+    /// Without a window check nothing but the IOMMU stands between tenants and the host, and
+    /// nothing between tenants.
     fn check_separation(&self) -> Result {
         if self.card.identity.has_window() || self.card.translated {
             return Ok(());
         }
         // SAFETY: No requirement. CAST: a small constant.
-        if unsafe { !bindings::capable(bindings::CAP_SYS_RAWIO as c_int) || shim::fermata_locked_down() } {
+        if unsafe {
+            !bindings::capable(bindings::CAP_SYS_RAWIO as c_int) || shim::fermata_locked_down()
+        } {
             return Err(EPERM);
         }
         Ok(())
@@ -188,19 +204,36 @@ impl Context {
         })?;
         let config = ContextConfig {
             class: self.card.class_of(slots.trailing_zeros() as usize),
-            params: Params { mask: slots, ..self.card.limits.params },
+            params: Params {
+                mask: slots,
+                ..self.card.limits.params
+            },
         };
-        // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the image.
-        let tenant = unsafe { Tenant::new(NonNull::from(&mut **self.image.get()), NonNull::from(&self.notifier)) };
+        // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
+        // image.
+        let tenant = unsafe {
+            Tenant::new(
+                NonNull::from(&mut **self.image.get()),
+                NonNull::from(&self.notifier),
+            )
+        };
         self.card.add(config, tenant).inspect_err(|_| {
             self.card.unregister(&self, || ());
         })
     }
 
     /// Makes the arena. Returns the device address, 0 if it will be that of the first mapping.
-    pub(crate) fn create_arena(&self, device: &BoundDevice<'_>, length: u64, base: Option<u64>) -> Result {
+    pub(crate) fn create_arena(
+        &self,
+        device: &BoundDevice<'_>,
+        length: u64,
+        base: Option<u64>,
+    ) -> Result {
         let id = self.id()?;
-        let end = |base: u64| base.checked_add(length).filter(|&end| end <= DEVICE_ADDRESS_END);
+        let end = |base: u64| {
+            base.checked_add(length)
+                .filter(|&end| end <= DEVICE_ADDRESS_END)
+        };
         let page = PAGE_SIZE as u64;
         if length == 0 || length % page != 0 || length > self.card.limits.arena {
             return Err(EINVAL);
@@ -211,7 +244,10 @@ impl Context {
         if self.memory.lock().arena.is_some() {
             return Err(EEXIST);
         }
-        let arena = Arena { memory: DmaMemory::new(device, usize::try_from(length)?)?, device_base: base };
+        let arena = Arena {
+            memory: DmaMemory::new(device, usize::try_from(length)?)?,
+            device_base: base,
+        };
         let mut memory = self.memory.lock();
         if memory.arena.is_some() {
             return Err(EEXIST);
@@ -223,7 +259,9 @@ impl Context {
 
     /// Tells the card's state where the arena is, if its device address is known.
     fn publish_window(&self, id: ContextId, arena: &Arena) -> Result {
-        let Some(window) = arena.window() else { return Ok(()) };
+        let Some(window) = arena.window() else {
+            return Ok(());
+        };
         self.card.with_image(id, |image| image.set_window(window))
     }
 
@@ -243,7 +281,8 @@ impl Context {
         if memory.snapshot.is_some() {
             return Err(EEXIST);
         }
-        self.card.with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
+        self.card
+            .with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
         let length = snapshot.length() as u64;
         memory.snapshot = Some(snapshot);
         Ok(length)
@@ -252,7 +291,9 @@ impl Context {
     /// The largest snapshot, in pages, of the slots that the context may use.
     fn state_pages(&self) -> Result<u64> {
         let slots = self.setup.as_ref().ok_or_else(errno::enxio)?.slots;
-        self.card.slots_in(slots).try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
+        self.card
+            .slots_in(slots)
+            .try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
     }
 
     /// Copies the bytes of a held job's snapshot from `offset` on to the program.
@@ -296,7 +337,13 @@ impl Context {
     fn check_memory(&self, id: ContextId) -> Result {
         let (has_arena, snapshot) = {
             let memory = self.memory.lock();
-            (memory.arena.is_some(), memory.snapshot.as_ref().map(|snapshot| snapshot.length() as u64))
+            (
+                memory.arena.is_some(),
+                memory
+                    .snapshot
+                    .as_ref()
+                    .map(|snapshot| snapshot.length() as u64),
+            )
         };
         let snapshot = snapshot.ok_or_else(errno::enxio)?;
         let has_window = self.card.with_image(id, |image| image.window().is_some())?;
@@ -316,7 +363,8 @@ impl Context {
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
         }
-        self.card.with_image(id, |image| image.declare_results(registers))
+        self.card
+            .with_image(id, |image| image.declare_results(registers))
     }
 
     /// Where the job stands; `None`: not set up, or the card is gone and has forgotten it.
@@ -333,9 +381,19 @@ impl Context {
     pub(crate) fn memory_info(&self) -> MemoryInfo {
         let memory = self.memory.lock();
         MemoryInfo {
-            arena_length: memory.arena.as_ref().map_or(0, |arena| arena.memory.length() as u64),
-            device_base: memory.arena.as_ref().and_then(|arena| arena.device_base).unwrap_or(0),
-            snapshot_length: memory.snapshot.as_ref().map_or(0, |snapshot| snapshot.length() as u64),
+            arena_length: memory
+                .arena
+                .as_ref()
+                .map_or(0, |arena| arena.memory.length() as u64),
+            device_base: memory
+                .arena
+                .as_ref()
+                .and_then(|arena| arena.device_base)
+                .unwrap_or(0),
+            snapshot_length: memory
+                .snapshot
+                .as_ref()
+                .map_or(0, |snapshot| snapshot.length() as u64),
         }
     }
 
@@ -347,7 +405,9 @@ impl Context {
         let length = vma.end() - vma.start();
         // SAFETY: `vma` is valid.
         let first_page = unsafe { (*vma.as_ptr()).vm_pgoff };
-        let end = first_page.checked_mul(PAGE_SIZE).and_then(|offset| offset.checked_add(length));
+        let end = first_page
+            .checked_mul(PAGE_SIZE)
+            .and_then(|offset| offset.checked_add(length));
         if vma.flags() & flags::SHARED == 0 || end.is_none_or(|end| end > arena.memory.length()) {
             return Err(EINVAL);
         }
@@ -364,13 +424,16 @@ impl Context {
         Ok(())
     }
 
-    /// Takes all memory away: from the program, from the card, from the kernel. While the device is bound, and no DMA can come.
+    /// Takes all memory away: from the program, from the card, from the kernel. While the device is
+    /// bound, and no DMA can come.
     pub(crate) fn revoke(&self) {
         let freed = {
             let mut memory = self.memory.lock();
             if !memory.mapping.is_null() {
-                // All contexts of a node share its page cache and are revoked together, so all of it may go.
-                // SAFETY: `release` sets it to null, or waits for `revoked`, before the node can go.
+                // All contexts of a node share its page cache and are revoked together, so all of
+                // it may go.
+                // SAFETY: `release` sets it to null, or waits for `revoked`, before the node can
+                // go.
                 unsafe { bindings::unmap_mapping_range(memory.mapping, 0, 0, 1) };
             }
             memory.take()
@@ -380,21 +443,29 @@ impl Context {
         self.notifier.notify(Notice::Gone);
     }
 
-    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the memory, in the order of
-    /// prior-art.md, section 8, item 6: dequeue, stop or reset, unmap, free. Sleeps until the slot is quiescent.
+    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the
+    /// memory, in the order of prior-art.md, section 8, item 6: dequeue, stop or reset, unmap,
+    /// free. Sleeps until the slot is quiescent.
     pub(crate) fn release(&self) {
         let Ok(id) = self.id() else { return };
         self.card.close(id);
-        self.notifier.wait_uninterruptible(|| self.notifier.has(Notice::Released) || self.notifier.has(Notice::Stuck));
+        self.notifier.wait_uninterruptible(|| {
+            self.notifier.has(Notice::Released) || self.notifier.has(Notice::Stuck)
+        });
         if !self.notifier.has(Notice::Released) {
-            // A quarantined slot may still reach our memory: the registry keeps us until the card is shut down.
+            // A quarantined slot may still reach our memory: the registry keeps us until the card
+            // is shut down.
             self.memory.lock().mapping = ptr::null_mut();
             return;
         }
         self.card.wait_for_notices();
-        if !self.card.unregister(self, || drop(self.memory.lock().take())) {
+        if !self
+            .card
+            .unregister(self, || drop(self.memory.lock().take()))
+        {
             // `Card::shut_down` has taken us out before, and revokes us while the device is bound.
-            self.notifier.wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));
+            self.notifier
+                .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));
         }
     }
 }

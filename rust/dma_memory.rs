@@ -30,8 +30,9 @@ enum Backing {
 ///
 /// # Invariants
 ///
-/// The `length` bytes at `cpu`, a non-zero multiple of the page size, are allocated as `backing` says and mapped for `device` at
-/// `iova`. The owner drops the value while `device` is bound, and after the card's last access.
+/// The `length` bytes at `cpu`, a non-zero multiple of the page size, are allocated as `backing`
+/// says and mapped for `device` at `iova`. The owner drops the value while `device` is bound, and
+/// after the card's last access.
 pub(crate) struct DmaMemory {
     device: ARef<Device>,
     backing: Backing,
@@ -68,7 +69,13 @@ impl DmaMemory {
         let cpu = unsafe { bindings::dma_alloc_attrs(as_raw(device), length, &mut iova, flags, 0) };
         let cpu = NonNull::new(cpu.cast()).ok_or(ENOMEM)?;
         // INVARIANT: Allocated and mapped just now.
-        Ok(Self { device: device.into(), backing: Backing::Translated, cpu, iova, length })
+        Ok(Self {
+            device: device.into(),
+            backing: Backing::Translated,
+            cpu,
+            iova,
+            length,
+        })
     }
 
     fn contiguous(device: &Device<Bound>, length: usize) -> Result<Self> {
@@ -91,7 +98,13 @@ impl DmaMemory {
         match cpu {
             Some(cpu) if iova != DMA_MAPPING_ERROR => {
                 // INVARIANT: Allocated and mapped just now.
-                Ok(Self { device: device.into(), backing: Backing::Contiguous { first }, cpu, iova, length })
+                Ok(Self {
+                    device: device.into(),
+                    backing: Backing::Contiguous { first },
+                    cpu,
+                    iova,
+                    length,
+                })
             }
             _ => {
                 // SAFETY: The pages are ours, and not mapped.
@@ -111,12 +124,14 @@ impl DmaMemory {
         self.length
     }
 
-    /// Maps the pages from `first_page` on into the whole of `vma`, which the caller checked to lie within.
+    /// Maps the pages from `first_page` on into the whole of `vma`, which the caller checked to lie
+    /// within.
     pub(crate) fn map(&self, vma: &VmaNew, first_page: usize) -> Result {
         let count = (vma.end() - vma.start()) / PAGE_SIZE;
         for n in 0..count {
             let page = self.page(first_page + n);
-            // SAFETY: `vma` is being set up by the `mmap` file operation, which calls us; the page has a reference, and gets another.
+            // SAFETY: `vma` is being set up by the `mmap` file operation, which calls us; the page
+            // has a reference, and gets another.
             to_result(unsafe {
                 bindings::vm_insert_page(vma.as_ptr(), vma.start() + n * PAGE_SIZE, page)
             })?;
@@ -127,7 +142,8 @@ impl DmaMemory {
     /// The struct page of page `n`.
     fn page(&self, n: usize) -> *mut bindings::page {
         match self.backing {
-            // SAFETY: By the type invariant; the DMA API maps what it gathers into the vmalloc range.
+            // SAFETY: By the type invariant; the DMA API maps what it gathers into the vmalloc
+            // range.
             Backing::Translated => unsafe {
                 bindings::vmalloc_to_page(self.cpu.as_ptr().wrapping_add(n * PAGE_SIZE).cast())
             },
@@ -136,14 +152,16 @@ impl DmaMemory {
         }
     }
 
-    /// Appends the `length` bytes from `offset` on to `out`. `EINVAL`: there are not so many. May sleep.
+    /// Appends the `length` bytes from `offset` on to `out`. `EINVAL`: there are not so many. May
+    /// sleep.
     pub(crate) fn copy_to(&self, offset: usize, length: usize, out: &mut KVVec<u8>) -> Result {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => {}
             _ => return Err(EINVAL),
         }
-        // SAFETY: In range by the check above, and allocated by the type invariant. The caller saw to it that the card is
-        // not writing there; if a broken card does, the copy is torn, and no reference outlives the call.
+        // SAFETY: In range by the check above, and allocated by the type invariant. The caller saw
+        // to it that the card is not writing there; if a broken card does, the copy is torn, and no
+        // reference outlives the call.
         let bytes = unsafe { core::slice::from_raw_parts(self.cpu.as_ptr().add(offset), length) };
         Ok(out.extend_from_slice(bytes, GFP_KERNEL)?)
     }
@@ -155,7 +173,13 @@ impl Drop for DmaMemory {
         match self.backing {
             // SAFETY: By the type invariant.
             Backing::Translated => unsafe {
-                bindings::dma_free_attrs(device, self.length, self.cpu.as_ptr().cast(), self.iova, 0)
+                bindings::dma_free_attrs(
+                    device,
+                    self.length,
+                    self.cpu.as_ptr().cast(),
+                    self.iova,
+                    0,
+                )
             },
             // SAFETY: By the type invariant.
             Backing::Contiguous { first } => unsafe {

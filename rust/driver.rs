@@ -3,13 +3,7 @@
 //! The PCI driver: what happens when a card comes and goes.
 
 use crate::{
-    bar::Bar,
-    card::Card,
-    chardev::Node,
-    compat,
-    limits::Limits,
-    regs::BAR_SIZE,
-    sched::SlotId,
+    bar::Bar, card::Card, chardev::Node, compat, limits::Limits, regs::BAR_SIZE, sched::SlotId,
 };
 use kernel::{
     bindings,
@@ -20,7 +14,8 @@ use kernel::{
     sync::Arc,
 };
 
-/// Device ids of the emulated card, from QEMU's experimental range (docs/card.md): base and fermata profile.
+/// Device ids of the emulated card, from QEMU's experimental range (docs/card.md): base and fermata
+/// profile.
 const DEVICE_BASE: u32 = 0x10f0;
 const DEVICE_FERMATA: u32 = 0x10f1;
 
@@ -43,8 +38,8 @@ pub(crate) fn id_table() -> *const bindings::pci_device_id {
 ///
 /// # Invariants
 ///
-/// The fields are dropped in their order: first the node, so that nobody opens the card; then the card is shut down; then the
-/// vectors go.
+/// The fields are dropped in their order: first the node, so that nobody opens the card; then the
+/// card is shut down; then the vectors go.
 pub(crate) struct BoundCard {
     _node: Node,
     card: ShutDownOnDrop,
@@ -83,7 +78,8 @@ impl Drop for Vectors {
 }
 
 impl Vectors {
-    /// Allocates one vector for each of `count` slots, MSI-X or MSI. The error is that of `pci_alloc_irq_vectors()`.
+    /// Allocates one vector for each of `count` slots, MSI-X or MSI. The error is that of
+    /// `pci_alloc_irq_vectors()`.
     ///
     /// # Safety
     ///
@@ -118,7 +114,10 @@ pub(crate) unsafe fn probe(
 ) -> Result<BoundCard> {
     pdev.enable_device_mem()?;
     let device: &Device<Bound> = pdev.as_ref();
-    let bar = Bar::new(pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?.into_devres()?);
+    let bar = Bar::new(
+        pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?
+            .into_devres()?,
+    );
     let identity = bar.identify()?;
     // Cards cut DMA addresses to 48 bits.
     // SAFETY: Nothing is allocated or mapped for the device yet.
@@ -131,12 +130,14 @@ pub(crate) unsafe fn probe(
     } else {
         None
     };
-    // SAFETY: `raw` is the device's, and `ShutDownOnDrop` goes with the driver's data, before the device is unbound.
+    // SAFETY: `raw` is the device's, and `ShutDownOnDrop` goes with the driver's data, before the
+    // device is unbound.
     let card = ShutDownOnDrop(unsafe { Card::new(device, raw, bar, identity, limits)? });
     if let Some(vectors) = &vectors {
         for slot in (0..identity.slots).filter_map(SlotId::new) {
             // CAST: below 8.
-            card.0.request_irq(slot, vectors.irq(slot.index() as u32)?)?;
+            card.0
+                .request_irq(slot, vectors.irq(slot.index() as u32)?)?;
         }
     }
     // Last: from here on programs come.
@@ -145,8 +146,20 @@ pub(crate) unsafe fn probe(
         pdev,
         "{} slots, {}, {}\n",
         identity.slots,
-        if identity.has_irq() { "interrupts" } else { "no interrupts" },
-        if identity.has_window() { "DMA window check" } else { "no DMA window check" }
+        if identity.has_irq() {
+            "interrupts"
+        } else {
+            "no interrupts"
+        },
+        if identity.has_window() {
+            "DMA window check"
+        } else {
+            "no DMA window check"
+        }
     );
-    Ok(BoundCard { _node: node, card, _vectors: vectors })
+    Ok(BoundCard {
+        _node: node,
+        card,
+        _vectors: vectors,
+    })
 }

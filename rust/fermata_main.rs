@@ -2,9 +2,9 @@
 
 //! fermata: shares a preemptible PCIe accelerator between processes, in time and in space.
 //!
-//! Arrows point one way: file operations ([`file`], [`ioctl`]) → context ([`context`]) → card ([`card`]: the scheduler and slot
-//! protocol of [`sched`], and the images of contexts) → registers ([`bar`]). Interrupts and timers ([`slot`]) come in at the card.
-//! See docs/architecture.md.
+//! Arrows point one way: file operations ([`file`], [`ioctl`]) → context ([`context`]) → card
+//! ([`card`]: the scheduler and slot protocol of [`sched`], and the images of contexts) → registers
+//! ([`bar`]). Interrupts and timers ([`slot`]) come in at the card. See docs/architecture.md.
 
 mod adapter;
 mod argument;
@@ -62,12 +62,13 @@ module! {
         },
         base_settle_us: u32 {
             default: 1000,
-            description: "Cards without quiescence: how long DMA may arrive after a reset, in us, up to 1000000",
+            description: "How long DMA may arrive after a reset (base cards), us, up to 1000000",
         },
     },
 }
 
-/// The module. Dropped in the order of the fields: the driver, and with it all cards, before the class.
+/// The module. Dropped in the order of the fields: the driver, and with it all cards, before the
+/// class.
 #[pin_data]
 struct Fermata {
     #[pin]
@@ -79,7 +80,10 @@ impl kernel::InPlaceModule for Fermata {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _class: Class::new()?,
-            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+            _driver <- kernel::driver::Registration::new(
+                <Self as kernel::ModuleMetadata>::NAME,
+                module,
+            ),
         })
     }
 }

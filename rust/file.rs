@@ -2,10 +2,17 @@
 
 //! The file operations of /dev/fermataN.
 //!
-//! Own and static, not the `kernel` crate's `MiscDevice`: that one has no `poll`, and in 7.2 no owner, so that `rmmod` with an open
-//! descriptor would free the code under it.
+//! Own and static, not the `kernel` crate's `MiscDevice`: that one has no `poll`, and in 7.2 no
+//! owner, so that `rmmod` with an open descriptor would free the code under it.
 
-use crate::{chardev, compat::this_module, context::Context, ioctl::{holding, Call}, notifier::Notice, uapi};
+use crate::{
+    chardev,
+    compat::this_module,
+    context::Context,
+    ioctl::{holding, Call},
+    notifier::Notice,
+    uapi,
+};
 use kernel::{
     bindings,
     error::from_result,
@@ -52,7 +59,8 @@ unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file
         let (device_number, mapping) = unsafe { ((*inode).i_rdev, (*file).f_mapping) };
         let card = chardev::find(device_number).ok_or(ENODEV)?;
         drop(card.enter()?);
-        // SAFETY: The page cache lives as long as the file, whose `release` calls `Context::release`.
+        // SAFETY: The page cache lives as long as the file, whose `release` calls
+        // `Context::release`.
         let context = unsafe { Context::new(card, mapping) }?;
         // SAFETY: `file` is ours until it is returned.
         unsafe { (*file).private_data = context.into_foreign() };
@@ -81,7 +89,11 @@ unsafe extern "C" fn release(_inode: *mut bindings::inode, file: *mut bindings::
 /// # Safety
 ///
 /// Called by the VFS for a file opened by [`open`].
-unsafe extern "C" fn ioctl(file: *mut bindings::file, command: c_uint, argument: c_ulong) -> c_long {
+unsafe extern "C" fn ioctl(
+    file: *mut bindings::file,
+    command: c_uint,
+    argument: c_ulong,
+) -> c_long {
     // SAFETY: By the safety requirement; the file position is not used.
     let (context, flags) = unsafe { (context(file), LocalFile::from_raw_file(file).flags()) };
     let call = Call {
@@ -112,7 +124,10 @@ unsafe extern "C" fn mmap(file: *mut bindings::file, vma: *mut bindings::vm_area
 /// # Safety
 ///
 /// Called by the VFS for a file opened by [`open`].
-unsafe extern "C" fn poll(file: *mut bindings::file, table: *mut bindings::poll_table) -> bindings::__poll_t {
+unsafe extern "C" fn poll(
+    file: *mut bindings::file,
+    table: *mut bindings::poll_table,
+) -> bindings::__poll_t {
     // SAFETY: By the safety requirement; the context lives as long as the file.
     let context = unsafe { context(file) };
     // SAFETY: As above.

@@ -10,9 +10,9 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// Lets callers in until it is closed, and closes by waiting for those inside to leave.
 ///
-/// Entering never blocks. That is the point: a caller may page-fault inside (holding the gate and wanting `mmap_lock`) while
-/// another one enters from `mmap()` (holding `mmap_lock`), and a gate that makes newcomers queue behind a closer, as an
-/// rwsem does, would deadlock the three.
+/// Entering never blocks. That is the point: a caller may page-fault inside (holding the gate and
+/// wanting `mmap_lock`) while another one enters from `mmap()` (holding `mmap_lock`), and a gate
+/// that makes newcomers queue behind a closer, as an rwsem does, would deadlock the three.
 #[pin_data]
 pub(crate) struct Gate {
     state: AtomicUsize,
@@ -59,7 +59,8 @@ impl Gate {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if self.0.state.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
-            // Latecomers that were turned away may also pass through zero; completing again does no harm.
+            // Latecomers that were turned away may also pass through zero; completing again does no
+            // harm.
             self.0.empty.complete_all();
         }
     }

@@ -20,7 +20,8 @@ pub(crate) const MAX_RESULTS: usize = 16;
 ///
 /// # Invariants
 ///
-/// A multiple of 8 from [`APP_FIRST`] to [`APP_LAST`]: the control registers below belong to the driver alone.
+/// A multiple of 8 from [`APP_FIRST`] to [`APP_LAST`]: the control registers below belong to the
+/// driver alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AppRegister(u32);
 
@@ -87,9 +88,10 @@ impl RegisterSet {
 
 /// The application registers that a context has written, zeros included, with their last values.
 ///
-/// Every one of them is replayed before each START: a reset leaves some registers of the card as the tenant before had them,
-/// and reading registers back to save them does not work, since an offset may read one thing and write another. For the same
-/// reason what the tenant before has written, and this one has not, is overwritten with zero.
+/// Every one of them is replayed before each START: a reset leaves some registers of the card as
+/// the tenant before had them, and reading registers back to save them does not work, since an
+/// offset may read one thing and write another. For the same reason what the tenant before has
+/// written, and this one has not, is overwritten with zero.
 struct Written {
     values: [u64; APP_COUNT],
     set: RegisterSet,
@@ -101,10 +103,15 @@ impl Written {
         self.set.insert(register);
     }
 
-    /// Makes the registers of `slot` those of this context. `residue`: those that may not be zero on it.
+    /// Makes the registers of `slot` those of this context. `residue`: those that may not be zero
+    /// on it.
     fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet) {
-        residue.without(&self.set).for_each(|register| bar.write_application(slot, register.offset(), 0));
-        self.set.for_each(|register| bar.write_application(slot, register.offset(), self.values[register.index()]));
+        residue
+            .without(&self.set)
+            .for_each(|register| bar.write_application(slot, register.offset(), 0));
+        self.set.for_each(|register| {
+            bar.write_application(slot, register.offset(), self.values[register.index()])
+        });
         *residue = self.set;
     }
 }
@@ -116,7 +123,8 @@ struct ResultRegister {
     value: Option<u64>,
 }
 
-/// What a context looks like on a slot. Belongs to the card's raw lock (see [`crate::card::State`]).
+/// What a context looks like on a slot. Belongs to the card's raw lock (see
+/// [`crate::card::State`]).
 pub(crate) struct Image {
     written: Written,
     results: [Option<ResultRegister>; MAX_RESULTS],
@@ -135,7 +143,10 @@ impl Image {
     pub(crate) fn new() -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {
-                written: Written { values: [0; APP_COUNT], set: RegisterSet::EMPTY },
+                written: Written {
+                    values: [0; APP_COUNT],
+                    set: RegisterSet::EMPTY,
+                },
                 results: [None; MAX_RESULTS],
                 window: None,
                 snapshot: None,
@@ -158,7 +169,8 @@ impl Image {
         self.snapshot = Some(iova);
     }
 
-    /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in the slot's residue.
+    /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in
+    /// the slot's residue.
     pub(crate) fn write(
         &mut self,
         bar: &Bar,
@@ -173,8 +185,14 @@ impl Image {
         }
     }
 
-    /// A register's value: from the card while the context is on `slot`, else as captured. `EAGAIN`: not to be had now.
-    pub(crate) fn read(&self, bar: &Bar, slot: Option<SlotId>, register: AppRegister) -> Result<u64> {
+    /// A register's value: from the card while the context is on `slot`, else as captured.
+    /// `EAGAIN`: not to be had now.
+    pub(crate) fn read(
+        &self,
+        bar: &Bar,
+        slot: Option<SlotId>,
+        register: AppRegister,
+    ) -> Result<u64> {
         if let Some(slot) = slot {
             return Ok(bar.read_application(slot, register.offset()));
         }
@@ -190,7 +208,10 @@ impl Image {
     pub(crate) fn declare_results(&mut self, registers: &[AppRegister]) {
         self.results = [None; MAX_RESULTS];
         for (result, &register) in self.results.iter_mut().zip(registers) {
-            *result = Some(ResultRegister { register, value: None });
+            *result = Some(ResultRegister {
+                register,
+                value: None,
+            });
         }
     }
 
@@ -210,15 +231,20 @@ impl Image {
         }
     }
 
-    /// Writes everything that `slot` needs before a START. `residue`: the registers that may not be zero on it; `card` says how
-    /// addresses are meant.
+    /// Writes everything that `slot` needs before a START. `residue`: the registers that may not be
+    /// zero on it; `card` says how addresses are meant.
     pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet, card: &Identity) {
         let window = self.window.unwrap_or_default();
         bar.set_window(slot, &window, card.has_window());
         self.written.replay(bar, slot, residue);
         if let Some(iova) = self.snapshot {
-            // A card without a snapshot unit adds the slot's DMA offset to this address as to any other.
-            let address = if card.has_snapshot_unit() { iova } else { iova.wrapping_sub(window.offset()) };
+            // A card without a snapshot unit adds the slot's DMA offset to this address as to any
+            // other.
+            let address = if card.has_snapshot_unit() {
+                iova
+            } else {
+                iova.wrapping_sub(window.offset())
+            };
             bar.set_snapshot(slot, address);
         }
     }
@@ -236,7 +262,8 @@ unsafe impl Send for Tenant {}
 impl Tenant {
     /// # Safety
     ///
-    /// Both must stay valid until this value is dropped, and from then on the image must be touched through it only.
+    /// Both must stay valid until this value is dropped, and from then on the image must be touched
+    /// through it only.
     pub(crate) unsafe fn new(image: NonNull<Image>, notifier: NonNull<Notifier>) -> Self {
         Self { image, notifier }
     }

@@ -2,7 +2,8 @@
 
 //! The calls. What each does, and its errors, stand in `uapi/fermata.h`.
 //!
-//! Every handler first checks its argument completely, then that the answer can be written, and then acts.
+//! Every handler first checks its argument completely, then that the answer can be written, and
+//! then acts.
 
 use crate::{
     argument::{check_flags, User},
@@ -71,7 +72,10 @@ impl Call<'_> {
         user.value = uapi::CardInfo {
             uapi_version: uapi::UAPI_VERSION,
             slots: card.identity.slots.into(),
-            features: features.iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit),
+            features: features
+                .iter()
+                .filter(|(has, _)| *has)
+                .fold(0, |all, (_, bit)| all | bit),
             contexts: card.context_count(),
             // CAST: at most 65,536 (`limits.rs`).
             max_contexts: card.limits.contexts as u32,
@@ -91,7 +95,11 @@ impl Call<'_> {
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
             state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
-            flags: if quarantined { uapi::SLOT_QUARANTINED } else { 0 },
+            flags: if quarantined {
+                uapi::SLOT_QUARANTINED
+            } else {
+                0
+            },
             switches: stats.starts,
             busy_ns: stats.busy.as_ns(),
             resets: stats.resets,
@@ -106,8 +114,13 @@ impl Call<'_> {
         let setup = user.value;
         check_flags(setup.flags, 0)?;
         user.check_writable()?;
-        let id = self.context.set_up((setup.afu_id_lo, setup.afu_id_hi), setup.slot_mask)?;
-        user.value = uapi::Setup { context: number(id.index()), ..setup };
+        let id = self
+            .context
+            .set_up((setup.afu_id_lo, setup.afu_id_hi), setup.slot_mask)?;
+        user.value = uapi::Setup {
+            context: number(id.index()),
+            ..setup
+        };
         user.write()
     }
 
@@ -122,7 +135,10 @@ impl Call<'_> {
         user.check_writable()?;
         self.context.create_arena(device, arena.length, base)?;
         // The arena is all that a context has to map.
-        user.value = uapi::ArenaCreate { mmap_offset: 0, ..arena };
+        user.value = uapi::ArenaCreate {
+            mmap_offset: 0,
+            ..arena
+        };
         user.write()
     }
 
@@ -149,10 +165,16 @@ impl Call<'_> {
 
     fn regs_read(&self) -> Result {
         let (mut regs, array) = self.registers(uapi::MAX_REGS)?;
-        self.context.card.read_registers(self.context.id()?, &mut regs)?;
+        self.context
+            .card
+            .read_registers(self.context.id()?, &mut regs)?;
         let mut writer = UserSlice::new(array, regs.len() * size_of::<uapi::Reg>()).writer();
         for (register, value) in &regs {
-            writer.write(&uapi::Reg { offset: register.offset(), reserved: 0, value: *value })?;
+            writer.write(&uapi::Reg {
+                offset: register.offset(),
+                reserved: 0,
+                value: *value,
+            })?;
         }
         Ok(())
     }
@@ -202,7 +224,9 @@ impl Call<'_> {
     fn preempt(&self) -> Result {
         let preempt = User::<uapi::Preempt>::read(self.argument)?.value;
         check_flags(preempt.flags, uapi::PREEMPT_HOLD)?;
-        self.context.card.preempt(self.context.id()?, preempt.flags & uapi::PREEMPT_HOLD != 0)
+        self.context
+            .card
+            .preempt(self.context.id()?, preempt.flags & uapi::PREEMPT_HOLD != 0)
     }
 
     fn resume(&self) -> Result {
@@ -222,12 +246,18 @@ impl Call<'_> {
             ..Default::default()
         };
         if self.context.is_set_up() {
-            let View { stats, fault_address, .. } = self.context.view().ok_or(ENODEV)?;
+            let View {
+                stats,
+                fault_address,
+                ..
+            } = self.context.view().ok_or(ENODEV)?;
             user.value = uapi::Status {
                 state: state_number(stats.state),
                 error: job_error(stats.state),
                 context: number(self.context.id()?.index()),
-                slot: stats.slot.map_or(uapi::NO_SLOT, |slot| number(slot.index())),
+                slot: stats
+                    .slot
+                    .map_or(uapi::NO_SLOT, |slot| number(slot.index())),
                 job: stats.job,
                 run_ns: stats.run.as_ns(),
                 wait_ns: stats.wait.as_ns(),
@@ -268,11 +298,16 @@ impl Call<'_> {
         if happened == 0 {
             return Err(crate::compat::errno::etimedout());
         }
-        user.value = uapi::Wait { happened, error, ..wait };
+        user.value = uapi::Wait {
+            happened,
+            error,
+            ..wait
+        };
         user.write()
     }
 
-    /// Which of `events` hold, and why the job failed. `ENODEV`: the card is gone; `ENOENT`: there is no job.
+    /// Which of `events` hold, and why the job failed. `ENODEV`: the card is gone; `ENOENT`: there
+    /// is no job.
     fn happened(&self, events: u32) -> Result<(u32, u32)> {
         if self.context.card.is_gone() {
             return Err(ENODEV);
@@ -323,7 +358,9 @@ impl Call<'_> {
         if value > range.allowed() {
             return Err(EPERM);
         }
-        self.context.card.set_params(id, |params| (range.set)(params, value))
+        self.context
+            .card
+            .set_params(id, |params| (range.set)(params, value))
     }
 }
 

@@ -38,7 +38,13 @@ impl Limits {
     }
 
     /// Values out of range are brought into it.
-    fn new(contexts: u32, arena_mib: u32, timeslice_us: u32, preempt_timeout_us: u32, settle_us: u32) -> Self {
+    fn new(
+        contexts: u32,
+        arena_mib: u32,
+        timeslice_us: u32,
+        preempt_timeout_us: u32,
+        settle_us: u32,
+    ) -> Self {
         Self {
             contexts: contexts.clamp(1, CONTEXTS_MAX) as usize,
             arena: u64::from(arena_mib.max(1)) << 20,

@@ -2,8 +2,9 @@
 
 //! Telling a context's owner, from any context, what happened to its job.
 //!
-//! Whoever holds the card's raw lock may not wake anybody, so a wake-up is noted in an atomic and an `irq_work` is queued, which
-//! runs as soon as interrupts are on again and does the wake-up and the eventfd signal.
+//! Whoever holds the card's raw lock may not wake anybody, so a wake-up is noted in an atomic and
+//! an `irq_work` is queued, which runs as soon as interrupts are on again and does the wake-up and
+//! the eventfd signal.
 
 use crate::shim;
 use core::{
@@ -32,8 +33,8 @@ pub(crate) enum Notice {
 ///
 /// # Invariants
 ///
-/// `eventfd` is null or owns a reference. The `irq_work` handler is the only other reader of it, and the reference is dropped only
-/// after that handler was waited for.
+/// `eventfd` is null or owns a reference. The `irq_work` handler is the only other reader of it,
+/// and the reference is dropped only after that handler was waited for.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Notifier {
     #[pin]
@@ -100,7 +101,8 @@ impl Notifier {
         // SAFETY: By the safety requirement; `Opaque<T>` has the layout of `T`.
         let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Self, work) };
         let pending = this.pending.swap(0, Ordering::Acquire);
-        // SAFETY: `queue` is initialised. TASK_NORMAL, all waiters, no key: every poller looks again.
+        // SAFETY: `queue` is initialised. TASK_NORMAL, all waiters, no key: every poller looks
+        // again.
         unsafe { bindings::__wake_up(this.queue.get(), bindings::TASK_NORMAL, 0, ptr::null_mut()) };
 
         let mask = this.eventfd_mask.load(Ordering::Acquire) | Notice::Gone as u32;
@@ -111,7 +113,8 @@ impl Notifier {
         }
     }
 
-    /// Replaces the eventfd by that of descriptor `fd` (`None`: by none), to be told of the notices in `mask`. May sleep.
+    /// Replaces the eventfd by that of descriptor `fd` (`None`: by none), to be told of the notices
+    /// in `mask`. May sleep.
     ///
     /// `EBADF`: no descriptor; `EINVAL`: no eventfd. Nothing is changed then.
     pub(crate) fn set_eventfd(&self, fd: Option<i32>, mask: u32) -> Result {
@@ -129,9 +132,11 @@ impl Notifier {
     fn replace_eventfd(&self, new: *mut bindings::eventfd_ctx) {
         let old = self.eventfd.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: `work` is initialised. A handler that runs after this one was waited for sees `new`.
+            // SAFETY: `work` is initialised. A handler that runs after this one was waited for sees
+            // `new`.
             unsafe { bindings::irq_work_sync(self.work.get()) };
-            // SAFETY: By the type invariant we own the reference, and nobody else can have it any more.
+            // SAFETY: By the type invariant we own the reference, and nobody else can have it any
+            // more.
             unsafe { bindings::eventfd_ctx_put(old) };
         }
     }
@@ -140,15 +145,18 @@ impl Notifier {
     ///
     /// # Safety
     ///
-    /// `file` and `table` must be those of a call of the `poll` file operation, and `self` must live as long as `file`.
+    /// `file` and `table` must be those of a call of the `poll` file operation, and `self` must
+    /// live as long as `file`.
     pub(crate) unsafe fn poll(&self, file: *mut bindings::file, table: *mut bindings::poll_table) {
         // SAFETY: By the safety requirement, and `queue` is initialised.
         unsafe { shim::fermata_poll_wait(file, self.queue.get(), table) };
     }
 
-    /// Sleeps until `condition` holds, `deadline` (CLOCK_MONOTONIC, ns; `u64::MAX`: never) comes, or a signal.
+    /// Sleeps until `condition` holds, `deadline` (CLOCK_MONOTONIC, ns; `u64::MAX`: never) comes,
+    /// or a signal.
     ///
-    /// Returns whether the condition held. `ERESTARTSYS`: a signal; the call can be restarted with the same deadline.
+    /// Returns whether the condition held. `ERESTARTSYS`: a signal; the call can be restarted with
+    /// the same deadline.
     pub(crate) fn wait(&self, deadline: u64, condition: impl FnMut() -> bool) -> Result<bool> {
         self.sleep(bindings::TASK_INTERRUPTIBLE, deadline, condition)
     }
@@ -159,7 +167,12 @@ impl Notifier {
         let _ = self.sleep(bindings::TASK_UNINTERRUPTIBLE, u64::MAX, condition);
     }
 
-    fn sleep(&self, state: u32, deadline: u64, mut condition: impl FnMut() -> bool) -> Result<bool> {
+    fn sleep(
+        &self,
+        state: u32,
+        deadline: u64,
+        mut condition: impl FnMut() -> bool,
+    ) -> Result<bool> {
         let entry = Opaque::<bindings::wait_queue_entry>::uninit();
         // SAFETY: `entry` stays where it is until `finish_wait` took it off the queue.
         unsafe { bindings::init_wait_entry(entry.get(), 0) };
@@ -167,7 +180,9 @@ impl Notifier {
         let result = loop {
             // SAFETY: `queue` and `entry` are initialised.
             // CAST: the task state is a small constant.
-            let signal = unsafe { bindings::prepare_to_wait_event(self.queue.get(), entry.get(), state as c_int) };
+            let signal = unsafe {
+                bindings::prepare_to_wait_event(self.queue.get(), entry.get(), state as c_int)
+            };
             if condition() {
                 break Ok(true);
             }
@@ -184,7 +199,8 @@ impl Notifier {
         result
     }
 
-    /// Sleeps in the state set by `prepare_to_wait_event`, until woken or `expires`. Returns whether the time came.
+    /// Sleeps in the state set by `prepare_to_wait_event`, until woken or `expires`. Returns
+    /// whether the time came.
     fn sleep_until(expires: &mut i64) -> bool {
         if *expires == i64::MAX {
             // SAFETY: No requirement.

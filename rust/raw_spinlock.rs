@@ -2,9 +2,10 @@
 
 //! A raw spinlock that disables interrupts: what interrupt handlers and hard timers may take.
 //!
-//! The `kernel` crate's `SpinLock` leaves interrupts on and sleeps on PREEMPT_RT; taking it in a hard timer is an invalid wait
-//! context. This one is built on the crate's `Lock` with a `raw_spinlock_t`. Under it: no sleeping, no wake-ups, no
-//! eventfd signals, no freeing of memory; those are deferred to after the unlock (see [`crate::notifier`]).
+//! The `kernel` crate's `SpinLock` leaves interrupts on and sleeps on PREEMPT_RT; taking it in a
+//! hard timer is an invalid wait context. This one is built on the crate's `Lock` with a
+//! `raw_spinlock_t`. Under it: no sleeping, no wake-ups, no eventfd signals, no freeing of memory;
+//! those are deferred to after the unlock (see [`crate::notifier`]).
 
 use crate::shim;
 use kernel::{
@@ -16,14 +17,16 @@ use kernel::{
 /// The [`Backend`] over `raw_spin_lock_irqsave()`.
 pub(crate) struct RawSpinLockBackend;
 
-// SAFETY: `_raw_spin_lock_irqsave` gives mutual exclusion until the matching `_raw_spin_unlock_irqrestore`.
+// SAFETY: `_raw_spin_lock_irqsave` gives mutual exclusion until the matching
+// `_raw_spin_unlock_irqrestore`.
 unsafe impl Backend for RawSpinLockBackend {
     type State = bindings::raw_spinlock_t;
     /// The interrupt flags to restore.
     type GuardState = c_ulong;
 
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: The caller guarantees that `ptr` is valid for writes and `name` and `key` for the lock's life.
+        // SAFETY: The caller guarantees that `ptr` is valid for writes and `name` and `key` for the
+        // lock's life.
         unsafe { shim::fermata_raw_spin_lock_init(ptr, name, key) }
     }
 
@@ -33,7 +36,8 @@ unsafe impl Backend for RawSpinLockBackend {
     }
 
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
-        // SAFETY: The caller guarantees that it holds the lock, which `lock` took with these `flags`.
+        // SAFETY: The caller guarantees that it holds the lock, which `lock` took with these
+        // `flags`.
         unsafe { bindings::_raw_spin_unlock_irqrestore(ptr, *flags) }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The card's registers. Source: `docs/card.md`; those marked O there are Optimus's (`preemption-interface.md`), those marked
-//! F are of the fermata profile. All are 64 bits wide.
+//! The card's registers. Source: `docs/card.md`; those marked O there are Optimus's
+//! (`preemption-interface.md`), those marked F are of the fermata profile. All are 64 bits wide.
 
 use kernel::{io::register, num::Bounded, prelude::*};
 
@@ -49,7 +49,8 @@ register! {
         63:0 value;
     }
 
-    /// O: bit i holds slot i in reset. F: the first status read after a reset returns when the slot's last DMA is complete.
+    /// O: bit i holds slot i in reset. F: the first status read after a reset returns when the
+    /// slot's last DMA is complete.
     pub(crate) RESET(u64) @ 0x018 {
         /// One bit for each slot.
         7:0 slots;
@@ -128,7 +129,8 @@ register! {
         63:0 value;
     }
 
-    /// O: read: status; write: a [`Command`]. Reading has no side effect but, on F, waits for DMA after a reset.
+    /// O: read: status; write: a [`Command`]. Reading has no side effect but, on F, waits for DMA
+    /// after a reset.
     pub(crate) TRANSACTION_CTL(u64)[8, stride = 0x1000] @ 0x1018 {
         63:0 value;
     }
@@ -154,8 +156,11 @@ impl TRANSACTION_CTL {
 }
 
 impl SNAPSHOT_ADDR {
-    /// Points at the byte address `address`, a multiple of 64; bits above 47 are cut off, as the card does.
+    /// Points at the byte address `address`, a multiple of 64; bits above 47 are cut off, as the
+    /// card does.
     pub(crate) fn at_address(address: u64) -> Self {
-        Self::zeroed().with_cacheline(Bounded::<u64, 42>::from_expr((address >> 6) & ((1 << 42) - 1)))
+        Self::zeroed().with_cacheline(Bounded::<u64, 42>::from_expr(
+            (address >> 6) & ((1 << 42) - 1),
+        ))
     }
 }

@@ -12,7 +12,25 @@
 #include <linux/spinlock.h>
 #include <linux/uidgid.h>
 
+#include "fermata.h"
 #include "fermata_shim.h"
+
+/* The sizes that rust/uapi.rs has. */
+static_assert(sizeof(struct fermata_card_info) == 40);
+static_assert(sizeof(struct fermata_slot_info) == 64);
+static_assert(sizeof(struct fermata_setup) == 32);
+static_assert(sizeof(struct fermata_arena_create) == 32);
+static_assert(sizeof(struct fermata_snapshot_create) == 16);
+static_assert(sizeof(struct fermata_snapshot_read) == 32);
+static_assert(sizeof(struct fermata_reg) == 16);
+static_assert(sizeof(struct fermata_regs) == 24);
+static_assert(sizeof(struct fermata_start) == 16);
+static_assert(sizeof(struct fermata_preempt) == 8);
+static_assert(sizeof(struct fermata_resume) == 8);
+static_assert(sizeof(struct fermata_status) == 112);
+static_assert(sizeof(struct fermata_wait) == 24);
+static_assert(sizeof(struct fermata_eventfd) == 16);
+static_assert(sizeof(struct fermata_param) == 32);
 
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 				struct lock_class_key *key)

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Declarations of the C functions in `shim.c` (see `include/fermata_shim.h`, which says what they do).
+//! Declarations of the C functions in `shim.c` (see `include/fermata_shim.h`, which says what they
+//! do).
 
 use kernel::{bindings, prelude::*};
 
-#[expect(improper_ctypes, reason = "pointers to C structures, some of which are empty in this configuration")]
+#[expect(
+    improper_ctypes,
+    reason = "pointers to C structures, some of which are empty in this configuration"
+)]
 extern "C" {
     pub(crate) fn fermata_raw_spin_lock_init(
         lock: *mut bindings::raw_spinlock_t,

@@ -2,7 +2,11 @@
 
 //! The timer and the interrupt of one slot: what brings the card's events in.
 
-use crate::{card::Card, compat::c_enum, sched::{SlotId, Time}};
+use crate::{
+    card::Card,
+    compat::c_enum,
+    sched::{SlotId, Time},
+};
 use core::{
     ptr,
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
@@ -16,8 +20,8 @@ const NO_IRQ: u32 = 0;
 ///
 /// # Invariants
 ///
-/// `card` is null, or the [`Card`] that `self` is a part of. The timer is armed and the interrupt requested only while it is not
-/// null; [`SlotEvents::stop`] ends both before the card can go.
+/// `card` is null, or the [`Card`] that `self` is a part of. The timer is armed and the interrupt
+/// requested only while it is not null; [`SlotEvents::stop`] ends both before the card can go.
 #[pin_data(PinnedDrop)]
 pub(crate) struct SlotEvents {
     id: SlotId,
@@ -32,7 +36,8 @@ unsafe impl Send for SlotEvents {}
 // SAFETY: As above.
 unsafe impl Sync for SlotEvents {}
 
-/// Absolute times on the CPU that arms it, in interrupt context also on PREEMPT_RT: a slice must not wait for a thread.
+/// Absolute times on the CPU that arms it, in interrupt context also on PREEMPT_RT: a slice must
+/// not wait for a thread.
 const TIMER_MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_PINNED_HARD;
 
 impl SlotEvents {
@@ -93,13 +98,15 @@ impl SlotEvents {
         unsafe { bindings::hrtimer_start_range_ns(self.timer.get(), at, 0, TIMER_MODE) };
     }
 
-    /// Disarms the timer if that can be done without waiting. It may fire all the same. Any context, under any lock.
+    /// Disarms the timer if that can be done without waiting. It may fire all the same. Any
+    /// context, under any lock.
     pub(crate) fn disarm(&self) {
         // SAFETY: `timer` is initialised.
         unsafe { bindings::hrtimer_try_to_cancel(self.timer.get()) };
     }
 
-    /// Ends both sources, and waits for handlers that run. Process context, without the card's lock.
+    /// Ends both sources, and waits for handlers that run. Process context, without the card's
+    /// lock.
     pub(crate) fn stop(&self) {
         let irq = self.irq.swap(NO_IRQ, Ordering::AcqRel);
         if irq != NO_IRQ {

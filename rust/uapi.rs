@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `uapi/fermata.h` in Rust: the header documents, this file mirrors. `shim.c` asserts the same sizes for the header's structures.
+//! `uapi/fermata.h` in Rust: the header documents, this file mirrors. `shim.c` asserts the same
+//! sizes for the header's structures.
 
 use kernel::{
     bindings, ioctl,
@@ -25,7 +26,8 @@ macro_rules! arguments {
             }
             // The size without padding, and the one that the header has.
             const _: () = assert!(
-                core::mem::size_of::<$name>() == $size && 0 $(+ core::mem::size_of::<$type>())* == $size
+                core::mem::size_of::<$name>() == $size
+                    && 0 $(+ core::mem::size_of::<$type>())* == $size
             );
             // SAFETY: Integers only, no padding by the assertion.
             unsafe impl FromBytes for $name {}
@@ -176,8 +178,20 @@ arguments! {
 }
 
 sized_arguments!(
-    CardInfo, SlotInfo, Setup, ArenaCreate, SnapshotCreate, SnapshotRead, Regs, Start, Preempt, Resume, Status, Wait,
-    EventFd, Param
+    CardInfo,
+    SlotInfo,
+    Setup,
+    ArenaCreate,
+    SnapshotCreate,
+    SnapshotRead,
+    Regs,
+    Start,
+    Preempt,
+    Resume,
+    Status,
+    Wait,
+    EventFd,
+    Param
 );
 
 pub(crate) const UAPI_VERSION: u32 = 1;
