@@ -323,7 +323,7 @@ struct fermata_start {
  * @flags:		in: FERMATA_PREEMPT_*
  *
  * Returns at once; the job is saved as soon as the engine allows.  Without
- * FERMATA_PREEMPT_HOLD it goes to the end of the queue, with it it stays off
+ * FERMATA_PREEMPT_HOLD it goes to the end of the queue, with that it stays off
  * until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A job that finishes
  * first is finished.  Holding a held job is no error.
  *
