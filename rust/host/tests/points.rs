@@ -295,6 +295,23 @@ fn point_05_paused_is_not_quiescence_on_base() {
 }
 
 #[test]
+fn point_05_settling_begins_when_the_reset_has_arrived() {
+    // The model lets the reset arrive with the read that follows it, and panics when a window changes too early.
+    let mut plan = BASE;
+    plan.base = Some((3 * MS, 2 * MS));
+    let (mut world, pair) = contended(plan);
+    world.run_for(200 * MS);
+    for ctx in pair {
+        assert_eq!(world.state(ctx), JobState::Done);
+    }
+    let reset = world.position(Action::Reset {
+        slot: S0,
+        hold: true,
+    });
+    assert_eq!(world.actions(reset)[1], Action::ReadStatus { slot: S0 });
+}
+
+#[test]
 fn point_05_a_job_stopped_by_force_is_flushed_on_fermata() {
     let mut world = World::new(&[FERMATA], 8);
     let a = world.tenant(2 * MS);

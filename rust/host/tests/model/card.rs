@@ -53,6 +53,8 @@ pub struct CardSlot {
     in_reset: bool,
     fresh: bool,
     held_at: Option<u64>,
+    /// The write of the reset bit is posted, and no read has pushed it yet: it arrives when it likes.
+    posted: bool,
     dma: Option<(ContextId, u64)>,
     lag: Option<(u64, u64)>,
     /// Fermata: reset at work, and the status not read since: DMA may be under way.
@@ -88,6 +90,7 @@ impl CardSlot {
             in_reset: false,
             fresh: true,
             held_at: None,
+            posted: false,
             dma: None,
             lag: None,
             unflushed: false,
@@ -237,6 +240,9 @@ impl Card {
         let slot = &mut self.slots[i];
         slot.status_reads += 1;
         slot.unflushed = false;
+        if std::mem::take(&mut slot.posted) {
+            slot.held_at = Some(now);
+        }
         let raw = match slot.lag {
             Some((until, old)) if until > now => old,
             _ => slot.raw(),
@@ -366,6 +372,7 @@ impl Card {
             return;
         }
         slot.held_at = Some(now);
+        slot.posted = true;
         if slot.ignore_resets > 0 && (slot.active() || slot.base.is_some()) {
             slot.ignore_resets -= 1;
             if slot.ignore_resets > 100 {
