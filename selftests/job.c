@@ -218,7 +218,7 @@ FM_TEST(job, registers_on_the_slot)
 /* Written while it runs: forwarded at once, and no more than what was written. */
 FM_TEST(card, forwarded_write)
 {
-	u64 writes;
+	u64 writes, v;
 	struct fm_ctx c;
 	int i;
 
@@ -231,6 +231,8 @@ FM_TEST(card, forwarded_write)
 	writes = card_counter(c.slot, "writes");
 	for (i = 1; i <= 3; i++) {
 		ASSERT_EQ(0, fm_reg_write(c.fd, 0x80, i));
+		/* The write is posted, and the card is asked on another path: push it. */
+		ASSERT_EQ(0, fm_reg_read(c.fd, FM_REG_TAG, &v));
 		EXPECT_EQ(writes + i, card_counter(c.slot, "writes"));
 	}
 	fm_list_cut(&c, FM_ENDLESS_NODES);
