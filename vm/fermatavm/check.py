@@ -147,7 +147,9 @@ def run_all(steps):
     for step in steps:
         if step.failures:
             print(f"failed: {step.name}")
-    print(f"{passed} passed, {failed} failed", flush=True)
+    summary = f"{passed} passed, {failed} failed"
+    (BUILD / "check/summary").write_text(summary + "\n")
+    print(summary, flush=True)
     sys.exit(1 if failed or not passed else 0)
 
 
