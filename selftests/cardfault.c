@@ -63,7 +63,7 @@ FM_TEST(fault, point_13_spurious_interrupts)
 	for (i = 0; i < 5; i++) {
 		/* The status still says FINISH of the job before. */
 		card_fault(slot, "spurious_irq=5");
-		fm_job_list(&c, 100, 10000, i, &e);
+		fm_job_list(&c, 100, 200000, i, &e);
 		ASSERT_EQ(0, fm_start(c.fd));
 		card_until_runs(slot, c.token);
 		card_fault(slot, "spurious_irq=5");
@@ -128,11 +128,12 @@ FM_TEST(fault, larger_state)
 	card_set(fm_slot_of(FM_LIST), "state_pages=5");
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	card_speed(c.slot, 1);
-	fm_job_list(&c, 100, 30000, 1, &e);
+	fm_job_list(&c, 100, 3000000, 1, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	card_speed(c.slot, 0);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -152,7 +153,7 @@ FM_TEST(fault, point_05_write_after_paused)
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		card_speed(c[i].slot, 1);
 		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
-		fm_job_list(&c[i], 200, 60000, i, &e[i]);
+		fm_job_list(&c[i], 200, 500000, i, &e[i]);
 		ASSERT_EQ(0, fm_start(c[i].fd));
 	}
 	for (round = 0; round < 4; round++) {
@@ -179,6 +180,13 @@ FM_TEST(fault, point_05_long_drain)
 	card_set(fm_slot_of(FM_LIST), "drain_us=200");
 }
 
+static void *poll_gone(void *arg)
+{
+	struct pollfd p = { .fd = *(int *)arg, .events = POLLIN };
+
+	return (void *)(intptr_t)(poll(&p, 1, FM_GUARD_MS) == 1 ? p.revents : 0);
+}
+
 /* All-ones: the card is gone, and stays so for whoever had it open. */
 static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 {
@@ -186,6 +194,8 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	struct fm_gone_waiter w;
 	struct fm_expect e;
 	int bare = fm_open_dev(0), rc;
+	pthread_t poller;
+	void *polled;
 
 	ASSERT_NE(NULL, fm_pci());
 	fm_ctx_new(&running, FM_LIST, 64 * 1024);
@@ -193,6 +203,8 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	card_speed(running.slot, 1);
 	fm_job_endless(&running);
 	fm_job_list(&idle, 100, 1000, 1, &e);
+	/* A context without a job can wait for the card's end as well. */
+	ASSERT_EQ(0, pthread_create(&poller, NULL, poll_gone, &idle.fd));
 	if (wait_first) {
 		ASSERT_EQ(0, fm_start(running.fd));
 		card_until_runs(running.slot, running.token);
@@ -208,6 +220,8 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	}
 	pthread_join(w.thread, NULL);
 	EXPECT_EQ(-ENODEV, w.rc);
+	pthread_join(poller, &polled);
+	EXPECT_EQ(POLLERR | POLLHUP, (intptr_t)polled);
 	EXPECT_EQ(0, fm_calls_not_gone(running.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(idle.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(bare));

@@ -14,6 +14,15 @@ static void slow_list(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
 	fm_job_list(c, 500, us, seed, e);
 }
 
+/* A job that must not end before it is held has seconds of work; held, it need not take them. */
+#define LONG	3000000
+
+static void fast(struct fm_ctx *c)
+{
+	if (card_present())
+		card_speed(c->slot, 0);
+}
+
 FM_TEST(any, hold_and_resume)
 {
 	struct fermata_status st;
@@ -21,7 +30,7 @@ FM_TEST(any, hold_and_resume)
 	struct fm_ctx c;
 	int i;
 
-	slow_list(&c, 200000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	for (i = 0; i < 5; i++) {
 		fm_until_state(c.fd, FERMATA_STATE_RUNNING);
@@ -37,6 +46,7 @@ FM_TEST(any, hold_and_resume)
 		/* Nor is resuming one that is not held. */
 		EXPECT_EQ(0, fm_resume(c.fd));
 	}
+	fast(&c);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 	fm_status(c.fd, &st);
@@ -51,7 +61,7 @@ FM_TEST(any, held_stays_held)
 	struct fm_expect e, eo;
 	struct fm_ctx c, other;
 
-	slow_list(&c, 50000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	slow_list(&other, 3000, 4, &eo);
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
@@ -63,6 +73,7 @@ FM_TEST(any, held_stays_held)
 	fm_status(c.fd, &b);
 	EXPECT_EQ(0, memcmp(&a, &b, sizeof(a)));
 	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -75,17 +86,18 @@ FM_TEST(any, point_09_results_captured_at_preemption)
 	struct fm_ctx c, other;
 	u64 count, again;
 
-	slow_list(&c, 100000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	slow_list(&other, 100, 4, &eo);
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &count));
-	EXPECT_GT(100000, count);
+	EXPECT_GT(LONG, count);
 	ASSERT_GOOD(fm_job_run(&other, &eo));
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &again));
 	EXPECT_EQ(count, again);
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -106,7 +118,7 @@ FM_TEST(any, snapshot_read)
 	struct fm_expect e;
 	struct fm_ctx c;
 
-	slow_list(&c, 100000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
@@ -124,6 +136,7 @@ FM_TEST(any, snapshot_read)
 	fm_sleep_us(3000);
 	ASSERT_EQ(0, read_snapshot(c.fd, 0, again, sizeof(again)));
 	EXPECT_EQ(0, memcmp(whole, again, sizeof(whole)));
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -175,7 +188,7 @@ FM_TEST(preempt, preempt_alone_runs_on)
 	struct fm_ctx c;
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	slow_list(&c, 100000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, 0));
@@ -183,6 +196,7 @@ FM_TEST(preempt, preempt_alone_runs_on)
 		fm_status(c.fd, &st);
 		ASSERT_LT(fm_now(), end);
 	} while (st.slices < 2 && st.state != FERMATA_STATE_DONE);
+	fast(&c);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 	fm_status(c.fd, &st);
@@ -200,7 +214,7 @@ FM_TEST(preempt, point_02_pause_before_finish)
 	struct fm_expect e;
 	struct fm_ctx c;
 
-	slow_list(&c, 100000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
@@ -208,6 +222,7 @@ FM_TEST(preempt, point_02_pause_before_finish)
 	card_run_of(c.slot, c.token, &run);
 	EXPECT_EQ(1, run.pauses);
 	EXPECT_EQ(0, run.finishes);
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -274,7 +289,7 @@ FM_TEST(preempt, point_01_lost_pause_is_reissued)
 	struct fm_ctx c;
 	u64 written;
 
-	slow_list(&c, 300000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	written = card_counter(c.slot, "pauses_written");
 	card_fault(c.slot, "ignore_pause=3");
 	ASSERT_EQ(0, fm_start(c.fd));
@@ -282,6 +297,7 @@ FM_TEST(preempt, point_01_lost_pause_is_reissued)
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
 	EXPECT_LE(written + 4, card_counter(c.slot, "pauses_written"));
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -426,12 +442,13 @@ FM_TEST(preempt, slow_save_within_the_timeout)
 	struct fm_expect e;
 	struct fm_ctx c;
 
-	slow_list(&c, 30000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	card_fault(c.slot, "save_takes_us=300000");
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -445,7 +462,7 @@ FM_TEST(preempt, point_03_torn_save_fails_the_job)
 	struct fm_expect e;
 	struct fm_ctx c;
 
-	slow_list(&c, 100000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS));
 	card_fault(c.slot, "save_torn=8");
 	ASSERT_EQ(0, fm_start(c.fd));
@@ -471,12 +488,13 @@ FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
 	struct fm_ctx c;
 	u8 buf[16];
 
-	slow_list(&c, 20000, 3, &e);
+	slow_list(&c, LONG, 3, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
 	ASSERT_EQ(0, read_snapshot(c.fd, 0, buf, sizeof(buf)));
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
@@ -524,6 +542,7 @@ FM_TEST(preempt, deferred_write_while_held)
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &v));
 	/* The same walk, with an end that is not far. */
 	ASSERT_EQ(0, fm_reg_write(c.fd, 0x38, v + 5000));
+	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	fm_list_expect(&c, v + 5000, 3, &e);

