@@ -458,9 +458,17 @@ impl Card {
             tenants,
             slots,
         } = state;
-        machine.handle(now(), event, &mut |action| {
+        let was_gone = machine.is_gone();
+        let result = machine.handle(now(), event, &mut |action| {
             self.carry_out(tenants, slots, outbox, action)
-        })
+        });
+        if machine.is_gone() && !was_gone {
+            // Also those without a job may wait, for this.
+            for tenant in tenants.iter().flatten() {
+                tenant.notify(Notice::Gone);
+            }
+        }
+        result
     }
 
     /// Does what the machine wants.
@@ -583,10 +591,6 @@ fn tell(tenant: &mut Tenant, wake: Wake, fault: u64) {
     let notice = match wake {
         Wake::Done => Notice::Done,
         Wake::Held => Notice::Held,
-        Wake::Failed(Failure::Gone) => {
-            tenant.notify(Notice::Gone);
-            Notice::Done
-        }
         Wake::Failed(failure) => {
             if failure == Failure::Fault {
                 tenant.image().fault_address = fault;
