@@ -143,16 +143,20 @@ impl Bar {
         })
     }
 
-    /// Reads what `slot` is.
+    /// Reads what `slot` is. `ENODEV`: it has no engine, or the card does not answer.
     pub(crate) fn identify_slot(&self, slot: SlotId, identity: &Identity) -> Result<SlotIdentity> {
-        with_registers!(self, |io| Ok(SlotIdentity {
+        let slot_identity = with_registers!(self, |io| Ok(SlotIdentity {
             afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
             afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
             reset_before_resume: identity.is_quiescent()
                 && io
                     .try_read(of_slot!(SLOT_CAPS, slot))?
                     .reset_before_resume(),
-        }))
+        }))?;
+        match slot_identity.afu_id() {
+            (0, 0) | (u64::MAX, u64::MAX) => Err(ENODEV),
+            _ => Ok(slot_identity),
+        }
     }
 
     /// Reads the status register of `slot`.

@@ -36,9 +36,9 @@ use kernel::{
 /// nothing else is taken under it but those that `irq_work` and hrtimers take. Registers of slots
 /// are accessed under it, so that no START comes between a status read and what follows from it.
 pub(crate) struct State {
-    machine: Machine<KVec<sched::Entry>>,
+    machine: Machine<KVVec<sched::Entry>>,
     /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
-    tenants: KVec<Option<Tenant>>,
+    tenants: KVVec<Option<Tenant>>,
     slots: SlotRegisters,
 }
 
@@ -144,7 +144,7 @@ impl Card {
             machine_config(&bar, &identity, &slots, &limits),
             new_entries(limits.contexts)?,
         );
-        let mut tenants = KVec::with_capacity(limits.contexts, GFP_KERNEL)?;
+        let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
         for _ in 0..limits.contexts {
             tenants.push(None, GFP_KERNEL)?;
         }
@@ -736,8 +736,8 @@ fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
 }
 
 /// Room for `count` contexts in the scheduler.
-fn new_entries(count: usize) -> Result<KVec<sched::Entry>> {
-    let mut entries = KVec::with_capacity(count, GFP_KERNEL)?;
+fn new_entries(count: usize) -> Result<KVVec<sched::Entry>> {
+    let mut entries = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
         entries.push(sched::Entry::EMPTY, GFP_KERNEL)?;
     }

@@ -39,11 +39,12 @@ pub(crate) fn id_table() -> *const bindings::pci_device_id {
 /// # Invariants
 ///
 /// The fields are dropped in their order: first the node, so that nobody opens the card; then the
-/// card is shut down; then the vectors go.
+/// card is shut down; then the vectors go; then the function is disabled.
 pub(crate) struct BoundCard {
     _node: Node,
     card: ShutDownOnDrop,
     _vectors: Option<Vectors>,
+    _enabled: Enabled,
 }
 
 impl BoundCard {
@@ -59,6 +60,22 @@ struct ShutDownOnDrop(Arc<Card>);
 impl Drop for ShutDownOnDrop {
     fn drop(&mut self) {
         self.0.shut_down();
+    }
+}
+
+/// An enabled function, disabled on drop: else it would not be enabled in earnest when it is bound
+/// again.
+struct Enabled(*mut bindings::pci_dev);
+
+// SAFETY: Only handed to C functions that lock.
+unsafe impl Send for Enabled {}
+// SAFETY: As above.
+unsafe impl Sync for Enabled {}
+
+impl Drop for Enabled {
+    fn drop(&mut self) {
+        // SAFETY: `probe` enabled it.
+        unsafe { bindings::pci_disable_device(self.0) };
     }
 }
 
@@ -113,6 +130,7 @@ pub(crate) unsafe fn probe(
     limits: Limits,
 ) -> Result<BoundCard> {
     pdev.enable_device_mem()?;
+    let enabled = Enabled(raw);
     let device: &Device<Bound> = pdev.as_ref();
     let bar = Bar::new(
         pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?
@@ -161,5 +179,6 @@ pub(crate) unsafe fn probe(
         _node: node,
         card,
         _vectors: vectors,
+        _enabled: enabled,
     })
 }

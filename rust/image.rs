@@ -93,7 +93,8 @@ impl RegisterSet {
 /// offset may read one thing and write another. For the same reason what the tenant before has
 /// written, and this one has not, is overwritten with zero.
 struct Written {
-    values: [u64; APP_COUNT],
+    /// By [`AppRegister::index`]; on the heap, since it would fill much of the stack.
+    values: KVec<u64>,
     set: RegisterSet,
 }
 
@@ -144,7 +145,7 @@ impl Image {
         Ok(KBox::new(
             Self {
                 written: Written {
-                    values: [0; APP_COUNT],
+                    values: KVec::from_elem(0, APP_COUNT, GFP_KERNEL)?,
                     set: RegisterSet::EMPTY,
                 },
                 results: [None; MAX_RESULTS],

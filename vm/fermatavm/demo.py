@@ -10,7 +10,8 @@ from .common import BUILD, say
 # What the demo boots and runs.
 OPTIONS = ["--name", "demo", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench+sha256"]
 OPTIONS += ["--with-image", "--timeout", "300"]
-COMMAND = ["fermata-demo"]
+# The guest cannot know whether there is a terminal to redraw.
+COMMAND = ["fermata-demo", *(["--live"] if sys.stdout.isatty() else [])]
 
 
 def main():
