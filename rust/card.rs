@@ -264,8 +264,6 @@ pub(crate) struct View {
     pub(crate) stats: Stats,
     /// Device address of the access that stopped the last job.
     pub(crate) fault_address: u64,
-    /// The current job was started.
-    pub(crate) has_run: bool,
 }
 
 /// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
@@ -329,7 +327,6 @@ impl Card {
         Ok(View {
             stats,
             fault_address: image.fault_address,
-            has_run: image.has_run,
         })
     }
 
@@ -495,10 +492,7 @@ impl Card {
                     self.bar.set_window(slot, &Default::default(), true);
                 }
             }
-            Action::Start { slot, ctx, resume } => {
-                if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tenant.image().has_run = true;
-                }
+            Action::Start { slot, resume, .. } => {
                 self.bar.command(
                     slot,
                     if resume {

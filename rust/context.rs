@@ -298,7 +298,7 @@ impl Context {
 
     /// Copies the bytes of a held job's snapshot from `offset` on to the program.
     pub(crate) fn read_snapshot(&self, offset: u64, out: &mut UserSliceWriter) -> Result {
-        let View { stats, has_run, .. } = self.card.view(self.id()?)?;
+        let stats = self.card.view(self.id()?)?.stats;
         let mut copy = KVVec::new();
         {
             let memory = self.memory.lock();
@@ -310,7 +310,7 @@ impl Context {
             if stats.state != JobState::Held {
                 return Err(EBUSY);
             }
-            if !has_run {
+            if !stats.saved {
                 return Err(errno::enodata());
             }
             snapshot.copy_to(usize::try_from(offset)?, out.len(), &mut copy)?;

@@ -135,8 +135,6 @@ pub(crate) struct Image {
     snapshot: Option<u64>,
     /// Device address of the access that stopped the last job.
     pub(crate) fault_address: u64,
-    /// The current job was started: once it is held, there is a snapshot.
-    pub(crate) has_run: bool,
 }
 
 impl Image {
@@ -152,7 +150,6 @@ impl Image {
                 window: None,
                 snapshot: None,
                 fault_address: 0,
-                has_run: false,
             },
             GFP_KERNEL,
         )?)
@@ -219,7 +216,6 @@ impl Image {
     /// A new job begins: what was captured belongs to the one before.
     pub(crate) fn begin_job(&mut self) {
         self.fault_address = 0;
-        self.has_run = false;
         for result in self.results.iter_mut().flatten() {
             result.value = None;
         }

@@ -7,6 +7,7 @@
 #include <grp.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include "lib/fm.h"
 
@@ -701,6 +702,53 @@ FM_TEST(bad, params_of_an_unprivileged_caller)
 	ASSERT_EQ(0, fm_ioctl(fds[SETUP], FERMATA_IOC_PARAM_GET, &get));
 	EXPECT_EQ(10000000000, get.max);
 	EXPECT_EQ(0, fm_param_set(fds[SETUP], FERMATA_PARAM_TIMESLICE, 10000000000));
+}
+
+/* What another user gets from open() and SETUP: 0 or an errno. */
+static int setup_of_another_user(void)
+{
+	struct fm_child ch;
+	int status;
+
+	fm_fork(&ch);
+	if (!ch.pid) {
+		struct fermata_setup setup = {
+			.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+			.afu_id_hi = fm_afu[FM_LIST][1]
+		};
+		int fd;
+
+		if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
+			_exit(255);
+		fd = fm_open_dev(0);
+		_exit(fd < 0 ? -fd : -fm_ioctl(fd, FERMATA_IOC_SETUP, &setup));
+	}
+	status = fm_reap(&ch);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/*
+ * Only the card's window separates tenants: without it an IOMMU allows one user at a
+ * time, and nothing at all allows only who may touch all memory anyway.
+ */
+FM_TEST(bad, point_18_setup_without_a_window)
+{
+	const char *dev = getenv("FERMATA_DEV") ?: "/dev/fermata0";
+	struct fermata_card_info info = { .size = sizeof(info) };
+	int with_us = 0, alone = 0;
+	struct fm_ctx ours;
+
+	fm_card_info(&info);
+	if (!(info.features & FERMATA_FEATURE_WINDOW)) {
+		with_us = info.features & FERMATA_FEATURE_IOMMU ? EBUSY : EPERM;
+		alone = info.features & FERMATA_FEATURE_IOMMU ? 0 : EPERM;
+	}
+	ASSERT_EQ(0, chmod(dev, 0666));
+	fm_ctx_new(&ours, FM_LIST, 4096);
+	EXPECT_EQ(with_us, setup_of_another_user());
+	fm_ctx_close(&ours);
+	EXPECT_EQ(alone, setup_of_another_user());
+	ASSERT_EQ(0, chmod(dev, 0600));
 }
 
 /* As many contexts as the card takes; the next is ENOSPC, and after a close there is room. */
