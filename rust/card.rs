@@ -13,7 +13,7 @@ use crate::{
     regs::{Command, MAX_SLOTS},
     sched::{
         self, Action, ContextConfig, ContextId, Duration, Event, Failure, Machine, MachineConfig,
-        Profile, Refusal, SlotConfig, SlotId, SlotStats, Stats, Status, Time, Wake,
+        Profile, Refusal, SlotConfig, SlotId, SlotState, SlotStats, Stats, Status, Time, Wake,
     },
     slot::SlotEvents,
 };
@@ -234,7 +234,7 @@ impl Card {
         let pages = self.bar.state_pages(slot);
         if pages == u64::MAX {
             // All-ones. The status, which never is, tells whether it is the value or the card.
-            self.interrupt(slot);
+            self.look(&mut self.state.lock(), slot);
         }
         if self.is_gone() {
             return Err(ENODEV);
@@ -245,7 +245,7 @@ impl Card {
     /// What `slot` has done, and whether it is out of use.
     pub(crate) fn slot_stats(&self, slot: SlotId) -> (SlotStats, bool) {
         let state = self.state.lock();
-        let quarantined = state.machine.slot_state(slot) == Some(sched::SlotState::Quarantined);
+        let quarantined = state.machine.slot_state(slot) == Some(SlotState::Quarantined);
         (
             state.machine.slot_stats(slot, now()).unwrap_or_default(),
             quarantined,
@@ -416,9 +416,20 @@ impl Card {
     /// `slot` interrupted. Interrupt context.
     pub(crate) fn interrupt(&self, slot: SlotId) {
         let mut state = self.state.lock();
-        // The one trapped read of a switch.
+        match state.machine.slot_state(slot) {
+            // The one trapped read of a switch.
+            Some(SlotState::Running(_) | SlotState::Pausing(_)) => self.look(&mut state, slot),
+            // It came late, or the vector is shared: a slot that nobody is on, or whose status is
+            // being waited for by timer, is not worth a read.
+            _ => {}
+        }
+    }
+
+    /// Reads the status of `slot`, and does what follows from it.
+    fn look(&self, state: &mut State, slot: SlotId) {
         let status = Status::from_raw(self.bar.status(slot));
-        let _ = self.handle(&mut state, Event::Status { slot, status });
+        // Events of the card are never refused.
+        let _ = self.handle(state, Event::Status { slot, status });
     }
 
     /// Feeds `event`, and the status reads that follow from it, to the machine.

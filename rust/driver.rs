@@ -80,7 +80,10 @@ impl Drop for Enabled {
 }
 
 /// The interrupt vectors of a device, freed on drop, after their handlers.
-struct Vectors(*mut bindings::pci_dev);
+struct Vectors {
+    pci: *mut bindings::pci_dev,
+    count: u32,
+}
 
 // SAFETY: Only handed to C functions that lock.
 unsafe impl Send for Vectors {}
@@ -90,31 +93,33 @@ unsafe impl Sync for Vectors {}
 impl Drop for Vectors {
     fn drop(&mut self) {
         // SAFETY: `new` allocated them.
-        unsafe { bindings::pci_free_irq_vectors(self.0) };
+        unsafe { bindings::pci_free_irq_vectors(self.pci) };
     }
 }
 
 impl Vectors {
-    /// Allocates one vector for each of `count` slots, MSI-X or MSI. The error is that of
+    /// Allocates vectors for `slots` slots, MSI-X or MSI: one for each, or as many as there are to
+    /// be had (without interrupt remapping MSI gives one). The error is that of
     /// `pci_alloc_irq_vectors()`.
     ///
     /// # Safety
     ///
     /// `pci` must be a bound device.
-    unsafe fn new(pci: *mut bindings::pci_dev, count: u32) -> Result<Self> {
+    unsafe fn new(pci: *mut bindings::pci_dev, slots: u32) -> Result<Self> {
         let flags = bindings::PCI_IRQ_MSIX | bindings::PCI_IRQ_MSI;
         // SAFETY: By the safety requirement.
-        let allocated = unsafe { bindings::pci_alloc_irq_vectors(pci, count, count, flags) };
-        if allocated < 0 {
-            return Err(Error::from_errno(allocated));
-        }
-        Ok(Self(pci))
+        let allocated = unsafe { bindings::pci_alloc_irq_vectors(pci, 1, slots, flags) };
+        let count = u32::try_from(allocated).map_err(|_| Error::from_errno(allocated))?;
+        Ok(Self { pci, count })
     }
 
-    /// The interrupt number of vector `n`.
-    fn irq(&self, n: u32) -> Result<u32> {
-        // SAFETY: The vectors are allocated.
-        let irq = unsafe { bindings::pci_irq_vector(self.0, n) };
+    /// The interrupt number of `slot`: of several slots where there are not enough vectors, as the
+    /// card has it (docs/card.md, Interrupts).
+    fn irq(&self, slot: SlotId) -> Result<u32> {
+        // CAST: below 8.
+        let n = slot.index() as u32 % self.count;
+        // SAFETY: The vectors are allocated, at least one.
+        let irq = unsafe { bindings::pci_irq_vector(self.pci, n) };
         u32::try_from(irq).map_err(|_| Error::from_errno(irq))
     }
 }
@@ -153,9 +158,7 @@ pub(crate) unsafe fn probe(
     let card = ShutDownOnDrop(unsafe { Card::new(device, raw, bar, identity, limits)? });
     if let Some(vectors) = &vectors {
         for slot in (0..identity.slots).filter_map(SlotId::new) {
-            // CAST: below 8.
-            card.0
-                .request_irq(slot, vectors.irq(slot.index() as u32)?)?;
+            card.0.request_irq(slot, vectors.irq(slot)?)?;
         }
     }
     // Last: from here on programs come.

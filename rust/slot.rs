@@ -81,7 +81,8 @@ impl SlotEvents {
                 Some(Self::interrupted),
                 None,
                 // A hard handler also with forced threading: a switch must not wait for a thread.
-                bindings::IRQF_NO_THREAD as c_ulong,
+                // Shared, since slots share a vector where there are too few.
+                (bindings::IRQF_NO_THREAD | bindings::IRQF_SHARED) as c_ulong,
                 c"fermata".as_char_ptr(),
                 ptr::from_ref(self).cast_mut().cast(),
             )
