@@ -8,8 +8,8 @@ use super::queue::Queue;
 use super::slab::Slab;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
 use super::{
-    Action, ContextId, Entry, Event, Params, Profile, Refusal, SlotConfig, SlotId, SlotState,
-    SlotStats, Stats, Time,
+    Action, ContextId, Entry, Event, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId,
+    SlotState, SlotStats, Stats, Time,
 };
 
 /// Where actions go to.
@@ -43,6 +43,7 @@ pub struct Machine<S> {
     pub(super) slots: [Slot; MAX_SLOTS],
     /// One for each class, at the index of the class's first slot; the others are empty.
     pub(super) queues: [Queue; MAX_SLOTS],
+    pub(super) policy: PolicyKind,
     pub(super) gone: bool,
 }
 
@@ -54,6 +55,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             slab: Slab::new(storage),
             slots: [Slot::ABSENT; MAX_SLOTS],
             queues: [Queue::EMPTY; MAX_SLOTS],
+            policy: PolicyKind::default(),
             gone: false,
         };
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {
@@ -110,8 +112,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out at once and in
     /// order. `now` must not be before that of an earlier call; it may be (the machine then waits longer than it need).
     ///
-    /// O(1) in the number of contexts, but for [`Event::Gone`], for a slot that is quarantined, and for the contexts in
-    /// front of the queue that may not run on the slot to be filled.
+    /// O(log n) in the number of contexts, but for [`Event::Gone`] and for a slot that is quarantined.
     ///
     /// # Errors
     ///
@@ -174,8 +175,35 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         params.check()?;
         self.check_mask(index, params.mask)?;
-        self.replace_params(ctx, params);
+        self.replace_params(now, ctx, params);
         self.press(now, index, out);
+        Ok(())
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> PolicyKind {
+        self.policy
+    }
+
+    /// Chooses another policy, which holds at once; jobs that run are not disturbed before their slices end. What
+    /// contexts had before counts no more. O(n log n) in the card's capacity. To choose the one in force changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`].
+    pub fn set_policy(
+        &mut self,
+        now: Time,
+        policy: PolicyKind,
+        out: &mut impl FnMut(Action),
+    ) -> Result<(), Refusal> {
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        if policy != self.policy {
+            self.replace_policy(now, policy);
+            self.press_all(now, out);
+        }
         Ok(())
     }
 

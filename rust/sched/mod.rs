@@ -6,13 +6,15 @@
 //! and the host crate (`rust/host`) compiles the very same files for unit tests, property tests and models.
 //!
 //! The caller owns one [`Machine`] per card, feeds it [`Event`]s under its own lock, and carries out each [`Action`] at
-//! once and in order. `Machine::handle` may be called from interrupt context: it is O(1) in the number of contexts
-//! except where said, and it does not panic.
+//! once and in order. `Machine::handle` may be called from interrupt context: it is O(log n) in the number of
+//! contexts except where said, and it does not panic.
 
+mod clock;
 mod event;
 mod machine;
 mod owner;
 mod params;
+mod policy;
 mod protocol;
 mod queue;
 mod reset;
@@ -21,10 +23,12 @@ mod slab;
 mod slot;
 mod status;
 mod time;
+mod tree;
 
 pub use event::{Action, Event, Failure, Refusal, Wake};
 pub use machine::{ContextConfig, Machine, MachineConfig};
 pub use params::Params;
+pub use policy::PolicyKind;
 pub use slab::{ContextId, Entry, JobState, Stats};
 pub use slot::{Profile, SlotConfig, SlotId, SlotState, SlotStats, MAX_SLOTS};
 pub use status::{Phase, Status};

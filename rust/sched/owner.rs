@@ -7,7 +7,7 @@ use core::ops::DerefMut;
 use super::machine::{Machine, Out};
 use super::reset::Outcome;
 use super::slot::State;
-use super::{Action, ContextId, Entry, Failure, JobState, Params, Refusal, Time, Wake};
+use super::{Action, ContextId, Entry, Failure, JobState, Params, PolicyKind, Refusal, Time, Wake};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Start: a new job. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
@@ -34,6 +34,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.saved = false;
             entry.hold = false;
         }
+        self.wake_clock(now, ctx);
         self.enqueue(now, ctx);
         self.press(now, queue, out);
         Ok(())
@@ -101,6 +102,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.hold = false;
         }
         if held {
+            self.wake_clock(now, ctx);
             self.enqueue(now, ctx);
             self.press(now, queue, out);
         }
@@ -145,7 +147,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         out(Action::Released { ctx });
     }
 
-    /// Puts a job that is on no slot at the end of its queue.
+    /// Puts a job that is on no slot into its queue, where the policy says.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextId) {
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
@@ -153,8 +155,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.state = JobState::Queued;
         entry.slot = None;
         entry.since = now;
+        let key = self.policy.policy().key(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-            queue.push(&mut self.slab, ctx);
+            queue.push(&mut self.slab, ctx, 0, key);
         }
     }
 
@@ -170,14 +173,43 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    pub(super) fn replace_params(&mut self, ctx: ContextId, params: Params) {
+    pub(super) fn replace_params(&mut self, now: Time, ctx: ContextId, params: Params) {
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
         };
+        if entry.is_metered() {
+            entry.meter(now);
+        }
         let old = core::mem::replace(&mut entry.params, params);
-        if entry.state == JobState::Queued {
-            if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-                queue.remask(old.mask, params.mask);
+        if old.mask != params.mask {
+            // What it missed because it was kept from slots is not made up for.
+            self.wake_clock(now, ctx);
+        }
+        self.place_again(ctx);
+    }
+
+    /// Something that the place of a context in its queue depends on has changed.
+    pub(super) fn place_again(&mut self, ctx: ContextId) {
+        let Some(entry) = self.slab.get(ctx) else {
+            return;
+        };
+        if entry.state != JobState::Queued {
+            return;
+        }
+        let key = self.policy.policy().key(entry);
+        if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
+            queue.replace(&mut self.slab, ctx, 0, key);
+        }
+    }
+
+    /// Another policy decides from now on. Jobs that run stay; their slices go on by the new rules. O(n log n).
+    pub(super) fn replace_policy(&mut self, now: Time, policy: PolicyKind) {
+        self.policy = policy;
+        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
+        for index in 0..len {
+            if let Some(ctx) = self.slab.id_at(index) {
+                self.begin_anew(now, ctx);
+                self.place_again(ctx);
             }
         }
     }

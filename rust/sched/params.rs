@@ -15,6 +15,9 @@ pub struct Params {
     /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset and the job fails:
     /// [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
     pub preempt_timeout: Duration,
+    /// Its share against that of others, under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
+    /// [`Params::WEIGHT_MAX`]. May be changed while the job runs; what ran before is charged at the old weight.
+    pub weight: u16,
 }
 
 impl Params {
@@ -27,11 +30,19 @@ impl Params {
     /// The longest preempt timeout: 10 s.
     pub const PREEMPT_TIMEOUT_MAX: Duration = Duration::from_ms(10_000);
 
-    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms.
+    /// The least weight.
+    pub const WEIGHT_MIN: u16 = 1;
+    /// The greatest weight.
+    pub const WEIGHT_MAX: u16 = 10_000;
+    /// The weight that a context has by default.
+    pub const WEIGHT_DEFAULT: u16 = 100;
+
+    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100.
     pub const DEFAULT: Self = Self {
         mask: u8::MAX,
         timeslice: Duration::from_ms(2),
         preempt_timeout: Duration::from_ms(100),
+        weight: Self::WEIGHT_DEFAULT,
     };
 
     /// Refuses values out of range.
@@ -39,7 +50,8 @@ impl Params {
         let slice = (Self::TIMESLICE_MIN..=Self::TIMESLICE_MAX).contains(&self.timeslice);
         let timeout =
             (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
-        if slice && timeout {
+        let weight = (Self::WEIGHT_MIN..=Self::WEIGHT_MAX).contains(&self.weight);
+        if slice && timeout && weight {
             Ok(())
         } else {
             Err(Refusal::Range)

@@ -5,8 +5,9 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
-use super::slot::{slots_in, Slot, State};
-use super::{Action, ContextId, Duration, Entry, JobState, Profile, SlotId, Time};
+use super::policy::Turn;
+use super::slot::{slots_in, Slot, State, MAX_SLOTS};
+use super::{Action, ContextId, Duration, Entry, JobState, Params, Profile, SlotId, Time};
 
 /// An interrupt can be lost, so a job that runs or pauses is looked at this often.
 pub(super) const LOOK: Duration = Duration::from_ms(10);
@@ -20,6 +21,11 @@ const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 const AGAIN_MIN: Duration = Duration::from_us(250);
 /// And not later than this.
 const AGAIN_MAX: Duration = Duration::from_ms(5);
+
+/// A slice is at least as long as so many saves...
+const SLICE_SAVES: u64 = 4;
+/// ... but is not made longer than this by it.
+const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
 
 /// A job on a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +64,8 @@ pub(super) struct Pause {
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Puts the slots of a class to work after something changed: fills those that are vacant, ends the slices that are
-    /// used up if somebody waits, and arms the timers. O(1): a card has at most eight slots.
+    /// used up if somebody waits, and arms the timers. O(log n) in the number of contexts; a card has at most
+    /// eight slots.
     pub(super) fn press(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
         if self.gone {
             return;
@@ -70,6 +77,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.end_slices(now, queue, out);
         for id in slots_in(slots) {
             self.arm(id, out);
+        }
+    }
+
+    /// Presses every class.
+    pub(super) fn press_all(&mut self, now: Time, out: &mut Out<'_>) {
+        for index in 0..MAX_SLOTS as u8 {
+            if self.queue(index).is_some_and(|queue| queue.slots != 0) {
+                self.press(now, index, out);
+            }
         }
     }
 
@@ -118,6 +134,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.slot = Some(id);
         entry.since = now;
         entry.charged = false;
+        entry.clock.charged = now;
         entry.slices += 1;
         entry.resumes += u64::from(resume);
         // A base slot was reset when the last job left it.
@@ -223,24 +240,43 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         most.map(|(_, id)| id)
     }
 
-    /// When the job that runs on the slot has to go: at the end of its slice, if somebody waits for the slot that no
-    /// other slot is about to take; at once, if its mask excludes the slot.
+    /// When the job that runs on the slot has to go: at the end of its slice or when the policy says, if somebody waits
+    /// for the slot that no other slot is about to take; at once, if its mask excludes the slot.
     fn slice_end(&self, id: SlotId) -> Option<Time> {
         let slot = self.slot(id)?;
         let State::Running(run) = slot.state else {
             return None;
         };
-        let params = self.slab.get(run.ctx)?.params;
-        if params.mask & id.bit() == 0 {
+        let entry = self.slab.get(run.ctx)?;
+        if entry.params.mask & id.bit() == 0 {
             return Some(Time::ZERO);
         }
-        let queue = self.queue(slot.queue)?;
-        let taken = slots_in(queue.slots)
-            .filter_map(|other| self.slot(other))
-            .filter(|other| other.is_leaving())
-            .count();
-        let waiting = usize::try_from(queue.waiting(id)).unwrap_or(usize::MAX);
-        (waiting > taken).then_some(run.started + params.timeslice + run.extra)
+        let waits = self.slab.get(self.candidate(id)?)?;
+        let end = run.started + slot.slice(entry.params.timeslice) + run.extra;
+        Some(match self.policy.policy().turn(entry, waits) {
+            Turn::Slice => end,
+            Turn::After(span) => {
+                let most = run.started + Params::TIMESLICE_MAX;
+                end.max((entry.clock.charged + span).min(most))
+            }
+        })
+    }
+
+    /// The first context that waits for the slot and that no slot which is about to be free will take.
+    fn candidate(&self, id: SlotId) -> Option<ContextId> {
+        let queue = self.queue(self.slot(id)?.queue)?;
+        let mut taken = [None; MAX_SLOTS];
+        let leaving =
+            slots_in(queue.slots).filter(|&other| self.slot(other).is_some_and(Slot::is_leaving));
+        let mut count = 0;
+        for other in leaving {
+            let next = queue.first_but(&self.slab, other, taken.get(..count).unwrap_or(&[]));
+            if let (Some(place), Some(_)) = (taken.get_mut(count), next) {
+                *place = next;
+                count += 1;
+            }
+        }
+        queue.first_but(&self.slab, id, taken.get(..count).unwrap_or(&[]))
     }
 
     /// Arms the timer of a slot for what is next, if it is not armed for that time or an earlier one: a timer that
@@ -270,7 +306,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         match slot.state {
             State::Running(run) => {
                 let end = self.slice_end(id);
-                let slice = self.slab.get(run.ctx)?.params.timeslice;
+                let slice = slot.slice(self.slab.get(run.ctx)?.params.timeslice);
                 match end {
                     // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
                     Some(end) if slot.settle().is_none() && slice <= LOOK && run.extra <= LOOK => {
@@ -321,6 +357,12 @@ impl Pause {
 }
 
 impl Slot {
+    /// A slice of `asked` on this slot: no shorter than [`SLICE_SAVES`] saves take here, so that most of the time is
+    /// work; but one whose saves are slow does not make the slices of others longer than [`SLICE_FLOOR_MAX`].
+    fn slice(&self, asked: Duration) -> Duration {
+        asked.max(self.stats.save.times(SLICE_SAVES).min(SLICE_FLOOR_MAX))
+    }
+
     /// Will the slot be free soon? One that does not answer as it should is not counted on.
     fn is_leaving(&self) -> bool {
         match self.state {

@@ -3,10 +3,12 @@
 //! The contexts: one entry each in storage that the caller gives.
 //!
 //! Nothing is allocated here, so the number of contexts is bounded by the storage, and adding, finding and freeing one
-//! is O(1). Entries are linked by index into the free list and into the queue of their class; an entry is never in both.
+//! is O(1). Entries are linked by index into the free list or into the queue of their class; an entry is never in both.
 
 use core::ops::DerefMut;
 
+use super::clock::Clock;
+use super::tree::Node;
 use super::{Duration, Failure, Params, Refusal, SlotId, Time};
 
 /// The index that stands for "none" in a link.
@@ -88,9 +90,11 @@ pub struct Stats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     generation: u32,
-    /// Neighbours in the queue; `next` also links the free list.
-    pub(super) prev: u32,
-    pub(super) next: u32,
+    /// Links the free list.
+    next: u32,
+    /// Links the queue of its class.
+    pub(super) node: Node,
+    pub(super) clock: Clock,
     used: bool,
     /// Close was accepted; the owner is gone and the id is refused.
     pub(super) closing: bool,
@@ -128,8 +132,9 @@ impl Entry {
     const fn new(generation: u32, queue: u8, params: Params) -> Self {
         Self {
             generation,
-            prev: NONE,
             next: NONE,
+            node: Node::EMPTY,
+            clock: Clock::ZERO,
             used: false,
             closing: false,
             hold: false,
@@ -158,6 +163,7 @@ impl Entry {
             return Duration::ZERO;
         }
         let span = now.since(self.since);
+        self.meter(now);
         self.charged = true;
         self.run += span;
         span
@@ -274,6 +280,10 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
             index,
             generation: entry.generation,
         })
+    }
+
+    pub(super) fn at(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index as usize)
     }
 
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Entry> {

@@ -64,6 +64,11 @@ impl Duration {
         Self(self.0.saturating_mul(2))
     }
 
+    /// `n` times the span.
+    pub const fn times(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+
     /// A quarter of the span.
     pub const fn quarter(self) -> Self {
         Self(self.0 / 4)

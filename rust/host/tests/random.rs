@@ -5,7 +5,9 @@
 
 mod model;
 
-use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, SlotState};
+use fermata_sched_host::sched::{
+    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState,
+};
 use model::world::{sid, SlotPlan, World};
 use model::{MS, US};
 use proptest::prelude::*;
@@ -23,6 +25,7 @@ enum Op {
     SpuriousIrq { slot: usize },
     EarlyTimer { slot: usize },
     StaleStatus { slot: usize, raw: u64 },
+    Policy { policy: PolicyKind },
     Gone { noticed: bool },
 }
 
@@ -40,11 +43,18 @@ enum Fault {
 }
 
 fn params() -> impl Strategy<Value = Params> {
-    (any::<u8>(), 100..15_000u64, 20..120u64).prop_map(|(mask, slice, timeout)| Params {
-        mask: if mask & 3 == 0 { mask >> 2 } else { u8::MAX },
-        timeslice: Duration::from_us(slice),
-        preempt_timeout: Duration::from_ms(timeout),
-    })
+    (any::<u8>(), 100..15_000u64, 20..120u64, 1..10_000u16).prop_map(
+        |(mask, slice, timeout, weight)| Params {
+            weight,
+            mask: if mask & 3 == 0 { mask >> 2 } else { u8::MAX },
+            timeslice: Duration::from_us(slice),
+            preempt_timeout: Duration::from_ms(timeout),
+        },
+    )
+}
+
+fn policy() -> impl Strategy<Value = PolicyKind> {
+    prop_oneof![Just(PolicyKind::Fair), Just(PolicyKind::RoundRobin)]
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
@@ -77,6 +87,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
         2 => slot.clone().prop_map(|slot| Op::EarlyTimer { slot }),
         2 => (slot, 0..5u64).prop_map(|(slot, raw)| Op::StaleStatus { slot, raw }),
+        1 => policy().prop_map(|policy| Op::Policy { policy }),
         1 => prop::bool::weighted(0.5).prop_map(|noticed| Op::Gone { noticed }),
     ]
 }
@@ -179,6 +190,9 @@ impl Play {
                 self.world.event(Event::Timer { slot }).unwrap();
             }
             Op::StaleStatus { slot, raw } => self.stale(self.slot(slot), raw),
+            Op::Policy { policy } => {
+                let _ = self.world.set_policy(policy);
+            }
             Op::Gone { noticed } => {
                 self.world.vanish();
                 if noticed {

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
-    MachineConfig, Params, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats, Status, Time,
-    Wake,
+    MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats,
+    Status, Time, Wake,
 };
 
 use super::card::{Card, CardSlot, Job, Program};
@@ -95,8 +95,13 @@ impl World {
             });
             card.slots.push(model);
         }
+        // Tests of the protocol count on the plainest order; tests of a policy choose theirs.
+        let mut machine = Machine::new(config, vec![Entry::EMPTY; capacity]);
+        machine
+            .set_policy(ns(1), PolicyKind::RoundRobin, &mut |_| ())
+            .unwrap();
         Self {
-            machine: Machine::new(config, vec![Entry::EMPTY; capacity]),
+            machine,
             card,
             now: 1,
             plans: plans.to_vec(),
@@ -178,6 +183,16 @@ impl World {
             .set_params(ns(self.now), ctx, params, &mut |action| {
                 actions.push(action)
             });
+        self.follow(&before, result, actions);
+        result
+    }
+
+    pub fn set_policy(&mut self, policy: PolicyKind) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_policy(ns(self.now), policy, &mut |action| actions.push(action));
         self.follow(&before, result, actions);
         result
     }

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What each policy promises, in virtual time against the model of the card.
+
+mod model;
+
+use fermata_sched_host::sched::{ContextId, Duration, Params, PolicyKind};
+use model::world::{SlotPlan, World, FERMATA};
+use model::{MS, US};
+use proptest::prelude::*;
+
+/// Work without an end.
+const ENDLESS: u64 = 1_000_000 * MS;
+
+fn world(slots: usize, policy: PolicyKind) -> World {
+    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
+    let mut world = World::new(&plans, 32);
+    world.set_policy(policy).unwrap();
+    world
+}
+
+fn weighted(world: &mut World, weight: u16) -> ContextId {
+    let params = Params {
+        weight,
+        ..Params::DEFAULT
+    };
+    world.open(0, params).unwrap()
+}
+
+fn ran(world: &World, ctx: ContextId) -> f64 {
+    world.stats(ctx).run.as_ns() as f64
+}
+
+/// The share of each in what all of them had since `before`.
+fn shares(world: &World, who: &[ContextId], before: &[f64]) -> Vec<f64> {
+    let had: Vec<f64> = who
+        .iter()
+        .zip(before)
+        .map(|(&ctx, before)| ran(world, ctx) - before)
+        .collect();
+    let sum: f64 = had.iter().sum();
+    had.iter().map(|had| had / sum).collect()
+}
+
+fn slices(world: &World, who: &[ContextId]) -> u64 {
+    who.iter().map(|&ctx| world.stats(ctx).slices).sum()
+}
+
+/// Lets the world run until `n` more slices have begun.
+fn run_slices(world: &mut World, who: &[ContextId], n: u64) {
+    let end = slices(world, who) + n;
+    while slices(world, who) < end {
+        world.run_for(20 * MS);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(24, |n| n.parse().unwrap()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn fair_shares_are_as_the_weights(
+        weights in prop::collection::vec(1..=1_000u16, 2..6),
+        save in 1..500u64,
+    ) {
+        let mut world = world(1, PolicyKind::Fair);
+        world.card.slots[0].save = save * US;
+        let who: Vec<_> = weights.iter().map(|&w| weighted(&mut world, w)).collect();
+        for &ctx in &who {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        run_slices(&mut world, &who, 1_000);
+        let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        for (share, &weight) in shares(&world, &who, &vec![0.0; who.len()]).iter().zip(&weights) {
+            let due = f64::from(weight) / sum;
+            prop_assert!((share - due).abs() < 0.01, "{share} for {due}: {weights:?}");
+        }
+    }
+
+    /// Whatever sleepers and heavy ones do, all get on.
+    #[test]
+    fn fair_starves_nobody(
+        weights in prop::collection::vec(50..=200u16, 2..6),
+        sleeps in prop::collection::vec((1..4_000u64, 1..4_000u64), 2..6),
+    ) {
+        let mut world = world(1, PolicyKind::Fair);
+        let busy: Vec<_> = weights.iter().map(|&w| weighted(&mut world, w)).collect();
+        let sleepers: Vec<_> = sleeps.iter().map(|_| weighted(&mut world, 200)).collect();
+        for &ctx in &busy {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        for step in 0..2_000u64 {
+            for (&ctx, &(work, pause)) in sleepers.iter().zip(&sleeps) {
+                if step % (1 + pause / 500) == 0 {
+                    let _ = world.start(ctx, work * US);
+                }
+            }
+            world.run_for(500 * US);
+        }
+        for ctx in busy.iter().chain(&sleepers) {
+            let longest = world.tenants[ctx].longest_wait;
+            prop_assert!(longest < 200 * MS, "{longest}");
+            prop_assert!(world.stats(*ctx).slices > 0);
+        }
+    }
+}
+
+#[test]
+fn fair_is_the_default() {
+    assert_eq!(PolicyKind::default(), PolicyKind::Fair);
+}
+
+#[test]
+fn fair_weight_may_change_while_it_runs() {
+    let mut world = world(1, PolicyKind::Fair);
+    let who = [weighted(&mut world, 100), weighted(&mut world, 100)];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    run_slices(&mut world, &who, 200);
+    let heavy = Params {
+        weight: 300,
+        ..Params::DEFAULT
+    };
+    world.set_params(who[0], heavy).unwrap();
+    let before = who.map(|ctx| ran(&world, ctx));
+    run_slices(&mut world, &who, 1_000);
+    let share = shares(&world, &who, &before)[0];
+    assert!((share - 0.75).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn fair_sleep_saves_up_no_more_than_a_slice() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (busy, sleeper) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(busy, ENDLESS).unwrap();
+    world.start(sleeper, MS).unwrap();
+    world.run_for(1_000 * MS);
+    world.start(sleeper, ENDLESS).unwrap();
+    let before = [ran(&world, busy), ran(&world, sleeper)];
+    world.run_for(100 * MS);
+    let had = ran(&world, sleeper) - before[1];
+    assert!(had < 56.0 * MS as f64, "{had}");
+}
+
+#[test]
+fn fair_time_had_alone_is_not_held_against_one() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (alone, other) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(alone, 1_000 * MS).unwrap();
+    world.run_for(1_001 * MS);
+    world.start(other, ENDLESS).unwrap();
+    world.start(alone, ENDLESS).unwrap();
+    let before = [ran(&world, alone), ran(&world, other)];
+    world.run_for(200 * MS);
+    let share = shares(&world, &[alone, other], &before)[0];
+    assert!((share - 0.5).abs() < 0.03, "{share}");
+}
+
+#[test]
+fn fair_shares_on_several_slots() {
+    let mut world = world(2, PolicyKind::Fair);
+    // Nobody is due more than one of the two slots.
+    let weights = [400, 200, 100, 100];
+    let who = weights.map(|w| weighted(&mut world, w));
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    run_slices(&mut world, &who, 2_000);
+    let due = [0.5, 0.25, 0.125, 0.125];
+    for (share, due) in shares(&world, &who, &[0.0; 4]).iter().zip(due) {
+        assert!((share - due).abs() < 0.02, "{share} for {due}");
+    }
+}
+
+#[test]
+fn slices_are_no_shorter_than_saves_allow() {
+    let mut world = world(1, PolicyKind::RoundRobin);
+    world.card.slots[0].save = MS;
+    let params = Params {
+        timeslice: Duration::from_us(100),
+        ..Params::DEFAULT
+    };
+    let who = [
+        world.open(0, params).unwrap(),
+        world.open(0, params).unwrap(),
+    ];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(1_000 * MS);
+    // Slice of 4 ms, a save of 1 ms, and the restore made up for.
+    assert!(slices(&world, &who) < 200);
+}
+
+#[test]
+fn weights_out_of_range() {
+    use fermata_sched_host::sched::Refusal;
+    let mut world = world(1, PolicyKind::Fair);
+    let ctx = weighted(&mut world, 1);
+    for weight in [0, 10_001, u16::MAX] {
+        let params = Params {
+            weight,
+            ..Params::DEFAULT
+        };
+        assert_eq!(world.open(0, params), Err(Refusal::Range));
+        assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
+    }
+}

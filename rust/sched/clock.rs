@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a context is charged for its time on slots.
+//!
+//! A context is charged from START to the observed end of its run: its own restore and its own save are its own cost,
+//! whoever asked for them.
+
+use core::ops::DerefMut;
+
+use super::machine::Machine;
+use super::slot::{slots_in, State};
+use super::{ContextId, Duration, Entry, JobState, Params, Time};
+
+/// How far behind the others one may be that did not want to run for a while, in virtual ns: what a slice of the default
+/// length costs at the default weight. Sleeping longer saves up no more. It is the same in virtual time for all, so in
+/// real time it is as the weights.
+const CREDIT: u64 = Params::DEFAULT.timeslice.as_ns();
+
+/// The virtual time of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clock {
+    /// Time on slots in ns, scaled by the default weight over its weight. It lasts for 5 years at weight 1 and then
+    /// stands, so that all become equal.
+    pub(super) virtual_ns: u64,
+    /// Until when the run that is under way was charged.
+    pub(super) charged: Time,
+}
+
+impl Clock {
+    pub(super) const ZERO: Self = Self {
+        virtual_ns: 0,
+        charged: Time::ZERO,
+    };
+}
+
+impl Entry {
+    /// The virtual time that passes while it runs for `span`; rounded up, so that none runs for nothing.
+    fn virtual_ns(&self, span: Duration) -> u64 {
+        let weight = u64::from(self.params.weight.max(1));
+        let scaled = span.as_ns().saturating_mul(Params::WEIGHT_DEFAULT.into());
+        scaled.div_ceil(weight)
+    }
+
+    /// How long it runs until `virtual_ns` of its virtual time have passed.
+    pub(super) fn real(&self, virtual_ns: u64) -> Duration {
+        let scaled = virtual_ns.saturating_mul(self.params.weight.into());
+        Duration::from_ns(scaled / u64::from(Params::WEIGHT_DEFAULT))
+    }
+
+    /// Charges the run that is under way until `now`.
+    pub(super) fn meter(&mut self, now: Time) {
+        let span = now.since(self.clock.charged);
+        self.clock.charged = now;
+        self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
+    }
+
+    /// Its virtual time, the run that is under way included.
+    pub(super) fn virtual_at(&self, now: Time) -> u64 {
+        let mut at = self.clock.virtual_ns;
+        if self.is_metered() {
+            at = at.saturating_add(self.virtual_ns(now.since(self.clock.charged)));
+        }
+        at
+    }
+
+    /// Is there a run under way that is not charged to its end?
+    pub(super) fn is_metered(&self) -> bool {
+        self.state == JobState::Running && !self.charged
+    }
+}
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// A context begins to want a slot: of the time that it did not want one it keeps only the credit.
+    pub(super) fn wake_clock(&mut self, now: Time, ctx: ContextId) {
+        let Some(queue) = self.slab.get(ctx).map(|entry| entry.queue) else {
+            return;
+        };
+        self.advance_clock(now, queue, None);
+        let start = self.queue(queue).map_or(0, |queue| queue.virtual_ns);
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            let least = start.saturating_sub(CREDIT);
+            entry.clock.virtual_ns = entry.clock.virtual_ns.max(least);
+        }
+    }
+
+    /// A run ended, and was charged.
+    pub(super) fn note_charge(&mut self, now: Time, ctx: ContextId) {
+        if let Some(queue) = self.slab.get(ctx).map(|entry| entry.queue) {
+            self.advance_clock(now, queue, Some(ctx));
+        }
+    }
+
+    /// The virtual time of a class is the least of those who run, of the first who waits, and of `leaver`, who just ran;
+    /// it never runs backwards. O(log n).
+    fn advance_clock(&mut self, now: Time, index: u8, leaver: Option<ContextId>) {
+        let Some(queue) = self.queue(index) else {
+            return;
+        };
+        let run = slots_in(queue.slots).filter_map(|id| match self.slot(id)?.state {
+            State::Running(run) | State::Pausing(run, _) => Some(run.ctx),
+            _ => None,
+        });
+        let least = run
+            .chain(queue.first_of(&self.slab, queue.slots))
+            .chain(leaver)
+            .filter_map(|ctx| self.slab.get(ctx))
+            .map(|entry| entry.virtual_at(now))
+            .min();
+        if let (Some(queue), Some(least)) = (self.queue_mut(index), least) {
+            queue.virtual_ns = queue.virtual_ns.max(least);
+        }
+    }
+
+    /// Nothing counts that a context has had before; a run that is under way is charged from now on.
+    pub(super) fn begin_anew(&mut self, now: Time, ctx: ContextId) {
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            let start = self.queues.get(usize::from(entry.queue));
+            entry.clock = Clock {
+                virtual_ns: start.map_or(0, |queue| queue.virtual_ns),
+                charged: now,
+            };
+        }
+    }
+}
