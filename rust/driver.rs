@@ -117,8 +117,10 @@ impl Vectors {
     /// card has it (docs/card.md, Interrupts).
     fn irq(&self, slot: SlotId) -> Result<u32> {
         // CAST: below 8.
-        let n = slot.index() as u32 % self.count;
-        // SAFETY: The vectors are allocated, at least one.
+        let n = (slot.index() as u32)
+            .checked_rem(self.count)
+            .ok_or(ENODEV)?;
+        // SAFETY: The vectors are allocated.
         let irq = unsafe { bindings::pci_irq_vector(self.pci, n) };
         u32::try_from(irq).map_err(|_| Error::from_errno(irq))
     }
