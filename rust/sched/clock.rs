@@ -2,8 +2,8 @@
 
 //! What a context is charged for its time on slots.
 //!
-//! A context is charged from START to the observed end of its run: its own restore and its own save are its own cost,
-//! whoever asked for them.
+//! A context is charged from START to the observed end of its run: its restores are its own cost, and so are its saves at
+//! the end of a slice. A save that makes way for another before that is charged to the other one.
 
 use core::ops::DerefMut;
 
@@ -109,6 +109,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let (Some(queue), Some(least)) = (self.queue_mut(index), least) {
             queue.virtual_ns = queue.virtual_ns.max(least);
         }
+    }
+
+    /// Of what `from` was charged, `to` takes `span` over.
+    pub(super) fn shift_charge(&mut self, from: ContextId, to: ContextId, span: Duration) {
+        if let Some(entry) = self.slab.get_mut(from) {
+            let less = entry.virtual_ns(span);
+            entry.clock.virtual_ns = entry.clock.virtual_ns.saturating_sub(less);
+        }
+        if let Some(entry) = self.slab.get_mut(to) {
+            let more = entry.virtual_ns(span);
+            entry.clock.virtual_ns = entry.clock.virtual_ns.saturating_add(more);
+        }
+        self.place_again(to);
     }
 
     /// Nothing counts that a context has had before; a run that is under way is charged from now on.

@@ -8,8 +8,8 @@ use super::queue::Queue;
 use super::slab::Slab;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
 use super::{
-    Action, ContextId, Entry, Event, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId,
-    SlotState, SlotStats, Stats, Time,
+    Action, ContextId, Duration, Entry, Event, Params, PolicyKind, Profile, Refusal, SlotConfig,
+    SlotId, SlotState, SlotStats, Stats, Time,
 };
 
 /// Where actions go to.
@@ -44,6 +44,7 @@ pub struct Machine<S> {
     /// One for each class, at the index of the class's first slot; the others are empty.
     pub(super) queues: [Queue; MAX_SLOTS],
     pub(super) policy: PolicyKind,
+    pub(super) guard: Duration,
     pub(super) gone: bool,
 }
 
@@ -56,6 +57,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             slots: [Slot::ABSENT; MAX_SLOTS],
             queues: [Queue::EMPTY; MAX_SLOTS],
             policy: PolicyKind::default(),
+            guard: Self::GUARD_DEFAULT,
             gone: false,
         };
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {

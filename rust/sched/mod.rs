@@ -11,6 +11,7 @@
 
 mod clock;
 mod event;
+mod guard;
 mod machine;
 mod owner;
 mod params;
@@ -27,7 +28,7 @@ mod tree;
 
 pub use event::{Action, Event, Failure, Refusal, Wake};
 pub use machine::{ContextConfig, Machine, MachineConfig};
-pub use params::Params;
+pub use params::{Params, Urgency};
 pub use policy::PolicyKind;
 pub use slab::{ContextId, Entry, JobState, Stats};
 pub use slot::{Profile, SlotConfig, SlotId, SlotState, SlotStats, MAX_SLOTS};

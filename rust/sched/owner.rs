@@ -155,9 +155,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.state = JobState::Queued;
         entry.slot = None;
         entry.since = now;
-        let key = self.policy.policy().key(entry);
+        let (rank, key) = self.policy.place(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-            queue.push(&mut self.slab, ctx, 0, key);
+            queue.push(&mut self.slab, ctx, rank, key);
         }
     }
 
@@ -185,6 +185,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             // What it missed because it was kept from slots is not made up for.
             self.wake_clock(now, ctx);
         }
+        if old.urgency != params.urgency {
+            // Among others now, with whom it has not competed.
+            self.begin_anew(now, ctx);
+        }
         self.place_again(ctx);
     }
 
@@ -196,9 +200,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if entry.state != JobState::Queued {
             return;
         }
-        let key = self.policy.policy().key(entry);
+        let (rank, key) = self.policy.place(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-            queue.replace(&mut self.slab, ctx, 0, key);
+            queue.replace(&mut self.slab, ctx, rank, key);
         }
     }
 

@@ -18,6 +18,21 @@ pub struct Params {
     /// Its share against that of others, under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
     /// [`Params::WEIGHT_MAX`]. May be changed while the job runs; what ran before is charged at the old weight.
     pub weight: u16,
+    /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to [`Params::PRIORITY_MAX`], higher
+    /// first. Whether the owner may raise it above the default is the caller's to check.
+    pub priority: u8,
+    /// Whether its work is latency-critical. Whether the owner may say so is the caller's to check.
+    pub urgency: Urgency,
+}
+
+/// How urgent the work of a context is, under every policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Urgency {
+    /// Work that arrives is put on a slot at once, where best-effort work that runs on an allowed slot makes way for it.
+    LatencyCritical,
+    /// Makes way at any time, and goes on later with nothing lost.
+    #[default]
+    BestEffort,
 }
 
 impl Params {
@@ -37,12 +52,19 @@ impl Params {
     /// The weight that a context has by default.
     pub const WEIGHT_DEFAULT: u16 = 100;
 
-    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100.
+    /// The highest priority.
+    pub const PRIORITY_MAX: u8 = 31;
+    /// The priority that a context has by default.
+    pub const PRIORITY_DEFAULT: u8 = 16;
+
+    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100, priority 16, best effort.
     pub const DEFAULT: Self = Self {
         mask: u8::MAX,
         timeslice: Duration::from_ms(2),
         preempt_timeout: Duration::from_ms(100),
         weight: Self::WEIGHT_DEFAULT,
+        priority: Self::PRIORITY_DEFAULT,
+        urgency: Urgency::BestEffort,
     };
 
     /// Refuses values out of range.
@@ -51,7 +73,8 @@ impl Params {
         let timeout =
             (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
         let weight = (Self::WEIGHT_MIN..=Self::WEIGHT_MAX).contains(&self.weight);
-        if slice && timeout && weight {
+        let priority = self.priority <= Self::PRIORITY_MAX;
+        if slice && timeout && weight && priority {
             Ok(())
         } else {
             Err(Refusal::Range)

@@ -116,6 +116,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.saved = true;
             entry.preemptions += 1;
         }
+        if let Some((payer, since)) = pause.and_then(|pause| Some((pause.payer?, pause.since))) {
+            self.shift_charge(run.ctx, payer, now.since(since));
+        }
         if let (Some(slot), Some(pause)) = (self.slot_mut(id), pause) {
             // From the first PAUSE on, also when it was dropped during a restore: then the average grows until the
             // slice covers the restore.

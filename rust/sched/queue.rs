@@ -4,14 +4,19 @@
 
 use core::ops::DerefMut;
 
-use super::slab::Slab;
+use super::slab::{Slab, NONE};
 use super::tree::{Place, Tree};
-use super::{ContextId, Entry, SlotId};
+use super::{ContextId, Entry, SlotId, Time};
 
 /// The contexts that wait for a slot of one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Queue {
     ready: Tree,
+    /// The one that waits longest, and the one that came last.
+    pub(super) oldest: u32,
+    newest: u32,
+    /// When the starvation guard last gave a slice.
+    pub(super) guarded: Time,
     /// Counts the contexts that began to wait.
     turns: u64,
     /// The virtual time of the last context picked: where those begin that did not wait.
@@ -25,6 +30,9 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) const EMPTY: Self = Self {
         ready: Tree::EMPTY,
+        oldest: NONE,
+        newest: NONE,
+        guarded: Time::ZERO,
         turns: 0,
         virtual_ns: 0,
         slots: 0,
@@ -36,6 +44,17 @@ impl Queue {
     where
         S: DerefMut<Target = [Entry]>,
     {
+        let (index, last) = (ctx.index() as u32, self.newest);
+        let Some(entry) = slab.get_mut(ctx) else {
+            return;
+        };
+        entry.older = last;
+        entry.newer = NONE;
+        match slab.at_mut(last) {
+            Some(entry) => entry.newer = index,
+            None => self.oldest = index,
+        }
+        self.newest = index;
         self.turns += 1;
         let turn = self.turns;
         self.ready.insert(slab, ctx, Place { rank, key, turn });
@@ -56,6 +75,19 @@ impl Queue {
     where
         S: DerefMut<Target = [Entry]>,
     {
+        let Some(entry) = slab.get_mut(ctx) else {
+            return;
+        };
+        let older = core::mem::replace(&mut entry.older, NONE);
+        let newer = core::mem::replace(&mut entry.newer, NONE);
+        match slab.at_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match slab.at_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
         self.ready.remove(slab, ctx);
     }
 

@@ -2,7 +2,7 @@
 
 //! Who runs and for how long: filling slots, ending slices, arming timers.
 
-use core::ops::DerefMut;
+use core::{cmp::Reverse, ops::DerefMut};
 
 use super::machine::{Machine, Out};
 use super::policy::Turn;
@@ -43,6 +43,23 @@ pub(super) struct Run {
     pub(super) seen: bool,
     /// Fermata: a status of before the START was read; a read that surely follows it is on its way.
     pub(super) doubt: bool,
+    /// It was put there by the starvation guard: its slice is not cut short.
+    pub(super) guarded: bool,
+}
+
+/// The end of a job's time on its slot.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    at: Time,
+    /// Where the policy would put it if it waited.
+    place: (u8, u64),
+    payer: Option<ContextId>,
+}
+
+impl End {
+    fn is_before(&self, other: &Self) -> bool {
+        (self.at, Reverse(self.place)) < (other.at, Reverse(other.place))
+    }
 }
 
 /// A job that was told to pause.
@@ -60,6 +77,8 @@ pub(super) struct Pause {
     pub(super) give_up: Time,
     /// It has had its time; the status is read a last time, in case an interrupt was lost.
     pub(super) last: bool,
+    /// For whom it makes way before the end of its slice: the save is charged to that one.
+    pub(super) payer: Option<ContextId>,
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
@@ -92,8 +111,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Ends the slices of a class that are used up, the oldest first, as many as are needed.
     pub(super) fn end_slices(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
         let slots = self.queue(queue).map_or(0, |queue| queue.slots);
-        while let Some(id) = self.most_overdue(now, slots) {
-            self.pause(now, id, out);
+        while let Some((id, payer)) = self.most_overdue(now, slots) {
+            self.pause_for(now, id, payer, out);
         }
     }
 
@@ -105,12 +124,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if slot.state != State::Vacant {
             return;
         }
-        let next = self
+        let first = self
             .queue(slot.queue)
             .and_then(|queue| queue.first(&self.slab, id));
-        match next {
-            Some(ctx) => self.start(now, id, slot, ctx, out),
-            None => self.unload(id, out),
+        match (first, self.starving(id)) {
+            (Some(first), Some((ctx, at))) if ctx != first && at <= now => {
+                if let Some(queue) = self.queue_mut(slot.queue) {
+                    queue.guarded = now;
+                }
+                self.start(now, id, slot, ctx, true, out);
+            }
+            (Some(ctx), _) => self.start(now, id, slot, ctx, false, out),
+            (None, _) => self.unload(id, out),
         }
     }
 
@@ -124,7 +149,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Starts or resumes the job of `ctx`, which is queued, on a vacant slot.
-    fn start(&mut self, now: Time, id: SlotId, was: Slot, ctx: ContextId, out: &mut Out<'_>) {
+    fn start(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        was: Slot,
+        ctx: ContextId,
+        guarded: bool,
+        out: &mut Out<'_>,
+    ) {
         self.dequeue(now, ctx, JobState::Running);
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
@@ -179,11 +212,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             period,
             seen: false,
             doubt: false,
+            guarded,
         }));
     }
 
     /// Writes PAUSE if the slot runs a job.
     pub(super) fn pause(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+        self.pause_for(now, id, None, out);
+    }
+
+    /// The same, and charges the save to `payer`.
+    fn pause_for(&mut self, now: Time, id: SlotId, payer: Option<ContextId>, out: &mut Out<'_>) {
         let Some(&Slot {
             state: State::Running(mut run),
             ..
@@ -214,6 +253,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 tries: 0,
                 give_up: now + timeout,
                 last: false,
+                payer,
             },
         ));
         out(Action::Pause { slot: id });
@@ -226,40 +266,74 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         pause.tries += 1;
     }
 
-    /// The job whose slice is used up for the longest time, and that has to go.
-    fn most_overdue(&self, now: Time, slots: u8) -> Option<SlotId> {
-        let mut most: Option<(Time, SlotId)> = None;
+    /// The job that has to go, and for whom if before the end of its slice: the one whose time was up first, and of several
+    /// that go at once the one that the policy puts last.
+    fn most_overdue(&self, now: Time, slots: u8) -> Option<(SlotId, Option<ContextId>)> {
+        let mut most: Option<(SlotId, End)> = None;
         for id in slots_in(slots) {
-            match self.slice_end(id) {
-                Some(end) if end <= now && most.is_none_or(|(least, _)| end < least) => {
-                    most = Some((end, id));
+            match self.end(id) {
+                Some(end) if end.at <= now && most.is_none_or(|(_, most)| end.is_before(&most)) => {
+                    most = Some((id, end));
                 }
                 _ => {}
             }
         }
-        most.map(|(_, id)| id)
+        most.map(|(id, end)| (id, end.payer))
     }
 
     /// When the job that runs on the slot has to go: at the end of its slice or when the policy says, if somebody waits
     /// for the slot that no other slot is about to take; at once, if its mask excludes the slot.
-    fn slice_end(&self, id: SlotId) -> Option<Time> {
+    fn end(&self, id: SlotId) -> Option<End> {
         let slot = self.slot(id)?;
         let State::Running(run) = slot.state else {
             return None;
         };
         let entry = self.slab.get(run.ctx)?;
+        let end = |at, payer| {
+            Some(End {
+                at,
+                place: self.policy.place(entry),
+                payer,
+            })
+        };
         if entry.params.mask & id.bit() == 0 {
-            return Some(Time::ZERO);
+            return end(Time::ZERO, None);
         }
-        let waits = self.slab.get(self.candidate(id)?)?;
-        let end = run.started + slot.slice(entry.params.timeslice) + run.extra;
-        Some(match self.policy.policy().turn(entry, waits) {
-            Turn::Slice => end,
+        let next = self.candidate(id)?;
+        let slice = run.started + self.slice(slot, &run, entry) + run.extra;
+        let turn = if run.guarded {
+            Turn::Slice
+        } else {
+            self.policy.turn(entry, self.slab.get(next)?)
+        };
+        let at = match turn {
+            Turn::Now => return end(Time::ZERO, Some(next)),
+            Turn::Slice => return end(slice, None),
             Turn::After(span) => {
                 let most = run.started + Params::TIMESLICE_MAX;
-                end.max((entry.clock.charged + span).min(most))
+                Some(slice.max((entry.clock.charged + span).min(most)))
             }
-        })
+            Turn::Never => None,
+        };
+        let guard = self.guard_end(id).map(|at| at.max(slice));
+        end(at.into_iter().chain(guard).min()?, None)
+    }
+
+    /// When a job has to go because another starves, unless a slot will be free for that one anyway.
+    fn guard_end(&self, id: SlotId) -> Option<Time> {
+        let slots = self.queue(self.slot(id)?.queue)?.slots;
+        let leaving = slots_in(slots).any(|other| self.slot(other).is_some_and(Slot::is_leaving));
+        self.starving(id).filter(|_| !leaving).map(|(_, at)| at)
+    }
+
+    /// The length of a slice on this slot: no shorter than [`SLICE_SAVES`] saves take here, so that most of the time is
+    /// work; but one whose saves are slow does not make the slices of others longer than [`SLICE_FLOOR_MAX`].
+    fn slice(&self, slot: &Slot, run: &Run, entry: &Entry) -> Duration {
+        let mut asked = entry.params.timeslice;
+        if run.guarded {
+            asked = asked.min(self.guard.quarter());
+        }
+        asked.max(slot.stats.save.times(SLICE_SAVES).min(SLICE_FLOOR_MAX))
     }
 
     /// The first context that waits for the slot and that no slot which is about to be free will take.
@@ -305,11 +379,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let slot = self.slot(id)?;
         match slot.state {
             State::Running(run) => {
-                let end = self.slice_end(id);
-                let slice = slot.slice(self.slab.get(run.ctx)?.params.timeslice);
+                let end = self.end(id).map(|end| end.at);
+                let slice = self.slice(slot, &run, self.slab.get(run.ctx)?);
                 match end {
                     // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
-                    Some(end) if slot.settle().is_none() && slice <= LOOK && run.extra <= LOOK => {
+                    Some(end)
+                        if slot.settle().is_none()
+                            && slice <= LOOK
+                            && end.since(run.started) <= LOOK.doubled() =>
+                    {
                         Some(end)
                     }
                     Some(end) => Some(end.min(run.look)),
@@ -357,12 +435,6 @@ impl Pause {
 }
 
 impl Slot {
-    /// A slice of `asked` on this slot: no shorter than [`SLICE_SAVES`] saves take here, so that most of the time is
-    /// work; but one whose saves are slow does not make the slices of others longer than [`SLICE_FLOOR_MAX`].
-    fn slice(&self, asked: Duration) -> Duration {
-        asked.max(self.stats.save.times(SLICE_SAVES).min(SLICE_FLOOR_MAX))
-    }
-
     /// Will the slot be free soon? One that does not answer as it should is not counted on.
     fn is_leaving(&self) -> bool {
         match self.state {

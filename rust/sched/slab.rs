@@ -94,6 +94,9 @@ pub struct Entry {
     next: u32,
     /// Links the queue of its class.
     pub(super) node: Node,
+    /// Links those that wait for the same class, longest wait first.
+    pub(super) older: u32,
+    pub(super) newer: u32,
     pub(super) clock: Clock,
     used: bool,
     /// Close was accepted; the owner is gone and the id is refused.
@@ -134,6 +137,8 @@ impl Entry {
             generation,
             next: NONE,
             node: Node::EMPTY,
+            older: NONE,
+            newer: NONE,
             clock: Clock::ZERO,
             used: false,
             closing: false,

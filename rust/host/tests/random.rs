@@ -6,7 +6,7 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState,
+    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState, Urgency,
 };
 use model::world::{sid, SlotPlan, World};
 use model::{MS, US};
@@ -46,6 +46,12 @@ fn params() -> impl Strategy<Value = Params> {
     (any::<u8>(), 100..15_000u64, 20..120u64, 1..10_000u16).prop_map(
         |(mask, slice, timeout, weight)| Params {
             weight,
+            priority: mask % 32,
+            urgency: if weight % 4 == 0 {
+                Urgency::LatencyCritical
+            } else {
+                Urgency::BestEffort
+            },
             mask: if mask & 3 == 0 { mask >> 2 } else { u8::MAX },
             timeslice: Duration::from_us(slice),
             preempt_timeout: Duration::from_ms(timeout),
@@ -54,7 +60,11 @@ fn params() -> impl Strategy<Value = Params> {
 }
 
 fn policy() -> impl Strategy<Value = PolicyKind> {
-    prop_oneof![Just(PolicyKind::Fair), Just(PolicyKind::RoundRobin)]
+    prop_oneof![
+        Just(PolicyKind::Fair),
+        Just(PolicyKind::Priority),
+        Just(PolicyKind::RoundRobin)
+    ]
 }
 
 fn fault() -> impl Strategy<Value = Fault> {

@@ -6,9 +6,12 @@
 //! the class's queue. So it can be exchanged while jobs run.
 
 mod fair;
+mod priority;
 mod round_robin;
 
-use super::{Duration, Entry};
+use core::cmp::Ordering;
+
+use super::{Duration, Entry, Urgency};
 
 /// How a card shares its slots. One for all classes of a card; [`Machine::set_policy`](super::Machine::set_policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub enum PolicyKind {
     Fair,
     /// One slice each, in turn.
     RoundRobin,
+    /// The highest priority first, at once.
+    Priority,
 }
 
 /// When a job that runs has to make way for one that waits.
@@ -27,22 +32,62 @@ pub(super) enum Turn {
     Slice,
     /// When its slice is used up and it has run for so long since it was last charged.
     After(Duration),
+    /// At once.
+    Now,
+    /// Not for this one.
+    Never,
 }
+
+impl Turn {
+    /// Of two that differ, the lower goes first.
+    fn by<T: Ord>(waits: T, runs: T) -> Option<Self> {
+        match waits.cmp(&runs) {
+            Ordering::Less => Some(Self::Now),
+            Ordering::Equal => None,
+            Ordering::Greater => Some(Self::Never),
+        }
+    }
+}
+
+/// Rank of latency-critical contexts.
+const RANK_LC: u8 = 1;
+/// Rank of the others.
+const RANK_BE: u8 = 2;
 
 /// What a policy decides. All of it is O(1).
 pub(super) trait Policy {
     /// What a context that begins to wait is ordered by; lower goes first, equals in the order in which they came.
     fn key(&self, entry: &Entry) -> u64;
 
-    /// When `runs` makes way for `waits`, the first that waits for its slot.
+    /// When `runs` makes way for `waits`, the first that waits for its slot and of the same rank.
     fn turn(&self, runs: &Entry, waits: &Entry) -> Turn;
 }
 
 impl PolicyKind {
-    pub(super) fn policy(self) -> &'static dyn Policy {
+    fn policy(self) -> &'static dyn Policy {
         match self {
             Self::Fair => &fair::Fair,
             Self::RoundRobin => &round_robin::RoundRobin,
+            Self::Priority => &priority::Priority,
         }
+    }
+
+    /// What comes before all keys: latency-critical work goes first under every policy.
+    pub(super) fn rank(self, entry: &Entry) -> u8 {
+        match entry.params.urgency {
+            Urgency::LatencyCritical => RANK_LC,
+            Urgency::BestEffort => RANK_BE,
+        }
+    }
+
+    /// What a context that begins to wait is ordered by, lower first.
+    pub(super) fn place(self, entry: &Entry) -> (u8, u64) {
+        (self.rank(entry), self.policy().key(entry))
+    }
+
+    /// When `runs` makes way for `waits`, the first that waits for its slot.
+    pub(super) fn turn(self, runs: &Entry, waits: &Entry) -> Turn {
+        Turn::by(self.rank(waits), self.rank(runs))
+            .unwrap_or_else(|| self.policy().turn(runs, waits))
     }
 }

@@ -197,6 +197,16 @@ impl World {
         result
     }
 
+    pub fn set_guard(&mut self, guard: Duration) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_guard(ns(self.now), guard, &mut |action| actions.push(action));
+        self.follow(&before, result, actions);
+        result
+    }
+
     /// The card goes away; the driver notices at its next read or is told.
     pub fn vanish(&mut self) {
         self.card.gone = true;
