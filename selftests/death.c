@@ -68,7 +68,7 @@ static void dies(struct __test_metadata *_metadata, enum when when)
 	struct fm_ctx gate, other;
 	struct fm_expect e;
 	struct fm_child ch;
-	u64 token;
+	u64 token, errors;
 
 	card_speed(slot, 1);
 	if (when == QUEUED) {
@@ -96,8 +96,11 @@ static void dies(struct __test_metadata *_metadata, enum when when)
 	/* Somebody waits for the slot, where the dying one has it. */
 	if (when == RUNNING || when == SAVING || when == RESTORING)
 		ASSERT_EQ(0, fm_start(other.fd));
+	errors = card_counter(slot, "dma_errors");
 	fm_kill(&ch);
 	fm_agent_gone(token);
+	/* Behind an IOMMU this counts accesses to memory that was unmapped too soon. */
+	EXPECT_EQ(errors, card_counter(slot, "dma_errors"));
 	if (when == RESTORING)
 		card_set(slot, "restore_us=0");
 	if (when == HUNG)
@@ -229,7 +232,7 @@ FM_TEST(death, point_06_many_die_at_once)
 FM_TEST(death, point_06_close_while_running)
 {
 	struct fm_ctx c;
-	u64 resets;
+	u64 resets, errors = card_counter(fm_slot_of(FM_LIST), "dma_errors");
 	int i;
 
 	for (i = 0; i < 5; i++) {
@@ -242,6 +245,7 @@ FM_TEST(death, point_06_close_while_running)
 		fm_ctx_close(&c);
 		EXPECT_LT(resets, card_counter(fm_slot_of(FM_LIST), "resets"));
 	}
+	EXPECT_EQ(errors, card_counter(fm_slot_of(FM_LIST), "dma_errors"));
 }
 
 FM_TEST(death, point_06_exit_with_mapped_arena)

@@ -113,6 +113,38 @@ FM_TEST(info, point_19_new_arena_is_zero)
 	}
 }
 
+/* Pages that are free after count contexts with an arena of a megabyte each came and went. */
+static long free_after(int count)
+{
+	while (count--) {
+		struct fermata_setup setup = {
+			.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+			.afu_id_hi = fm_afu[FM_LIST][1]
+		};
+		struct fermata_arena_create arena = { .size = sizeof(arena), .length = 1 << 20 };
+		int fd = fm_open_dev(0);
+
+		fm_must(fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+		fm_must(fd, FERMATA_IOC_ARENA_CREATE, &arena, "ARENA_CREATE");
+		close(fd);
+	}
+	return sysconf(_SC_AVPHYS_PAGES);
+}
+
+FM_TEST(info, point_06_closed_contexts_free_their_memory)
+{
+	int count = 128, tries = 5;
+	long before, after;
+
+	/* Others use memory, too, but hardly each time so much. */
+	do {
+		before = free_after(1);
+		after = free_after(count);
+	} while (before - after > count * 128 && --tries);
+	TH_LOG("%ld pages free before, %ld after", before, after);
+	EXPECT_LT(0, tries);
+}
+
 FM_TEST(info, largest_arena)
 {
 	struct fermata_card_info card;

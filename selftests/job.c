@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* One tenant, one job: each engine's result, and the rules for registers. */
 #include "kselftest_harness.h"
+#include <sched.h>
 #include "lib/fm.h"
 
 FM_FIXTURE_ANY(job);
@@ -315,6 +316,169 @@ FM_TEST(job, point_09_no_registers_of_another_tenant)
 	/* The card's checker (register_residue) sees those that cannot be read, too. */
 	fm_list_cut(&b, FM_ENDLESS_NODES);
 	fm_wait(b.fd, FERMATA_EVENT_DONE);
+}
+
+/* Nor what it wrote while it ran, which was forwarded to the slot. */
+FM_TEST(job, point_09_forwarded_write_leaves_no_residue)
+{
+	struct fm_ctx a, b;
+	u64 v;
+
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	if (card_present())
+		card_speed(a.slot, 1);
+	fm_job_endless(&a);
+	ASSERT_EQ(0, fm_start(a.fd));
+	fm_until_state(a.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_reg_write(a.fd, 0x880, 0xdeadbeef));
+	fm_list_cut(&a, FM_ENDLESS_NODES);
+	fm_wait(a.fd, FERMATA_EVENT_DONE);
+	fm_job_endless(&b);
+	ASSERT_EQ(0, fm_start(b.fd));
+	fm_until_state(b.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_reg_read(b.fd, 0x880, &v));
+	EXPECT_EQ(0, v);
+	/* As above, the card's checker knows better. */
+	fm_list_cut(&b, FM_ENDLESS_NODES);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+}
+
+/* A job that was not on a slot yet has no results, though the one before had. */
+FM_TEST(card, point_09_results_are_those_of_this_job)
+{
+	struct fm_ctx gate, c;
+	struct fm_expect e;
+	u64 v;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 16, 0, 3, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &v));
+	fm_ctx_new(&gate, FM_LIST, 64 * 1024);
+	card_speed(gate.slot, 1);
+	ASSERT_EQ(0, fm_param_set(gate.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+	fm_job_endless(&gate);
+	ASSERT_EQ(0, fm_start(gate.fd));
+	card_until_runs(gate.slot, gate.token);
+	fm_job_list(&c, 32, 0, 4, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x40, &v));
+	EXPECT_TRUE(card_runs(gate.slot, gate.token));
+	fm_list_cut(&gate, FM_ENDLESS_NODES);
+	fm_wait(gate.fd, FERMATA_EVENT_DONE);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+/* What the card has as the slot's window, after all that was written to it. */
+static u64 window_size(struct fm_ctx *c)
+{
+	struct fermata_slot_info info = { .size = sizeof(info), .slot = c->slot };
+
+	/* A read, which pushes the writes: the card is asked on another path. */
+	fm_must(c->fd, FERMATA_IOC_SLOT_INFO, &info, "SLOT_INFO");
+	return card_key(card_cmd("state slot=%d", c->slot), "window_size");
+}
+
+/* A slot that nobody is on can touch nothing. */
+FM_TEST(card, point_05_window_is_closed_when_nobody_is_on)
+{
+	struct fm_ctx c;
+
+	if (card_base())
+		SKIP(return, "the base profile has no window");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	EXPECT_EQ(0, window_size(&c));
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	EXPECT_EQ(c.len, window_size(&c));
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(0, window_size(&c));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(0, window_size(&c));
+}
+
+/*
+ * Base: a slot is held in reset until the settle time is over, whatever the others do; its
+ * owner is told in the same breath as it is let out. A long base_settle_us makes sure that
+ * the resets overlap; without, the test may see nothing, but never too much.
+ */
+FM_TEST(card, point_04_reset_of_one_slot_leaves_the_others)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_expect ea, eb;
+	struct fm_ctx a, b;
+	int i;
+
+	if (!card_base())
+		SKIP(return, "the fermata profile resets where it must only");
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_MEM, 64 * 1024);
+	for (i = 0; i < 5; i++) {
+		fm_job_list(&a, 16, 0, i, &ea);
+		fm_job_mem(&b, 4096, 100, i, 0, &eb);
+		ASSERT_EQ(0, fm_start(a.fd));
+		while (!card_key(card_cmd("state slot=%d", a.slot), "reset") &&
+		       fm_state(a.fd) != FERMATA_STATE_DONE)
+			ASSERT_LT(fm_now(), end);
+		ASSERT_EQ(0, fm_start(b.fd));
+		while (card_key(card_cmd("state slot=%d", a.slot), "reset"))
+			ASSERT_LT(fm_now(), end);
+		EXPECT_EQ(FERMATA_STATE_DONE, fm_state(a.fd));
+		fm_wait(a.fd, FERMATA_EVENT_DONE);
+		fm_wait(b.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&a, &ea));
+		ASSERT_GOOD(fm_job_wrong(&b, &eb));
+	}
+}
+
+/*
+ * Two jobs end, the first without its interrupt. Both are looked at some time after their
+ * START, the first before the second. So when the second is over, and the first is not yet,
+ * an interrupt has told so. Once is enough.
+ */
+FM_TEST(card, interrupt_tells_before_the_watchdog)
+{
+	struct fm_expect ea, eb;
+	bool told = false;
+	struct fm_ctx a, b;
+	cpu_set_t one;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the base profile has no interrupts");
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	/* The timers of both are on one processor, and fire in order. */
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(one), &one));
+	fm_ctx_new(&a, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_MEM, 64 * 1024);
+	card_fault(a.slot, "lose_irq=all");
+	for (i = 0; i < 100 && !told; i++) {
+		fm_job_list(&a, 16, 0, i, &ea);
+		fm_job_mem(&b, 4096, 10, i, 0, &eb);
+		ASSERT_EQ(0, fm_start(a.fd));
+		ASSERT_EQ(0, fm_start(b.fd));
+		fm_wait(b.fd, FERMATA_EVENT_DONE);
+		told = fm_state(a.fd) == FERMATA_STATE_RUNNING;
+		fm_wait(a.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&a, &ea));
+		ASSERT_GOOD(fm_job_wrong(&b, &eb));
+	}
+	card_fault(a.slot, "clear");
+	TH_LOG("after %d rounds", i);
+	EXPECT_TRUE(told);
 }
 
 /* At most one trapped read for a switch without faults; a START may read the state size besides. */

@@ -6,6 +6,7 @@
 #include "lib/gone.h"
 
 FM_FIXTURE_ANY(unbind);
+FM_FIXTURE_CARD(card);
 
 static int remove_module(void)
 {
@@ -70,8 +71,8 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 	};
 	struct fm_ctx running, queued, held, done, again;
 	struct fm_gone_waiter w[3];
+	u64 n, errors = 0;
 	struct fm_expect e;
-	u64 n;
 	int i;
 
 	ASSERT_NE(NULL, fm_pci());
@@ -100,7 +101,12 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		fm_gone_waiter_start(&w[1], queued.fd);
 		fm_gone_waiter_start(&w[2], held.fd);
 
+		if (card_present())
+			errors = card_counter(held.slot, "dma_errors");
 		ASSERT_EQ(0, fm_unbind());
+		/* Nor did one when they were unmapped. */
+		if (card_present())
+			EXPECT_EQ(errors, card_counter(held.slot, "dma_errors"));
 		/* No engine touches them from now on. */
 		fm_agent_gone(running.token);
 		fm_agent_gone(queued.token);
@@ -141,6 +147,34 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		ASSERT_GOOD(fm_job_run(&again, &e));
 		fm_ctx_close(&again);
 	}
+}
+
+/* MODE survives a reset of the slot, and the window that of a job that was cut off. */
+FM_TEST(card, point_09_nothing_is_left_on_the_card)
+{
+	struct fm_expect e;
+	struct fm_ctx a, b;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	ASSERT_NE(NULL, fm_pci());
+	fm_ctx_new(&a, FM_MEM, 64 * 1024);
+	card_speed(a.slot, 1);
+	fm_job_endless(&a);
+	ASSERT_EQ(0, fm_reg_write(a.fd, 0x58, 2));
+	ASSERT_EQ(0, fm_start(a.fd));
+	card_until_runs(a.slot, a.token);
+	ASSERT_EQ(0, fm_unbind());
+	fm_agent_gone(a.token);
+	ASSERT_EQ(0, fm_bind());
+	if (!card_base())
+		EXPECT_EQ(0, card_key(card_cmd("state slot=%d", a.slot), "window_size"));
+	fm_ctx_close(&a);
+	/* It reads in order, without a word about the mode. */
+	fm_ctx_new(&b, FM_MEM, 64 * 1024);
+	card_speed(b.slot, 0);
+	fm_job_mem(&b, 4096, 100, 6, FM_NO_MODE, &e);
+	ASSERT_GOOD(fm_job_run(&b, &e));
 }
 
 /* Calls race with the unbinding: each says its own or ENODEV, and nothing breaks. */

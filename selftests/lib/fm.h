@@ -138,6 +138,8 @@ void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_exp
 /* What the list of the last job comes to with another limit. */
 void fm_list_expect(struct fm_ctx *c, u64 limit, u64 seed, struct fm_expect *e);
 void fm_list_cut(struct fm_ctx *c, u32 nodes);
+/* A mode: that of a register that was never written, 0. */
+#define FM_NO_MODE	(1ULL << 63)
 void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 		struct fm_expect *e);
 void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e);

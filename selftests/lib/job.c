@@ -225,8 +225,8 @@ void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 		{ .offset = 0x38, .value = len },
 		{ .offset = 0x40, .value = count },
 		{ .offset = 0x48, .value = seed },
-		{ .offset = 0x58, .value = mode },
 		{ .offset = 0x60, .value = c->base },
+		{ .offset = 0x58, .value = mode },
 	};
 	bool writes = mode & 1, random = mode & 2, rmw = mode & 4;
 	u64 *copy = malloc(len), n, lines = len / 64, sum = 0;
@@ -257,7 +257,7 @@ void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 	fm_sha256(copy, len, e->digest);
 	free(copy);
 	clear_result(c);
-	put(c, regs, 6, results, 2);
+	put(c, regs, mode == FM_NO_MODE ? 5 : 6, results, 2);
 }
 
 void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e)

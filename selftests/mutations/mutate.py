@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Take fixes out of the module, one at a time, and see that the selftests notice.
+
+The mutations stand in selftests/mutations/table.toml. First the tests that are named there must pass on the module as it is.
+Then each mutated module is built in build/mutations/NAME, booted, and its test run: it must fail. A machine that hangs or
+crashes, or a card that finds a violation, is a failure as well. The last line is `N passed, N failed`; passed is caught.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+
+from fermatavm import boot
+from fermatavm.common import BUILD, JOBS, TOP, Timer, die
+from fermatavm.kernel import Kernel
+
+TABLE = TOP / "selftests/mutations/table.toml"
+OUT = BUILD / "mutations"
+PARTS = ("Kbuild", "include", "rust", "uapi")
+RESULT = re.compile(r"^(ok|not ok) \d+ (\S+)(.*)$")
+WHERE = re.compile(r"^#\s+(\S+\.c:\d+:.*)$")
+HOW = {
+    boot.CARD_FAILED: "the card found a violation",
+    boot.KERNEL_COMPLAINED: "the kernel complained",
+    boot.ENDED_EARLY: "the machine ended early",
+    boot.TIMED_OUT: "the machine hung",
+}
+
+
+class Mutation:
+    """One entry of the table."""
+
+    def __init__(self, entry):
+        self.name, self.point, self.breaks, self.edits = entry["name"], entry["point"], entry["breaks"], entry["edit"]
+        self.program, self.test = entry["test"].split(".")
+        self.kernel, self.card = entry.get("kernel", "7.2"), entry.get("card", "fermata")
+        self.iommu, self.params = entry.get("iommu", "none"), entry.get("params", "")
+        self.out, self.failure, self.ko = OUT / self.name, None, None
+
+    @property
+    def configuration(self):
+        return self.kernel, self.card, self.iommu, self.params
+
+    def mutated(self):
+        """The texts of the files that change. An error when one is not what the table says it is."""
+        texts = {}
+        for edit in self.edits:
+            file = edit["file"]
+            text = texts.get(file) or (TOP / file).read_text()
+            count = text.count(edit["old"])
+            if count != 1:
+                raise ValueError(f"{self.name}: the text to replace is {count} times in {file}; the table is stale")
+            texts[file] = text.replace(edit["old"], edit["new"])
+        source = (TOP / f"selftests/{self.program}.c").read_text()
+        if not re.search(rf"\b{self.test}\)", source):
+            raise ValueError(f"{self.name}: selftests/{self.program}.c has no test {self.test}")
+        return texts
+
+    def build(self):
+        """Build the mutated module; sets `ko`, or `failure`."""
+        try:
+            texts = self.mutated()
+        except ValueError as error:
+            self.failure = str(error)
+            return
+        shutil.rmtree(self.out, ignore_errors=True)
+        source = self.out / "source"
+        source.mkdir(parents=True)
+        for part in PARTS:
+            path = TOP / part
+            shutil.copytree(path, source / part) if path.is_dir() else shutil.copy2(path, source / part)
+        for file, text in texts.items():
+            (source / file).write_text(text)
+        kernel = Kernel(self.kernel).ensure()
+        objects = self.out / "module"
+        objects.mkdir()
+        cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={objects}", f"-j{JOBS}", "-s", "modules"]
+        with open(self.out / "build.log", "wb") as log:
+            done = subprocess.run([str(c) for c in cmd], stdout=log, stderr=subprocess.STDOUT, check=False)
+        if done.returncode:
+            self.failure = f"does not build: see build/mutations/{self.name}/build.log"
+        else:
+            self.ko = objects / "fermata.ko"
+
+    def run(self, timeout):
+        """Whether the test fails, and how."""
+        status, log, console = run_tests(self.name, self.configuration, self.ko, [(self.program, self.test)], timeout)
+        if "init: fermata.ko does not load" in console:
+            return False, "the module does not load"
+        if not status:
+            return False, "the test passes"
+        wheres = [found.group(1) for line in log if (found := WHERE.match(line))]
+        if status == boot.KERNEL_COMPLAINED:
+            wheres = [line.strip() for line in console.splitlines() if boot.TROUBLE.search(line)] + wheres
+        how = HOW.get(status, f"status {status}")
+        return True, f"{wheres[0] if wheres else how}"
+
+
+def run_tests(name, configuration, ko, tests, timeout):
+    """Boot with `ko` (None: the module as it is) and run tests. Returns the status, the log's lines and the kernel's log."""
+    kernel, card, iommu, params = configuration
+    script = "; ".join(f"/selftests/{program} -t {test} || status=1" for program, test in tests)
+    name = re.sub(r"[^\w.+-]+", "-", f"mutation-{name}")
+    args = ["--kernel", kernel, "--card", f"profile={card}", "--iommu", iommu, "--params", params, "--name", name]
+    args += ["--timeout", str(timeout), *(["--module", str(ko)] if ko else [])]
+    command = ["sh", "-c", f"status=0; {script}; exit $status"]
+    with open(OUT / f"{name}.log", "wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "fermatavm.boot", *args, "--", "env", "FERMATA_REQUIRE_CARD=1", *command],
+            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    console = BUILD / "vm" / name / "console"
+    return (
+        done.returncode,
+        (OUT / f"{name}.log").read_text(errors="replace").splitlines(),
+        console.read_text(errors="replace") if console.exists() else "",
+    )
+
+
+def baseline(mutations):
+    """Run what is named for each configuration on the module as it is. Returns the tests that do not pass."""
+    bad = []
+    groups = {}
+    for mutation in mutations:
+        groups.setdefault(mutation.configuration, set()).add((mutation.program, mutation.test))
+    for configuration, tests in groups.items():
+        name = "-".join(filter(None, ("none", *configuration)))
+        print(f"the module as it is, {' '.join(filter(None, configuration))}: {len(tests)} tests", flush=True)
+        status, log, _ = run_tests(name, configuration, None, sorted(tests), 60 + 60 * len(tests))
+        passed = {}
+        for line in log:
+            if result := RESULT.match(line):
+                passed[result.group(2).rsplit(".", 1)[-1]] = result.group(1) == "ok" and "SKIP" not in result.group(3)
+        missing = [f"{program}.{test}" for program, test in tests if not passed.get(test)]
+        if not missing and status:
+            missing = [f"{program}.{test}" for program, test in tests]
+        for test in missing:
+            print(f"    {test} does not pass (or is skipped), status {status}: see build/mutations/mutation-{name}.log", flush=True)
+        bad += [(configuration, test) for test in missing]
+    return bad
+
+
+def run_all(mutations, timeout):
+    """Build the next while one is booted. Returns rows of the table."""
+    rows = []
+    bad = baseline(mutations)
+    mutations[0].build()
+    for number, mutation in enumerate(mutations):
+        ahead = None
+        if number + 1 < len(mutations):
+            ahead = threading.Thread(target=mutations[number + 1].build)
+            ahead.start()
+        timer = Timer()
+        test = f"{mutation.program}.{mutation.test}"
+        if (mutation.configuration, test) in bad:
+            caught, how = False, "the test does not pass without the mutation either"
+        elif mutation.failure:
+            caught, how = False, mutation.failure
+        else:
+            caught, how = mutation.run(timeout)
+        print(f"[{number + 1}/{len(mutations)}] {mutation.name}: {'caught' if caught else 'NOT CAUGHT'} ({timer}): {how}", flush=True)
+        rows.append((mutation, caught, how))
+        shutil.rmtree(mutation.out / "module", ignore_errors=True)
+        if ahead:
+            ahead.join()
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="selftests/mutate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help="only these")
+    parser.add_argument("--check", action="store_true", help="only see that every text still stands where the table says")
+    parser.add_argument("--list", action="store_true", help="list them")
+    parser.add_argument("--timeout", default=90, type=int, metavar="SECONDS", help="limit for a boot (default 90)")
+    args = parser.parse_args()
+    mutations = [Mutation(entry) for entry in tomllib.loads(TABLE.read_text())["mutation"]]
+    names = [mutation.name for mutation in mutations]
+    if len(set(names)) != len(names):
+        die("selftests/mutations/table.toml: two mutations of one name")
+    if args.name:
+        if unknown := set(args.name) - set(names):
+            die(f"no such mutation: {' '.join(sorted(unknown))}")
+        mutations = [mutation for mutation in mutations if mutation.name in args.name]
+    if args.list:
+        for mutation in mutations:
+            print(f"{mutation.name}: {mutation.breaks} ({mutation.program}.{mutation.test}, {mutation.card}, {mutation.iommu})")
+        return
+    stale = 0
+    for mutation in mutations:
+        try:
+            mutation.mutated()
+        except ValueError as error:
+            print(error)
+            stale += 1
+    if args.check:
+        print(f"{len(mutations) - stale} passed, {stale} failed")
+        sys.exit(1 if stale else 0)
+    OUT.mkdir(parents=True, exist_ok=True)
+    rows = run_all(mutations, args.timeout)
+    width = max(len(mutation.name) for mutation in mutations)
+    print()
+    for mutation, caught, how in rows:
+        test = f"{mutation.program}.{mutation.test}"
+        print(f"{mutation.name:{width}}  {mutation.point or '-':>2}  {'caught' if caught else 'NOT CAUGHT':10}  {test}: {how}")
+    passed = sum(caught for _, caught, _ in rows)
+    print(f"{passed} passed, {len(rows) - passed} failed", flush=True)
+    sys.exit(0 if passed == len(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()
