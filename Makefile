@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check
+.PHONY: modules modules_install clean distclean help vm demo check mutate
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -51,6 +51,9 @@ demo:
 check:
 	@vm/check
 
+mutate:
+	@selftests/mutate
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -60,5 +63,6 @@ help:
 	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
 	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
 	@echo '  make check             all checks; the last line counts them'
+	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make help              this list'
