@@ -88,7 +88,12 @@ class Mutation:
 
     def run(self, timeout):
         """Whether the test fails, and how."""
-        status, log, console = run_tests(self.name, self.configuration, self.ko, [(self.program, self.test)], timeout)
+        for _ in range(2):
+            status, log, console = run_tests(self.name, self.configuration, self.ko, [(self.program, self.test)], timeout)
+            if any(line.startswith("#  RUN") for line in log):
+                break
+        else:
+            return False, f"the test did not begin: see build/mutations/mutation-{self.name}.log"
         if "init: fermata.ko does not load" in console:
             return False, "the module does not load"
         if not status:
