@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check mutate
+.PHONY: modules modules_install clean distclean help vm demo check mutate sim bench-sched
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -54,6 +54,14 @@ check:
 mutate:
 	@selftests/mutate
 
+# SIM: other arguments (docs/simulator.md), e.g. SIM='compare --workloads C --loads 80'.
+SIM ?= all
+sim:
+	@vm/enter cargo run --release --locked --quiet --package fermata-sim -- $(SIM)
+
+bench-sched:
+	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -65,4 +73,6 @@ help:
 	@echo '  make check             all checks; the last line counts them'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
+	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
+	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'
 	@echo '  make help              this list'

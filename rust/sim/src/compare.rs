@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Every mode on every workload at every load, each beside its LC clients alone on the slot.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use crate::mode::Mode;
+use crate::sim::{run, Costs, Plan};
+use crate::stats::Latency;
+use crate::workload::{ClientPlan, Kind, Workload};
+use crate::S;
+
+/// What is compared.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// The loads, as parts of the slot's time; the load of the table's own durations where `None`.
+    pub loads: Vec<Option<f64>>,
+    /// The modes.
+    pub modes: Vec<Mode>,
+    /// What things cost.
+    pub costs: Costs,
+    /// Seconds of virtual time in which requests come, after the warm-up.
+    pub seconds: u64,
+    /// All that is random follows from it.
+    pub seed: u64,
+}
+
+/// One run, and what it is next to its LC clients alone, and to no preemption.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The workload.
+    pub workload: &'static str,
+    /// The load of LC and BE together.
+    pub load: f64,
+    /// The durations are those of the table, not scaled.
+    pub natural: bool,
+    /// The mode; "alone" is LC without BE.
+    pub mode: String,
+    /// Latency of LC requests, from arrival to the program's knowledge of the end.
+    pub lc: Latency,
+    /// Latency of BE requests.
+    pub be: Latency,
+    /// Requests that came.
+    pub requests: u64,
+    /// LC P50 over that alone, minus 1.
+    pub lc_p50_added: f64,
+    /// LC P99 over that alone, minus 1.
+    pub lc_p99_added: f64,
+    /// Mean LC latency over that alone, in us: the figure that `GPreempt`'s evaluation reports.
+    pub lc_mean_added_us: f64,
+    /// BE requests offered per second.
+    pub be_offered_per_s: f64,
+    /// BE requests done per second.
+    pub be_per_s: f64,
+    /// That, next to no preemption; absent where that was not run.
+    pub be_kept: Option<f64>,
+    /// The part of the time with a job on the slot, saves and restores included.
+    pub utilisation: f64,
+    /// Saves per second.
+    pub saves_per_s: f64,
+    /// Requests that came in time and never ended: the load is more than the slot can do.
+    pub unfinished: u64,
+}
+
+/// Seconds before requests count.
+const WARM_UP: u64 = 1;
+
+/// Runs all; rows in the order of workload, load, mode, "alone" first.
+pub fn compare(settings: &Settings) -> Vec<Row> {
+    let mut tasks = Vec::new();
+    for workload in &settings.workloads {
+        for &load in &settings.loads {
+            tasks.push((workload, load));
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(tasks.len()) {
+            scope.spawn(|| loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&(workload, load)) = tasks.get(i) else {
+                    return;
+                };
+                let rows = one(settings, workload, load);
+                done.lock().expect("no thread panics").push((i, rows));
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no thread panics");
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().flat_map(|(_, rows)| rows).collect()
+}
+
+fn one(settings: &Settings, workload: &Workload, load: Option<f64>) -> Vec<Row> {
+    let natural = load.is_none();
+    let load = load.unwrap_or_else(|| workload.natural_load());
+    let end = (WARM_UP + settings.seconds) * S;
+    let row = |mode, alone: bool| {
+        let plan = plan(mode, workload.clients(load, alone), WARM_UP * S, end);
+        let plan = Plan {
+            costs: settings.costs,
+            seed: settings.seed,
+            ..plan
+        };
+        let offered = if alone { 0 } else { workload.rate(Kind::Be) };
+        Row {
+            workload: workload.name,
+            load,
+            natural,
+            be_offered_per_s: offered as f64,
+            ..measure(&plan, alone)
+        }
+    };
+    beside_alone(row, &settings.modes)
+}
+
+/// Every mode on the clients of a trace whose last request comes at `last`.
+pub fn on_trace(
+    clients: &[ClientPlan],
+    last: u64,
+    modes: &[Mode],
+    costs: Costs,
+    seed: u64,
+) -> Vec<Row> {
+    let row = |mode, alone: bool| {
+        let all = clients.iter().cloned();
+        let clients = all
+            .filter(|client| !alone || client.kind == Kind::Lc)
+            .collect();
+        let plan = Plan {
+            costs,
+            seed,
+            ..plan(mode, clients, 0, last + 1)
+        };
+        Row {
+            workload: "trace",
+            ..measure(&plan, alone)
+        }
+    };
+    beside_alone(row, modes)
+}
+
+fn plan(mode: Mode, clients: Vec<ClientPlan>, warm_up: u64, end: u64) -> Plan {
+    Plan {
+        mode,
+        costs: Costs::DEFAULT,
+        cards: 1,
+        slots: 1,
+        clients: vec![clients],
+        seed: 0,
+        warm_up,
+        end,
+        drain: 5 * S,
+    }
+}
+
+fn measure(plan: &Plan, alone: bool) -> Row {
+    let mut outcome = run(plan);
+    assert_eq!(outcome.failed, 0, "no job fails on a card without fault");
+    Row {
+        workload: "",
+        load: 0.0,
+        natural: false,
+        mode: if alone {
+            "alone".into()
+        } else {
+            plan.mode.name()
+        },
+        lc: Latency::of(&mut outcome.lc),
+        be: Latency::of(&mut outcome.be),
+        requests: outcome.requests,
+        lc_p50_added: 0.0,
+        lc_p99_added: 0.0,
+        lc_mean_added_us: 0.0,
+        be_offered_per_s: 0.0,
+        be_per_s: outcome.be_per_s(plan),
+        be_kept: None,
+        utilisation: outcome.utilisation(plan),
+        saves_per_s: outcome.saves as f64 / (plan.end as f64 / S as f64),
+        unfinished: outcome.unfinished,
+    }
+}
+
+/// "alone" and every mode, the latter next to the former and to no preemption.
+fn beside_alone(row: impl Fn(Mode, bool) -> Row, modes: &[Mode]) -> Vec<Row> {
+    let mut rows = vec![row(Mode::NoPreemption, true)];
+    rows.extend(modes.iter().map(|&mode| row(mode, false)));
+    let alone = rows[0].lc;
+    let plain = Mode::NoPreemption.name();
+    let plain = rows.iter().find(|row| row.mode == plain);
+    let plain = plain.map(|row| row.be_per_s);
+    for row in &mut rows[1..] {
+        row.lc_p50_added = row.lc.p50_us / alone.p50_us - 1.0;
+        row.lc_p99_added = row.lc.p99_us / alone.p99_us - 1.0;
+        row.lc_mean_added_us = row.lc.mean_us - alone.mean_us;
+        row.be_kept = plain.map(|plain| row.be_per_s / plain);
+    }
+    rows
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `make sim`: the scheduler over virtual time (docs/simulator.md).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use fermata_sim::compare::{compare, Settings};
+use fermata_sim::mode::Mode;
+use fermata_sim::report::{self, Report};
+use fermata_sim::sim::Costs;
+use fermata_sim::workload::Workload;
+use fermata_sim::{fleet, plot, trace, US};
+
+/// The scheduler of fermata.ko over virtual time.
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+    /// All that is random follows from it
+    #[arg(long, global = true, default_value_t = 1)]
+    seed: u64,
+    /// Where sim.json and the plots go
+    #[arg(long, global = true, default_value = "build/reports")]
+    out: PathBuf,
+    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be [default: all; for fleets, two]
+    #[arg(long, global = true, value_delimiter = ',', value_parser = Mode::parse)]
+    modes: Vec<Mode>,
+    #[command(flatten)]
+    costs: Costs,
+}
+
+impl Args {
+    fn modes(&self) -> Vec<Mode> {
+        let given = !self.modes.is_empty();
+        if given {
+            self.modes.clone()
+        } else {
+            Mode::ALL.to_vec()
+        }
+    }
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Fleets and the comparison, as `make sim` has them
+    All {
+        #[command(flatten)]
+        compare: CompareArgs,
+        #[command(flatten)]
+        fleet: FleetArgs,
+    },
+    /// Every mode on every workload at every load
+    Compare(CompareArgs),
+    /// Fleets of several sizes
+    Fleet(FleetArgs),
+    /// Every mode on the requests of a CSV file (docs/simulator.md has its columns)
+    Trace {
+        /// The file
+        file: PathBuf,
+        /// How long a client prepares a request, us
+        #[arg(long, default_value_t = 200)]
+        preparation_us: u64,
+    },
+}
+
+#[derive(clap::Args)]
+struct CompareArgs {
+    /// Workloads [default: all]
+    #[arg(long, value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Loads in percent; 0 is that of the table's own durations
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95])]
+    loads: Vec<u32>,
+    /// Seconds of virtual time
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+#[derive(clap::Args)]
+struct FleetArgs {
+    /// Numbers of cards, ascending
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000])]
+    cards: Vec<usize>,
+    /// Slots of each card
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    slots: u8,
+    /// Contexts of each card
+    #[arg(long, default_value_t = 100)]
+    contexts: usize,
+    /// Load of the slots in percent
+    #[arg(long, default_value_t = 80)]
+    load: u32,
+    /// Milliseconds of virtual time
+    #[arg(long, default_value_t = 10_000)]
+    ms: u64,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let mut report = Report::new(args.seed, args.costs);
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    println!("{}\n", report::costs(&args.costs));
+    match &args.what {
+        What::All { compare, fleet } => {
+            run_fleet(&args, fleet, &mut report);
+            run_compare(&args, compare, &mut report)?;
+        }
+        What::Compare(compare) => run_compare(&args, compare, &mut report)?,
+        What::Fleet(fleet) => run_fleet(&args, fleet, &mut report),
+        What::Trace {
+            file,
+            preparation_us,
+        } => run_trace(&args, file, *preparation_us, &mut report)?,
+    }
+    let file = args.out.join("sim.json");
+    let json = serde_json::to_string_pretty(&report)? + "\n";
+    fs::write(&file, json).with_context(|| file.display().to_string())?;
+    println!("wrote {}", file.display());
+    Ok(())
+}
+
+fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
+    let mut workloads = Workload::all();
+    if !what.workloads.is_empty() {
+        for name in &what.workloads {
+            let known = workloads.iter().any(|workload| workload.name == name);
+            anyhow::ensure!(known, "no workload {name}: A to E, Y, Z");
+        }
+        workloads.retain(|workload| what.workloads.iter().any(|name| name == workload.name));
+    }
+    let loads = what.loads.iter();
+    let rows = compare(&Settings {
+        workloads: workloads.clone(),
+        loads: loads
+            .map(|&load| (load > 0).then_some(f64::from(load) / 100.0))
+            .collect(),
+        modes: args.modes(),
+        costs: args.costs,
+        seconds: what.seconds,
+        seed: args.seed,
+    });
+    for workload in &workloads {
+        println!("{}: {}", workload.name, workload.text);
+    }
+    println!(
+        "load *: with the durations of the table as they are; else all scaled to reach the load"
+    );
+    println!("+%, +us: over LC alone; kept: BE next to no-preemption; used: with a job, its save and restore included");
+    println!("{}", report::compare_table(&rows));
+    for workload in &workloads {
+        let rows: Vec<_> = rows
+            .iter()
+            .filter(|row| row.workload == workload.name)
+            .collect();
+        let file = args.out.join(format!("sim-{}.svg", workload.name));
+        plot::draw(
+            &rows,
+            &format!("{}: {}", workload.name, workload.text),
+            &file,
+        )?;
+    }
+    report.compare = rows;
+    Ok(())
+}
+
+fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
+    let modes = if args.modes.is_empty() {
+        Mode::FLEET.to_vec()
+    } else {
+        args.modes.clone()
+    };
+    for &cards in &what.cards {
+        for &mode in &modes {
+            report.fleet.push(fleet::fleet(&fleet::Settings {
+                mode,
+                cards,
+                slots: usize::from(what.slots),
+                contexts: what.contexts,
+                load: f64::from(what.load) / 100.0,
+                costs: args.costs,
+                ms: what.ms,
+                seed: args.seed,
+            }));
+        }
+    }
+    println!(
+        "fleets: Poisson, exponential work, one context in five LC (0.5 ms), the others BE (5 ms)"
+    );
+    println!("{}\n", report::fleet_table(&report.fleet));
+}
+
+fn run_trace(args: &Args, file: &Path, preparation_us: u64, report: &mut Report) -> Result<()> {
+    let name = || file.display().to_string();
+    let text = fs::read_to_string(file).with_context(name)?;
+    let (clients, last) = trace::parse(&text, preparation_us * US).with_context(name)?;
+    report.trace =
+        fermata_sim::compare::on_trace(&clients, last, &args.modes(), args.costs, args.seed);
+    println!("{}", report::compare_table(&report.trace));
+    Ok(())
+}

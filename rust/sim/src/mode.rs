@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The ways to share a slot that are compared, in terms of what the scheduler offers. All that the simulator knows of
+//! policies and parameters is in this file.
+
+use fermata_sched_host::sched::{
+    ContextConfig, Duration, Entry, Machine, MachineConfig, Params, PolicyKind, Profile,
+    SlotConfig, Time, Urgency, MAX_SLOTS,
+};
+
+use crate::workload::Kind;
+use crate::{MS, US};
+
+/// A way to share a slot. Slices are in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// First come, first served; no job leaves its slot before it is done.
+    NoPreemption,
+    /// Weighted fair, but no job leaves its slot before it is done: who had less time goes first at each end of a job.
+    RunToCompletion,
+    /// Round robin by slices.
+    Slices(u64),
+    /// Weighted fair by slices.
+    Fair(u64),
+    /// LC preempts BE at once; among themselves weighted fair by slices of 2 ms.
+    LcBe,
+}
+
+impl Mode {
+    /// What `make sim` compares.
+    pub const ALL: [Self; 6] = [
+        Self::NoPreemption,
+        Self::RunToCompletion,
+        Self::Slices(2 * MS),
+        Self::Slices(200 * US),
+        Self::Fair(2 * MS),
+        Self::LcBe,
+    ];
+
+    /// What fleets are run with.
+    pub const FLEET: [Self; 2] = [Self::NoPreemption, Self::LcBe];
+
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> String {
+        match self {
+            Self::NoPreemption => "no-preemption".into(),
+            Self::RunToCompletion => "run-to-completion".into(),
+            Self::Slices(ns) => format!("slices-{}us", ns / US),
+            Self::Fair(ns) => format!("fair-{}us", ns / US),
+            Self::LcBe => "lc-be".into(),
+        }
+    }
+
+    /// The mode of a name.
+    ///
+    /// # Errors
+    ///
+    /// What names there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let slice = |prefix| {
+            let us = name.strip_prefix(prefix)?.strip_suffix("us")?.parse().ok();
+            us.filter(|us| (100..=10_000_000).contains(us))
+                .map(|us: u64| us * US)
+        };
+        let whole = [Self::NoPreemption, Self::RunToCompletion, Self::LcBe].into_iter();
+        whole
+            .filter(|mode| mode.name() == name)
+            .chain(slice("slices-").map(Self::Slices))
+            .chain(slice("fair-").map(Self::Fair))
+            .next()
+            .ok_or_else(|| {
+                "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be; N is 100 to 10000000"
+                    .into()
+            })
+    }
+
+    fn policy(self) -> PolicyKind {
+        match self {
+            Self::NoPreemption | Self::Slices(_) => PolicyKind::RoundRobin,
+            Self::RunToCompletion | Self::Fair(_) | Self::LcBe => PolicyKind::Fair,
+        }
+    }
+
+    /// The machine of a card with this many slots of one engine, and room for `contexts`.
+    pub fn machine(self, slots: usize, contexts: usize) -> Machine<Vec<Entry>> {
+        let mut config = MachineConfig::default();
+        for slot in config.slots.iter_mut().take(slots.min(MAX_SLOTS)) {
+            *slot = Some(SlotConfig {
+                profile: Profile::Fermata,
+                class: 0,
+                reset_before_resume: false,
+                start_count: 0,
+            });
+        }
+        let mut machine = Machine::new(config, vec![Entry::EMPTY; contexts]);
+        machine
+            .set_policy(Time::ZERO, self.policy(), &mut |_| {})
+            .expect("the card is there");
+        machine
+    }
+
+    /// What a client's context is.
+    pub fn context(self, kind: Kind) -> ContextConfig {
+        let timeslice = match self {
+            Self::NoPreemption | Self::RunToCompletion => Params::TIMESLICE_MAX,
+            Self::Slices(ns) | Self::Fair(ns) => Duration::from_ns(ns),
+            Self::LcBe => Duration::from_ms(2),
+        };
+        let urgency = match (self, kind) {
+            (Self::LcBe, Kind::Lc) => Urgency::LatencyCritical,
+            _ => Urgency::BestEffort,
+        };
+        ContextConfig {
+            class: 0,
+            params: Params {
+                timeslice,
+                urgency,
+                ..Params::DEFAULT
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for mode in Mode::ALL {
+            assert_eq!(Mode::parse(&mode.name()), Ok(mode));
+        }
+        for bad in [
+            "",
+            "slices",
+            "slices-0us",
+            "slices-99us",
+            "slices--1us",
+            "slices-200",
+        ] {
+            assert!(Mode::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The workloads of `GPreempt`'s evaluation. Rates, arrival processes and preparation times are those of its configuration files;
+//! how long a request occupies the accelerator is not in them, so [`PROGRAMS`] chooses it (docs/simulator.md has the
+//! reasons), and a sweep scales the whole table by one factor to reach a load.
+
+use serde::Serialize;
+
+use crate::arrivals::{Arrivals, Work};
+use crate::US;
+
+/// What a client is to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Kind {
+    /// Latency-critical.
+    Lc,
+    /// Best-effort.
+    Be,
+}
+
+/// A program that clients run, and how long one request of it has the accelerator when it runs alone.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Program {
+    /// Its name.
+    pub name: &'static str,
+    /// In us, before it is scaled.
+    pub us: u64,
+}
+
+const fn program(name: &'static str, us: u64) -> Program {
+    Program { name, us }
+}
+
+const VGG: Program = program("VGG", 1_000);
+const RESNET: Program = program("ResNet152", 3_000);
+const DENSENET: Program = program("DenseNet", 2_400);
+const INCEPTION: Program = program("Inception", 1_600);
+const BERT: Program = program("BERT", 1_000);
+const WEATHER: Program = program("miniWeather", 3_000);
+const BFS: Program = program("BFS", 800);
+const SSSP: Program = program("SSSP", 1_600);
+const PAGERANK: Program = program("PageRank", 3_200);
+const CC: Program = program("CC", 1_600);
+
+/// All of them.
+pub const PROGRAMS: [Program; 10] = [
+    VGG, RESNET, DENSENET, INCEPTION, BERT, WEATHER, BFS, SSSP, PAGERANK, CC,
+];
+const NETWORKS: [Program; 5] = [VGG, RESNET, DENSENET, INCEPTION, BERT];
+
+/// How far the clock of a periodic client may be off. Without it the phases of clients of the same rate would never change, and
+/// a whole run would show one relation of them; with it they pass one another every second or so.
+const DRIFT: f64 = 0.005;
+/// How long a client prepares a request's data before it needs the accelerator; also how long before a hint comes.
+const PREPARATION: u64 = 200 * US;
+
+/// One client: a program that has requests at a rate, and handles them one after the other.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// LC or BE.
+    pub kind: Kind,
+    /// What it runs.
+    pub program: &'static str,
+    /// When its requests come.
+    pub arrivals: Arrivals,
+    /// How much work each is.
+    pub work: Work,
+    /// How long it prepares each request, in ns.
+    pub preparation: u64,
+}
+
+/// A named set of clients on one slot.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// A to E, Y, Z.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub text: &'static str,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    kind: Kind,
+    program: Program,
+    rate: u64,
+    poisson: bool,
+    preparation: u64,
+}
+
+impl Workload {
+    /// The workloads by their names in `GPreempt`'s evaluation. REAL is missing: its trace is not published with its rates.
+    pub fn all() -> Vec<Self> {
+        let lc = |rate| vec![part(Kind::Lc, VGG, rate)];
+        let five = |kind, rate| NETWORKS.map(|program| part(kind, program, rate)).to_vec();
+        let graph = [BFS, SSSP, PAGERANK, CC].map(|program| part(Kind::Be, program, 100));
+        let weather = Part {
+            preparation: 0,
+            ..part(Kind::Be, WEATHER, 150)
+        };
+        let mixed = [five(Kind::Lc, 20), five(Kind::Be, 100)].concat();
+        let poisson = mixed.iter().map(|&part| Part {
+            poisson: true,
+            ..part
+        });
+        let workload = |name, text, parts| Self { name, text, parts };
+        vec![
+            workload(
+                "A",
+                "LC VGG 100/s; BE ResNet152 100/s",
+                [lc(100), vec![part(Kind::Be, RESNET, 100)]].concat(),
+            ),
+            workload(
+                "B",
+                "LC VGG 220/s; BE ResNet152 220/s",
+                [lc(220), vec![part(Kind::Be, RESNET, 220)]].concat(),
+            ),
+            workload(
+                "C",
+                "LC VGG 100/s; BE five networks at 100/s each",
+                [lc(100), five(Kind::Be, 100)].concat(),
+            ),
+            workload(
+                "D",
+                "LC five networks at 20/s each; BE five networks at 100/s each",
+                mixed.clone(),
+            ),
+            workload("E", "as D, Poisson", poisson.collect()),
+            workload(
+                "Y",
+                "LC VGG 100/s; BE miniWeather 150/s without preparation",
+                [lc(100), vec![weather]].concat(),
+            ),
+            workload(
+                "Z",
+                "LC VGG 100/s; BE BFS, SSSP, PageRank, CC at 100/s each",
+                [lc(100), graph.to_vec()].concat(),
+            ),
+        ]
+    }
+
+    /// The part of a slot's time that the requests ask for with the durations of [`PROGRAMS`]; it may be over 1.
+    pub fn natural_load(&self) -> f64 {
+        let us = self.parts.iter().map(|part| part.rate * part.program.us);
+        us.sum::<u64>() as f64 / 1e6
+    }
+
+    /// Requests per second of a kind.
+    pub fn rate(&self, kind: Kind) -> u64 {
+        let parts = self.parts.iter().filter(|part| part.kind == kind);
+        parts.map(|part| part.rate).sum()
+    }
+
+    /// The clients, with all work scaled so that they ask for `load` of a slot; LC only if `alone`.
+    pub fn clients(&self, load: f64, alone: bool) -> Vec<ClientPlan> {
+        let scale = load / self.natural_load();
+        let parts = self.parts.iter();
+        parts
+            .filter(|part| !alone || part.kind == Kind::Lc)
+            .map(|part| {
+                let period = crate::S / part.rate;
+                ClientPlan {
+                    kind: part.kind,
+                    program: part.program.name,
+                    arrivals: if part.poisson {
+                        let mean = period as f64;
+                        Arrivals::Poisson { mean }
+                    } else {
+                        let drift = DRIFT;
+                        Arrivals::Periodic { period, drift }
+                    },
+                    work: Work::Fixed(((part.program.us * US) as f64 * scale) as u64),
+                    preparation: part.preparation,
+                }
+            })
+            .collect()
+    }
+}
+
+const fn part(kind: Kind, program: Program, rate: u64) -> Part {
+    Part {
+        kind,
+        program,
+        rate,
+        poisson: false,
+        preparation: PREPARATION,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_the_reference() {
+        let all = Workload::all();
+        let rates: Vec<_> = all
+            .iter()
+            .map(|w| (w.name, w.rate(Kind::Lc), w.rate(Kind::Be)))
+            .collect();
+        let expected = [
+            ("A", 100, 100),
+            ("B", 220, 220),
+            ("C", 100, 500),
+            ("D", 100, 500),
+            ("E", 100, 500),
+            ("Y", 100, 150),
+            ("Z", 100, 400),
+        ];
+        assert_eq!(rates, expected);
+    }
+
+    #[test]
+    fn scaled_work_adds_up_to_the_load() {
+        for workload in Workload::all() {
+            let asked: f64 = workload
+                .clients(0.8, false)
+                .iter()
+                .map(|client| {
+                    let Work::Fixed(work) = client.work else {
+                        panic!()
+                    };
+                    match client.arrivals {
+                        Arrivals::Periodic { period, .. } => work as f64 / period as f64,
+                        Arrivals::Poisson { mean } => work as f64 / mean,
+                        Arrivals::Trace(_) => panic!(),
+                    }
+                })
+                .sum();
+            assert!((asked - 0.8).abs() < 1e-3, "{}: {asked}", workload.name);
+        }
+    }
+}

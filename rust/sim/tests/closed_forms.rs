@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The simulator against what queueing theory says exactly, with all costs at zero: many clients with few requests each, so
+//! that those of one client hardly ever queue behind one another.
+
+use fermata_sim::arrivals::{Arrivals, Work};
+use fermata_sim::mode::Mode;
+use fermata_sim::sim::{run, Costs, Outcome, Plan};
+use fermata_sim::workload::{ClientPlan, Kind};
+use fermata_sim::{MS, S};
+
+const CLIENTS: usize = 400;
+/// Mean work of a request, ns.
+const WORK: u64 = 5 * MS;
+
+fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
+    let mean = WORK as f64 * CLIENTS as f64 / (load * slots as f64);
+    let client = ClientPlan {
+        kind: Kind::Lc,
+        program: "",
+        arrivals: Arrivals::Poisson { mean },
+        work,
+        preparation: 0,
+    };
+    Plan {
+        mode,
+        costs: Costs::ZERO,
+        cards: 1,
+        slots,
+        clients: vec![vec![client; CLIENTS]],
+        seed: 7,
+        warm_up: 10 * S,
+        end: (10 + seconds) * S,
+        drain: 100 * S,
+    }
+}
+
+/// Mean time from arrival to end, in units of the mean work.
+fn sojourn(outcome: &Outcome) -> f64 {
+    assert_eq!((outcome.unfinished, outcome.failed), (0, 0));
+    let sum: f64 = outcome.lc.iter().map(|&ns| ns as f64).sum();
+    sum / outcome.lc.len() as f64 / WORK as f64
+}
+
+fn close(what: &str, found: f64, expected: f64, within: f64) {
+    let off = found / expected - 1.0;
+    println!(
+        "{what}: {found:.4}, expected {expected:.4}, off by {:.2} %",
+        off * 100.0
+    );
+    assert!(off.abs() < within, "{what}: {found}, expected {expected}");
+}
+
+#[test]
+fn m_d_1_waits_as_pollaczek_and_khinchine_say() {
+    for load in [0.5, 0.8] {
+        let plan = plan(Mode::NoPreemption, 1, load, Work::Fixed(WORK), 1_000);
+        let found = sojourn(&run(&plan)) - 1.0;
+        close("M/D/1 wait", found, load / (2.0 * (1.0 - load)), 0.02);
+    }
+}
+
+#[test]
+fn m_m_1_waits_twice_as_long() {
+    for load in [0.5, 0.8] {
+        let work = Work::Exponential(WORK as f64);
+        let plan = plan(Mode::NoPreemption, 1, load, work, 2_000);
+        let found = sojourn(&run(&plan)) - 1.0;
+        close("M/M/1 wait", found, load / (1.0 - load), 0.03);
+    }
+}
+
+/// Erlang C: two slots that serve one queue.
+#[test]
+fn m_m_2_waits_as_erlang_says() {
+    let load = 0.7;
+    let work = Work::Exponential(WORK as f64);
+    let found = sojourn(&run(&plan(Mode::NoPreemption, 2, load, work, 1_000))) - 1.0;
+    // With two servers the mean wait comes to load^2 / (1 - load^2).
+    close("M/M/2 wait", found, load * load / (1.0 - load * load), 0.03);
+}
+
+/// Round robin by slices that are short next to the work is nearly processor sharing.
+#[test]
+fn short_slices_come_near_processor_sharing() {
+    let load = 0.6;
+    let slices = Mode::parse("slices-100us").unwrap();
+    let found = sojourn(&run(&plan(slices, 1, load, Work::Fixed(WORK), 200)));
+    close("M/D/1-PS time", found, 1.0 / (1.0 - load), 0.03);
+}
+
+/// What is done is what was asked for, when the slot can do it.
+#[test]
+fn utilisation_is_the_load() {
+    let plan = plan(Mode::NoPreemption, 4, 0.75, Work::Fixed(WORK), 300);
+    close("utilisation", run(&plan).utilisation(&plan), 0.75, 0.01);
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the simulator promises: the same numbers for the same seed, the same requests for every mode, no request lost.
+
+use fermata_sim::arrivals::{Arrivals, Work};
+use fermata_sim::compare::{compare, on_trace, Settings};
+use fermata_sim::mode::Mode;
+use fermata_sim::sim::{run, Costs, Plan};
+use fermata_sim::workload::{ClientPlan, Kind, Workload};
+use fermata_sim::{fleet, trace, MS, S, US};
+
+fn settings(seed: u64) -> Settings {
+    Settings {
+        workloads: Workload::all(),
+        loads: vec![None, Some(0.7)],
+        modes: Mode::ALL.to_vec(),
+        costs: Costs::DEFAULT,
+        seconds: 2,
+        seed,
+    }
+}
+
+fn json(seed: u64) -> String {
+    serde_json::to_string(&compare(&settings(seed))).unwrap()
+}
+
+#[test]
+fn a_seed_gives_the_same_numbers_bit_for_bit() {
+    let first = json(1);
+    assert_eq!(first, json(1));
+    assert_ne!(first, json(2));
+}
+
+#[test]
+fn every_mode_has_the_same_requests_and_loses_none() {
+    for rows in compare(&settings(3)).chunks(1 + Mode::ALL.len()) {
+        let requests = rows[1].requests;
+        for row in &rows[1..] {
+            assert_eq!(row.requests, requests, "{} {}", row.workload, row.mode);
+            assert_eq!(row.lc.count, rows[0].lc.count, "{}: LC", row.mode);
+            if row.load < 0.8 {
+                assert_eq!(row.unfinished, 0, "{} {}", row.workload, row.mode);
+            }
+        }
+    }
+}
+
+fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
+    ClientPlan {
+        kind,
+        program: "",
+        arrivals: Arrivals::Trace(arrivals.into()),
+        work: Work::Fixed(MS),
+        preparation: 0,
+    }
+}
+
+/// A short history, reckoned by hand: BE begins at 0 with 5 ms, LC comes at 1 ms with 1 ms.
+#[test]
+fn a_switch_takes_what_the_costs_say() {
+    let costs = Costs::DEFAULT;
+    let clients = vec![
+        one(&[(0, Some(5 * MS))], Kind::Be),
+        one(&[(MS, Some(MS))], Kind::Lc),
+    ];
+    let plan = |mode| Plan {
+        mode,
+        costs,
+        cards: 1,
+        slots: 1,
+        clients: vec![clients.clone()],
+        seed: 0,
+        warm_up: 0,
+        end: S,
+        drain: S,
+    };
+    let seen = costs.irq + costs.read;
+    let waits = run(&plan(Mode::NoPreemption));
+    let be_end = costs.call + costs.start + 5 * MS + seen;
+    let lc_end = be_end + costs.start + MS + seen;
+    assert_eq!(waits.be, [be_end + costs.wake]);
+    assert_eq!(waits.lc, [lc_end + costs.wake - MS]);
+    assert_eq!((waits.starts, waits.saves), (2, 0));
+
+    let slices = run(&plan(Mode::Slices(2 * MS)));
+    let pause = costs.call + 2 * MS + costs.timer;
+    let lc_end = pause + costs.save + seen + costs.start + MS + seen;
+    assert_eq!(slices.lc, [lc_end + costs.wake - MS]);
+    let left = 5 * MS - (pause - costs.call - costs.start);
+    let be_end = lc_end + costs.start + costs.restore + left + seen;
+    assert_eq!(slices.be, [be_end + costs.wake]);
+    assert_eq!((slices.starts, slices.saves), (3, 1));
+}
+
+#[test]
+fn a_trace_is_followed() {
+    let text = "time_us,client,kind,work_us\n0,a,BE,5000\n1000,b,LC,1000\n20000,b,LC,1000\n";
+    let (clients, last) = trace::parse(text, 0).unwrap();
+    let rows = on_trace(&clients, last, &Mode::ALL, Costs::ZERO, 1);
+    let names: Vec<_> = rows.iter().map(|row| row.mode.as_str()).collect();
+    assert_eq!(names[..2], ["alone", "no-preemption"]);
+    let us = |i: usize| {
+        let lc = &rows[i].lc;
+        (lc.count, lc.p50_us as u64, lc.max_us as u64)
+    };
+    assert_eq!(us(0), (2, 1_000, 1_000));
+    assert_eq!(us(1), (2, 1_000, 5_000));
+    // Round robin by 2 ms: the slice that runs ends at 2 ms.
+    assert_eq!(
+        (rows[3].mode.as_str(), us(3)),
+        ("slices-2000us", (2, 1_000, 2_000))
+    );
+}
+
+#[test]
+fn a_fleet_is_the_sum_of_its_cards() {
+    let settings = |cards, slots| fleet::Settings {
+        mode: Mode::Slices(500 * US),
+        cards,
+        slots,
+        contexts: 50,
+        load: 0.8,
+        costs: Costs::DEFAULT,
+        ms: 500,
+        seed: 5,
+    };
+    let (one, many) = (
+        fleet::fleet(&settings(1, 2)),
+        fleet::fleet(&settings(40, 2)),
+    );
+    assert_eq!((many.cards, many.slots, many.contexts), (40, 80, 2_000));
+    let per_card = many.requests as f64 / 40.0;
+    assert!((one.requests as f64 / per_card - 1.0).abs() < 0.2);
+    assert_eq!(many.lc.count + many.be.count, many.requests as usize);
+}
+
+/// What LC costs when it comes while BE runs: the save of the other, and what every START costs.
+#[test]
+fn lc_waits_for_one_save() {
+    let costs = Costs::DEFAULT;
+    let clients = vec![
+        one(&[(0, Some(5 * MS))], Kind::Be),
+        one(&[(MS, Some(MS))], Kind::Lc),
+    ];
+    let outcome = run(&Plan {
+        mode: Mode::LcBe,
+        costs,
+        cards: 1,
+        slots: 1,
+        clients: vec![clients],
+        seed: 0,
+        warm_up: 0,
+        end: S,
+        drain: S,
+    });
+    let seen = costs.irq + costs.read;
+    let expected = costs.call + costs.save + seen + costs.start + MS + seen + costs.wake;
+    assert_eq!(outcome.lc, [expected]);
+    assert_eq!((outcome.starts, outcome.saves), (3, 1));
+}
