@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The configurations that are checked.
+
+use crate::Bounds;
+
+/// Two contexts take turns on a slot; nothing else happens.
+const PLAIN: Bounds = Bounds {
+    name: "",
+    base: false,
+    slots: 1,
+    contexts: 2,
+    reset_before_resume: true,
+    fair: false,
+    control: false,
+    masks: false,
+    reopen: false,
+    faults: false,
+    gone: false,
+};
+
+/// All on one slot.
+const FULL: Bounds = Bounds {
+    control: true,
+    reopen: true,
+    faults: true,
+    gone: true,
+    ..PLAIN
+};
+
+/// Those of `cargo test`: under a minute together.
+pub const QUICK: &[Bounds] = &[
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, faults",
+        faults: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, control, reopen, gone",
+        faults: false,
+        ..FULL
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, faults",
+        base: true,
+        faults: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, control, reopen, gone",
+        base: true,
+        faults: false,
+        ..FULL
+    },
+];
+
+/// Those of `make model-check` besides.
+pub const LARGE: &[Bounds] = &[
+    Bounds {
+        name: "fermata, 2 slots, 3 contexts",
+        slots: 2,
+        contexts: 3,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, all",
+        ..FULL
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, all",
+        base: true,
+        ..FULL
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, fair, control",
+        fair: true,
+        control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 3 contexts, control",
+        contexts: 3,
+        control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 2 slots, 2 contexts, control, masks",
+        slots: 2,
+        control: true,
+        masks: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "base, 2 slots, 3 contexts",
+        base: true,
+        slots: 2,
+        contexts: 3,
+        ..PLAIN
+    },
+];

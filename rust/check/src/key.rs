@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What makes two states of the machine the same.
+//!
+//! The machine is opaque and counts for ever, so its `Debug` text is read, token by token: everything in it belongs to
+//! the key, but
+//! - what only reports show (run and wait times, counters of jobs, slices and saves): left out;
+//! - START counts and generations of ids: taken relative to the current one;
+//! - points in time that still come, virtual times and turns in a queue: their order, not when or how much;
+//! - spans of time, and when something began: left out. They only decide when a timer comes, and the order of those is kept.
+//!
+//! So two states that differ only in how long something took count as one, and the first that is met is followed: this
+//! finds no breach that is not one, and every breach that depends on the order of events; not one that would need a certain
+//! mean of save times.
+//!
+//! A field that is new in the machine is in the key by itself. One that grows for ever makes the state space infinite,
+//! which the tests notice: then it belongs to `REPORTS`.
+
+use std::fmt::{self, Debug, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Does only a report show the field of a structure? Or is it the same for ever?
+fn left_out(inside: Inside, field: &str) -> bool {
+    match inside {
+        Inside::Entry => matches!(
+            field,
+            "since"
+                | "run"
+                | "wait"
+                | "job"
+                | "slices"
+                | "resumes"
+                | "preemptions"
+                | "finished"
+                | "failed"
+        ),
+        Inside::Slot => matches!(field, "config" | "stats"),
+        Inside::Run => field == "started",
+        Inside::Pause => field == "since",
+        Inside::ContextId | Inside::Other => false,
+    }
+}
+
+/// The structure around, as far as it matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    Entry,
+    Slot,
+    Run,
+    Pause,
+    ContextId,
+    Other,
+}
+
+/// Why a job fails is not looked at by the machine again.
+const FAILURES: &[&str] = &["PreemptTimeout", "Fault", "Snapshot", "Protocol"];
+
+/// Collects what makes up a state.
+pub(crate) struct Key {
+    now: u64,
+    words: Vec<u64>,
+    times: Vec<u64>,
+    /// The virtual times and turns of those that wait, where the policy looks at them.
+    places: Option<Vec<u64>>,
+    turns: Vec<u64>,
+}
+
+/// What is read out of the machine beside its key.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// The START count that each slot expects.
+    pub(crate) starts: Vec<u64>,
+    /// The generation of each entry.
+    generations: Vec<u64>,
+}
+
+impl Key {
+    /// `fair`: virtual times matter.
+    pub(crate) fn new(now: u64, fair: bool) -> Self {
+        Self {
+            places: fair.then(|| Vec::with_capacity(16)),
+            turns: Vec::with_capacity(16),
+            now,
+            words: Vec::with_capacity(512),
+            times: Vec::with_capacity(32),
+        }
+    }
+
+    pub(crate) fn word(&mut self, word: u64) {
+        self.words.push(word);
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        // FNV-1a: the words are hashed well enough at the end.
+        let mut word = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in text.bytes() {
+            word = (word ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.words.push(word);
+    }
+
+    /// A deadline: once it has passed it does not matter when it was.
+    pub(crate) fn deadline(&mut self, at: u64) {
+        self.times.push(at.max(self.now));
+    }
+
+    pub(crate) fn finish(mut self) -> u64 {
+        self.times.push(self.now);
+        let places = self.places.unwrap_or_default();
+        for group in [self.times, places, self.turns] {
+            let mut order = group.clone();
+            order.sort_unstable();
+            order.dedup();
+            for at in group {
+                let rank = order.binary_search(&at).unwrap_or_default();
+                self.words.push(rank as u64);
+            }
+        }
+        let mut hasher = DefaultHasher::new();
+        self.words.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Reads the machine.
+    pub(crate) fn machine(&mut self, machine: &impl Debug) -> Counts {
+        let mut reader = Reader {
+            key: self,
+            inside: Vec::with_capacity(16),
+            structure: Inside::Other,
+            time: Unit::None,
+            field: Field::Other,
+            word: Candidate {
+                len: 0,
+                field: Field::Other,
+                left_out: false,
+            },
+            index: 0,
+            skip: None,
+            counts: Counts::default(),
+        };
+        write!(reader, "{machine:?}").expect("the reader takes all");
+        reader.counts
+    }
+}
+
+/// What a number is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    None,
+    Time,
+    Duration,
+}
+
+/// The field that is read, as far as it matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Count,
+    Generation,
+    Index,
+    State,
+    Virtual,
+    Turn,
+    Other,
+}
+
+/// A word that turns out to be a field's name if a colon follows.
+struct Candidate {
+    /// Length of the key before it.
+    len: usize,
+    field: Field,
+    left_out: bool,
+}
+
+/// Takes `Debug` text in the pieces in which derived implementations write it: words, numbers and punctuation, apart.
+struct Reader<'a> {
+    key: &'a mut Key,
+    inside: Vec<Inside>,
+    /// What the last word names.
+    structure: Inside,
+    time: Unit,
+    field: Field,
+    word: Candidate,
+    index: usize,
+    /// A field's value is left out until something else follows at this depth.
+    skip: Option<usize>,
+    counts: Counts,
+}
+
+impl Write for Reader<'_> {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        let around = *self.inside.last().unwrap_or(&Inside::Other);
+        match piece.trim_ascii().as_bytes() {
+            [] => {}
+            [open @ (b'{' | b'(' | b'['), ..] => {
+                let structure = *open == b'{';
+                self.inside
+                    .push(if structure { self.structure } else { around });
+            }
+            [b'}' | b')' | b']', ..] => {
+                self.inside.pop();
+                if self.skip.is_some_and(|depth| self.inside.len() < depth) {
+                    self.skip = None;
+                }
+            }
+            [b','] => {
+                if self.skip == Some(self.inside.len()) {
+                    self.skip = None;
+                }
+            }
+            _ if self.skip.is_some() => {}
+            [b':'] => {
+                self.key.words.truncate(self.word.len);
+                self.field = self.word.field;
+                self.time = Unit::None;
+                if self.word.left_out {
+                    self.skip = Some(self.inside.len());
+                }
+            }
+            [b'0'..=b'9', ..] => self.number(around, piece.parse().unwrap_or(u64::MAX)),
+            _ => self.ident(around, piece.trim_ascii()),
+        }
+        Ok(())
+    }
+}
+
+impl Reader<'_> {
+    fn number(&mut self, around: Inside, number: u64) {
+        match (around, self.field, self.time) {
+            (_, _, Unit::Time) => self.key.deadline(number),
+            (_, _, Unit::Duration) => {}
+            (Inside::Slot, Field::Count, _) => self.counts.starts.push(number),
+            (Inside::Entry, Field::Generation, _) => self.counts.generations.push(number),
+            (_, Field::Virtual, _) => {
+                if let Some(places) = &mut self.key.places {
+                    places.push(number);
+                }
+            }
+            (_, Field::Turn, _) => self.key.turns.push(number),
+            (Inside::ContextId, Field::Index, _) => {
+                self.index = number as usize;
+                self.key.word(number);
+            }
+            (Inside::ContextId, Field::Generation, _) => {
+                let current = self.counts.generations.get(self.index);
+                let behind = number.wrapping_sub(current.copied().unwrap_or_default());
+                self.key.word(behind);
+            }
+            _ => self.key.word(number),
+        }
+        self.time = Unit::None;
+    }
+
+    fn ident(&mut self, around: Inside, word: &str) {
+        self.word.len = self.key.words.len();
+        self.word.left_out = left_out(around, word);
+        self.word.field = match word {
+            "count" => Field::Count,
+            "generation" => Field::Generation,
+            "index" => Field::Index,
+            "state" => Field::State,
+            "virtual_ns" | "key" => Field::Virtual,
+            "turn" | "turns" => Field::Turn,
+            _ => Field::Other,
+        };
+        self.structure = match word {
+            "Entry" => Inside::Entry,
+            "Slot" => Inside::Slot,
+            "Run" => Inside::Run,
+            "Pause" => Inside::Pause,
+            "ContextId" => Inside::ContextId,
+            _ => Inside::Other,
+        };
+        self.time = match word {
+            "Time" => Unit::Time,
+            "Duration" => Unit::Duration,
+            _ => Unit::None,
+        };
+        match (around, self.field, word) {
+            (_, _, "Time" | "Duration" | "Entry" | "Slot") => {}
+            // No job: it does not matter how the last one ended.
+            (Inside::Entry, Field::State, "Idle" | "Done" | "Failed") => self.key.word(0),
+            _ if FAILURES.contains(&word) => {}
+            _ => self.key.text(word),
+        }
+    }
+}

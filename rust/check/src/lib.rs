@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Every state that the scheduler and slot protocol of `fermata.ko` can reach with a card that may misbehave at any time.
+//!
+//! The machine is the one that the module compiles. What is checked, how the state space is kept finite and what came out:
+//! docs/proof.md.
+
+#![forbid(unsafe_code)]
+
+mod card;
+mod configurations;
+mod key;
+mod recovery;
+mod rule;
+mod world;
+
+use std::fmt::Write;
+
+use stateright::{Checker, Expectation, Model, Path, Property};
+
+pub use configurations::{LARGE, QUICK};
+pub use rule::Rule;
+pub use world::World;
+
+/// What a card, its owners and the time may do. Slots and contexts are named by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the text of each group is enough")]
+pub enum Step {
+    // The owners.
+    Open,
+    Start(usize),
+    Preempt(usize),
+    Hold(usize),
+    Resume(usize),
+    Close(usize),
+    Mask(usize, u8),
+    // The time: it goes on to the next timer of a slot, or far beyond, or a timer fires without need.
+    Timer(usize),
+    TimerLate(usize),
+    TimerEarly(usize),
+    // The card as it should be.
+    Restored(usize),
+    Finish(usize),
+    Saved(usize),
+    LagOver(usize),
+    Interrupt(usize),
+    // The card as it should not be.
+    LoseInterrupt(usize),
+    Spurious(usize),
+    Stale(usize),
+    Fault(usize),
+    Tear(usize),
+    Hang(usize),
+    LosePause(usize),
+    LoseStart(usize),
+    DeafOnce(usize),
+    DeafEver(usize),
+    Vanish,
+    Gone,
+}
+
+/// A configuration: how large the world is, and what may happen in it. Nothing is bounded in number.
+#[derive(Clone, Copy, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "independent switches of a configuration"
+)]
+pub struct Bounds {
+    /// Its name.
+    pub name: &'static str,
+    /// Base profile; else fermata.
+    pub base: bool,
+    /// One or two slots, of one class.
+    pub slots: usize,
+    /// Contexts open at a time.
+    pub contexts: usize,
+    /// The engine needs a reset before a resume.
+    pub reset_before_resume: bool,
+    /// The weighted fair policy; else round-robin.
+    pub fair: bool,
+    /// Owners preempt, hold and resume.
+    pub control: bool,
+    /// Owners change their masks.
+    pub masks: bool,
+    /// Places of closed contexts are used again.
+    pub reopen: bool,
+    /// The card misbehaves, timers are late or fire for nothing.
+    pub faults: bool,
+    /// The card goes away.
+    pub gone: bool,
+}
+
+impl Model for Bounds {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(*self)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        world.steps(steps);
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        world.after(step)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = Rule::properties();
+        properties.push(Property::always(RECOVERS, |_, world: &World| {
+            world.recovery().is_ok()
+        }));
+        properties.push(Property::sometimes(
+            "a job is resumed",
+            |_, world: &World| world.seen.resumed,
+        ));
+        properties.push(Property::sometimes(
+            "FINISH comes before PAUSE",
+            |_, world: &World| world.seen.finish_won,
+        ));
+        properties.push(Property::sometimes(
+            "a context is released",
+            |_, world: &World| world.seen.released,
+        ));
+        if self.control {
+            properties.push(Property::sometimes("a job is held", |_, world: &World| {
+                world.seen.held
+            }));
+            properties.push(Property::sometimes(
+                "PAUSE meets a restore",
+                |_, world: &World| world.seen.pause_in_restore,
+            ));
+        }
+        if self.faults {
+            properties.push(Property::sometimes(
+                "a preempt timeout",
+                |_, world: &World| world.seen.timeout,
+            ));
+            properties.push(Property::sometimes("a lost PAUSE", |_, world: &World| {
+                world.seen.pause_lost
+            }));
+            properties.push(Property::sometimes(
+                "a reset is tried again",
+                |_, world: &World| world.seen.reset_retried,
+            ));
+            properties.push(Property::sometimes("a quarantine", |_, world: &World| {
+                world.seen.quarantined
+            }));
+        }
+        if self.faults && !self.base {
+            properties.push(Property::sometimes("a stale status", |_, world: &World| {
+                world.seen.stale
+            }));
+            properties.push(Property::sometimes(
+                "a snapshot fails",
+                |_, world: &World| world.seen.snapshot_failed,
+            ));
+        }
+        if self.gone {
+            properties.push(Property::sometimes(
+                "the card is gone",
+                |_, world: &World| world.seen.gone,
+            ));
+        }
+        properties
+    }
+}
+
+/// The property of recovery.
+pub const RECOVERS: &str = "from every state: when the card behaves, all that wait run, all jobs end, all closed is released";
+
+/// The first property that does not hold, with the way to where it does not; none if all hold everywhere.
+pub fn failure(checker: &impl Checker<Bounds>) -> Option<String> {
+    let mut missing = None;
+    for property in checker.model().properties() {
+        let path = checker.discovery(property.name);
+        match (property.expectation, path) {
+            (Expectation::Sometimes, None) => {
+                missing = Some(format!("never reached: {}", property.name));
+            }
+            (Expectation::Sometimes, Some(_)) | (_, None) => {}
+            (_, Some(path)) => return Some(story(property.name, path)),
+        }
+    }
+    missing
+}
+
+fn story(name: &str, path: Path<World, Step>) -> String {
+    let mut text = format!("broken: {name}\n");
+    for (world, step) in path.into_vec() {
+        let why = world.recovery().err().unwrap_or_default();
+        let step = step.map_or(String::new(), |step| format!("{step:?}"));
+        let _ = write!(text, "    {world:?} {why}\n  {step}\n");
+    }
+    text
+}

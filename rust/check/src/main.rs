@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Checks configurations and prints a table: `fermata-check [--large] [--first] [WORD of a name]...`
+//! (`--first`: up to the first that fails)
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use fermata_check::{Bounds, LARGE, QUICK};
+use stateright::{Checker, HasDiscoveries, Model};
+
+fn main() -> ExitCode {
+    let (options, words): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|arg| arg.starts_with("--"));
+    let large = if options.iter().any(|option| option == "--large") {
+        LARGE
+    } else {
+        &[]
+    };
+    let all = QUICK.iter().chain(large);
+    let chosen = all.filter(|bounds| words.iter().all(|word| bounds.name.contains(word.as_str())));
+    println!("| configuration | unique states | steps taken | depth | seconds | result |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    let mut code = ExitCode::SUCCESS;
+    for bounds in chosen {
+        if let Err(why) = check(bounds) {
+            println!("{why}");
+            code = ExitCode::FAILURE;
+            if options.iter().any(|option| option == "--first") {
+                break;
+            }
+        }
+    }
+    code
+}
+
+fn check(bounds: &Bounds) -> Result<(), String> {
+    let begin = Instant::now();
+    let limit = std::env::var("FERMATA_CHECK_SECONDS").ok();
+    let limit = limit.and_then(|s| s.parse().ok()).unwrap_or(3_600);
+    let checker = bounds
+        .checker()
+        .threads(std::thread::available_parallelism().map_or(1, usize::from))
+        .finish_when(HasDiscoveries::AnyFailures)
+        .timeout(Duration::from_secs(limit))
+        .spawn_bfs()
+        .join();
+    let failure = fermata_check::failure(&checker);
+    println!(
+        "| {} | {} | {} | {} | {} | {} |",
+        bounds.name,
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        begin.elapsed().as_secs(),
+        if failure.is_none() {
+            "all hold"
+        } else {
+            "FAILS"
+        }
+    );
+    failure.map_or(Ok(()), Err)
+}

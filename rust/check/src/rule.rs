@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What must hold in every state (docs/proof.md).
+
+macro_rules! rules {
+    ($($name:ident = $text:literal,)*) => {
+        /// A rule, and the name of its property.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the text of each is its name")]
+        pub enum Rule { $($name,)* }
+
+        impl Rule {
+            /// The rule in words.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// One property for each rule that is broken in a step.
+            pub(crate) fn properties() -> Vec<stateright::Property<crate::Bounds>> {
+                vec![$(stateright::Property::always($text, |_, world: &crate::World| {
+                    !world.broken(Rule::$name)
+                }),)*]
+            }
+        }
+    };
+}
+
+rules! {
+    OneJobPerSlot = "never two jobs on a slot",
+    OneSlotPerJob = "never a job on two slots",
+    ResumeComplete = "a resume only from a complete and unused snapshot of the same job",
+    ResumeReset = "an engine that needs it is reset before a resume",
+    FinishedStays = "a finished job is never run again",
+    RunOnce = "no job is begun twice or ends twice",
+    JobKept = "no job is lost: it waits, is held, is on a slot, or has ended",
+    Innocent = "only a job that the card or its owner spoilt fails, and with a reason",
+    HoldKept = "a job that shall be held does not run again before Resume",
+    Captured = "results are read while they are the job's own, after every run that ended by itself",
+    WindowStill = "a window never changes while the engine may touch memory",
+    StartTaken = "START is written to a slot that can take it, with the job's own window",
+    ToldQuiet = "an owner is told of an end only when its memory is quiet",
+    ReleasedQuiet = "a context is released once, after Close, when nothing can touch its memory",
+    TimerArmed = "a slot that waits for something has a timer armed",
+    Quarantine = "a slot is quarantined only if it does not come out of reset, and nothing is written to it after",
+    AfterGone = "no register is touched and no job lives after the card is gone",
+    NoneIdles = "no slot stands vacant while a job waits that may use it",
+    Refused = "a request is refused for a reason, and then nothing changes",
+}
