@@ -14,6 +14,7 @@ struct file;
 struct irq_work;
 struct lock_class_key;
 struct page;
+struct pid;
 struct poll_table_struct;
 struct vm_area_struct;
 struct wait_queue_head;
@@ -32,6 +33,7 @@ void *fermata_page_address(struct page *page);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
 bool fermata_locked_down(void);
 u32 fermata_current_uid(void);
+struct pid *fermata_get_current_tgid(void);
 void fermata_vma_forbid_exec(struct vm_area_struct *vma);
 
 #endif /* _FERMATA_SHIM_H */

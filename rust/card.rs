@@ -645,6 +645,29 @@ impl Card {
         true
     }
 
+    /// The context of which `is_it` holds; the first, if of several.
+    pub(crate) fn find_context(&self, is_it: impl Fn(&Context) -> bool) -> Option<Arc<Context>> {
+        let registry = self.registry.lock();
+        registry
+            .contexts
+            .iter()
+            .find(|context| is_it(context))
+            .cloned()
+    }
+
+    /// The context with the lowest index from `from` on, and its index.
+    pub(crate) fn next_context(&self, from: usize) -> Option<(usize, Arc<Context>)> {
+        let registry = self.registry.lock();
+        let indexed = registry
+            .contexts
+            .iter()
+            .filter_map(|context| Some((context.id().ok()?.index(), context)));
+        let (index, context) = indexed
+            .filter(|(index, _)| *index >= from)
+            .min_by_key(|(index, _)| *index)?;
+        Some((index, context.clone()))
+    }
+
     /// Waits until notices that are being given are given: whoever gives one holds the lock.
     pub(crate) fn wait_for_notices(&self) {
         drop(self.state.lock());

@@ -68,6 +68,38 @@ impl Memory {
     }
 }
 
+/// The process that opened a context.
+///
+/// # Invariants
+///
+/// Owns a reference of a `struct pid`.
+struct Opener(*mut bindings::pid);
+
+// SAFETY: A `struct pid` is reference-counted and never changes.
+unsafe impl Send for Opener {}
+// SAFETY: As above.
+unsafe impl Sync for Opener {}
+
+impl Opener {
+    fn current() -> Self {
+        // INVARIANT: The reference is ours.
+        // SAFETY: No requirement.
+        Self(unsafe { shim::fermata_get_current_tgid() })
+    }
+
+    fn pid_for_caller(&self) -> i32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::pid_vnr(self.0) }
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::put_pid(self.0) };
+    }
+}
+
 /// What set-up decided.
 #[derive(Clone, Copy)]
 struct Setup {
@@ -90,6 +122,7 @@ pub(crate) struct Context {
     pub(crate) card: Arc<Card>,
     /// The opener's user, in the initial user namespace.
     uid: u32,
+    opener: Opener,
     /// Serialises set-up; nothing but `setup` and the registry is touched under it.
     #[pin]
     setting_up: Mutex<()>,
@@ -127,6 +160,7 @@ impl Context {
                 card,
                 // SAFETY: No requirement.
                 uid: unsafe { shim::fermata_current_uid() },
+                opener: Opener::current(),
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
                 revoked: AtomicBool::new(false),
@@ -144,6 +178,34 @@ impl Context {
     /// The context's number in the scheduler. `ENXIO`: it is not set up.
     pub(crate) fn id(&self) -> Result<ContextId> {
         Ok(self.setup.as_ref().ok_or_else(errno::enxio)?.id)
+    }
+
+    /// The context's number for programs: no other one has it while it lives, and an index that is
+    /// used again comes with another number. `ENXIO`: it is not set up.
+    pub(crate) fn number(&self) -> Result<u32> {
+        let id = self.id()?;
+        // CAST: a card has at most 2^16 contexts (`limits.rs`).
+        Ok(id.generation() << 16 | id.index() as u32)
+    }
+
+    /// The slots that it may use, a bit each.
+    pub(crate) fn slots(&self) -> u8 {
+        self.setup.as_ref().map_or(0, |setup| setup.slots)
+    }
+
+    /// The process that opened it, in the caller's pid namespace. 0: it is not there, or the caller
+    /// may not know.
+    pub(crate) fn pid_for_caller(&self) -> i32 {
+        // SAFETY: No requirement. CAST: a small constant.
+        let may_know = unsafe {
+            shim::fermata_current_uid() == self.uid
+                || bindings::capable(bindings::CAP_SYS_ADMIN as c_int)
+        };
+        if may_know {
+            self.opener.pid_for_caller()
+        } else {
+            0
+        }
     }
 
     /// Whether it is set up.

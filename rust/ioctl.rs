@@ -7,11 +7,11 @@
 
 use crate::{
     argument::{check_flags, User},
-    card::{BoundDevice, View},
+    card::{BoundDevice, Card, View},
     context::{job_error, Context},
     image::{AppRegister, MAX_RESULTS},
-    sched::{Duration, JobState, Params},
-    uapi::{self, event, feature, ioc, param, state},
+    sched::{ContextId, Duration, JobState, Params, SlotId},
+    uapi::{self, control, event, feature, ioc, param, state},
 };
 use kernel::{
     bindings,
@@ -54,6 +54,8 @@ impl Call<'_> {
             ioc::EVENTFD => self.eventfd(),
             ioc::PARAM_GET => self.param_get(),
             ioc::PARAM_SET => self.param_set(),
+            ioc::CONTEXT_INFO => self.context_info(),
+            ioc::CONTROL => self.control(),
             _ => Err(ENOTTY),
         }
     }
@@ -114,11 +116,10 @@ impl Call<'_> {
         let setup = user.value;
         check_flags(setup.flags, 0)?;
         user.check_writable()?;
-        let id = self
-            .context
+        self.context
             .set_up((setup.afu_id_lo, setup.afu_id_hi), setup.slot_mask)?;
         user.value = uapi::Setup {
-            context: number(id.index()),
+            context: self.context.number()?,
             ..setup
         };
         user.write()
@@ -254,10 +255,8 @@ impl Call<'_> {
             user.value = uapi::Status {
                 state: state_number(stats.state),
                 error: job_error(stats.state),
-                context: number(self.context.id()?.index()),
-                slot: stats
-                    .slot
-                    .map_or(uapi::NO_SLOT, |slot| number(slot.index())),
+                context: self.context.number()?,
+                slot: slot_number(stats.slot),
                 job: stats.job,
                 run_ns: stats.run.as_ns(),
                 wait_ns: stats.wait.as_ns(),
@@ -351,16 +350,56 @@ impl Call<'_> {
         if wanted.min != 0 || wanted.max != 0 {
             return Err(EINVAL);
         }
-        let value = Duration::from_ns(wanted.value);
-        if value < range.min || value > range.max {
-            return Err(ERANGE);
+        range.apply(&self.context.card, id, wanted.value)
+    }
+
+    fn context_info(&self) -> Result {
+        let mut user = User::<uapi::ContextInfo>::read(self.argument)?;
+        check_flags(user.value.flags, 0)?;
+        let from = user.value.cursor as usize;
+        let (index, context) = self.context.card.next_context(from).ok_or(ENOENT)?;
+        let stats = context.view().ok_or(ENODEV)?.stats;
+        user.value = uapi::ContextInfo {
+            cursor: number(index) + 1,
+            context: context.number()?,
+            pid: context.pid_for_caller(),
+            state: state_number(stats.state),
+            slot: slot_number(stats.slot),
+            slot_mask: context.slots().into(),
+            job: stats.job,
+            run_ns: stats.run.as_ns(),
+            wait_ns: stats.wait.as_ns(),
+            slices: stats.slices,
+            preemptions: stats.preemptions,
+            ..Default::default()
+        };
+        user.write()
+    }
+
+    fn control(&self) -> Result {
+        let control = User::<uapi::Control>::read(self.argument)?.value;
+        let card = &self.context.card;
+        let range = match control.operation {
+            control::PARAM => Some(ParamRange::of(control.param, &card.limits.params)?),
+            control::PREEMPT | control::HOLD | control::RESUME => None,
+            _ => return Err(EINVAL),
+        };
+        if range.is_none() && (control.param != 0 || control.value != 0) {
+            return Err(EINVAL);
         }
-        if value > range.allowed() {
+        // SAFETY: No requirement. CAST: a small constant.
+        if !unsafe { bindings::capable(bindings::CAP_SYS_ADMIN as c_int) } {
             return Err(EPERM);
         }
-        self.context
-            .card
-            .set_params(id, |params| (range.set)(params, value))
+        let other = card
+            .find_context(|other| other.number().is_ok_and(|number| number == control.context))
+            .ok_or(ESRCH)?;
+        let id = other.id()?;
+        match range {
+            Some(range) => range.apply(card, id, control.value),
+            None if control.operation == control::RESUME => card.resume(id),
+            None => card.preempt(id, control.operation == control::HOLD),
+        }
     }
 }
 
@@ -393,6 +432,18 @@ impl ParamRange {
             }),
             _ => Err(EINVAL),
         }
+    }
+
+    /// Sets the parameter of `ctx` to `value`. `ERANGE`; `EPERM`: the caller may not.
+    fn apply(&self, card: &Card, ctx: ContextId, value: u64) -> Result {
+        let value = Duration::from_ns(value);
+        if value < self.min || value > self.max {
+            return Err(ERANGE);
+        }
+        if value > self.allowed() {
+            return Err(EPERM);
+        }
+        card.set_params(ctx, |params| (self.set)(params, value))
     }
 
     /// The largest value that the caller may set.
@@ -429,6 +480,11 @@ fn state_number(state: JobState) -> u32 {
         JobState::Done => state::DONE,
         JobState::Failed(_) => state::FAILED,
     }
+}
+
+/// A slot as the interface has it.
+fn slot_number(slot: Option<SlotId>) -> u32 {
+    slot.map_or(uapi::NO_SLOT, |slot| number(slot.index()))
 }
 
 /// A small number as the interface has it.

@@ -7,7 +7,9 @@
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
+#include <linux/pid.h>
 #include <linux/poll.h>
+#include <linux/sched.h>
 #include <linux/security.h>
 #include <linux/spinlock.h>
 #include <linux/uidgid.h>
@@ -31,6 +33,8 @@ static_assert(sizeof(struct fermata_status) == 112);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);
 static_assert(sizeof(struct fermata_param) == 32);
+static_assert(sizeof(struct fermata_context_info) == 72);
+static_assert(sizeof(struct fermata_control) == 24);
 
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 				struct lock_class_key *key)
@@ -125,6 +129,12 @@ bool fermata_locked_down(void)
 u32 fermata_current_uid(void)
 {
 	return from_kuid(&init_user_ns, current_uid());
+}
+
+/* The caller's process, with a reference for put_pid(). */
+struct pid *fermata_get_current_tgid(void)
+{
+	return get_pid(task_tgid(current));
 }
 
 void fermata_vma_forbid_exec(struct vm_area_struct *vma)

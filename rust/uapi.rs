@@ -175,6 +175,30 @@ arguments! {
         min: u64,
         max: u64,
     }
+    /// `struct fermata_context_info`
+    ContextInfo, 72 {
+        size: u32,
+        flags: u32,
+        cursor: u32,
+        context: u32,
+        pid: i32,
+        state: u32,
+        slot: u32,
+        slot_mask: u32,
+        job: u64,
+        run_ns: u64,
+        wait_ns: u64,
+        slices: u64,
+        preemptions: u64,
+    }
+    /// `struct fermata_control`
+    Control, 24 {
+        size: u32,
+        operation: u32,
+        context: u32,
+        param: u32,
+        value: u64,
+    }
 }
 
 sized_arguments!(
@@ -191,7 +215,9 @@ sized_arguments!(
     Status,
     Wait,
     EventFd,
-    Param
+    Param,
+    ContextInfo,
+    Control
 );
 
 pub(crate) const UAPI_VERSION: u32 = 1;
@@ -237,6 +263,14 @@ pub(crate) mod param {
     pub(crate) const PREEMPT_TIMEOUT: u32 = 2;
 }
 
+/// `FERMATA_CONTROL_*`
+pub(crate) mod control {
+    pub(crate) const PREEMPT: u32 = 1;
+    pub(crate) const HOLD: u32 = 2;
+    pub(crate) const RESUME: u32 = 3;
+    pub(crate) const PARAM: u32 = 4;
+}
+
 /// `FERMATA_IOC_*`
 pub(crate) mod ioc {
     use super::*;
@@ -260,6 +294,8 @@ pub(crate) mod ioc {
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
     pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
+    pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);
+    pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

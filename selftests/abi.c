@@ -114,6 +114,26 @@ AT(fermata_param, param, 4, 4);
 AT(fermata_param, value, 8, 8);
 AT(fermata_param, min, 16, 8);
 AT(fermata_param, max, 24, 8);
+SIZE(fermata_context_info, 72);
+AT(fermata_context_info, size, 0, 4);
+AT(fermata_context_info, flags, 4, 4);
+AT(fermata_context_info, cursor, 8, 4);
+AT(fermata_context_info, context, 12, 4);
+AT(fermata_context_info, pid, 16, 4);
+AT(fermata_context_info, state, 20, 4);
+AT(fermata_context_info, slot, 24, 4);
+AT(fermata_context_info, slot_mask, 28, 4);
+AT(fermata_context_info, job, 32, 8);
+AT(fermata_context_info, run_ns, 40, 8);
+AT(fermata_context_info, wait_ns, 48, 8);
+AT(fermata_context_info, slices, 56, 8);
+AT(fermata_context_info, preemptions, 64, 8);
+SIZE(fermata_control, 24);
+AT(fermata_control, size, 0, 4);
+AT(fermata_control, operation, 4, 4);
+AT(fermata_control, context, 8, 4);
+AT(fermata_control, param, 12, 4);
+AT(fermata_control, value, 16, 8);
 CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
 CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
 CALL(FERMATA_IOC_SETUP, 0xfe10);
@@ -131,6 +151,8 @@ CALL(FERMATA_IOC_WAIT, 0xfe34);
 CALL(FERMATA_IOC_EVENTFD, 0xfe35);
 CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
 CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
+CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
+CALL(FERMATA_IOC_CONTROL, 0xfe51);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -169,6 +191,8 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_EVENTFD,
 		FERMATA_IOC_PARAM_GET,
 		FERMATA_IOC_PARAM_SET,
+		FERMATA_IOC_CONTEXT_INFO,
+		FERMATA_IOC_CONTROL,
 	};
 	int fd = fm_open_dev(0);
 	size_t i;

@@ -40,6 +40,8 @@ union arg {
 	struct fermata_wait wait;
 	struct fermata_eventfd event;
 	struct fermata_param param;
+	struct fermata_context_info info;
+	struct fermata_control control;
 };
 
 static const struct call {
@@ -69,10 +71,14 @@ static const struct call {
 	C(EVENTFD, HELD, fermata_eventfd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, 12),
 	C(PARAM_GET, READY, fermata_param, ~0U, 0),
 	C(PARAM_SET, READY, fermata_param, ~0U, 0),
+	C(CONTEXT_INFO, FRESH, fermata_context_info, 0, 0),
+	C(CONTROL, FRESH, fermata_control, ~0U, 0),
 #undef C
 };
 
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
+
+static u32 held_number;
 
 /* A valid argument; what is output holds poison. */
 static void fill(const struct call *k, union arg *a)
@@ -128,6 +134,13 @@ static void fill(const struct call *k, union arg *a)
 		a->param.param = FERMATA_PARAM_TIMESLICE;
 		a->param.value = 1000000;
 		break;
+	case FERMATA_IOC_CONTEXT_INFO:
+		memset(a->bytes + 12, 0xa5, k->size - 12);
+		break;
+	case FERMATA_IOC_CONTROL:
+		a->control.operation = FERMATA_CONTROL_HOLD;
+		a->control.context = held_number;
+		break;
 	case FERMATA_IOC_STATUS:
 	case FERMATA_IOC_CARD_INFO:
 		memset(a->bytes + 8, 0xa5, k->size - 8);
@@ -144,6 +157,7 @@ static void make_stages(void)
 		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
 		.afu_id_hi = fm_afu[FM_LIST][1]
 	};
+	struct fermata_status st;
 	struct fm_expect e;
 
 	event_fd = eventfd(0, EFD_CLOEXEC);
@@ -165,6 +179,8 @@ static void make_stages(void)
 	if (fm_preempt(fds[HELD], FERMATA_PREEMPT_HOLD))
 		fm_die("PREEMPT");
 	fm_wait(fds[HELD], FERMATA_EVENT_HELD);
+	fm_status(fds[HELD], &st);
+	held_number = st.context;
 }
 
 /* Tries the call; the errno, and nothing else, must come of it. */
@@ -366,7 +382,8 @@ FM_TEST(bad, before_setup_is_enxio)
 		union arg a;
 
 		if (k.cmd == FERMATA_IOC_CARD_INFO || k.cmd == FERMATA_IOC_SLOT_INFO ||
-		    k.cmd == FERMATA_IOC_SETUP || k.cmd == FERMATA_IOC_STATUS)
+		    k.cmd == FERMATA_IOC_SETUP || k.cmd == FERMATA_IOC_STATUS ||
+		    k.cmd == FERMATA_IOC_CONTEXT_INFO || k.cmd == FERMATA_IOC_CONTROL)
 			continue;
 		k.stage = FRESH;
 		fill(&k, &a);

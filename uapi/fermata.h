@@ -145,7 +145,8 @@ struct fermata_slot_info {
  * @afu_id_hi:		in: high 64 bits
  * @slot_mask:		in: bit i: slot i may be used; 0: every slot that has
  *			the engine.  Slots of another engine are EINVAL
- * @context:		out: number of the context on this card
+ * @context:		out: number of the context on this card; while the context
+ *			lives no other one has it
  *
  * Once per context, before any of the calls below (they give ENXIO until then).
  *
@@ -488,6 +489,78 @@ struct fermata_param {
 	__aligned_u64 max;
 };
 
+/* --- other contexts ------------------------------------------------------ */
+
+/* fermata_context_info pid: not told, or not in the caller's pid namespace */
+#define FERMATA_NO_PID		0
+
+/**
+ * struct fermata_context_info - FERMATA_IOC_CONTEXT_INFO: who uses the card
+ * @size:		in: sizeof(struct fermata_context_info)
+ * @flags:		in: 0
+ * @cursor:		in: 0 for the first context, then the value given back;
+ *			out: for the next call
+ * @context:		out: number of the context
+ * @pid:		out: process that opened it, in the caller's pid
+ *			namespace; FERMATA_NO_PID if it is not there, or if it is
+ *			another user's and the caller lacks CAP_SYS_ADMIN
+ * @state:		out: FERMATA_STATE_*
+ * @slot:		out: slot it is on, or FERMATA_NO_SLOT
+ * @slot_mask:		out: slots that it may use
+ * @job:		out: number of the current or last job, 0: none yet
+ * @run_ns:		out: time on slots
+ * @wait_ns:		out: time queued
+ * @slices:		out: times it was put on a slot
+ * @preemptions:	out: times it was taken off before its job's end
+ *
+ * Lists the contexts that are set up, in no particular order; one that comes
+ * or goes meanwhile may be listed or not.  Any time, also before
+ * FERMATA_IOC_SETUP.  ENOENT: there are no more.
+ */
+struct fermata_context_info {
+	__u32 size;
+	__u32 flags;
+	__u32 cursor;
+	__u32 context;
+	__s32 pid;
+	__u32 state;
+	__u32 slot;
+	__u32 slot_mask;
+	__aligned_u64 job;
+	__aligned_u64 run_ns;
+	__aligned_u64 wait_ns;
+	__aligned_u64 slices;
+	__aligned_u64 preemptions;
+};
+
+/* fermata_control operation */
+#define FERMATA_CONTROL_PREEMPT	1 /* as FERMATA_IOC_PREEMPT */
+#define FERMATA_CONTROL_HOLD	2 /* as that with FERMATA_PREEMPT_HOLD */
+#define FERMATA_CONTROL_RESUME	3 /* as FERMATA_IOC_RESUME */
+#define FERMATA_CONTROL_PARAM	4 /* as FERMATA_IOC_PARAM_SET */
+
+/**
+ * struct fermata_control - FERMATA_IOC_CONTROL: act on any context of the card
+ * @size:		in: sizeof(struct fermata_control)
+ * @operation:		in: FERMATA_CONTROL_*
+ * @context:		in: number of the context
+ * @param:		in: FERMATA_PARAM_*, with FERMATA_CONTROL_PARAM, else 0
+ * @value:		in: its value, with FERMATA_CONTROL_PARAM, else 0
+ *
+ * The caller needs CAP_SYS_ADMIN in the initial user namespace, at the call,
+ * whoever owns the context.  Any time, also before FERMATA_IOC_SETUP.
+ *
+ * EPERM: no CAP_SYS_ADMIN.  ESRCH: no context has this number.  Else as the
+ * calls named above.
+ */
+struct fermata_control {
+	__u32 size;
+	__u32 operation;
+	__u32 context;
+	__u32 param;
+	__aligned_u64 value;
+};
+
 /* --- the calls ---------------------------------------------------------- */
 
 /*
@@ -511,5 +584,7 @@ struct fermata_param {
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
 #define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
+#define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)
+#define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
 
 #endif /* _UAPI_FERMATA_H */

@@ -58,6 +58,10 @@ static int fm_calls_not_gone(int fd)
 		.size = sizeof(wait), .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX
 	};
 	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
+	struct fermata_context_info info = { .size = sizeof(info) };
+	struct fermata_control control = {
+		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT
+	};
 	struct fermata_param param = {
 		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE, .value = 1000000
 	};
@@ -83,6 +87,8 @@ static int fm_calls_not_gone(int fd)
 		{ "EVENTFD", FERMATA_IOC_EVENTFD, &event },
 		{ "PARAM_GET", FERMATA_IOC_PARAM_GET, &param },
 		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
+		{ "CONTEXT_INFO", FERMATA_IOC_CONTEXT_INFO, &info },
+		{ "CONTROL", FERMATA_IOC_CONTROL, &control },
 	};
 	int bad = 0, rc;
 	size_t i;

@@ -43,6 +43,11 @@ layout! {
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
     Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
+    ContextInfo {
+        size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
+        run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64,
+    }
+    Control { size: u32, operation: u32, context: u32, param: u32, value: u64 }
 }
 
 macro_rules! constants {
@@ -80,6 +85,11 @@ constants! {
     EVENT_HELD: u32 = 1 << 1;
     PARAM_TIMESLICE: u32 = 1;
     PARAM_PREEMPT_TIMEOUT: u32 = 2;
+    NO_PID: u32 = 0;
+    CONTROL_PREEMPT: u32 = 1;
+    CONTROL_HOLD: u32 = 2;
+    CONTROL_RESUME: u32 = 3;
+    CONTROL_PARAM: u32 = 4;
 }
 
 /// Numbers of the calls: `_IO(0xFE, n)`.
@@ -109,6 +119,8 @@ calls! {
     IOC_EVENTFD = 0x35;
     IOC_PARAM_GET = 0x40;
     IOC_PARAM_SET = 0x41;
+    IOC_CONTEXT_INFO = 0x50;
+    IOC_CONTROL = 0x51;
 }
 
 #[cfg(test)]

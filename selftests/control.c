@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Seeing and controlling other contexts: by number, with CAP_SYS_ADMIN only. */
+#include "kselftest_harness.h"
+#include <grp.h>
+#include "lib/fm.h"
+
+FM_FIXTURE_ANY(control);
+
+static u32 number_of(int fd)
+{
+	struct fermata_status st;
+
+	fm_status(fd, &st);
+	return st.context;
+}
+
+/* Finds context number @context in the list; 0 or an errno. */
+static int look_up(int fd, u32 context, struct fermata_context_info *info)
+{
+	int rc;
+
+	memset(info, 0, sizeof(*info));
+	info->size = sizeof(*info);
+	do {
+		rc = fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, info);
+	} while (!rc && info->context != context);
+	return rc;
+}
+
+static int control(int fd, u32 operation, u32 context, u32 param, u64 value)
+{
+	struct fermata_control c = {
+		.size = sizeof(c), .operation = operation, .context = context,
+		.param = param, .value = value
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_CONTROL, &c);
+}
+
+/* Each context is listed once, from any descriptor of the card, and no more. */
+FM_TEST(control, list_has_each_context_once)
+{
+	struct fermata_context_info info = { .size = sizeof(info) };
+	struct fm_ctx c[5];
+	int bare = fm_open_dev(0), seen[5] = { }, i, n = 0;
+
+	ASSERT_LE(0, bare);
+	EXPECT_EQ(-ENOENT, fm_ioctl(bare, FERMATA_IOC_CONTEXT_INFO, &info));
+	for (i = 0; i < 5; i++)
+		fm_ctx_new(&c[i], FM_LIST, 4096);
+	fm_ctx_close(&c[2]);
+	while (!fm_ioctl(bare, FERMATA_IOC_CONTEXT_INFO, &info)) {
+		ASSERT_GT(5, n++);
+		for (i = 0; i < 5; i++)
+			if (i != 2 && info.context == number_of(c[i].fd))
+				seen[i]++;
+		EXPECT_EQ(getpid(), info.pid);
+		EXPECT_EQ(FERMATA_STATE_IDLE, info.state);
+		EXPECT_EQ(FERMATA_NO_SLOT, info.slot);
+		EXPECT_EQ(1 << c[0].slot, info.slot_mask);
+	}
+	EXPECT_EQ(4, n);
+	for (i = 0; i < 5; i++)
+		EXPECT_EQ(i != 2, seen[i]);
+	close(bare);
+}
+
+/* A number is not given again to the next context in the same place. */
+FM_TEST(control, numbers_are_not_given_again)
+{
+	struct fm_ctx c;
+	u32 old;
+	int bare = fm_open_dev(0);
+
+	fm_ctx_new(&c, FM_LIST, 4096);
+	old = number_of(c.fd);
+	fm_ctx_close(&c);
+	fm_ctx_new(&c, FM_LIST, 4096);
+	EXPECT_NE(old, number_of(c.fd));
+	EXPECT_EQ(-ESRCH, control(bare, FERMATA_CONTROL_PREEMPT, old, 0, 0));
+	close(bare);
+}
+
+/* The administrator holds, releases and slows a job that is not theirs. */
+FM_TEST(control, job_of_another_process)
+{
+	struct fermata_context_info info;
+	struct fm_expect e;
+	struct fm_child ch;
+	struct fm_ctx c;
+	u64 word;
+	int bare = fm_open_dev(0), status;
+
+	fm_fork(&ch);
+	if (!ch.pid) {
+		fm_ctx_new(&c, FM_LIST, 64 * 1024);
+		if (card_present())
+			card_speed(c.slot, 1);
+		fm_job_list(&c, 1000, 200000, 1, &e);
+		fm_say(&ch, number_of(c.fd));
+		if (fm_start(c.fd))
+			_exit(1);
+		fm_wait(c.fd, FERMATA_EVENT_HELD);
+		fm_say(&ch, 0);
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		_exit(fm_job_wrong(&c, &e) ? 2 : 0);
+	}
+	word = fm_hear(&ch);
+	while (control(bare, FERMATA_CONTROL_HOLD, word, 0, 0) == -ENOENT)
+		fm_sleep_us(100);
+	fm_hear(&ch);
+	ASSERT_EQ(0, look_up(bare, word, &info));
+	EXPECT_EQ(FERMATA_STATE_HELD, info.state);
+	EXPECT_EQ(ch.pid, info.pid);
+	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_HOLD, word, 0, 0));
+	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_PARAM, word, FERMATA_PARAM_TIMESLICE,
+			     5 * FM_MS));
+	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_RESUME, word, 0, 0));
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	EXPECT_EQ(-ENOENT, look_up(bare, word, &info));
+	close(bare);
+}
+
+/* Without the capability: no control, not even of one's own by number, and no pids of others. */
+FM_TEST(control, point_16_needs_cap_sys_admin)
+{
+	struct fermata_context_info info;
+	struct fm_child ch;
+	struct fm_ctx c;
+	int status;
+	u32 n;
+
+	fm_ctx_new(&c, FM_LIST, 4096);
+	n = number_of(c.fd);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		int op;
+
+		if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
+			_exit(1);
+		for (op = FERMATA_CONTROL_PREEMPT; op <= FERMATA_CONTROL_RESUME; op++)
+			if (control(c.fd, op, n, 0, 0) != -EPERM)
+				_exit(10 + op);
+		if (control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
+			    FM_MS) != -EPERM)
+			_exit(2);
+		/* Nor whether there is such a context. */
+		if (control(c.fd, FERMATA_CONTROL_PREEMPT, 0xfffffff0, 0, 0) != -EPERM)
+			_exit(3);
+		if (look_up(c.fd, n, &info) || info.pid != FERMATA_NO_PID)
+			_exit(4);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, look_up(c.fd, n, &info));
+	EXPECT_EQ(getpid(), info.pid);
+}
+
+FM_TEST(control, bad_input)
+{
+	struct fermata_context_info info = { .size = sizeof(info), .flags = 1 };
+	struct fermata_status before, after;
+	struct fm_ctx c;
+	u32 n;
+
+	fm_ctx_new(&c, FM_LIST, 4096);
+	n = number_of(c.fd);
+	fm_status(c.fd, &before);
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_CONTEXT_INFO, &info));
+	info.flags = 0;
+	info.cursor = UINT32_MAX;
+	EXPECT_EQ(-ENOENT, fm_ioctl(c.fd, FERMATA_IOC_CONTEXT_INFO, &info));
+	EXPECT_EQ(-EINVAL, control(c.fd, 0, n, 0, 0));
+	EXPECT_EQ(-EINVAL, control(c.fd, 5, n, 0, 0));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 1, 0));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 0, 1));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_PARAM, n, 0, 1));
+	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE, 0));
+	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
+				   UINT64_MAX));
+	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_PREEMPT, n ^ 0x8000, 0, 0));
+	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_PREEMPT, n, 0, 0));
+	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_RESUME, n, 0, 0));
+	fm_status(c.fd, &after);
+	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
+}
+
+TEST_HARNESS_MAIN
