@@ -817,6 +817,7 @@ fn refused(refusal: Refusal) -> Error {
         Refusal::NoJob => ENOENT,
         Refusal::NoSlot => EIO,
         Refusal::NoSpace => ENOSPC,
+        Refusal::Admission => EBUSY,
         Refusal::Range => ERANGE,
     }
 }

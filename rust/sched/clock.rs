@@ -24,26 +24,29 @@ pub(super) struct Clock {
     pub(super) virtual_ns: u64,
     /// Until when the run that is under way was charged.
     pub(super) charged: Time,
+    /// The weight that the run under way is charged at.
+    pub(super) weight: u32,
 }
 
 impl Clock {
     pub(super) const ZERO: Self = Self {
         virtual_ns: 0,
         charged: Time::ZERO,
+        weight: Params::WEIGHT_DEFAULT as u32,
     };
 }
 
 impl Entry {
     /// The virtual time that passes while it runs for `span`; rounded up, so that none runs for nothing.
     fn virtual_ns(&self, span: Duration) -> u64 {
-        let weight = u64::from(self.params.weight.max(1));
+        let weight = u64::from(self.clock.weight.max(1));
         let scaled = span.as_ns().saturating_mul(Params::WEIGHT_DEFAULT.into());
         scaled.div_ceil(weight)
     }
 
     /// How long it runs until `virtual_ns` of its virtual time have passed.
     pub(super) fn real(&self, virtual_ns: u64) -> Duration {
-        let scaled = virtual_ns.saturating_mul(self.params.weight.into());
+        let scaled = virtual_ns.saturating_mul(self.clock.weight.into());
         Duration::from_ns(scaled / u64::from(Params::WEIGHT_DEFAULT))
     }
 
@@ -51,6 +54,7 @@ impl Entry {
     pub(super) fn meter(&mut self, now: Time) {
         let span = now.since(self.clock.charged);
         self.clock.charged = now;
+        self.spend(span);
         self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
     }
 
@@ -124,6 +128,31 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.place_again(to);
     }
 
+    /// Sets the weight that a context is charged at from now on.
+    pub(super) fn weigh(&mut self, ctx: ContextId) {
+        let Some(entry) = self.slab.get(ctx) else {
+            return;
+        };
+        let Some(queue) = self.queue(entry.queue) else {
+            return;
+        };
+        let running =
+            slots_in(queue.slots).filter(|&id| match self.slot(id).map(|slot| slot.state) {
+                Some(State::Running(run) | State::Pausing(run, _)) => self
+                    .slab
+                    .get(run.ctx)
+                    .is_some_and(|entry| run.ctx != ctx && entry.params.share == 0),
+                _ => false,
+            });
+        let own = entry.state != JobState::Queued || entry.parked;
+        let without = queue.without_share + running.count() as u32 + u32::from(own);
+        let left = (100 * queue.usable.count_ones()).saturating_sub(queue.reserved.share);
+        let weight = self.policy.policy().weight(entry, left, without);
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.clock.weight = weight;
+        }
+    }
+
     /// Nothing counts that a context has had before; a run that is under way is charged from now on.
     pub(super) fn begin_anew(&mut self, now: Time, ctx: ContextId) {
         if let Some(entry) = self.slab.get_mut(ctx) {
@@ -131,6 +160,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.clock = Clock {
                 virtual_ns: start.map_or(0, |queue| queue.virtual_ns),
                 charged: now,
+                ..entry.clock
             };
         }
     }

@@ -114,6 +114,8 @@ pub enum Refusal {
     NoSlot,
     /// The slab is full.
     NoSpace,
+    /// The class has not enough left of what the context wants to reserve, or the reservation does not allow every slot.
+    Admission,
     /// A value out of range.
     Range,
     /// The card is gone.

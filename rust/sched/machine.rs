@@ -92,7 +92,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// # Errors
     ///
     /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the class in the mask is in
-    /// use), [`Refusal::NoSpace`] (the storage is full).
+    /// use), [`Refusal::NoSpace`] (the storage is full), [`Refusal::Admission`].
     pub fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal> {
         if self.gone {
             return Err(Refusal::Gone);
@@ -100,7 +100,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         config.params.check()?;
         let queue = self.class_queue(config.class).ok_or(Refusal::NoSlot)?;
         self.check_mask(queue, config.params.mask)?;
-        self.slab.add(queue, config.params)
+        self.check_admission(queue, None, &config.params)?;
+        let ctx = self.slab.add(queue, config.params)?;
+        self.note_admission(queue, None, Some(&config.params));
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.open_purse();
+        }
+        Ok(ctx)
     }
 
     /// Is any slot of `mask` in use?
@@ -163,7 +169,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoSlot`]; nothing was changed.
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoSlot`],
+    /// [`Refusal::Admission`]; nothing was changed.
     pub fn set_params(
         &mut self,
         now: Time,
@@ -177,6 +184,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         params.check()?;
         self.check_mask(index, params.mask)?;
+        let old = self.slab.owned(ctx)?.params;
+        self.check_admission(index, Some(&old), &params)?;
         self.replace_params(now, ctx, params);
         self.press(now, index, out);
         Ok(())

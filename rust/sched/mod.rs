@@ -9,9 +9,11 @@
 //! once and in order. `Machine::handle` may be called from interrupt context: it is O(log n) in the number of
 //! contexts except where said, and it does not panic.
 
+mod admission;
 mod clock;
 mod event;
 mod guard;
+mod limit;
 mod machine;
 mod owner;
 mod params;

@@ -35,7 +35,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.hold = false;
         }
         self.wake_clock(now, ctx);
-        self.enqueue(now, ctx);
+        self.enqueue(now, ctx, true);
         self.press(now, queue, out);
         Ok(())
     }
@@ -103,7 +103,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         if held {
             self.wake_clock(now, ctx);
-            self.enqueue(now, ctx);
+            self.enqueue(now, ctx, true);
             self.press(now, queue, out);
         }
         Ok(())
@@ -143,21 +143,46 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     pub(super) fn release(&mut self, ctx: ContextId, out: &mut Out<'_>) {
+        if let Some(entry) = self.slab.get(ctx) {
+            let (index, params) = (entry.queue, entry.params);
+            self.note_admission(index, Some(&params), None);
+        }
         self.slab.free(ctx);
         out(Action::Released { ctx });
     }
 
-    /// Puts a job that is on no slot into its queue, where the policy says.
-    pub(super) fn enqueue(&mut self, now: Time, ctx: ContextId) {
+    /// Lets a job that is on no slot wait; `wakes`: it did not want one before.
+    pub(super) fn enqueue(&mut self, now: Time, ctx: ContextId, wakes: bool) {
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
         };
         entry.state = JobState::Queued;
         entry.slot = None;
         entry.since = now;
+        self.line_up(now, ctx, wakes);
+    }
+
+    /// Puts a job that waits into its queue, where the policy says, or parks it.
+    pub(super) fn line_up(&mut self, now: Time, ctx: ContextId, wakes: bool) {
+        let until = self.park_until(now, ctx, wakes);
+        let Some(entry) = self.slab.get(ctx) else {
+            return;
+        };
         let (rank, key) = self.policy.place(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-            queue.push(&mut self.slab, ctx, rank, key);
+            match until {
+                Some(at) => queue.park(&mut self.slab, ctx, at),
+                None => queue.push(&mut self.slab, ctx, rank, key),
+            }
+        }
+    }
+
+    /// Takes a job that waits out of its queue; [`Self::line_up`] follows.
+    fn step_out(&mut self, ctx: ContextId) {
+        if let Some(entry) = self.slab.get(ctx) {
+            if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
+                queue.remove(&mut self.slab, ctx);
+            }
         }
     }
 
@@ -180,7 +205,28 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if entry.is_metered() {
             entry.meter(now);
         }
-        let old = core::mem::replace(&mut entry.params, params);
+        let old = entry.params;
+        let index = entry.queue;
+        let limits = |params: &Params| {
+            (
+                params.cap,
+                params.share,
+                params.budget,
+                params.deadline,
+                params.period,
+            )
+        };
+        // Its place among the others stays, unless what it may have at all is another.
+        let anew =
+            entry.state == JobState::Queued && (entry.parked || limits(&old) != limits(&params));
+        if anew {
+            self.step_out(ctx);
+        }
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.params = params;
+        }
+        self.note_admission(index, Some(&old), Some(&params));
+        self.weigh(ctx);
         if old.mask != params.mask {
             // What it missed because it was kept from slots is not made up for.
             self.wake_clock(now, ctx);
@@ -189,7 +235,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             // Among others now, with whom it has not competed.
             self.begin_anew(now, ctx);
         }
-        self.place_again(ctx);
+        if anew {
+            self.line_up(now, ctx, false);
+        } else {
+            self.place_again(ctx);
+        }
     }
 
     /// Something that the place of a context in its queue depends on has changed.
@@ -197,7 +247,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        if entry.state != JobState::Queued {
+        if entry.state != JobState::Queued || entry.parked {
             return;
         }
         let (rank, key) = self.policy.place(entry);
@@ -212,8 +262,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
         for index in 0..len {
             if let Some(ctx) = self.slab.id_at(index) {
+                let queued = self
+                    .slab
+                    .get(ctx)
+                    .is_some_and(|entry| entry.state == JobState::Queued);
+                if queued {
+                    self.step_out(ctx);
+                }
                 self.begin_anew(now, ctx);
-                self.place_again(ctx);
+                self.weigh(ctx);
+                if queued {
+                    self.line_up(now, ctx, false);
+                }
             }
         }
     }

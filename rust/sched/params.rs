@@ -23,6 +23,20 @@ pub struct Params {
     pub priority: u8,
     /// Whether its work is latency-critical. Whether the owner may say so is the caller's to check.
     pub urgency: Urgency,
+    /// At most so many percent of one slot, also while slots are free: 1 to 100; 0 is the same as 100, no cap. Has no
+    /// effect while a reservation is in force.
+    pub cap: u8,
+    /// Under [`PolicyKind::Share`](super::PolicyKind::Share): its share in percent of one slot, 1 to 100; 0: an even part of
+    /// what is left. Admitted under every policy.
+    pub share: u8,
+    /// Under [`PolicyKind::Deadline`](super::PolicyKind::Deadline): the time on a slot that it may use in each period, its
+    /// restores and saves included; zero: no reservation, and then the other two are zero, too. Otherwise [`Params::TIMESLICE_MIN`] to
+    /// `deadline`. Admitted under every policy.
+    pub budget: Duration,
+    /// By when after the beginning of a period the budget is given: `budget` to `period`.
+    pub deadline: Duration,
+    /// The length of a period: [`Params::PERIOD_MIN`] to [`Params::PERIOD_MAX`].
+    pub period: Duration,
 }
 
 /// How urgent the work of a context is, under every policy.
@@ -57,7 +71,13 @@ impl Params {
     /// The priority that a context has by default.
     pub const PRIORITY_DEFAULT: u8 = 16;
 
-    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100, priority 16, best effort.
+    /// The shortest period: 1 ms.
+    pub const PERIOD_MIN: Duration = Duration::from_ms(1);
+    /// The longest period: 10 s.
+    pub const PERIOD_MAX: Duration = Duration::from_ms(10_000);
+
+    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100, priority 16, best effort, nothing reserved, no
+    /// cap.
     pub const DEFAULT: Self = Self {
         mask: u8::MAX,
         timeslice: Duration::from_ms(2),
@@ -65,6 +85,11 @@ impl Params {
         weight: Self::WEIGHT_DEFAULT,
         priority: Self::PRIORITY_DEFAULT,
         urgency: Urgency::BestEffort,
+        cap: 0,
+        share: 0,
+        budget: Duration::ZERO,
+        deadline: Duration::ZERO,
+        period: Duration::ZERO,
     };
 
     /// Refuses values out of range.
@@ -74,7 +99,14 @@ impl Params {
             (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
         let weight = (Self::WEIGHT_MIN..=Self::WEIGHT_MAX).contains(&self.weight);
         let priority = self.priority <= Self::PRIORITY_MAX;
-        if slice && timeout && weight && priority {
+        let percent = self.cap <= 100 && self.share <= 100;
+        let (budget, deadline, period) = (self.budget, self.deadline, self.period);
+        let nothing = [budget, deadline, period] == [Duration::ZERO; 3];
+        let reservation = budget >= Self::TIMESLICE_MIN
+            && budget <= deadline
+            && deadline <= period
+            && (Self::PERIOD_MIN..=Self::PERIOD_MAX).contains(&period);
+        if slice && timeout && weight && priority && percent && (nothing || reservation) {
             Ok(())
         } else {
             Err(Refusal::Range)

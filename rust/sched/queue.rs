@@ -4,6 +4,7 @@
 
 use core::ops::DerefMut;
 
+use super::admission::Reserved;
 use super::slab::{Slab, NONE};
 use super::tree::{Place, Tree};
 use super::{ContextId, Entry, SlotId, Time};
@@ -12,6 +13,11 @@ use super::{ContextId, Entry, SlotId, Time};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Queue {
     ready: Tree,
+    /// Those that wait for more to be due to them (`limit.rs`), by when it is.
+    parked: Tree,
+    /// How many of those that are ready have no share.
+    pub(super) without_share: u32,
+    pub(super) reserved: Reserved,
     /// The one that waits longest, and the one that came last.
     pub(super) oldest: u32,
     newest: u32,
@@ -30,6 +36,9 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) const EMPTY: Self = Self {
         ready: Tree::EMPTY,
+        parked: Tree::EMPTY,
+        without_share: 0,
+        reserved: Reserved::NONE,
         oldest: NONE,
         newest: NONE,
         guarded: Time::ZERO,
@@ -48,6 +57,7 @@ impl Queue {
         let Some(entry) = slab.get_mut(ctx) else {
             return;
         };
+        self.without_share += u32::from(entry.params.share == 0);
         entry.older = last;
         entry.newer = NONE;
         match slab.at_mut(last) {
@@ -78,6 +88,12 @@ impl Queue {
         let Some(entry) = slab.get_mut(ctx) else {
             return;
         };
+        if core::mem::take(&mut entry.parked) {
+            self.parked.remove(slab, ctx);
+            return;
+        }
+        let without = u32::from(entry.params.share == 0);
+        self.without_share = self.without_share.saturating_sub(without);
         let older = core::mem::replace(&mut entry.older, NONE);
         let newer = core::mem::replace(&mut entry.newer, NONE);
         match slab.at_mut(older) {
@@ -124,15 +140,42 @@ impl Queue {
         at
     }
 
+    /// Puts a context that is not queued aside until `at`. O(log n).
+    pub(super) fn park<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, at: Time)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        self.turns += 1;
+        let place = Place {
+            rank: 0,
+            key: at.as_ns(),
+            turn: self.turns,
+        };
+        if let Some(entry) = slab.get_mut(ctx) {
+            entry.parked = true;
+        }
+        self.parked.insert(slab, ctx, place);
+    }
+
+    /// The one that was put aside for the shortest time. O(log n).
+    pub(super) fn first_parked<S>(&self, slab: &Slab<S>) -> Option<ContextId>
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        self.parked.first(slab, u8::MAX)
+    }
+
     /// The first context for which `test` holds. O(n log n).
     pub(super) fn find<S>(&self, slab: &Slab<S>, test: impl Fn(&Entry) -> bool) -> Option<ContextId>
     where
         S: DerefMut<Target = [Entry]>,
     {
-        let mut at = self.ready.first(slab, u8::MAX);
-        while let Some(ctx) = at.filter(|ctx| !slab.get(*ctx).is_some_and(&test)) {
-            at = self.ready.after(slab, ctx, u8::MAX);
-        }
-        at
+        [self.ready, self.parked].iter().find_map(|tree| {
+            let mut at = tree.first(slab, u8::MAX);
+            while let Some(ctx) = at.filter(|ctx| !slab.get(*ctx).is_some_and(&test)) {
+                at = tree.after(slab, ctx, u8::MAX);
+            }
+            at
+        })
     }
 }

@@ -228,7 +228,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 Some(self.fail(ctx, Failure::Protocol))
             }
             Outcome::Saved => {
-                self.enqueue(now, ctx);
+                self.enqueue(now, ctx, false);
                 None
             }
             Outcome::Done => {

@@ -89,6 +89,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if self.gone {
             return;
         }
+        self.unpark(now, queue);
         let slots = self.queue(queue).map_or(0, |queue| queue.slots);
         for id in slots_in(slots) {
             self.fill(now, id, out);
@@ -128,7 +129,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             .queue(slot.queue)
             .and_then(|queue| queue.first(&self.slab, id));
         match (first, self.starving(id)) {
-            (Some(first), Some((ctx, at))) if ctx != first && at <= now => {
+            (Some(first), Some((ctx, at)))
+                if ctx != first && at <= now && !self.is_reserved(first) =>
+            {
                 if let Some(queue) = self.queue_mut(slot.queue) {
                     queue.guarded = now;
                 }
@@ -159,6 +162,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         out: &mut Out<'_>,
     ) {
         self.dequeue(now, ctx, JobState::Running);
+        self.weigh(ctx);
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
         };
@@ -299,24 +303,37 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if entry.params.mask & id.bit() == 0 {
             return end(Time::ZERO, None);
         }
-        let next = self.candidate(id)?;
+        let limit = self.limit_end(&run, entry);
+        let Some(next) = self.candidate(id) else {
+            return end(limit?, None);
+        };
         let slice = run.started + self.slice(slot, &run, entry) + run.extra;
-        let turn = if run.guarded {
+        let turn = if run.guarded && !self.is_reserved(next) {
             Turn::Slice
         } else {
             self.policy.turn(entry, self.slab.get(next)?)
         };
         let at = match turn {
             Turn::Now => return end(Time::ZERO, Some(next)),
-            Turn::Slice => return end(slice, None),
+            Turn::Slice => Some(slice),
             Turn::After(span) => {
                 let most = run.started + Params::TIMESLICE_MAX;
                 Some(slice.max((entry.clock.charged + span).min(most)))
             }
             Turn::Never => None,
         };
-        let guard = self.guard_end(id).map(|at| at.max(slice));
-        end(at.into_iter().chain(guard).min()?, None)
+        let guard = self
+            .guard_end(id)
+            .filter(|_| !self.is_reserved(run.ctx))
+            .map(|at| at.max(slice));
+        end(at.into_iter().chain(guard).chain(limit).min()?, None)
+    }
+
+    /// Has it a reservation that is in force? Its load is admitted and bounded, so the guard leaves it alone.
+    fn is_reserved(&self, ctx: ContextId) -> bool {
+        self.slab
+            .get(ctx)
+            .is_some_and(|entry| self.policy.reserves(entry))
     }
 
     /// When a job has to go because another starves, unless a slot will be free for that one anyway.
@@ -376,6 +393,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// When the timer is needed; `None` while the slot waits for nothing.
     fn next_time(&self, id: SlotId) -> Option<Time> {
+        let slot = self.slot(id)?;
+        let own = self.own_time(id);
+        // Of a class one slot's timer is enough to end the time of those that are parked.
+        let queue = self.queue(slot.queue)?;
+        let keeps = slots_in(queue.usable).next() == Some(id);
+        let parked = self.next_parked(slot.queue).filter(|_| keeps);
+        own.into_iter().chain(parked.map(|(_, at)| at)).min()
+    }
+
+    /// When the timer is needed for the slot itself.
+    fn own_time(&self, id: SlotId) -> Option<Time> {
         let slot = self.slot(id)?;
         match slot.state {
             State::Running(run) => {

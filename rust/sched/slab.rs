@@ -8,6 +8,7 @@
 use core::ops::DerefMut;
 
 use super::clock::Clock;
+use super::limit::Purse;
 use super::tree::Node;
 use super::{Duration, Failure, Params, Refusal, SlotId, Time};
 
@@ -68,6 +69,8 @@ pub struct Stats {
     pub slot: Option<SlotId>,
     /// A complete snapshot of its job stands, from which the job will be resumed. It may be read while the job is held.
     pub saved: bool,
+    /// It is queued, but must not run yet: its budget or cap is used up.
+    pub parked: bool,
     /// Number of the current or last job; the first one is 1. So it is also the number of jobs that were started.
     pub job: u64,
     /// Time on a slot, from each START to the observed end of the run: its own restores and saves are charged to it.
@@ -98,6 +101,9 @@ pub struct Entry {
     pub(super) older: u32,
     pub(super) newer: u32,
     pub(super) clock: Clock,
+    pub(super) purse: Purse,
+    /// It waits, but must not run yet.
+    pub(super) parked: bool,
     used: bool,
     /// Close was accepted; the owner is gone and the id is refused.
     pub(super) closing: bool,
@@ -140,6 +146,8 @@ impl Entry {
             older: NONE,
             newer: NONE,
             clock: Clock::ZERO,
+            purse: Purse::EMPTY,
+            parked: false,
             used: false,
             closing: false,
             hold: false,
@@ -185,6 +193,7 @@ impl Entry {
             state: self.state,
             slot: self.slot,
             saved: self.saved,
+            parked: self.parked,
             job: self.job,
             run,
             wait,

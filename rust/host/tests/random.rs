@@ -47,6 +47,15 @@ fn params() -> impl Strategy<Value = Params> {
         |(mask, slice, timeout, weight)| Params {
             weight,
             priority: mask % 32,
+            cap: if weight % 3 == 0 { 1 + mask / 3 } else { 0 },
+            share: mask % 41,
+            budget: Duration::from_us(if weight % 5 == 0 { slice } else { 0 }),
+            deadline: Duration::from_us(if weight % 5 == 0 { slice * 3 } else { 0 }),
+            period: Duration::from_us(if weight % 5 == 0 {
+                slice * 4 + 1_000
+            } else {
+                0
+            }),
             urgency: if weight % 4 == 0 {
                 Urgency::LatencyCritical
             } else {
@@ -63,6 +72,8 @@ fn policy() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
         Just(PolicyKind::Fair),
         Just(PolicyKind::Priority),
+        Just(PolicyKind::Deadline),
+        Just(PolicyKind::Share),
         Just(PolicyKind::RoundRobin)
     ]
 }

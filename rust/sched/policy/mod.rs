@@ -5,9 +5,11 @@
 //! A policy keeps no state of its own: what it knows of a context stands in the context's entry, what it knows of a class in
 //! the class's queue. So it can be exchanged while jobs run.
 
+mod deadline;
 mod fair;
 mod priority;
 mod round_robin;
+mod share;
 
 use core::cmp::Ordering;
 
@@ -23,6 +25,10 @@ pub enum PolicyKind {
     RoundRobin,
     /// The highest priority first, at once.
     Priority,
+    /// Earliest deadline first for contexts with a reservation, weighted fair for what is left.
+    Deadline,
+    /// To each its share in percent of a slot.
+    Share,
 }
 
 /// When a job that runs has to make way for one that waits.
@@ -49,6 +55,8 @@ impl Turn {
     }
 }
 
+/// Rank of contexts with a reservation: their load is admitted, so it can go before all else.
+pub(super) const RANK_RESERVED: u8 = 0;
 /// Rank of latency-critical contexts.
 const RANK_LC: u8 = 1;
 /// Rank of the others.
@@ -61,20 +69,29 @@ pub(super) trait Policy {
 
     /// When `runs` makes way for `waits`, the first that waits for its slot and of the same rank.
     fn turn(&self, runs: &Entry, waits: &Entry) -> Turn;
+
+    /// Its weight, at least 1: `left` percent of a slot are left by shares, and `without` contexts without one want a slot.
+    fn weight(&self, entry: &Entry, left: u32, without: u32) -> u32 {
+        let _ = (left, without);
+        entry.params.weight.into()
+    }
 }
 
 impl PolicyKind {
-    fn policy(self) -> &'static dyn Policy {
+    pub(super) fn policy(self) -> &'static dyn Policy {
         match self {
             Self::Fair => &fair::Fair,
             Self::RoundRobin => &round_robin::RoundRobin,
             Self::Priority => &priority::Priority,
+            Self::Deadline => &deadline::Deadline,
+            Self::Share => &share::Share,
         }
     }
 
-    /// What comes before all keys: latency-critical work goes first under every policy.
+    /// What comes before all keys: latency-critical work goes first under every policy, but for what was admitted.
     pub(super) fn rank(self, entry: &Entry) -> u8 {
         match entry.params.urgency {
+            _ if self.reserves(entry) => RANK_RESERVED,
             Urgency::LatencyCritical => RANK_LC,
             Urgency::BestEffort => RANK_BE,
         }

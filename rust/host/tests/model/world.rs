@@ -407,7 +407,7 @@ impl World {
             let job = (ctx, self.tenants[&ctx].job);
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
-        if stats.state == JobState::Queued {
+        if stats.state == JobState::Queued && !stats.parked {
             assert_ne!(usable, 0, "{ctx:?} waits for nothing");
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
@@ -419,8 +419,9 @@ impl World {
         assert!(!self.gone || !stats.state.is_live());
         let tenant = self.tenants.get_mut(&ctx).unwrap();
         match (stats.state, tenant.queued_at) {
-            (JobState::Queued, None) => tenant.queued_at = Some(self.now),
-            (JobState::Queued, Some(_)) | (_, None) => {}
+            (JobState::Queued, None) if !stats.parked => tenant.queued_at = Some(self.now),
+            (JobState::Queued, Some(_)) if !stats.parked => {}
+            (_, None) => {}
             (_, Some(at)) => {
                 tenant.longest_wait = tenant.longest_wait.max(self.now - at);
                 tenant.queued_at = None;
