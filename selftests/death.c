@@ -244,6 +244,8 @@ FM_TEST(death, point_06_close_while_running)
 		resets = card_counter(c.slot, "resets");
 		fm_ctx_close(&c);
 		EXPECT_LT(resets, card_counter(fm_slot_of(FM_LIST), "resets"));
+		/* Base: close() waits until the settle time is over. */
+		EXPECT_EQ(0, card_key(card_cmd("state slot=%d", c.slot), "reset"));
 	}
 	EXPECT_EQ(errors, card_counter(fm_slot_of(FM_LIST), "dma_errors"));
 }

@@ -94,8 +94,8 @@ class Mutation:
                 break
         else:
             return False, f"the test did not begin: see build/mutations/mutation-{self.name}.log"
-        if "init: fermata.ko does not load" in console:
-            return False, "the module does not load"
+        if "init: fermata.ko does not load" in console or any("no /dev/fermata0" in line for line in log):
+            return False, "the module does not load, or takes no card"
         if not status:
             return False, "the test passes"
         wheres = [found.group(1) for line in log if (found := WHERE.match(line))]
