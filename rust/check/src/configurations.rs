@@ -54,7 +54,7 @@ pub const QUICK: &[Bounds] = &[
     },
 ];
 
-/// Those of `make model-check` besides.
+/// Those of `fermata-check --large` besides.
 pub const LARGE: &[Bounds] = &[
     Bounds {
         name: "fermata, 2 slots, 3 contexts",
