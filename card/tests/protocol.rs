@@ -163,7 +163,7 @@ impl Raw {
     ) -> u32 {
         self.call_fd(
             2,
-            &words(&[32 | u64::from(flags) << 32, offset, iova, size]),
+            &words(&[32 | (u64::from(flags) << 32), offset, iova, size]),
             fd,
         )
         .error

@@ -117,7 +117,7 @@ impl Slot {
 
     fn status(&self, state: &State, t: u64) -> u64 {
         if self.fermata() {
-            return state.status() | u64::from(state.start_count) << 32;
+            return state.status() | (u64::from(state.start_count) << 32);
         }
         match state.lag {
             Some((until, old)) if t < until && state.phase.busy() => old,

@@ -96,7 +96,7 @@ impl Contended {
         assert!(self.paused, "the timer was armed for the end of the slice");
         self.now += SAVE;
         let before = self.count;
-        let status = Status::from_raw(4 | u64::from(self.count) << 32);
+        let status = Status::from_raw(4 | (u64::from(self.count) << 32));
         self.event(Event::Status { slot, status });
         assert_eq!(self.count, before + 1, "a switch is one START");
     }

@@ -130,10 +130,12 @@ impl CardSlot {
             Engine::Paused => 4,
             _ => 1,
         };
-        match base {
-            true if self.lag => self.old,
-            true => phase,
-            false => phase | self.bits | u64::from(self.count) << 32,
+        if !base {
+            phase | self.bits | (u64::from(self.count) << 32)
+        } else if self.lag {
+            self.old
+        } else {
+            phase
         }
     }
 

@@ -145,7 +145,7 @@ fn point_03_paused_that_nobody_asked_for_is_no_save() {
     world.run_for(MS);
     let count = u64::from(world.card.slots[0].count);
     world.card.guilty.insert((a, 1));
-    world.status(0, 4 | count << 32);
+    world.status(0, 4 | (count << 32));
     assert_eq!(world.state(a), failed(Failure::Protocol));
 }
 
@@ -491,7 +491,7 @@ fn point_13_an_old_finish_is_not_a_new_one() {
     world.start(a, MS).unwrap();
     world.run_for(2 * MS);
     assert_eq!(world.state(a), JobState::Done);
-    let old = 2 | u64::from(world.card.slots[0].count) << 32;
+    let old = 2 | (u64::from(world.card.slots[0].count) << 32);
     world.start(b, 10 * MS).unwrap();
     world.status(0, old);
     assert_eq!(world.state(b), JobState::Running);

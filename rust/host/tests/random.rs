@@ -248,7 +248,7 @@ impl Play {
         let resetting = matches!(state, Some(SlotState::Resetting(_)));
         if self.world.plans[i].base.is_none() && !self.world.card.gone && !resetting {
             let count = self.world.card.slots[i].count.wrapping_sub(1);
-            self.world.status(i, raw | u64::from(count) << 32);
+            self.world.status(i, raw | (u64::from(count) << 32));
         }
     }
 

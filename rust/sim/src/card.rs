@@ -141,6 +141,6 @@ impl Slot {
             Engine::Finished => 2,
             Engine::Paused => 4,
         };
-        Status::from_raw(phase | u64::from(self.count) << 32)
+        Status::from_raw(phase | (u64::from(self.count) << 32))
     }
 }

@@ -128,7 +128,7 @@ impl CardSlot {
         };
         match self.base {
             Some(_) => phase,
-            None => phase | self.bits | u64::from(self.count) << 32,
+            None => phase | self.bits | (u64::from(self.count) << 32),
         }
     }
 
