@@ -33,6 +33,8 @@ fn left_out(inside: Inside, field: &str) -> bool {
                 | "preemptions"
                 | "finished"
                 | "failed"
+                // Nobody looks at it where no context has a budget or a cap, as in all configurations.
+                | "purse"
         ),
         Inside::Slot => matches!(field, "config" | "stats"),
         Inside::Run => field == "started",
