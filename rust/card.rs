@@ -13,7 +13,8 @@ use crate::{
     regs::{Command, MAX_SLOTS},
     sched::{
         self, Action, ContextConfig, ContextId, Duration, Event, Failure, Machine, MachineConfig,
-        Profile, Refusal, SlotConfig, SlotId, SlotState, SlotStats, Stats, Status, Time, Wake,
+        PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, SlotStats, Stats, Status,
+        Time, Wake,
     },
     slot::SlotEvents,
 };
@@ -82,7 +83,8 @@ pub(crate) struct Card {
     /// The card answered all-ones.
     dead: AtomicBool,
     #[pin]
-    state: RawSpinLock<State>,
+    /// On the heap: it would fill the stack of whoever makes a card.
+    state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
     #[pin]
@@ -140,14 +142,8 @@ impl Card {
             *slot = bar.identify_slot(id, &identity)?;
         }
         quiesce(&bar, &identity, &limits);
-        let machine = Machine::new(
-            machine_config(&bar, &identity, &slots, &limits),
-            new_entries(limits.contexts)?,
-        );
-        let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
-        for _ in 0..limits.contexts {
-            tenants.push(None, GFP_KERNEL)?;
-        }
+        let config = machine_config(&bar, &identity, &slots, &limits);
+        let state = new_state(config, limits.contexts)?;
         let translated = crate::dma_memory::is_translated(device);
         let card = Arc::pin_init(
             try_pin_init!(Self {
@@ -160,10 +156,7 @@ impl Card {
                 bar,
                 gate <- Gate::new(),
                 dead: AtomicBool::new(false),
-                state <- new_raw_spinlock!(
-                    State { machine, tenants, slots: SlotRegisters::NEW },
-                    "fermata_card"
-                ),
+                state <- new_raw_spinlock!(state, "fermata_card"),
                 registry <- new_mutex!(Registry { contexts: KVec::new() }, "fermata_registry"),
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
@@ -342,7 +335,7 @@ impl Card {
         change: impl FnOnce(&mut sched::Params),
     ) -> Result {
         let mut guard = self.state.lock();
-        let state = &mut *guard;
+        let state = &mut **guard;
         let mut params = state.machine.params(ctx).map_err(refused)?;
         change(&mut params);
         let mut outbox = Outbox::default();
@@ -378,7 +371,7 @@ impl Card {
             machine,
             tenants,
             slots,
-        } = &mut *guard;
+        } = &mut **guard;
         let slot = machine.slot_of(ctx);
         let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
@@ -725,6 +718,12 @@ impl Card {
         // SAFETY: By the safety requirement of `new` it is the device's.
         unsafe { bindings::pci_set_master(self.pci) };
         quiesce(&self.bar, &self.identity, &self.limits);
+        let mut state = self.state.lock();
+        state.slots = SlotRegisters::NEW;
+        for id in slot_ids(self.identity.slots) {
+            let count = Status::from_raw(self.bar.status(id)).start_count();
+            state.machine.resync(id, count);
+        }
     }
 
     /// Whether a job has not ended.
@@ -761,6 +760,29 @@ fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
     if !identity.is_quiescent() {
         kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
     }
+}
+
+/// The state of a card for `contexts` contexts. In a frame of its own, from which nothing deep is
+/// called: it makes several kilobytes on the stack before they go to the heap.
+#[inline(never)]
+fn new_state(config: MachineConfig, contexts: usize) -> Result<KBox<State>> {
+    let entries = new_entries(contexts)?;
+    let mut tenants = KVVec::with_capacity(contexts, GFP_KERNEL)?;
+    for _ in 0..contexts {
+        tenants.push(None, GFP_KERNEL)?;
+    }
+    let mut state = KBox::<State>::new_uninit(GFP_KERNEL)?.write(State {
+        machine: Machine::new(config, entries),
+        tenants,
+        slots: SlotRegisters::NEW,
+    });
+    // The user interface promises turns (`FERMATA_IOC_PREEMPT`: "the end of the queue"). There are
+    // no contexts, so nothing is to be done about it.
+    state
+        .machine
+        .set_policy(now(), PolicyKind::RoundRobin, &mut |_| ())
+        .map_err(refused)?;
+    Ok(state)
 }
 
 /// Room for `count` contexts in the scheduler.

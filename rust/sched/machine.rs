@@ -227,6 +227,16 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         Ok(self.slab.owned(ctx)?.stats(now))
     }
 
+    /// The card lost its state while nobody was on `slot`: it counts STARTs from `start_count` on. A slot that somebody
+    /// is on is left as it is.
+    pub fn resync(&mut self, slot: SlotId, start_count: u32) {
+        if let Some(slot) = self.slot_mut(slot) {
+            if slot.state == State::Vacant {
+                slot.count = start_count;
+            }
+        }
+    }
+
     /// The slot whose application registers are those of `ctx` now, so that its writes and reads may be forwarded: from
     /// Load until the end of the run is observed or the slot is reset.
     pub fn slot_of(&self, ctx: ContextId) -> Option<SlotId> {
