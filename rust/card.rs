@@ -82,8 +82,8 @@ pub(crate) struct Card {
     gate: Gate,
     /// The card answered all-ones.
     dead: AtomicBool,
-    #[pin]
     /// On the heap: it would fill the stack of whoever makes a card.
+    #[pin]
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
@@ -420,9 +420,11 @@ impl Card {
 
     /// Reads the status of `slot`, and does what follows from it.
     fn look(&self, state: &mut State, slot: SlotId) {
-        let status = Status::from_raw(self.bar.status(slot));
-        // Events of the card are never refused.
-        let _ = self.handle(state, Event::Status { slot, status });
+        let outbox = Outbox {
+            reads: slot.bit(),
+            ..Outbox::default()
+        };
+        self.feed_reads(state, outbox);
     }
 
     /// Feeds `event`, and the status reads that follow from it, to the machine.
@@ -437,6 +439,7 @@ impl Card {
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
             let status = Status::from_raw(self.bar.status(slot));
+            // Events of the card are never refused.
             let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
         }
     }

@@ -213,13 +213,8 @@ impl Context {
         self.setup.as_ref().is_some()
     }
 
-    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it). Returns the
-    /// context's number.
-    pub(crate) fn set_up(
-        self: ArcBorrow<'_, Self>,
-        afu_id: (u64, u64),
-        mask: u32,
-    ) -> Result<ContextId> {
+    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it).
+    pub(crate) fn set_up(self: ArcBorrow<'_, Self>, afu_id: (u64, u64), mask: u32) -> Result {
         let _serialised = self.setting_up.lock();
         if self.is_set_up() {
             return Err(EEXIST);
@@ -237,7 +232,7 @@ impl Context {
         let id = self.join(slots)?;
         // Another one cannot have set it: `setting_up` is held.
         self.setup.populate(Setup { id, slots });
-        Ok(id)
+        Ok(())
     }
 
     /// Without a window check nothing but the IOMMU stands between tenants and the host, and
@@ -284,7 +279,7 @@ impl Context {
         })
     }
 
-    /// Makes the arena. Returns the device address, 0 if it will be that of the first mapping.
+    /// Makes the arena. `base`: its device address; `None`: that of the first mapping of the whole.
     pub(crate) fn create_arena(
         &self,
         device: &BoundDevice<'_>,
