@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the calls of programs do with a context of the card.
+
+use super::{config::refused, events::Outbox, now, tenant_of, Card, State};
+use crate::{
+    image::{AppRegister, Image, Tenant},
+    sched::{self, ContextConfig, ContextId, Event, Stats},
+};
+use kernel::prelude::*;
+
+/// What a context has at a moment, for `FERMATA_IOC_STATUS`, `FERMATA_IOC_WAIT` and `poll()`.
+pub(crate) struct View {
+    /// The scheduler's part.
+    pub(crate) stats: Stats,
+    /// Device address of the access that stopped the last job.
+    pub(crate) fault_address: u64,
+}
+
+/// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
+/// the card is gone.
+impl Card {
+    /// Adds a context; `tenant` is used until [`Notice::Released`] after [`Card::close`].
+    pub(crate) fn add(&self, config: ContextConfig, tenant: Tenant) -> Result<ContextId> {
+        let mut state = self.state.lock();
+        let id = state.machine.add(config).map_err(refused)?;
+        // The machine's storage is as long as this table.
+        match state.tenants.get_mut(id.index()) {
+            Some(place) => *place = Some(tenant),
+            None => return Err(EINVAL),
+        }
+        Ok(id)
+    }
+
+    /// Starts a job, and returns its number.
+    pub(crate) fn start(&self, ctx: ContextId) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state
+            .machine
+            .stats(ctx, now())
+            .map_err(refused)?
+            .state
+            .is_live()
+        {
+            return Err(EBUSY);
+        }
+        if let Some(tenant) = state.tenant(ctx) {
+            tenant.image().begin_job();
+        }
+        self.handle(&mut state, Event::Start { ctx })
+            .map_err(refused)?;
+        Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
+    }
+
+    /// Takes the job off its slot, to be held or queued.
+    pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
+        self.handle(&mut self.state.lock(), Event::Preempt { ctx, hold })
+            .map_err(refused)
+    }
+
+    /// Lets a held job go on.
+    pub(crate) fn resume(&self, ctx: ContextId) -> Result {
+        self.handle(&mut self.state.lock(), Event::Resume { ctx })
+            .map_err(refused)
+    }
+
+    /// Asks for the end of a context. [`Notice::Released`] follows, or [`Notice::Stuck`] has come.
+    pub(crate) fn close(&self, ctx: ContextId) {
+        // A refusal means that it was released before.
+        let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
+    }
+
+    /// Where a context stands.
+    pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
+        let mut state = self.state.lock();
+        let stats = state.machine.stats(ctx, now()).map_err(refused)?;
+        let image = state.tenant(ctx).ok_or(ENODEV)?.image();
+        Ok(View {
+            stats,
+            fault_address: image.fault_address,
+        })
+    }
+
+    /// The parameters of a context.
+    pub(crate) fn params(&self, ctx: ContextId) -> Result<sched::Params> {
+        self.state.lock().machine.params(ctx).map_err(refused)
+    }
+
+    /// Changes the parameters of a context by `change`.
+    pub(crate) fn set_params(
+        &self,
+        ctx: ContextId,
+        change: impl FnOnce(&mut sched::Params),
+    ) -> Result {
+        let mut guard = self.state.lock();
+        let state = &mut **guard;
+        let mut params = state.machine.params(ctx).map_err(refused)?;
+        change(&mut params);
+        let mut outbox = Outbox::default();
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = state;
+        let result = machine.set_params(now(), ctx, params, &mut |action| {
+            self.carry_out(tenants, slots, &mut outbox, action);
+        });
+        self.feed_reads(&mut guard, outbox);
+        result.map_err(refused)
+    }
+
+    /// Works on the image of a context.
+    pub(crate) fn with_image<R>(
+        &self,
+        ctx: ContextId,
+        f: impl FnOnce(&mut Image) -> R,
+    ) -> Result<R> {
+        Ok(f(self.state.lock().tenant(ctx).ok_or(ENODEV)?.image()))
+    }
+
+    /// Writes registers of a context, to its slot too while it is on one.
+    pub(crate) fn write_registers(
+        &self,
+        ctx: ContextId,
+        registers: &[(AppRegister, u64)],
+    ) -> Result {
+        let mut guard = self.state.lock();
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = &mut **guard;
+        let slot = machine.slot_of(ctx);
+        let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();
+        for &(register, value) in registers {
+            let slot = slot.map(|slot| (slot, &mut slots.residue[slot.index()]));
+            image.write(&self.bar, slot, register, value);
+        }
+        Ok(())
+    }
+
+    /// Reads registers of a context, from its slot while it is on one. `EAGAIN`: one is not to be
+    /// had now.
+    pub(crate) fn read_registers(
+        &self,
+        ctx: ContextId,
+        registers: &mut [(AppRegister, u64)],
+    ) -> Result {
+        let mut state = self.state.lock();
+        let slot = state.machine.slot_of(ctx);
+        let image = state.tenant(ctx).ok_or(ENODEV)?.image();
+        for (register, value) in registers {
+            *value = image.read(&self.bar, slot, *register)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the scheduler has to know of a card, and what its refusals mean to a program.
+
+use super::{now, slot_ids, SlotRegisters, State};
+use crate::{
+    bar::{Bar, Identity, SlotIdentity},
+    limits::Limits,
+    sched::{
+        self, Duration, Machine, MachineConfig, PolicyKind, Profile, Refusal, SlotConfig, Status,
+    },
+};
+use kernel::prelude::*;
+
+/// The state of a card for `contexts` contexts. In a frame of its own, from which nothing deep is
+/// called: it makes several kilobytes on the stack before they go to the heap.
+#[inline(never)]
+pub(super) fn new_state(config: MachineConfig, contexts: usize) -> Result<KBox<State>> {
+    let entries = new_entries(contexts)?;
+    let mut tenants = KVVec::with_capacity(contexts, GFP_KERNEL)?;
+    for _ in 0..contexts {
+        tenants.push(None, GFP_KERNEL)?;
+    }
+    let mut state = KBox::<State>::new_uninit(GFP_KERNEL)?.write(State {
+        machine: Machine::new(config, entries),
+        tenants,
+        slots: SlotRegisters::NEW,
+    });
+    // The user interface promises turns (`FERMATA_IOC_PREEMPT`: "the end of the queue"). There are
+    // no contexts, so nothing is to be done about it.
+    state
+        .machine
+        .set_policy(now(), PolicyKind::RoundRobin, &mut |_| ())
+        .map_err(refused)?;
+    Ok(state)
+}
+
+/// Room for `count` contexts in the scheduler.
+fn new_entries(count: usize) -> Result<KVVec<sched::Entry>> {
+    let mut entries = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        entries.push(sched::Entry::EMPTY, GFP_KERNEL)?;
+    }
+    Ok(entries)
+}
+
+/// The first slot that has the engine of slot number `slot`.
+pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
+    let engine = slots.get(slot).map(SlotIdentity::afu_id);
+    let first = slots
+        .iter()
+        .position(|other| Some(other.afu_id()) == engine)
+        .unwrap_or(slot);
+    // CAST: below MAX_SLOTS.
+    first as u8
+}
+
+/// What the scheduler has to know of the card.
+pub(super) fn machine_config(
+    bar: &Bar,
+    identity: &Identity,
+    slots: &[SlotIdentity],
+    limits: &Limits,
+) -> MachineConfig {
+    let mut config = MachineConfig::default();
+    for id in slot_ids(identity.slots) {
+        let slot = &slots[id.index()];
+        config.slots[id.index()] = Some(SlotConfig {
+            profile: if identity.is_quiescent() && identity.has_irq() {
+                Profile::Fermata
+            } else {
+                Profile::Base {
+                    settle: Duration::from_ns(limits.settle.as_ns()),
+                }
+            },
+            class: class_of(slots, id.index()),
+            reset_before_resume: slot.reset_before_resume,
+            start_count: Status::from_raw(bar.status(id)).start_count(),
+        });
+    }
+    config
+}
+
+/// The error number of a refusal (`uapi/fermata.h`, "errors").
+pub(super) fn refused(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::NoContext | Refusal::Gone => ENODEV,
+        Refusal::Busy => EBUSY,
+        Refusal::NoJob => ENOENT,
+        Refusal::NoSlot => EIO,
+        Refusal::NoSpace => ENOSPC,
+        Refusal::Admission => EBUSY,
+        Refusal::Range => ERANGE,
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Events of the card: into the scheduler, and what it wants done.
+
+use super::{now, tenant_of, Card, SlotRegisters, State};
+use crate::{
+    image::Tenant,
+    notifier::Notice,
+    regs::Command,
+    sched::{Action, Event, Failure, Refusal, SlotId, SlotState, Status, Wake},
+};
+use core::sync::atomic::Ordering;
+use kernel::prelude::*;
+
+/// Events of the card.
+impl Card {
+    /// The timer of `slot` fired. Interrupt context.
+    pub(crate) fn timer(&self, slot: SlotId) {
+        // Events of the card are never refused.
+        let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
+    }
+
+    /// `slot` interrupted. Interrupt context.
+    pub(crate) fn interrupt(&self, slot: SlotId) {
+        let mut state = self.state.lock();
+        match state.machine.slot_state(slot) {
+            // The one trapped read of a switch.
+            Some(SlotState::Running(_) | SlotState::Pausing(_)) => self.look(&mut state, slot),
+            // It came late, or the vector is shared: a slot that nobody is on, or whose status is
+            // being waited for by timer, is not worth a read.
+            _ => {}
+        }
+    }
+
+    /// Reads the status of `slot`, and does what follows from it.
+    pub(super) fn look(&self, state: &mut State, slot: SlotId) {
+        let outbox = Outbox {
+            reads: slot.bit(),
+            ..Outbox::default()
+        };
+        self.feed_reads(state, outbox);
+    }
+
+    /// Feeds `event`, and the status reads that follow from it, to the machine.
+    pub(super) fn handle(&self, state: &mut State, event: Event) -> Result<(), Refusal> {
+        let mut outbox = Outbox::default();
+        let result = self.handle_one(state, event, &mut outbox);
+        self.feed_reads(state, outbox);
+        result
+    }
+
+    /// Makes the status reads that were asked for, until none is.
+    pub(super) fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
+        while let Some(slot) = outbox.take_read() {
+            let status = Status::from_raw(self.bar.status(slot));
+            // Events of the card are never refused.
+            let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
+        }
+    }
+
+    fn handle_one(
+        &self,
+        state: &mut State,
+        event: Event,
+        outbox: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        if let Event::Status { slot, status } = event {
+            if status.is_gone() {
+                self.dead.store(true, Ordering::Release);
+            } else if status.fault() {
+                outbox.fault = self.bar.take_fault(slot);
+            }
+        }
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = state;
+        let was_gone = machine.is_gone();
+        let result = machine.handle(now(), event, &mut |action| {
+            self.carry_out(tenants, slots, outbox, action)
+        });
+        if machine.is_gone() && !was_gone {
+            // Also those without a job may wait, for this.
+            for tenant in tenants.iter().flatten() {
+                tenant.notify(Notice::Gone);
+            }
+        }
+        result
+    }
+
+    /// Does what the machine wants.
+    pub(super) fn carry_out(
+        &self,
+        tenants: &mut [Option<Tenant>],
+        slots: &mut SlotRegisters,
+        outbox: &mut Outbox,
+        action: Action,
+    ) {
+        match action {
+            Action::Load { slot, ctx } => {
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tenant.image().load(
+                        &self.bar,
+                        slot,
+                        &mut slots.residue[slot.index()],
+                        &self.identity,
+                    );
+                }
+            }
+            Action::Unload { slot } => {
+                if self.identity.has_window() {
+                    self.bar.set_window(slot, &Default::default(), true);
+                }
+            }
+            Action::Start { slot, resume, .. } => {
+                self.bar.command(
+                    slot,
+                    if resume {
+                        Command::StartResume
+                    } else {
+                        Command::StartNew
+                    },
+                );
+            }
+            Action::Pause { slot } => self.bar.command(slot, Command::Pause),
+            Action::Reset { slot, hold } => {
+                slots.in_reset = if hold {
+                    slots.in_reset | slot.bit()
+                } else {
+                    slots.in_reset & !slot.bit()
+                };
+                self.bar.reset(slots.in_reset);
+            }
+            Action::Capture { slot, ctx } => {
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tenant.image().capture(&self.bar, slot);
+                }
+            }
+            Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
+            Action::Arm { slot, at } => self.events[slot.index()].arm(at),
+            Action::Disarm { slot } => self.events[slot.index()].disarm(),
+            Action::Wake { ctx, wake } => {
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tell(tenant, wake, outbox.fault);
+                }
+            }
+            Action::Released { ctx } => {
+                if let Some(tenant) = tenants.get_mut(ctx.index()).and_then(Option::take) {
+                    tenant.notify(Notice::Released);
+                }
+            }
+            Action::Quarantine { slot, ctx } => {
+                dev_err!(
+                    self.device,
+                    "slot {} does not come out of reset: out of use\n",
+                    slot.index()
+                );
+                if let Some(tenant) = ctx.and_then(|ctx| tenant_of(tenants, ctx)) {
+                    tenant.notify(Notice::Stuck);
+                }
+            }
+        }
+    }
+}
+
+/// What actions leave to be done after the machine has returned.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Slots whose status is to be read, a bit each.
+    reads: u8,
+    /// Device address of the access that stopped the job whose status is being handled.
+    fault: u64,
+}
+
+impl Outbox {
+    fn take_read(&mut self) -> Option<SlotId> {
+        // CAST: at most 8.
+        let slot = SlotId::new(self.reads.trailing_zeros() as u8)?;
+        self.reads &= !slot.bit();
+        Some(slot)
+    }
+}
+
+/// Passes on what became of a job.
+fn tell(tenant: &mut Tenant, wake: Wake, fault: u64) {
+    let notice = match wake {
+        Wake::Done => Notice::Done,
+        Wake::Held => Notice::Held,
+        Wake::Failed(failure) => {
+            if failure == Failure::Fault {
+                tenant.image().fault_address = fault;
+            }
+            Notice::Done
+        }
+    };
+    tenant.notify(notice);
+}

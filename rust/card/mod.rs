@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A card: its registers, its scheduler, and the contexts that use it.
+
+mod calls;
+mod config;
+mod events;
+mod lifetime;
+mod quiesce;
+mod registry;
+
+pub(crate) use calls::View;
+
+use crate::{
+    bar::{Bar, Identity, SlotIdentity},
+    gate::{Gate, Inside},
+    image::{RegisterSet, Tenant},
+    limits::Limits,
+    raw_spinlock::{new_raw_spinlock, RawSpinLock},
+    regs::MAX_SLOTS,
+    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Time},
+    slot::SlotEvents,
+};
+use config::{class_of, machine_config, new_state};
+use core::sync::atomic::{AtomicBool, Ordering};
+use kernel::{
+    bindings,
+    device::{Bound, Device},
+    prelude::*,
+    sync::{aref::ARef, new_mutex, Arc, Mutex},
+};
+use quiesce::quiesce;
+use registry::Registry;
+
+/// What the interrupt handlers, the timers and the calls of all contexts share.
+///
+/// # Locking
+///
+/// Behind the card's raw spinlock, with interrupts off. It is the innermost lock of the module:
+/// nothing else is taken under it but those that `irq_work` and hrtimers take. Registers of slots
+/// are accessed under it, so that no START comes between a status read and what follows from it.
+pub(crate) struct State {
+    machine: Machine<KVVec<sched::Entry>>,
+    /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
+    tenants: KVVec<Option<Tenant>>,
+    slots: SlotRegisters,
+}
+
+/// What the driver has written to registers that it cannot read back.
+struct SlotRegisters {
+    /// The reset bits.
+    in_reset: u8,
+    /// By slot: application registers that may not be zero.
+    residue: [RegisterSet; MAX_SLOTS],
+}
+
+impl SlotRegisters {
+    /// As [`quiesce`] leaves the card.
+    const NEW: Self = Self {
+        in_reset: 0,
+        residue: [RegisterSet::EMPTY; MAX_SLOTS],
+    };
+}
+
+impl State {
+    fn tenant(&mut self, ctx: ContextId) -> Option<&mut Tenant> {
+        tenant_of(&mut self.tenants, ctx)
+    }
+}
+
+/// The tenant of `ctx`, while it is set up.
+fn tenant_of(tenants: &mut [Option<Tenant>], ctx: ContextId) -> Option<&mut Tenant> {
+    tenants.get_mut(ctx.index()).and_then(Option::as_mut)
+}
+
+/// One card. Outlives its device: open files keep it.
+///
+/// # Invariants
+///
+/// `device` is bound to this driver until the gate is closed and those inside have left.
+#[pin_data]
+pub(crate) struct Card {
+    /// What the card is.
+    pub(crate) identity: Identity,
+    /// What is accepted of contexts.
+    pub(crate) limits: Limits,
+    slots: [SlotIdentity; MAX_SLOTS],
+    device: ARef<Device>,
+    /// The PCI side of `device`.
+    pci: *mut bindings::pci_dev,
+    /// Its DMA addresses go through an IOMMU.
+    pub(crate) translated: bool,
+    bar: Bar,
+    #[pin]
+    gate: Gate,
+    /// The card answered all-ones.
+    dead: AtomicBool,
+    /// On the heap: it would fill the stack of whoever makes a card.
+    #[pin]
+    state: RawSpinLock<KBox<State>>,
+    #[pin]
+    registry: Mutex<Registry>,
+    #[pin]
+    events: [SlotEvents; MAX_SLOTS],
+}
+
+/// The bound device of a card, for as long as the gate is held.
+pub(crate) struct BoundDevice<'a> {
+    device: &'a Device<Bound>,
+    _inside: Inside<'a>,
+}
+
+impl core::ops::Deref for BoundDevice<'_> {
+    type Target = Device<Bound>;
+
+    fn deref(&self) -> &Self::Target {
+        self.device
+    }
+}
+
+/// The time of CLOCK_MONOTONIC. Any context.
+pub(crate) fn now() -> Time {
+    // SAFETY: No requirement.
+    // CAST: the clock starts at 0 and does not go back.
+    Time::from_ns(unsafe { bindings::ktime_get() } as u64)
+}
+
+/// The slots of a card that has `count` of them.
+fn slot_ids(count: u8) -> impl Iterator<Item = SlotId> {
+    (0..count).filter_map(SlotId::new)
+}
+
+// SAFETY: `pci` is only handed to C functions that lock what they need; all else is `Send`.
+unsafe impl Send for Card {}
+// SAFETY: As above.
+unsafe impl Sync for Card {}
+
+impl Card {
+    /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their
+    /// windows closed. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// `pci` must be that of `device`, and [`Card::shut_down`] must be called before `device` is
+    /// unbound.
+    pub(crate) unsafe fn new(
+        device: &Device<Bound>,
+        pci: *mut bindings::pci_dev,
+        bar: Bar,
+        identity: Identity,
+        limits: Limits,
+    ) -> Result<Arc<Self>> {
+        let mut slots = [SlotIdentity::default(); MAX_SLOTS];
+        for (slot, id) in slots.iter_mut().zip(slot_ids(identity.slots)) {
+            *slot = bar.identify_slot(id, &identity)?;
+        }
+        quiesce(&bar, &identity, &limits);
+        let config = machine_config(&bar, &identity, &slots, &limits);
+        let state = new_state(config, limits.contexts)?;
+        let translated = crate::dma_memory::is_translated(device);
+        let card = Arc::pin_init(
+            try_pin_init!(Self {
+                identity,
+                limits,
+                slots,
+                device: device.into(),
+                pci,
+                translated,
+                bar,
+                gate <- Gate::new(),
+                dead: AtomicBool::new(false),
+                state <- new_raw_spinlock!(state, "fermata_card"),
+                registry <- new_mutex!(Registry { contexts: KVec::new() }, "fermata_registry"),
+                events <- pin_init::pin_init_array_from_fn(|n| {
+                    // CAST: below MAX_SLOTS.
+                    SlotEvents::new(n as u8)
+                }),
+            }),
+            GFP_KERNEL,
+        )?;
+        for events in &card.events {
+            // SAFETY: The card is pinned in its `Arc`, and drops `events`, which stops them, as
+            // part of itself.
+            unsafe { events.start(&*card) };
+        }
+        Ok(card)
+    }
+
+    /// Goes inside the gate. `ENODEV`: the card is gone.
+    pub(crate) fn enter(&self) -> Result<BoundDevice<'_>> {
+        let inside = self.gate.enter()?;
+        if self.dead.load(Ordering::Acquire) {
+            return Err(ENODEV);
+        }
+        // SAFETY: By the type invariant the device is bound while somebody is inside.
+        let device = unsafe { self.device.as_bound() };
+        Ok(BoundDevice {
+            device,
+            _inside: inside,
+        })
+    }
+
+    /// Whether the card is gone: unbound, unplugged or dead.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gate.is_closed() || self.dead.load(Ordering::Acquire)
+    }
+
+    /// Requests the interrupt of `slot`. Process context.
+    pub(crate) fn request_irq(&self, slot: SlotId, irq: u32) -> Result {
+        self.events[slot.index()].request_irq(irq)
+    }
+
+    /// What `slot` is; `None`: there is no such slot.
+    pub(crate) fn slot(&self, slot: u32) -> Option<(SlotId, &SlotIdentity)> {
+        let id = slot_ids(self.identity.slots).find(|id| id.index() == slot as usize)?;
+        Some((id, &self.slots[id.index()]))
+    }
+
+    /// The slots that have the engine `afu_id` (low half, high half), a bit each.
+    pub(crate) fn slots_with(&self, afu_id: (u64, u64)) -> u8 {
+        slot_ids(self.identity.slots)
+            .filter(|id| self.slots[id.index()].afu_id() == afu_id)
+            .fold(0, |mask, id| mask | id.bit())
+    }
+
+    /// The class, in the scheduler's sense, of slot number `slot`: the first slot that has its
+    /// engine.
+    pub(crate) fn class_of(&self, slot: usize) -> u8 {
+        class_of(&self.slots, slot)
+    }
+
+    /// The slots of `mask`.
+    pub(crate) fn slots_in(&self, mask: u8) -> impl Iterator<Item = SlotId> {
+        slot_ids(self.identity.slots).filter(move |id| mask & id.bit() != 0)
+    }
+
+    /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is
+    /// gone.
+    pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
+        let pages = self.bar.state_pages(slot);
+        if pages == u64::MAX {
+            // All-ones. The status, which never is, tells whether it is the value or the card.
+            self.look(&mut self.state.lock(), slot);
+        }
+        if self.is_gone() {
+            return Err(ENODEV);
+        }
+        Ok(pages)
+    }
+
+    /// What `slot` has done, and whether it is out of use.
+    pub(crate) fn slot_stats(&self, slot: SlotId) -> (SlotStats, bool) {
+        let state = self.state.lock();
+        let quarantined = state.machine.slot_state(slot) == Some(SlotState::Quarantined);
+        (
+            state.machine.slot_stats(slot, now()).unwrap_or_default(),
+            quarantined,
+        )
+    }
+
+    /// Contexts that are set up.
+    pub(crate) fn context_count(&self) -> u32 {
+        self.state.lock().machine.contexts()
+    }
+}

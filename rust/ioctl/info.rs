@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls that tell what there is and how it stands: the card, its slots, contexts.
+
+use super::Call;
+use crate::{
+    argument::{check_flags, User},
+    card::View,
+    context::job_error,
+    sched::{JobState, SlotId},
+    uapi::{self, feature, state},
+};
+use kernel::prelude::*;
+
+impl Call<'_> {
+    pub(super) fn card_info(&self) -> Result {
+        let mut user = User::<uapi::CardInfo>::read(self.argument)?;
+        check_flags(user.value.flags, 0)?;
+        let card = &self.context.card;
+        let features = [
+            (card.identity.has_irq(), feature::IRQ),
+            (card.identity.has_window(), feature::WINDOW),
+            (card.identity.is_quiescent(), feature::QUIESCENT),
+            (card.identity.has_snapshot_unit(), feature::SNAPSHOT_UNIT),
+            (card.translated, feature::IOMMU),
+        ];
+        user.value = uapi::CardInfo {
+            uapi_version: uapi::UAPI_VERSION,
+            slots: card.identity.slots.into(),
+            features: features
+                .iter()
+                .filter(|(has, _)| *has)
+                .fold(0, |all, (_, bit)| all | bit),
+            contexts: card.context_count(),
+            // CAST: at most 65,536 (`limits.rs`).
+            max_contexts: card.limits.contexts as u32,
+            max_arena: card.limits.arena,
+            ..Default::default()
+        };
+        user.write()
+    }
+
+    pub(super) fn slot_info(&self) -> Result {
+        let mut user = User::<uapi::SlotInfo>::read(self.argument)?;
+        let card = &self.context.card;
+        let (id, slot) = card.slot(user.value.slot).ok_or(EINVAL)?;
+        let (stats, quarantined) = card.slot_stats(id);
+        user.value = uapi::SlotInfo {
+            slot: user.value.slot,
+            afu_id_lo: slot.afu_id_lo,
+            afu_id_hi: slot.afu_id_hi,
+            state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
+            flags: if quarantined {
+                uapi::SLOT_QUARANTINED
+            } else {
+                0
+            },
+            switches: stats.starts,
+            busy_ns: stats.busy.as_ns(),
+            resets: stats.resets,
+            save_ns: stats.save.as_ns(),
+            ..Default::default()
+        };
+        user.write()
+    }
+
+    pub(super) fn status(&self) -> Result {
+        let mut user = User::<uapi::Status>::read(self.argument)?;
+        check_flags(user.value.flags, 0)?;
+        let memory = self.context.memory_info();
+        user.value = uapi::Status {
+            arena_length: memory.arena_length,
+            device_base: memory.device_base,
+            snapshot_length: memory.snapshot_length,
+            slot: uapi::NO_SLOT,
+            ..Default::default()
+        };
+        if self.context.is_set_up() {
+            let View {
+                stats,
+                fault_address,
+                ..
+            } = self.context.view().ok_or(ENODEV)?;
+            user.value = uapi::Status {
+                state: state_number(stats.state),
+                error: job_error(stats.state),
+                context: self.context.number()?,
+                slot: slot_number(stats.slot),
+                job: stats.job,
+                run_ns: stats.run.as_ns(),
+                wait_ns: stats.wait.as_ns(),
+                slices: stats.slices,
+                preemptions: stats.preemptions,
+                finished: stats.finished,
+                failed: stats.failed,
+                fault_addr: fault_address,
+                ..user.value
+            };
+        }
+        user.write()
+    }
+
+    pub(super) fn context_info(&self) -> Result {
+        let mut user = User::<uapi::ContextInfo>::read(self.argument)?;
+        check_flags(user.value.flags, 0)?;
+        let from = user.value.cursor as usize;
+        let (index, context) = self.context.card.next_context(from).ok_or(ENOENT)?;
+        let stats = context.view().ok_or(ENODEV)?.stats;
+        user.value = uapi::ContextInfo {
+            cursor: number(index) + 1,
+            context: context.number()?,
+            pid: context.pid_for_caller(),
+            state: state_number(stats.state),
+            slot: slot_number(stats.slot),
+            slot_mask: context.slots().into(),
+            job: stats.job,
+            run_ns: stats.run.as_ns(),
+            wait_ns: stats.wait.as_ns(),
+            slices: stats.slices,
+            preemptions: stats.preemptions,
+            ..Default::default()
+        };
+        user.write()
+    }
+}
+
+fn state_number(state: JobState) -> u32 {
+    match state {
+        JobState::Idle => state::IDLE,
+        JobState::Queued => state::QUEUED,
+        JobState::Running => state::RUNNING,
+        JobState::Held => state::HELD,
+        JobState::Done => state::DONE,
+        JobState::Failed(_) => state::FAILED,
+    }
+}
+
+/// A slot as the interface has it.
+fn slot_number(slot: Option<SlotId>) -> u32 {
+    slot.map_or(uapi::NO_SLOT, |slot| number(slot.index()))
+}
+
+/// A small number as the interface has it.
+fn number(n: usize) -> u32 {
+    // CAST: contexts and slots are fewer than 2^32 (`limits.rs`).
+    n as u32
+}

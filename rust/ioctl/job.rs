@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls for the job of a context: starting it, taking it off its slot, waiting for it.
+
+use super::Call;
+use crate::{
+    argument::{check_flags, User},
+    context::job_error,
+    sched::JobState,
+    uapi::{self, event},
+};
+use kernel::prelude::*;
+
+impl Call<'_> {
+    pub(super) fn start(&self) -> Result {
+        let mut user = User::<uapi::Start>::read(self.argument)?;
+        check_flags(user.value.flags, 0)?;
+        user.check_writable()?;
+        user.value.job = self.context.start()?;
+        user.write()
+    }
+
+    pub(super) fn preempt(&self) -> Result {
+        let preempt = User::<uapi::Preempt>::read(self.argument)?.value;
+        check_flags(preempt.flags, uapi::PREEMPT_HOLD)?;
+        self.context
+            .card
+            .preempt(self.context.id()?, preempt.flags & uapi::PREEMPT_HOLD != 0)
+    }
+
+    pub(super) fn resume(&self) -> Result {
+        check_flags(User::<uapi::Resume>::read(self.argument)?.value.flags, 0)?;
+        self.context.card.resume(self.context.id()?)
+    }
+
+    pub(super) fn wait(&self) -> Result {
+        let mut user = User::<uapi::Wait>::read(self.argument)?;
+        let wait = user.value;
+        if wait.events == 0 {
+            return Err(EINVAL);
+        }
+        check_flags(wait.events, event::ALL)?;
+        let context = &self.context;
+        if context.card.is_gone() {
+            return Err(ENODEV);
+        }
+        context.id()?;
+        let mut found = self.happened(wait.events);
+        if !over(&found) {
+            if self.nonblocking {
+                return Err(EAGAIN);
+            }
+            context.notifier.wait(wait.deadline, || {
+                found = self.happened(wait.events);
+                over(&found)
+            })?;
+        }
+        let (happened, error) = found?;
+        if happened == 0 {
+            return Err(crate::compat::errno::etimedout());
+        }
+        user.value = uapi::Wait {
+            happened,
+            error,
+            ..wait
+        };
+        user.write()
+    }
+
+    /// Which of `events` hold, and why the job failed. `ENODEV`: the card is gone; `ENOENT`: there
+    /// is no job.
+    fn happened(&self, events: u32) -> Result<(u32, u32)> {
+        if self.context.card.is_gone() {
+            return Err(ENODEV);
+        }
+        let stats = self.context.view().ok_or(ENODEV)?.stats;
+        if stats.job == 0 {
+            return Err(ENOENT);
+        }
+        Ok((holding(stats.state) & events, job_error(stats.state)))
+    }
+
+    pub(super) fn eventfd(&self) -> Result {
+        let eventfd = User::<uapi::EventFd>::read(self.argument)?.value;
+        check_flags(eventfd.events, event::ALL)?;
+        let fd = (eventfd.fd != -1).then_some(eventfd.fd);
+        if eventfd.reserved != 0 || fd.is_some() != (eventfd.events != 0) {
+            return Err(EINVAL);
+        }
+        self.context.id()?;
+        self.context.notifier.set_eventfd(fd, eventfd.events)
+    }
+}
+
+/// Whether a wait has come to its end: something happened, or an error.
+fn over(found: &Result<(u32, u32)>) -> bool {
+    !matches!(found, Ok((0, _)))
+}
+
+/// The events that hold in `state`.
+pub(crate) fn holding(state: JobState) -> u32 {
+    match state {
+        JobState::Done | JobState::Failed(_) => event::DONE,
+        JobState::Held => event::HELD,
+        JobState::Idle | JobState::Queued | JobState::Running => 0,
+    }
+}

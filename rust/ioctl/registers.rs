@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls for the application registers of a context.
+
+use super::Call;
+use crate::{
+    argument::{check_flags, User},
+    image::{AppRegister, MAX_RESULTS},
+    uapi,
+};
+use core::mem::size_of;
+use kernel::{
+    prelude::*,
+    uaccess::{UserPtr, UserSlice},
+};
+
+impl Call<'_> {
+    pub(super) fn regs_write(&self) -> Result {
+        let (regs, _) = self.registers(uapi::MAX_REGS)?;
+        self.context.card.write_registers(self.context.id()?, &regs)
+    }
+
+    pub(super) fn regs_read(&self) -> Result {
+        let (mut regs, array) = self.registers(uapi::MAX_REGS)?;
+        self.context
+            .card
+            .read_registers(self.context.id()?, &mut regs)?;
+        let mut writer = UserSlice::new(array, regs.len() * size_of::<uapi::Reg>()).writer();
+        for (register, value) in &regs {
+            writer.write(&uapi::Reg {
+                offset: register.offset(),
+                reserved: 0,
+                value: *value,
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn results(&self) -> Result {
+        // CAST: 16.
+        let (regs, _) = self.registers(MAX_RESULTS as u32)?;
+        let mut registers = KVec::with_capacity(regs.len(), GFP_KERNEL)?;
+        for &(register, value) in &regs {
+            if value != 0 {
+                return Err(EINVAL);
+            }
+            registers.push(register, GFP_KERNEL)?;
+        }
+        self.context.declare_results(&registers)
+    }
+
+    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked.
+    fn registers(&self, most: u32) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
+        let regs = User::<uapi::Regs>::read(self.argument)?.value;
+        check_flags(regs.flags, 0)?;
+        if regs.reserved != 0 || regs.count > most {
+            return Err(EINVAL);
+        }
+        let count = regs.count as usize;
+        let array = UserPtr::from_addr(usize::try_from(regs.regs)?);
+        let mut reader = UserSlice::new(array, count * size_of::<uapi::Reg>()).reader();
+        let mut registers = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            let reg = reader.read::<uapi::Reg>()?;
+            if reg.reserved != 0 {
+                return Err(EINVAL);
+            }
+            registers.push((AppRegister::new(reg.offset)?, reg.value), GFP_KERNEL)?;
+        }
+        Ok((registers, array))
+    }
+}
