@@ -244,7 +244,7 @@ class Vm:
         opt, out = self.options, self.out
         iommu_args, iommu_append = IOMMUS[opt.iommu]
         accel = "tcg,thread=multi" if self.accel == "tcg" else self.accel
-        append = f"console=ttyS0 panic=-1 oops=panic quiet loglevel=6 {iommu_append} {opt.append}"
+        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {iommu_append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else "max", "-smp", str(opt.cpus)]
         cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]
