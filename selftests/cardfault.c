@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The card does what it should not: the driver copes, and says what it was. */
 #include "kselftest_harness.h"
+#include <sys/syscall.h>
 #include "lib/fm.h"
 #include "lib/gone.h"
 
@@ -180,14 +181,52 @@ FM_TEST(fault, point_05_long_drain)
 	card_set(fm_slot_of(FM_LIST), "drain_us=200");
 }
 
+struct poller {
+	pthread_t thread;
+	int fd;
+	volatile pid_t tid;
+	short revents;
+};
+
 static void *poll_gone(void *arg)
 {
-	struct pollfd p = { .fd = *(int *)arg, .events = POLLIN };
+	struct poller *poller = arg;
+	struct pollfd p = { .fd = poller->fd, .events = POLLIN };
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	int rc = poll(&p, 1, FM_GUARD_MS);
+	int rc;
 
+	poller->tid = gettid();
+	rc = poll(&p, 1, FM_GUARD_MS);
 	/* At the end of its time poll() looks again, and would find what it was not told. */
-	return (void *)(intptr_t)(rc == 1 && fm_now() < end ? p.revents : 0);
+	poller->revents = rc == 1 && fm_now() < end ? p.revents : 0;
+	return NULL;
+}
+
+/* Returns when the poller sleeps: one that comes later would see for itself. */
+static void poller_start(struct poller *poller, int fd)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	char path[64], text[16];
+	FILE *file;
+	int nr = -1;
+
+	memset(poller, 0, sizeof(*poller));
+	poller->fd = fd;
+	if (pthread_create(&poller->thread, NULL, poll_gone, poller))
+		fm_die("pthread_create");
+	while (nr != SYS_poll) {
+		if (fm_now() > end)
+			fm_die("the poller does not sleep");
+		fm_sleep_us(1000);
+		/* The number of the system call that it is blocked in, or "running". */
+		snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", poller->tid);
+		file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(text, sizeof(text), file) && sscanf(text, "%d", &nr) != 1)
+			nr = -1;
+		fclose(file);
+	}
 }
 
 /* All-ones: the card is gone, and stays so for whoever had it open. */
@@ -197,8 +236,7 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	struct fm_gone_waiter w;
 	struct fm_expect e;
 	int bare = fm_open_dev(0), rc;
-	pthread_t poller;
-	void *polled;
+	struct poller poller;
 
 	ASSERT_NE(NULL, fm_pci());
 	fm_ctx_new(&running, FM_LIST, 64 * 1024);
@@ -207,7 +245,7 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	fm_job_endless(&running);
 	fm_job_list(&idle, 100, 1000, 1, &e);
 	/* A context without a job can wait for the card's end as well. */
-	ASSERT_EQ(0, pthread_create(&poller, NULL, poll_gone, &idle.fd));
+	poller_start(&poller, idle.fd);
 	if (wait_first) {
 		ASSERT_EQ(0, fm_start(running.fd));
 		card_until_runs(running.slot, running.token);
@@ -223,8 +261,8 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	}
 	pthread_join(w.thread, NULL);
 	EXPECT_EQ(-ENODEV, w.rc);
-	pthread_join(poller, &polled);
-	EXPECT_EQ(POLLERR | POLLHUP, (intptr_t)polled);
+	pthread_join(poller.thread, NULL);
+	EXPECT_EQ(POLLERR | POLLHUP, poller.revents);
 	EXPECT_EQ(0, fm_calls_not_gone(running.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(idle.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(bare));
