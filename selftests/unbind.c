@@ -103,7 +103,10 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 
 		if (card_present())
 			errors = card_counter(held.slot, "dma_errors");
+		EXPECT_EQ(1, fm_pci_enabled());
 		ASSERT_EQ(0, fm_unbind());
+		/* Else binding would only count, and not switch on what was lost meanwhile. */
+		EXPECT_EQ(0, fm_pci_enabled());
 		/* Nor did one when they were unmapped. */
 		if (card_present())
 			EXPECT_EQ(errors, card_counter(held.slot, "dma_errors"));

@@ -81,6 +81,8 @@ u64 fm_slot_resets(int slot);
 const char *fm_pci(void);
 int fm_unbind(void);
 int fm_bind(void);
+/* How often it is enabled, or a negative errno. */
+int fm_pci_enabled(void);
 
 /* --- contexts ---------------------------------------------------------------- */
 

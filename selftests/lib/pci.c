@@ -61,3 +61,19 @@ int fm_bind(void)
 	close(fd);
 	return 0;
 }
+
+int fm_pci_enabled(void)
+{
+	char path[128];
+	int n = -EIO;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", fm_pci());
+	file = fopen(path, "r");
+	if (!file)
+		return -errno;
+	if (fscanf(file, "%d", &n) != 1)
+		n = -EIO;
+	fclose(file);
+	return n;
+}
