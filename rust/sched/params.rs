@@ -10,7 +10,7 @@ pub struct Params {
     /// The slots it may run on, a bit each. Bits of slots of another class, or of none, have no effect.
     pub mask: u8,
     /// How long it may run while somebody waits: [`Params::TIMESLICE_MIN`] to [`Params::TIMESLICE_MAX`]. A slice that
-    /// begins with a resume is longer by the measured cost of a save.
+    /// begins with a resume is longer by the measured cost of a restore.
     pub timeslice: Duration,
     /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset and the job fails:
     /// [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].

@@ -66,12 +66,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.read(id, out);
             }
             Verdict::Saved => {
+                self.note_restore(id, status);
                 self.end_run(now, id, ctx);
                 self.note_save(now, id, run, pause);
                 out(Action::Capture { slot: id, ctx });
                 self.leave(now, id, ctx, Outcome::Saved, out);
             }
             Verdict::Ended(outcome) => {
+                self.note_restore(id, status);
                 self.end_run(now, id, ctx);
                 out(Action::Capture { slot: id, ctx });
                 self.leave(now, id, ctx, outcome, out);
@@ -108,6 +110,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
         }
         self.put_run(id, run, pause);
+    }
+
+    /// The status at the end of a run tells how long its restore took.
+    fn note_restore(&mut self, id: SlotId, status: Status) {
+        if let Some(slot) = self.slot_mut(id) {
+            if slot.settle().is_none() {
+                slot.restored(status.restore());
+            }
+        }
     }
 
     /// PAUSED was observed: from here on, and only from here on, there is a snapshot to resume from.

@@ -22,8 +22,8 @@ const AGAIN_MIN: Duration = Duration::from_us(250);
 /// And not later than this.
 const AGAIN_MAX: Duration = Duration::from_ms(5);
 
-/// A slice is at least as long as so many saves...
-const SLICE_SAVES: u64 = 4;
+/// A slice is at least as long as so many saves and restores...
+const SLICE_SWITCHES: u64 = 2;
 /// ... but is not made longer than this by it.
 const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
 
@@ -200,7 +200,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         slot.stats.starts += 1;
         slot.stats.resumes += u64::from(resume);
         let extra = if resume {
-            slot.stats.save
+            slot.restore()
         } else {
             Duration::ZERO
         };
@@ -343,14 +343,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.starving(id).filter(|_| !leaving).map(|(_, at)| at)
     }
 
-    /// The length of a slice on this slot: no shorter than [`SLICE_SAVES`] saves take here, so that most of the time is
-    /// work; but one whose saves are slow does not make the slices of others longer than [`SLICE_FLOOR_MAX`].
+    /// The length of a slice on this slot: no shorter than [`SLICE_SWITCHES`] saves and restores take here, so that most of
+    /// the time is work; but one whose saves are slow does not make the slices of others longer than [`SLICE_FLOOR_MAX`].
     fn slice(&self, slot: &Slot, run: &Run, entry: &Entry) -> Duration {
         let mut asked = entry.params.timeslice;
         if run.guarded {
             asked = asked.min(self.guard.quarter());
         }
-        asked.max(slot.stats.save.times(SLICE_SAVES).min(SLICE_FLOOR_MAX))
+        asked.max(slot.switch().times(SLICE_SWITCHES).min(SLICE_FLOOR_MAX))
     }
 
     /// The first context that waits for the slot and that no slot which is about to be free will take.

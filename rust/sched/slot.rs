@@ -107,6 +107,11 @@ pub struct SlotStats {
     pub save: Duration,
     /// The longest of these.
     pub save_max: Duration,
+    /// Time of a restore as the card told it, moving average over about eight restores. Where it tells none (base, and
+    /// restores of less than a microsecond) the same as `save`.
+    pub restore: Duration,
+    /// The longest that it told; zero if it told none.
+    pub restore_max: Duration,
     /// Time with a job on it, from each START to the observed end of the run.
     pub busy: Duration,
 }
@@ -174,6 +179,8 @@ impl Slot {
             timeouts: 0,
             save: Duration::ZERO,
             save_max: Duration::ZERO,
+            restore: Duration::ZERO,
+            restore_max: Duration::ZERO,
             busy: Duration::ZERO,
         },
     };
@@ -211,5 +218,33 @@ impl Slot {
         };
         stats.save_max = stats.save_max.max(span);
         stats.saves += 1;
+    }
+
+    /// The card told that a restore took `span`; zero if it did not.
+    pub(super) fn restored(&mut self, span: Duration) {
+        if span == Duration::ZERO {
+            return;
+        }
+        let stats = &mut self.stats;
+        stats.restore = if stats.restore_max == Duration::ZERO {
+            span
+        } else {
+            stats.restore.averaged(span)
+        };
+        stats.restore_max = stats.restore_max.max(span);
+    }
+
+    /// What a restore takes here, as far as is known: what was not measured is taken to cost as much as a save.
+    pub(super) fn restore(&self) -> Duration {
+        if self.stats.restore_max == Duration::ZERO {
+            self.stats.save
+        } else {
+            self.stats.restore
+        }
+    }
+
+    /// What a job that leaves and comes back costs.
+    pub(super) fn switch(&self) -> Duration {
+        self.stats.save + self.restore()
     }
 }

@@ -9,7 +9,7 @@ use fermata_sched_host::sched::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Engine {
     Idle,
-    Restoring { until: u64 },
+    Restoring { since: u64, until: u64 },
     Working { since: u64 },
     Saving,
     Paused,
@@ -23,6 +23,8 @@ pub(crate) struct Slot {
     /// Work that the job on the engine has left.
     left: u64,
     count: u32,
+    /// How long the last restore took, as the status tells it: in us.
+    restored: u64,
     window: Option<u32>,
     running: Option<u32>,
     /// Counts what invalidates the engine's next step.
@@ -50,6 +52,7 @@ impl Slot {
             engine: Engine::Idle,
             left: 0,
             count: 0,
+            restored: 0,
             window: None,
             running: None,
             epoch: 0,
@@ -82,10 +85,11 @@ impl Slot {
         self.count = self.count.wrapping_add(1);
         self.epoch += 1;
         self.left = left;
+        self.restored = 0;
         self.running = Some(client);
         if let Some(restore) = restore {
             let until = now + restore;
-            self.engine = Engine::Restoring { until };
+            self.engine = Engine::Restoring { since: now, until };
             until
         } else {
             self.engine = Engine::Working { since: now };
@@ -108,7 +112,8 @@ impl Slot {
     /// The time that the engine named has come.
     pub(crate) fn step(&mut self) -> Step {
         match self.engine {
-            Engine::Restoring { until } => {
+            Engine::Restoring { since, until } => {
+                self.restored = ((until - since) / 1_000).min(0xf_ffff);
                 self.engine = Engine::Working { since: until };
                 Step::Next(until + self.left)
             }
@@ -141,6 +146,6 @@ impl Slot {
             Engine::Finished => 2,
             Engine::Paused => 4,
         };
-        Status::from_raw(phase | (u64::from(self.count) << 32))
+        Status::from_raw(phase | (self.restored << 12) | (u64::from(self.count) << 32))
     }
 }

@@ -60,6 +60,8 @@ pub struct CardSlot {
     /// Fermata: reset at work, and the status not read since: DMA may be under way.
     unflushed: bool,
     bits: u64,
+    /// Fermata: how long the last START_RESUME took to restore, in us; 0 while it restores.
+    restored: u64,
     // Misbehaviour, switched on by tests.
     pub ignore_pauses: u32,
     pub lose_irqs: u32,
@@ -95,6 +97,7 @@ impl CardSlot {
             lag: None,
             unflushed: false,
             bits: 0,
+            restored: 0,
             ignore_pauses: 0,
             lose_irqs: 0,
             hang: false,
@@ -128,7 +131,7 @@ impl CardSlot {
         };
         match self.base {
             Some(_) => phase,
-            None => phase | self.bits | (u64::from(self.count) << 32),
+            None => phase | self.bits | (self.restored << 12) | (u64::from(self.count) << 32),
         }
     }
 
@@ -183,7 +186,10 @@ impl Card {
         let program = slot.running.unwrap();
         let at = slot.next().unwrap();
         match slot.engine {
-            Engine::Restoring { until } => slot.engine = Engine::Working { since: until },
+            Engine::Restoring { until } => {
+                slot.restored = (slot.restore / 1_000).min(0xf_ffff);
+                slot.engine = Engine::Working { since: until };
+            }
             Engine::Working { .. } => {
                 slot.progress = program.work;
                 self.finish(i, at, irqs);
@@ -296,6 +302,7 @@ impl Card {
         slot.lag = (slot.start_lag > 0).then_some((now + slot.start_lag, slot.raw()));
         slot.count = slot.count.wrapping_add(1);
         slot.bits = 0;
+        slot.restored = 0;
         slot.running = Some(program);
         if slot.hang {
             self.guilty.insert(program.job);
