@@ -40,6 +40,9 @@ pub enum Request {
     Runs {
         slot: usize,
     },
+    History {
+        from: Option<u64>,
+    },
     Quit,
 }
 
@@ -146,6 +149,9 @@ impl Request {
             },
             "runs" => Self::Runs {
                 slot: words.slot(slots)?,
+            },
+            "history" => Self::History {
+                from: words.value("from").map(parse_number).transpose()?,
             },
             "mark" => Self::Tell(What::Mark {
                 text: words.required("text")?.into(),
@@ -304,6 +310,7 @@ impl Control {
             Request::Counters { slot } => recorder.ask(move |j| j.ledger.counters_text(slot)),
             Request::Gaps { slot } => recorder.ask(move |j| j.ledger.gaps_text(slot)),
             Request::Runs { slot } => recorder.ask(move |j| j.ledger.runs_text(slot)),
+            Request::History { from } => recorder.ask(move |j| j.history.text(from)),
             Request::Quit => {
                 (self.quit)();
                 String::new()
@@ -357,6 +364,11 @@ mod tests {
             parse("counters clear slot=0"),
             Ok(Request::Tell(What::ClearCounters { slot: 0 }))
         );
+        assert_eq!(parse("history"), Ok(Request::History { from: None }));
+        assert_eq!(
+            parse("history from=5"),
+            Ok(Request::History { from: Some(5) })
+        );
         assert_eq!(parse("gaps slot=1"), Ok(Request::Gaps { slot: 1 }));
     }
 
@@ -381,6 +393,7 @@ mod tests {
             "enforce on off",
             "ping pong",
             "gaps",
+            "history from=x",
             "mark",
             "state slot=-1",
         ] {

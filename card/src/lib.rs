@@ -10,6 +10,7 @@ pub mod control;
 pub mod dma;
 pub mod engine;
 pub mod event;
+pub mod history;
 pub mod irq;
 pub mod ledger;
 pub mod log;

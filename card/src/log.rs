@@ -4,6 +4,7 @@
 use crate::checker::Checker;
 use crate::clock::now_ns;
 use crate::event::{Event, What};
+use crate::history::History;
 use crate::ledger::Ledger;
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
@@ -25,12 +26,15 @@ pub struct Judge {
     pub checker: Checker,
     /// Counters and times.
     pub ledger: Ledger,
+    /// Who was on which slot.
+    pub history: History,
 }
 
 impl Judge {
     /// Takes one event in. Returns what it violated.
     pub fn step(&mut self, event: &Event) -> Vec<What> {
         self.ledger.step(event);
+        self.history.step(event);
         self.checker.step(event)
     }
 }

@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn the_control_parser_takes_anything_like_a_request(
-        verb in "(ping|set|fault|state|tenant|canary|enforce|violations|why|counters|gaps|runs|mark|quit)",
+        verb in "(ping|set|fault|state|tenant|canary|enforce|violations|why|counters|gaps|runs|history|mark|quit)",
         words in prop::collection::vec("(slot|token|gpa|len|pages|speed|text|dead)?=?(all|on|off|clear|gone|-?[0-9]{0,22}|0x[0-9a-f]{0,20}|1\\+1,)", 0..4),
     ) {
         let _ = Request::parse(&format!("{verb} {}", words.join(" ")), 3);

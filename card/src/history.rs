@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Who was on which slot, in order: what `history` tells.
+
+use crate::event::{Event, PauseFate, Phase, What};
+use std::collections::VecDeque;
+
+/// So many are remembered; older ones are forgotten.
+const KEPT: usize = 65_536;
+/// One reply has no more.
+const TOLD: usize = 2_048;
+
+/// One turn of events on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    slot: usize,
+    what: &'static str,
+    tag: u64,
+}
+
+/// The STARTs, PAUSEs and ends of all slots in the order in which the card saw them.
+#[derive(Debug, Default)]
+pub struct History {
+    turns: VecDeque<Turn>,
+    /// Number of the first that is kept.
+    first: u64,
+    /// Whose job each slot had last.
+    tags: Vec<u64>,
+}
+
+impl History {
+    /// Takes one event in.
+    pub fn step(&mut self, event: &Event) {
+        match event.what {
+            What::Start {
+                slot,
+                resume,
+                accepted: true,
+                tag,
+            } => {
+                self.tags.resize(self.tags.len().max(slot + 1), 0);
+                self.tags[slot] = tag;
+                self.push(slot, if resume { "resume" } else { "start" });
+            }
+            What::Pause { slot, fate } => self.push(
+                slot,
+                match fate {
+                    PauseFate::Honoured => "pause",
+                    PauseFate::Dropped | PauseFate::Ignored => "lost",
+                },
+            ),
+            What::Phase {
+                slot,
+                phase: Phase::Paused,
+                ..
+            } => self.push(slot, "paused"),
+            What::Phase {
+                slot,
+                phase: Phase::Finished,
+                ..
+            } => self.push(slot, "finished"),
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, slot: usize, what: &'static str) {
+        if self.turns.len() == KEPT {
+            self.turns.pop_front();
+            self.first += 1;
+        }
+        let tag = self.tags.get(slot).copied().unwrap_or(0);
+        self.turns.push_back(Turn { slot, what, tag });
+    }
+
+    /// The reply to `history`: those from number `from` on, or without it none, only the number of the next one.
+    pub fn text(&self, from: Option<u64>) -> String {
+        let end = self.first + self.turns.len() as u64;
+        let from = from.unwrap_or(end).clamp(self.first, end);
+        let told: Vec<String> = self
+            .turns
+            .iter()
+            .skip((from - self.first) as usize)
+            .take(TOLD)
+            .map(|turn| format!("{}:{}:{:#x}", turn.slot, turn.what, turn.tag))
+            .collect();
+        format!(
+            "from={from} next={} events={}",
+            from + told.len() as u64,
+            told.join(",")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(slot: usize, tag: u64) -> Event {
+        let what = What::Start {
+            slot,
+            resume: false,
+            accepted: true,
+            tag,
+        };
+        Event { t: 0, what }
+    }
+
+    fn pause(slot: usize, fate: PauseFate) -> Event {
+        let what = What::Pause { slot, fate };
+        Event { t: 0, what }
+    }
+
+    #[test]
+    fn order_and_numbers() {
+        let mut history = History::default();
+        assert_eq!(history.text(None), "from=0 next=0 events=");
+        history.step(&start(1, 7));
+        history.step(&start(0, 9));
+        history.step(&pause(1, PauseFate::Honoured));
+        history.step(&pause(0, PauseFate::Ignored));
+        assert_eq!(
+            history.text(Some(0)),
+            "from=0 next=4 events=1:start:0x7,0:start:0x9,1:pause:0x7,0:lost:0x9"
+        );
+        assert_eq!(history.text(Some(3)), "from=3 next=4 events=0:lost:0x9");
+        assert_eq!(history.text(Some(99)), "from=4 next=4 events=");
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut history = History::default();
+        for tag in 0..KEPT as u64 + 2 {
+            history.step(&start(0, tag));
+        }
+        let text = history.text(Some(0));
+        assert!(text.starts_with("from=2 next=2050 events=0:start:0x2,0:start:0x3"));
+        assert_eq!(text.matches(':').count(), 2 * TOLD);
+    }
+}
