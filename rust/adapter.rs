@@ -105,7 +105,7 @@ unsafe extern "C" fn probe(
         // SAFETY: By the safety requirement.
         let device = unsafe { device(pdev) };
         // SAFETY: The same device.
-        let card = unsafe { driver::probe(device, pdev, Limits::from_module_parameters())? };
+        let card = unsafe { driver::probe(device, pdev, Limits::from_module_parameters()?)? };
         device.as_ref().set_drvdata(Ok::<_, Error>(card))?;
         Ok(0)
     })

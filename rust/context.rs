@@ -4,6 +4,7 @@
 
 use crate::{
     bar::Window,
+    capability,
     card::{BoundDevice, Card, View},
     compat::errno,
     dma_memory::DmaMemory,
@@ -104,8 +105,8 @@ impl Drop for Opener {
 #[derive(Clone, Copy)]
 struct Setup {
     id: ContextId,
-    /// The slots whose engine it uses.
-    slots: u8,
+    /// All slots that have its engine, a bit each.
+    engine: u8,
 }
 
 /// What there is to say of a context's memory.
@@ -184,24 +185,42 @@ impl Context {
     /// used again comes with another number. `ENXIO`: it is not set up.
     pub(crate) fn number(&self) -> Result<u32> {
         let id = self.id()?;
+        // Never 0, which means the caller's own context.
+        let use_of_index = id.generation() % 0xffff + 1;
         // CAST: a card has at most 2^16 contexts (`limits.rs`).
-        Ok(id.generation() << 16 | id.index() as u32)
+        Ok(use_of_index << 16 | id.index() as u32)
     }
 
-    /// The slots that it may use, a bit each.
-    pub(crate) fn slots(&self) -> u8 {
-        self.setup.as_ref().map_or(0, |setup| setup.slots)
+    /// All slots that have its engine, a bit each; none before it is set up.
+    pub(crate) fn engine_slots(&self) -> u8 {
+        self.setup.as_ref().map_or(0, |setup| setup.engine)
+    }
+
+    /// Chooses the slots that it may use from now on. `EPROTO`: one of them has a larger state than
+    /// the snapshot buffer takes.
+    pub(crate) fn set_slots(&self, slots: u8) -> Result {
+        let id = self.id()?;
+        let memory = self.memory.lock();
+        if let Some(snapshot) = &memory.snapshot {
+            self.check_snapshot(slots, snapshot.length() as u64)?;
+        }
+        self.card.set_params(id, |params| params.mask = slots)
+    }
+
+    /// Whether a snapshot of `length` bytes takes the state of all of `slots`. `EPROTO`.
+    fn check_snapshot(&self, slots: u8, length: u64) -> Result {
+        match self.state_pages(slots)?.checked_mul(PAGE_SIZE as u64) {
+            Some(needed) if needed <= length && needed != 0 => Ok(()),
+            _ => Err(errno::eproto()),
+        }
     }
 
     /// The process that opened it, in the caller's pid namespace. 0: it is not there, or the caller
     /// may not know.
     pub(crate) fn pid_for_caller(&self) -> i32 {
-        // SAFETY: No requirement. CAST: a small constant.
-        let may_know = unsafe {
-            shim::fermata_current_uid() == self.uid
-                || bindings::capable(bindings::CAP_SYS_ADMIN as c_int)
-        };
-        if may_know {
+        // SAFETY: No requirement.
+        let is_owner = unsafe { shim::fermata_current_uid() } == self.uid;
+        if is_owner || capability::is_administrator() {
             self.opener.pid_for_caller()
         } else {
             0
@@ -231,7 +250,7 @@ impl Context {
         self.check_separation()?;
         let id = self.join(slots)?;
         // Another one cannot have set it: `setting_up` is held.
-        self.setup.populate(Setup { id, slots });
+        self.setup.populate(Setup { id, engine: able });
         Ok(())
     }
 
@@ -241,10 +260,8 @@ impl Context {
         if self.card.identity.has_window() || self.card.translated {
             return Ok(());
         }
-        // SAFETY: No requirement. CAST: a small constant.
-        if unsafe {
-            !bindings::capable(bindings::CAP_SYS_RAWIO as c_int) || shim::fermata_locked_down()
-        } {
+        // SAFETY: No requirement.
+        if !capability::may_touch_all_memory() || unsafe { shim::fermata_locked_down() } {
             return Err(EPERM);
         }
         Ok(())
@@ -328,7 +345,7 @@ impl Context {
         if self.memory.lock().snapshot.is_some() {
             return Err(EEXIST);
         }
-        let pages = self.state_pages()?;
+        let pages = self.state_pages(self.card.params(id)?.mask)?;
         if pages == 0 || pages > STATE_PAGES_MAX {
             return Err(errno::eproto());
         }
@@ -345,9 +362,8 @@ impl Context {
         Ok(length)
     }
 
-    /// The largest snapshot, in pages, of the slots that the context may use.
-    fn state_pages(&self) -> Result<u64> {
-        let slots = self.setup.as_ref().ok_or_else(errno::enxio)?.slots;
+    /// The largest snapshot, in pages, of `slots`.
+    fn state_pages(&self, slots: u8) -> Result<u64> {
         self.card
             .slots_in(slots)
             .try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
@@ -408,10 +424,7 @@ impl Context {
         if !has_window && (has_arena || !self.card.identity.has_window()) {
             return Err(errno::edestaddrreq());
         }
-        match self.state_pages()?.checked_mul(PAGE_SIZE as u64) {
-            Some(needed) if needed <= snapshot && needed != 0 => Ok(()),
-            _ => Err(errno::eproto()),
-        }
+        self.check_snapshot(self.card.params(id)?.mask, snapshot)
     }
 
     /// Declares the result registers.

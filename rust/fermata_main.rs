@@ -9,6 +9,7 @@
 mod adapter;
 mod argument;
 mod bar;
+mod capability;
 mod card;
 mod chardev;
 mod compat;
@@ -59,6 +60,10 @@ module! {
         preempt_timeout_us: u32 {
             default: 100000,
             description: "Preempt timeout of a new context in us, 1000 to 10000000",
+        },
+        guard_ms: u32 {
+            default: 1000,
+            description: "Starvation guard of a card in ms, 10 to 60000, 0: none",
         },
         base_settle_us: u32 {
             default: 1000,

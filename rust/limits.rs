@@ -4,8 +4,11 @@
 
 use crate::{
     compat::parameter,
-    sched::{Duration, Params},
+    sched::{Duration, Params, PolicyKind},
+    shim,
+    uapi::policy,
 };
+use kernel::prelude::*;
 
 /// Limits and defaults of the contexts of a card.
 #[derive(Clone, Copy)]
@@ -16,46 +19,61 @@ pub(crate) struct Limits {
     pub(crate) arena: u64,
     /// Parameters of a new context.
     pub(crate) params: Params,
+    /// The policy to begin with.
+    pub(crate) policy: PolicyKind,
+    /// The starvation guard to begin with.
+    pub(crate) guard: Duration,
     /// Base cards: how long DMA may still arrive after a reset.
     pub(crate) settle: Duration,
 }
 
 /// Most contexts that `max_contexts` can allow: 64 Ki of 256 bytes are 16 MiB for each card.
 const CONTEXTS_MAX: u32 = 65_536;
+/// Shortest starvation guard: 10 ms.
+const GUARD_MIN_MS: u32 = 10;
+/// Longest starvation guard: 60 s.
+const GUARD_MAX_MS: u32 = 60_000;
 /// Longest settle time: 1 s.
 const SETTLE_MAX_US: u32 = 1_000_000;
 
 impl Limits {
-    /// The module's parameters as they are now.
-    pub(crate) fn from_module_parameters() -> Self {
-        Self::new(
-            parameter!(max_contexts),
-            parameter!(max_arena_mib),
-            parameter!(timeslice_us),
-            parameter!(preempt_timeout_us),
-            parameter!(base_settle_us),
-        )
-    }
-
-    /// Values out of range are brought into it.
-    fn new(
-        contexts: u32,
-        arena_mib: u32,
-        timeslice_us: u32,
-        preempt_timeout_us: u32,
-        settle_us: u32,
-    ) -> Self {
-        Self {
-            contexts: contexts.clamp(1, CONTEXTS_MAX) as usize,
-            arena: u64::from(arena_mib.max(1)) << 20,
+    /// The module's parameters as they are now. Numbers out of range are brought into it. `EINVAL`:
+    /// there is no policy of that name, and the log says so.
+    pub(crate) fn from_module_parameters() -> Result<Self> {
+        Ok(Self {
+            contexts: parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize,
+            arena: u64::from(parameter!(max_arena_mib).max(1)) << 20,
             params: Params {
-                timeslice: Duration::from_us(timeslice_us.into())
+                timeslice: Duration::from_us(parameter!(timeslice_us).into())
                     .clamp(Params::TIMESLICE_MIN, Params::TIMESLICE_MAX),
-                preempt_timeout: Duration::from_us(preempt_timeout_us.into())
+                preempt_timeout: Duration::from_us(parameter!(preempt_timeout_us).into())
                     .clamp(Params::PREEMPT_TIMEOUT_MIN, Params::PREEMPT_TIMEOUT_MAX),
                 ..Params::DEFAULT
             },
-            settle: Duration::from_us(settle_us.min(SETTLE_MAX_US).into()),
-        }
+            policy: policy_parameter()?,
+            guard: guard_of(parameter!(guard_ms)),
+            settle: Duration::from_us(parameter!(base_settle_us).min(SETTLE_MAX_US).into()),
+        })
+    }
+}
+
+/// The policy that the module parameter `policy` names.
+fn policy_parameter() -> Result<PolicyKind> {
+    // SAFETY: A string that is not changed while the module is there.
+    let name = unsafe { CStr::from_char_ptr(shim::fermata_policy_parameter()) };
+    policy::named(name.to_bytes()).ok_or_else(|| {
+        pr_err!(
+            "no policy has the name {:?} (module parameter policy)\n",
+            name
+        );
+        EINVAL
+    })
+}
+
+/// The starvation guard of `ms` milliseconds; 0: none.
+fn guard_of(ms: u32) -> Duration {
+    match ms {
+        0 => Duration::ZERO,
+        ms => Duration::from_ms(ms.clamp(GUARD_MIN_MS, GUARD_MAX_MS).into()),
     }
 }

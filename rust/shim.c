@@ -7,6 +7,7 @@
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
+#include <linux/moduleparam.h>
 #include <linux/pid.h>
 #include <linux/poll.h>
 #include <linux/sched.h>
@@ -29,12 +30,24 @@ static_assert(sizeof(struct fermata_regs) == 24);
 static_assert(sizeof(struct fermata_start) == 16);
 static_assert(sizeof(struct fermata_preempt) == 8);
 static_assert(sizeof(struct fermata_resume) == 8);
-static_assert(sizeof(struct fermata_status) == 112);
+static_assert(sizeof(struct fermata_status) == 120);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);
 static_assert(sizeof(struct fermata_param) == 32);
-static_assert(sizeof(struct fermata_context_info) == 72);
+static_assert(sizeof(struct fermata_context_info) == 88);
 static_assert(sizeof(struct fermata_control) == 24);
+static_assert(sizeof(struct fermata_reserve) == 40);
+static_assert(sizeof(struct fermata_policy) == 32);
+
+/* The kernel crate's module! knows parameters that are numbers only. */
+static char *fermata_policy = FERMATA_POLICY_ROUND_ROBIN;
+module_param_named(policy, fermata_policy, charp, 0444);
+MODULE_PARM_DESC(policy, "Policy of a new card: fair, round-robin, priority, deadline or share");
+
+const char *fermata_policy_parameter(void)
+{
+	return fermata_policy;
+}
 
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 				struct lock_class_key *key)

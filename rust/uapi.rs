@@ -133,7 +133,7 @@ arguments! {
         flags: u32,
     }
     /// `struct fermata_status`
-    Status, 112 {
+    Status, 120 {
         size: u32,
         flags: u32,
         state: u32,
@@ -151,6 +151,8 @@ arguments! {
         arena_length: u64,
         device_base: u64,
         snapshot_length: u64,
+        attributes: u32,
+        reserved: u32,
     }
     /// `struct fermata_wait`
     Wait, 24 {
@@ -176,7 +178,7 @@ arguments! {
         max: u64,
     }
     /// `struct fermata_context_info`
-    ContextInfo, 72 {
+    ContextInfo, 88 {
         size: u32,
         flags: u32,
         cursor: u32,
@@ -190,6 +192,10 @@ arguments! {
         wait_ns: u64,
         slices: u64,
         preemptions: u64,
+        priority: u32,
+        weight: u32,
+        attributes: u32,
+        latency_critical: u32,
     }
     /// `struct fermata_control`
     Control, 24 {
@@ -198,6 +204,23 @@ arguments! {
         context: u32,
         param: u32,
         value: u64,
+    }
+    /// `struct fermata_reserve`
+    Reserve, 40 {
+        size: u32,
+        flags: u32,
+        context: u32,
+        reserved: u32,
+        budget_ns: u64,
+        deadline_ns: u64,
+        period_ns: u64,
+    }
+    /// `struct fermata_policy`
+    Policy, 32 {
+        size: u32,
+        flags: u32,
+        name: [u8; policy::NAME_LENGTH],
+        guard_ns: u64,
     }
 }
 
@@ -217,7 +240,9 @@ sized_arguments!(
     EventFd,
     Param,
     ContextInfo,
-    Control
+    Control,
+    Reserve,
+    Policy
 );
 
 pub(crate) const UAPI_VERSION: u32 = 1;
@@ -248,6 +273,11 @@ pub(crate) mod state {
     pub(crate) const FAILED: u32 = 6;
 }
 
+/// `FERMATA_STATUS_*`
+pub(crate) mod attribute {
+    pub(crate) const PARKED: u32 = 1 << 1;
+}
+
 /// `FERMATA_EVENT_*`, the same bits as those of [`crate::notifier::Notice`].
 pub(crate) mod event {
     use crate::notifier::Notice;
@@ -261,6 +291,12 @@ pub(crate) mod event {
 pub(crate) mod param {
     pub(crate) const TIMESLICE: u32 = 1;
     pub(crate) const PREEMPT_TIMEOUT: u32 = 2;
+    pub(crate) const PRIORITY: u32 = 3;
+    pub(crate) const WEIGHT: u32 = 4;
+    pub(crate) const LATENCY_CRITICAL: u32 = 5;
+    pub(crate) const CAP: u32 = 6;
+    pub(crate) const SHARE: u32 = 7;
+    pub(crate) const SLOT_MASK: u32 = 8;
 }
 
 /// `FERMATA_CONTROL_*`
@@ -269,6 +305,40 @@ pub(crate) mod control {
     pub(crate) const HOLD: u32 = 2;
     pub(crate) const RESUME: u32 = 3;
     pub(crate) const PARAM: u32 = 4;
+}
+
+/// `FERMATA_POLICY_*`, the names of policies.
+pub(crate) mod policy {
+    use crate::sched::PolicyKind;
+
+    /// Bytes of a name with the NUL that ends it, at the most.
+    pub(crate) const NAME_LENGTH: usize = 16;
+    /// `guard_ns`: as it is.
+    pub(crate) const KEEP_GUARD: u64 = u64::MAX;
+
+    const ALL: [PolicyKind; 5] = [
+        PolicyKind::Fair,
+        PolicyKind::RoundRobin,
+        PolicyKind::Priority,
+        PolicyKind::Deadline,
+        PolicyKind::Share,
+    ];
+
+    /// The name of a policy, without the NUL; shorter than [`NAME_LENGTH`].
+    pub(crate) fn name_of(policy: PolicyKind) -> &'static [u8] {
+        match policy {
+            PolicyKind::Fair => b"fair",
+            PolicyKind::RoundRobin => b"round-robin",
+            PolicyKind::Priority => b"priority",
+            PolicyKind::Deadline => b"deadline",
+            PolicyKind::Share => b"share",
+        }
+    }
+
+    /// The policy of this name.
+    pub(crate) fn named(name: &[u8]) -> Option<PolicyKind> {
+        ALL.into_iter().find(|policy| name_of(*policy) == name)
+    }
 }
 
 /// `FERMATA_IOC_*`
@@ -294,8 +364,12 @@ pub(crate) mod ioc {
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
     pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
+    pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x42);
+    pub(crate) const RESERVE_GET: u32 = ioctl::_IO(MAGIC, 0x43);
     pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);
     pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
+    pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
+    pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

@@ -79,7 +79,7 @@ AT(fermata_preempt, flags, 4, 4);
 SIZE(fermata_resume, 8);
 AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
-SIZE(fermata_status, 112);
+SIZE(fermata_status, 120);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
 AT(fermata_status, state, 8, 4);
@@ -97,6 +97,8 @@ AT(fermata_status, fault_addr, 80, 8);
 AT(fermata_status, arena_length, 88, 8);
 AT(fermata_status, device_base, 96, 8);
 AT(fermata_status, snapshot_length, 104, 8);
+AT(fermata_status, attributes, 112, 4);
+AT(fermata_status, reserved, 116, 4);
 SIZE(fermata_wait, 24);
 AT(fermata_wait, size, 0, 4);
 AT(fermata_wait, events, 4, 4);
@@ -114,7 +116,7 @@ AT(fermata_param, param, 4, 4);
 AT(fermata_param, value, 8, 8);
 AT(fermata_param, min, 16, 8);
 AT(fermata_param, max, 24, 8);
-SIZE(fermata_context_info, 72);
+SIZE(fermata_context_info, 88);
 AT(fermata_context_info, size, 0, 4);
 AT(fermata_context_info, flags, 4, 4);
 AT(fermata_context_info, cursor, 8, 4);
@@ -128,12 +130,29 @@ AT(fermata_context_info, run_ns, 40, 8);
 AT(fermata_context_info, wait_ns, 48, 8);
 AT(fermata_context_info, slices, 56, 8);
 AT(fermata_context_info, preemptions, 64, 8);
+AT(fermata_context_info, priority, 72, 4);
+AT(fermata_context_info, weight, 76, 4);
+AT(fermata_context_info, attributes, 80, 4);
+AT(fermata_context_info, latency_critical, 84, 4);
 SIZE(fermata_control, 24);
 AT(fermata_control, size, 0, 4);
 AT(fermata_control, operation, 4, 4);
 AT(fermata_control, context, 8, 4);
 AT(fermata_control, param, 12, 4);
 AT(fermata_control, value, 16, 8);
+SIZE(fermata_reserve, 40);
+AT(fermata_reserve, size, 0, 4);
+AT(fermata_reserve, flags, 4, 4);
+AT(fermata_reserve, context, 8, 4);
+AT(fermata_reserve, reserved, 12, 4);
+AT(fermata_reserve, budget_ns, 16, 8);
+AT(fermata_reserve, deadline_ns, 24, 8);
+AT(fermata_reserve, period_ns, 32, 8);
+SIZE(fermata_policy, 32);
+AT(fermata_policy, size, 0, 4);
+AT(fermata_policy, flags, 4, 4);
+AT(fermata_policy, name, 8, 16);
+AT(fermata_policy, guard_ns, 24, 8);
 CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
 CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
 CALL(FERMATA_IOC_SETUP, 0xfe10);
@@ -151,8 +170,12 @@ CALL(FERMATA_IOC_WAIT, 0xfe34);
 CALL(FERMATA_IOC_EVENTFD, 0xfe35);
 CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
 CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
+CALL(FERMATA_IOC_RESERVE, 0xfe42);
+CALL(FERMATA_IOC_RESERVE_GET, 0xfe43);
 CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
 CALL(FERMATA_IOC_CONTROL, 0xfe51);
+CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
+CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -162,6 +185,11 @@ _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STAT
 _Static_assert(FERMATA_FEATURE_IRQ == 1 && FERMATA_FEATURE_WINDOW == 2 &&
 	       FERMATA_FEATURE_QUIESCENT == 4 && FERMATA_FEATURE_SNAPSHOT_UNIT == 8 &&
 	       FERMATA_FEATURE_IOMMU == 1ULL << 32, "features");
+_Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 2 &&
+	       FERMATA_PARAM_PRIORITY == 3 && FERMATA_PARAM_WEIGHT == 4 &&
+	       FERMATA_PARAM_LATENCY_CRITICAL == 5 && FERMATA_PARAM_CAP == 6 &&
+	       FERMATA_PARAM_SHARE == 7 && FERMATA_PARAM_SLOT_MASK == 8, "parameters");
+_Static_assert(FERMATA_STATUS_PARKED == 2 && FERMATA_GUARD_KEEP == UINT64_MAX, "others");
 
 TEST(layout_is_the_one_written_down)
 {
@@ -191,8 +219,12 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_EVENTFD,
 		FERMATA_IOC_PARAM_GET,
 		FERMATA_IOC_PARAM_SET,
+		FERMATA_IOC_RESERVE,
+		FERMATA_IOC_RESERVE_GET,
 		FERMATA_IOC_CONTEXT_INFO,
 		FERMATA_IOC_CONTROL,
+		FERMATA_IOC_POLICY_GET,
+		FERMATA_IOC_POLICY_SET,
 	};
 	int fd = fm_open_dev(0);
 	size_t i;
@@ -206,7 +238,8 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x36, 0x3f, 0x42, 0x80, 0xff
+		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x37, 0x3f, 0x44, 0x52, 0x64, 0x80,
+		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };
 	int fd = fm_open_dev(0);

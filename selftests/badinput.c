@@ -42,6 +42,8 @@ union arg {
 	struct fermata_param param;
 	struct fermata_context_info info;
 	struct fermata_control control;
+	struct fermata_reserve reserve;
+	struct fermata_policy policy;
 };
 
 static const struct call {
@@ -73,6 +75,10 @@ static const struct call {
 	C(PARAM_SET, READY, fermata_param, ~0U, 0),
 	C(CONTEXT_INFO, FRESH, fermata_context_info, 0, 0),
 	C(CONTROL, FRESH, fermata_control, ~0U, 0),
+	C(RESERVE, READY, fermata_reserve, 0, 12),
+	C(RESERVE_GET, READY, fermata_reserve, 0, 12),
+	C(POLICY_GET, FRESH, fermata_policy, 0, 0),
+	C(POLICY_SET, FRESH, fermata_policy, 0, 0),
 #undef C
 };
 
@@ -141,6 +147,19 @@ static void fill(const struct call *k, union arg *a)
 		a->control.operation = FERMATA_CONTROL_HOLD;
 		a->control.context = held_number;
 		break;
+	case FERMATA_IOC_RESERVE:
+		a->reserve.budget_ns = 1000000;
+		a->reserve.deadline_ns = 10000000;
+		a->reserve.period_ns = 10000000;
+		break;
+	case FERMATA_IOC_RESERVE_GET:
+		memset(&a->reserve.budget_ns, 0xa5, 24);
+		break;
+	case FERMATA_IOC_POLICY_SET:
+		strcpy(a->policy.name, FERMATA_POLICY_PRIORITY);
+		a->policy.guard_ns = FERMATA_GUARD_KEEP;
+		break;
+	case FERMATA_IOC_POLICY_GET:
 	case FERMATA_IOC_STATUS:
 	case FERMATA_IOC_CARD_INFO:
 		memset(a->bytes + 8, 0xa5, k->size - 8);
@@ -353,7 +372,8 @@ FM_TEST(bad, read_only_argument_changes_nothing)
 	static const unsigned long outputs[] = {
 		FERMATA_IOC_CARD_INFO, FERMATA_IOC_SLOT_INFO, FERMATA_IOC_SETUP,
 		FERMATA_IOC_ARENA_CREATE, FERMATA_IOC_SNAPSHOT_CREATE, FERMATA_IOC_START,
-		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM_GET
+		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM_GET,
+		FERMATA_IOC_RESERVE_GET, FERMATA_IOC_POLICY_GET
 	};
 	u8 *page = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t i, j;
@@ -383,7 +403,8 @@ FM_TEST(bad, before_setup_is_enxio)
 
 		if (k.cmd == FERMATA_IOC_CARD_INFO || k.cmd == FERMATA_IOC_SLOT_INFO ||
 		    k.cmd == FERMATA_IOC_SETUP || k.cmd == FERMATA_IOC_STATUS ||
-		    k.cmd == FERMATA_IOC_CONTEXT_INFO || k.cmd == FERMATA_IOC_CONTROL)
+		    k.cmd == FERMATA_IOC_CONTEXT_INFO || k.cmd == FERMATA_IOC_CONTROL ||
+		    k.cmd == FERMATA_IOC_POLICY_GET || k.cmd == FERMATA_IOC_POLICY_SET)
 			continue;
 		k.stage = FRESH;
 		fill(&k, &a);
@@ -658,10 +679,10 @@ FM_TEST(bad, params)
 
 	make_stages();
 	REFUSED(PARAM_GET, READY, EINVAL, a.param.param = 0);
-	REFUSED(PARAM_GET, READY, EINVAL, a.param.param = 3);
+	REFUSED(PARAM_GET, READY, EINVAL, a.param.param = 11);
 	REFUSED(PARAM_GET, READY, EINVAL, a.param.param = 0xffffffff);
 	REFUSED(PARAM_SET, READY, EINVAL, a.param.param = 0);
-	REFUSED(PARAM_SET, READY, EINVAL, a.param.param = 3);
+	REFUSED(PARAM_SET, READY, EINVAL, a.param.param = 11);
 	for (i = 0; i < 2; i++) {
 		u64 before = fm_param_get(fds[READY], params[i]);
 

@@ -189,4 +189,70 @@ FM_TEST(control, bad_input)
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 }
 
+/* Opens, sets up and closes contexts until it is killed. */
+static void come_and_go(void)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+
+	for (;;) {
+		int fd = fm_open_dev(0);
+
+		if (fd < 0 || fm_ioctl(fd, FERMATA_IOC_SETUP, &setup))
+			_exit(1);
+		close(fd);
+	}
+}
+
+/* What is found and then closed is skipped by the list, and ESRCH for who acts on it. */
+FM_TEST(control, contexts_that_close_meanwhile)
+{
+	struct fm_child ch[3];
+	struct fm_ctx stays;
+	u32 staying, met = 0, missed = 0;
+	int round, i;
+
+	fm_ctx_new(&stays, FM_LIST, 4096);
+	staying = number_of(stays.fd);
+	for (i = 0; i < 3; i++) {
+		fm_fork(&ch[i]);
+		if (!ch[i].pid)
+			come_and_go();
+	}
+	for (round = 0; round < 2000 || (!(met && missed) && round < 100000); round++) {
+		struct fermata_context_info info = { .size = sizeof(info) };
+		struct fermata_reserve none = { .size = sizeof(none) };
+		bool listed = false;
+		int rc;
+
+		while (!(rc = fm_ioctl(stays.fd, FERMATA_IOC_CONTEXT_INFO, &info))) {
+			if (info.context == staying) {
+				listed = true;
+				continue;
+			}
+			rc = control(stays.fd, FERMATA_CONTROL_PARAM, info.context,
+				     FERMATA_PARAM_TIMESLICE, 5 * FM_MS);
+			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
+			met += rc == 0;
+			missed += rc == -ESRCH;
+			none.context = info.context;
+			rc = fm_ioctl(stays.fd, FERMATA_IOC_RESERVE, &none);
+			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
+			rc = fm_ioctl(stays.fd, FERMATA_IOC_RESERVE_GET, &none);
+			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
+			rc = control(stays.fd, FERMATA_CONTROL_HOLD, info.context, 0, 0);
+			ASSERT_TRUE(rc == -ENOENT || rc == -ESRCH);
+		}
+		ASSERT_EQ(-ENOENT, rc);
+		ASSERT_TRUE(listed);
+	}
+	/* Else nothing was raced. */
+	EXPECT_LT(0, met);
+	EXPECT_LT(0, missed);
+	for (i = 0; i < 3; i++)
+		fm_kill(&ch[i]);
+}
+
 TEST_HARNESS_MAIN

@@ -32,6 +32,10 @@
  * - The layout is the same for 32-bit and 64-bit programs.
  * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC.
  * - Any thread of any process that has the descriptor may call, at any time.
+ * - Capabilities are asked of the caller, at the call, in the initial user
+ *   namespace; who opened the file does not matter.  A call checks its argument
+ *   (EINVAL), then the capability (EPERM), then what it names (ESRCH, ENOENT),
+ *   then values (ERANGE).
  *
  * Errors that every call can return, besides those listed with it:
  *
@@ -356,6 +360,9 @@ struct fermata_resume {
 #define FERMATA_STATE_DONE	5 /* the job finished */
 #define FERMATA_STATE_FAILED	6 /* the job failed, see @error */
 
+/* fermata_status and fermata_context_info attributes */
+#define FERMATA_STATUS_PARKED	(1U << 1) /* queued, its budget or cap used up */
+
 /* fermata_status slot: on none */
 #define FERMATA_NO_SLOT		0xffffffffU
 
@@ -385,6 +392,8 @@ struct fermata_resume {
  * @arena_length:	out: bytes, 0: no arena
  * @device_base:	out: device address of the arena's first byte
  * @snapshot_length:	out: bytes, 0: no snapshot buffer
+ * @attributes:		out: FERMATA_STATUS_PARKED
+ * @reserved:		out: 0
  *
  * Works before FERMATA_IOC_SETUP.
  */
@@ -406,6 +415,8 @@ struct fermata_status {
 	__aligned_u64 arena_length;
 	__aligned_u64 device_base;
 	__aligned_u64 snapshot_length;
+	__u32 attributes;
+	__u32 reserved;
 };
 
 /* events */
@@ -460,8 +471,14 @@ struct fermata_eventfd {
 };
 
 /* parameters */
-#define FERMATA_PARAM_TIMESLICE	1 /* ns, 100 us to 10 s */
-#define FERMATA_PARAM_PREEMPT_TIMEOUT 2 /* ns, 1 ms to 10 s */
+#define FERMATA_PARAM_TIMESLICE		1 /* ns, 100 us to 10 s */
+#define FERMATA_PARAM_PREEMPT_TIMEOUT	2 /* ns, 1 ms to 10 s */
+#define FERMATA_PARAM_PRIORITY		3 /* 0 to 31, default 16 */
+#define FERMATA_PARAM_WEIGHT		4 /* 1 to 10000, default 100 */
+#define FERMATA_PARAM_LATENCY_CRITICAL	5 /* 0 or 1, default 0 */
+#define FERMATA_PARAM_CAP		6 /* percent, 0 to 100, default 0 */
+#define FERMATA_PARAM_SHARE		7 /* percent, 0 to 100, default 0 */
+#define FERMATA_PARAM_SLOT_MASK		8 /* bit i: slot i */
 
 /**
  * struct fermata_param - FERMATA_IOC_PARAM_GET and FERMATA_IOC_PARAM_SET
@@ -472,14 +489,39 @@ struct fermata_eventfd {
  * @max:		in (SET): 0; out (GET): largest value that the caller may
  *			set
  *
- * FERMATA_PARAM_TIMESLICE: how long the context runs before another one gets
- * the slot; default: module parameter timeslice_us.  From its next slice on.
- * FERMATA_PARAM_PREEMPT_TIMEOUT: how long its engine may take to pause before
- * the slot is reset and the job fails; default: module parameter
- * preempt_timeout_us.
+ * All may be changed while a job runs, and hold at once, for the slice that
+ * runs too.  What ran before is charged as it was.
  *
- * EINVAL: no such parameter.  ERANGE: value out of range.  EPERM: a value
- * above the default takes CAP_SYS_NICE.
+ * FERMATA_PARAM_TIMESLICE: how long the context runs while others wait; the
+ * driver lengthens it where saves take so long that little else would be done.
+ * Default: module parameter timeslice_us.
+ * FERMATA_PARAM_PREEMPT_TIMEOUT: how long its engine may take to pause before
+ * the slot is reset and the job fails.  Default: module parameter
+ * preempt_timeout_us.
+ * FERMATA_PARAM_PRIORITY: under the policy "priority"; higher goes first.
+ * FERMATA_PARAM_WEIGHT: under the policy "fair" (and for what others leave
+ * under "deadline"): time on slots is in proportion to the weights.
+ * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy its jobs go before
+ * those of contexts that are not, and take a slot from them at once.
+ * FERMATA_PARAM_CAP: at most so many percent of one slot, even while slots are
+ * free (FERMATA_STATUS_PARKED meanwhile); 0: no cap.  Without effect while a
+ * reservation is in force.
+ * FERMATA_PARAM_SHARE: under the policy "share": its percentage of one slot;
+ * 0: an even part of what is left.  All shares of an engine together are at
+ * most 90 % of its slots in use, under every policy; more is EBUSY.
+ * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
+ * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
+ * the lowest slot of the engine, @max is all of them; every value between
+ * whose bits are in @max may be set.
+ *
+ * EINVAL: no such parameter.  ERANGE: value out of range.
+ * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
+ * above the default, _LATENCY_CRITICAL 1 and _SHARE above 0 take CAP_SYS_NICE.
+ * EBUSY: FERMATA_PARAM_SHARE cannot be admitted; FERMATA_PARAM_SLOT_MASK leaves
+ * out a slot of the engine, and the context has a reservation.
+ * FERMATA_PARAM_SLOT_MASK: EINVAL: 0, or a slot of another engine; EIO: none of
+ * the slots is in service; EPROTO: the card reports a larger state for one of
+ * them than the snapshot buffer holds.
  */
 struct fermata_param {
 	__u32 size;
@@ -487,6 +529,42 @@ struct fermata_param {
 	__aligned_u64 value;
 	__aligned_u64 min;
 	__aligned_u64 max;
+};
+
+/**
+ * struct fermata_reserve - FERMATA_IOC_RESERVE and FERMATA_IOC_RESERVE_GET:
+ *			    time on a slot that is promised
+ * @size:		in: sizeof(struct fermata_reserve)
+ * @flags:		in: 0
+ * @context:		in: 0: the caller's own; else the number of a context
+ * @reserved:		in: 0
+ * @budget_ns:		in (RESERVE) or out (GET): time on a slot in each
+ *			period, its saves and restores included; from 100 us
+ *			up to @deadline_ns
+ * @deadline_ns:	in or out: by when after the beginning of a period the
+ *			budget is given; up to @period_ns
+ * @period_ns:		in or out: 1 ms to 10 s
+ *
+ * In force under the policy "deadline"; admitted under every policy, so that
+ * a change of policy finds nothing that it cannot keep.  A job with a
+ * reservation goes before all others, by its deadline, until its budget is used
+ * up; then it waits for its next period (FERMATA_STATUS_PARKED).
+ * All three 0: no reservation (any more).
+ *
+ * ERANGE.  EBUSY: cannot be admitted: the densities (budget by deadline) of an
+ * engine are at most 90 % together on one slot; on m slots at most 50 % each
+ * and 90 % of (m + 1) / 2 together, and the context must be allowed all of them.
+ * RESERVE: EPERM: CAP_SYS_NICE is needed (not to drop one).  With a number:
+ * EPERM: CAP_SYS_ADMIN is needed; ESRCH: no context has it.
+ */
+struct fermata_reserve {
+	__u32 size;
+	__u32 flags;
+	__u32 context;
+	__u32 reserved;
+	__aligned_u64 budget_ns;
+	__aligned_u64 deadline_ns;
+	__aligned_u64 period_ns;
 };
 
 /* --- other contexts ------------------------------------------------------ */
@@ -506,12 +584,16 @@ struct fermata_param {
  *			another user's and the caller lacks CAP_SYS_ADMIN
  * @state:		out: FERMATA_STATE_*
  * @slot:		out: slot it is on, or FERMATA_NO_SLOT
- * @slot_mask:		out: slots that it may use
+ * @slot_mask:		out: FERMATA_PARAM_SLOT_MASK
  * @job:		out: number of the current or last job, 0: none yet
  * @run_ns:		out: time on slots
  * @wait_ns:		out: time queued
  * @slices:		out: times it was put on a slot
  * @preemptions:	out: times it was taken off before its job's end
+ * @priority:		out: FERMATA_PARAM_PRIORITY
+ * @weight:		out: FERMATA_PARAM_WEIGHT
+ * @attributes:		out: as in struct fermata_status
+ * @latency_critical:	out: FERMATA_PARAM_LATENCY_CRITICAL
  *
  * Lists the contexts that are set up, in no particular order; one that comes
  * or goes meanwhile may be listed or not.  Any time, also before
@@ -531,6 +613,10 @@ struct fermata_context_info {
 	__aligned_u64 wait_ns;
 	__aligned_u64 slices;
 	__aligned_u64 preemptions;
+	__u32 priority;
+	__u32 weight;
+	__u32 attributes;
+	__u32 latency_critical;
 };
 
 /* fermata_control operation */
@@ -550,8 +636,9 @@ struct fermata_context_info {
  * The caller needs CAP_SYS_ADMIN in the initial user namespace, at the call,
  * whoever owns the context.  Any time, also before FERMATA_IOC_SETUP.
  *
- * EPERM: no CAP_SYS_ADMIN.  ESRCH: no context has this number.  Else as the
- * calls named above.
+ * EPERM: no CAP_SYS_ADMIN.  ESRCH: no context has this number, or it is being
+ * closed.  Else as the calls named above, and what takes CAP_SYS_NICE there
+ * takes it here, too.
  */
 struct fermata_control {
 	__u32 size;
@@ -559,6 +646,49 @@ struct fermata_control {
 	__u32 context;
 	__u32 param;
 	__aligned_u64 value;
+};
+
+/* --- the whole card ------------------------------------------------------ */
+
+/* fermata_policy name */
+#define FERMATA_POLICY_FAIR		"fair"
+#define FERMATA_POLICY_ROUND_ROBIN	"round-robin"
+#define FERMATA_POLICY_PRIORITY		"priority"
+#define FERMATA_POLICY_DEADLINE		"deadline"
+#define FERMATA_POLICY_SHARE		"share"
+
+/* fermata_policy guard_ns, SET: as it is */
+#define FERMATA_GUARD_KEEP		0xffffffffffffffffULL
+
+/**
+ * struct fermata_policy - FERMATA_IOC_POLICY_GET and FERMATA_IOC_POLICY_SET:
+ *			   how the card shares its slots
+ * @size:		in: sizeof(struct fermata_policy)
+ * @flags:		in: 0
+ * @name:		in (SET) or out (GET): FERMATA_POLICY_*, ended by NUL
+ * @guard_ns:		in (SET) or out (GET): the starvation guard: a context
+ *			that has waited for so long gets a slice whatever the
+ *			policy says; 10 ms to 60 s, 0: none.  SET:
+ *			FERMATA_GUARD_KEEP: as it is
+ *
+ * FERMATA_POLICY_FAIR: time on slots in proportion to FERMATA_PARAM_WEIGHT.
+ * FERMATA_POLICY_ROUND_ROBIN: one slice each, in turn.
+ * FERMATA_POLICY_PRIORITY: the highest FERMATA_PARAM_PRIORITY first, at once.
+ * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, else as "fair".
+ * FERMATA_POLICY_SHARE: to each its FERMATA_PARAM_SHARE.
+ *
+ * One for all engines of the card, from now on; jobs on slots are not disturbed
+ * before their slices end.  At first that of the module parameters policy and
+ * guard_ms.  Any time, also before FERMATA_IOC_SETUP.
+ *
+ * SET: EINVAL: @name has no NUL.  EPERM: CAP_SYS_ADMIN is needed.  ENOENT: no
+ * policy has this name.  ERANGE: @guard_ns.
+ */
+struct fermata_policy {
+	__u32 size;
+	__u32 flags;
+	char name[16];
+	__aligned_u64 guard_ns;
 };
 
 /* --- the calls ---------------------------------------------------------- */
@@ -584,7 +714,11 @@ struct fermata_control {
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
 #define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
+#define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x42)
+#define FERMATA_IOC_RESERVE_GET		_IO(FERMATA_IOC_MAGIC, 0x43)
 #define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)
 #define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
+#define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
+#define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
 
 #endif /* _UAPI_FERMATA_H */

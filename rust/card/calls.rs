@@ -2,10 +2,10 @@
 
 //! What the calls of programs do with a context of the card.
 
-use super::{config::refused, events::Outbox, now, tenant_of, Card, State};
+use super::{config::refused, now, tenant_of, Card, State};
 use crate::{
     image::{AppRegister, Image, Tenant},
-    sched::{self, ContextConfig, ContextId, Event, Stats},
+    sched::{self, ContextConfig, ContextId, Duration, Event, PolicyKind, Stats},
 };
 use kernel::prelude::*;
 
@@ -13,6 +13,8 @@ use kernel::prelude::*;
 pub(crate) struct View {
     /// The scheduler's part.
     pub(crate) stats: Stats,
+    /// The parameters in force.
+    pub(crate) params: sched::Params,
     /// Device address of the access that stopped the last job.
     pub(crate) fault_address: u64,
 }
@@ -74,9 +76,11 @@ impl Card {
     pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
         let mut state = self.state.lock();
         let stats = state.machine.stats(ctx, now()).map_err(refused)?;
+        let params = state.machine.params(ctx).map_err(refused)?;
         let image = state.tenant(ctx).ok_or(ENODEV)?.image();
         Ok(View {
             stats,
+            params,
             fault_address: image.fault_address,
         })
     }
@@ -92,21 +96,22 @@ impl Card {
         ctx: ContextId,
         change: impl FnOnce(&mut sched::Params),
     ) -> Result {
-        let mut guard = self.state.lock();
-        let state = &mut **guard;
+        let mut state = self.state.lock();
         let mut params = state.machine.params(ctx).map_err(refused)?;
         change(&mut params);
-        let mut outbox = Outbox::default();
-        let State {
-            machine,
-            tenants,
-            slots,
-        } = state;
-        let result = machine.set_params(now(), ctx, params, &mut |action| {
-            self.carry_out(tenants, slots, &mut outbox, action);
-        });
-        self.feed_reads(&mut guard, outbox);
-        result.map_err(refused)
+        self.act(&mut state, |machine, mut out| {
+            machine.set_params(now(), ctx, params, &mut out)
+        })
+        .map_err(refused)
+    }
+
+    /// The result of acting on a context that is not the caller's own: where that was closed since
+    /// it was found, `ESRCH` in place of the `ENODEV` of a card that is gone.
+    pub(crate) fn unless_closed<T>(&self, result: Result<T>) -> Result<T> {
+        match result {
+            Err(error) if error == ENODEV && !self.state.lock().machine.is_gone() => Err(ESRCH),
+            result => result,
+        }
     }
 
     /// Works on the image of a context.
@@ -153,5 +158,27 @@ impl Card {
             *value = image.read(&self.bar, slot, *register)?;
         }
         Ok(())
+    }
+}
+
+/// Calls for the card as a whole. Process context; `ENODEV`: the card is gone.
+impl Card {
+    /// The policy in force, and the starvation guard.
+    pub(crate) fn policy(&self) -> (PolicyKind, Duration) {
+        let state = self.state.lock();
+        (state.machine.policy(), state.machine.guard())
+    }
+
+    /// Chooses the policy, and the starvation guard where one is given. `ERANGE`: that is out of
+    /// range; nothing was changed.
+    pub(crate) fn set_policy(&self, policy: PolicyKind, guard: Option<Duration>) -> Result {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            if let Some(guard) = guard {
+                machine.set_guard(now(), guard, &mut out)?;
+            }
+            // Refused only where the guard was, too: the card is gone.
+            machine.set_policy(now(), policy, &mut out)
+        })
+        .map_err(refused)
     }
 }

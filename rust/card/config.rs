@@ -6,19 +6,17 @@ use super::{now, slot_ids, SlotRegisters, State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
     limits::Limits,
-    sched::{
-        self, Duration, Machine, MachineConfig, PolicyKind, Profile, Refusal, SlotConfig, Status,
-    },
+    sched::{self, Duration, Machine, MachineConfig, Profile, Refusal, SlotConfig, Status},
 };
 use kernel::prelude::*;
 
-/// The state of a card for `contexts` contexts. In a frame of its own, from which nothing deep is
+/// The state of a card without contexts. In a frame of its own, from which nothing deep is
 /// called: it makes several kilobytes on the stack before they go to the heap.
 #[inline(never)]
-pub(super) fn new_state(config: MachineConfig, contexts: usize) -> Result<KBox<State>> {
-    let entries = new_entries(contexts)?;
-    let mut tenants = KVVec::with_capacity(contexts, GFP_KERNEL)?;
-    for _ in 0..contexts {
+pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
+    let entries = new_entries(limits.contexts)?;
+    let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
+    for _ in 0..limits.contexts {
         tenants.push(None, GFP_KERNEL)?;
     }
     let mut state = KBox::<State>::new_uninit(GFP_KERNEL)?.write(State {
@@ -26,11 +24,11 @@ pub(super) fn new_state(config: MachineConfig, contexts: usize) -> Result<KBox<S
         tenants,
         slots: SlotRegisters::NEW,
     });
-    // The user interface promises turns (`FERMATA_IOC_PREEMPT`: "the end of the queue"). There are
-    // no contexts, so nothing is to be done about it.
+    // There are no contexts, so no action follows.
     state
         .machine
-        .set_policy(now(), PolicyKind::RoundRobin, &mut |_| ())
+        .set_policy(now(), limits.policy, &mut |_| ())
+        .and_then(|()| state.machine.set_guard(now(), limits.guard, &mut |_| ()))
         .map_err(refused)?;
     Ok(state)
 }

@@ -2,7 +2,7 @@
 
 //! Events of the card: into the scheduler, and what it wants done.
 
-use super::{now, tenant_of, Card, SlotRegisters, State};
+use super::{now, tenant_of, Card, Scheduler, SlotRegisters, State};
 use crate::{
     image::Tenant,
     notifier::Notice,
@@ -49,8 +49,27 @@ impl Card {
         result
     }
 
+    /// Lets `act` work on the machine, and carries out what follows.
+    pub(super) fn act<R>(
+        &self,
+        state: &mut State,
+        act: impl FnOnce(&mut Scheduler, &mut dyn FnMut(Action)) -> R,
+    ) -> R {
+        let mut outbox = Outbox::default();
+        let State {
+            machine,
+            tenants,
+            slots,
+        } = state;
+        let result = act(machine, &mut |action| {
+            self.carry_out(tenants, slots, &mut outbox, action);
+        });
+        self.feed_reads(state, outbox);
+        result
+    }
+
     /// Makes the status reads that were asked for, until none is.
-    pub(super) fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
+    fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
             let status = Status::from_raw(self.bar.status(slot));
             // Events of the card are never refused.
@@ -90,7 +109,7 @@ impl Card {
     }
 
     /// Does what the machine wants.
-    pub(super) fn carry_out(
+    fn carry_out(
         &self,
         tenants: &mut [Option<Tenant>],
         slots: &mut SlotRegisters,
@@ -166,7 +185,7 @@ impl Card {
 
 /// What actions leave to be done after the machine has returned.
 #[derive(Default)]
-pub(super) struct Outbox {
+struct Outbox {
     /// Slots whose status is to be read, a bit each.
     reads: u8,
     /// Device address of the access that stopped the job whose status is being handled.

@@ -32,6 +32,9 @@ use kernel::{
 use quiesce::quiesce;
 use registry::Registry;
 
+/// The scheduler of a card.
+type Scheduler = Machine<KVVec<sched::Entry>>;
+
 /// What the interrupt handlers, the timers and the calls of all contexts share.
 ///
 /// # Locking
@@ -40,7 +43,7 @@ use registry::Registry;
 /// nothing else is taken under it but those that `irq_work` and hrtimers take. Registers of slots
 /// are accessed under it, so that no START comes between a status read and what follows from it.
 pub(crate) struct State {
-    machine: Machine<KVVec<sched::Entry>>,
+    machine: Scheduler,
     /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
     tenants: KVVec<Option<Tenant>>,
     slots: SlotRegisters,
@@ -156,7 +159,7 @@ impl Card {
         }
         quiesce(&bar, &identity, &limits);
         let config = machine_config(&bar, &identity, &slots, &limits);
-        let state = new_state(config, limits.contexts)?;
+        let state = new_state(config, &limits)?;
         let translated = crate::dma_memory::is_translated(device);
         let card = Arc::pin_init(
             try_pin_init!(Self {

@@ -4,7 +4,7 @@
 
 use super::Card;
 use crate::context::Context;
-use core::{ptr, sync::atomic::Ordering};
+use core::{cmp::Reverse, ptr, sync::atomic::Ordering};
 use kernel::{prelude::*, sync::Arc};
 
 /// Contexts that are set up.
@@ -64,17 +64,17 @@ impl Card {
             .cloned()
     }
 
-    /// The context with the lowest index from `from` on, and its index.
+    /// The context with the lowest index from `from` on, and its index. Of several that have had the
+    /// index the last, which alone can be there still.
     pub(crate) fn next_context(&self, from: usize) -> Option<(usize, Arc<Context>)> {
         let registry = self.registry.lock();
-        let indexed = registry
+        let (id, context) = registry
             .contexts
             .iter()
-            .filter_map(|context| Some((context.id().ok()?.index(), context)));
-        let (index, context) = indexed
-            .filter(|(index, _)| *index >= from)
-            .min_by_key(|(index, _)| *index)?;
-        Some((index, context.clone()))
+            .filter_map(|context| Some((context.id().ok()?, context)))
+            .filter(|(id, _)| id.index() >= from)
+            .min_by_key(|(id, _)| (id.index(), Reverse(id.generation())))?;
+        Some((id.index(), context.clone()))
     }
 
     /// Whether a job has not ended.

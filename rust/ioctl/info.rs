@@ -6,11 +6,11 @@ use super::Call;
 use crate::{
     argument::{check_flags, User},
     card::View,
-    context::job_error,
-    sched::{JobState, SlotId},
-    uapi::{self, feature, state},
+    context::{job_error, Context},
+    sched::{JobState, SlotId, Stats, Urgency},
+    uapi::{self, attribute, feature, state},
 };
-use kernel::prelude::*;
+use kernel::{prelude::*, sync::Arc};
 
 impl Call<'_> {
     pub(super) fn card_info(&self) -> Result {
@@ -94,6 +94,7 @@ impl Call<'_> {
                 finished: stats.finished,
                 failed: stats.failed,
                 fault_addr: fault_address,
+                attributes: attributes(&stats),
                 ..user.value
             };
         }
@@ -104,23 +105,48 @@ impl Call<'_> {
         let mut user = User::<uapi::ContextInfo>::read(self.argument)?;
         check_flags(user.value.flags, 0)?;
         let from = user.value.cursor as usize;
-        let (index, context) = self.context.card.next_context(from).ok_or(ENOENT)?;
-        let stats = context.view().ok_or(ENODEV)?.stats;
+        let (index, context, View { stats, params, .. }) = self.listed(from)?;
         user.value = uapi::ContextInfo {
             cursor: number(index) + 1,
             context: context.number()?,
             pid: context.pid_for_caller(),
             state: state_number(stats.state),
             slot: slot_number(stats.slot),
-            slot_mask: context.slots().into(),
+            slot_mask: params.mask.into(),
             job: stats.job,
             run_ns: stats.run.as_ns(),
             wait_ns: stats.wait.as_ns(),
             slices: stats.slices,
             preemptions: stats.preemptions,
+            priority: params.priority.into(),
+            weight: params.weight.into(),
+            attributes: attributes(&stats),
+            latency_critical: (params.urgency == Urgency::LatencyCritical).into(),
             ..Default::default()
         };
         user.write()
+    }
+
+    /// The first context from index `from` on that is not being closed, and its index. `ENOENT`.
+    fn listed(&self, mut from: usize) -> Result<(usize, Arc<Context>, View)> {
+        let card = &self.context.card;
+        loop {
+            let (index, context) = card.next_context(from).ok_or(ENOENT)?;
+            match card.unless_closed(card.view(context.id()?)) {
+                Ok(view) => return Ok((index, context, view)),
+                Err(error) if error == ESRCH => from = index + 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// What else there is to say of a context, a bit each.
+fn attributes(stats: &Stats) -> u32 {
+    if stats.parked {
+        attribute::PARKED
+    } else {
+        0
     }
 }
 

@@ -10,11 +10,13 @@ mod info;
 mod job;
 mod memory;
 mod param;
+mod policy;
 mod registers;
+mod reserve;
 
 pub(crate) use job::holding;
 
-use crate::{context::Context, uapi::ioc};
+use crate::{capability, context::Context, uapi::ioc};
 use kernel::{prelude::*, sync::ArcBorrow, uaccess::UserPtr};
 
 /// How a call was made.
@@ -51,9 +53,35 @@ impl Call<'_> {
             ioc::EVENTFD => self.eventfd(),
             ioc::PARAM_GET => self.param_get(),
             ioc::PARAM_SET => self.param_set(),
+            ioc::RESERVE => self.reserve(),
+            ioc::RESERVE_GET => self.reserve_get(),
             ioc::CONTEXT_INFO => self.context_info(),
             ioc::CONTROL => self.control(),
+            ioc::POLICY_GET => self.policy_get(),
+            ioc::POLICY_SET => self.policy_set(),
             _ => Err(ENOTTY),
         }
+    }
+
+    /// Acts on the caller's own context (`number` 0), or on that of the number. The errors are those
+    /// of [`Call::on_other`] or of `act`.
+    fn on_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
+        match number {
+            0 => act(&self.context),
+            number => self.on_other(number, act),
+        }
+    }
+
+    /// Acts on the context number `number`. `EPERM`: the caller is no administrator; `ESRCH`: there
+    /// is none, or it was closed meanwhile.
+    fn on_other<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
+        if !capability::is_administrator() {
+            return Err(EPERM);
+        }
+        let card = &self.context.card;
+        let other = card
+            .find_context(|other| other.number().is_ok_and(|its| its == number))
+            .ok_or(ESRCH)?;
+        card.unless_closed(act(&other))
     }
 }

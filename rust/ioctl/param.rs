@@ -5,22 +5,24 @@
 use super::Call;
 use crate::{
     argument::User,
-    card::Card,
-    sched::{ContextId, Duration, Params},
+    capability,
+    context::Context,
+    sched::{Duration, Params, Urgency},
     uapi::{self, param},
 };
-use kernel::{bindings, prelude::*};
+use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn param_get(&self) -> Result {
         let mut user = User::<uapi::Param>::read(self.argument)?;
-        let range = ParamRange::of(user.value.param, &self.context.card.limits.params)?;
+        let parameter = Parameter::of(user.value.param)?;
         let params = self.context.card.params(self.context.id()?)?;
+        let (min, max) = parameter.limits(&self.context);
         user.value = uapi::Param {
             param: user.value.param,
-            value: (range.get)(&params).as_ns(),
-            min: range.min.as_ns(),
-            max: range.allowed().as_ns(),
+            value: (parameter.get)(&params),
+            min,
+            max,
             ..Default::default()
         };
         user.write()
@@ -28,65 +30,157 @@ impl Call<'_> {
 
     pub(super) fn param_set(&self) -> Result {
         let wanted = User::<uapi::Param>::read(self.argument)?.value;
-        let range = ParamRange::of(wanted.param, &self.context.card.limits.params)?;
-        let id = self.context.id()?;
+        let parameter = Parameter::of(wanted.param)?;
+        self.context.id()?;
         if wanted.min != 0 || wanted.max != 0 {
             return Err(EINVAL);
         }
-        range.apply(&self.context.card, id, wanted.value)
+        parameter.apply(&self.context, wanted.value)
     }
 }
 
-/// A parameter, its limits, and where it is kept.
-pub(super) struct ParamRange {
-    min: Duration,
-    max: Duration,
-    default: Duration,
-    get: fn(&Params) -> Duration,
-    set: fn(&mut Params, Duration),
+/// A parameter, its values, and where it is kept.
+pub(super) struct Parameter {
+    values: Values,
+    get: fn(&Params) -> u64,
+    set: fn(&mut Params, u64),
 }
 
-impl ParamRange {
-    /// The parameter number `param`, with its default from `defaults`. `EINVAL`: there is none.
-    pub(super) fn of(param: u32, defaults: &Params) -> Result<Self> {
-        match param {
-            param::TIMESLICE => Ok(Self {
-                min: Params::TIMESLICE_MIN,
-                max: Params::TIMESLICE_MAX,
-                default: defaults.timeslice,
-                get: |params| params.timeslice,
-                set: |params, value| params.timeslice = value,
-            }),
-            param::PREEMPT_TIMEOUT => Ok(Self {
-                min: Params::PREEMPT_TIMEOUT_MIN,
-                max: Params::PREEMPT_TIMEOUT_MAX,
-                default: defaults.preempt_timeout,
-                get: |params| params.preempt_timeout,
-                set: |params, value| params.preempt_timeout = value,
-            }),
-            _ => Err(EINVAL),
+/// What values a parameter takes.
+enum Values {
+    /// All of a range.
+    Range {
+        min: u64,
+        max: u64,
+        /// Of the parameters of a new context: the largest value that takes no CAP_SYS_NICE.
+        free: fn(&Params) -> u64,
+    },
+    /// Slots of the context's engine, a bit each.
+    Slots,
+}
+
+impl Parameter {
+    /// The parameter number `number`. `EINVAL`: there is none.
+    pub(super) fn of(number: u32) -> Result<Self> {
+        Ok(match number {
+            param::TIMESLICE => Self {
+                values: Values::Range {
+                    min: Params::TIMESLICE_MIN.as_ns(),
+                    max: Params::TIMESLICE_MAX.as_ns(),
+                    free: |new| new.timeslice.as_ns(),
+                },
+                get: |params| params.timeslice.as_ns(),
+                set: |params, value| params.timeslice = Duration::from_ns(value),
+            },
+            param::PREEMPT_TIMEOUT => Self {
+                values: Values::Range {
+                    min: Params::PREEMPT_TIMEOUT_MIN.as_ns(),
+                    max: Params::PREEMPT_TIMEOUT_MAX.as_ns(),
+                    free: |new| new.preempt_timeout.as_ns(),
+                },
+                get: |params| params.preempt_timeout.as_ns(),
+                set: |params, value| params.preempt_timeout = Duration::from_ns(value),
+            },
+            param::PRIORITY => Self {
+                values: Values::Range {
+                    min: 0,
+                    max: Params::PRIORITY_MAX.into(),
+                    free: |new| new.priority.into(),
+                },
+                get: |params| params.priority.into(),
+                // CAST: within the range.
+                set: |params, value| params.priority = value as u8,
+            },
+            param::WEIGHT => Self {
+                values: Values::Range {
+                    min: Params::WEIGHT_MIN.into(),
+                    max: Params::WEIGHT_MAX.into(),
+                    free: |new| new.weight.into(),
+                },
+                get: |params| params.weight.into(),
+                // CAST: within the range.
+                set: |params, value| params.weight = value as u16,
+            },
+            param::LATENCY_CRITICAL => Self {
+                values: Values::Range {
+                    min: 0,
+                    max: 1,
+                    free: |_| 0,
+                },
+                get: |params| (params.urgency == Urgency::LatencyCritical).into(),
+                set: |params, value| {
+                    params.urgency = match value {
+                        0 => Urgency::BestEffort,
+                        _ => Urgency::LatencyCritical,
+                    }
+                },
+            },
+            param::CAP => Self {
+                values: Values::Range {
+                    min: 0,
+                    max: 100,
+                    free: |_| 100,
+                },
+                get: |params| params.cap.into(),
+                // CAST: within the range.
+                set: |params, value| params.cap = value as u8,
+            },
+            param::SHARE => Self {
+                values: Values::Range {
+                    min: 0,
+                    max: 100,
+                    free: |_| 0,
+                },
+                get: |params| params.share.into(),
+                // CAST: within the range.
+                set: |params, value| params.share = value as u8,
+            },
+            param::SLOT_MASK => Self {
+                values: Values::Slots,
+                get: |params| params.mask.into(),
+                // CAST: within the slots of an engine.
+                set: |params, value| params.mask = value as u8,
+            },
+            _ => return Err(EINVAL),
+        })
+    }
+
+    /// The smallest and the largest value that the caller may set for `context`.
+    fn limits(&self, context: &Context) -> (u64, u64) {
+        match self.values {
+            Values::Range { min, max, free } => {
+                let free = free(&context.card.limits.params);
+                (min, if capability::may_raise() { max } else { free })
+            }
+            Values::Slots => {
+                let slots = u64::from(context.engine_slots());
+                (slots & slots.wrapping_neg(), slots)
+            }
         }
     }
 
-    /// Sets the parameter of `ctx` to `value`. `ERANGE`; `EPERM`: the caller may not.
-    pub(super) fn apply(&self, card: &Card, ctx: ContextId, value: u64) -> Result {
-        let value = Duration::from_ns(value);
-        if value < self.min || value > self.max {
-            return Err(ERANGE);
-        }
-        if value > self.allowed() {
-            return Err(EPERM);
-        }
-        card.set_params(ctx, |params| (self.set)(params, value))
-    }
-
-    /// The largest value that the caller may set.
-    fn allowed(&self) -> Duration {
-        // SAFETY: No requirement. CAST: a small constant.
-        if unsafe { bindings::capable(bindings::CAP_SYS_NICE as c_int) } {
-            self.max
-        } else {
-            self.default
+    /// Sets the parameter of `context` to `value`. `ERANGE`; `EPERM`: the caller may not; of slots:
+    /// `EINVAL`: none, or one of another engine.
+    pub(super) fn apply(&self, context: &Context, value: u64) -> Result {
+        match self.values {
+            Values::Range { min, max, .. } => {
+                if value < min || value > max {
+                    return Err(ERANGE);
+                }
+                if value > self.limits(context).1 {
+                    return Err(EPERM);
+                }
+                let ctx = context.id()?;
+                context
+                    .card
+                    .set_params(ctx, |params| (self.set)(params, value))
+            }
+            Values::Slots => {
+                if value == 0 || value & !u64::from(context.engine_slots()) != 0 {
+                    return Err(EINVAL);
+                }
+                context.set_slots(value as u8)
+            }
         }
     }
 }

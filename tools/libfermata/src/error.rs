@@ -46,6 +46,9 @@ pub enum Error {
     /// ENODATA
     #[error("no state: the job has never run")]
     NoState,
+    /// ESRCH
+    #[error("no context has this number")]
+    NoContext,
     /// EDESTADDRREQ
     #[error("the arena has no device address")]
     NoAddress,
@@ -78,6 +81,7 @@ impl Error {
             libc::ENOSPC => Self::NoSpace,
             libc::ENOMEM => Self::NoMemory,
             libc::ENODATA => Self::NoState,
+            libc::ESRCH => Self::NoContext,
             libc::EDESTADDRREQ => Self::NoAddress,
             libc::EPROTO => Self::Protocol,
             other => Self::Other(other),

@@ -24,10 +24,12 @@
 
 mod arena;
 mod error;
+mod schedule;
 pub mod uapi;
 
 pub use arena::Arena;
 pub use error::{Error, Result};
+pub use schedule::{Control, Param, Policy, Reservation};
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -115,24 +117,6 @@ impl From<u32> for State {
     }
 }
 
-/// Parameters of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Param {
-    /// How long it runs while others wait.
-    Timeslice,
-    /// How long its engine may take to pause.
-    PreemptTimeout,
-}
-
-impl Param {
-    fn number(self) -> u32 {
-        match self {
-            Self::Timeslice => uapi::PARAM_TIMESLICE,
-            Self::PreemptTimeout => uapi::PARAM_PREEMPT_TIMEOUT,
-        }
-    }
-}
-
 /// One open file of a card: a tenant.
 #[derive(Debug)]
 pub struct Context {
@@ -167,7 +151,11 @@ arguments!(
     Resume,
     Status,
     Wait,
-    Param
+    Param,
+    ContextInfo,
+    Control,
+    Reserve,
+    Policy
 );
 
 impl Context {
@@ -337,27 +325,6 @@ impl Context {
                 done => return done.map(|done| Events(done.happened)),
             }
         }
-    }
-
-    /// The value of a parameter, in nanoseconds.
-    pub fn param(&self, param: Param) -> Result<u64> {
-        let argument = uapi::Param {
-            param: param.number(),
-            ..Default::default()
-        };
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_PARAM_GET, argument) }.map(|got| got.value)
-    }
-
-    /// Sets a parameter, in nanoseconds.
-    pub fn set_param(&self, param: Param, value: u64) -> Result<()> {
-        let argument = uapi::Param {
-            param: param.number(),
-            value,
-            ..Default::default()
-        };
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_PARAM_SET, argument) }.map(drop)
     }
 }
 

@@ -38,16 +38,21 @@ layout! {
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
-        snapshot_length: u64,
+        snapshot_length: u64, attributes: u32, reserved: u32,
     }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
     Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
-        run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64,
+        run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
+        latency_critical: u32,
     }
     Control { size: u32, operation: u32, context: u32, param: u32, value: u64 }
+    Reserve {
+        size: u32, flags: u32, context: u32, reserved: u32, budget_ns: u64, deadline_ns: u64, period_ns: u64,
+    }
+    Policy { size: u32, flags: u32, name: [u8; 16], guard_ns: u64 }
 }
 
 macro_rules! constants {
@@ -80,16 +85,40 @@ constants! {
     STATE_HELD: u32 = 4;
     STATE_DONE: u32 = 5;
     STATE_FAILED: u32 = 6;
+    STATUS_PARKED: u32 = 1 << 1;
     NO_SLOT: u32 = 0xffff_ffff;
     EVENT_DONE: u32 = 1 << 0;
     EVENT_HELD: u32 = 1 << 1;
     PARAM_TIMESLICE: u32 = 1;
     PARAM_PREEMPT_TIMEOUT: u32 = 2;
+    PARAM_PRIORITY: u32 = 3;
+    PARAM_WEIGHT: u32 = 4;
+    PARAM_LATENCY_CRITICAL: u32 = 5;
+    PARAM_CAP: u32 = 6;
+    PARAM_SHARE: u32 = 7;
+    PARAM_SLOT_MASK: u32 = 8;
     NO_PID: u32 = 0;
     CONTROL_PREEMPT: u32 = 1;
     CONTROL_HOLD: u32 = 2;
     CONTROL_RESUME: u32 = 3;
     CONTROL_PARAM: u32 = 4;
+    GUARD_KEEP: u64 = 0xffff_ffff_ffff_ffff;
+}
+
+macro_rules! names {
+    ($($name:ident = $value:expr;)*) => {
+        $(pub const $name: &str = $value;)*
+        #[cfg(test)]
+        pub(crate) const NAMES: &[(&str, &str)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+names! {
+    POLICY_FAIR = "fair";
+    POLICY_ROUND_ROBIN = "round-robin";
+    POLICY_PRIORITY = "priority";
+    POLICY_DEADLINE = "deadline";
+    POLICY_SHARE = "share";
 }
 
 /// Numbers of the calls: `_IO(0xFE, n)`.
@@ -119,8 +148,12 @@ calls! {
     IOC_EVENTFD = 0x35;
     IOC_PARAM_GET = 0x40;
     IOC_PARAM_SET = 0x41;
+    IOC_RESERVE = 0x42;
+    IOC_RESERVE_GET = 0x43;
     IOC_CONTEXT_INFO = 0x50;
     IOC_CONTROL = 0x51;
+    IOC_POLICY_GET = 0x60;
+    IOC_POLICY_SET = 0x61;
 }
 
 #[cfg(test)]
@@ -160,14 +193,19 @@ mod tests {
                 (&mut current, line.trim().strip_suffix(';'))
             {
                 let (kind, name) = member.split_once(' ').expect("type and name");
-                let bytes = match kind {
+                let align = match kind {
+                    "char" => 1,
                     "__u32" | "__s32" => 4,
                     "__aligned_u64" => 8,
                     _ => panic!("a type of variable size: {member}"),
                 };
-                assert_eq!(*size % bytes, 0, "implicit padding before {member}");
+                let (name, count) = name
+                    .strip_suffix(']')
+                    .and_then(|name| name.split_once('['))
+                    .map_or((name, 1), |(name, count)| (name, count.parse().unwrap()));
+                assert_eq!(*size % align, 0, "implicit padding before {member}");
                 fields.push((name.into(), *size));
-                *size += bytes;
+                *size += align * count;
             }
         }
         found
@@ -217,6 +255,10 @@ mod tests {
             let text = header.remove(name).expect(name).trim();
             let nr = text.strip_prefix("_IO(FERMATA_IOC_MAGIC, ").expect(text);
             assert_eq!(u64::from(*number), 0xfe00 | value(nr), "{name}");
+        }
+        for (name, text) in NAMES {
+            let quoted = header.remove(name).expect(name).trim();
+            assert_eq!(quoted, format!("\"{text}\""), "{name}");
         }
         assert_eq!(value(header.remove("IOC_MAGIC").unwrap()), 0xfe);
         assert!(header.is_empty(), "not in Rust: {header:?}");

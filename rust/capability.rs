@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the caller may do, in the initial user namespace. Process context.
+
+use kernel::{bindings, prelude::*};
+
+/// CAP_SYS_ADMIN: act on contexts of others, and on the card as a whole.
+pub(crate) fn is_administrator() -> bool {
+    has(bindings::CAP_SYS_ADMIN)
+}
+
+/// CAP_SYS_NICE: take more than what everybody has by default.
+pub(crate) fn may_raise() -> bool {
+    has(bindings::CAP_SYS_NICE)
+}
+
+/// CAP_SYS_RAWIO: let a device touch all memory.
+pub(crate) fn may_touch_all_memory() -> bool {
+    has(bindings::CAP_SYS_RAWIO)
+}
+
+fn has(capability: u32) -> bool {
+    // SAFETY: No requirement. CAST: a small constant.
+    unsafe { bindings::capable(capability as c_int) }
+}

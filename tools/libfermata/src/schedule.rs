@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How a card shares its slots: parameters and reservations of contexts, the card's policy, and control of other contexts.
+
+use crate::{uapi, Context, Result};
+use std::time::Duration;
+
+/// Parameters of a context; the header tells units, ranges and what takes a capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Param {
+    /// How long it runs while others wait, in nanoseconds.
+    Timeslice,
+    /// How long its engine may take to pause, in nanoseconds.
+    PreemptTimeout,
+    /// Its priority under [`Policy::Priority`], 0 to 31.
+    Priority,
+    /// Its weight under [`Policy::Fair`], 1 to 10,000.
+    Weight,
+    /// 1: its work goes before that of others, at once.
+    LatencyCritical,
+    /// At most so many percent of a slot; 0: no cap.
+    Cap,
+    /// Its percentage of a slot under [`Policy::Share`]; 0: an even part of what is left.
+    Share,
+    /// The slots that it may use, a bit each.
+    SlotMask,
+}
+
+impl Param {
+    fn number(self) -> u32 {
+        match self {
+            Self::Timeslice => uapi::PARAM_TIMESLICE,
+            Self::PreemptTimeout => uapi::PARAM_PREEMPT_TIMEOUT,
+            Self::Priority => uapi::PARAM_PRIORITY,
+            Self::Weight => uapi::PARAM_WEIGHT,
+            Self::LatencyCritical => uapi::PARAM_LATENCY_CRITICAL,
+            Self::Cap => uapi::PARAM_CAP,
+            Self::Share => uapi::PARAM_SHARE,
+            Self::SlotMask => uapi::PARAM_SLOT_MASK,
+        }
+    }
+}
+
+/// Time on a slot that is promised to a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Time on a slot in each period.
+    pub budget: Duration,
+    /// By when after the beginning of a period.
+    pub deadline: Duration,
+    /// The length of a period.
+    pub period: Duration,
+}
+
+/// How a card shares its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// By weight.
+    Fair,
+    /// In turn.
+    RoundRobin,
+    /// By priority.
+    Priority,
+    /// By deadline of reservations.
+    Deadline,
+    /// By percentages.
+    Share,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Fair,
+        Self::RoundRobin,
+        Self::Priority,
+        Self::Deadline,
+        Self::Share,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fair => uapi::POLICY_FAIR,
+            Self::RoundRobin => uapi::POLICY_ROUND_ROBIN,
+            Self::Priority => uapi::POLICY_PRIORITY,
+            Self::Deadline => uapi::POLICY_DEADLINE,
+            Self::Share => uapi::POLICY_SHARE,
+        }
+    }
+
+    /// The policy of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// What to do to another context ([`Context::control`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// As [`Context::preempt`] without hold.
+    Preempt,
+    /// As [`Context::preempt`] with hold.
+    Hold,
+    /// As [`Context::resume`].
+    Resume,
+    /// As [`Context::set_param`].
+    Param(Param, u64),
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Context {
+    /// The value of a parameter.
+    pub fn param(&self, param: Param) -> Result<u64> {
+        self.param_range(param).map(|got| got.value)
+    }
+
+    /// The value of a parameter, and those that the caller may set.
+    pub fn param_range(&self, param: Param) -> Result<uapi::Param> {
+        let argument = uapi::Param {
+            param: param.number(),
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_PARAM_GET, argument) }
+    }
+
+    /// Sets a parameter.
+    pub fn set_param(&self, param: Param, value: u64) -> Result<()> {
+        let argument = uapi::Param {
+            param: param.number(),
+            value,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_PARAM_SET, argument) }.map(drop)
+    }
+
+    /// Reserves time for this context (0), or for the one of this number; `None` drops a reservation.
+    pub fn reserve(&self, context: u32, reservation: Option<Reservation>) -> Result<()> {
+        let mut argument = uapi::Reserve {
+            context,
+            ..Default::default()
+        };
+        if let Some(wanted) = reservation {
+            argument.budget_ns = ns(wanted.budget);
+            argument.deadline_ns = ns(wanted.deadline);
+            argument.period_ns = ns(wanted.period);
+        }
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_RESERVE, argument) }.map(drop)
+    }
+
+    /// The reservation of this context (0), or of the one of this number.
+    pub fn reservation(&self, context: u32) -> Result<Option<Reservation>> {
+        let argument = uapi::Reserve {
+            context,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        let got = unsafe { self.call(uapi::IOC_RESERVE_GET, argument) }?;
+        Ok((got.budget_ns != 0).then(|| Reservation {
+            budget: Duration::from_nanos(got.budget_ns),
+            deadline: Duration::from_nanos(got.deadline_ns),
+            period: Duration::from_nanos(got.period_ns),
+        }))
+    }
+
+    /// The card's policy and starvation guard (zero: none). `None`: a policy of a later driver.
+    pub fn policy(&self) -> Result<(Option<Policy>, Duration)> {
+        // SAFETY: no pointers.
+        let got = unsafe { self.call(uapi::IOC_POLICY_GET, uapi::Policy::default()) }?;
+        let length = got.name.iter().position(|byte| *byte == 0);
+        let name = got.name.get(..length.unwrap_or(got.name.len()));
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        Ok((
+            name.and_then(Policy::named),
+            Duration::from_nanos(got.guard_ns),
+        ))
+    }
+
+    /// Chooses the card's policy, and its starvation guard (`None`: as it is; zero: none).
+    pub fn set_policy(&self, policy: Policy, guard: Option<Duration>) -> Result<()> {
+        let mut argument = uapi::Policy {
+            guard_ns: guard.map_or(uapi::GUARD_KEEP, ns),
+            ..Default::default()
+        };
+        for (to, from) in argument.name.iter_mut().zip(policy.name().bytes()) {
+            *to = from;
+        }
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_POLICY_SET, argument) }.map(drop)
+    }
+
+    /// The contexts that are set up on the card.
+    pub fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
+        let mut found = Vec::new();
+        let mut cursor = 0;
+        loop {
+            let argument = uapi::ContextInfo {
+                cursor,
+                ..Default::default()
+            };
+            // SAFETY: no pointers.
+            match unsafe { self.call(uapi::IOC_CONTEXT_INFO, argument) } {
+                Err(crate::Error::NotFound) => return Ok(found),
+                Err(error) => return Err(error),
+                Ok(info) => {
+                    cursor = info.cursor;
+                    found.push(info);
+                }
+            }
+        }
+    }
+
+    /// Acts on the context of this number.
+    pub fn control(&self, context: u32, what: Control) -> Result<()> {
+        let (operation, param, value) = match what {
+            Control::Preempt => (uapi::CONTROL_PREEMPT, 0, 0),
+            Control::Hold => (uapi::CONTROL_HOLD, 0, 0),
+            Control::Resume => (uapi::CONTROL_RESUME, 0, 0),
+            Control::Param(param, value) => (uapi::CONTROL_PARAM, param.number(), value),
+        };
+        let argument = uapi::Control {
+            operation,
+            context,
+            param,
+            value,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_CONTROL, argument) }.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_names_that_fit() {
+        for policy in Policy::ALL {
+            assert!(policy.name().len() < uapi::Policy::default().name.len());
+            assert_eq!(Policy::named(policy.name()), Some(policy));
+        }
+        assert_eq!(Policy::named("Fair"), None);
+    }
+}
