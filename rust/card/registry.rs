@@ -64,8 +64,8 @@ impl Card {
             .cloned()
     }
 
-    /// The context with the lowest index from `from` on, and its index. Of several that have had the
-    /// index the last, which alone can be there still.
+    /// The context with the lowest index from `from` on, and its index. Of several that have had
+    /// the index the last, which alone can be there still.
     pub(crate) fn next_context(&self, from: usize) -> Option<(usize, Arc<Context>)> {
         let registry = self.registry.lock();
         let (id, context) = registry

@@ -63,8 +63,8 @@ impl Call<'_> {
         }
     }
 
-    /// Acts on the caller's own context (`number` 0), or on that of the number. The errors are those
-    /// of [`Call::on_other`] or of `act`.
+    /// Acts on the caller's own context (`number` 0), or on that of the number. The errors are
+    /// those of [`Call::on_other`] or of `act`.
     fn on_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         match number {
             0 => act(&self.context),
