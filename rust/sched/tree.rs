@@ -112,7 +112,7 @@ impl Tree {
         };
         let gone = core::mem::replace(&mut gone.node, Node::EMPTY);
         let next = leftmost(slab, gone.right);
-        let from = match node(slab, next) {
+        match node(slab, next) {
             Some(heir) if gone.left != NONE => {
                 // The next in order takes its place; it has no left branch.
                 let from = if heir.parent == index {
@@ -124,7 +124,13 @@ impl Tree {
                 };
                 adopt(slab, next, false, gone.left);
                 self.replace(slab, gone.parent, index, next);
-                from
+                if let Some(entry) = slab.at_mut(next) {
+                    entry.node.height = gone.height;
+                    entry.node.below = gone.below;
+                }
+                self.settle(slab, from);
+                // That may have ended below it, and its own mask is another.
+                self.settle(slab, next);
             }
             _ => {
                 let child = if gone.left == NONE {
@@ -133,10 +139,9 @@ impl Tree {
                     gone.left
                 };
                 self.replace(slab, gone.parent, index, child);
-                gone.parent
+                self.settle(slab, gone.parent);
             }
-        };
-        self.settle(slab, from);
+        }
     }
 
     /// The first context with one of the slots `bits` in its mask. O(log n).
@@ -189,18 +194,24 @@ impl Tree {
         }
     }
 
-    /// Makes heights and masks right again from `at` upwards, and balances.
+    /// Makes heights and masks right again from `at` upwards, and balances. Where a branch comes out as it was before, all
+    /// above it is right.
     fn settle<S>(&mut self, slab: &mut Slab<S>, mut at: u32)
     where
         S: DerefMut<Target = [Entry]>,
     {
-        while slab.at(at).is_some() {
-            update(slab, at);
-            let tilt = tilt(slab, at);
+        while let Some(before) = node(slab, at) {
+            let tilt = update(slab, at);
             if tilt.abs() > 1 {
                 at = self.balance(slab, at, tilt > 0);
             }
-            at = node(slab, at).map_or(NONE, |node| node.parent);
+            let Some(after) = node(slab, at) else {
+                return;
+            };
+            if (after.height, after.below) == (before.height, before.below) {
+                return;
+            }
+            at = after.parent;
         }
     }
 
@@ -271,7 +282,8 @@ where
     at
 }
 
-fn update<S>(slab: &mut Slab<S>, at: u32)
+/// Makes height and mask of `at` right by those of its children, and says how much higher the right branch is than the left.
+fn update<S>(slab: &mut Slab<S>, at: u32) -> i16
 where
     S: DerefMut<Target = [Entry]>,
 {
@@ -280,6 +292,7 @@ where
         entry.node.height = 1 + left.height.max(right.height);
         entry.node.below = entry.params.mask | left.below | right.below;
     }
+    i16::from(right.height) - i16::from(left.height)
 }
 
 /// How much higher the right branch is than the left.
