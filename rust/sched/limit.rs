@@ -17,6 +17,8 @@ use super::{ContextId, Duration, Entry, Params, PolicyKind, Time};
 
 /// What a capped context has not used is kept for so long.
 const WINDOW: Duration = Duration::from_ms(100);
+/// The periods of all contexts may begin at one moment; one decision ends the wait of no more than this.
+const UNPARK_MAX: usize = 4;
 
 /// What is left of a budget or of a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +162,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// Lets those that were parked wait for a slot whose time has come. O(k log n) for k of them.
+    /// Lets those that were parked wait for a slot whose time has come, [`UNPARK_MAX`] at the most; the timer brings the
+    /// next ones. O(log n).
     pub(super) fn unpark(&mut self, now: Time, index: u8) {
-        while let Some((ctx, at)) = self.next_parked(index) {
+        for _ in 0..UNPARK_MAX {
+            let Some((ctx, at)) = self.next_parked(index) else {
+                return;
+            };
             if at > now {
                 return;
             }

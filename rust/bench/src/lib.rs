@@ -1,103 +1,289 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A card with one slot and many contexts that all wait for it: what `make bench-sched` and the test of allocations step
-//! through.
+//! A card whose slots many contexts want, and one that is urgent: what `make bench-sched` times, and what the tests count
+//! allocations and accesses of.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, Duration, Entry, Event, Machine, MachineConfig, Params, PolicyKind,
-    Profile, SlotConfig, SlotId, Status, Time,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, Machine, MachineConfig, Params,
+    PolicyKind, Profile, SlotConfig, SlotId, Status, Time, Urgency, MAX_SLOTS,
 };
 
 /// The policies there are, by name.
-pub const POLICIES: [(&str, PolicyKind); 3] = [
+pub const POLICIES: [(&str, PolicyKind); 5] = [
     ("fair", PolicyKind::Fair),
     ("round-robin", PolicyKind::RoundRobin),
     ("priority", PolicyKind::Priority),
+    ("deadline", PolicyKind::Deadline),
+    ("share", PolicyKind::Share),
 ];
 
-/// One slot under contention.
+const SLICE: Duration = Duration::from_ms(2);
+/// A PAUSE is answered after this time, in ns.
+const SAVE: u64 = 50_000;
+/// An urgent job takes this time, in ns.
+const URGENT: u64 = 1_000;
+/// Status: the engine runs, has finished, is paused.
+const RUNNING: u64 = 1;
+const FINISH: u64 = 2;
+const PAUSED: u64 = 4;
+
+/// Slots under contention. Jobs never end, but for those of one context that is urgent: latency-critical, and under `Deadline` with
+/// a reservation that is due before all others.
 #[derive(Debug)]
-pub struct Contended {
-    machine: Machine<Vec<Entry>>,
-    slot: SlotId,
+pub struct Contended<S = Vec<Entry>> {
+    machine: Machine<S>,
+    contexts: Vec<ContextId>,
+    urgent: ContextId,
     now: u64,
-    count: u32,
-    /// What the timer is armed for.
-    armed: u64,
-    /// The last event led to a PAUSE.
-    paused: bool,
+    slots: [Slot; MAX_SLOTS],
+    /// STARTs so far.
+    starts: u64,
 }
 
-const SLICE: Duration = Duration::from_ms(2);
-/// A PAUSE is answered after this time.
-const SAVE: u64 = 50_000;
+/// What a slot will say next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    count: u32,
+    runs: Option<ContextId>,
+    armed: Option<u64>,
+    /// PAUSE was written.
+    pausing: bool,
+    /// Its status was asked for.
+    read: bool,
+}
 
 impl Contended {
-    /// `contexts` contexts, one on the slot and the others in the queue of `policy`.
+    /// One slot that `contexts` contexts want, at least 2.
     ///
     /// # Panics
     ///
     /// If the scheduler refuses that.
     pub fn new(policy: PolicyKind, contexts: usize) -> Self {
+        Self::on(vec![Entry::EMPTY; contexts + 1], policy, 1)
+    }
+}
+
+impl<S: DerefMut<Target = [Entry]>> Contended<S> {
+    /// `slots` slots that one context less than `storage` has room for want. The last entry is for the urgent one.
+    ///
+    /// # Panics
+    ///
+    /// If the scheduler refuses that.
+    pub fn on(storage: S, policy: PolicyKind, slots: usize) -> Self {
         let mut config = MachineConfig::default();
-        config.slots[0] = Some(SlotConfig {
+        config.slots[..slots].fill(Some(SlotConfig {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
             start_count: 0,
-        });
-        let mut it = Self {
-            machine: Machine::new(config, vec![Entry::EMPTY; contexts]),
-            slot: SlotId::new(0).expect("0 is a slot"),
-            now: 0,
-            count: 0,
-            armed: 0,
-            paused: false,
-        };
-        let now = Time::ZERO;
-        let set = it.machine.set_policy(now, policy, &mut |_| {});
+        }));
+        let contexts = storage.len() - 1;
+        let mut machine = Machine::new(config, storage);
+        let set = machine.set_policy(Time::ZERO, policy, &mut |_| {});
         set.expect("the card is there");
-        for _ in 0..contexts {
-            let params = Params {
-                timeslice: SLICE,
-                ..Params::DEFAULT
-            };
+        let mut add = |params| {
             let config = ContextConfig { class: 0, params };
-            let ctx = it.machine.add(config).expect("there is room");
+            machine.add(config).expect("there is room")
+        };
+        let urgent = add(Params {
+            urgency: Urgency::LatencyCritical,
+            budget: Duration::from_us(100),
+            deadline: Duration::from_ms(1),
+            period: Duration::from_ms(1),
+            ..Params::DEFAULT
+        });
+        let all = (0..contexts).map(|i| add(params(policy, i, contexts)));
+        let all: Vec<ContextId> = all.collect();
+        let mut it = Self {
+            machine,
+            contexts: all,
+            urgent,
+            now: 0,
+            slots: [Slot::default(); MAX_SLOTS],
+            starts: 0,
+        };
+        for i in 0..contexts {
+            let ctx = it.contexts[i];
             it.event(Event::Start { ctx });
         }
         it
     }
 
-    fn event(&mut self, event: Event) {
-        let now = Time::from_ns(self.now);
-        let (mut starts, mut paused, mut armed) = (0, false, self.armed);
-        let done = self.machine.handle(now, event, &mut |action| match action {
-            Action::Start { .. } => starts += 1,
-            Action::Pause { .. } => paused = true,
-            Action::Arm { at, .. } => armed = at.as_ns(),
-            _ => {}
-        });
-        done.expect("nothing is refused");
-        self.count = self.count.wrapping_add(starts);
-        (self.paused, self.armed) = (paused, armed);
+    /// The contexts, without the urgent one.
+    pub fn contexts(&self) -> &[ContextId] {
+        &self.contexts
     }
 
-    /// One switch, as the scheduler sees it: the slice of the one that runs ends while others wait, so PAUSE; PAUSED; the next
-    /// one is picked and started.
+    /// Calls the machine, and takes in what it wants done.
+    pub fn call<R>(
+        &mut self,
+        call: impl FnOnce(&mut Machine<S>, Time, &mut dyn FnMut(Action)) -> R,
+    ) -> R {
+        let Self { slots, starts, .. } = self;
+        call(
+            &mut self.machine,
+            Time::from_ns(self.now),
+            &mut |action| match action {
+                Action::Start { slot, ctx, .. } => {
+                    let slot = &mut slots[slot.index()];
+                    slot.count = slot.count.wrapping_add(1);
+                    slot.runs = Some(ctx);
+                    slot.pausing = false;
+                    *starts += 1;
+                }
+                Action::Pause { slot } => slots[slot.index()].pausing = true,
+                Action::ReadStatus { slot } => slots[slot.index()].read = true,
+                Action::Arm { slot, at } => slots[slot.index()].armed = Some(at.as_ns()),
+                Action::Disarm { slot } => slots[slot.index()].armed = None,
+                _ => {}
+            },
+        )
+    }
+
+    fn event(&mut self, event: Event) {
+        let done = self.call(|machine, now, out| machine.handle(now, event, &mut |it| out(it)));
+        done.expect("nothing is refused");
+    }
+
+    /// The urgent context gets a job, unless it has one.
+    pub fn start_urgent(&mut self) {
+        let ctx = self.urgent;
+        if !self.is_urgent() {
+            self.event(Event::Start { ctx });
+        }
+    }
+
+    /// Has the urgent context a job?
+    fn is_urgent(&self) -> bool {
+        let stats = self.machine.stats(self.urgent, Time::from_ns(self.now));
+        stats.is_ok_and(|stats| stats.state.is_live())
+    }
+
+    /// One decision: what comes next of the card is told to the scheduler. The first of: a status that was asked for, PAUSED,
+    /// FINISH of the urgent job, the timer that fires first.
     ///
     /// # Panics
     ///
-    /// If no other context was started.
-    pub fn switch(&mut self) {
-        let slot = self.slot;
-        self.now = self.now.max(self.armed);
+    /// If nothing will ever come.
+    pub fn decide(&mut self) {
+        let slots = &self.slots;
+        if let Some(i) = slots.iter().position(|slot| slot.read) {
+            self.slots[i].read = false;
+            return self.status(i, RUNNING);
+        }
+        if let Some(i) = slots.iter().position(|slot| slot.pausing) {
+            self.now += SAVE;
+            self.slots[i].runs = None;
+            self.slots[i].pausing = false;
+            return self.status(i, PAUSED);
+        }
+        let urgent = Some(self.urgent);
+        if let Some(i) = slots.iter().position(|slot| slot.runs == urgent) {
+            self.now += URGENT;
+            self.slots[i].runs = None;
+            return self.status(i, FINISH);
+        }
+        let armed = slots
+            .iter()
+            .zip(0..)
+            .filter_map(|(slot, i)| Some((slot.armed?, i)));
+        let (at, i) = armed.min().expect("a timer is armed");
+        self.now = self.now.max(at);
+        self.slots[usize::from(i)].armed = None;
+        let slot = SlotId::new(i).expect("a card has at most eight slots");
         self.event(Event::Timer { slot });
-        assert!(self.paused, "the timer was armed for the end of the slice");
-        self.now += SAVE;
-        let before = self.count;
-        let status = Status::from_raw(4 | (u64::from(self.count) << 32));
+    }
+
+    fn status(&mut self, i: usize, phase: u64) {
+        let raw = phase | (u64::from(self.slots[i].count) << 32);
+        let (slot, status) = (SlotId::new(i as u8), Status::from_raw(raw));
+        let slot = slot.expect("a card has at most eight slots");
         self.event(Event::Status { slot, status });
-        assert_eq!(self.count, before + 1, "a switch is one START");
+    }
+
+    /// A switch as the scheduler sees it: time is up, PAUSE; PAUSED, the next START. Two decisions, and a few more where
+    /// limits are used up. How many it took.
+    pub fn switch(&mut self) -> u32 {
+        let before = self.starts;
+        let mut decisions = 0;
+        while self.starts == before {
+            self.decide();
+            decisions += 1;
+        }
+        decisions
+    }
+
+    /// An urgent job as the scheduler sees it: it comes, PAUSE; PAUSED, its START; FINISH, the next START. Three decisions.
+    /// How many it took.
+    pub fn interrupt(&mut self) -> u32 {
+        self.start_urgent();
+        let mut decisions = 1;
+        while self.is_urgent() {
+            self.decide();
+            decisions += 1;
+        }
+        decisions
+    }
+}
+
+/// What context number `i` of `n` is: for each policy such that all of them are served, in an order that is not the one
+/// in which they lie in memory.
+fn params(policy: PolicyKind, i: usize, n: usize) -> Params {
+    let spread = i.wrapping_mul(0x9e37_79b9) >> 4;
+    let mut params = Params {
+        timeslice: SLICE,
+        weight: 50 + (spread % 151) as u16,
+        ..Params::DEFAULT
+    };
+    match policy {
+        // Half of the slot is reserved, in equal parts whose periods begin at one time; the last one has what is left.
+        PolicyKind::Deadline if i + 1 < n => {
+            params.budget = Params::TIMESLICE_MIN;
+            params.period = params.budget.times(2 * n as u64).max(Params::PERIOD_MIN);
+            params.deadline = params.period;
+        }
+        // One of 64 has a share of 1 %, as long as there are any.
+        PolicyKind::Share if i % 64 == 0 && i < 64 * 90 => params.share = 1,
+        _ => {}
+    }
+    params
+}
+
+/// Storage that counts how often an entry of it is looked at or changed.
+#[derive(Debug)]
+pub struct Counted {
+    entries: Vec<Entry>,
+    accesses: Rc<Cell<u64>>,
+}
+
+impl Counted {
+    /// Room for so many, and the count.
+    pub fn new(len: usize) -> (Self, Rc<Cell<u64>>) {
+        let accesses = Rc::new(Cell::new(0));
+        let it = Self {
+            entries: vec![Entry::EMPTY; len],
+            accesses: accesses.clone(),
+        };
+        (it, accesses)
+    }
+}
+
+impl Deref for Counted {
+    type Target = [Entry];
+
+    fn deref(&self) -> &[Entry] {
+        self.accesses.set(self.accesses.get() + 1);
+        &self.entries
+    }
+}
+
+impl DerefMut for Counted {
+    fn deref_mut(&mut self) -> &mut [Entry] {
+        self.accesses.set(self.accesses.get() + 1);
+        &mut self.entries
     }
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a decision costs, counted and not timed: how often it looks at entries of contexts, which is what misses caches. At worst, not on
+//! average. It grows no faster than the logarithm of the number of contexts.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use fermata_sched_bench::{Contended, Counted, POLICIES};
+use fermata_sched_host::sched::{Event, Params, PolicyKind, Refusal};
+
+/// The most that one call took, by what was called.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worst {
+    /// The card or a timer said something.
+    card: u64,
+    /// An urgent job came.
+    urgent: u64,
+    /// An owner asked for something.
+    owner: u64,
+}
+
+impl Worst {
+    fn all(self) -> [(&'static str, u64); 3] {
+        [
+            ("card", self.card),
+            ("urgent", self.urgent),
+            ("owner", self.owner),
+        ]
+    }
+}
+
+struct Run {
+    it: Contended<Counted>,
+    accesses: Rc<Cell<u64>>,
+    worst: Worst,
+}
+
+impl Run {
+    fn count<R>(&mut self, call: impl FnOnce(&mut Contended<Counted>) -> R) -> (R, u64) {
+        let before = self.accesses.get();
+        let done = call(&mut self.it);
+        (done, self.accesses.get() - before)
+    }
+
+    fn decide(&mut self) {
+        let ((), cost) = self.count(Contended::decide);
+        self.worst.card = self.worst.card.max(cost);
+    }
+
+    fn owner(&mut self, call: impl FnOnce(&mut Contended<Counted>) -> Result<(), Refusal>) {
+        let (done, cost) = self.count(call);
+        done.expect("nothing is refused");
+        self.worst.owner = self.worst.owner.max(cost);
+    }
+}
+
+/// All that happens to `contexts` contexts on `slots` slots in so many rounds.
+fn worst(policy: PolicyKind, contexts: usize, slots: usize, rounds: usize) -> Worst {
+    let (storage, accesses) = Counted::new(contexts + 1);
+    let it = Contended::on(storage, policy, slots);
+    let worst = Worst::default();
+    let mut run = Run {
+        it,
+        accesses,
+        worst,
+    };
+    let mut random = 1_usize;
+    for round in 0..rounds {
+        for _ in 0..2 {
+            run.decide();
+        }
+        if round % 4 == 0 {
+            let ((), cost) = run.count(Contended::start_urgent);
+            run.worst.urgent = run.worst.urgent.max(cost);
+            for _ in 0..3 * slots {
+                run.decide();
+            }
+        }
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let ctx = run.it.contexts()[(random >> 33) % contexts];
+        let event = match round % 5 {
+            0 => Event::Preempt { ctx, hold: true },
+            1 => Event::Preempt { ctx, hold: false },
+            2 => {
+                run.owner(|it| {
+                    it.call(|machine, now, out| {
+                        let mut params = machine.params(ctx)?;
+                        params.weight = 1 + (random >> 40) as u16 % Params::WEIGHT_MAX;
+                        params.priority = (random >> 50) as u8 % (Params::PRIORITY_MAX + 1);
+                        machine.set_params(now, ctx, params, &mut |action| out(action))
+                    })
+                });
+                continue;
+            }
+            _ => Event::Resume { ctx },
+        };
+        run.owner(|it| {
+            it.call(|machine, now, out| machine.handle(now, event, &mut |action| out(action)))
+        });
+    }
+    run.worst
+}
+
+/// Each kind of call makes, at worst, no more accesses with `contexts` contexts, two to the power of `log`, than it would if they
+/// were in proportion to the logarithm: 64 is two to the power of 6.
+fn check(slots: usize, contexts: usize, log: u64) {
+    // So many that most have their turn; and as many with few, that the worst is as likely to be seen.
+    let rounds = 3 * contexts;
+    for (name, policy) in POLICIES {
+        let few = worst(policy, 64, slots, rounds).all();
+        let many = worst(policy, contexts, slots, rounds).all();
+        for ((what, few), (_, many)) in few.into_iter().zip(many) {
+            let found = format!(
+                "{name}, {slots} slots, {what}: {few} at 64 contexts, {many} at {contexts}"
+            );
+            println!("{found}");
+            assert!(many * 6 <= few * log, "{found}");
+        }
+    }
+}
+
+/// So at 4,096 contexts it is at most twice what it is at 64.
+#[test]
+fn a_decision_looks_at_no_more_than_log_n_entries() {
+    check(1, 4_096, 12);
+}
+
+#[test]
+fn that_holds_for_several_slots() {
+    check(4, 1_024, 10);
+}
