@@ -208,6 +208,7 @@ impl Checker {
             What::Pause {
                 slot,
                 fate: PauseFate::Honoured,
+                ..
             } => debug_assert!(*slot < self.slots.len()),
             What::Save {
                 slot,
@@ -336,7 +337,7 @@ impl Checker {
             return;
         };
         match reg {
-            SlotReg::Ctl if ![ctl::START_NEW, ctl::START_RESUME, ctl::PAUSE].contains(&val) => {
+            SlotReg::Ctl if !self.commands(slot).contains(&val) => {
                 self.violate(
                     Kind::BadAccess,
                     format!("slot {slot}: control value {val:#x}"),
@@ -349,6 +350,20 @@ impl Checker {
             SlotReg::App(offset) => self.application(slot, offset, val),
             _ => {}
         }
+    }
+
+    /// What may be written to the control register of a slot.
+    fn commands(&self, slot: usize) -> &'static [u64] {
+        const ALL: [u64; 4] = [
+            ctl::START_NEW,
+            ctl::START_RESUME,
+            ctl::PAUSE,
+            ctl::PAUSE_AT_BOUNDARY,
+        ];
+        let boundary = self.config.as_ref().is_some_and(|c| {
+            c.profile == Profile::Fermata && c.slots[slot].engine.has_boundaries()
+        });
+        &ALL[..if boundary { 4 } else { 3 }]
     }
 
     fn control(&mut self, t: u64, slot: usize, name: &'static str, val: u64) {

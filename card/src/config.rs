@@ -54,7 +54,7 @@ impl IrqKind {
 /// Settings of a slot that can be changed at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Bytes (membench, sha256) or nodes (linkedlist) per microsecond; 0: as fast as it can.
+    /// Nodes (linkedlist) or bytes (all others) per microsecond; 0: as fast as it can.
     pub speed: u64,
     /// What a save costs.
     pub save_us: u64,
@@ -81,7 +81,7 @@ impl Settings {
         let speed = match engine {
             EngineKind::Linkedlist => 4,
             EngineKind::Membench => 200,
-            EngineKind::Sha256 => 100,
+            EngineKind::Sha256 | EngineKind::Blockmix => 100,
         };
         Self {
             speed,

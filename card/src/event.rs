@@ -121,8 +121,13 @@ pub enum What {
         accepted: bool,
         tag: u64,
     },
-    /// A PAUSE was written.
-    Pause { slot: usize, fate: PauseFate },
+    /// A PAUSE was written, or a `PAUSE_AT_BOUNDARY`.
+    Pause {
+        slot: usize,
+        fate: PauseFate,
+        #[serde(default)]
+        at_boundary: bool,
+    },
     /// The slot enters a phase.
     Phase {
         slot: usize,

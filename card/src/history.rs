@@ -41,9 +41,14 @@ impl History {
                 self.tags[slot] = tag;
                 self.push(slot, if resume { "resume" } else { "start" });
             }
-            What::Pause { slot, fate } => self.push(
+            What::Pause {
+                slot,
+                fate,
+                at_boundary,
+            } => self.push(
                 slot,
                 match fate {
+                    PauseFate::Honoured if at_boundary => "boundary",
                     PauseFate::Honoured => "pause",
                     PauseFate::Dropped | PauseFate::Ignored => "lost",
                 },
@@ -104,8 +109,12 @@ mod tests {
         Event { t: 0, what }
     }
 
-    fn pause(slot: usize, fate: PauseFate) -> Event {
-        let what = What::Pause { slot, fate };
+    fn pause(slot: usize, fate: PauseFate, at_boundary: bool) -> Event {
+        let what = What::Pause {
+            slot,
+            fate,
+            at_boundary,
+        };
         Event { t: 0, what }
     }
 
@@ -115,14 +124,18 @@ mod tests {
         assert_eq!(history.text(None), "from=0 next=0 events=");
         history.step(&start(1, 7));
         history.step(&start(0, 9));
-        history.step(&pause(1, PauseFate::Honoured));
-        history.step(&pause(0, PauseFate::Ignored));
+        history.step(&pause(1, PauseFate::Honoured, false));
+        history.step(&pause(0, PauseFate::Ignored, true));
+        history.step(&pause(1, PauseFate::Honoured, true));
         assert_eq!(
             history.text(Some(0)),
-            "from=0 next=4 events=1:start:0x7,0:start:0x9,1:pause:0x7,0:lost:0x9"
+            "from=0 next=5 events=1:start:0x7,0:start:0x9,1:pause:0x7,0:lost:0x9,1:boundary:0x7"
         );
-        assert_eq!(history.text(Some(3)), "from=3 next=4 events=0:lost:0x9");
-        assert_eq!(history.text(Some(99)), "from=4 next=4 events=");
+        assert_eq!(
+            history.text(Some(3)),
+            "from=3 next=5 events=0:lost:0x9,1:boundary:0x7"
+        );
+        assert_eq!(history.text(Some(99)), "from=5 next=5 events=");
     }
 
     #[test]

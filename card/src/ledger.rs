@@ -14,6 +14,7 @@ pub struct Counters {
     pub starts: u64,
     pub resumes: u64,
     pub pauses_written: u64,
+    pub pauses_at_boundary: u64,
     pub pauses_dropped: u64,
     pub paused: u64,
     pub finished: u64,
@@ -109,11 +110,12 @@ impl Ledger {
     pub fn counters_text(&self, slot: usize) -> String {
         let c = self.counters(slot);
         format!(
-            "starts={} resumes={} pauses_written={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
+            "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
              irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={}",
             c.starts,
             c.resumes,
             c.pauses_written,
+            c.pauses_at_boundary,
             c.pauses_dropped,
             c.paused,
             c.finished,
@@ -197,10 +199,14 @@ impl SlotLedger {
                 tag,
                 ..
             } => self.start(t, resume, tag),
-            What::Pause { fate, .. } => {
+            What::Pause {
+                fate, at_boundary, ..
+            } => {
                 c.pauses_written += 1;
+                c.pauses_at_boundary += u64::from(at_boundary);
                 match fate {
-                    PauseFate::Honoured => self.paused_at = Some(t),
+                    // From the first: what is written again does not make it shorter.
+                    PauseFate::Honoured => drop(self.paused_at.get_or_insert(t)),
                     PauseFate::Dropped | PauseFate::Ignored => c.pauses_dropped += 1,
                 }
             }

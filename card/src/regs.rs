@@ -25,6 +25,10 @@ pub const FEATURE_IRQ: u64 = 1;
 pub const FEATURES_ALWAYS: u64 = 0b1110;
 /// `SLOT_CAPS` bit: the engine needs a reset before `START_RESUME`.
 pub const CAP_RESET_BEFORE_RESUME: u64 = 1;
+/// `SLOT_CAPS` bit: the engine takes `PAUSE_AT_BOUNDARY`.
+pub const CAP_BOUNDARY: u64 = 1 << 1;
+/// `SLOT_CAPS` bit: a PAUSE is treated as `PAUSE_AT_BOUNDARY`.
+pub const CAP_BOUNDARY_ONLY: u64 = 1 << 2;
 /// First application register of a slot page.
 pub const APP_FIRST: u16 = 0x30;
 /// Offset of TAG in a slot page.
@@ -44,6 +48,10 @@ pub mod status {
     pub const FAULT: u64 = 1 << 8;
     /// Fermata: a save or restore could not be done.
     pub const SNAPSHOT_ERROR: u64 = 1 << 9;
+    /// Fermata: what the last `START_RESUME` took to restore, in microseconds, stands from this bit on.
+    pub const RESTORE_SHIFT: u32 = 12;
+    /// Fermata: the most that it can say.
+    pub const RESTORE_MAX: u64 = (1 << 20) - 1;
 }
 
 /// `CSR_TRANSACTION_CTL` commands.
@@ -54,6 +62,8 @@ pub mod ctl {
     pub const START_RESUME: u64 = 5;
     /// Save the running job.
     pub const PAUSE: u64 = 6;
+    /// Fermata: save the running job at its next boundary.
+    pub const PAUSE_AT_BOUNDARY: u64 = 7;
 }
 
 /// A register of the BAR.

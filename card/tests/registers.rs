@@ -44,7 +44,7 @@ fn manager_page() {
     assert_eq!(&rig.r(0x100).to_le_bytes(), b"FRMATA_1");
     assert_eq!(rig.r(0x108), 1);
     assert_eq!(rig.r(0x110), 0xf);
-    assert_eq!((rig.r(0x280), rig.r(0x288), rig.r(0x290)), (1, 0, 0));
+    assert_eq!((rig.r(0x280), rig.r(0x288), rig.r(0x290)), (3, 0, 2));
     for off in [0x30, 0x40, 0x180, 0x190, 0x1c0, 0x1d0] {
         rig.w(off, 0x1234_5678_9abc_def0);
         assert_eq!(rig.r(off), 0x1234_5678_9abc_def0);

@@ -3,6 +3,9 @@
 
 use super::{write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};
 
+/// Nodes from one boundary to the next.
+const BOUNDARY: u64 = 1024;
+
 /// A walk. Its snapshot is 32 bytes: DMA reads, next node, checksum, count.
 pub struct LinkedList {
     limit: u64,
@@ -46,7 +49,7 @@ impl LinkedList {
 impl Engine for LinkedList {
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused> {
         let mut units = 0;
-        while !self.done() && units < budget && !bus.attention() {
+        while !self.done() && units < budget && !bus.stops(self.at_boundary()) {
             let mut node = [0; 16];
             bus.read(self.next, &mut node)?;
             let mut node = StateReader(&node);
@@ -62,11 +65,15 @@ impl Engine for LinkedList {
         })
     }
 
+    fn at_boundary(&self) -> bool {
+        self.count % BOUNDARY == 0
+    }
+
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
         write_pair(bus, self.result, self.count, self.checksum)
     }
 
-    fn save(&self) -> Vec<u8> {
+    fn save(&mut self) -> Vec<u8> {
         [self.reads, self.next, self.checksum, self.count]
             .iter()
             .flat_map(|v| v.to_le_bytes())

@@ -139,7 +139,7 @@ impl Engine for MemBench {
         write_pair(bus, self.result, self.count, self.checksum)
     }
 
-    fn save(&self) -> Vec<u8> {
+    fn save(&mut self) -> Vec<u8> {
         let words = [self.count, self.checksum, self.reads];
         words
             .iter()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The engines: what a slot computes. An engine knows registers, a bus and its own state, and nothing of the slot around it.
 
+pub mod blockmix;
 pub mod linkedlist;
 pub mod membench;
 pub mod sha256;
@@ -15,8 +16,14 @@ pub trait Bus {
     fn read(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), Refused>;
     /// Writes `data`.
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused>;
-    /// Whether the engine shall stop at its next boundary (a PAUSE or a reset waits).
+    /// Whether the engine shall come back from its step at once (a PAUSE or a reset waits).
     fn attention(&self) -> bool;
+    /// Whether it shall come back where it is [at a boundary](Engine::at_boundary) (a `PAUSE_AT_BOUNDARY` waits).
+    fn wants_boundary(&self) -> bool;
+    /// Whether an engine that stands at a boundary or not shall come back here.
+    fn stops(&self, at_boundary: bool) -> bool {
+        self.attention() || (at_boundary && self.wants_boundary())
+    }
 }
 
 /// The window refused an access: the engine stops.
@@ -36,10 +43,14 @@ pub struct Progress {
 pub trait Engine: Send {
     /// Works on up to about `budget` units (at least one quantum).
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused>;
+    /// Whether the job stands where a `PAUSE_AT_BOUNDARY` stops it. An engine without boundaries has none.
+    fn at_boundary(&self) -> bool {
+        false
+    }
     /// Writes the result to memory.
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused>;
-    /// The engine's state, as it stands in a snapshot.
-    fn save(&self) -> Vec<u8>;
+    /// Stops the job here. Returns the engine's state, as it stands in a snapshot.
+    fn save(&mut self) -> Vec<u8>;
     /// The read side of the application registers.
     fn readback(&self) -> AppRegs;
 }
@@ -85,6 +96,8 @@ pub enum EngineKind {
     Membench,
     /// Hashes memory.
     Sha256,
+    /// Mixes a buffer block by block.
+    Blockmix,
 }
 
 impl EngineKind {
@@ -94,6 +107,7 @@ impl EngineKind {
             Self::Linkedlist => "linkedlist",
             Self::Membench => "membench",
             Self::Sha256 => "sha256",
+            Self::Blockmix => "blockmix",
         }
     }
 
@@ -103,6 +117,7 @@ impl EngineKind {
             Self::Linkedlist => (0x4c49_4e4b_4544_4c49, 0x5354_0000_0000_0001),
             Self::Membench => (0x4d45_4d42_454e_4348, 2),
             Self::Sha256 => (0x5348_4132_3536_0000, 3),
+            Self::Blockmix => (0x424c_4f43_4b4d_4958, 4),
         }
     }
 
@@ -111,12 +126,23 @@ impl EngineKind {
         self == Self::Linkedlist
     }
 
+    /// Whether it has boundaries at which it can be told to stop.
+    pub fn has_boundaries(self) -> bool {
+        self != Self::Membench
+    }
+
+    /// Whether it can be saved at its boundaries only.
+    pub fn only_at_boundaries(self) -> bool {
+        self == Self::Blockmix
+    }
+
     /// The application registers that a write reaches.
     pub fn writable(self) -> &'static [u16] {
         match self {
             Self::Linkedlist => &[0x30, 0x38, 0x40, 0x48, TAG],
             Self::Membench => &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60],
             Self::Sha256 => &[0x30, 0x38, 0x40, TAG],
+            Self::Blockmix => &[0x30, 0x38, 0x40, 0x48, TAG, 0x60],
         }
     }
 
@@ -124,7 +150,7 @@ impl EngineKind {
     pub fn kept(self) -> &'static [u16] {
         match self {
             Self::Membench => &[TAG, 0x58],
-            Self::Linkedlist | Self::Sha256 => &[TAG],
+            Self::Linkedlist | Self::Sha256 | Self::Blockmix => &[TAG],
         }
     }
 
@@ -132,7 +158,7 @@ impl EngineKind {
     pub fn quantum(self) -> u64 {
         match self {
             Self::Linkedlist => 1,
-            Self::Membench | Self::Sha256 => 64,
+            Self::Membench | Self::Sha256 | Self::Blockmix => 64,
         }
     }
 
@@ -140,7 +166,7 @@ impl EngineKind {
     pub fn chunk(self) -> u64 {
         match self {
             Self::Linkedlist => 256,
-            Self::Membench | Self::Sha256 => 16384,
+            Self::Membench | Self::Sha256 | Self::Blockmix => 16384,
         }
     }
 
@@ -150,6 +176,7 @@ impl EngineKind {
             Self::Linkedlist => Box::new(linkedlist::LinkedList::new(regs)),
             Self::Membench => Box::new(membench::MemBench::new(regs)),
             Self::Sha256 => Box::new(sha256::Sha256::new(regs)),
+            Self::Blockmix => Box::new(blockmix::BlockMix::new(regs)),
         }
     }
 
@@ -163,6 +190,7 @@ impl EngineKind {
             }
             Self::Membench => Box::new(membench::MemBench::resume(regs, &mut state)),
             Self::Sha256 => Box::new(sha256::Sha256::resume(regs, &mut state)),
+            Self::Blockmix => Box::new(blockmix::BlockMix::resume(regs, &mut state)),
         }
     }
 }
@@ -188,7 +216,7 @@ impl StateReader<'_> {
     }
 }
 
-/// The mixing function of the membench engine (and a handy generator for tests).
+/// The mixing function of membench and blockmix (and a handy generator for tests).
 pub fn splitmix64(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -5,6 +5,7 @@ use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
 use sha2::digest::generic_array::{typenum::U64, GenericArray};
 
 const BLOCK: u64 = 64;
+/// Bytes from one boundary to the next, and the most that one access reads.
 const READ: u64 = 4096;
 const INITIAL: [u32; 8] = [
     0x6a09_e667,
@@ -84,8 +85,8 @@ impl Engine for Sha256 {
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused> {
         let mut units = 0;
         let mut buf = [0; READ as usize];
-        while self.len - self.bytes >= BLOCK && units < budget && !bus.attention() {
-            let room = READ
+        while self.len - self.bytes >= BLOCK && units < budget && !bus.stops(self.at_boundary()) {
+            let room = (READ - self.bytes % READ)
                 .min(self.len - self.bytes)
                 .min((budget - units).max(BLOCK))
                 & !(BLOCK - 1);
@@ -95,13 +96,18 @@ impl Engine for Sha256 {
             self.bytes += room;
             units += room;
         }
-        if self.digest.is_none() && self.len - self.bytes < BLOCK && !bus.attention() {
+        if self.digest.is_none() && self.len - self.bytes < BLOCK && !bus.stops(self.at_boundary())
+        {
             self.close(bus)?;
         }
         Ok(Progress {
             units,
             done: self.digest.is_some(),
         })
+    }
+
+    fn at_boundary(&self) -> bool {
+        self.bytes % READ == 0
     }
 
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
@@ -111,7 +117,7 @@ impl Engine for Sha256 {
         }
     }
 
-    fn save(&self) -> Vec<u8> {
+    fn save(&mut self) -> Vec<u8> {
         self.midstate
             .iter()
             .flat_map(|w| w.to_le_bytes())

@@ -189,6 +189,10 @@ impl Bus for SlotBus<'_> {
     fn attention(&self) -> bool {
         self.slot.attention.load(Ordering::Acquire)
     }
+
+    fn wants_boundary(&self) -> bool {
+        self.slot.wants_boundary.load(Ordering::Acquire)
+    }
 }
 
 impl Slot {

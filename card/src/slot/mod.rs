@@ -14,9 +14,11 @@ use crate::config::{Profile, SlotConfig};
 use crate::engine::{AppRegs, EngineKind};
 use crate::event::{IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
-use crate::regs::{ctl, status, SlotReg, CAP_RESET_BEFORE_RESUME, TAG};
+use crate::regs::{
+    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_RESET_BEFORE_RESUME, TAG,
+};
 use bus::Window;
-use state::{Job, Phase, Rest, State, Thread};
+use state::{Job, Phase, Rest, State, Stop, Thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -31,8 +33,10 @@ pub struct Slot {
     state: Mutex<State>,
     changed: Condvar,
     window: Window,
-    /// The engine shall come to its next boundary.
+    /// The engine shall come back at once.
     attention: AtomicBool,
+    /// The engine shall come back at its next boundary.
+    wants_boundary: AtomicBool,
     /// The job in the engine was reset away.
     abandoned: AtomicBool,
 }
@@ -52,6 +56,7 @@ impl Slot {
             changed: Condvar::new(),
             window: Window::default(),
             attention: AtomicBool::new(false),
+            wants_boundary: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
         })
     }
@@ -101,7 +106,7 @@ impl Slot {
             SlotReg::WindowSize => self.window.size(),
             SlotReg::FaultInfo => state.fault_info,
             SlotReg::FaultAddr => state.fault_addr,
-            SlotReg::Caps if self.fermata() && self.engine.needs_reset() => CAP_RESET_BEFORE_RESUME,
+            SlotReg::Caps if self.fermata() => self.capabilities(),
             SlotReg::Caps | SlotReg::SnapshotAddr => 0,
             SlotReg::IdH => id_h,
             SlotReg::IdL => id_l,
@@ -115,9 +120,18 @@ impl Slot {
         }
     }
 
+    fn capabilities(&self) -> u64 {
+        let bit = |has, bit| if has { bit } else { 0 };
+        bit(self.engine.needs_reset(), CAP_RESET_BEFORE_RESUME)
+            | bit(self.engine.has_boundaries(), CAP_BOUNDARY)
+            | bit(self.engine.only_at_boundaries(), CAP_BOUNDARY_ONLY)
+    }
+
     fn status(&self, state: &State, t: u64) -> u64 {
         if self.fermata() {
-            return state.status() | (u64::from(state.start_count) << 32);
+            return state.status()
+                | state.restore_us << status::RESTORE_SHIFT
+                | u64::from(state.start_count) << 32;
         }
         match state.lag {
             Some((until, old)) if t < until && state.phase.busy() => old,
@@ -151,7 +165,13 @@ impl Slot {
         match val {
             ctl::START_NEW => self.start(state, false, t),
             ctl::START_RESUME => self.start(state, true, t),
-            ctl::PAUSE => self.pause(state),
+            ctl::PAUSE if self.engine.only_at_boundaries() => {
+                self.pause(state, Stop::AtBoundary, false);
+            }
+            ctl::PAUSE => self.pause(state, Stop::AtOnce, false),
+            ctl::PAUSE_AT_BOUNDARY if self.fermata() && self.engine.has_boundaries() => {
+                self.pause(state, Stop::AtBoundary, true);
+            }
             _ => {}
         }
     }
@@ -176,7 +196,8 @@ impl Slot {
             t.saturating_add(us(state.settings.start_lag_us)),
             state.status() & 0xff,
         ));
-        state.pause = false;
+        state.pause = None;
+        state.restore_us = 0;
         state.reset_at = None;
         let registers = state.reads;
         if !(resume && self.engine.needs_reset()) {
@@ -193,11 +214,12 @@ impl Slot {
             tag,
             written: state.written,
             reads: registers,
+            at: t,
         });
         self.changed.notify_all();
     }
 
-    fn pause(&self, state: &mut State) {
+    fn pause(&self, state: &mut State, stop: Stop, at_boundary: bool) {
         let fate = match state.phase {
             Phase::Running if state.misbehaviour.hang => PauseFate::Ignored,
             Phase::Running if state.misbehaviour.ignore_pause.take() => PauseFate::Ignored,
@@ -207,12 +229,22 @@ impl Slot {
         self.host.recorder.record(What::Pause {
             slot: self.index,
             fate,
+            at_boundary,
         });
         if fate == PauseFate::Honoured {
-            state.pause = true;
-            self.attention.store(true, Ordering::Release);
+            // One at once is not taken back by one at a boundary.
+            state.pause = state.pause.max(Some(stop));
+            self.tell_engine(state.pause);
             self.changed.notify_all();
         }
+    }
+
+    /// Tells the engine at work what it has to stop for.
+    fn tell_engine(&self, pause: Option<Stop>) {
+        self.attention
+            .store(pause == Some(Stop::AtOnce), Ordering::Release);
+        self.wants_boundary
+            .store(pause == Some(Stop::AtBoundary), Ordering::Release);
     }
 
     /// A write to the slot's bit in RESET.
@@ -236,6 +268,7 @@ impl Slot {
         );
         state.reset_at = Some(t);
         state.misbehaviour.hang = false;
+        state.restore_us = 0;
         self.halt(&mut state);
         if aborted && !self.fermata() && state.settings.drain_us > 0 {
             let until = t.saturating_add(us(state.settings.drain_us));
@@ -260,7 +293,7 @@ impl Slot {
     fn halt(&self, state: &mut State) {
         state.phase = Phase::Rest(Rest::Idle);
         state.queued = None;
-        state.pause = false;
+        state.pause = None;
         state.lag = None;
         if state.thread != Thread::Free {
             state.thread = Thread::Aborted;
@@ -402,9 +435,10 @@ impl Slot {
     pub fn describe(&self) -> String {
         let state = self.lock();
         format!(
-            "status={:#x} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} reset={} \
+            "status={:#x} restore_us={} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} reset={} \
              pending_faults={} phase={} engine={}",
-            self.status(&state, crate::clock::now_ns()) & 0xffff_ffff,
+            self.status(&state, crate::clock::now_ns()) & 0xfff,
+            state.restore_us,
             state.start_count,
             state.written.get(TAG),
             self.window.offset(),

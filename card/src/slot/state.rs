@@ -67,6 +67,17 @@ pub(super) struct Job {
     pub(super) tag: u64,
     pub(super) written: AppRegs,
     pub(super) reads: AppRegs,
+    /// When it was accepted.
+    pub(super) at: u64,
+}
+
+/// Where a PAUSE stops the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stop {
+    /// At its next boundary.
+    AtBoundary,
+    /// Where it stands.
+    AtOnce,
 }
 
 /// A DMA write that was issued and has not arrived.
@@ -85,6 +96,8 @@ pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) in_reset: bool,
     pub(super) start_count: u32,
+    /// What the last `START_RESUME` took to restore, in microseconds, for the status.
+    pub(super) restore_us: u64,
     /// Base: until when the status reads the old value, and that value.
     pub(super) lag: Option<(u64, u64)>,
     /// Write side of the application registers.
@@ -95,8 +108,8 @@ pub(super) struct State {
     pub(super) snapshot: u64,
     pub(super) fault_info: u64,
     pub(super) fault_addr: u64,
-    /// A PAUSE that the engine has not seen yet.
-    pub(super) pause: bool,
+    /// A PAUSE that the engine has not followed yet.
+    pub(super) pause: Option<Stop>,
     /// A START that the thread has not seen yet.
     pub(super) queued: Option<Job>,
     pub(super) thread: Thread,
@@ -114,13 +127,14 @@ impl State {
             phase: Phase::Rest(Rest::Idle),
             in_reset: false,
             start_count: 0,
+            restore_us: 0,
             lag: None,
             written: AppRegs::default(),
             reads: AppRegs::default(),
             snapshot: 0,
             fault_info: 0,
             fault_addr: 0,
-            pause: false,
+            pause: None,
             queued: None,
             thread: Thread::Free,
             reset_at: None,

@@ -3,12 +3,13 @@
 
 use super::bus::SlotBus;
 use super::pace::Pacer;
-use super::state::{Job, Phase, Posted, Rest, State, Thread};
+use super::state::{Job, Phase, Posted, Rest, State, Stop, Thread};
 use super::Slot;
 use crate::clock::{now_ns, us};
 use crate::dma::Access;
 use crate::engine::Engine;
 use crate::event::{Range, SavePart, Unit, What};
+use crate::regs::status;
 use crate::trace::DmaTrace;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::Ordering;
@@ -79,7 +80,7 @@ fn next_job(slot: &Slot) -> Option<Job> {
         slot.deliver(&mut state, now);
         if let Some(job) = state.queued.take() {
             state.thread = Thread::Working;
-            slot.attention.store(state.pause, Ordering::Release);
+            slot.tell_engine(state.pause);
             slot.abandoned.store(false, Ordering::Release);
             return Some(job);
         }
@@ -111,17 +112,6 @@ fn spend_time(slot: &Slot, ns: u64) -> bool {
     }
 }
 
-/// Enters a phase, unless the job was reset away.
-fn enter(slot: &Slot, phase: Phase) -> bool {
-    let mut state = slot.lock();
-    if state.aborted() {
-        return false;
-    }
-    state.phase = phase;
-    slot.tell_phase(&state);
-    true
-}
-
 fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
     let mut engine = if job.resume {
         match restore(slot, job) {
@@ -134,9 +124,9 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
     let mut pacer = Pacer::new(now_ns());
     let mut rush = false;
     loop {
-        let budget = match order(slot, &mut pacer, &mut rush) {
+        let budget = match order(slot, engine.as_ref(), &mut pacer, &mut rush) {
             Order::Step(budget) => budget,
-            Order::Save => return save(slot, job, engine, bus),
+            Order::Save => return save(slot, job, engine.as_mut(), bus),
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -151,22 +141,23 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
 }
 
 /// Waits for credit, and looks for what the registers want. A job that is to be finished by the next PAUSE rushes on when it comes.
-fn order(slot: &Slot, pacer: &mut Pacer, rush: &mut bool) -> Order {
+fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -> Order {
     let mut state = slot.lock();
     loop {
         if state.aborted() {
             return Order::Abort;
         }
-        if state.pause {
-            if !std::mem::take(&mut state.misbehaviour.finish_on_pause) && !*rush {
+        if let Some(stop) = state.pause {
+            if std::mem::take(&mut state.misbehaviour.finish_on_pause) || *rush {
+                *rush = true;
+                state.pause = None;
+            } else if stop == Stop::AtOnce || engine.at_boundary() {
                 state.phase = Phase::Saving;
                 slot.tell_phase(&state);
                 return Order::Save;
             }
-            *rush = true;
-            state.pause = false;
         }
-        slot.attention.store(false, Ordering::Release);
+        slot.tell_engine(state.pause);
         let allowed = match (state.misbehaviour.hang, *rush) {
             (true, _) => 0,
             (false, true) => u64::MAX,
@@ -192,15 +183,16 @@ fn publish(slot: &Slot, engine: &dyn Engine) {
 /// The end: from here a PAUSE is dropped.
 fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: bool) -> End {
     let mut state = slot.lock();
-    let held =
-        |s: &State| s.misbehaviour.hang || (s.misbehaviour.finish_on_pause && !s.pause && !rushed);
+    let held = |s: &State| {
+        s.misbehaviour.hang || (s.misbehaviour.finish_on_pause && s.pause.is_none() && !rushed)
+    };
     while !state.aborted() && held(&state) {
         state = sleep(slot, state, NAP);
     }
     if state.aborted() {
         return End::Aborted;
     }
-    if state.pause {
+    if state.pause.is_some() {
         state.misbehaviour.finish_on_pause = false;
     }
     state.phase = Phase::Ending;
@@ -265,11 +257,15 @@ fn restore(slot: &Slot, job: &Job) -> Result<Box<dyn Engine>, End> {
     }
     let engine = slot.engine.resume(&job.written, &job.reads, &bytes);
     publish(slot, engine.as_ref());
-    if enter(slot, Phase::Running) {
-        Ok(engine)
-    } else {
-        Err(End::Aborted)
+    let mut state = slot.lock();
+    if state.aborted() {
+        return Err(End::Aborted);
     }
+    let took = now_ns().saturating_sub(job.at).div_ceil(1000);
+    state.restore_us = took.min(status::RESTORE_MAX);
+    state.phase = Phase::Running;
+    slot.tell_phase(&state);
+    Ok(engine)
 }
 
 /// What a save needs to know.
@@ -315,9 +311,9 @@ impl Save<'_> {
 /// The first bytes of a save are written when it begins, the others at its end: one that is cut short is seen in memory.
 const HEAD: usize = 16;
 
-fn save(slot: &Slot, job: &Job, engine: Box<dyn Engine>, bus: &mut SlotBus<'_>) -> End {
+fn save(slot: &Slot, job: &Job, engine: &mut dyn Engine, bus: &mut SlotBus<'_>) -> End {
     let mut bytes = engine.save();
-    drop(engine);
+    publish(slot, engine);
     bus.flush(true);
     let (at, settings, torn, takes) = {
         let mut state = slot.lock();
@@ -403,7 +399,7 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
             state.posted.push_back(bus.late_write(now + us(LATE_US)));
         }
         state.phase = Phase::Rest(rest);
-        state.pause = false;
+        state.pause = None;
         slot.tell_phase(&state);
         slot.interrupt(&mut state);
     }

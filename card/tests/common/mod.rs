@@ -31,6 +31,7 @@ pub const READ_ONLY: u64 = 1 << 32;
 pub const START_NEW: u64 = 1;
 pub const START_RESUME: u64 = 5;
 pub const PAUSE: u64 = 6;
+pub const PAUSE_AT_BOUNDARY: u64 = 7;
 pub const IDLE: u64 = 0;
 pub const RUNNING: u64 = 1;
 pub const FINISH: u64 = 2;
@@ -178,9 +179,9 @@ impl Rig {
         self.w(0x1000 * (slot + 1) + off, val);
     }
 
-    /// Status without START_COUNT.
+    /// Status without START_COUNT and what the last restore took.
     pub fn status(&mut self, slot: u64) -> u64 {
-        self.sr(slot, CTL) & 0xffff_ffff
+        self.sr(slot, CTL) & 0xfff
     }
 
     pub fn offset(&mut self, slot: u64, val: u64) {
