@@ -240,10 +240,11 @@ fn params(policy: PolicyKind, i: usize, n: usize) -> Params {
         ..Params::DEFAULT
     };
     match policy {
-        // Half of the slot is reserved, in equal parts whose periods begin at one time; the last one has what is left.
+        // Half of the slot or more is reserved, in equal parts whose periods begin at one time; the last one has what is left.
         PolicyKind::Deadline if i + 1 < n => {
+            let two = Params::TIMESLICE_MIN.times(2 * n as u64);
             params.budget = Params::TIMESLICE_MIN;
-            params.period = params.budget.times(2 * n as u64).max(Params::PERIOD_MIN);
+            params.period = two.clamp(Params::PERIOD_MIN, Params::PERIOD_MAX);
             params.deadline = params.period;
         }
         // One of 64 has a share of 1 %, as long as there are any.
