@@ -20,7 +20,7 @@
 
 /* The sizes that rust/uapi.rs has. */
 static_assert(sizeof(struct fermata_card_info) == 40);
-static_assert(sizeof(struct fermata_slot_info) == 64);
+static_assert(sizeof(struct fermata_slot_info) == 72);
 static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 32);
 static_assert(sizeof(struct fermata_snapshot_create) == 16);

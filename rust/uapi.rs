@@ -59,7 +59,7 @@ arguments! {
         max_arena: u64,
     }
     /// `struct fermata_slot_info`
-    SlotInfo, 64 {
+    SlotInfo, 72 {
         size: u32,
         slot: u32,
         afu_id_lo: u64,
@@ -70,6 +70,7 @@ arguments! {
         busy_ns: u64,
         resets: u64,
         save_ns: u64,
+        restore_ns: u64,
     }
     /// `struct fermata_setup`
     Setup, 32 {

@@ -249,4 +249,28 @@ FM_TEST(card, profile_is_what_the_card_has)
 	EXPECT_EQ(!card_base(), !!(card.features & FERMATA_FEATURE_SNAPSHOT_UNIT));
 }
 
+/* What switches cost is measured. */
+FM_TEST(info, costs_of_a_switch)
+{
+	struct fermata_slot_info slot = { .size = sizeof(slot) };
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	slot.slot = c.slot;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &slot));
+	EXPECT_LT(0, slot.save_ns);
+	EXPECT_LT(0, slot.restore_ns);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &slot));
+	EXPECT_LT(0, slot.restore_ns);
+	fm_ctx_close(&c);
+}
+
 TEST_HARNESS_MAIN

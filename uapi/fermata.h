@@ -123,6 +123,8 @@ struct fermata_card_info {
  * @busy_ns:		out: time it had a job
  * @resets:		out: resets because of a hang, a fault or a death
  * @save_ns:		out: mean time from PAUSE to PAUSED, recent ones weigh more
+ * @restore_ns:		out: mean time of a restore, as the card tells it; where
+ *			it tells none as @save_ns
  *
  * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
@@ -137,6 +139,7 @@ struct fermata_slot_info {
 	__aligned_u64 busy_ns;
 	__aligned_u64 resets;
 	__aligned_u64 save_ns;
+	__aligned_u64 restore_ns;
 };
 
 /* --- the context -------------------------------------------------------- */

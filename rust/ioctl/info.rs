@@ -59,6 +59,7 @@ impl Call<'_> {
             busy_ns: stats.busy.as_ns(),
             resets: stats.resets,
             save_ns: stats.save.as_ns(),
+            restore_ns: stats.restore.as_ns(),
             ..Default::default()
         };
         user.write()

@@ -24,7 +24,7 @@ layout! {
     }
     SlotInfo {
         size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
-        resets: u64, save_ns: u64,
+        resets: u64, save_ns: u64, restore_ns: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64 }
