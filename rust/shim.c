@@ -40,7 +40,7 @@ static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_policy) == 32);
 
 /* The kernel crate's module! knows parameters that are numbers only. */
-static char *fermata_policy = FERMATA_POLICY_ROUND_ROBIN;
+static char *fermata_policy = FERMATA_POLICY_FAIR;
 module_param_named(policy, fermata_policy, charp, 0444);
 MODULE_PARM_DESC(policy, "Policy of a new card: fair, round-robin, priority, deadline or share");
 

@@ -331,9 +331,10 @@ struct fermata_start {
  * @flags:		in: FERMATA_PREEMPT_*
  *
  * Returns at once; the job is saved as soon as the engine allows.  Without
- * FERMATA_PREEMPT_HOLD it goes to the end of the queue, with that it stays off
- * until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A job that finishes
- * first is finished.  Holding a held job is no error.
+ * FERMATA_PREEMPT_HOLD it waits again, behind the next one that waits for its
+ * slot; if there is none it goes on.  With that it stays off until
+ * FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A job that finishes first
+ * is finished.  Holding a held job is no error.
  *
  * ENOENT: no job, or it has ended.
  */

@@ -9,7 +9,7 @@ use core::ops::DerefMut;
 
 use super::machine::Machine;
 use super::slot::{slots_in, State};
-use super::{ContextId, Duration, Entry, JobState, Params, Time};
+use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 
 /// How far behind the others one may be that did not want to run for a while, in virtual ns: what a slice of the default
 /// length costs at the default weight. Sleeping longer saves up no more. It is the same in virtual time for all, so in
@@ -126,6 +126,32 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.clock.virtual_ns = entry.clock.virtual_ns.saturating_add(more);
         }
         self.place_again(to);
+    }
+
+    /// Was the job asked to let the next one go first? Asked once, for each time that it was told so.
+    pub(super) fn takes_yield(&mut self, ctx: ContextId) -> bool {
+        self.slab
+            .get_mut(ctx)
+            .is_some_and(|entry| core::mem::take(&mut entry.yields))
+    }
+
+    /// The job of `ctx`, which leaves the slot and is going to wait, lets the next one go first: it is set as far forward as
+    /// that one stands, which came before it. Where virtual time does not decide, the end of its equals is enough.
+    pub(super) fn yield_to_next(&mut self, id: SlotId, ctx: ContextId) {
+        let next = self.slot(id).and_then(|slot| {
+            let ctx = self.queue(slot.queue)?.first(&self.slab, id)?;
+            self.slab.get(ctx)
+        });
+        let (Some(next), Some(entry)) = (next, self.slab.get(ctx)) else {
+            return;
+        };
+        if self.policy.rank(next) != self.policy.rank(entry) {
+            return;
+        }
+        let least = next.clock.virtual_ns;
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.clock.virtual_ns = entry.clock.virtual_ns.max(least);
+        }
     }
 
     /// Sets the weight that a context is charged at from now on.

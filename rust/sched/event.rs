@@ -16,8 +16,9 @@ use super::{ContextId, SlotId, Status};
 pub enum Event {
     /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
     Start { ctx: ContextId },
-    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]; without,
-    /// it goes to the back of the queue.
+    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]. Without, it
+    /// waits again as its policy has it, but behind the next one that waits for the slot: behind its equals, and under
+    /// weighted fair no further ahead than that one. If nobody waits it goes on.
     Preempt { ctx: ContextId, hold: bool },
     /// Let a held job run again.
     Resume { ctx: ContextId },

@@ -33,6 +33,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.job += 1;
             entry.saved = false;
             entry.hold = false;
+            entry.yields = false;
         }
         self.wake_clock(now, ctx);
         self.enqueue(now, ctx, true);
@@ -70,6 +71,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             JobState::Running => {
                 if let Some(entry) = self.slab.get_mut(ctx) {
                     entry.hold |= hold;
+                    entry.yields |= !hold;
                 }
                 if let Some(slot) = self.slab.get(ctx).and_then(|entry| entry.slot) {
                     self.pause(now, slot, out);

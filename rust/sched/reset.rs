@@ -199,6 +199,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         slot.enter(State::Vacant);
         let queue = slot.queue;
         let closing = self.slab.get(ctx).is_some_and(|entry| entry.closing);
+        if self.takes_yield(ctx) && outcome == Outcome::Saved {
+            self.yield_to_next(id, ctx);
+        }
         let wake = if closing {
             self.unload(id, out);
             self.release(ctx, out);

@@ -109,6 +109,8 @@ pub struct Entry {
     pub(super) closing: bool,
     /// The job shall be held when it leaves its slot.
     pub(super) hold: bool,
+    /// The job shall let the next one go first when it leaves its slot.
+    pub(super) yields: bool,
     /// A complete save stands in the snapshot and has not been resumed yet: the only state to resume from.
     pub(super) saved: bool,
     /// Its memory is still within reach of a slot that did not come out of reset.
@@ -151,6 +153,7 @@ impl Entry {
             used: false,
             closing: false,
             hold: false,
+            yields: false,
             saved: false,
             stuck: false,
             queue,

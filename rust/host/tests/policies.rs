@@ -4,7 +4,7 @@
 
 mod model;
 
-use fermata_sched_host::sched::{ContextId, Duration, Params, PolicyKind};
+use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, PolicyKind};
 use model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
 use model::{MS, US};
 use proptest::prelude::*;
@@ -257,4 +257,89 @@ fn weights_out_of_range() {
         assert_eq!(world.open(0, params), Err(Refusal::Range));
         assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
     }
+}
+
+/// The one that yields goes behind the next, whatever it is owed, and only it pays.
+#[test]
+fn a_yield_goes_behind_the_next() {
+    for policy in [
+        PolicyKind::Fair,
+        PolicyKind::RoundRobin,
+        PolicyKind::Priority,
+        PolicyKind::Deadline,
+        PolicyKind::Share,
+    ] {
+        let mut world = world(1, policy);
+        let long = Params {
+            timeslice: Duration::from_ms(1_000),
+            ..Params::DEFAULT
+        };
+        let [a, b] = [(); 2].map(|()| world.open(0, long).unwrap());
+        for ctx in [a, b] {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(10 * MS);
+        for (round, ms) in [1, 30, 2, 1, 5].into_iter().enumerate() {
+            let (runs, waits) = if round % 2 == 0 { (a, b) } else { (b, a) };
+            assert_eq!(world.state(runs), JobState::Running, "{policy:?} {round}");
+            world
+                .event(Event::Preempt {
+                    ctx: runs,
+                    hold: false,
+                })
+                .unwrap();
+            world.run_for(MS);
+            assert_eq!(world.state(waits), JobState::Running, "{policy:?} {round}");
+            world.run_for(ms * MS);
+        }
+    }
+}
+
+#[test]
+fn a_yield_is_given_for_good() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (a, b) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(a, ENDLESS).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    run_slices(&mut world, &[a, b], 100);
+    // Yields that come at once: `a` gives up most of each slice, and gets nothing back for it.
+    for _ in 0..200 {
+        while world.state(a) != JobState::Running {
+            world.run_for(100 * US);
+        }
+        world
+            .event(Event::Preempt {
+                ctx: a,
+                hold: false,
+            })
+            .unwrap();
+        world.run_for(500 * US);
+        assert_eq!(world.state(b), JobState::Running);
+    }
+    let before = [ran(&world, a), ran(&world, b)];
+    run_slices(&mut world, &[a, b], 100);
+    let share = shares(&world, &[a, b], &before)[0];
+    assert!((share - 0.5).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn a_yield_to_nobody_goes_on() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (a, b) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(a, ENDLESS).unwrap();
+    world.run_for(10 * MS);
+    world
+        .event(Event::Preempt {
+            ctx: a,
+            hold: false,
+        })
+        .unwrap();
+    world.run_for(MS);
+    assert_eq!(world.state(a), JobState::Running);
+    // It is not remembered for one who comes later.
+    world.start(b, ENDLESS).unwrap();
+    let before = [ran(&world, a), ran(&world, b)];
+    run_slices(&mut world, &[a, b], 200);
+    let share = shares(&world, &[a, b], &before)[0];
+    assert!((share - 0.5).abs() < 0.02, "{share}");
 }

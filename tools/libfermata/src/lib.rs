@@ -286,7 +286,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_START, uapi::Start::default()) }.map(|done| done.job)
     }
 
-    /// Takes the job off its slot, to the end of the queue or until [`Context::resume`].
+    /// Takes the job off its slot, behind the next that waits for it or until [`Context::resume`].
     pub fn preempt(&self, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {
             flags: if hold { uapi::PREEMPT_HOLD } else { 0 },
