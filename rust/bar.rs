@@ -5,7 +5,7 @@
 use crate::{
     compat::DevresBar,
     regs::{self, Command},
-    sched::SlotId,
+    sched::{SlotId, Stops},
 };
 use kernel::{
     io::{register::Array, Io},
@@ -52,6 +52,8 @@ pub(crate) struct SlotIdentity {
     pub(crate) afu_id_hi: u64,
     /// The engine needs a reset before START_RESUME.
     pub(crate) reset_before_resume: bool,
+    /// Where the engine can stop for a PAUSE.
+    pub(crate) stops: Stops,
 }
 
 impl SlotIdentity {
@@ -145,14 +147,19 @@ impl Bar {
 
     /// Reads what `slot` is. `ENODEV`: it has no engine, or the card does not answer.
     pub(crate) fn identify_slot(&self, slot: SlotId, identity: &Identity) -> Result<SlotIdentity> {
-        let slot_identity = with_registers!(self, |io| Ok(SlotIdentity {
-            afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
-            afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
-            reset_before_resume: identity.is_quiescent()
-                && io
-                    .try_read(of_slot!(SLOT_CAPS, slot))?
-                    .reset_before_resume(),
-        }))?;
+        let slot_identity = with_registers!(self, |io| {
+            let caps = if identity.is_quiescent() {
+                io.try_read(of_slot!(SLOT_CAPS, slot))?
+            } else {
+                regs::SLOT_CAPS::zeroed()
+            };
+            Ok(SlotIdentity {
+                afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
+                afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
+                reset_before_resume: caps.reset_before_resume(),
+                stops: caps.stops(),
+            })
+        })?;
         match slot_identity.afu_id() {
             (0, 0) | (u64::MAX, u64::MAX) => Err(ENODEV),
             _ => Ok(slot_identity),

@@ -3,6 +3,7 @@
 //! The card's registers. Source: `docs/card.md`; those marked O there are Optimus's
 //! (`preemption-interface.md`), those marked F are of the fermata profile. All are 64 bits wide.
 
+use crate::sched::Stops;
 use kernel::{io::register, num::Bounded, prelude::*};
 
 /// Slots that a card can have at the most.
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     StartResume = 5,
     /// Save to the snapshot and stop; a pulse, honoured only while the engine runs.
     Pause = 6,
+    /// F: the same at the engine's next boundary; honoured by engines that have any ([`SLOT_CAPS`]).
+    PauseAtBoundary = 7,
 }
 
 register! {
@@ -117,6 +120,10 @@ register! {
     pub(crate) SLOT_CAPS(u64)[8] @ 0x280 {
         /// The engine must be reset before START_RESUME.
         0:0 reset_before_resume => bool;
+        /// It takes [`Command::PauseAtBoundary`].
+        1:1 boundary => bool;
+        /// It cannot be saved between boundaries: it takes every PAUSE as one at its next boundary.
+        2:2 boundary_only => bool;
     }
 
     /// O: the engine's UUID, low half; read-only.
@@ -144,6 +151,17 @@ register! {
     pub(crate) SNAPSHOT_ADDR(u64)[8, stride = 0x1000] @ 0x1028 {
         /// The address in units of 64 bytes.
         41:0 cacheline;
+    }
+}
+
+impl SLOT_CAPS {
+    /// Where the engine can stop for a PAUSE.
+    pub(crate) fn stops(self) -> Stops {
+        match (self.boundary_only(), self.boundary()) {
+            (true, _) => Stops::BoundaryOnly,
+            (false, true) => Stops::BoundaryToo,
+            (false, false) => Stops::Anywhere,
+        }
     }
 }
 

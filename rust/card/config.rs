@@ -73,6 +73,7 @@ pub(super) fn machine_config(
             },
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,
+            stops: slot.stops,
             start_count: Status::from_raw(bar.status(id)).start_count(),
         });
     }

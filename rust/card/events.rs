@@ -142,7 +142,14 @@ impl Card {
                     },
                 );
             }
-            Action::Pause { slot } => self.bar.command(slot, Command::Pause),
+            Action::Pause { slot, boundary } => {
+                let command = if boundary {
+                    Command::PauseAtBoundary
+                } else {
+                    Command::Pause
+                };
+                self.bar.command(slot, command);
+            }
             Action::Reset { slot, hold } => {
                 slots.in_reset = if hold {
                     slots.in_reset | slot.bit()

@@ -51,8 +51,8 @@ pub enum Action {
         ctx: ContextId,
         resume: bool,
     },
-    /// Write PAUSE to `slot`.
-    Pause { slot: SlotId },
+    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`.
+    Pause { slot: SlotId, boundary: bool },
     /// Set (`hold`) or clear the reset bit of `slot`.
     Reset { slot: SlotId, hold: bool },
     /// Read the declared result registers of `ctx` while they are still its own.

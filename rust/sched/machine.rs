@@ -264,7 +264,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     pub fn slot_stats(&self, slot: SlotId, now: Time) -> Option<SlotStats> {
         let slot = self.slots.get(slot.index())?;
         let mut stats = slot.stats;
-        stats.restore = slot.restore();
+        (stats.save, stats.restore) = (slot.save(), slot.restore());
         match slot.state {
             State::Absent => return None,
             State::Running(run) | State::Pausing(run, _) => stats.busy += now.since(run.started),

@@ -11,6 +11,7 @@
 
 mod admission;
 mod clock;
+mod cooperative;
 mod event;
 mod guard;
 mod limit;
@@ -28,6 +29,7 @@ mod status;
 mod time;
 mod tree;
 
+pub use cooperative::Stops;
 pub use event::{Action, Event, Failure, Refusal, Wake};
 pub use machine::{ContextConfig, Machine, MachineConfig};
 pub use params::{Params, Urgency};

@@ -21,6 +21,11 @@ pub struct Params {
     /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to [`Params::PRIORITY_MAX`], higher
     /// first. Whether the owner may raise it above the default is the caller's to check.
     pub priority: u8,
+    /// Its jobs are stopped at the next boundary of their work, where the engine has any ([`SlotConfig::stops`]). The time
+    /// until then is their own, and bounded by `preempt_timeout`.
+    ///
+    /// [`SlotConfig::stops`]: super::SlotConfig::stops
+    pub cooperative: bool,
     /// Whether its work is latency-critical. Whether the owner may say so is the caller's to check.
     pub urgency: Urgency,
     /// At most so many percent of one slot, also while slots are free: 1 to 100; 0 is the same as 100, no cap. Has no
@@ -84,6 +89,7 @@ impl Params {
         preempt_timeout: Duration::from_ms(100),
         weight: Self::WEIGHT_DEFAULT,
         priority: Self::PRIORITY_DEFAULT,
+        cooperative: false,
         urgency: Urgency::BestEffort,
         cap: 0,
         share: 0,

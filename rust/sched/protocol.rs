@@ -133,7 +133,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let (Some(slot), Some(pause)) = (self.slot_mut(id), pause) {
             // From the first PAUSE on, also when it was dropped during a restore: then the average grows until the
             // slice covers the restore.
-            slot.saved(now.since(pause.since));
+            slot.saved((!pause.boundary).then(|| now.since(pause.since)));
         }
     }
 
@@ -213,7 +213,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 slot.stats.pauses_again += 1;
                 slot.state = State::Pausing(run, pause);
             }
-            out(Action::Pause { slot: id });
+            // Who is not cooperative any more is stopped at once; who just became so, next time.
+            let boundary = pause.boundary && self.stops_at_boundary(id, run.ctx);
+            out(Action::Pause { slot: id, boundary });
         }
         if now >= run.look {
             self.look(now, id, run, Some(pause), out);

@@ -79,6 +79,8 @@ pub(super) struct Pause {
     pub(super) last: bool,
     /// For whom it makes way before the end of its slice: the save is charged to that one.
     pub(super) payer: Option<ContextId>,
+    /// It stops at a boundary: the time until PAUSED is not that of a save, but its own.
+    pub(super) boundary: bool,
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
@@ -234,6 +236,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         else {
             return;
         };
+        let boundary = self.stops_at_boundary(id, run.ctx);
         let timeout = self
             .slab
             .get(run.ctx)
@@ -246,7 +249,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Profile::Fermata => LOOK,
         };
         run.look = now + run.period;
-        let wait = slot.stats.save.doubled().clamp(AGAIN_MIN, AGAIN_MAX);
+        let wait = slot.save().doubled().clamp(AGAIN_MIN, AGAIN_MAX);
         slot.stats.pauses += 1;
         slot.enter(State::Pausing(
             run,
@@ -257,10 +260,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 tries: 0,
                 give_up: now + timeout,
                 last: false,
-                payer,
+                payer: payer.filter(|_| !boundary),
+                boundary,
             },
         ));
-        out(Action::Pause { slot: id });
+        out(Action::Pause { slot: id, boundary });
     }
 
     /// PAUSE was not answered in time: it may have been dropped during a restore, or lost.

@@ -4,7 +4,7 @@
 
 use super::reset::Reset;
 use super::run::{Pause, Run};
-use super::{ContextId, Duration, Time};
+use super::{ContextId, Duration, Stops, Time};
 
 /// Slots that a card can have (docs/card.md).
 pub const MAX_SLOTS: usize = 8;
@@ -63,6 +63,8 @@ pub struct SlotConfig {
     pub class: u8,
     /// The engine needs a reset before START_RESUME.
     pub reset_before_resume: bool,
+    /// Where its engine can stop for a PAUSE.
+    pub stops: Stops,
     /// Fermata: START_COUNT as read when the machine was made.
     pub start_count: u32,
 }
@@ -103,12 +105,13 @@ pub struct SlotStats {
     pub resets: u64,
     /// Jobs that did not pause within their preempt timeout.
     pub timeouts: u64,
-    /// Time from the first PAUSE to PAUSED, moving average over about eight saves.
+    /// Time from the first PAUSE to PAUSED, moving average over about eight saves; those at a boundary do not count. Where
+    /// there were none, the same as `restore`.
     pub save: Duration,
-    /// The longest of these.
+    /// The longest of these; zero if there were none.
     pub save_max: Duration,
-    /// Time of a restore as the card told it, moving average over about eight restores. Where it tells none (base, and
-    /// restores of less than a microsecond) the same as `save`.
+    /// Time of a restore as the card told it, moving average over about eight restores. Where it told none (base, and
+    /// restores of less than a microsecond), the same as `save`.
     pub restore: Duration,
     /// The longest that it told; zero if it told none.
     pub restore_max: Duration,
@@ -160,6 +163,7 @@ impl Slot {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            stops: Stops::Anywhere,
             start_count: 0,
         },
         queue: 0,
@@ -208,16 +212,19 @@ impl Slot {
         self.entered = true;
     }
 
-    /// A save that took `span` was observed.
-    pub(super) fn saved(&mut self, span: Duration) {
+    /// A save was observed; it took `span`, if that could be measured.
+    pub(super) fn saved(&mut self, span: Option<Duration>) {
         let stats = &mut self.stats;
-        stats.save = if stats.saves == 0 {
+        stats.saves += 1;
+        let Some(span) = span else {
+            return;
+        };
+        stats.save = if stats.save_max == Duration::ZERO {
             span
         } else {
             stats.save.averaged(span)
         };
         stats.save_max = stats.save_max.max(span);
-        stats.saves += 1;
     }
 
     /// The card told that a restore took `span`; zero if it did not.
@@ -234,6 +241,15 @@ impl Slot {
         stats.restore_max = stats.restore_max.max(span);
     }
 
+    /// What a save takes here, as far as is known: what was not measured is taken to cost as much as a restore.
+    pub(super) fn save(&self) -> Duration {
+        if self.stats.save_max == Duration::ZERO {
+            self.stats.restore
+        } else {
+            self.stats.save
+        }
+    }
+
     /// What a restore takes here, as far as is known: what was not measured is taken to cost as much as a save.
     pub(super) fn restore(&self) -> Duration {
         if self.stats.restore_max == Duration::ZERO {
@@ -245,6 +261,6 @@ impl Slot {
 
     /// What a job that leaves and comes back costs.
     pub(super) fn switch(&self) -> Duration {
-        self.stats.save + self.restore()
+        self.save() + self.restore()
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Machine, MachineConfig, Params,
-    PolicyKind, Profile, SlotConfig, SlotId, Status, Time, Urgency, MAX_SLOTS,
+    PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time, Urgency, MAX_SLOTS,
 };
 
 /// The policies there are, by name.
@@ -79,6 +79,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            stops: Stops::Anywhere,
             start_count: 0,
         }));
         let contexts = storage.len() - 1;
@@ -135,7 +136,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
                     slot.pausing = false;
                     *starts += 1;
                 }
-                Action::Pause { slot } => slots[slot.index()].pausing = true,
+                Action::Pause { slot, .. } => slots[slot.index()].pausing = true,
                 Action::ReadStatus { slot } => slots[slot.index()].read = true,
                 Action::Arm { slot, at } => slots[slot.index()].armed = Some(at.as_ns()),
                 Action::Disarm { slot } => slots[slot.index()].armed = None,

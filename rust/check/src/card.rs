@@ -56,6 +56,8 @@ pub(crate) struct CardSlot {
     pub(crate) arrived: Option<u64>,
     /// Fermata: reset at work, and not flushed by a read since.
     pub(crate) unflushed: bool,
+    /// It was told to stop at its next boundary.
+    pub(crate) asked: bool,
     /// The results of the last run were read.
     pub(crate) captured: bool,
     /// PAUSEs written since the last START; counted up to four.
@@ -89,6 +91,7 @@ impl CardSlot {
             posted: false,
             arrived: None,
             unflushed: false,
+            asked: false,
             captured: false,
             pauses: 0,
             first_pause: 0,
@@ -153,6 +156,7 @@ impl CardSlot {
             self.dirty,
             self.posted,
             self.unflushed,
+            self.asked,
             self.captured && ended,
             self.quarantined,
             self.hang,

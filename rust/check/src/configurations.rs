@@ -12,6 +12,7 @@ const PLAIN: Bounds = Bounds {
     contexts: 2,
     reset_before_resume: true,
     fair: false,
+    boundary: false,
     control: false,
     masks: false,
     reopen: false,
@@ -52,6 +53,12 @@ pub const QUICK: &[Bounds] = &[
         faults: false,
         ..FULL
     },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, boundaries, control",
+        boundary: true,
+        control: true,
+        ..PLAIN
+    },
 ];
 
 /// Those of `fermata-check --large` besides.
@@ -75,6 +82,12 @@ pub const LARGE: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, fair, control",
         fair: true,
         control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, boundaries, faults",
+        boundary: true,
+        faults: true,
         ..PLAIN
     },
     Bounds {

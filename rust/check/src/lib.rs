@@ -41,6 +41,7 @@ pub enum Step {
     // The card as it should be.
     Restored(usize),
     Finish(usize),
+    Boundary(usize),
     Saved(usize),
     LagOver(usize),
     Interrupt(usize),
@@ -78,6 +79,8 @@ pub struct Bounds {
     pub reset_before_resume: bool,
     /// The weighted fair policy; else round-robin.
     pub fair: bool,
+    /// The engine has boundaries, and the first context is cooperative.
+    pub boundary: bool,
     /// Owners preempt, hold and resume.
     pub control: bool,
     /// Owners change their masks.
@@ -130,6 +133,12 @@ impl Model for Bounds {
             properties.push(Property::sometimes(
                 "PAUSE meets a restore",
                 |_, world: &World| world.seen.pause_in_restore,
+            ));
+        }
+        if self.boundary {
+            properties.push(Property::sometimes(
+                "a job is stopped at a boundary",
+                |_, world: &World| world.seen.boundary,
             ));
         }
         if self.faults {

@@ -178,6 +178,7 @@ impl World {
                 _ if slot.hang => {}
                 Engine::Restoring => return Some(Step::Restored(i)),
                 Engine::Saving => return Some(Step::Saved(i)),
+                Engine::Working if slot.asked => return Some(Step::Boundary(i)),
                 Engine::Working => {
                     let often = slot.last.is_some_and(|index| runs[index] >= 2);
                     if often || patience[i] >= PATIENCE {

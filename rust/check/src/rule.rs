@@ -33,6 +33,7 @@ rules! {
     FinishedStays = "a finished job is never run again",
     RunOnce = "no job is begun twice or ends twice",
     JobKept = "no job is lost: it waits, is held, is on a slot, or has ended",
+    Boundary = "a cooperative job is stopped at its boundary, and any other one at once",
     Innocent = "only a job that the card or its owner spoilt fails, and with a reason",
     HoldKept = "a job that shall be held does not run again before Resume",
     Captured = "results are read while they are the job's own, after every run that ended by itself",

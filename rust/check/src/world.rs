@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Status,
-    Time, Wake,
+    Stops, Time, Wake,
 };
 
 use crate::card::{CardSlot, Deaf, Engine, FAULT, SNAPSHOT_ERROR};
@@ -119,6 +119,7 @@ pub(crate) struct Seen {
     pub(crate) gone: bool,
     pub(crate) reset_retried: bool,
     pub(crate) snapshot_failed: bool,
+    pub(crate) boundary: bool,
 }
 
 impl Hash for World {
@@ -170,6 +171,11 @@ impl World {
                 },
                 class: 0,
                 reset_before_resume: bounds.reset_before_resume,
+                stops: if bounds.boundary {
+                    Stops::BoundaryToo
+                } else {
+                    Stops::Anywhere
+                },
                 start_count: 0,
             });
         }
@@ -329,7 +335,12 @@ impl World {
         }
         match slot.engine {
             Engine::Restoring => steps.push(Step::Restored(i)),
-            Engine::Working if !slot.hang => steps.push(Step::Finish(i)),
+            Engine::Working if !slot.hang => {
+                steps.push(Step::Finish(i));
+                if slot.asked {
+                    steps.push(Step::Boundary(i));
+                }
+            }
             Engine::Saving if !slot.hang => steps.push(Step::Saved(i)),
             _ => {}
         }
@@ -428,6 +439,10 @@ impl World {
                 self.spoil(i);
                 self.ended(i, Engine::Finished, FAULT);
             }
+            Step::Boundary(i) => {
+                self.seen.boundary = true;
+                self.save(i);
+            }
             Step::Saved(i) => {
                 if let Some(owner) = self.owner_on(i) {
                     owner.snapshot = Snapshot::Complete;
@@ -478,6 +493,7 @@ impl World {
         let base = self.bounds.base;
         let slot = &mut self.slots[i];
         slot.engine = engine;
+        slot.asked = false;
         slot.bits = bits;
         slot.irq = !base;
     }
@@ -579,7 +595,7 @@ impl World {
                 self.slots[slot.index()].window = None;
             }
             Action::Start { slot, ctx, resume } => self.started(slot.index(), ctx, resume),
-            Action::Pause { slot } => self.pause_written(slot.index()),
+            Action::Pause { slot, boundary } => self.pause_written(slot.index(), boundary),
             Action::Reset { slot, hold } => self.reset_written(slot.index(), hold),
             Action::Capture { slot, ctx } => {
                 let slot = &mut self.slots[slot.index()];
@@ -683,6 +699,7 @@ impl World {
         slot.arrived = None;
         slot.captured = false;
         slot.pauses = 0;
+        slot.asked = false;
         slot.engine = if resume {
             Engine::Restoring
         } else {
@@ -690,8 +707,14 @@ impl World {
         };
     }
 
-    fn pause_written(&mut self, i: usize) {
+    fn pause_written(&mut self, i: usize, boundary: bool) {
         let now = self.now;
+        let last = self.slots[i].last.and_then(|index| self.id(index));
+        let params = last.and_then(|ctx| self.machine.params(ctx).ok());
+        let cooperative = params.is_some_and(|params| params.cooperative);
+        self.must(boundary == cooperative, Rule::Boundary, || {
+            format!("slot {i}: {boundary}")
+        });
         let slot = &mut self.slots[i];
         let quarantined = slot.quarantined;
         if slot.pauses == 0 {
@@ -704,17 +727,22 @@ impl World {
                 slot.lose_pause = false;
                 self.seen.pause_lost = true;
             }
-            Engine::Working => {
-                slot.engine = Engine::Saving;
-                if let Some(owner) = self.owner_on(i) {
-                    owner.snapshot = Snapshot::Torn;
-                }
-            }
+            Engine::Working if boundary => slot.asked = true,
+            Engine::Working => self.save(i),
             Engine::Restoring => self.seen.pause_in_restore = true,
             Engine::Finished => self.seen.finish_won = true,
             _ => {}
         }
         self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
+    }
+
+    fn save(&mut self, i: usize) {
+        let slot = &mut self.slots[i];
+        slot.asked = false;
+        slot.engine = Engine::Saving;
+        if let Some(owner) = self.owner_on(i) {
+            owner.snapshot = Snapshot::Torn;
+        }
     }
 
     fn reset_written(&mut self, i: usize, hold: bool) {
@@ -757,6 +785,7 @@ impl World {
         }
         slot.unflushed |= active && !base;
         slot.engine = Engine::Idle;
+        slot.asked = false;
         slot.bits = 0;
         slot.hang = false;
         slot.lose_pause = false;
@@ -859,9 +888,11 @@ impl World {
     }
 
     fn open(&mut self) {
+        let first = self.owners.first().is_some_and(Option::is_none);
         let params = Params {
             timeslice: Duration::from_ns(TIMESLICE),
             preempt_timeout: Duration::from_ns(TIMEOUT),
+            cooperative: self.bounds.boundary && first,
             ..Params::DEFAULT
         };
         let usable = self.all_slots() & !self.quarantined();

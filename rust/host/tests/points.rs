@@ -275,7 +275,10 @@ fn point_05_paused_is_not_quiescence_on_base() {
     let (mut world, _) = contended(BASE);
     world.run_for(30 * MS);
     // The model panics when a window changes too early; here the order itself.
-    let from = world.position(Action::Pause { slot: S0 });
+    let from = world.position(Action::Pause {
+        slot: S0,
+        boundary: false,
+    });
     let actions = world.actions(from);
     let mut actions = actions
         .iter()
@@ -586,7 +589,10 @@ fn a_switch_is_one_pause_and_no_read() {
         .filter(|&i| matches!(world.log[i].1, Action::Pause { .. }))
         .collect();
     let expected = [
-        Action::Pause { slot: S0 },
+        Action::Pause {
+            slot: S0,
+            boundary: false,
+        },
         Action::Capture { slot: S0, ctx: b },
         Action::Reset {
             slot: S0,

@@ -6,7 +6,7 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState, Urgency,
+    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState, Stops, Urgency,
 };
 use model::world::{sid, SlotPlan, World};
 use model::{MS, US};
@@ -62,6 +62,7 @@ fn params() -> impl Strategy<Value = Params> {
                 Urgency::BestEffort
             },
             mask: if mask & 3 == 0 { mask >> 2 } else { u8::MAX },
+            cooperative: weight % 7 == 0,
             timeslice: Duration::from_us(slice),
             preempt_timeout: Duration::from_ms(timeout),
         },
@@ -118,10 +119,20 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
         2 => Just(None),
         1 => (0..600u64, 0..600u64).prop_map(|(a, b)| Some((a.max(b) * US, a.min(b) * US))),
     ];
-    (base, 0..2u8, any::<bool>()).prop_map(|(base, class, reset_before_resume)| SlotPlan {
+    let stops = prop_oneof![
+        Just(Stops::Anywhere),
+        Just(Stops::BoundaryToo),
+        Just(Stops::BoundaryOnly)
+    ];
+    let rest = (0..2u8, any::<bool>(), stops);
+    (base, rest).prop_map(|(base, (class, reset_before_resume, stops))| SlotPlan {
         base,
         class,
         reset_before_resume,
+        stops: match base {
+            Some(_) => Stops::Anywhere,
+            None => stops,
+        },
     })
 }
 

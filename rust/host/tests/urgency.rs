@@ -49,7 +49,13 @@ fn lc_preempts_be_at_once_under_every_policy() {
         world.run_for(MS);
         let from = world.log.len();
         world.start(lc, MS).unwrap();
-        assert_eq!(world.actions(from), [Action::Pause { slot: sid(0) }]);
+        assert_eq!(
+            world.actions(from),
+            [Action::Pause {
+                slot: sid(0),
+                boundary: false
+            }]
+        );
         world.run_for(60 * US);
         assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
         // Nobody cuts it short; then the other goes on where it was.
@@ -84,7 +90,13 @@ fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
     world.run_for(MS);
     let from = world.log.len();
     world.start(lc, MS).unwrap();
-    assert_eq!(world.actions(from), [Action::Pause { slot: sid(1) }]);
+    assert_eq!(
+        world.actions(from),
+        [Action::Pause {
+            slot: sid(1),
+            boundary: false
+        }]
+    );
     world.run_for(500 * US);
     assert_eq!(world.machine.slot_of(lc), Some(sid(1)));
     assert_eq!(world.stats(lc).slices, 1);
@@ -284,7 +296,7 @@ fn epoch_three_tenants_on_two_slots() {
         .actions(0)
         .into_iter()
         .filter(|action| match action {
-            Action::Start { slot, .. } | Action::Pause { slot } => *slot == slot_one,
+            Action::Start { slot, .. } | Action::Pause { slot, .. } => *slot == slot_one,
             _ => false,
         })
         .collect();
@@ -295,7 +307,10 @@ fn epoch_three_tenants_on_two_slots() {
     };
     let order = [
         start(two, false),
-        Action::Pause { slot: slot_one },
+        Action::Pause {
+            slot: slot_one,
+            boundary: false,
+        },
         start(three, false),
         start(two, true),
     ];

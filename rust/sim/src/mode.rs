@@ -5,7 +5,7 @@
 
 use fermata_sched_host::sched::{
     ContextConfig, Duration, Entry, Machine, MachineConfig, Params, PolicyKind, Profile,
-    SlotConfig, Time, Urgency, MAX_SLOTS,
+    SlotConfig, Stops, Time, Urgency, MAX_SLOTS,
 };
 
 use crate::workload::Kind;
@@ -89,6 +89,7 @@ impl Mode {
                 profile: Profile::Fermata,
                 class: 0,
                 reset_before_resume: false,
+                stops: Stops::Anywhere,
                 start_count: 0,
             });
         }

@@ -425,7 +425,8 @@ impl<'a> Sim<'a> {
                 self.agenda.push(at, what);
                 self.outcome.starts += 1;
             }
-            Action::Pause { slot } => {
+            Action::Pause { slot, boundary } => {
+                assert!(!boundary, "no simulated engine has boundaries");
                 let it = &mut card.slots[slot.index()];
                 if let Some(at) = it.pause(self.now, costs.save) {
                     let (epoch, slot) = (it.epoch, slot.index() as u8);

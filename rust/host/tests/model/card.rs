@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fermata_sched_host::sched::{ContextId, Status};
+use fermata_sched_host::sched::{ContextId, Status, Stops};
 
 /// A job as the test names it.
 pub type Job = (ContextId, u64);
@@ -42,6 +42,9 @@ pub struct CardSlot {
     /// Base profile: (settle, drain).
     pub base: Option<(u64, u64)>,
     pub reset_before_resume: bool,
+    pub stops: Stops,
+    /// The engine has a boundary at each multiple of so much work, in ns.
+    pub block: u64,
     pub engine: Engine,
     pub count: u32,
     pub save: u64,
@@ -50,6 +53,8 @@ pub struct CardSlot {
     window: Option<Program>,
     running: Option<Program>,
     progress: u64,
+    /// It was told to stop at its next boundary: at this progress.
+    boundary: Option<u64>,
     in_reset: bool,
     fresh: bool,
     held_at: Option<u64>,
@@ -77,10 +82,13 @@ pub struct CardSlot {
 }
 
 impl CardSlot {
-    pub fn new(base: Option<(u64, u64)>, reset_before_resume: bool) -> Self {
+    pub fn new(base: Option<(u64, u64)>, reset_before_resume: bool, stops: Stops) -> Self {
         Self {
             base,
             reset_before_resume,
+            stops,
+            block: 1_000_000,
+            boundary: None,
             engine: Engine::Idle,
             count: 7,
             save: 50_000,
@@ -141,7 +149,9 @@ impl CardSlot {
             Engine::Restoring { until } | Engine::Saving { until } => Some(until),
             Engine::Working { .. } if self.hang => None,
             Engine::Working { since } => {
-                Some(since + self.running.unwrap().work.saturating_sub(self.progress))
+                let work = self.running.unwrap().work;
+                let end = self.boundary.map_or(work, |at| at.min(work));
+                Some(since + end.saturating_sub(self.progress))
             }
             _ => None,
         }
@@ -189,6 +199,10 @@ impl Card {
             Engine::Restoring { until } => {
                 slot.restored = (slot.restore / 1_000).min(0xf_ffff);
                 slot.engine = Engine::Working { since: until };
+            }
+            Engine::Working { .. } if slot.boundary.is_some_and(|stop| stop < program.work) => {
+                slot.progress = slot.boundary.take().unwrap();
+                self.save(i, at);
             }
             Engine::Working { .. } => {
                 slot.progress = program.work;
@@ -303,6 +317,7 @@ impl Card {
         slot.count = slot.count.wrapping_add(1);
         slot.bits = 0;
         slot.restored = 0;
+        slot.boundary = None;
         slot.running = Some(program);
         if slot.hang {
             self.guilty.insert(program.job);
@@ -334,7 +349,7 @@ impl Card {
         slot.fresh = false;
     }
 
-    pub fn pause(&mut self, now: u64, i: usize) -> Vec<usize> {
+    pub fn pause(&mut self, now: u64, i: usize, boundary: bool) -> Vec<usize> {
         assert!(!self.gone, "write to a card that is gone");
         let mut irqs = Vec::new();
         let slot = &mut self.slots[i];
@@ -342,6 +357,10 @@ impl Card {
             slot.pauses_dropped += 1;
             return irqs;
         };
+        assert!(
+            !boundary || slot.stops != Stops::Anywhere,
+            "PAUSE_AT_BOUNDARY to an engine that has none"
+        );
         let program = slot.running.unwrap();
         if slot.ignore_pauses > 0 || slot.hang {
             slot.ignore_pauses = slot.ignore_pauses.saturating_sub(1);
@@ -358,8 +377,21 @@ impl Card {
             return irqs;
         }
         slot.progress = (slot.progress + (now - since)).min(program.work);
+        if boundary || slot.stops == Stops::BoundaryOnly {
+            slot.engine = Engine::Working { since: now };
+            slot.boundary = Some(slot.progress.next_multiple_of(slot.block));
+        } else {
+            self.save(i, now);
+        }
+        irqs
+    }
+
+    fn save(&mut self, i: usize, at: u64) {
+        let slot = &mut self.slots[i];
+        let program = slot.running.unwrap();
+        slot.boundary = None;
         slot.engine = Engine::Saving {
-            until: now + slot.save,
+            until: at + slot.save,
         };
         let torn = Snapshot {
             job: program.job,
@@ -368,7 +400,6 @@ impl Card {
             resumed: false,
         };
         self.memory.insert(program.job.0, torn);
-        irqs
     }
 
     pub fn reset(&mut self, now: u64, i: usize, hold: bool) {

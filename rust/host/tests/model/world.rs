@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats,
-    Status, Time, Wake,
+    Status, Stops, Time, Wake,
 };
 
 use super::card::{Card, CardSlot, Job, Program};
@@ -20,18 +20,21 @@ pub struct SlotPlan {
     pub base: Option<(u64, u64)>,
     pub class: u8,
     pub reset_before_resume: bool,
+    pub stops: Stops,
 }
 
 pub const FERMATA: SlotPlan = SlotPlan {
     base: None,
     class: 0,
     reset_before_resume: false,
+    stops: Stops::Anywhere,
 };
 
 pub const BASE: SlotPlan = SlotPlan {
     base: Some((500_000, 200_000)),
     class: 0,
     reset_before_resume: true,
+    stops: Stops::Anywhere,
 };
 
 #[derive(Clone, Debug)]
@@ -86,11 +89,12 @@ impl World {
                 },
                 None => Profile::Fermata,
             };
-            let model = CardSlot::new(plan.base, plan.reset_before_resume);
+            let model = CardSlot::new(plan.base, plan.reset_before_resume, plan.stops);
             *slot = Some(SlotConfig {
                 profile,
                 class: plan.class,
                 reset_before_resume: plan.reset_before_resume,
+                stops: plan.stops,
                 start_count: model.count,
             });
             card.slots.push(model);
@@ -276,8 +280,8 @@ impl World {
                 assert_eq!(self.quarantined & slot.bit(), 0, "START in quarantine");
                 self.card.start(now, slot.index(), ctx, resume);
             }
-            Action::Pause { slot } if !dead => {
-                let irqs = self.card.pause(now, slot.index());
+            Action::Pause { slot, boundary } if !dead => {
+                let irqs = self.card.pause(now, slot.index(), boundary);
                 self.raise(irqs);
             }
             Action::Reset { slot, hold } if !dead => self.card.reset(now, slot.index(), hold),
