@@ -70,6 +70,26 @@ FM_TEST(job, sha256)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
+FM_TEST(job, blockmix)
+{
+	static const size_t sizes[] = { 0, 64, 4096, 4160, 60032 };
+	static const size_t blocks[] = { 64, 960, 4096, 65536 };
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i, k;
+
+	if (fm_slot_of(FM_MIX) < 0)
+		SKIP(return, "no slot with blockmix");
+	fm_ctx_new(&c, FM_MIX, 64 * 1024);
+	for (i = 0; i < 5; i++) {
+		for (k = 0; k < 4; k++) {
+			TH_LOG("%zu bytes in blocks of %zu", sizes[i], blocks[k]);
+			fm_job_mix(&c, sizes[i], blocks[k], i + k, &e);
+			ASSERT_GOOD(fm_job_run(&c, &e));
+		}
+	}
+}
+
 /* The job's end is seen before its data only if somebody does not read back. */
 FM_TEST(job, point_14_data_is_there_when_done_is)
 {

@@ -68,7 +68,7 @@ void fm_until_state(int fd, u32 state);
 
 /* --- the card as the driver sees it ----------------------------------------- */
 
-enum fm_engine { FM_LIST, FM_MEM, FM_SHA, FM_ENGINES };
+enum fm_engine { FM_LIST, FM_MEM, FM_SHA, FM_MIX, FM_ENGINES };
 
 extern const u64 fm_afu[FM_ENGINES][2];	/* low, high */
 void fm_card_info(struct fermata_card_info *info);
@@ -145,10 +145,14 @@ void fm_list_cut(struct fm_ctx *c, u32 nodes);
 void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 		struct fm_expect *e);
 void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e);
+/* len: whole lines of 64 bytes; block: 64 to 65536, a multiple of 64. */
+void fm_job_mix(struct fm_ctx *c, size_t len, size_t block, u64 seed, struct fm_expect *e);
+/* Mixes the first blocks of mem as blockmix does; returns the digest of the last one. */
+u64 fm_mix(void *mem, size_t len, size_t block, u64 blocks, u64 seed);
 /* A job of the context's engine that takes about us microseconds at speed 1. */
 void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e);
 /*
- * A job without end (sha256: as long as the arena). A list's ends by
+ * A job without end (sha256 and blockmix: as long as the arena). A list's ends by
  * fm_list_cut(c, FM_ENDLESS_NODES).
  */
 #define FM_ENDLESS_NODES	16

@@ -210,6 +210,8 @@ void fm_job_endless(struct fm_ctx *c)
 	} else if (c->engine == FM_MEM) {
 		clear_result(c);
 		put(c, mem, 6, results + 1, 1);
+	} else if (c->engine == FM_MIX) {
+		fm_job_mix(c, c->len - FM_DATA, 4096, 1, &e);
 	} else {
 		/* As long as its data: seconds at speed 1. */
 		fm_job_sha(c, c->len - FM_DATA, 1, &e);
@@ -278,6 +280,47 @@ void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e)
 	put(c, regs, 3, results, 5);
 }
 
+u64 fm_mix(void *mem, size_t len, size_t block, u64 blocks, u64 seed)
+{
+	size_t words = len / 8, k;
+	u64 digest = seed, *word = mem;
+
+	for (; blocks && words; blocks--) {
+		u64 before = digest;
+
+		for (k = 0; k < block / 8 && words; k++, words--, word++) {
+			*word ^= fm_splitmix(before + k);
+			digest = rotl(digest, 5) ^ *word;
+		}
+	}
+	return digest;
+}
+
+void fm_job_mix(struct fm_ctx *c, size_t len, size_t block, u64 seed, struct fm_expect *e)
+{
+	const u32 results[] = { 0x38, 0x40, 0x58 };
+	const struct fermata_reg regs[] = {
+		{ .offset = 0x30, .value = c->base + FM_DATA },
+		{ .offset = 0x38, .value = len },
+		{ .offset = 0x40, .value = block },
+		{ .offset = 0x48, .value = seed },
+		{ .offset = 0x60, .value = c->base },
+	};
+	u8 *copy = malloc(len + 1);
+
+	if (FM_DATA + len > c->len || !copy)
+		fm_die("blockmix of %zu bytes: arena too small", len);
+	fm_fill(c->mem + FM_DATA, len, seed);
+	memcpy(copy, c->mem + FM_DATA, len);
+	e->r.count = (len + block - 1) / block;
+	e->r.checksum = fm_mix(copy, len, block, UINT64_MAX, seed);
+	e->len = len;
+	fm_sha256(copy, len, e->digest);
+	free(copy);
+	clear_result(c);
+	put(c, regs, 5, results, 3);
+}
+
 void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
 {
 	size_t room = c->len - FM_DATA;
@@ -289,6 +332,9 @@ void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
 	case FM_MEM:
 		/* Read-modify-write in random order. */
 		fm_job_mem(c, room & ~63UL, us / 64, seed, 6, e);
+		break;
+	case FM_MIX:
+		fm_job_mix(c, (us < room ? us : room) & ~63UL, 4096, seed, e);
 		break;
 	default:
 		fm_job_sha(c, us < room ? us : room, seed, e);
@@ -341,12 +387,14 @@ const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
 	if (!wrong)
 		wrong = compare("checksum in the arena", r.checksum, e->r.checksum);
 	if (!wrong)
-		wrong = compare("count register", result_reg(c, c->engine == FM_LIST ? 0x38 : 0x48),
+		wrong = compare("count register", result_reg(c, c->engine == FM_MEM ? 0x48 : 0x38),
 				e->r.count);
 	if (!wrong)
 		wrong = compare("checksum register",
-				result_reg(c, c->engine == FM_LIST ? 0x40 : 0x60), e->r.checksum);
-	if (!wrong && c->engine == FM_MEM) {
+				result_reg(c, c->engine == FM_MEM ? 0x60 : 0x40), e->r.checksum);
+	if (!wrong && c->engine == FM_MIX)
+		wrong = compare("STOPPED_AT", result_reg(c, 0x58), e->r.count);
+	if (!wrong && c->engine != FM_LIST) {
 		fm_sha256(c->mem + FM_DATA, e->len, digest);
 		if (memcmp(digest, e->digest, 32))
 			return "the buffer that the engine wrote is wrong";
