@@ -211,6 +211,7 @@ struct fm_shared {
 	u32 requests;
 	u32 tokens;
 	u64 token[FM_TOKENS];	/* 0: gone */
+	struct fermata_policy policy;	/* before the test; size 0: not known */
 };
 
 /* NULL, or why the test cannot run. */

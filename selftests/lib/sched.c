@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the tests of the scheduler share. */
+#include <grp.h>
+
+#include "sched.h"
+
+/* --- calls -------------------------------------------------------------------- */
+
+static int policy_call(unsigned long cmd, struct fermata_policy *policy)
+{
+	int fd = fm_open_dev(0), rc;
+
+	if (fd < 0)
+		return fd;
+	policy->size = sizeof(*policy);
+	rc = fm_ioctl(fd, cmd, policy);
+	close(fd);
+	return rc;
+}
+
+int fm_policy_set(const char *name, u64 guard_ns)
+{
+	struct fermata_policy policy = { .guard_ns = guard_ns };
+
+	snprintf(policy.name, sizeof(policy.name), "%s", name);
+	return policy_call(FERMATA_IOC_POLICY_SET, &policy);
+}
+
+void fm_policy_get(struct fermata_policy *policy)
+{
+	int rc;
+
+	memset(policy, 0, sizeof(*policy));
+	rc = policy_call(FERMATA_IOC_POLICY_GET, policy);
+	if (rc)
+		fm_die("POLICY_GET: %s", strerror(-rc));
+}
+
+void fm_policy(const char *name, u64 guard_ns)
+{
+	int rc = fm_policy_set(name, guard_ns);
+
+	if (rc)
+		fm_die("policy %s: %s", name, strerror(-rc));
+}
+
+int fm_control(int fd, u32 operation, u32 context, u32 param, u64 value)
+{
+	struct fermata_control c = {
+		.size = sizeof(c), .operation = operation, .context = context,
+		.param = param, .value = value
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_CONTROL, &c);
+}
+
+u32 fm_number(int fd)
+{
+	struct fermata_status st;
+
+	fm_status(fd, &st);
+	return st.context;
+}
+
+void fm_param(int fd, u32 param, u64 value)
+{
+	int rc = fm_param_set(fd, param, value);
+
+	if (rc)
+		fm_die("parameter %u: %s", param, strerror(-rc));
+}
+
+void fm_drop_privileges(void)
+{
+	if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
+		fm_die("cannot drop privileges: %s", strerror(errno));
+}
+
+/* --- contexts ------------------------------------------------------------------- */
+
+void fm_tenant(struct fm_ctx *c, u64 slice_ns)
+{
+	fm_ctx_new(c, FM_LIST, 4 * FM_PAGE);
+	fm_param(c->fd, FERMATA_PARAM_TIMESLICE, slice_ns);
+}
+
+void fm_tenant_list(struct fm_ctx *c, u64 slice_ns, u64 limit, u64 seed, struct fm_expect *e)
+{
+	fm_tenant(c, slice_ns);
+	fm_job_list(c, 64, limit, seed, e);
+}
+
+void fm_must_start(struct fm_ctx *c)
+{
+	int rc = fm_start(c->fd);
+
+	if (rc)
+		fm_die("START: %s", strerror(-rc));
+}
+
+void fm_end_endless(struct fm_ctx *c)
+{
+	fm_list_cut(c, FM_ENDLESS_NODES);
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+}
+
+void fm_gate_close(struct fm_ctx *gate)
+{
+	fm_tenant(gate, FM_LONG_SLICE);
+	/* Under no policy does anybody go before it. */
+	fm_param(gate->fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	fm_param(gate->fd, FERMATA_PARAM_PRIORITY, 31);
+	card_speed(gate->slot, 1);
+	fm_job_endless(gate);
+	fm_must_start(gate);
+	card_until_runs(gate->slot, gate->token);
+}
+
+void fm_gate_open(struct fm_ctx *gate)
+{
+	fm_end_endless(gate);
+	fm_ctx_close(gate);
+}
+
+/* --- the order of events --------------------------------------------------------------- */
+
+static const char * const names[] = {
+	[CARD_START] = "start", [CARD_RESUME] = "resume", [CARD_PAUSE] = "pause",
+	[CARD_LOST] = "lost", [CARD_PAUSED] = "paused", [CARD_FINISHED] = "finished"
+};
+
+u64 card_history_end(void)
+{
+	return card_key(card_cmd("history"), "next");
+}
+
+/* One event of a reply; returns where the next one begins, or NULL. */
+static const char *parse_turn(const char *p, struct card_turn *turn)
+{
+	char what[16], *end;
+	int i;
+
+	turn->slot = strtol(p, &end, 10);
+	if (end == p || sscanf(end, ":%15[a-z]", what) != 1)
+		return NULL;
+	for (i = 0; i <= CARD_FINISHED; i++)
+		if (!strcmp(what, names[i]))
+			turn->what = i;
+	turn->token = strtoull(end + strlen(what) + 2, &end, 0);
+	return *end == ',' ? end + 1 : end;
+}
+
+/* A PAUSE may be written again before the engine has answered, or be lost: it is one event. */
+static bool repeats(const struct card_turn *turns, int n, const struct card_turn *turn)
+{
+	if (turn->what != CARD_PAUSE)
+		return turn->what == CARD_LOST;
+	while (n-- > 0)
+		if (turns[n].slot == turn->slot)
+			return turns[n].what == CARD_PAUSE;
+	return false;
+}
+
+int card_history(u64 from, struct card_turn *turns, int max)
+{
+	int n = 0;
+
+	for (;;) {
+		const char *reply = card_cmd("history from=%llu", (unsigned long long)from);
+		const char *p = strstr(reply, "events=") + 7;
+		u64 next = card_key(reply, "next");
+
+		if (card_key(reply, "from") != from)
+			fm_die("the card has forgotten event %llu", (unsigned long long)from);
+		if (next == from)
+			return n;
+		from = next;
+		while (p && *p && n < max) {
+			p = parse_turn(p, &turns[n]);
+			n += p && !repeats(turns, n, &turns[n]);
+		}
+		if (n == max)
+			return n;
+	}
+}
+
+static int only_starts(struct card_turn *turns, int n)
+{
+	int i, kept = 0;
+
+	for (i = 0; i < n; i++)
+		if (turns[i].what == CARD_START || turns[i].what == CARD_RESUME)
+			turns[kept++] = turns[i];
+	return kept;
+}
+
+#define HISTORY	65536
+
+int card_order(u64 from, struct card_turn *turns, int max)
+{
+	static struct card_turn all[HISTORY];
+	int n = only_starts(all, card_history(from, all, HISTORY));
+
+	if (n > max)
+		n = max;
+	memcpy(turns, all, n * sizeof(*turns));
+	return n;
+}
+
+int card_until_turns(u64 from, struct card_turn *turns, int max, int n)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	int have;
+
+	while ((have = card_order(from, turns, max)) < n) {
+		if (fm_now() > end)
+			fm_die("%d turns, not %d", have, n);
+		fm_sleep_us(5000);
+	}
+	return have;
+}
+
+int card_turns_of(u64 from, u64 token)
+{
+	static struct card_turn turns[HISTORY];
+	int n = card_order(from, turns, HISTORY), i, found = 0;
+
+	for (i = 0; i < n; i++)
+		found += turns[i].token == token;
+	return found;
+}
+
+void card_runs_of(int slot, const struct fm_ctx *c, struct card_run *runs, int n)
+{
+	const char *p = card_cmd("runs slot=%d", slot);
+	int i;
+
+	memset(runs, 0, n * sizeof(*runs));
+	while (p && *p) {
+		unsigned long long tag, v[5];
+
+		if (sscanf(p, " %llx:%llu:%llu:%llu:%llu:%llu", &tag, &v[0], &v[1], &v[2], &v[3],
+			   &v[4]) == 6)
+			for (i = 0; i < n; i++)
+				if (c[i].token == tag)
+					runs[i] = (struct card_run){ v[0], v[1], v[2], v[3], v[4] };
+		p = strchr(p, ',');
+		p = p ? p + 1 : NULL;
+	}
+}
+
+/* --- what must come ------------------------------------------------------------------- */
+
+#define TEXT	600
+
+static void describe(char *text, int slot, enum card_what what, int tenant)
+{
+	size_t n = strlen(text);
+	char who = tenant < 0 ? '?' : 'A' + tenant;
+
+	if (slot < 0)
+		snprintf(text + n, TEXT - n, " %s:%c", names[what], who);
+	else
+		snprintf(text + n, TEXT - n, " %d:%s:%c", slot, names[what], who);
+}
+
+/* Tenants are named in the order in which they are wanted. */
+static int tenant_of(u64 token, const struct fm_turn *want, int n)
+{
+	int i, j, place = 0;
+
+	for (i = 0; i < n; i++) {
+		for (j = 0; j < i && want[j].c != want[i].c; j++)
+			;
+		if (j < i)
+			continue;
+		if (want[i].c->token == token)
+			return place;
+		place++;
+	}
+	return -1;
+}
+
+const char *fm_turns_wrong(u64 from, const struct fm_turn *want, int n)
+{
+	static struct card_turn got[HISTORY];
+	static char text[2 * TEXT + 32];
+	char wanted[TEXT] = "", seen[TEXT] = "";
+	int have = card_history(from, got, HISTORY), i;
+	bool same = have == n;
+
+	for (i = 0; i < n || i < have; i++) {
+		if (i < have)
+			describe(seen, got[i].slot, got[i].what, tenant_of(got[i].token, want, n));
+		if (i < n)
+			describe(wanted, want[i].slot, want[i].what,
+				 tenant_of(want[i].c->token, want, n));
+		if (i < n && i < have)
+			same &= got[i].what == want[i].what && got[i].token == want[i].c->token &&
+				(want[i].slot < 0 || got[i].slot == want[i].slot);
+	}
+	if (same)
+		return NULL;
+	snprintf(text, sizeof(text), "the card saw%s; wanted%s", seen, wanted);
+	return text;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the tests of the scheduler share: policies, parameters, the order of events
+ * as the card saw it, and a gate behind which jobs are queued.
+ */
+#ifndef _FM_SCHED_H
+#define _FM_SCHED_H
+
+#include "fm.h"
+
+/* --- calls: 0 or a negative errno ----------------------------------------- */
+
+int fm_policy_set(const char *name, u64 guard_ns);
+void fm_policy_get(struct fermata_policy *policy);
+int fm_control(int fd, u32 operation, u32 context, u32 param, u64 value);
+u32 fm_number(int fd);
+/* The same, where failing is not what is tested. */
+void fm_policy(const char *name, u64 guard_ns);
+void fm_param(int fd, u32 param, u64 value);
+
+/* Becomes nobody: no capabilities, for good. */
+void fm_drop_privileges(void);
+
+/* --- contexts -------------------------------------------------------------- */
+
+/* A slice that no test outlasts. */
+#define FM_LONG_SLICE	(10000 * FM_MS)
+
+/* A context of the list engine with this slice, on its engine's first slot. */
+void fm_tenant(struct fm_ctx *c, u64 slice_ns);
+/* The same with a job of limit steps, a microsecond each at speed 1. */
+void fm_tenant_list(struct fm_ctx *c, u64 slice_ns, u64 limit, u64 seed, struct fm_expect *e);
+void fm_must_start(struct fm_ctx *c);
+/* Ends a job of fm_job_endless() on a list, whatever state it is in. */
+void fm_end_endless(struct fm_ctx *c);
+
+/*
+ * Jobs that are started between the two wait while this one has the slot. So
+ * who runs with whom is no matter of luck.
+ */
+void fm_gate_close(struct fm_ctx *gate);
+void fm_gate_open(struct fm_ctx *gate);
+
+/* --- the order of events as the card saw it ------------------------------------ */
+
+enum card_what {
+	CARD_START, CARD_RESUME, CARD_PAUSE, CARD_LOST, CARD_PAUSED, CARD_FINISHED
+};
+
+struct card_turn {
+	int slot;
+	enum card_what what;
+	u64 token;
+};
+
+/* Number of the next event. */
+u64 card_history_end(void);
+/* Events from number from on, a PAUSE that is repeated or lost left out; returns how many. */
+int card_history(u64 from, struct card_turn *turns, int max);
+/* Only CARD_START and CARD_RESUME: who came on a slot after whom. */
+int card_order(u64 from, struct card_turn *turns, int max);
+/* Waits until there are so many of these. */
+int card_until_turns(u64 from, struct card_turn *turns, int max, int n);
+/* How many turns the tenant had since then. */
+int card_turns_of(u64 from, u64 token);
+/* What several tenants had of a slot, at one and the same time. */
+void card_runs_of(int slot, const struct fm_ctx *c, struct card_run *runs, int n);
+/* One event that must come. */
+struct fm_turn {
+	int slot;	/* -1: any */
+	enum card_what what;
+	const struct fm_ctx *c;
+};
+
+/* NULL, or how the card's events from number from on differ from those wanted. */
+const char *fm_turns_wrong(u64 from, const struct fm_turn *want, int n);
+
+#endif

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Policies, chosen by name while jobs run, as the card sees what they do. */
+#include "kselftest_harness.h"
+#include <sys/wait.h>
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(policy);
+
+static const char * const names[] = {
+	FERMATA_POLICY_FAIR, FERMATA_POLICY_ROUND_ROBIN, FERMATA_POLICY_PRIORITY,
+	FERMATA_POLICY_DEADLINE, FERMATA_POLICY_SHARE
+};
+
+#define NAMES	(sizeof(names) / sizeof(names[0]))
+#define MANY	20000
+#define SLICE	(2 * FM_MS)
+#define NO_GUARD	0
+
+static struct card_turn turns[MANY];
+
+/* Waits until n turns were taken on slot 0's engine, then tells of each tenant's time. */
+static void measure(int slot, const struct fm_ctx *c, struct card_run *runs, int n, int turns_wanted)
+{
+	u64 from = card_history_end();
+
+	card_until_turns(from, turns, MANY, turns_wanted);
+	card_runs_of(slot, c, runs, n);
+}
+
+/* Is part of whole at least low and at most high percent? */
+static bool percent_within(u64 part, u64 whole, u64 low, u64 high)
+{
+	return part * 100 >= whole * low && part * 100 <= whole * high;
+}
+
+FM_TEST(policy, names_are_those_chosen)
+{
+	struct fermata_policy before, after;
+	size_t i;
+
+	for (i = 0; i < NAMES; i++) {
+		ASSERT_EQ(0, fm_policy_set(names[i], (i + 10) * 10 * FM_MS));
+		fm_policy_get(&before);
+		EXPECT_STREQ(names[i], before.name);
+		EXPECT_EQ((i + 10) * 10 * FM_MS, before.guard_ns);
+	}
+	ASSERT_EQ(0, fm_policy_set(names[0], FERMATA_GUARD_KEEP));
+	fm_policy_get(&after);
+	EXPECT_STREQ(names[0], after.name);
+	EXPECT_EQ(before.guard_ns, after.guard_ns);
+	EXPECT_EQ(-ENOENT, fm_policy_set("lottery", FERMATA_GUARD_KEEP));
+	EXPECT_EQ(-ENOENT, fm_policy_set("", FERMATA_GUARD_KEEP));
+	EXPECT_EQ(-ERANGE, fm_policy_set(names[1], 10 * FM_MS - 1));
+	EXPECT_EQ(-ERANGE, fm_policy_set(names[1], 60000 * FM_MS + 1));
+	fm_policy_get(&before);
+	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
+}
+
+FM_TEST(policy, choosing_takes_cap_sys_admin)
+{
+	struct fermata_policy before, after;
+	struct fm_child ch;
+	struct fm_ctx c;
+	int status;
+
+	fm_tenant(&c, SLICE);
+	fm_policy_get(&before);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		struct fermata_policy p = { .size = sizeof(p), .guard_ns = FERMATA_GUARD_KEEP };
+
+		fm_drop_privileges();
+		strcpy(p.name, FERMATA_POLICY_PRIORITY);
+		_exit(fm_ioctl(c.fd, FERMATA_IOC_POLICY_SET, &p) == -EPERM ? 0 : 1);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	fm_policy_get(&after);
+	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
+}
+
+#define TENANTS	4
+
+/* Everybody once, in the order of their STARTs, again and again. */
+FM_TEST(policy, round_robin_is_cyclic)
+{
+	struct fm_ctx gate, c[TENANTS];
+	u64 from;
+	int i, n;
+
+	fm_policy(FERMATA_POLICY_ROUND_ROBIN, NO_GUARD);
+	fm_gate_close(&gate);
+	from = card_history_end();
+	for (i = 0; i < TENANTS; i++) {
+		fm_tenant(&c[i], SLICE);
+		/* What other policies go by does not count. */
+		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, i ? 100 : 1000);
+		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, 16 + i);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_gate_open(&gate);
+	n = card_until_turns(from, turns, 100, 40);
+	for (i = 0; i < n; i++) {
+		EXPECT_EQ(c[i % TENANTS].token, turns[i].token)
+			TH_LOG("turn %d of %d", i, n);
+		EXPECT_EQ(i < TENANTS ? CARD_START : CARD_RESUME, turns[i].what);
+	}
+	for (i = 0; i < TENANTS; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* Time on the slot, as the card measures it, is in proportion to the weights. */
+FM_TEST(policy, fair_by_weight)
+{
+	struct fm_ctx gate, c[3];
+	struct card_run run[3];
+	u64 whole = 0;
+	int i;
+
+	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
+	fm_gate_close(&gate);
+	for (i = 0; i < 3; i++) {
+		fm_tenant(&c[i], SLICE);
+		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, 100 << i);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_gate_open(&gate);
+	measure(c[0].slot, c, run, 3, 300);
+	for (i = 0; i < 3; i++)
+		whole += run[i].run_ns;
+	for (i = 0; i < 3; i++) {
+		u64 share = 100 * (1 << i) / 7;
+
+		TH_LOG("weight %d: %d turns, %d us", 100 << i,
+		       (int)(run[i].starts + run[i].resumes), (int)(run[i].run_ns / 1000));
+		EXPECT_TRUE(percent_within(run[i].run_ns, whole, share * 3 / 4, share * 5 / 4 + 1));
+	}
+	for (i = 0; i < 3; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* A weight holds from the moment in which it is set. */
+FM_TEST(policy, weight_changes_while_it_runs)
+{
+	struct card_run first[2], then[2];
+	struct fm_ctx gate, c[2];
+	u64 a, b;
+	int i;
+
+	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
+	fm_gate_close(&gate);
+	for (i = 0; i < 2; i++) {
+		fm_tenant(&c[i], SLICE);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_gate_open(&gate);
+	measure(c[0].slot, c, first, 2, 100);
+	EXPECT_TRUE(percent_within(first[0].run_ns, first[0].run_ns + first[1].run_ns, 35, 65));
+	ASSERT_EQ(0, fm_control(c[0].fd, FERMATA_CONTROL_PARAM, fm_number(c[0].fd),
+				FERMATA_PARAM_WEIGHT, 900));
+	card_runs_of(c[0].slot, c, first, 2);
+	measure(c[0].slot, c, then, 2, 60);
+	a = then[0].run_ns - first[0].run_ns;
+	b = then[1].run_ns - first[1].run_ns;
+	TH_LOG("at 900 to 100: %d us to %d us", (int)(a / 1000), (int)(b / 1000));
+	EXPECT_TRUE(percent_within(a, a + b, 75, 97));
+	for (i = 0; i < 2; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* The highest first, until it is done; equals in turn; the lowest last. */
+FM_TEST(policy, priority_order)
+{
+	enum { LOW, A, B, HIGH, ALL };
+	static const u32 priority[ALL] = { 5, 16, 16, 20 };
+	struct fm_expect e[ALL];
+	struct fm_ctx gate, c[ALL];
+	u64 from;
+	int i, n, equals, highs;
+
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	fm_gate_close(&gate);
+	from = card_history_end();
+	for (i = 0; i < ALL; i++) {
+		fm_tenant_list(&c[i], SLICE, 40000, i + 1, &e[i]);
+		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, priority[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_gate_open(&gate);
+	for (i = 0; i < ALL; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	n = card_order(from, turns, MANY);
+	/* Nobody above or beside waits: no slice ends. */
+	EXPECT_EQ(c[HIGH].token, turns[0].token);
+	EXPECT_EQ(c[LOW].token, turns[n - 1].token);
+	highs = card_turns_of(from, c[HIGH].token);
+	EXPECT_EQ(1, highs);
+	EXPECT_EQ(1, card_turns_of(from, c[LOW].token));
+	equals = n - 2;
+	EXPECT_LT(4, equals);
+	/* In turn as long as there are two: the last turns are those of one that is left. */
+	for (i = 0; i < equals && i < 6; i++)
+		EXPECT_EQ(c[i % 2 ? B : A].token, turns[1 + i].token);
+}
+
+/* One that is higher does not wait for the end of the slice. */
+FM_TEST(policy, priority_at_once)
+{
+	struct fm_expect el, eh;
+	struct fm_ctx low, high;
+	u64 from;
+
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	from = card_history_end();
+	fm_tenant_list(&low, FM_LONG_SLICE, 4000000, 1, &el);
+	fm_tenant_list(&high, FM_LONG_SLICE, 5000, 2, &eh);
+	fm_param(high.fd, FERMATA_PARAM_PRIORITY, 17);
+	card_speed(low.slot, 1);
+	fm_must_start(&low);
+	card_until_runs(low.slot, low.token);
+	ASSERT_GOOD(fm_job_run(&high, &eh));
+	card_speed(low.slot, 0);
+	fm_wait(low.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&low, &el));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ 0, CARD_START, &low }, { 0, CARD_PAUSE, &low }, { 0, CARD_PAUSED, &low },
+		{ 0, CARD_START, &high }, { 0, CARD_FINISHED, &high },
+		{ 0, CARD_RESUME, &low }, { 0, CARD_FINISHED, &low } }, 7));
+}
+
+/* Without the guard the lower one gets nothing; with it, its turns. */
+FM_TEST(policy, guard_keeps_low_priority_alive)
+{
+	struct fm_ctx low, high;
+	u64 from;
+
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	fm_tenant(&high, SLICE);
+	fm_tenant(&low, SLICE);
+	fm_param(high.fd, FERMATA_PARAM_PRIORITY, 17);
+	card_speed(high.slot, 1);
+	fm_job_endless(&high);
+	fm_job_endless(&low);
+	from = card_history_end();
+	fm_must_start(&high);
+	card_until_runs(high.slot, high.token);
+	fm_must_start(&low);
+	fm_sleep_us(200000);
+	EXPECT_EQ(0, card_turns_of(from, low.token));
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(low.fd));
+	fm_policy(FERMATA_POLICY_PRIORITY, 20 * FM_MS);
+	card_until_turns(from, turns, MANY, 11);
+	EXPECT_NE(FERMATA_STATE_DONE, fm_state(high.fd));
+	/* One of the lower, one of the higher. */
+	EXPECT_LE(5, card_turns_of(from, low.token));
+	fm_end_endless(&high);
+	fm_end_endless(&low);
+}
+
+/* Admission counts all slots of an engine: the numbers below are those of one slot. */
+static bool one_slot(int fd)
+{
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_SLOT_MASK };
+
+	fm_must(fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	return __builtin_popcountll(param.max) == 1;
+}
+
+static int reserve(int fd, u64 budget, u64 deadline, u64 period)
+{
+	struct fermata_reserve r = {
+		.size = sizeof(r), .budget_ns = budget, .deadline_ns = deadline,
+		.period_ns = period
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_RESERVE, &r);
+}
+
+/* A budget is kept, and not exceeded, whatever the others weigh. */
+FM_TEST(policy, deadline_keeps_budgets)
+{
+	enum { SHORT, WIDE, OTHER, ANOTHER, ALL };
+	struct card_run run[ALL];
+	struct fm_ctx gate, c[ALL];
+	u64 whole = 0, begin, elapsed;
+	int i;
+
+	fm_policy(FERMATA_POLICY_DEADLINE, NO_GUARD);
+	fm_gate_close(&gate);
+	for (i = 0; i < ALL; i++) {
+		fm_tenant(&c[i], SLICE);
+		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, i < OTHER ? 1 : 10000);
+		fm_job_endless(&c[i]);
+	}
+	if (!one_slot(c[0].fd))
+		SKIP(return, "several slots with one engine");
+	ASSERT_EQ(0, reserve(c[SHORT].fd, 10 * FM_MS, 40 * FM_MS, 40 * FM_MS));
+	ASSERT_EQ(0, reserve(c[WIDE].fd, 50 * FM_MS, 200 * FM_MS, 200 * FM_MS));
+	/* More than nine tenths together. */
+	EXPECT_EQ(-EBUSY, reserve(c[OTHER].fd, 45 * FM_MS, 100 * FM_MS, 100 * FM_MS));
+	for (i = 0; i < ALL; i++)
+		fm_must_start(&c[i]);
+	begin = fm_now();
+	fm_gate_open(&gate);
+	measure(c[0].slot, c, run, ALL, 400);
+	elapsed = fm_now() - begin;
+	for (i = 0; i < ALL; i++)
+		whole += run[i].run_ns;
+	for (i = 0; i < ALL; i++)
+		TH_LOG("tenant %d: %d turns, %d %%", i, (int)(run[i].starts + run[i].resumes),
+		       (int)(run[i].run_ns * 100 / whole));
+	/* A quarter of all time each, so no less of the time that the slot was busy. */
+	for (i = 0; i < OTHER; i++) {
+		EXPECT_TRUE(percent_within(run[i].run_ns, whole, 18, 100));
+		EXPECT_TRUE(percent_within(run[i].run_ns, elapsed, 0, 32));
+	}
+	EXPECT_LT(0, run[OTHER].resumes);
+	EXPECT_LT(0, run[ANOTHER].resumes);
+	for (i = 0; i < ALL; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* The earlier deadline goes first, at once. */
+FM_TEST(policy, deadline_earliest_first)
+{
+	struct fm_expect el, es;
+	struct fm_ctx late, soon;
+	u64 from;
+
+	fm_policy(FERMATA_POLICY_DEADLINE, NO_GUARD);
+	from = card_history_end();
+	fm_tenant_list(&late, FM_LONG_SLICE, 4000000, 1, &el);
+	fm_tenant_list(&soon, FM_LONG_SLICE, 3000, 2, &es);
+	if (!one_slot(late.fd))
+		SKIP(return, "several slots with one engine");
+	ASSERT_EQ(0, reserve(late.fd, 4000 * FM_MS, 10000 * FM_MS, 10000 * FM_MS));
+	ASSERT_EQ(0, reserve(soon.fd, 200 * FM_MS, 1000 * FM_MS, 1000 * FM_MS));
+	card_speed(late.slot, 1);
+	fm_must_start(&late);
+	card_until_runs(late.slot, late.token);
+	ASSERT_GOOD(fm_job_run(&soon, &es));
+	card_speed(late.slot, 0);
+	fm_wait(late.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&late, &el));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ 0, CARD_START, &late }, { 0, CARD_PAUSE, &late }, { 0, CARD_PAUSED, &late },
+		{ 0, CARD_START, &soon }, { 0, CARD_FINISHED, &soon },
+		{ 0, CARD_RESUME, &late }, { 0, CARD_FINISHED, &late } }, 7));
+}
+
+/* Percentages, and what is left to those who have none. */
+FM_TEST(policy, share_by_percent)
+{
+	static const u32 share[] = { 60, 20, 0 };
+	struct card_run run[3];
+	struct fm_ctx gate, c[3];
+	u64 whole = 0;
+	int i;
+
+	fm_policy(FERMATA_POLICY_SHARE, NO_GUARD);
+	fm_gate_close(&gate);
+	if (!one_slot(gate.fd))
+		SKIP(return, "several slots with one engine");
+	for (i = 0; i < 3; i++) {
+		fm_tenant(&c[i], SLICE);
+		fm_param(c[i].fd, FERMATA_PARAM_SHARE, share[i]);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	EXPECT_EQ(-EBUSY, fm_param_set(c[2].fd, FERMATA_PARAM_SHARE, 11));
+	fm_gate_open(&gate);
+	measure(c[0].slot, c, run, 3, 300);
+	for (i = 0; i < 3; i++)
+		whole += run[i].run_ns;
+	for (i = 0; i < 3; i++)
+		TH_LOG("share %d: %d turns, %d %%", (int)share[i],
+		       (int)(run[i].starts + run[i].resumes), (int)(run[i].run_ns * 100 / whole));
+	EXPECT_TRUE(percent_within(run[0].run_ns, whole, 48, 72));
+	EXPECT_TRUE(percent_within(run[1].run_ns, whole, 14, 26));
+	EXPECT_TRUE(percent_within(run[2].run_ns, whole, 14, 26));
+	for (i = 0; i < 3; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* A cap holds although the slot is free, under any policy. */
+FM_TEST(policy, cap_while_the_slot_is_free)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_ctx c;
+	u64 from, begin, elapsed;
+	bool parked = false;
+
+	fm_policy(FERMATA_POLICY_SHARE, NO_GUARD);
+	fm_tenant(&c, SLICE);
+	fm_param(c.fd, FERMATA_PARAM_CAP, 20);
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	from = card_history_end();
+	begin = fm_now();
+	fm_must_start(&c);
+	while (fm_now() - begin < 2000 * FM_MS || card_turns_of(from, c.token) < 5) {
+		fm_status(c.fd, &st);
+		parked |= st.attributes & FERMATA_STATUS_PARKED;
+		fm_sleep_us(1000);
+	}
+	card_run_of(c.slot, c.token, &run);
+	elapsed = fm_now() - begin;
+	TH_LOG("%d turns, %d ms of %d", (int)(run.starts + run.resumes),
+	       (int)(run.run_ns / FM_MS), (int)(elapsed / FM_MS));
+	EXPECT_TRUE(parked);
+	/* 20 %, and 100 ms that were saved up at most. */
+	EXPECT_GE(40, run.run_ns * 100 / elapsed);
+	EXPECT_LT(0, run.resumes);
+	fm_param(c.fd, FERMATA_PARAM_CAP, 0);
+	card_until_runs(c.slot, c.token);
+	fm_end_endless(&c);
+}
+
+/* All policies in turn under jobs that run: nothing is lost, nothing is done twice. */
+FM_TEST(policy, switched_while_jobs_run)
+{
+	struct fm_ctx gate, c[TENANTS];
+	struct fm_expect e[TENANTS];
+	struct fermata_status st;
+	struct card_run run[TENANTS];
+	int i, round;
+
+	fm_gate_close(&gate);
+	for (i = 0; i < TENANTS; i++) {
+		fm_tenant_list(&c[i], FM_MS, 150000, i + 1, &e[i]);
+		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, 14 + i);
+		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, 50 * (i + 1));
+		fm_must_start(&c[i]);
+	}
+	fm_gate_open(&gate);
+	for (round = 0; round < 40; round++) {
+		fm_policy(names[round % NAMES], 10 * FM_MS);
+		fm_sleep_us(5000);
+	}
+	for (i = 0; i < TENANTS; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	card_runs_of(c[0].slot, c, run, TENANTS);
+	for (i = 0; i < TENANTS; i++) {
+		fm_status(c[i].fd, &st);
+		EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+		EXPECT_EQ(1, run[i].starts);
+		EXPECT_EQ(1, run[i].finishes);
+		EXPECT_EQ(run[i].pauses, run[i].resumes);
+		EXPECT_EQ(st.slices, run[i].starts + run[i].resumes);
+	}
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Equal slots serve one queue, and contexts move between them. */
+#include "kselftest_harness.h"
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(slots);
+
+/* Two slots with the list engine; false: there are none. */
+static bool two_slots(int slot[2])
+{
+	struct fermata_slot_info info = { .size = sizeof(info) };
+	struct fm_ctx c;
+	int n = 0, rc = 0;
+
+	fm_tenant(&c, FM_MS);
+	for (info.slot = 0; n < 2; info.slot++) {
+		info.size = sizeof(info);
+		rc = fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &info);
+		if (rc)
+			break;
+		if (info.afu_id_lo == fm_afu[FM_LIST][0] && info.afu_id_hi == fm_afu[FM_LIST][1])
+			slot[n++] = info.slot;
+	}
+	fm_ctx_close(&c);
+	if (n == 2) {
+		card_speed(slot[0], 1);
+		card_speed(slot[1], 1);
+	}
+	return n == 2;
+}
+
+static void both_fast(const int slot[2])
+{
+	card_speed(slot[0], 0);
+	card_speed(slot[1], 0);
+}
+
+static void allow(struct fm_ctx *c, u32 mask)
+{
+	fm_param(c->fd, FERMATA_PARAM_SLOT_MASK, mask);
+}
+
+static u32 both(const int slot[2])
+{
+	return 1U << slot[0] | 1U << slot[1];
+}
+
+/* Three take turns on two slots: each comes to both, and its result is right. */
+FM_TEST(slots, moves_between_slices)
+{
+	struct fm_ctx c[3];
+	struct fm_expect e[3];
+	struct card_run a, b;
+	int slot[2], i, moved = 0;
+
+	if (!two_slots(slot))
+		SKIP(return, "no two slots with one engine");
+	for (i = 0; i < 3; i++) {
+		fm_tenant_list(&c[i], FM_MS, 150000, i + 1, &e[i]);
+		allow(&c[i], both(slot));
+	}
+	for (i = 0; i < 3; i++)
+		fm_must_start(&c[i]);
+	for (i = 0; i < 3; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		card_run_of(slot[0], c[i].token, &a);
+		card_run_of(slot[1], c[i].token, &b);
+		TH_LOG("tenant %d: %d turns on slot %d, %d on slot %d", i,
+		       (int)(a.starts + a.resumes), slot[0], (int)(b.starts + b.resumes), slot[1]);
+		EXPECT_EQ(1, a.starts + b.starts);
+		EXPECT_EQ(a.pauses + b.pauses, a.resumes + b.resumes);
+		moved += a.starts + a.resumes && b.starts + b.resumes;
+	}
+	EXPECT_LT(0, moved);
+}
+
+/* A mask that leaves out the slot that it is on moves it at once, not at the end of its slice. */
+FM_TEST(slots, mask_moves_it_at_once)
+{
+	struct fm_turn want[2 + 3 * 4];
+	struct fm_expect e;
+	struct fm_ctx c;
+	int slot[2], i, n = 0;
+	u64 from;
+
+	if (!two_slots(slot))
+		SKIP(return, "no two slots with one engine");
+	fm_tenant_list(&c, FM_LONG_SLICE, 4000000, 3, &e);
+	from = card_history_end();
+	fm_must_start(&c);
+	want[n++] = (struct fm_turn){ slot[0], CARD_START, &c };
+	for (i = 0; i < 4; i++) {
+		card_until_runs(slot[i % 2], c.token);
+		fm_sleep_us(2000);
+		allow(&c, 1U << slot[(i + 1) % 2]);
+		want[n++] = (struct fm_turn){ slot[i % 2], CARD_PAUSE, &c };
+		want[n++] = (struct fm_turn){ slot[i % 2], CARD_PAUSED, &c };
+		want[n++] = (struct fm_turn){ slot[(i + 1) % 2], CARD_RESUME, &c };
+	}
+	card_until_runs(slot[0], c.token);
+	both_fast(slot);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	want[n++] = (struct fm_turn){ slot[0], CARD_FINISHED, &c };
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	ASSERT_GOOD(fm_turns_wrong(from, want, n));
+}
+
+/* A mask that still has the slot disturbs nobody. */
+FM_TEST(slots, wider_mask_disturbs_nobody)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	int slot[2];
+	u64 from;
+
+	if (!two_slots(slot))
+		SKIP(return, "no two slots with one engine");
+	fm_tenant_list(&c, FM_LONG_SLICE, 4000000, 3, &e);
+	from = card_history_end();
+	fm_must_start(&c);
+	card_until_runs(slot[0], c.token);
+	allow(&c, both(slot));
+	allow(&c, 1U << slot[0]);
+	both_fast(slot);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ slot[0], CARD_START, &c }, { slot[0], CARD_FINISHED, &c } }, 2));
+}
+
+/* One that may not use the free slot waits for the other; when it may, it starts there at once. */
+FM_TEST(slots, restricted_by_mask)
+{
+	struct fm_expect e;
+	struct fm_ctx holder, c;
+	int slot[2];
+	u64 from;
+
+	if (!two_slots(slot))
+		SKIP(return, "no two slots with one engine");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_tenant(&holder, FM_LONG_SLICE);
+	fm_job_endless(&holder);
+	fm_tenant_list(&c, FM_LONG_SLICE, 2000, 3, &e);
+	from = card_history_end();
+	fm_must_start(&holder);
+	card_until_runs(slot[0], holder.token);
+	fm_must_start(&c);
+	fm_sleep_us(20000);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(c.fd));
+	EXPECT_EQ(0, card_turns_of(from, c.token));
+	allow(&c, both(slot));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_end_endless(&holder);
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ slot[0], CARD_START, &holder },
+		{ slot[1], CARD_START, &c }, { slot[1], CARD_FINISHED, &c },
+		{ slot[0], CARD_FINISHED, &holder } }, 4));
+}
+
+/* One arrival takes one slot: the job on the other one is left alone. */
+FM_TEST(slots, one_arrival_takes_one_slot)
+{
+	struct fm_expect e;
+	struct fm_ctx be[2], lc;
+	int slot[2], i;
+	u64 from;
+
+	if (!two_slots(slot))
+		SKIP(return, "no two slots with one engine");
+	for (i = 0; i < 2; i++) {
+		fm_tenant(&be[i], FM_LONG_SLICE);
+		allow(&be[i], both(slot));
+		fm_job_endless(&be[i]);
+	}
+	fm_tenant_list(&lc, FM_LONG_SLICE, 2000, 3, &e);
+	allow(&lc, both(slot));
+	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	from = card_history_end();
+	for (i = 0; i < 2; i++) {
+		fm_must_start(&be[i]);
+		card_until_runs(slot[i], be[i].token);
+	}
+	ASSERT_GOOD(fm_job_run(&lc, &e));
+	EXPECT_EQ(3, card_turns_of(from, be[0].token) + card_turns_of(from, be[1].token));
+	EXPECT_EQ(1, card_turns_of(from, lc.token));
+	for (i = 0; i < 2; i++)
+		fm_end_endless(&be[i]);
+}
+
+FM_TEST(slots, bad_masks)
+{
+	struct fm_ctx c;
+	u64 before;
+	int other;
+
+	fm_tenant(&c, FM_MS);
+	before = fm_param_get(c.fd, FERMATA_PARAM_SLOT_MASK);
+	EXPECT_EQ(1ULL << c.slot, before);
+	EXPECT_EQ(-EINVAL, fm_param_set(c.fd, FERMATA_PARAM_SLOT_MASK, 0));
+	EXPECT_EQ(-EINVAL, fm_param_set(c.fd, FERMATA_PARAM_SLOT_MASK, 1ULL << 63));
+	EXPECT_EQ(-EINVAL, fm_param_set(c.fd, FERMATA_PARAM_SLOT_MASK, UINT64_MAX));
+	other = fm_slot_of(FM_SHA);
+	if (other >= 0)
+		EXPECT_EQ(-EINVAL, fm_param_set(c.fd, FERMATA_PARAM_SLOT_MASK,
+						before | 1ULL << other));
+	EXPECT_EQ(before, fm_param_get(c.fd, FERMATA_PARAM_SLOT_MASK));
+}
+
+TEST_HARNESS_MAIN
