@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Machine, MachineConfig, Params,
-    PolicyKind, Profile, SlotConfig, SlotId, Status, Time,
+    PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time,
 };
 use proptest::prelude::*;
 
@@ -61,6 +61,7 @@ impl Model {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            stops: Stops::Anywhere,
             start_count: 0,
         }));
         let mut machine = Machine::new(config, vec![Entry::EMPTY; CONTEXTS]);
@@ -116,7 +117,7 @@ impl Model {
                     slot.runs = Some(ctx);
                     slot.pausing = false;
                 }
-                Action::Pause { slot } => self.slots[slot.index()].pausing = true,
+                Action::Pause { slot, .. } => self.slots[slot.index()].pausing = true,
                 _ => {}
             }
         }
