@@ -280,6 +280,7 @@ impl Context {
             class: self.card.class_of(slots.trailing_zeros() as usize),
             params: Params {
                 mask: slots,
+                cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
         };

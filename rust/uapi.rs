@@ -259,6 +259,8 @@ pub(crate) mod feature {
 }
 
 pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;
+pub(crate) const SLOT_BOUNDARY: u32 = 1 << 1;
+pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -298,6 +300,7 @@ pub(crate) mod param {
     pub(crate) const CAP: u32 = 6;
     pub(crate) const SHARE: u32 = 7;
     pub(crate) const SLOT_MASK: u32 = 8;
+    pub(crate) const COOPERATIVE: u32 = 9;
 }
 
 /// `FERMATA_CONTROL_*`

@@ -10,7 +10,7 @@
 
 FM_FIXTURE_ANY(schedbad);
 
-#define PARAM_LAST	FERMATA_PARAM_SLOT_MASK
+#define PARAM_LAST	FERMATA_PARAM_COOPERATIVE
 
 /* The neighbour runs; the other two have no job. */
 enum { OWN, OTHER, NEIGHBOUR, CONTEXTS };
@@ -141,6 +141,7 @@ FM_TEST(schedbad, huge_and_negative_looking)
 		{ FERMATA_PARAM_LATENCY_CRITICAL, 1 },
 		{ FERMATA_PARAM_CAP, 100 },
 		{ FERMATA_PARAM_SHARE, 100 },
+		{ FERMATA_PARAM_COOPERATIVE, 1 },
 	};
 	size_t i;
 
@@ -166,6 +167,40 @@ FM_TEST(schedbad, parameters_that_do_not_exist)
 	PARAM_REFUSED(EINVAL, 11, 1);
 	PARAM_REFUSED(EINVAL, 0x80000003, 1);
 	PARAM_REFUSED(EINVAL, 0xffffffff, 1);
+	ASSERT_GOOD(neighbour_wrong());
+}
+
+/* An engine that has no boundaries is not cooperative, one that has nothing else always is. */
+FM_TEST(schedbad, cooperative_against_the_engine)
+{
+	int engine;
+
+	begin();
+	for (engine = 0; engine < FM_ENGINES; engine++) {
+		struct fermata_slot_info slot = { .size = sizeof(slot) };
+		struct fermata_param p = {
+			.size = sizeof(p), .param = FERMATA_PARAM_COOPERATIVE
+		};
+		struct fm_ctx c;
+		bool can, must;
+
+		if (fm_slot_of(engine) < 0)
+			continue;
+		fm_ctx_new(&c, engine, 64 * 1024);
+		slot.slot = c.slot;
+		fm_must(c.fd, FERMATA_IOC_SLOT_INFO, &slot, "SLOT_INFO");
+		can = slot.flags & FERMATA_SLOT_BOUNDARY;
+		must = slot.flags & FERMATA_SLOT_BOUNDARY_ONLY;
+		EXPECT_TRUE(can || !must);
+		fm_must(c.fd, FERMATA_IOC_PARAM_GET, &p, "PARAM_GET");
+		EXPECT_EQ(must, p.min);
+		EXPECT_EQ(can, p.max);
+		EXPECT_EQ(must, p.value);
+		REFUSED(can ? 0 : ERANGE, fm_param_set(c.fd, FERMATA_PARAM_COOPERATIVE, 1));
+		REFUSED(must ? ERANGE : 0, fm_param_set(c.fd, FERMATA_PARAM_COOPERATIVE, 0));
+		EXPECT_EQ(must, fm_param_get(c.fd, FERMATA_PARAM_COOPERATIVE));
+		fm_ctx_close(&c);
+	}
 	ASSERT_GOOD(neighbour_wrong());
 }
 

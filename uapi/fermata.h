@@ -110,6 +110,8 @@ struct fermata_card_info {
 
 /* slot flags */
 #define FERMATA_SLOT_QUARANTINED	(1U << 0) /* dead: not used any more */
+#define FERMATA_SLOT_BOUNDARY		(1U << 1) /* can stop at boundaries */
+#define FERMATA_SLOT_BOUNDARY_ONLY	(1U << 2) /* and nowhere else */
 
 /**
  * struct fermata_slot_info - FERMATA_IOC_SLOT_INFO: what a slot is
@@ -483,6 +485,7 @@ struct fermata_eventfd {
 #define FERMATA_PARAM_CAP		6 /* percent, 0 to 100, default 0 */
 #define FERMATA_PARAM_SHARE		7 /* percent, 0 to 100, default 0 */
 #define FERMATA_PARAM_SLOT_MASK		8 /* bit i: slot i */
+#define FERMATA_PARAM_COOPERATIVE	9 /* 0 or 1 */
 
 /**
  * struct fermata_param - FERMATA_IOC_PARAM_GET and FERMATA_IOC_PARAM_SET
@@ -517,6 +520,11 @@ struct fermata_eventfd {
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
  * the lowest slot of the engine, @max is all of them; every value between
  * whose bits are in @max may be set.
+ *
+ * FERMATA_PARAM_COOPERATIVE: 1: its job is stopped at the next boundary of the
+ * engine's work.  The time until then is the job's own, and bounded by
+ * FERMATA_PARAM_PREEMPT_TIMEOUT.  Only 0 without FERMATA_SLOT_BOUNDARY, only 1
+ * with FERMATA_SLOT_BOUNDARY_ONLY; default: the smallest value.
  *
  * EINVAL: no such parameter.  ERANGE: value out of range.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT

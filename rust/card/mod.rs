@@ -18,7 +18,7 @@ use crate::{
     limits::Limits,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Time},
+    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Stops, Time},
     slot::SlotEvents,
 };
 use config::{class_of, machine_config, new_state};
@@ -230,6 +230,18 @@ impl Card {
     /// engine.
     pub(crate) fn class_of(&self, slot: usize) -> u8 {
         class_of(&self.slots, slot)
+    }
+
+    /// Whether an engine of `mask` can stop at boundaries of its work.
+    pub(crate) fn has_boundaries(&self, mask: u8) -> bool {
+        self.slots_in(mask)
+            .any(|id| self.slots[id.index()].stops != Stops::Anywhere)
+    }
+
+    /// Whether all engines of `mask` can stop nowhere else.
+    pub(crate) fn is_boundary_only(&self, mask: u8) -> bool {
+        self.slots_in(mask)
+            .all(|id| self.slots[id.index()].stops == Stops::BoundaryOnly)
     }
 
     /// The slots of `mask`.

@@ -7,7 +7,7 @@ use crate::{
     argument::{check_flags, User},
     card::View,
     context::{job_error, Context},
-    sched::{JobState, SlotId, Stats, Urgency},
+    sched::{JobState, SlotId, Stats, Stops, Urgency},
     uapi::{self, attribute, feature, state},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -50,11 +50,7 @@ impl Call<'_> {
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
             state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
-            flags: if quarantined {
-                uapi::SLOT_QUARANTINED
-            } else {
-                0
-            },
+            flags: stops_flags(slot.stops) | quarantined_flag(quarantined),
             switches: stats.starts,
             busy_ns: stats.busy.as_ns(),
             resets: stats.resets,
@@ -139,6 +135,24 @@ impl Call<'_> {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Where the engine of a slot can stop, as slot flags.
+fn stops_flags(stops: Stops) -> u32 {
+    match stops {
+        Stops::Anywhere => 0,
+        Stops::BoundaryToo => uapi::SLOT_BOUNDARY,
+        Stops::BoundaryOnly => uapi::SLOT_BOUNDARY | uapi::SLOT_BOUNDARY_ONLY,
+    }
+}
+
+/// The slot flag of a slot that is out of use, or none.
+fn quarantined_flag(quarantined: bool) -> u32 {
+    if quarantined {
+        uapi::SLOT_QUARANTINED
+    } else {
+        0
     }
 }
 

@@ -55,6 +55,8 @@ enum Values {
         /// Of the parameters of a new context: the largest value that takes no CAP_SYS_NICE.
         free: fn(&Params) -> u64,
     },
+    /// 0 or 1, as the context's engine can.
+    Cooperative,
     /// Slots of the context's engine, a bit each.
     Slots,
 }
@@ -141,33 +143,48 @@ impl Parameter {
                 // CAST: within the slots of an engine.
                 set: |params, value| params.mask = value as u8,
             },
+            param::COOPERATIVE => Self {
+                values: Values::Cooperative,
+                get: |params| params.cooperative.into(),
+                set: |params, value| params.cooperative = value != 0,
+            },
             _ => return Err(EINVAL),
         })
     }
 
-    /// The smallest and the largest value that the caller may set for `context`.
-    fn limits(&self, context: &Context) -> (u64, u64) {
+    /// Of `context`: the smallest value, the largest one, and the largest one that takes no
+    /// CAP_SYS_NICE.
+    fn range(&self, context: &Context) -> (u64, u64, u64) {
+        let engine = context.engine_slots();
         match self.values {
-            Values::Range { min, max, free } => {
-                let free = free(&context.card.limits.params);
-                (min, if capability::may_raise() { max } else { free })
+            Values::Range { min, max, free } => (min, max, free(&context.card.limits.params)),
+            Values::Cooperative => {
+                let max = context.card.has_boundaries(engine).into();
+                (context.card.is_boundary_only(engine).into(), max, max)
             }
             Values::Slots => {
-                let slots = u64::from(context.engine_slots());
-                (slots & slots.wrapping_neg(), slots)
+                let slots = u64::from(engine);
+                (slots & slots.wrapping_neg(), slots, slots)
             }
         }
+    }
+
+    /// The smallest and the largest value that the caller may set for `context`.
+    fn limits(&self, context: &Context) -> (u64, u64) {
+        let (min, max, free) = self.range(context);
+        (min, if capability::may_raise() { max } else { free })
     }
 
     /// Sets the parameter of `context` to `value`. `ERANGE`; `EPERM`: the caller may not; of slots:
     /// `EINVAL`: none, or one of another engine.
     pub(super) fn apply(&self, context: &Context, value: u64) -> Result {
         match self.values {
-            Values::Range { min, max, .. } => {
+            Values::Range { .. } | Values::Cooperative => {
+                let (min, max, free) = self.range(context);
                 if value < min || value > max {
                     return Err(ERANGE);
                 }
-                if value > self.limits(context).1 {
+                if value > free && !capability::may_raise() {
                     return Err(EPERM);
                 }
                 let ctx = context.id()?;

@@ -23,6 +23,8 @@ pub enum Param {
     Share,
     /// The slots that it may use, a bit each.
     SlotMask,
+    /// 1: its job is stopped at boundaries of the engine's work.
+    Cooperative,
 }
 
 impl Param {
@@ -36,6 +38,7 @@ impl Param {
             Self::Cap => uapi::PARAM_CAP,
             Self::Share => uapi::PARAM_SHARE,
             Self::SlotMask => uapi::PARAM_SLOT_MASK,
+            Self::Cooperative => uapi::PARAM_COOPERATIVE,
         }
     }
 }

@@ -76,6 +76,8 @@ constants! {
     FEATURE_SNAPSHOT_UNIT: u64 = 1 << 3;
     FEATURE_IOMMU: u64 = 1 << 32;
     SLOT_QUARANTINED: u32 = 1 << 0;
+    SLOT_BOUNDARY: u32 = 1 << 1;
+    SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
@@ -97,6 +99,7 @@ constants! {
     PARAM_CAP: u32 = 6;
     PARAM_SHARE: u32 = 7;
     PARAM_SLOT_MASK: u32 = 8;
+    PARAM_COOPERATIVE: u32 = 9;
     NO_PID: u32 = 0;
     CONTROL_PREEMPT: u32 = 1;
     CONTROL_HOLD: u32 = 2;
