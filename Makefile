@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check mutate sim bench-sched
+.PHONY: modules modules_install clean distclean help vm demo check mutate sim bench-sched bench-latency
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -62,6 +62,10 @@ sim:
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
 
+# LATENCY: arguments of `fermata-latency run` (docs/benchmarks.md), e.g. LATENCY='--rounds 1'.
+bench-latency:
+	@vm/enter python3 -m fermatavm.latency $(LATENCY)
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -75,4 +79,5 @@ help:
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
 	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'
+	@echo '  make bench-latency     how soon latency-critical work has a slot with 2, 64 and 1,000 contexts; build/reports/latency.json'
 	@echo '  make help              this list'
