@@ -206,7 +206,7 @@ static void *poll_gone(void *arg)
 static void poller_start(struct poller *poller, int fd)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	char path[64], text[16];
+	char path[64];
 	FILE *file;
 	int nr = -1;
 
@@ -223,7 +223,7 @@ static void poller_start(struct poller *poller, int fd)
 		file = fopen(path, "r");
 		if (!file)
 			continue;
-		if (fgets(text, sizeof(text), file) && sscanf(text, "%d", &nr) != 1)
+		if (fscanf(file, "%d", &nr) != 1)
 			nr = -1;
 		fclose(file);
 	}
