@@ -32,7 +32,7 @@ static inline int fm_access_signal(u8 *mem)
 }
 
 /* 0, or the number of calls that said something else. */
-static int fm_calls_not_gone(int fd)
+static inline int fm_calls_not_gone(int fd)
 {
 	static u8 buf[16];
 	struct fermata_reg reg = { .offset = 0x38 };
@@ -104,7 +104,7 @@ static int fm_calls_not_gone(int fd)
 	return bad;
 }
 
-static int fm_poll_gone(int fd)
+static inline int fm_poll_gone(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN | POLLPRI };
 
@@ -129,7 +129,7 @@ static void *fm_gone_wait(void *arg)
 	return NULL;
 }
 
-static void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd)
+static inline void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd)
 {
 	memset(w, 0, sizeof(*w));
 	w->fd = fd;
