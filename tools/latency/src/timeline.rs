@@ -47,7 +47,9 @@ impl Timeline {
         let t = event.t;
         match &event.what {
             What::Write { off, val, .. } if *off == MARK_OFFSET => self.arrive(t, *val),
-            What::Pause { slot, fate } if is_contested(*slot) && *fate == PauseFate::Honoured => {
+            What::Pause { slot, fate, .. }
+                if is_contested(*slot) && *fate == PauseFate::Honoured =>
+            {
                 self.pause(t);
             }
             What::Phase { slot, phase, .. } if is_contested(*slot) => {
@@ -173,7 +175,17 @@ mod tests {
 
     #[test]
     fn an_arrival_that_preempts() {
-        let pause = |t, fate| event(t, What::Pause { slot: 0, fate });
+        let (slot, at_boundary) = (0, false);
+        let pause = |t, fate| {
+            event(
+                t,
+                What::Pause {
+                    slot,
+                    fate,
+                    at_boundary,
+                },
+            )
+        };
         let samples = of(&[
             start(50, 0x1_0001),
             arrival(100, 1),
