@@ -165,7 +165,7 @@ FM_TEST(slots, one_arrival_takes_one_slot)
 {
 	struct fm_expect e;
 	struct fm_ctx be[2], lc;
-	int slot[2], i;
+	int slot[2], i, tries = 0;
 	u64 from;
 
 	if (!two_slots(slot))
@@ -178,13 +178,22 @@ FM_TEST(slots, one_arrival_takes_one_slot)
 	fm_tenant_list(&lc, FM_LONG_SLICE, 2000, 3, &e);
 	allow(&lc, both(slot));
 	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
-	from = card_history_end();
 	for (i = 0; i < 2; i++) {
 		fm_must_start(&be[i]);
 		card_until_runs(slot[i], be[i].token);
 	}
-	ASSERT_GOOD(fm_job_run(&lc, &e));
-	EXPECT_EQ(3, card_turns_of(from, be[0].token) + card_turns_of(from, be[1].token));
+	do {
+		ASSERT_GT(10, tries++);
+		for (i = 0; i < 2; i++)
+			fm_until_state(be[i].fd, FERMATA_STATE_RUNNING);
+		fm_sleep_us(2000);
+		from = card_history_end();
+		ASSERT_GOOD(fm_job_run(&lc, &e));
+		for (i = 0; i < 2; i++)
+			fm_until_state(be[i].fd, FERMATA_STATE_RUNNING);
+	} while (card_pause_repeated(from));
+	/* One of the two came back. */
+	EXPECT_EQ(1, card_turns_of(from, be[0].token) + card_turns_of(from, be[1].token));
 	EXPECT_EQ(1, card_turns_of(from, lc.token));
 	for (i = 0; i < 2; i++)
 		fm_end_endless(&be[i]);

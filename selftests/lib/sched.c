@@ -161,7 +161,7 @@ static bool repeats(const struct card_turn *turns, int n, const struct card_turn
 	return false;
 }
 
-int card_history(u64 from, struct card_turn *turns, int max)
+static int read_history(u64 from, struct card_turn *turns, int max, bool all)
 {
 	int n = 0;
 
@@ -177,11 +177,16 @@ int card_history(u64 from, struct card_turn *turns, int max)
 		from = next;
 		while (p && *p && n < max) {
 			p = parse_turn(p, &turns[n]);
-			n += p && !repeats(turns, n, &turns[n]);
+			n += p && (all || !repeats(turns, n, &turns[n]));
 		}
 		if (n == max)
 			return n;
 	}
+}
+
+int card_history(u64 from, struct card_turn *turns, int max)
+{
+	return read_history(from, turns, max, false);
 }
 
 static int only_starts(struct card_turn *turns, int n)
@@ -195,6 +200,17 @@ static int only_starts(struct card_turn *turns, int n)
 }
 
 #define HISTORY	65536
+
+bool card_pause_repeated(u64 from)
+{
+	static struct card_turn all[HISTORY];
+	int n = read_history(from, all, HISTORY, true), i;
+
+	for (i = 0; i < n; i++)
+		if (repeats(all, i, &all[i]))
+			return true;
+	return false;
+}
 
 int card_order(u64 from, struct card_turn *turns, int max)
 {

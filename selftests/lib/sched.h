@@ -57,6 +57,11 @@ struct card_turn {
 u64 card_history_end(void);
 /* Events from number from on, a PAUSE that is repeated or lost left out; returns how many. */
 int card_history(u64 from, struct card_turn *turns, int max);
+/*
+ * Was a PAUSE written again since then? Then the machine was slow to hear the answer, and the driver
+ * did not count on that slot: it may have preempted on another one as well.
+ */
+bool card_pause_repeated(u64 from);
 /* Only CARD_START and CARD_RESUME: who came on a slot after whom. */
 int card_order(u64 from, struct card_turn *turns, int max);
 /* Waits until there are so many of these. */
