@@ -13,6 +13,27 @@ static int remove_module(void)
 	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
 }
 
+/* Loads FERMATA_MODULE; dies when that fails. */
+static void load_module(const char *args)
+{
+	int fd = open(getenv("FERMATA_MODULE"), O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || syscall(SYS_finit_module, fd, args ? args : "", 0))
+		fm_die("loading with '%s': %s", args ? args : "", strerror(errno));
+	close(fd);
+}
+
+static void until_node(void)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (access(fm_dev(), R_OK | W_OK)) {
+		if (fm_now() >= end)
+			fm_die("no %s", fm_dev());
+		fm_sleep_us(1000);
+	}
+}
+
 FM_TEST(unbind, point_17_module_with_open_file_stays)
 {
 	struct fm_expect e;
@@ -37,11 +58,10 @@ FM_TEST(unbind, point_17_module_with_open_file_stays)
 
 FM_TEST(unbind, point_17_module_is_removed_and_loaded)
 {
-	const char *file = getenv("FERMATA_MODULE"), *args = getenv("FERMATA_MODULE_ARGS");
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	const char *file = getenv("FERMATA_MODULE");
 	struct fm_expect e;
 	struct fm_ctx c;
-	int i, fd;
+	int i;
 
 	if (!file || !*file)
 		SKIP(return, "FERMATA_MODULE does not name the module");
@@ -52,15 +72,52 @@ FM_TEST(unbind, point_17_module_is_removed_and_loaded)
 		fm_ctx_close(&c);
 		ASSERT_EQ(0, remove_module());
 		EXPECT_NE(0, access(fm_dev(), F_OK));
-		fd = open(file, O_RDONLY | O_CLOEXEC);
-		ASSERT_LE(0, fd);
-		ASSERT_EQ(0, syscall(SYS_finit_module, fd, args ? args : "", 0));
-		close(fd);
-		while (access(fm_dev(), R_OK | W_OK)) {
-			ASSERT_LT(fm_now(), end);
-			fm_sleep_us(1000);
-		}
+		load_module(getenv("FERMATA_MODULE_ARGS"));
+		until_node();
 	}
+}
+
+/* The policy that a card begins with; one that does not exist binds no card. */
+FM_TEST(unbind, policy_of_the_module_parameter)
+{
+	static const struct {
+		const char *args, *name;
+		u64 guard;
+	} good[] = {
+		{ "policy=priority guard_ms=50", FERMATA_POLICY_PRIORITY, 50 * FM_MS },
+		{ "policy=round-robin guard_ms=0", FERMATA_POLICY_ROUND_ROBIN, 0 },
+		{ "guard_ms=1", FERMATA_POLICY_FAIR, 10 * FM_MS },
+		{ "guard_ms=4000000000", FERMATA_POLICY_FAIR, 60000 * FM_MS },
+	};
+	static const char *const bad[] = { "policy=none", "policy=", "policy=fair,share" };
+	const char *file = getenv("FERMATA_MODULE");
+	size_t i;
+	int fd;
+
+	if (!file || !*file)
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		struct fermata_policy p = { .size = sizeof(p) };
+
+		ASSERT_EQ(0, remove_module());
+		load_module(good[i].args);
+		until_node();
+		fd = fm_open_dev(0);
+		ASSERT_LE(0, fd);
+		fm_must(fd, FERMATA_IOC_POLICY_GET, &p, "POLICY_GET");
+		EXPECT_STREQ(good[i].name, p.name);
+		EXPECT_EQ(good[i].guard, p.guard_ns);
+		close(fd);
+	}
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		ASSERT_EQ(0, remove_module());
+		load_module(bad[i]);
+		/* A PCI driver's cards are bound, or not, before it is loaded. */
+		EXPECT_NE(0, access(fm_dev(), F_OK));
+	}
+	ASSERT_EQ(0, remove_module());
+	load_module(getenv("FERMATA_MODULE_ARGS"));
+	until_node();
 }
 
 FM_TEST(unbind, point_17_unbind_with_open_files)
