@@ -53,6 +53,7 @@ impl Times {
 
 /// What is switched on in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a switch of its own
 pub struct Misbehaviour {
     /// PAUSEs to swallow.
     pub ignore_pause: Times,
@@ -70,6 +71,8 @@ pub struct Misbehaviour {
     pub hang: bool,
     /// The next save ends after so many bytes.
     pub save_torn: Option<u64>,
+    /// RESET has no effect.
+    pub reset_fails: bool,
 }
 
 /// A `fault` command.
@@ -97,6 +100,7 @@ pub enum SlotFault {
     WriteAfterPaused(bool),
     Hang(bool),
     SaveTorn(u64),
+    ResetFails(bool),
 }
 
 const MAX_SPURIOUS: u64 = 100_000;
@@ -125,6 +129,7 @@ impl FaultCommand {
             "finish_on_pause" => Self::Slot(SlotFault::FinishOnPause(flag()?)),
             "write_after_paused" => Self::Slot(SlotFault::WriteAfterPaused(flag()?)),
             "hang" => Self::Slot(SlotFault::Hang(flag()?)),
+            "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
             "save_torn" => Self::Slot(SlotFault::SaveTorn(number()?)),
             _ => return Err(format!("unknown misbehaviour {kind}")),
         })
@@ -143,12 +148,18 @@ impl Misbehaviour {
             SlotFault::WriteAfterPaused(on) => self.write_after_paused = on,
             SlotFault::Hang(on) => self.hang = on,
             SlotFault::SaveTorn(bytes) => self.save_torn = Some(bytes),
+            SlotFault::ResetFails(on) => self.reset_fails = on,
         }
     }
 
     /// How many are still to happen (one that happens always counts once).
     pub fn pending(&self) -> u64 {
-        let flags = [self.finish_on_pause, self.write_after_paused, self.hang];
+        let flags = [
+            self.finish_on_pause,
+            self.write_after_paused,
+            self.hang,
+            self.reset_fails,
+        ];
         let once = [self.save_takes_us, self.state_size, self.save_torn];
         self.ignore_pause.pending()
             + self.lose_irq.pending()

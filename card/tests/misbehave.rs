@@ -80,6 +80,46 @@ fn save_takes_us() {
 }
 
 #[test]
+fn reset_fails() {
+    let mut rig = slow();
+    rig.ask("fault slot=0 reset_fails=1");
+    walk_on(&mut rig);
+    rig.wait_running(0);
+    for _ in 0..3 {
+        rig.w(0x18, 1);
+        assert_eq!((rig.r(0x18), rig.status(0)), (1, RUNNING));
+        rig.w(0x18, 0);
+    }
+    assert_eq!(rig.status(0), RUNNING);
+    // It works on, and nothing else is started in its place.
+    let before = rig.sr(0, 0x38);
+    while rig.sr(0, 0x38) == before {}
+    rig.w(0x18, 1);
+    rig.sw(0, CTL, START_NEW);
+    assert_eq!(rig.sr(0, CTL) >> 32, 1);
+    rig.saw("start_busy", 1);
+    rig.ask("violations clear");
+    // Off: what is held takes effect.
+    rig.ask("fault slot=0 reset_fails=0");
+    assert_eq!(rig.status(0), IDLE);
+    rig.w(0x18, 0);
+    assert_eq!(rig.table("counters slot=0")["resets"], 1);
+    // A function reset is none of the slot's.
+    rig.ask("fault slot=0 reset_fails=1");
+    walk_on(&mut rig);
+    rig.client.reset().unwrap();
+    assert_eq!(rig.status(0), IDLE);
+    rig.master();
+    rig.open(0);
+    walk_on(&mut rig);
+    rig.w(0x18, 1);
+    assert_eq!(rig.status(0), RUNNING);
+    rig.ask("fault slot=0 clear");
+    assert_eq!(rig.status(0), IDLE);
+    rig.clean();
+}
+
+#[test]
 fn a_reset_cuts_a_save_short() {
     let mut rig = slow();
     rig.ask("fault slot=0 save_takes_us=60000000");

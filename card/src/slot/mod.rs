@@ -255,9 +255,13 @@ impl Slot {
         // The register holds the bits of all slots: one that is written again as it stands is no new reset.
         let rises = asserted && !state.in_reset;
         state.in_reset = asserted;
-        if !rises {
-            return;
+        if rises && !state.misbehaviour.reset_fails {
+            self.take_reset(&mut state, t);
         }
+    }
+
+    /// The reset takes hold.
+    fn take_reset(&self, state: &mut State, t: u64) {
         let aborted = state.phase.busy();
         self.host.recorder.record_at(
             t,
@@ -269,7 +273,7 @@ impl Slot {
         state.reset_at = Some(t);
         state.misbehaviour.hang = false;
         state.restore_us = 0;
-        self.halt(&mut state);
+        self.halt(state);
         if aborted && !self.fermata() && state.settings.drain_us > 0 {
             let until = t.saturating_add(us(state.settings.drain_us));
             self.host.recorder.record_at(
@@ -401,7 +405,18 @@ impl Slot {
             slot: self.index,
             text: format!("{fault:?}"),
         });
-        self.lock().misbehaviour.apply(fault);
+        let mut state = self.lock();
+        let mut changed = state.misbehaviour.clone();
+        changed.apply(fault);
+        self.set_misbehaviour(&mut state, changed);
+    }
+
+    fn set_misbehaviour(&self, state: &mut State, to: Misbehaviour) {
+        let failed = std::mem::replace(&mut state.misbehaviour, to).reset_fails;
+        // A reset that had no effect and is still held has it now.
+        if failed && !state.misbehaviour.reset_fails && state.in_reset {
+            self.take_reset(state, crate::clock::now_ns());
+        }
         self.changed.notify_all();
     }
 
@@ -411,8 +426,7 @@ impl Slot {
             slot: self.index,
             text: "clear".into(),
         });
-        self.lock().misbehaviour = Misbehaviour::default();
-        self.changed.notify_all();
+        self.set_misbehaviour(&mut self.lock(), Misbehaviour::default());
     }
 
     /// Changes settings.

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A slot that does not come out of reset: it is left alone, and so is the memory that it can reach. */
+#include "kselftest_harness.h"
+#include "lib/fm.h"
+
+FM_FIXTURE_CARD(quarantine);
+
+static u32 slot_flags(int slot)
+{
+	struct fermata_slot_info info = { .size = sizeof(info), .slot = slot };
+	int fd = fm_open_dev(0);
+
+	fm_must(fd, FERMATA_IOC_SLOT_INFO, &info, "SLOT_INFO");
+	close(fd);
+	return info.flags;
+}
+
+static int setup_on(int slot, enum fm_engine engine)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[engine][0],
+		.afu_id_hi = fm_afu[engine][1], .slot_mask = 1U << slot
+	};
+	int fd = fm_open_dev(0), rc;
+
+	rc = fm_ioctl(fd, FERMATA_IOC_SETUP, &setup);
+	close(fd);
+	return rc;
+}
+
+/* The engine hangs, does not pause, and cannot be reset: the slot is out of use. */
+static void quarantine_slot_of(struct fm_ctx *guilty, struct fm_ctx *waits)
+{
+	if (fm_param_set(guilty->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS) ||
+	    fm_param_set(guilty->fd, FERMATA_PARAM_TIMESLICE, FM_MS))
+		fm_die("parameters");
+	fm_job_endless(guilty);
+	if (fm_start(guilty->fd))
+		fm_die("START");
+	card_until_runs(guilty->slot, guilty->token);
+	card_fault(guilty->slot, "reset_fails=1");
+	card_fault(guilty->slot, "hang=1");
+	if (fm_start(waits->fd))
+		fm_die("START of who waits");
+	fm_wait(guilty->fd, FERMATA_EVENT_DONE);
+	fm_wait(waits->fd, FERMATA_EVENT_DONE);
+}
+
+/* The engine goes on reading in its context's memory, and nobody refuses it. */
+static bool reads_on(int slot)
+{
+	u64 errors = card_counter(slot, "dma_errors"), before = card_counter(slot, "dma_reads");
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (card_counter(slot, "dma_reads") < before + 1000)
+		if (fm_now() > end)
+			return false;
+	return card_counter(slot, "dma_errors") == errors && !card_violations();
+}
+
+FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
+{
+	struct fm_ctx guilty, waits, idle, other[2], again;
+	struct fm_expect e, eo[2];
+	struct fermata_status st;
+	int slot = fm_slot_of(FM_LIST), i;
+
+	if (fm_slot_of(FM_MEM) < 0 || fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "no slots with membench and sha256");
+	ASSERT_NE(NULL, fm_pci());
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&other[i], i ? FM_SHA : FM_MEM, 512 * 1024);
+		card_speed(other[i].slot, 1);
+		fm_job_any(&other[i], 400000, i, &eo[i]);
+		ASSERT_EQ(0, fm_start(other[i].fd));
+	}
+	fm_ctx_new(&guilty, FM_LIST, 64 * 1024);
+	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
+	fm_ctx_new(&idle, FM_LIST, 64 * 1024);
+	fm_job_list(&waits, 100, 1000, 1, &e);
+	fm_job_list(&idle, 100, 1000, 2, &e);
+	quarantine_slot_of(&guilty, &waits);
+
+	fm_status(guilty.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	/* Who waited for this slot and may use no other is told, too. */
+	fm_status(waits.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(EPROTO, st.error);
+	EXPECT_EQ(FERMATA_SLOT_QUARANTINED, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
+	EXPECT_EQ(-EIO, fm_start(guilty.fd));
+	EXPECT_EQ(-EIO, fm_start(waits.fd));
+	EXPECT_EQ(-EIO, fm_start(idle.fd));
+	EXPECT_EQ(-EIO, setup_on(slot, FM_LIST));
+
+	/* The others notice nothing. */
+	for (i = 0; i < 2; i++) {
+		EXPECT_EQ(0, slot_flags(other[i].slot) & FERMATA_SLOT_QUARANTINED);
+		fm_wait(other[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&other[i], &eo[i]));
+		card_speed(other[i].slot, 0);
+		fm_job_any(&other[i], 10000, i + 7, &eo[i]);
+		ASSERT_GOOD(fm_job_run(&other[i], &eo[i]));
+	}
+
+	/* Nobody knows whether it is dead: its memory stays, also when its context is closed. */
+	card_fault(slot, "hang=0");
+	EXPECT_TRUE(reads_on(slot));
+	munmap(guilty.mem, guilty.len);
+	close(guilty.fd);
+	EXPECT_TRUE(reads_on(slot));
+	fm_ctx_new(&again, FM_MEM, 512 * 1024);
+	fm_job_any(&again, 100000, 3, &e);
+	ASSERT_GOOD(fm_job_run(&again, &e));
+	EXPECT_TRUE(reads_on(slot));
+	fm_ctx_close(&again);
+
+	card_fault(slot, "clear");
+	ASSERT_EQ(0, fm_unbind());
+	fm_agent_gone(guilty.token);
+	ASSERT_EQ(0, fm_bind());
+	EXPECT_EQ(0, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
+	fm_ctx_new(&again, FM_LIST, 64 * 1024);
+	fm_job_list(&again, 100, 1000, 4, &e);
+	ASSERT_GOOD(fm_job_run(&again, &e));
+	fm_ctx_close(&again);
+	fm_ctx_close(&waits);
+	fm_ctx_close(&idle);
+	fm_ctx_close(&other[0]);
+	fm_ctx_close(&other[1]);
+}
+
+TEST_HARNESS_MAIN
