@@ -5,25 +5,22 @@
 use super::{now, slot_ids, SlotRegisters, State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
+    image::Tenant,
     limits::Limits,
     sched::{self, Duration, Machine, MachineConfig, Profile, Refusal, SlotConfig, Status},
 };
+use core::mem::MaybeUninit;
 use kernel::prelude::*;
 
-/// The state of a card without contexts. In a frame of its own, from which nothing deep is
-/// called: it makes several kilobytes on the stack before they go to the heap.
-#[inline(never)]
+/// The state of a card without contexts.
 pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
     let entries = new_entries(limits.contexts)?;
     let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
     for _ in 0..limits.contexts {
         tenants.push(None, GFP_KERNEL)?;
     }
-    let mut state = KBox::<State>::new_uninit(GFP_KERNEL)?.write(State {
-        machine: Machine::new(config, entries),
-        tenants,
-        slots: SlotRegisters::NEW,
-    });
+    let mut state = fill(KBox::new_uninit(GFP_KERNEL)?, entries, tenants);
+    state.machine.add_slots(&config);
     // There are no contexts, so no action follows.
     state
         .machine
@@ -31,6 +28,22 @@ pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<S
         .and_then(|()| state.machine.set_guard(now(), limits.guard, &mut |_| ()))
         .map_err(refused)?;
     Ok(state)
+}
+
+/// Makes a state without slots in its place on the heap. In a frame of its own, since it comes by
+/// way of the stack, kilobytes of it: nothing is called from here that allocates, and so reclaims.
+#[inline(never)]
+fn fill(
+    place: KBox<MaybeUninit<State>>,
+    entries: KVVec<sched::Entry>,
+    tenants: KVVec<Option<Tenant>>,
+) -> KBox<State> {
+    let Ok(state) = place.write_init(init!(State {
+        machine: Machine::without_slots(entries),
+        tenants,
+        slots: SlotRegisters::NEW,
+    }));
+    state
 }
 
 /// Room for `count` contexts in the scheduler.

@@ -52,20 +52,32 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// A machine without contexts. Every slot must be quiescent, out of reset and its window closed. What stood in
     /// `storage` is overwritten; O(length).
     pub fn new(config: MachineConfig, storage: S) -> Self {
-        let mut machine = Self {
+        let mut machine = Self::without_slots(storage);
+        machine.add_slots(&config);
+        machine
+    }
+
+    /// A machine that [`Machine::add_slots`] makes one of [`Machine::new`]: for callers with a small stack, who make it
+    /// where it stays.
+    #[inline(always)]
+    pub fn without_slots(storage: S) -> Self {
+        Self {
             slab: Slab::new(storage),
             slots: [Slot::ABSENT; MAX_SLOTS],
             queues: [Queue::EMPTY; MAX_SLOTS],
             policy: PolicyKind::default(),
             guard: Self::GUARD_DEFAULT,
             gone: false,
-        };
+        }
+    }
+
+    /// Adds the slots of a card. Once, before any context is added.
+    pub fn add_slots(&mut self, config: &MachineConfig) {
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {
             if let Some(config) = config {
-                machine.add_slot(id, config);
+                self.add_slot(id, config);
             }
         }
-        machine
     }
 
     fn add_slot(&mut self, id: SlotId, config: SlotConfig) {
