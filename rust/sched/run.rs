@@ -21,6 +21,8 @@ const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 const AGAIN_MIN: Duration = Duration::from_us(250);
 /// And not later than this.
 const AGAIN_MAX: Duration = Duration::from_ms(5);
+/// A restore is over for certain so much later than it should be: the writes of the START take time. A sixteenth of it is added.
+const RESTORE_MARGIN: Duration = Duration::from_us(10);
 
 /// A slice is at least as long as so many saves and restores...
 const SLICE_SWITCHES: u64 = 2;
@@ -69,6 +71,9 @@ pub(super) struct Pause {
     pub(super) since: Time,
     /// When it is written again.
     pub(super) again: Time,
+    /// It was written while the job was probably restored, and then it was dropped: that it has to be written again
+    /// is no sign of anything wrong.
+    pub(super) restores: bool,
     /// The time between the last two.
     pub(super) wait: Duration,
     /// How often it was written again.
@@ -250,12 +255,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         run.look = now + run.period;
         let wait = slot.save().doubled().clamp(AGAIN_MIN, AGAIN_MAX);
+        let restored = run.restored().filter(|&at| now < at);
         slot.stats.pauses += 1;
         slot.enter(State::Pausing(
             run,
             Pause {
                 since: now,
-                again: now + wait,
+                again: restored.map_or(now + wait, |at| at.min(now + AGAIN_MAX)),
+                restores: restored.is_some(),
                 wait,
                 tries: 0,
                 give_up: now + timeout,
@@ -269,9 +276,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// PAUSE was not answered in time: it may have been dropped during a restore, or lost.
     pub(super) fn pause_again(now: Time, pause: &mut Pause) {
-        pause.wait = pause.wait.doubled().min(AGAIN_MAX);
+        if !core::mem::take(&mut pause.restores) {
+            pause.wait = pause.wait.doubled().min(AGAIN_MAX);
+            pause.tries += 1;
+        }
         pause.again = now + pause.wait;
-        pause.tries += 1;
     }
 
     /// The job that has to go, and for whom if before the end of its slice: the one whose time was up first, and of several
@@ -434,6 +443,12 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 }
 
 impl Run {
+    /// When its restore should be over for certain; `None` if it had none, or nothing is known of restores here.
+    fn restored(&self) -> Option<Time> {
+        let margin = self.extra.quarter().quarter() + RESTORE_MARGIN;
+        (self.extra != Duration::ZERO).then(|| self.started + self.extra + margin)
+    }
+
     /// The status was looked at, or will be: when to look again.
     pub(super) fn looked(&mut self, now: Time, slot: &Slot, slice: Duration) {
         if slot.settle().is_some() {

@@ -321,6 +321,45 @@ fn epoch_three_tenants_on_two_slots() {
     assert_eq!(world.stats(one).preemptions, 0);
 }
 
+/// A PAUSE that falls into a restore is dropped. It is written again when the restore is over, not a fixed time later, once
+/// the card has told how long restores take.
+#[test]
+fn a_pause_in_a_restore_comes_again_when_that_is_over() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (save, restore) = (world.card.slots[0].save, world.card.slots[0].restore);
+    let be = world.tenant(2 * MS);
+    world.start(be, ENDLESS).unwrap();
+    let lc = world.open(0, critical()).unwrap();
+    for _ in 0..2 {
+        world.run_for(5 * MS);
+        world.start(lc, 100 * US).unwrap();
+    }
+    world.run_for(5 * MS);
+    let known = world.tenants[&lc].longest_wait;
+    let late = 10 * US + restore / 16;
+    assert!(known <= save + US, "no PAUSE was dropped until now");
+
+    world.start(lc, 100 * US).unwrap();
+    while world.stats(lc).state != JobState::Done {
+        world.run_for(US);
+    }
+    world.run_for(restore / 2);
+    let pauses = world
+        .machine
+        .slot_stats(sid(0), model::world::ns(world.now))
+        .unwrap();
+    world.start(lc, 100 * US).unwrap();
+    world.run_for(5 * MS);
+    let after = world
+        .machine
+        .slot_stats(sid(0), model::world::ns(world.now))
+        .unwrap();
+    assert_eq!(after.pauses_again, pauses.pauses_again + 1);
+    let longest = world.tenants[&lc].longest_wait;
+    assert!(longest > known, "the PAUSE was dropped");
+    assert!(longest <= restore / 2 + late + save + 2 * US, "{longest}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: std::env::var("PROPTEST_CASES").map_or(48, |n| n.parse().unwrap()),
