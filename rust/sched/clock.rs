@@ -170,7 +170,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                     .is_some_and(|entry| run.ctx != ctx && entry.params.share == 0),
                 _ => false,
             });
-        let own = entry.state != JobState::Queued || entry.parked;
+        let own = entry.state != JobState::Queued || entry.parked || entry.aside;
         let without = queue.without_share + running.count() as u32 + u32::from(own);
         let left = (100 * queue.usable.count_ones()).saturating_sub(queue.reserved.share);
         let weight = self.policy.policy().weight(entry, left, without);

@@ -61,7 +61,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let mut at = queue.oldest;
         for _ in 0..LOOKS_MAX {
             let entry = self.slab.at(at)?;
-            if entry.params.mask & id.bit() != 0 {
+            if entry.allowed & id.bit() != 0 {
                 let since = entry.since.max(queue.guarded);
                 return Some((self.slab.id_at(at)?, since + self.guard));
             }

@@ -236,7 +236,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ///
     /// [`Refusal::NoContext`].
     pub fn stats(&self, ctx: ContextId, now: Time) -> Result<Stats, Refusal> {
-        Ok(self.slab.owned(ctx)?.stats(now))
+        let entry = self.slab.owned(ctx)?;
+        Ok(Stats {
+            no_slot: self.has_no_slot(entry),
+            ..entry.stats(now)
+        })
     }
 
     /// The card lost its state while nobody was on `slot`: it counts STARTs from `start_count` on. A slot that somebody

@@ -9,6 +9,7 @@
 //! once and in order. `Machine::handle` may be called from interrupt context: it is O(log n) in the number of
 //! contexts except where said, and it does not panic.
 
+mod access;
 mod admission;
 mod clock;
 mod cooperative;

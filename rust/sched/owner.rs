@@ -164,8 +164,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.line_up(now, ctx, wakes);
     }
 
-    /// Puts a job that waits into its queue, where the policy says, or parks it.
+    /// Puts a job that waits into its queue, where the policy says, or parks it, or sets it aside.
     pub(super) fn line_up(&mut self, now: Time, ctx: ContextId, wakes: bool) {
+        if self
+            .slab
+            .get(ctx)
+            .is_some_and(|entry| self.has_no_slot(entry))
+        {
+            if let Some(entry) = self.slab.get_mut(ctx) {
+                entry.aside = true;
+            }
+            return;
+        }
         let until = self.park_until(now, ctx, wakes);
         let Some(entry) = self.slab.get(ctx) else {
             return;
@@ -180,7 +190,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Takes a job that waits out of its queue; [`Self::line_up`] follows.
-    fn step_out(&mut self, ctx: ContextId) {
+    pub(super) fn step_out(&mut self, ctx: ContextId) {
         if let Some(entry) = self.slab.get(ctx) {
             if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
                 queue.remove(&mut self.slab, ctx);
@@ -219,13 +229,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             )
         };
         // Its place among the others stays, unless what it may have at all is another.
-        let anew =
-            entry.state == JobState::Queued && (entry.parked || limits(&old) != limits(&params));
+        let aside = entry.aside;
+        let anew = entry.state == JobState::Queued
+            && (entry.parked || aside || limits(&old) != limits(&params));
         if anew {
             self.step_out(ctx);
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.params = params;
+            entry.allow();
         }
         self.note_admission(index, Some(&old), Some(&params));
         self.weigh(ctx);
@@ -238,7 +250,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             self.begin_anew(now, ctx);
         }
         if anew {
-            self.line_up(now, ctx, false);
+            self.line_up(now, ctx, aside);
         } else {
             self.place_again(ctx);
         }
@@ -249,7 +261,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        if entry.state != JobState::Queued || entry.parked {
+        if entry.state != JobState::Queued || entry.parked || entry.aside {
             return;
         }
         let (rank, key) = self.policy.place(entry);

@@ -80,7 +80,7 @@ impl Queue {
         self.ready.insert(slab, ctx, Place { rank, key, turn });
     }
 
-    /// Takes a context that is queued out. O(log n).
+    /// Takes a context that is queued, or was put aside, out. O(log n).
     pub(super) fn remove<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
     where
         S: DerefMut<Target = [Entry]>,
@@ -88,6 +88,9 @@ impl Queue {
         let Some(entry) = slab.get_mut(ctx) else {
             return;
         };
+        if core::mem::take(&mut entry.aside) {
+            return;
+        }
         if core::mem::take(&mut entry.parked) {
             self.parked.remove(slab, ctx);
             return;
@@ -163,19 +166,5 @@ impl Queue {
         S: DerefMut<Target = [Entry]>,
     {
         self.parked.first(slab, u8::MAX)
-    }
-
-    /// The first context for which `test` holds. O(n log n).
-    pub(super) fn find<S>(&self, slab: &Slab<S>, test: impl Fn(&Entry) -> bool) -> Option<ContextId>
-    where
-        S: DerefMut<Target = [Entry]>,
-    {
-        [self.ready, self.parked].iter().find_map(|tree| {
-            let mut at = tree.first(slab, u8::MAX);
-            while let Some(ctx) = at.filter(|ctx| !slab.get(*ctx).is_some_and(&test)) {
-                at = tree.after(slab, ctx, u8::MAX);
-            }
-            at
-        })
     }
 }

@@ -257,7 +257,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The slot does not come out of reset. Its job fails even if it was saved or finished: its memory may still change.
-    /// Jobs that wait and may run nowhere else fail too; those held fail to resume. O(n) in the queue.
+    /// Jobs that wait and may run nowhere else fail too; those held fail to resume. O(n).
     fn quarantine(&mut self, now: Time, id: SlotId, reset: Reset, out: &mut Out<'_>) {
         let ctx = reset.ctx;
         let Some(slot) = self.slot_mut(id) else {
@@ -288,19 +288,22 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.press(now, index, out);
     }
 
-    /// Fails the jobs that wait for slots none of which is in use any more.
+    /// Fails the jobs that wait for slots none of which is in use any more. O(n).
     fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
-        loop {
-            let stranded = self.queue(index).and_then(|queue| {
-                let usable = queue.usable;
-                queue.find(&self.slab, |entry| entry.params.mask & usable == 0)
-            });
-            let Some(ctx) = stranded else {
-                return;
+        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
+        for at in 0..len {
+            let waits = |entry: &&Entry| entry.queue == index && entry.state == JobState::Queued;
+            let Some((ctx, mask)) = self.slab.id_at(at).and_then(|ctx| {
+                let entry = self.slab.get(ctx).filter(waits)?;
+                Some((ctx, entry.params.mask))
+            }) else {
+                continue;
             };
-            self.dequeue(now, ctx, JobState::Idle);
-            let wake = self.fail(ctx, Failure::Protocol);
-            out(Action::Wake { ctx, wake });
+            if self.check_mask(index, mask).is_err() {
+                self.dequeue(now, ctx, JobState::Idle);
+                let wake = self.fail(ctx, Failure::Protocol);
+                out(Action::Wake { ctx, wake });
+            }
         }
     }
 

@@ -313,7 +313,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 payer,
             })
         };
-        if entry.params.mask & id.bit() == 0 {
+        if entry.allowed & id.bit() == 0 {
             return end(Time::ZERO, None);
         }
         let limit = self.limit_end(&run, entry);

@@ -71,6 +71,10 @@ pub struct Stats {
     pub saved: bool,
     /// It is queued, but must not run yet: its budget or cap is used up.
     pub parked: bool,
+    /// It may run: [`Machine::set_enabled`](super::Machine::set_enabled).
+    pub enabled: bool,
+    /// No slot that it may use is in use: a job that it starts waits until there is one.
+    pub no_slot: bool,
     /// Number of the current or last job; the first one is 1. So it is also the number of jobs that were started.
     pub job: u64,
     /// Time on a slot, from each START to the observed end of the run: its own restores and saves are charged to it.
@@ -104,6 +108,12 @@ pub struct Entry {
     pub(super) purse: Purse,
     /// It waits, but must not run yet.
     pub(super) parked: bool,
+    /// It waits, but for no slot that it may use now (`access.rs`).
+    pub(super) aside: bool,
+    /// Its jobs may run.
+    pub(super) enabled: bool,
+    /// The slots that it may use now, a bit each; also slots that are out of use.
+    pub(super) allowed: u8,
     used: bool,
     /// Close was accepted; the owner is gone and the id is refused.
     pub(super) closing: bool,
@@ -150,6 +160,9 @@ impl Entry {
             clock: Clock::ZERO,
             purse: Purse::EMPTY,
             parked: false,
+            aside: false,
+            enabled: true,
+            allowed: params.mask,
             used: false,
             closing: false,
             hold: false,
@@ -197,6 +210,8 @@ impl Entry {
             slot: self.slot,
             saved: self.saved,
             parked: self.parked,
+            enabled: self.enabled,
+            no_slot: false,
             job: self.job,
             run,
             wait,

@@ -166,7 +166,7 @@ impl Tree {
             let parent = node(slab, at)?.parent;
             let above = node(slab, parent)?;
             if above.left == at {
-                if slab.at(parent)?.params.mask & bits != 0 {
+                if slab.at(parent)?.allowed & bits != 0 {
                     return slab.id_at(parent);
                 }
                 if let Some(found) = first_below(slab, above.right, bits) {
@@ -290,7 +290,7 @@ where
     let (left, right) = children(slab, at);
     if let Some(entry) = slab.at_mut(at) {
         entry.node.height = 1 + left.height.max(right.height);
-        entry.node.below = entry.params.mask | left.below | right.below;
+        entry.node.below = entry.allowed | left.below | right.below;
     }
     i16::from(right.height) - i16::from(left.height)
 }
@@ -325,7 +325,7 @@ where
         let entry = slab.at(at)?;
         if has(entry.node.left) {
             at = entry.node.left;
-        } else if entry.params.mask & bits != 0 {
+        } else if entry.allowed & bits != 0 {
             return slab.id_at(at);
         } else {
             at = entry.node.right;

@@ -15,6 +15,7 @@ const PLAIN: Bounds = Bounds {
     boundary: false,
     control: false,
     masks: false,
+    access: false,
     reopen: false,
     faults: false,
     gone: false,
@@ -40,6 +41,12 @@ pub const QUICK: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, control, reopen, gone",
         faults: false,
         ..FULL
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, control, access",
+        control: true,
+        access: true,
+        ..PLAIN
     },
     Bounds {
         name: "base, 1 slot, 2 contexts, faults",

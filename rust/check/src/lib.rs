@@ -34,6 +34,7 @@ pub enum Step {
     Resume(usize),
     Close(usize),
     Mask(usize, u8),
+    Enable(usize, bool),
     // The time: it goes on to the next timer of a slot, or far beyond, or a timer fires without need.
     Timer(usize),
     TimerLate(usize),
@@ -85,6 +86,8 @@ pub struct Bounds {
     pub control: bool,
     /// Owners change their masks.
     pub masks: bool,
+    /// Contexts are disabled and enabled.
+    pub access: bool,
     /// Places of closed contexts are used again.
     pub reopen: bool,
     /// The card misbehaves, timers are late or fire for nothing.

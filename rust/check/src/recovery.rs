@@ -35,6 +35,12 @@ impl World {
             world.step(Step::Gone);
         }
         let all: Vec<usize> = (0..world.owners.len()).collect();
+        for &i in &all {
+            let open = world.owners[i].as_ref().is_some_and(|owner| !owner.closed);
+            if open && !world.gone {
+                world.step(Step::Enable(i, true));
+            }
+        }
         let waiting: Vec<usize> = all
             .iter()
             .copied()

@@ -59,6 +59,7 @@ pub(crate) struct Owner {
     pub(crate) closed: bool,
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
+    pub(crate) enabled: bool,
     pub(crate) job: Option<Job>,
     snapshot: Snapshot,
 }
@@ -70,6 +71,7 @@ impl Owner {
             mask,
             closed: false,
             hold: false,
+            enabled: true,
             job: None,
             snapshot: Snapshot::None,
         }
@@ -253,6 +255,7 @@ impl World {
             if let Some(owner) = owner {
                 word |= 2;
                 word |= u64::from(owner.closed) << 8 | u64::from(owner.hold) << 9;
+                word |= u64::from(owner.enabled) << 10;
                 word |= u64::from(owner.mask) << 32;
                 if let Some(job) = owner.live() {
                     word |= (owner.snapshot as u64) << 4;
@@ -288,6 +291,9 @@ impl World {
                 continue;
             }
             steps.extend([Step::Start(i), Step::Close(i)]);
+            if self.bounds.access {
+                steps.push(Step::Enable(i, !owner.enabled));
+            }
             if self.bounds.control {
                 steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
                 if self.bounds.slots > 1 && self.bounds.masks {
@@ -399,6 +405,7 @@ impl World {
             Step::Hold(i) => self.preempt(i, true),
             Step::Resume(i) => self.resume(i),
             Step::Close(i) => self.close(i),
+            Step::Enable(i, enabled) => self.enable(i, enabled),
             Step::Mask(i, mask) => self.mask(i, mask),
             Step::Timer(i) => {
                 let at = self.slots[i].timer.take().unwrap_or_default();
@@ -654,7 +661,7 @@ impl World {
             return;
         };
         let (hold, snapshot) = (owner.hold, owner.snapshot);
-        let allowed = owner.mask & slot_id(i).bit() != 0;
+        let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
         let Some(job) = &mut owner.job else { return };
         let was = *job;
         job.begun = true;
@@ -670,7 +677,7 @@ impl World {
         self.must(!hold && !was.held, Rule::HoldKept, || {
             format!("context {index} runs")
         });
-        self.must(allowed, Rule::StartTaken, || "not in the mask".into());
+        self.must(allowed, Rule::StartTaken, || "not allowed".into());
         self.must(!was.finished, Rule::FinishedStays, || {
             format!("resume: {resume}")
         });
@@ -1009,6 +1016,20 @@ impl World {
         });
     }
 
+    fn enable(&mut self, i: usize, enabled: bool) {
+        let Some(ctx) = self.id(i) else { return };
+        let (now, may) = (self.time(), !self.gone);
+        if let (true, Some(owner)) = (may, &mut self.owners[i]) {
+            owner.enabled = enabled;
+        }
+        let result = self.call("enable", |machine, actions| {
+            machine.set_enabled(now, ctx, enabled, &mut |action| actions.push(action))
+        });
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("enable: {result:?}")
+        });
+    }
+
     /// What must hold after every step.
     pub(crate) fn check(&mut self) {
         if self.broken.is_some() {
@@ -1107,7 +1128,7 @@ impl World {
             let usable = self.all_slots() & owner.mask & !self.quarantined();
             let idles = (0..self.slots.len()).any(|i| {
                 let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
-                vacant && usable & slot_id(i).bit() != 0
+                vacant && owner.enabled && usable & slot_id(i).bit() != 0
             });
             self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
             self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());

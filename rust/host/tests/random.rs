@@ -21,6 +21,7 @@ enum Op {
     Resume { who: usize },
     Close { who: usize },
     Change { who: usize, params: Params },
+    Enable { who: usize, enabled: bool },
     Fault { slot: usize, kind: Fault },
     SpuriousIrq { slot: usize },
     EarlyTimer { slot: usize },
@@ -104,6 +105,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
         4 => who.clone().prop_map(|who| Op::Resume { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
+        2 => (who.clone(), any::<bool>()).prop_map(|(who, enabled)| Op::Enable { who, enabled }),
         2 => (who, params()).prop_map(|(who, params)| Op::Change { who, params }),
         4 => (slot.clone(), fault()).prop_map(|(slot, kind)| Op::Fault { slot, kind }),
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
@@ -215,6 +217,9 @@ impl Play {
             Op::Change { who: i, params } => {
                 let _ = who(i).map(|ctx| self.world.set_params(ctx, params));
             }
+            Op::Enable { who: i, enabled } => {
+                let _ = who(i).map(|ctx| self.world.set_enabled(ctx, enabled));
+            }
             Op::Fault { slot, kind } => self.fault(self.slot(slot), kind),
             Op::SpuriousIrq { slot } => self.world.read(self.slot(slot)),
             Op::EarlyTimer { slot } => {
@@ -272,6 +277,7 @@ impl Play {
         }
         for round in 0..40 {
             for ctx in self.who.clone() {
+                let _ = self.world.set_enabled(ctx, true);
                 let _ = self.world.event(Event::Resume { ctx });
                 if round % 4 == 3
                     && self

@@ -44,6 +44,7 @@ pub struct Tenant {
     pub job: u64,
     pub work: u64,
     pub closed: bool,
+    pub enabled: bool,
     queued_at: Option<u64>,
     pub longest_wait: u64,
 }
@@ -137,6 +138,7 @@ impl World {
                     job: 0,
                     work: 0,
                     closed: false,
+                    enabled: true,
                     queued_at: None,
                     longest_wait: 0,
                 };
@@ -187,6 +189,21 @@ impl World {
             .set_params(ns(self.now), ctx, params, &mut |action| {
                 actions.push(action)
             });
+        self.follow(&before, result, actions);
+        result
+    }
+
+    pub fn set_enabled(&mut self, ctx: ContextId, enabled: bool) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_enabled(ns(self.now), ctx, enabled, &mut |action| {
+                actions.push(action)
+            });
+        if result.is_ok() {
+            self.tenants.get_mut(&ctx).unwrap().enabled = enabled;
+        }
         self.follow(&before, result, actions);
         result
     }
@@ -396,7 +413,14 @@ impl World {
         };
         let params = self.machine.params(ctx).unwrap();
         let class = self.tenants[&ctx].class;
-        let usable = self.class_mask(class) & params.mask & !self.quarantined;
+        let mut usable = self.class_mask(class) & params.mask & !self.quarantined;
+        if stats.state == JobState::Queued {
+            assert_ne!(usable, 0, "{ctx:?} waits for nothing");
+        }
+        if !self.tenants[&ctx].enabled {
+            usable = 0;
+        }
+        assert!(self.gone || stats.no_slot == (usable == 0));
         assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
         if let Some(slot) = stats.slot {
             owners[slot.index()] += 1;
@@ -412,7 +436,6 @@ impl World {
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
         if stats.state == JobState::Queued && !stats.parked {
-            assert_ne!(usable, 0, "{ctx:?} waits for nothing");
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
@@ -422,9 +445,10 @@ impl World {
         }
         assert!(!self.gone || !stats.state.is_live());
         let tenant = self.tenants.get_mut(&ctx).unwrap();
-        match (stats.state, tenant.queued_at) {
-            (JobState::Queued, None) if !stats.parked => tenant.queued_at = Some(self.now),
-            (JobState::Queued, Some(_)) if !stats.parked => {}
+        let waits = stats.state == JobState::Queued && !stats.parked && !stats.no_slot;
+        match (waits, tenant.queued_at) {
+            (true, None) => tenant.queued_at = Some(self.now),
+            (true, Some(_)) => {}
             (_, None) => {}
             (_, Some(at)) => {
                 tenant.longest_wait = tenant.longest_wait.max(self.now - at);
