@@ -278,7 +278,9 @@ pub(crate) mod state {
 
 /// `FERMATA_STATUS_*`
 pub(crate) mod attribute {
+    pub(crate) const DISABLED: u32 = 1 << 0;
     pub(crate) const PARKED: u32 = 1 << 1;
+    pub(crate) const NO_SLOT: u32 = 1 << 2;
 }
 
 /// `FERMATA_EVENT_*`, the same bits as those of [`crate::notifier::Notice`].
@@ -309,6 +311,8 @@ pub(crate) mod control {
     pub(crate) const HOLD: u32 = 2;
     pub(crate) const RESUME: u32 = 3;
     pub(crate) const PARAM: u32 = 4;
+    pub(crate) const DISABLE: u32 = 5;
+    pub(crate) const ENABLE: u32 = 6;
 }
 
 /// `FERMATA_POLICY_*`, the names of policies.

@@ -193,7 +193,12 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4, "slot flags");
-_Static_assert(FERMATA_STATUS_PARKED == 2 && FERMATA_GUARD_KEEP == UINT64_MAX, "others");
+_Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
+	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
+_Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
+	       FERMATA_CONTROL_RESUME == 3 && FERMATA_CONTROL_PARAM == 4 &&
+	       FERMATA_CONTROL_DISABLE == 5 && FERMATA_CONTROL_ENABLE == 6, "operations");
+_Static_assert(FERMATA_GUARD_KEEP == UINT64_MAX, "others");
 
 TEST(layout_is_the_one_written_down)
 {

@@ -140,8 +140,8 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 
 		if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
 			_exit(1);
-		for (op = FERMATA_CONTROL_PREEMPT; op <= FERMATA_CONTROL_RESUME; op++)
-			if (control(c.fd, op, n, 0, 0) != -EPERM)
+		for (op = FERMATA_CONTROL_PREEMPT; op <= FERMATA_CONTROL_ENABLE; op++)
+			if (op != FERMATA_CONTROL_PARAM && control(c.fd, op, n, 0, 0) != -EPERM)
 				_exit(10 + op);
 		if (control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
 			    FM_MS) != -EPERM)
@@ -160,6 +160,56 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 	EXPECT_EQ(getpid(), info.pid);
 }
 
+/* Disabled: off its slot, also the jobs that are started then; enabled: they come to their end. */
+FM_TEST(control, disabled_context_waits)
+{
+	struct fermata_context_info info;
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c, admin;
+	u32 n;
+
+	fm_ctx_new(&admin, FM_LIST, 4096);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	n = number_of(c.fd);
+	fm_job_endless(&c);
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	EXPECT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	fm_until_state(c.fd, FERMATA_STATE_QUEUED);
+	fm_sleep_us(20000);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
+	EXPECT_EQ(FERMATA_STATUS_DISABLED | FERMATA_STATUS_NO_SLOT, st.attributes);
+	EXPECT_EQ(1, st.preemptions);
+	ASSERT_EQ(0, look_up(admin.fd, n, &info));
+	EXPECT_EQ(FERMATA_STATUS_DISABLED | FERMATA_STATUS_NO_SLOT, info.attributes);
+	ASSERT_EQ(0, look_up(admin.fd, number_of(admin.fd), &info));
+	EXPECT_EQ(0, info.attributes);
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	fm_job_list(&c, 100, 1000, 1, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	/* Held as well: it waits for both. */
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_sleep_us(20000);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(c.fd));
+	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(0, st.attributes);
+	EXPECT_EQ(2, st.finished);
+}
+
 FM_TEST(control, bad_input)
 {
 	struct fermata_context_info info = { .size = sizeof(info), .flags = 1 };
@@ -175,14 +225,18 @@ FM_TEST(control, bad_input)
 	info.cursor = UINT32_MAX;
 	EXPECT_EQ(-ENOENT, fm_ioctl(c.fd, FERMATA_IOC_CONTEXT_INFO, &info));
 	EXPECT_EQ(-EINVAL, control(c.fd, 0, n, 0, 0));
-	EXPECT_EQ(-EINVAL, control(c.fd, 5, n, 0, 0));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_ENABLE + 1, n, 0, 0));
 	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 1, 0));
 	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 0, 1));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_DISABLE, n, 0, 1));
+	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_ENABLE, n, 1, 0));
 	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_PARAM, n, 0, 1));
 	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE, 0));
 	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
 				   UINT64_MAX));
 	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_PREEMPT, n ^ 0x8000, 0, 0));
+	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_DISABLE, n ^ 0x8000, 0, 0));
+	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_DISABLE, 0, 0, 0));
 	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_PREEMPT, n, 0, 0));
 	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_RESUME, n, 0, 0));
 	fm_status(c.fd, &after);

@@ -367,7 +367,9 @@ struct fermata_resume {
 #define FERMATA_STATE_FAILED	6 /* the job failed, see @error */
 
 /* fermata_status and fermata_context_info attributes */
+#define FERMATA_STATUS_DISABLED	(1U << 0) /* by FERMATA_CONTROL_DISABLE */
 #define FERMATA_STATUS_PARKED	(1U << 1) /* queued, its budget or cap used up */
+#define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use now */
 
 /* fermata_status slot: on none */
 #define FERMATA_NO_SLOT		0xffffffffU
@@ -398,7 +400,7 @@ struct fermata_resume {
  * @arena_length:	out: bytes, 0: no arena
  * @device_base:	out: device address of the arena's first byte
  * @snapshot_length:	out: bytes, 0: no snapshot buffer
- * @attributes:		out: FERMATA_STATUS_PARKED
+ * @attributes:		out: FERMATA_STATUS_*
  * @reserved:		out: 0
  *
  * Works before FERMATA_IOC_SETUP.
@@ -636,6 +638,8 @@ struct fermata_context_info {
 #define FERMATA_CONTROL_HOLD	2 /* as that with FERMATA_PREEMPT_HOLD */
 #define FERMATA_CONTROL_RESUME	3 /* as FERMATA_IOC_RESUME */
 #define FERMATA_CONTROL_PARAM	4 /* as FERMATA_IOC_PARAM_SET */
+#define FERMATA_CONTROL_DISABLE	5 /* keep its jobs off slots */
+#define FERMATA_CONTROL_ENABLE	6 /* let them run (again) */
 
 /**
  * struct fermata_control - FERMATA_IOC_CONTROL: act on any context of the card
@@ -647,6 +651,12 @@ struct fermata_context_info {
  *
  * The caller needs CAP_SYS_ADMIN in the initial user namespace, at the call,
  * whoever owns the context.  Any time, also before FERMATA_IOC_SETUP.
+ *
+ * A context that is disabled runs nowhere: a job on a slot is preempted at once,
+ * and jobs wait, also those started meanwhile (FERMATA_STATUS_DISABLED), until
+ * it is enabled.  That is no error of the context, and independent of holding: a
+ * job that is held as well waits for both.  To ask for what is so already is no
+ * error.
  *
  * EPERM: no CAP_SYS_ADMIN.  ESRCH: no context has this number, or it is being
  * closed.  Else as the calls named above, and what takes CAP_SYS_NICE there

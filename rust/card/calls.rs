@@ -105,6 +105,14 @@ impl Card {
         .map_err(refused)
     }
 
+    /// Lets the jobs of a context run, or keeps them off slots.
+    pub(crate) fn set_enabled(&self, ctx: ContextId, enabled: bool) -> Result {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            machine.set_enabled(now(), ctx, enabled, &mut out)
+        })
+        .map_err(refused)
+    }
+
     /// The result of acting on a context that is not the caller's own: where that was closed since
     /// it was found, `ESRCH` in place of the `ENODEV` of a card that is gone.
     pub(crate) fn unless_closed<T>(&self, result: Result<T>) -> Result<T> {

@@ -10,6 +10,7 @@ use crate::{
     sched::{JobState, SlotId, Stats, Stops, Urgency},
     uapi::{self, attribute, feature, state},
 };
+use core::ops::BitOr;
 use kernel::{prelude::*, sync::Arc};
 
 impl Call<'_> {
@@ -27,10 +28,7 @@ impl Call<'_> {
         user.value = uapi::CardInfo {
             uapi_version: uapi::UAPI_VERSION,
             slots: card.identity.slots.into(),
-            features: features
-                .iter()
-                .filter(|(has, _)| *has)
-                .fold(0, |all, (_, bit)| all | bit),
+            features: set_bits(&features),
             contexts: card.context_count(),
             // CAST: at most 65,536 (`limits.rs`).
             max_contexts: card.limits.contexts as u32,
@@ -50,7 +48,7 @@ impl Call<'_> {
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
             state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
-            flags: stops_flags(slot.stops) | quarantined_flag(quarantined),
+            flags: stops_flags(slot.stops) | set_bits(&[(quarantined, uapi::SLOT_QUARANTINED)]),
             switches: stats.starts,
             busy_ns: stats.busy.as_ns(),
             resets: stats.resets,
@@ -147,22 +145,21 @@ fn stops_flags(stops: Stops) -> u32 {
     }
 }
 
-/// The slot flag of a slot that is out of use, or none.
-fn quarantined_flag(quarantined: bool) -> u32 {
-    if quarantined {
-        uapi::SLOT_QUARANTINED
-    } else {
-        0
-    }
+/// The bits of which something holds.
+fn set_bits<T: Copy + Default + BitOr<Output = T>>(bits: &[(bool, T)]) -> T {
+    bits.iter()
+        .filter(|(holds, _)| *holds)
+        .fold(T::default(), |all, (_, bit)| all | *bit)
 }
 
 /// What else there is to say of a context, a bit each.
 fn attributes(stats: &Stats) -> u32 {
-    if stats.parked {
-        attribute::PARKED
-    } else {
-        0
-    }
+    let attributes = [
+        (!stats.enabled, attribute::DISABLED),
+        (stats.parked, attribute::PARKED),
+        (stats.no_slot, attribute::NO_SLOT),
+    ];
+    set_bits(&attributes)
 }
 
 fn state_number(state: JobState) -> u32 {

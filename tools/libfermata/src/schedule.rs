@@ -107,6 +107,10 @@ pub enum Control {
     Resume,
     /// As [`Context::set_param`].
     Param(Param, u64),
+    /// Its jobs run nowhere and wait.
+    Disable,
+    /// They run again.
+    Enable,
 }
 
 fn ns(time: Duration) -> u64 {
@@ -224,6 +228,8 @@ impl Context {
             Control::Hold => (uapi::CONTROL_HOLD, 0, 0),
             Control::Resume => (uapi::CONTROL_RESUME, 0, 0),
             Control::Param(param, value) => (uapi::CONTROL_PARAM, param.number(), value),
+            Control::Disable => (uapi::CONTROL_DISABLE, 0, 0),
+            Control::Enable => (uapi::CONTROL_ENABLE, 0, 0),
         };
         let argument = uapi::Control {
             operation,

@@ -87,7 +87,9 @@ constants! {
     STATE_HELD: u32 = 4;
     STATE_DONE: u32 = 5;
     STATE_FAILED: u32 = 6;
+    STATUS_DISABLED: u32 = 1 << 0;
     STATUS_PARKED: u32 = 1 << 1;
+    STATUS_NO_SLOT: u32 = 1 << 2;
     NO_SLOT: u32 = 0xffff_ffff;
     EVENT_DONE: u32 = 1 << 0;
     EVENT_HELD: u32 = 1 << 1;
@@ -105,6 +107,8 @@ constants! {
     CONTROL_HOLD: u32 = 2;
     CONTROL_RESUME: u32 = 3;
     CONTROL_PARAM: u32 = 4;
+    CONTROL_DISABLE: u32 = 5;
+    CONTROL_ENABLE: u32 = 6;
     GUARD_KEEP: u64 = 0xffff_ffff_ffff_ffff;
 }
 
