@@ -124,7 +124,9 @@ struct fermata_card_info {
  * @switches:		out: jobs started or resumed on it
  * @busy_ns:		out: time it had a job
  * @resets:		out: resets because of a hang, a fault or a death
- * @save_ns:		out: mean time from PAUSE to PAUSED, recent ones weigh more
+ * @save_ns:		out: mean time from PAUSE to PAUSED, recent ones weigh more;
+ *			stops at a boundary do not count; where nothing was
+ *			measured as @restore_ns
  * @restore_ns:		out: mean time of a restore, as the card tells it; where
  *			it tells none as @save_ns
  *

@@ -126,7 +126,8 @@ void fm_gate_open(struct fm_ctx *gate)
 
 static const char * const names[] = {
 	[CARD_START] = "start", [CARD_RESUME] = "resume", [CARD_PAUSE] = "pause",
-	[CARD_LOST] = "lost", [CARD_PAUSED] = "paused", [CARD_FINISHED] = "finished"
+	[CARD_BOUNDARY] = "boundary", [CARD_LOST] = "lost", [CARD_PAUSED] = "paused",
+	[CARD_FINISHED] = "finished"
 };
 
 u64 card_history_end(void)
@@ -143,9 +144,10 @@ static const char *parse_turn(const char *p, struct card_turn *turn)
 	turn->slot = strtol(p, &end, 10);
 	if (end == p || sscanf(end, ":%15[a-z]", what) != 1)
 		return NULL;
-	for (i = 0; i <= CARD_FINISHED; i++)
-		if (!strcmp(what, names[i]))
-			turn->what = i;
+	for (i = 0; strcmp(what, names[i]); i++)
+		if (i == CARD_FINISHED)
+			fm_die("the card's log has '%s'", what);
+	turn->what = i;
 	turn->token = strtoull(end + strlen(what) + 2, &end, 0);
 	return *end == ',' ? end + 1 : end;
 }
@@ -153,11 +155,11 @@ static const char *parse_turn(const char *p, struct card_turn *turn)
 /* A PAUSE may be written again before the engine has answered, or be lost: it is one event. */
 static bool repeats(const struct card_turn *turns, int n, const struct card_turn *turn)
 {
-	if (turn->what != CARD_PAUSE)
+	if (turn->what != CARD_PAUSE && turn->what != CARD_BOUNDARY)
 		return turn->what == CARD_LOST;
 	while (n-- > 0)
 		if (turns[n].slot == turn->slot)
-			return turns[n].what == CARD_PAUSE;
+			return turns[n].what == turn->what;
 	return false;
 }
 
