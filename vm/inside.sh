@@ -36,8 +36,12 @@ bind "$CACHE" /cache
 mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
 
 DROP=()
-[ "$USER_SPEC" = - ] || chown "$USER_SPEC" "$ROOT/root"
-[ "$USER_SPEC" = - ] || DROP=(setpriv --reuid="${USER_SPEC%:*}" --regid="${USER_SPEC#*:}" --init-groups)
+if [ "$USER_SPEC" != - ]; then
+	# By number: the root's passwd does not know the user. With all groups, for /dev/kvm.
+	IFS=: read -r uid gid groups <<<"$USER_SPEC"
+	chown "$uid:$gid" "$ROOT/root"
+	DROP=(setpriv --reuid="$uid" --regid="$gid" --groups="$groups")
+fi
 [ $# -gt 0 ] || set -- bash
 # This shell stays as process 1, so that an interrupt ends the command and the namespace with it.
 # shellcheck disable=SC2016 # expanded in the root

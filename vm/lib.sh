@@ -44,10 +44,10 @@ remove_tree() {
 }
 
 make_root() {
-	local dest=$1 mode=$2 tmp=$1.tmp log=$1.log include extract
+	local dest=$1 mode=$2 tmp=$1.tmp log=$1.log keys=/usr/share/keyrings/debian-archive-keyring.gpg include extract
 	command -v mmdebstrap >/dev/null ||
 		die "mmdebstrap is missing: apt-get install mmdebstrap debian-archive-keyring uidmap"
-	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
+	[ -e "$keys" ] ||
 		die "Debian's keys are missing: apt-get install debian-archive-keyring"
 	need_space 5
 	remove_tree "$tmp"
@@ -59,7 +59,8 @@ make_root() {
 		printf "Package: qemu-* seabios\nPin: release n=SUITE-backports\nPin-Priority: 500\n" >"$1/etc/apt/preferences.d/qemu"'
 	# shellcheck disable=SC2016
 	local finish='mkdir -p "$1/fermata" "$1/cache"; touch "$1/etc/hosts"; rm -f "$1/etc/resolv.conf"; : >"$1/etc/resolv.conf"'
-	local args=(--variant=minbase --include="$include" --format=tar --setup-hook="${backports//SUITE/$SUITE}"
+	# Named, since apt on Ubuntu does not trust Debian's keys by itself, and mmdebstrap finds them only where gpg is installed.
+	local args=(--variant=minbase --include="$include" --format=tar --keyring="$keys" --setup-hook="${backports//SUITE/$SUITE}"
 		--customize-hook="$finish" "$SUITE" - ${FERMATA_MIRROR:+"$FERMATA_MIRROR"})
 	# A private namespace, so that what mmdebstrap mounts can never outlive it. The tree belongs to the caller.
 	local run=(unshare --mount --propagation private mmdebstrap --mode=root)
