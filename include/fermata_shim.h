@@ -7,6 +7,7 @@
 #ifndef _FERMATA_SHIM_H
 #define _FERMATA_SHIM_H
 
+#include <linux/ktime.h>
 #include <linux/types.h>
 
 struct device;
@@ -31,6 +32,7 @@ struct page *fermata_contig_alloc(unsigned long count);
 void fermata_contig_free(struct page *page, unsigned long count);
 void *fermata_page_address(struct page *page);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
+ktime_t fermata_monotonic_of_caller(ktime_t time);
 bool fermata_locked_down(void);
 u32 fermata_current_uid(void);
 struct pid *fermata_get_current_tgid(void);

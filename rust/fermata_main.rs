@@ -21,6 +21,7 @@ mod gate;
 mod image;
 mod ioctl;
 mod limits;
+mod monotonic;
 mod notifier;
 mod raw_spinlock;
 mod regs;

@@ -6,7 +6,7 @@
 //! an `irq_work` is queued, which runs as soon as interrupts are on again and does the wake-up and
 //! the eventfd signal.
 
-use crate::shim;
+use crate::{sched::Time, shim};
 use core::{
     ptr,
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
@@ -152,31 +152,31 @@ impl Notifier {
         unsafe { shim::fermata_poll_wait(file, self.queue.get(), table) };
     }
 
-    /// Sleeps until `condition` holds, `deadline` (CLOCK_MONOTONIC, ns; `u64::MAX`: never) comes,
-    /// or a signal.
+    /// Sleeps until `condition` holds, `deadline` (from `i64::MAX` on: never) comes, or a signal.
     ///
     /// Returns whether the condition held. `ERESTARTSYS`: a signal; the call can be restarted with
     /// the same deadline.
-    pub(crate) fn wait(&self, deadline: u64, condition: impl FnMut() -> bool) -> Result<bool> {
+    pub(crate) fn wait(&self, deadline: Time, condition: impl FnMut() -> bool) -> Result<bool> {
         self.sleep(bindings::TASK_INTERRUPTIBLE, deadline, condition)
     }
 
     /// Sleeps until `condition` holds, signals or not. For conditions that are sure to come.
     pub(crate) fn wait_uninterruptible(&self, condition: impl FnMut() -> bool) {
         // No error: only an interruptible sleep is interrupted.
-        let _ = self.sleep(bindings::TASK_UNINTERRUPTIBLE, u64::MAX, condition);
+        let never = Time::from_ns(u64::MAX);
+        let _ = self.sleep(bindings::TASK_UNINTERRUPTIBLE, never, condition);
     }
 
     fn sleep(
         &self,
         state: u32,
-        deadline: u64,
+        deadline: Time,
         mut condition: impl FnMut() -> bool,
     ) -> Result<bool> {
         let entry = Opaque::<bindings::wait_queue_entry>::uninit();
         // SAFETY: `entry` stays where it is until `finish_wait` took it off the queue.
         unsafe { bindings::init_wait_entry(entry.get(), 0) };
-        let mut expires = i64::try_from(deadline).unwrap_or(i64::MAX);
+        let mut expires = i64::try_from(deadline.as_ns()).unwrap_or(i64::MAX);
         let result = loop {
             // SAFETY: `queue` and `entry` are initialised.
             // CAST: the task state is a small constant.

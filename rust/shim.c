@@ -13,6 +13,7 @@
 #include <linux/sched.h>
 #include <linux/security.h>
 #include <linux/spinlock.h>
+#include <linux/time_namespace.h>
 #include <linux/uidgid.h>
 
 #include "fermata.h"
@@ -131,6 +132,12 @@ void *fermata_page_address(struct page *page)
 struct page *fermata_nth_page(struct page *page, unsigned long n)
 {
 	return pfn_to_page(page_to_pfn(page) + n);
+}
+
+/* CLOCK_MONOTONIC of the caller's time namespace as that of the kernel. */
+ktime_t fermata_monotonic_of_caller(ktime_t time)
+{
+	return timens_ktime_to_host(CLOCK_MONOTONIC, time);
 }
 
 bool fermata_locked_down(void)

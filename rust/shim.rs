@@ -30,6 +30,7 @@ extern "C" {
     pub(crate) fn fermata_contig_free(page: *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_page_address(page: *mut bindings::page) -> *mut c_void;
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
+    pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
     pub(crate) fn fermata_locked_down() -> bool;
     pub(crate) fn fermata_current_uid() -> u32;
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;

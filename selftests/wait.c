@@ -2,6 +2,7 @@
 /* Being told of a job's end: the call, poll(), eventfd; signals, threads, descriptors. */
 #include "kselftest_harness.h"
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -296,6 +297,62 @@ FM_TEST(wait, restart_keeps_the_deadline)
 	EXPECT_EQ(-ETIMEDOUT, me.rc);
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
+}
+
+/* Moves this process to a time namespace whose CLOCK_MONOTONIC is ahead by so many seconds. */
+static int clock_ahead(int seconds)
+{
+	int offsets, ns;
+
+	if (unshare(CLONE_NEWTIME))
+		return -errno;
+	offsets = open("/proc/self/timens_offsets", O_WRONLY);
+	if (offsets < 0 || dprintf(offsets, "monotonic %d 0", seconds) < 0)
+		return -errno;
+	close(offsets);
+	ns = open("/proc/self/ns/time_for_children", O_RDONLY);
+	if (ns < 0 || setns(ns, CLONE_NEWTIME))
+		return -errno;
+	close(ns);
+	return 0;
+}
+
+/* A deadline is meant as the caller's clock tells the time. */
+FM_TEST(wait, deadline_of_the_callers_time_namespace)
+{
+	struct fm_child ch;
+	struct fm_ctx c;
+	int status;
+
+	start_endless(&c);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		u64 outside = fm_now(), end;
+
+		status = clock_ahead(3600);
+		fm_say(&ch, !status);
+		if (status)
+			_exit(4);
+		end = fm_now() + 20 * FM_MS;
+		if (end < outside + 3600000 * FM_MS)
+			_exit(5);
+		if (fm_wait_until(c.fd, FERMATA_EVENT_DONE, end, NULL) != -ETIMEDOUT)
+			_exit(6);
+		if (fm_now() < end)
+			_exit(7);
+		/* From before the clock began: looks. */
+		if (fm_wait_until(c.fd, FERMATA_EVENT_DONE, 1, NULL) != -ETIMEDOUT)
+			_exit(8);
+		fm_say(&ch, 1);
+		_exit(fm_wait_until(c.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL) ? 9 : 0);
+	}
+	if (!fm_hear(&ch))
+		SKIP(return, "no time namespaces");
+	fm_hear(&ch);
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
 }
 
 FM_TEST(wait, all_waiters_are_woken)

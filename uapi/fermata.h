@@ -30,7 +30,8 @@
  * - On an error nothing was changed, and the structure was not written,
  *   except where a call says so.
  * - The layout is the same for 32-bit and 64-bit programs.
- * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC.
+ * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC, as the
+ *   caller's time namespace has it.
  * - Any thread of any process that has the descriptor may call, at any time.
  * - Capabilities are asked of the caller, at the call, in the initial user
  *   namespace; who opened the file does not matter.  A call checks its argument

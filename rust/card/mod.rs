@@ -16,9 +16,10 @@ use crate::{
     gate::{Gate, Inside},
     image::{RegisterSet, Tenant},
     limits::Limits,
+    monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Stops, Time},
+    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Stops},
     slot::SlotEvents,
 };
 use config::{class_of, machine_config, new_state};
@@ -119,13 +120,6 @@ impl core::ops::Deref for BoundDevice<'_> {
     fn deref(&self) -> &Self::Target {
         self.device
     }
-}
-
-/// The time of CLOCK_MONOTONIC. Any context.
-pub(crate) fn now() -> Time {
-    // SAFETY: No requirement.
-    // CAST: the clock starts at 0 and does not go back.
-    Time::from_ns(unsafe { bindings::ktime_get() } as u64)
 }
 
 /// The slots of a card that has `count` of them.

@@ -6,6 +6,7 @@ use super::Call;
 use crate::{
     argument::{check_flags, User},
     context::job_error,
+    monotonic,
     sched::JobState,
     uapi::{self, event},
 };
@@ -50,7 +51,8 @@ impl Call<'_> {
             if self.nonblocking {
                 return Err(EAGAIN);
             }
-            context.notifier.wait(wait.deadline, || {
+            let deadline = monotonic::of_caller(wait.deadline);
+            context.notifier.wait(deadline, || {
                 found = self.happened(wait.events);
                 over(&found)
             })?;
