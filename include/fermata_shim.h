@@ -35,6 +35,7 @@ struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);
 bool fermata_locked_down(void);
 u32 fermata_current_uid(void);
+u64 fermata_current_cgroup(void);
 struct pid *fermata_get_current_tgid(void);
 const char *fermata_policy_parameter(void);
 void fermata_vma_forbid_exec(struct vm_area_struct *vma);

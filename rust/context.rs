@@ -10,7 +10,7 @@ use crate::{
     dma_memory::DmaMemory,
     image::{AppRegister, Image, Tenant},
     notifier::{Notice, Notifier},
-    sched::{ContextConfig, ContextId, Failure, JobState, Params},
+    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
     shim,
 };
 use core::{
@@ -101,6 +101,19 @@ impl Drop for Opener {
     }
 }
 
+/// Marks the key of a user's group; cgroups' numbers do not come so far.
+const USER: u64 = 1 << 63;
+
+/// The group of the caller's work: its cgroup or, where that is the root, its user.
+fn group_of_current() -> GroupKey {
+    // SAFETY: Called in process context.
+    match unsafe { shim::fermata_current_cgroup() } {
+        // SAFETY: As above.
+        0 => GroupKey(USER | u64::from(unsafe { shim::fermata_current_uid() })),
+        cgroup => GroupKey(cgroup & !USER),
+    }
+}
+
 /// What set-up decided.
 #[derive(Clone, Copy)]
 struct Setup {
@@ -123,6 +136,8 @@ pub(crate) struct Context {
     pub(crate) card: Arc<Card>,
     /// The opener's user, in the initial user namespace.
     uid: u32,
+    /// Whose part of the card's time it uses.
+    group: GroupKey,
     opener: Opener,
     /// Serialises set-up; nothing but `setup` and the registry is touched under it.
     #[pin]
@@ -161,6 +176,7 @@ impl Context {
                 card,
                 // SAFETY: No requirement.
                 uid: unsafe { shim::fermata_current_uid() },
+                group: group_of_current(),
                 opener: Opener::current(),
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
@@ -283,6 +299,7 @@ impl Context {
                 cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
+            group: self.group,
         };
         // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
         // image.

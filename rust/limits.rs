@@ -27,7 +27,8 @@ pub(crate) struct Limits {
     pub(crate) settle: Duration,
 }
 
-/// Most contexts that `max_contexts` can allow: 64 Ki of 256 bytes are 16 MiB for each card.
+/// Most contexts that `max_contexts` can allow: 64 Ki, each with a group of its own, of
+/// 256 bytes each are 32 MiB for each card.
 const CONTEXTS_MAX: u32 = 65_536;
 /// Shortest starvation guard: 10 ms.
 const GUARD_MIN_MS: u32 = 10;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/cgroup.h>
 #include <linux/cred.h>
 #include <linux/device.h>
 #include <linux/gfp.h>
@@ -149,6 +150,25 @@ bool fermata_locked_down(void)
 u32 fermata_current_uid(void)
 {
 	return from_kuid(&init_user_ns, current_uid());
+}
+
+/*
+ * The number of the caller's cgroup (version 2); 0: it is in the root, or there
+ * are none.
+ */
+u64 fermata_current_cgroup(void)
+{
+	u64 id = 0;
+#ifdef CONFIG_CGROUPS
+	struct cgroup *cgroup;
+
+	rcu_read_lock();
+	cgroup = task_dfl_cgroup(current);
+	if (cgroup_parent(cgroup))
+		id = cgroup_id(cgroup);
+	rcu_read_unlock();
+#endif
+	return id;
 }
 
 /* The caller's process, with a reference for put_pid(). */

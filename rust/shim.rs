@@ -33,6 +33,7 @@ extern "C" {
     pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
     pub(crate) fn fermata_locked_down() -> bool;
     pub(crate) fn fermata_current_uid() -> u32;
+    pub(crate) fn fermata_current_cgroup() -> u64;
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
     pub(crate) fn fermata_policy_parameter() -> *const c_char;
     pub(crate) fn fermata_vma_forbid_exec(vma: *mut bindings::vm_area_struct);

@@ -26,7 +26,7 @@ impl Card {
     pub(crate) fn add(&self, config: ContextConfig, tenant: Tenant) -> Result<ContextId> {
         let mut state = self.state.lock();
         let id = state.machine.add(config).map_err(refused)?;
-        // The machine's storage is as long as this table.
+        // The machine has places for as many contexts as this table.
         match state.tenants.get_mut(id.index()) {
             Some(place) => *place = Some(tenant),
             None => return Err(EINVAL),

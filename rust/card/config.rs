@@ -2,24 +2,29 @@
 
 //! What the scheduler has to know of a card, and what its refusals mean to a program.
 
-use super::{now, slot_ids, SlotRegisters, State};
+use super::{now, slot_ids, Scheduler, SlotRegisters, State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
     image::Tenant,
     limits::Limits,
-    sched::{self, Duration, Machine, MachineConfig, Profile, Refusal, SlotConfig, Status},
+    sched::{self, Duration, MachineConfig, Profile, Refusal, SlotConfig, Status},
 };
 use core::mem::MaybeUninit;
 use kernel::prelude::*;
 
+/// Groups whose last context closed are remembered as long as there is room, so many at least.
+const GROUPS_REMEMBERED: usize = 64;
+
 /// The state of a card without contexts.
 pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
-    let entries = new_entries(limits.contexts)?;
+    let room = Scheduler::room(limits.contexts, GROUPS_REMEMBERED);
+    let entries = new_entries(room)?;
     let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
     for _ in 0..limits.contexts {
         tenants.push(None, GFP_KERNEL)?;
     }
-    let mut state = fill(KBox::new_uninit(GFP_KERNEL)?, entries, tenants);
+    let place = KBox::new_uninit(GFP_KERNEL)?;
+    let mut state = fill(place, limits.contexts, entries, tenants);
     state.machine.add_slots(&config);
     // There are no contexts, so no action follows.
     state
@@ -35,18 +40,19 @@ pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<S
 #[inline(never)]
 fn fill(
     place: KBox<MaybeUninit<State>>,
+    contexts: usize,
     entries: KVVec<sched::Entry>,
     tenants: KVVec<Option<Tenant>>,
 ) -> KBox<State> {
     let Ok(state) = place.write_init(init!(State {
-        machine: Machine::without_slots(entries),
+        machine: Scheduler::without_slots(contexts, entries),
         tenants,
         slots: SlotRegisters::NEW,
     }));
     state
 }
 
-/// Room for `count` contexts in the scheduler.
+/// So many entries without a context.
 fn new_entries(count: usize) -> Result<KVVec<sched::Entry>> {
     let mut entries = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {

@@ -182,7 +182,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Who is to be unparked next, and when.
     pub(super) fn next_parked(&self, index: u8) -> Option<(ContextId, Time)> {
         let ctx = self.queue(index)?.first_parked(&self.slab)?;
-        let at = self.slab.get(ctx)?.node.place.key;
+        let at = self.slab.get(ctx)?.node.place().key;
         Some((ctx, Time::from_ns(at)))
     }
 }

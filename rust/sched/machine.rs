@@ -8,8 +8,8 @@ use super::queue::Queue;
 use super::slab::Slab;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
 use super::{
-    Action, ContextId, Duration, Entry, Event, Params, PolicyKind, Profile, Refusal, SlotConfig,
-    SlotId, SlotState, SlotStats, Stats, Time,
+    Action, ContextId, Duration, Entry, Event, GroupKey, Params, PolicyKind, Profile, Refusal,
+    SlotConfig, SlotId, SlotState, SlotStats, Stats, Time,
 };
 
 /// Where actions go to.
@@ -29,11 +29,13 @@ pub struct ContextConfig {
     pub class: u8,
     /// Its parameters to begin with.
     pub params: Params,
+    /// The group that it belongs to.
+    pub group: GroupKey,
 }
 
 /// The scheduler and slot protocol of one card.
 ///
-/// `S` is the storage for the contexts: its length is the card's capacity.
+/// `S` is the storage for the contexts and, behind them, their groups: [`Machine::room`].
 ///
 /// The caller holds one lock over each call and over the actions that come out of it. A status that an interrupt handler
 /// reads itself is read under that lock too, so that no START can come between the read and its [`Event::Status`].
@@ -49,10 +51,16 @@ pub struct Machine<S> {
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// A machine without contexts. Every slot must be quiescent, out of reset and its window closed. What stood in
-    /// `storage` is overwritten; O(length).
-    pub fn new(config: MachineConfig, storage: S) -> Self {
-        let mut machine = Self::without_slots(storage);
+    /// How long the storage has to be for so many contexts, each in a group of its own, and to remember `groups` more
+    /// groups. With less, contexts are refused for whose group there is no place.
+    pub const fn room(contexts: usize, groups: usize) -> usize {
+        contexts.saturating_mul(2).saturating_add(groups)
+    }
+
+    /// A machine without contexts, for so many of them. Every slot must be quiescent, out of reset and its window closed.
+    /// What stood in `storage` is overwritten; O(length).
+    pub fn new(config: MachineConfig, contexts: usize, storage: S) -> Self {
+        let mut machine = Self::without_slots(contexts, storage);
         machine.add_slots(&config);
         machine
     }
@@ -60,9 +68,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// A machine that [`Machine::add_slots`] makes one of [`Machine::new`]: for callers with a small stack, who make it
     /// where it stays.
     #[inline(always)]
-    pub fn without_slots(storage: S) -> Self {
+    pub fn without_slots(contexts: usize, storage: S) -> Self {
         Self {
-            slab: Slab::new(storage),
+            slab: Slab::new(contexts, storage),
             slots: [Slot::ABSENT; MAX_SLOTS],
             queues: [Queue::EMPTY; MAX_SLOTS],
             policy: PolicyKind::default(),
@@ -99,7 +107,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             .map(|slot| slot.queue)
     }
 
-    /// Adds a context. O(1).
+    /// Adds a context, and its group if it is the first of it. O(1).
     ///
     /// # Errors
     ///
@@ -113,7 +121,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let queue = self.class_queue(config.class).ok_or(Refusal::NoSlot)?;
         self.check_mask(queue, config.params.mask)?;
         self.check_admission(queue, None, &config.params)?;
-        let ctx = self.slab.add(queue, config.params)?;
+        let ctx = self.slab.add(queue, config.params, config.group)?;
         self.note_admission(queue, None, Some(&config.params));
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.open_purse();

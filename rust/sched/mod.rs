@@ -14,6 +14,7 @@ mod admission;
 mod clock;
 mod cooperative;
 mod event;
+mod group;
 mod guard;
 mod limit;
 mod machine;
@@ -32,6 +33,7 @@ mod tree;
 
 pub use cooperative::Stops;
 pub use event::{Action, Event, Failure, Refusal, Wake};
+pub use group::{GroupKey, GroupStats};
 pub use machine::{ContextConfig, Machine, MachineConfig};
 pub use params::{Params, Urgency};
 pub use policy::PolicyKind;

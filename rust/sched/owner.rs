@@ -30,7 +30,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let queue = entry.queue;
         self.check_mask(queue, entry.params.mask)?;
         if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.job += 1;
             entry.saved = false;
             entry.hold = false;
             entry.yields = false;
@@ -246,6 +245,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             self.wake_clock(now, ctx);
         }
         if old.urgency != params.urgency {
+            self.join_again(ctx);
             // Among others now, with whom it has not competed.
             self.begin_anew(now, ctx);
         }

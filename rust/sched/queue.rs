@@ -75,7 +75,7 @@ impl Queue {
     where
         S: DerefMut<Target = [Entry]>,
     {
-        let turn = slab.get(ctx).map_or(0, |entry| entry.node.place.turn);
+        let turn = slab.get(ctx).map_or(0, |entry| entry.node.place().turn);
         self.ready.remove(slab, ctx);
         self.ready.insert(slab, ctx, Place { rank, key, turn });
     }

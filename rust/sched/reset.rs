@@ -55,6 +55,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(slot) = self.slot_mut(id) {
             slot.stats.busy += span;
         }
+        self.note_run(ctx, span);
         self.note_charge(now, ctx);
     }
 

@@ -4,13 +4,15 @@
 //!
 //! Nothing is allocated here, so the number of contexts is bounded by the storage, and adding, finding and freeing one
 //! is O(1). Entries are linked by index into the free list or into the queue of their class; an entry is never in both.
+//! Behind those of the contexts stand the records of their groups (`group.rs`).
 
 use core::ops::DerefMut;
 
 use super::clock::Clock;
+use super::group::{Of, Record, Records};
 use super::limit::Purse;
 use super::tree::Node;
-use super::{Duration, Failure, Params, Refusal, SlotId, Time};
+use super::{Duration, Failure, GroupKey, Params, Refusal, SlotId, Time};
 
 /// The index that stands for "none" in a link.
 pub(super) const NONE: u32 = u32::MAX;
@@ -93,17 +95,20 @@ pub struct Stats {
     pub failed: u64,
 }
 
-/// The scheduler's state of one context. Opaque: the caller only provides room for it.
+/// The scheduler's state of one context, or of a group. Opaque: the caller only provides room for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     generation: u32,
-    /// Links the free list.
-    next: u32,
+    /// Links the free list; of a record, those with the same bucket.
+    pub(super) next: u32,
     /// Links the queue of its class.
     pub(super) node: Node,
-    /// Links those that wait for the same class, longest wait first.
+    /// Links those that wait for the same class, longest wait first; of records, those that are remembered.
     pub(super) older: u32,
     pub(super) newer: u32,
+    /// The record of its group.
+    pub(super) group: u32,
+    pub(super) record: Record,
     pub(super) clock: Clock,
     pub(super) purse: Purse,
     /// It waits, but must not run yet.
@@ -135,7 +140,6 @@ pub struct Entry {
     pub(super) charged: bool,
     pub(super) run: Duration,
     pub(super) wait: Duration,
-    pub(super) job: u64,
     pub(super) slices: u64,
     pub(super) resumes: u64,
     pub(super) preemptions: u64,
@@ -143,7 +147,7 @@ pub struct Entry {
     pub(super) failed: u64,
 }
 
-// The budget of issue 3: 4,096 contexts in one MiB.
+// The budget of issue 3: 4,096 contexts and groups in one MiB.
 const _: () = assert!(core::mem::size_of::<Entry>() <= 256);
 
 impl Entry {
@@ -157,6 +161,8 @@ impl Entry {
             node: Node::EMPTY,
             older: NONE,
             newer: NONE,
+            group: NONE,
+            record: Record::EMPTY,
             clock: Clock::ZERO,
             purse: Purse::EMPTY,
             parked: false,
@@ -177,12 +183,21 @@ impl Entry {
             charged: true,
             run: Duration::ZERO,
             wait: Duration::ZERO,
-            job: 0,
             slices: 0,
             resumes: 0,
             preemptions: 0,
             finished: 0,
             failed: 0,
+        }
+    }
+
+    /// The record of a group. Its bucket is that of others; `next` links it into its own.
+    pub(super) fn for_group(queue: u8, params: Params, record: Record, next: u32) -> Self {
+        Self {
+            next,
+            record,
+            used: true,
+            ..Self::new(0, queue, params)
         }
     }
 
@@ -212,7 +227,7 @@ impl Entry {
             parked: self.parked,
             enabled: self.enabled,
             no_slot: false,
-            job: self.job,
+            job: self.finished + self.failed + u64::from(self.state.is_live()),
             run,
             wait,
             slices: self.slices,
@@ -234,22 +249,29 @@ impl Default for Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slab<S> {
     entries: S,
+    /// Places for contexts; those behind them are for records of groups.
+    contexts: u32,
     free: u32,
     used: u32,
+    pub(super) records: Records,
 }
 
 impl<S: DerefMut<Target = [Entry]>> Slab<S> {
-    /// Takes the storage over; what stood in it is forgotten. O(length), once.
-    pub(super) fn new(mut entries: S) -> Self {
+    /// Takes the storage over, for so many contexts; what stood in it is forgotten. O(length), once.
+    pub(super) fn new(contexts: usize, mut entries: S) -> Self {
         let len = u32::try_from(entries.len()).unwrap_or(NONE);
+        let contexts = u32::try_from(contexts).unwrap_or(NONE).min(len);
+        let begins = |at, end| if at < end { at } else { NONE };
         for (i, entry) in (0..len).zip(entries.iter_mut()) {
             *entry = Entry::EMPTY;
-            entry.next = if i + 1 < len { i + 1 } else { NONE };
+            entry.next = begins(i + 1, if i < contexts { contexts } else { len });
         }
         Self {
             entries,
-            free: if len == 0 { NONE } else { 0 },
+            contexts,
+            free: begins(0, contexts),
             used: 0,
+            records: Records::new(begins(contexts, len)),
         }
     }
 
@@ -260,10 +282,35 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
 
     /// Contexts that fit.
     pub(super) fn capacity(&self) -> usize {
-        self.entries.len()
+        self.contexts as usize
     }
 
-    pub(super) fn add(&mut self, queue: u8, params: Params) -> Result<ContextId, Refusal> {
+    /// Where the places for records begin and end.
+    pub(super) fn record_places(&self) -> (u32, u32) {
+        let len = u32::try_from(self.entries.len()).unwrap_or(NONE);
+        (self.contexts, len)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        queue: u8,
+        params: Params,
+        key: GroupKey,
+    ) -> Result<ContextId, Refusal> {
+        let ctx = self.take(queue, params)?;
+        let of = Of {
+            queue,
+            urgency: params.urgency,
+            key,
+        };
+        if let Err(refusal) = self.join(ctx, &of) {
+            self.give_back(ctx, ctx.generation);
+            return Err(refusal);
+        }
+        Ok(ctx)
+    }
+
+    fn take(&mut self, queue: u8, params: Params) -> Result<ContextId, Refusal> {
         let index = self.free;
         let entry = self
             .entries
@@ -278,9 +325,14 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     }
 
     pub(super) fn free(&mut self, ctx: ContextId) {
+        self.part(ctx);
+        self.give_back(ctx, ctx.generation.wrapping_add(1));
+    }
+
+    fn give_back(&mut self, ctx: ContextId, generation: u32) {
         let free = self.free;
         if let Some(entry) = self.get_mut(ctx) {
-            *entry = Entry::new(ctx.generation.wrapping_add(1), 0, Params::DEFAULT);
+            *entry = Entry::new(generation, 0, Params::DEFAULT);
             entry.next = free;
             self.free = ctx.index;
             self.used = self.used.saturating_sub(1);

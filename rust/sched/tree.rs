@@ -24,7 +24,9 @@ pub(super) struct Place {
 /// The part of an entry that links it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    /// The parts of its place, apart so that they take no more room than they need.
+    key: u64,
+    turn: u64,
     left: u32,
     right: u32,
     parent: u32,
@@ -32,21 +34,29 @@ pub(super) struct Node {
     height: u8,
     /// The masks of all contexts of the branch.
     below: u8,
+    rank: u8,
 }
 
 impl Node {
     pub(super) const EMPTY: Self = Self {
-        place: Place {
-            rank: 0,
-            key: 0,
-            turn: 0,
-        },
+        key: 0,
+        turn: 0,
         left: NONE,
         right: NONE,
         parent: NONE,
         height: 0,
         below: 0,
+        rank: 0,
     };
+
+    /// Where it stands in the order.
+    pub(super) const fn place(&self) -> Place {
+        Place {
+            rank: self.rank,
+            key: self.key,
+            turn: self.turn,
+        }
+    }
 
     const fn child(&self, right: bool) -> u32 {
         if right {
@@ -83,14 +93,16 @@ impl Tree {
         let (mut parent, mut at, mut right) = (NONE, self.root, false);
         while let Some(node) = node(slab, at) {
             parent = at;
-            right = node.place < place;
+            right = node.place() < place;
             at = node.child(right);
         }
         let Some(entry) = slab.get_mut(ctx) else {
             return;
         };
         entry.node = Node {
-            place,
+            key: place.key,
+            turn: place.turn,
+            rank: place.rank,
             parent,
             ..Node::EMPTY
         };

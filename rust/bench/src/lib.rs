@@ -8,8 +8,8 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Machine, MachineConfig, Params,
-    PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time, Urgency, MAX_SLOTS,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, GroupKey, Machine, MachineConfig,
+    Params, PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time, Urgency, MAX_SLOTS,
 };
 
 /// The policies there are, by name.
@@ -30,6 +30,11 @@ const URGENT: u64 = 1_000;
 const RUNNING: u64 = 1;
 const FINISH: u64 = 2;
 const PAUSED: u64 = 4;
+
+/// How many entries it takes for so many contexts, the urgent one, and their groups.
+pub const fn room(contexts: usize) -> usize {
+    Machine::<Vec<Entry>>::room(contexts + 1, 0)
+}
 
 /// Slots under contention. Jobs never end, but for those of one context that is urgent: latency-critical, and under `Deadline` with
 /// a reservation that is due before all others.
@@ -63,17 +68,17 @@ impl Contended {
     ///
     /// If the scheduler refuses that.
     pub fn new(policy: PolicyKind, contexts: usize) -> Self {
-        Self::on(vec![Entry::EMPTY; contexts + 1], policy, 1)
+        Self::on(vec![Entry::EMPTY; room(contexts)], contexts, policy, 1)
     }
 }
 
 impl<S: DerefMut<Target = [Entry]>> Contended<S> {
-    /// `slots` slots that one context less than `storage` has room for want. The last entry is for the urgent one.
+    /// `slots` slots that so many contexts want, in `storage` that has [`room`] for them.
     ///
     /// # Panics
     ///
     /// If the scheduler refuses that.
-    pub fn on(storage: S, policy: PolicyKind, slots: usize) -> Self {
+    pub fn on(storage: S, contexts: usize, policy: PolicyKind, slots: usize) -> Self {
         let mut config = MachineConfig::default();
         config.slots[..slots].fill(Some(SlotConfig {
             profile: Profile::Fermata,
@@ -82,12 +87,15 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             stops: Stops::Anywhere,
             start_count: 0,
         }));
-        let contexts = storage.len() - 1;
-        let mut machine = Machine::new(config, storage);
+        let mut machine = Machine::new(config, contexts + 1, storage);
         let set = machine.set_policy(Time::ZERO, policy, &mut |_| {});
         set.expect("the card is there");
         let mut add = |params| {
-            let config = ContextConfig { class: 0, params };
+            let config = ContextConfig {
+                class: 0,
+                params,
+                group: GroupKey(0),
+            };
             machine.add(config).expect("there is room")
         };
         let urgent = add(Params {

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use fermata_sched_bench::{Contended, Counted, POLICIES};
+use fermata_sched_bench::{room, Contended, Counted, POLICIES};
 use fermata_sched_host::sched::{Event, Params, PolicyKind, Refusal};
 
 /// The most that one call took, by what was called.
@@ -57,8 +57,8 @@ impl Run {
 
 /// All that happens to `contexts` contexts on `slots` slots in so many rounds.
 fn worst(policy: PolicyKind, contexts: usize, slots: usize, rounds: usize) -> Worst {
-    let (storage, accesses) = Counted::new(contexts + 1);
-    let it = Contended::on(storage, policy, slots);
+    let (storage, accesses) = Counted::new(room(contexts));
+    let it = Contended::on(storage, contexts, policy, slots);
     let worst = Worst::default();
     let mut run = Run {
         it,

@@ -27,7 +27,6 @@ fn left_out(inside: Inside, field: &str) -> bool {
             "since"
                 | "run"
                 | "wait"
-                | "job"
                 | "slices"
                 | "resumes"
                 | "preemptions"

@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Status,
     Stops, Time, Wake,
 };
@@ -181,10 +181,10 @@ impl World {
                 start_count: 0,
             });
         }
-        let storage = vec![Entry::EMPTY; bounds.contexts].into_boxed_slice();
+        let storage = vec![Entry::EMPTY; 2 * bounds.contexts].into_boxed_slice();
         let mut world = Self {
             bounds,
-            machine: Machine::new(config, storage),
+            machine: Machine::new(config, bounds.contexts, storage),
             now: 100 * MS,
             slots: vec![CardSlot::new(); bounds.slots],
             owners: vec![None; bounds.contexts],
@@ -903,7 +903,12 @@ impl World {
             ..Params::DEFAULT
         };
         let usable = self.all_slots() & !self.quarantined();
-        match self.machine.add(ContextConfig { class: 0, params }) {
+        let config = ContextConfig {
+            class: 0,
+            params,
+            group: GroupKey(0),
+        };
+        match self.machine.add(config) {
             Ok(id) => {
                 let owner = Owner::new(id, self.all_slots());
                 let free = self.owners[id.index()].replace(owner).is_none();

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Machine, MachineConfig, Params,
-    PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, GroupKey, Machine, MachineConfig,
+    Params, PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time,
 };
 use proptest::prelude::*;
 
@@ -64,7 +64,7 @@ impl Model {
             stops: Stops::Anywhere,
             start_count: 0,
         }));
-        let mut machine = Machine::new(config, vec![Entry::EMPTY; CONTEXTS]);
+        let mut machine = Machine::new(config, CONTEXTS, vec![Entry::EMPTY; CONTEXTS + 1]);
         let now = Time::ZERO;
         machine
             .set_policy(now, PolicyKind::Priority, &mut |_| {})
@@ -77,7 +77,13 @@ impl Model {
                 mask: 1_u8 << (i % usize::from(SLOTS)),
                 ..Params::DEFAULT
             };
-            machine.add(ContextConfig { class: 0, params }).unwrap()
+            let group = GroupKey(0);
+            let config = ContextConfig {
+                class: 0,
+                params,
+                group,
+            };
+            machine.add(config).unwrap()
         };
         let contexts = (0..CONTEXTS).map(&mut add).collect();
         Self {

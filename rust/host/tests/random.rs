@@ -6,7 +6,7 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, JobState, Params, PolicyKind, SlotState, Stops, Urgency,
+    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, SlotState, Stops, Urgency,
 };
 use model::world::{sid, SlotPlan, World};
 use model::{MS, US};
@@ -14,20 +14,56 @@ use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Run { us: u64 },
-    Open { class: u8, params: Params },
-    Start { who: usize, us: u64 },
-    Preempt { who: usize, hold: bool },
-    Resume { who: usize },
-    Close { who: usize },
-    Change { who: usize, params: Params },
-    Enable { who: usize, enabled: bool },
-    Fault { slot: usize, kind: Fault },
-    SpuriousIrq { slot: usize },
-    EarlyTimer { slot: usize },
-    StaleStatus { slot: usize, raw: u64 },
-    Policy { policy: PolicyKind },
-    Gone { noticed: bool },
+    Run {
+        us: u64,
+    },
+    Open {
+        group: u64,
+        class: u8,
+        params: Params,
+    },
+    Start {
+        who: usize,
+        us: u64,
+    },
+    Preempt {
+        who: usize,
+        hold: bool,
+    },
+    Resume {
+        who: usize,
+    },
+    Close {
+        who: usize,
+    },
+    Change {
+        who: usize,
+        params: Params,
+    },
+    Enable {
+        who: usize,
+        enabled: bool,
+    },
+    Fault {
+        slot: usize,
+        kind: Fault,
+    },
+    SpuriousIrq {
+        slot: usize,
+    },
+    EarlyTimer {
+        slot: usize,
+    },
+    StaleStatus {
+        slot: usize,
+        raw: u64,
+    },
+    Policy {
+        policy: PolicyKind,
+    },
+    Gone {
+        noticed: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +136,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (1..3_000u64).prop_map(|us| Op::Run { us }),
         2 => (3_000..60_000u64).prop_map(|us| Op::Run { us }),
-        3 => (0..3u8, params()).prop_map(|(class, params)| Op::Open { class, params }),
+        3 => (0..4u64, 0..3u8, params())
+            .prop_map(|(group, class, params)| Op::Open { group, class, params }),
         8 => (who.clone(), 1..20_000u64).prop_map(|(who, us)| Op::Start { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
         4 => who.clone().prop_map(|who| Op::Resume { who }),
@@ -197,8 +234,12 @@ impl Play {
         let who = |i: usize| self.who.get(i % self.who.len().max(1)).copied();
         match op {
             Op::Run { us } => self.world.run_for(us * US),
-            Op::Open { class, params } => {
-                if let Ok(ctx) = self.world.open(class, params) {
+            Op::Open {
+                group,
+                class,
+                params,
+            } => {
+                if let Ok(ctx) = self.world.open_in(GroupKey(group), class, params) {
                     self.who.push(ctx);
                 }
             }

@@ -4,7 +4,7 @@
 //! policies and parameters is in this file.
 
 use fermata_sched_host::sched::{
-    ContextConfig, Duration, Entry, Machine, MachineConfig, Params, PolicyKind, Profile,
+    ContextConfig, Duration, Entry, GroupKey, Machine, MachineConfig, Params, PolicyKind, Profile,
     SlotConfig, Stops, Time, Urgency, MAX_SLOTS,
 };
 
@@ -93,7 +93,7 @@ impl Mode {
                 start_count: 0,
             });
         }
-        let mut machine = Machine::new(config, vec![Entry::EMPTY; contexts]);
+        let mut machine = Machine::new(config, contexts, vec![Entry::EMPTY; contexts + 1]);
         machine
             .set_policy(Time::ZERO, self.policy(), &mut |_| {})
             .expect("the card is there");
@@ -113,6 +113,7 @@ impl Mode {
         };
         ContextConfig {
             class: 0,
+            group: GroupKey(0),
             params: Params {
                 timeslice,
                 urgency,

@@ -5,13 +5,16 @@
 use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, JobState, Machine,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats,
     Status, Stops, Time, Wake,
 };
 
 use super::card::{Card, CardSlot, Job, Program};
 use super::MS;
+
+/// Groups that are remembered, beyond one for each context.
+const GROUPS: usize = 2;
 
 /// One slot as a test wants it.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,7 @@ pub const BASE: SlotPlan = SlotPlan {
 #[derive(Clone, Debug)]
 pub struct Tenant {
     pub id: ContextId,
+    pub group: GroupKey,
     pub class: u8,
     pub job: u64,
     pub work: u64,
@@ -68,7 +72,7 @@ pub struct World {
     pub quarantined: u8,
     gone: bool,
     ended: HashSet<Job>,
-    past: Vec<Stats>,
+    past: HashMap<ContextId, Stats>,
 }
 
 pub fn sid(i: usize) -> SlotId {
@@ -101,7 +105,8 @@ impl World {
             card.slots.push(model);
         }
         // Tests of the protocol count on the plainest order; tests of a policy choose theirs.
-        let mut machine = Machine::new(config, vec![Entry::EMPTY; capacity]);
+        let room = Machine::<Vec<Entry>>::room(capacity, GROUPS);
+        let mut machine = Machine::new(config, capacity, vec![Entry::EMPTY; room]);
         machine
             .set_policy(ns(1), PolicyKind::RoundRobin, &mut |_| ())
             .unwrap();
@@ -123,17 +128,32 @@ impl World {
             quarantined: 0,
             gone: false,
             ended: HashSet::new(),
-            past: Vec::new(),
+            past: HashMap::new(),
         }
     }
 
+    /// A context of group 0.
     pub fn open(&mut self, class: u8, params: Params) -> Result<ContextId, Refusal> {
+        self.open_in(GroupKey(0), class, params)
+    }
+
+    pub fn open_in(
+        &mut self,
+        group: GroupKey,
+        class: u8,
+        params: Params,
+    ) -> Result<ContextId, Refusal> {
         let before = self.machine.clone();
-        let result = self.machine.add(ContextConfig { class, params });
+        let result = self.machine.add(ContextConfig {
+            class,
+            params,
+            group,
+        });
         match result {
             Ok(id) => {
                 let tenant = Tenant {
                     id,
+                    group,
                     class,
                     job: 0,
                     work: 0,
@@ -174,7 +194,7 @@ impl World {
         if last.is_ok() {
             self.closes.insert(ctx);
             self.tenants.get_mut(&ctx).unwrap().closed = true;
-            self.past.extend(last);
+            self.past.extend(last.map(|last| (ctx, last)));
         }
         let result = self.event(Event::Close { ctx });
         assert_eq!(result.is_ok(), last.is_ok());
@@ -480,7 +500,7 @@ impl World {
             .keys()
             .filter_map(|&ctx| self.machine.stats(ctx, now).ok());
         let (mut run, mut slices, mut saves, mut resumes) = (0, 0, 0, 0);
-        for stats in living.chain(self.past.iter().copied()) {
+        for stats in living.chain(self.past.values().copied()) {
             run += stats.run.as_ns();
             slices += stats.slices;
             saves += stats.preemptions;
@@ -494,6 +514,34 @@ impl World {
             resumes -= stats.resumes;
         }
         assert_eq!((run, slices, saves, resumes), (0, 0, 0, 0), "sums differ");
+        self.check_groups();
+    }
+
+    /// What groups are said to have and to have done is what their contexts have done.
+    fn check_groups(&self) {
+        let now = ns(self.now);
+        let mut sums: HashMap<GroupKey, (u32, u64)> = HashMap::new();
+        for tenant in self.tenants.values() {
+            let (contexts, run) = sums.entry(tenant.group).or_default();
+            *contexts += u32::from(!self.released.contains(&tenant.id));
+            match self.machine.stats(tenant.id, now) {
+                Ok(stats) => {
+                    *run += stats.run.as_ns();
+                    let group = self.machine.group_of(tenant.id);
+                    assert_eq!(group, Ok(tenant.group));
+                }
+                Err(_) => *run += self.past[&tenant.id].run.as_ns(),
+            }
+        }
+        // Three classes, two urgencies.
+        let forgets = 6 * sums.len() > self.machine.capacity() + GROUPS;
+        for (group, (contexts, run)) in sums {
+            let stats = self.machine.group_stats(group, now);
+            assert_eq!(stats.contexts, contexts, "{group:?}");
+            // What was forgotten begins again.
+            assert!(stats.run.as_ns() <= run, "{group:?}");
+            assert!(stats.run.as_ns() == run || forgets, "{group:?}");
+        }
     }
 
     /// Lets the time go on until `end`.

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Groups: who stands behind contexts, as the caller names it.
+//!
+//! A group has one record for each class and urgency that its contexts are of. Records stand in the same storage as contexts,
+//! behind them, and are found by a hash of what they are for. The record of a group whose last context closed is remembered
+//! until its place is needed, those longest without a context being forgotten first: so nobody is a newcomer by closing all
+//! and opening again.
+
+use core::ops::DerefMut;
+
+use super::machine::Machine;
+use super::slab::{Slab, NONE};
+use super::slot::{slots_in, State, MAX_SLOTS};
+use super::{ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
+
+/// Names a group: a number that the caller chooses. Contexts of one card with the same key belong together, in all classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GroupKey(pub u64);
+
+/// What a group has and has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Contexts of the group that were not released.
+    pub contexts: u32,
+    /// Time on slots of all that it has had, the runs that are under way included. Begins again when the group was forgotten.
+    pub run: Duration,
+}
+
+/// The urgencies, each with records of its own.
+const URGENCIES: [Urgency; 2] = [Urgency::LatencyCritical, Urgency::BestEffort];
+
+/// What only the record of a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    key: GroupKey,
+    /// First of those whose hash leads here; `next` of an entry links them.
+    first: u32,
+    /// Contexts of the record.
+    contexts: u32,
+}
+
+impl Record {
+    pub(super) const EMPTY: Self = Self {
+        key: GroupKey(0),
+        first: NONE,
+        contexts: 0,
+    };
+}
+
+/// The lists of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Records {
+    /// The first that is used for no group.
+    pub(super) free: u32,
+    /// The remembered one that has been without a context for longest, and the last one.
+    oldest: u32,
+    newest: u32,
+}
+
+impl Records {
+    pub(super) const fn new(free: u32) -> Self {
+        Self {
+            free,
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+}
+
+/// Which record of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Of {
+    pub(super) queue: u8,
+    pub(super) urgency: Urgency,
+    pub(super) key: GroupKey,
+}
+
+impl Of {
+    /// Well mixed: the keys may be small numbers in a row.
+    fn hash(&self) -> u32 {
+        let kind = (u64::from(self.queue) << 1) | u64::from(self.urgency == Urgency::BestEffort);
+        let mut mixed = self.key.0 ^ kind.rotate_right(8);
+        for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+            mixed = (mixed ^ (mixed >> 31)).wrapping_mul(factor);
+        }
+        (mixed >> 32) as u32
+    }
+}
+
+impl<S: DerefMut<Target = [Entry]>> Slab<S> {
+    /// The place whose list has the record `of`.
+    fn bucket(&self, of: &Of) -> u32 {
+        let (begin, end) = self.record_places();
+        let scaled = (u64::from(of.hash()) * u64::from(end - begin)) >> 32;
+        begin + scaled as u32
+    }
+
+    fn is_record(&self, at: u32, of: &Of) -> bool {
+        self.at(at).is_some_and(|entry| {
+            entry.record.key == of.key
+                && entry.queue == of.queue
+                && entry.params.urgency == of.urgency
+        })
+    }
+
+    /// The record `of`, if there is one. O(1) but for collisions.
+    pub(super) fn record(&self, of: &Of) -> Option<u32> {
+        let mut at = self.at(self.bucket(of))?.record.first;
+        while at != NONE && !self.is_record(at, of) {
+            at = self.at(at)?.next;
+        }
+        (at != NONE).then_some(at)
+    }
+
+    /// The record that a context is of.
+    pub(super) fn record_of(&self, ctx: ContextId) -> Option<&Entry> {
+        self.at(self.get(ctx)?.group)
+    }
+
+    fn record_of_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
+        let group = self.get(ctx)?.group;
+        self.at_mut(group)
+    }
+
+    /// Lets a context belong to the record `of`, which is made if there is none. [`Refusal::NoSpace`] if there is no place
+    /// for it; nothing was changed.
+    pub(super) fn join(&mut self, ctx: ContextId, of: &Of) -> Result<(), Refusal> {
+        let at = match self.record(of) {
+            Some(at) => at,
+            None => self.make_record(of).ok_or(Refusal::NoSpace)?,
+        };
+        let record = self.at_mut(at).ok_or(Refusal::NoSpace)?;
+        record.record.contexts += 1;
+        if record.record.contexts == 1 {
+            self.recall(at);
+        }
+        if let Some(entry) = self.get_mut(ctx) {
+            entry.group = at;
+        }
+        Ok(())
+    }
+
+    /// A context belongs to its record no more.
+    pub(super) fn part(&mut self, ctx: ContextId) {
+        let Some(entry) = self.get_mut(ctx) else {
+            return;
+        };
+        let at = core::mem::replace(&mut entry.group, NONE);
+        let Some(entry) = self.at_mut(at) else {
+            return;
+        };
+        entry.record.contexts = entry.record.contexts.saturating_sub(1);
+        if entry.record.contexts == 0 {
+            self.remember(at);
+        }
+    }
+
+    /// A record without contexts: it goes to the end of those that are remembered.
+    fn remember(&mut self, at: u32) {
+        let last = core::mem::replace(&mut self.records.newest, at);
+        if let Some(entry) = self.at_mut(at) {
+            entry.older = last;
+            entry.newer = NONE;
+        }
+        match self.at_mut(last) {
+            Some(entry) => entry.newer = at,
+            None => self.records.oldest = at,
+        }
+    }
+
+    /// A record is not only remembered any more.
+    fn recall(&mut self, at: u32) {
+        let Some(entry) = self.at_mut(at) else {
+            return;
+        };
+        let older = core::mem::replace(&mut entry.older, NONE);
+        let newer = core::mem::replace(&mut entry.newer, NONE);
+        match self.at_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.records.oldest = newer,
+        }
+        match self.at_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.records.newest = older,
+        }
+    }
+
+    /// A new record, remembered only.
+    fn make_record(&mut self, of: &Of) -> Option<u32> {
+        let at = match self.records.free {
+            NONE => self.forget_oldest()?,
+            free => {
+                self.records.free = self.at(free)?.next;
+                free
+            }
+        };
+        let bucket = self.bucket(of);
+        let next = core::mem::replace(&mut self.at_mut(bucket)?.record.first, at);
+        let entry = self.at_mut(at)?;
+        let record = Record {
+            key: of.key,
+            contexts: 0,
+            first: entry.record.first,
+        };
+        let params = Params {
+            urgency: of.urgency,
+            ..Params::DEFAULT
+        };
+        *entry = Entry::for_group(of.queue, params, record, next);
+        self.remember(at);
+        Some(at)
+    }
+
+    /// Forgets the group that has been without a context for longest, and gives its place.
+    fn forget_oldest(&mut self) -> Option<u32> {
+        let gone = self.records.oldest;
+        let entry = self.at(gone)?;
+        let after = entry.next;
+        let bucket = self.bucket(&Of {
+            queue: entry.queue,
+            urgency: entry.params.urgency,
+            key: entry.record.key,
+        });
+        self.recall(gone);
+        let mut at = self.at(bucket)?.record.first;
+        if at == gone {
+            self.at_mut(bucket)?.record.first = after;
+        }
+        while at != NONE {
+            let entry = self.at_mut(at)?;
+            if entry.next == gone {
+                entry.next = after;
+            }
+            at = entry.next;
+        }
+        Some(gone)
+    }
+}
+
+impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// Which group a context belongs to.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn group_of(&self, ctx: ContextId) -> Result<GroupKey, Refusal> {
+        self.slab.owned(ctx)?;
+        let record = self.slab.record_of(ctx).ok_or(Refusal::NoContext)?;
+        Ok(record.record.key)
+    }
+
+    /// What a group has done until `now`, in all classes; nothing if none of its contexts is there and it was forgotten.
+    pub fn group_stats(&self, group: GroupKey, now: Time) -> GroupStats {
+        let mut stats = GroupStats {
+            contexts: 0,
+            run: Duration::ZERO,
+        };
+        for at in self.records_of(group) {
+            if let Some(entry) = self.slab.at(at) {
+                stats.contexts += entry.record.contexts;
+                stats.run += entry.run;
+            }
+        }
+        for id in slots_in(u8::MAX) {
+            if let Some(State::Running(run) | State::Pausing(run, _)) =
+                self.slot(id).map(|slot| slot.state)
+            {
+                let theirs = self.slab.record_of(run.ctx).map(|entry| entry.record.key);
+                if theirs == Some(group) {
+                    stats.run += now.since(run.started);
+                }
+            }
+        }
+        stats
+    }
+
+    /// The records of a group, at most one for each class and urgency.
+    pub(super) fn records_of(&self, key: GroupKey) -> impl Iterator<Item = u32> + '_ {
+        (0..MAX_SLOTS as u8)
+            .filter(|&queue| self.queue(queue).is_some_and(|queue| queue.slots != 0))
+            .flat_map(|queue| URGENCIES.map(|urgency| (queue, urgency)))
+            .filter_map(move |(queue, urgency)| {
+                self.slab.record(&Of {
+                    queue,
+                    urgency,
+                    key,
+                })
+            })
+    }
+
+    /// A run of a context was `span` long.
+    pub(super) fn note_run(&mut self, ctx: ContextId, span: Duration) {
+        if let Some(record) = self.slab.record_of_mut(ctx) {
+            record.run += span;
+        }
+    }
+
+    /// A context whose urgency changed belongs to another record of its group.
+    pub(super) fn join_again(&mut self, ctx: ContextId) {
+        let (Some(entry), Some(record)) = (self.slab.get(ctx), self.slab.record_of(ctx)) else {
+            return;
+        };
+        let of = Of {
+            queue: entry.queue,
+            urgency: entry.params.urgency,
+            key: record.record.key,
+        };
+        let old = entry.group;
+        // There is room: it leaves one, which if it was the last of it may be forgotten.
+        self.slab.part(ctx);
+        if self.slab.join(ctx, &of).is_err() {
+            if let Some(entry) = self.slab.get_mut(ctx) {
+                entry.group = old;
+            }
+        }
+    }
+}
