@@ -93,7 +93,8 @@ impl Mode {
                 start_count: 0,
             });
         }
-        let mut machine = Machine::new(config, contexts, vec![Entry::EMPTY; contexts + 1]);
+        let room = Machine::<Vec<Entry>>::room(contexts, 0);
+        let mut machine = Machine::new(config, contexts, vec![Entry::EMPTY; room]);
         machine
             .set_policy(Time::ZERO, self.policy(), &mut |_| {})
             .expect("the card is there");
