@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every mode on every workload at every load, each beside its LC clients alone on the slot.
+//! Every mode on every workload at every load, each beside its LC clients alone on the slot, and beside them on a slot each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ pub struct Row {
     pub load: f64,
     /// The durations are those of the table, not scaled.
     pub natural: bool,
-    /// The mode; "alone" is LC without BE.
+    /// The mode; "isolated" is LC with a slot for each client, "alone" LC without BE on one slot.
     pub mode: String,
     /// Latency of LC requests, from arrival to the program's knowledge of the end.
     pub lc: Latency,
@@ -70,7 +70,57 @@ pub struct Row {
 /// Seconds before requests count.
 const WARM_UP: u64 = 1;
 
-/// Runs all; rows in the order of workload, load, mode, "alone" first.
+/// The clients that are there, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// LC clients, each with a slot of its own: no schedule of one slot is faster for any of their requests.
+    Isolated,
+    /// LC clients on one slot, first come, first served.
+    Alone,
+    /// All clients on one slot.
+    All(Mode),
+}
+
+impl Who {
+    fn name(self) -> String {
+        match self {
+            Self::Isolated => "isolated".into(),
+            Self::Alone => "alone".into(),
+            Self::All(mode) => mode.name(),
+        }
+    }
+
+    fn plan(self, clients: Vec<ClientPlan>, warm_up: u64, end: u64) -> Plan {
+        let all = matches!(self, Self::All(_));
+        let clients = clients
+            .into_iter()
+            .filter(|client| all || client.kind == Kind::Lc);
+        let clients: Vec<Vec<ClientPlan>> = if self == Self::Isolated {
+            clients.map(|client| vec![client]).collect()
+        } else {
+            vec![clients.collect()]
+        };
+        Plan {
+            mode: match self {
+                Self::All(mode) => mode,
+                Self::Isolated | Self::Alone => Mode::NoPreemption,
+            },
+            costs: Costs::DEFAULT,
+            cards: clients.len(),
+            slots: 1,
+            clients,
+            seed: 0,
+            warm_up,
+            end,
+            drain: 5 * S,
+        }
+    }
+}
+
+/// Rows that are no modes: "isolated" and "alone".
+pub const REFERENCES: usize = 2;
+
+/// Runs all; rows in the order of workload, load, mode, the [`REFERENCES`] first.
 pub fn compare(settings: &Settings) -> Vec<Row> {
     let mut tasks = Vec::new();
     for workload in &settings.workloads {
@@ -102,20 +152,22 @@ fn one(settings: &Settings, workload: &Workload, load: Option<f64>) -> Vec<Row> 
     let natural = load.is_none();
     let load = load.unwrap_or_else(|| workload.natural_load());
     let end = (WARM_UP + settings.seconds) * S;
-    let row = |mode, alone: bool| {
-        let plan = plan(mode, workload.clients(load, alone), WARM_UP * S, end);
+    let row = |who: Who| {
         let plan = Plan {
             costs: settings.costs,
             seed: settings.seed,
-            ..plan
+            ..who.plan(workload.clients(load), WARM_UP * S, end)
         };
-        let offered = if alone { 0 } else { workload.rate(Kind::Be) };
+        let offered = match who {
+            Who::All(_) => workload.rate(Kind::Be),
+            Who::Isolated | Who::Alone => 0,
+        };
         Row {
             workload: workload.name,
             load,
             natural,
             be_offered_per_s: offered as f64,
-            ..measure(&plan, alone)
+            ..measure(&plan, who)
         }
     };
     beside_alone(row, &settings.modes)
@@ -129,50 +181,28 @@ pub fn on_trace(
     costs: Costs,
     seed: u64,
 ) -> Vec<Row> {
-    let row = |mode, alone: bool| {
-        let all = clients.iter().cloned();
-        let clients = all
-            .filter(|client| !alone || client.kind == Kind::Lc)
-            .collect();
+    let row = |who: Who| {
         let plan = Plan {
             costs,
             seed,
-            ..plan(mode, clients, 0, last + 1)
+            ..who.plan(clients.to_vec(), 0, last + 1)
         };
         Row {
             workload: "trace",
-            ..measure(&plan, alone)
+            ..measure(&plan, who)
         }
     };
     beside_alone(row, modes)
 }
 
-fn plan(mode: Mode, clients: Vec<ClientPlan>, warm_up: u64, end: u64) -> Plan {
-    Plan {
-        mode,
-        costs: Costs::DEFAULT,
-        cards: 1,
-        slots: 1,
-        clients: vec![clients],
-        seed: 0,
-        warm_up,
-        end,
-        drain: 5 * S,
-    }
-}
-
-fn measure(plan: &Plan, alone: bool) -> Row {
+fn measure(plan: &Plan, who: Who) -> Row {
     let mut outcome = run(plan);
     assert_eq!(outcome.failed, 0, "no job fails on a card without fault");
     Row {
         workload: "",
         load: 0.0,
         natural: false,
-        mode: if alone {
-            "alone".into()
-        } else {
-            plan.mode.name()
-        },
+        mode: who.name(),
         lc: Latency::of(&mut outcome.lc),
         be: Latency::of(&mut outcome.be),
         requests: outcome.requests,
@@ -188,15 +218,15 @@ fn measure(plan: &Plan, alone: bool) -> Row {
     }
 }
 
-/// "alone" and every mode, the latter next to the former and to no preemption.
-fn beside_alone(row: impl Fn(Mode, bool) -> Row, modes: &[Mode]) -> Vec<Row> {
-    let mut rows = vec![row(Mode::NoPreemption, true)];
-    rows.extend(modes.iter().map(|&mode| row(mode, false)));
-    let alone = rows[0].lc;
+/// The references and every mode, the latter next to "alone" and to no preemption.
+fn beside_alone(row: impl Fn(Who) -> Row, modes: &[Mode]) -> Vec<Row> {
+    let mut rows = vec![row(Who::Isolated), row(Who::Alone)];
+    rows.extend(modes.iter().map(|&mode| row(Who::All(mode))));
+    let alone = rows[REFERENCES - 1].lc;
     let plain = Mode::NoPreemption.name();
     let plain = rows.iter().find(|row| row.mode == plain);
     let plain = plain.map(|row| row.be_per_s);
-    for row in &mut rows[1..] {
+    for row in &mut rows[REFERENCES..] {
         row.lc_p50_added = row.lc.p50_us / alone.p50_us - 1.0;
         row.lc_p99_added = row.lc.p99_us / alone.p99_us - 1.0;
         row.lc_mean_added_us = row.lc.mean_us - alone.mean_us;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use fermata_sim::compare::{compare, Settings};
+use fermata_sim::compare::{compare, Row, Settings};
 use fermata_sim::mode::Mode;
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
@@ -26,7 +26,7 @@ struct Args {
     /// Where sim.json and the plots go
     #[arg(long, global = true, default_value = "build/reports")]
     out: PathBuf,
-    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be [default: all; for fleets, two]
+    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus [default: all; for fleets, two]
     #[arg(long, global = true, value_delimiter = ',', value_parser = Mode::parse)]
     modes: Vec<Mode>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Fleets and the comparison, as `make sim` has them
+    /// The comparison and fleets, as `make sim` has them
     All {
         #[command(flatten)]
         compare: CompareArgs,
@@ -106,8 +106,8 @@ fn main() -> Result<()> {
     println!("{}\n", report::costs(&args.costs));
     match &args.what {
         What::All { compare, fleet } => {
-            run_fleet(&args, fleet, &mut report);
             run_compare(&args, compare, &mut report)?;
+            run_fleet(&args, fleet, &mut report);
         }
         What::Compare(compare) => run_compare(&args, compare, &mut report)?,
         What::Fleet(fleet) => run_fleet(&args, fleet, &mut report),
@@ -146,11 +146,8 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
     for workload in &workloads {
         println!("{}: {}", workload.name, workload.text);
     }
-    println!(
-        "load *: with the durations of the table as they are; else all scaled to reach the load"
-    );
-    println!("+%, +us: over LC alone; kept: BE next to no-preemption; used: with a job, its save and restore included");
-    println!("{}", report::compare_table(&rows));
+    println!("{}", report::LEGEND);
+    print_compared(&rows, &args.out.join("sim.txt"))?;
     for workload in &workloads {
         let rows: Vec<_> = rows
             .iter()
@@ -167,6 +164,29 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
     Ok(())
 }
 
+/// More rows than this are not read by anybody: they go to a file, and what matters is printed.
+const ROWS_PRINTED: usize = 100;
+
+fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
+    let every: Vec<&Row> = rows.iter().collect();
+    let table = report::compare_table(&every);
+    fs::write(file, format!("{}\n{table}\n", report::LEGEND))
+        .with_context(|| file.display().to_string())?;
+    let natural: Vec<&Row> = rows.iter().filter(|row| row.natural).collect();
+    if rows.len() <= ROWS_PRINTED || natural.is_empty() {
+        println!("{table}");
+        return Ok(());
+    }
+    println!("{}", report::compare_table(&natural));
+    for mode in Mode::URGENT {
+        if let Some(table) = report::sweep_table(rows, mode) {
+            println!("{table}");
+        }
+    }
+    println!("wrote {}: every mode at every load", file.display());
+    Ok(())
+}
+
 fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
     let modes = if args.modes.is_empty() {
         Mode::FLEET.to_vec()
@@ -175,6 +195,7 @@ fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
     };
     for &cards in &what.cards {
         for &mode in &modes {
+            eprintln!("fleet of {cards} cards, {} ...", mode.name());
             report.fleet.push(fleet::fleet(&fleet::Settings {
                 mode,
                 cards,
@@ -199,6 +220,7 @@ fn run_trace(args: &Args, file: &Path, preparation_us: u64, report: &mut Report)
     let (clients, last) = trace::parse(&text, preparation_us * US).with_context(name)?;
     report.trace =
         fermata_sim::compare::on_trace(&clients, last, &args.modes(), args.costs, args.seed);
-    println!("{}", report::compare_table(&report.trace));
+    let rows: Vec<&Row> = report.trace.iter().collect();
+    println!("{}\n{}", report::LEGEND, report::compare_table(&rows));
     Ok(())
 }

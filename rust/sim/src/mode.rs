@@ -22,11 +22,14 @@ pub enum Mode {
     Slices(u64),
     /// Weighted fair by slices.
     Fair(u64),
-    /// LC preempts BE at once; among themselves weighted fair by slices of 2 ms.
-    LcBe,
+    /// LC preempts BE at once; weighted fair among themselves, LC by slices of so long, BE by 2 ms.
+    LcBe(u64),
 }
 
 impl Mode {
+    /// With the slice that `GPreempt` gives to LC: as good as none.
+    pub const LC_BE: Self = Self::LcBe(1_000 * MS);
+
     /// What `make sim` compares.
     pub const ALL: [Self; 6] = [
         Self::NoPreemption,
@@ -34,11 +37,14 @@ impl Mode {
         Self::Slices(2 * MS),
         Self::Slices(200 * US),
         Self::Fair(2 * MS),
-        Self::LcBe,
+        Self::LC_BE,
     ];
 
+    /// Those in which LC goes before BE.
+    pub const URGENT: [Self; 1] = [Self::LC_BE];
+
     /// What fleets are run with.
-    pub const FLEET: [Self; 2] = [Self::NoPreemption, Self::LcBe];
+    pub const FLEET: [Self; 2] = [Self::NoPreemption, Self::LC_BE];
 
     /// Its name on the command line and in reports.
     pub fn name(self) -> String {
@@ -47,7 +53,8 @@ impl Mode {
             Self::RunToCompletion => "run-to-completion".into(),
             Self::Slices(ns) => format!("slices-{}us", ns / US),
             Self::Fair(ns) => format!("fair-{}us", ns / US),
-            Self::LcBe => "lc-be".into(),
+            Self::LC_BE => "lc-be".into(),
+            Self::LcBe(ns) => format!("lc-be-{}us", ns / US),
         }
     }
 
@@ -62,14 +69,15 @@ impl Mode {
             us.filter(|us| (100..=10_000_000).contains(us))
                 .map(|us: u64| us * US)
         };
-        let whole = [Self::NoPreemption, Self::RunToCompletion, Self::LcBe].into_iter();
+        let whole = [Self::NoPreemption, Self::RunToCompletion, Self::LC_BE].into_iter();
         whole
             .filter(|mode| mode.name() == name)
             .chain(slice("slices-").map(Self::Slices))
             .chain(slice("fair-").map(Self::Fair))
+            .chain(slice("lc-be-").map(Self::LcBe))
             .next()
             .ok_or_else(|| {
-                "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be; N is 100 to 10000000"
+                "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus; N is 100 to 10000000"
                     .into()
             })
     }
@@ -77,7 +85,7 @@ impl Mode {
     fn policy(self) -> PolicyKind {
         match self {
             Self::NoPreemption | Self::Slices(_) => PolicyKind::RoundRobin,
-            Self::RunToCompletion | Self::Fair(_) | Self::LcBe => PolicyKind::Fair,
+            Self::RunToCompletion | Self::Fair(_) | Self::LcBe(_) => PolicyKind::Fair,
         }
     }
 
@@ -103,13 +111,15 @@ impl Mode {
 
     /// What a client's context is.
     pub fn context(self, kind: Kind) -> ContextConfig {
-        let timeslice = match self {
-            Self::NoPreemption | Self::RunToCompletion => Params::TIMESLICE_MAX,
-            Self::Slices(ns) | Self::Fair(ns) => Duration::from_ns(ns),
-            Self::LcBe => Duration::from_ms(2),
+        let timeslice = match (self, kind) {
+            (Self::NoPreemption | Self::RunToCompletion, _) => Params::TIMESLICE_MAX,
+            (Self::Slices(ns) | Self::Fair(ns), _) | (Self::LcBe(ns), Kind::Lc) => {
+                Duration::from_ns(ns)
+            }
+            (Self::LcBe(_), Kind::Be) => Duration::from_ms(2),
         };
         let urgency = match (self, kind) {
-            (Self::LcBe, Kind::Lc) => Urgency::LatencyCritical,
+            (Self::LcBe(_), Kind::Lc) => Urgency::LatencyCritical,
             _ => Urgency::BestEffort,
         };
         ContextConfig {
@@ -130,7 +140,7 @@ mod tests {
 
     #[test]
     fn names_parse_back() {
-        for mode in Mode::ALL {
+        for mode in Mode::ALL.into_iter().chain([Mode::LcBe(2 * MS)]) {
             assert_eq!(Mode::parse(&mode.name()), Ok(mode));
         }
         for bad in [

@@ -10,7 +10,8 @@ use plotters::prelude::*;
 
 use crate::compare::Row;
 
-const COLORS: [RGBColor; 8] = [
+const COLORS: [RGBColor; 9] = [
+    RGBColor(0xbb, 0xbb, 0xbb),
     RGBColor(0x55, 0x55, 0x55),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x72, 0xb2),
@@ -56,8 +57,8 @@ fn panel(area: &Area<'_>, rows: &[&Row], name: &str, value: Value, log: bool) ->
     let failed = |error: &dyn std::fmt::Display| anyhow!("{error}");
     let loads = rows.iter().map(|row| row.load * 100.0);
     let (left, right) = loads.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
-    let of_be = |row: &&&Row| log || row.mode != "alone";
-    let values = rows.iter().filter(of_be).map(|row| value(row));
+    let drawn = |row: &&&Row| log || row.be.count > 0;
+    let values = rows.iter().filter(drawn).map(|row| value(row));
     let (low, high) = values.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
     let across = left - 1.0..right + 1.0;
     let mut builder = ChartBuilder::on(area);
@@ -90,26 +91,23 @@ fn panel(area: &Area<'_>, rows: &[&Row], name: &str, value: Value, log: bool) ->
                 .draw()
                 .map_err(|e| failed(&e))?;
             for (mode, color) in modes.iter().zip(COLORS.iter().cycle()) {
-                let of_mode = rows.iter().filter(|row| row.mode == *mode).filter(of_be);
+                let of_mode = rows.iter().filter(|row| row.mode == *mode).filter(drawn);
                 let points: Vec<(f64, f64)> =
                     of_mode.map(|row| (row.load * 100.0, value(row))).collect();
-                if points.is_empty() {
-                    continue;
-                }
-                chart
-                    .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(2))
-                    .map_err(|e| failed(&e))?
-                    .label(*mode)
-                    .legend(move |(x, y)| {
-                        PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2))
-                    });
+                let line = LineSeries::new(points, color.stroke_width(2)).point_size(2);
+                let series = chart.draw_series(line).map_err(|e| failed(&e))?;
+                series.label(*mode).legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2))
+                });
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
-                .background_style(WHITE.mix(0.8))
-                .draw()
-                .map_err(|e| failed(&e))?;
+            // One legend is enough; below the throughput there is room.
+            if !log {
+                chart
+                    .configure_series_labels()
+                    .position(SeriesLabelPosition::LowerLeft)
+                    .draw()
+                    .map_err(|e| failed(&e))?;
+            }
         }};
     }
     if log {

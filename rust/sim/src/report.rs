@@ -5,6 +5,7 @@
 use comfy_table::{presets::UTF8_FULL_CONDENSED, CellAlignment, Table};
 use serde::Serialize;
 
+use crate::mode::Mode;
 use crate::sim::Costs;
 use crate::workload::{Program, PROGRAMS};
 use crate::{compare, fleet};
@@ -40,8 +41,9 @@ impl Report {
     }
 }
 
-fn table(header: &[&str], left: usize) -> Table {
+fn table(header: &[impl ToString], left: usize) -> Table {
     let mut table = Table::new();
+    let header = header.iter().map(ToString::to_string);
     table.load_preset(UTF8_FULL_CONDENSED).set_header(header);
     for column in table.column_iter_mut().skip(left) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -65,30 +67,26 @@ pub fn costs(costs: &Costs) -> String {
     )
 }
 
-/// The comparison as a table.
-pub fn compare_table(rows: &[compare::Row]) -> Table {
+/// What the columns of [`compare_table`] mean.
+pub const LEGEND: &str = "\
+load *: durations as in the table of programs; else all scaled by one factor to reach the load
+isolated: each LC client has a slot of its own; alone: all LC clients on one slot, without BE
+P50, P99, max: LC latency, arrival to end, us; +: over alone; BE/s: BE requests done per second
+kept: of the BE/s of no-preemption; used: time with a job on the slot, saves and restores included";
+
+/// The comparison as a table, a row for each mode.
+pub fn compare_table(rows: &[&compare::Row]) -> Table {
     let header = [
-        "",
-        "load",
-        "mode",
-        "LC P50 us",
-        "P99",
-        "max",
-        "P50 +%",
-        "P99 +%",
-        "mean +us",
-        "BE/s",
-        "kept %",
-        "used %",
-        "saves/s",
+        "", "load", "mode", "LC P50", "P99", "max", "P50 +%", "P99 +%", "mean +", "BE/s", "kept %",
+        "used %", "saves/s",
     ];
     let mut out = table(&header, 3);
     out.column_mut(1)
         .expect("there is one")
         .set_cell_alignment(CellAlignment::Right);
     for row in rows {
-        let alone = row.mode == "alone";
-        let unless = |text: String| if alone { "-".to_string() } else { text };
+        let all = row.be_offered_per_s > 0.0 || row.be.count > 0;
+        let unless = |text: String| if all { text } else { "-".into() };
         let percent = |part: f64| format!("{:.1}", part * 100.0);
         out.add_row([
             row.workload.to_string(),
@@ -111,6 +109,35 @@ pub fn compare_table(rows: &[compare::Row]) -> Table {
         ]);
     }
     out
+}
+
+/// A figure of the sweep: its name, and what it is of a row.
+type Figure = (&'static str, fn(&compare::Row) -> f64);
+
+/// How one mode fares over the loads, a row for each workload and figure. Empty without a sweep.
+pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
+    let name = mode.name();
+    let rows = rows.iter().filter(|row| !row.natural && row.mode == name);
+    let rows: Vec<&compare::Row> = rows.collect();
+    let first = rows.first()?.workload;
+    let loads = rows.iter().take_while(|row| row.workload == first);
+    let loads = loads.map(|row| format!("{:.0} %", row.load * 100.0));
+    let header: Vec<String> = [name, String::new()].into_iter().chain(loads).collect();
+    let mut out = table(&header, 2);
+    let figures: [Figure; 3] = [
+        ("LC P50 +%", |row| row.lc_p50_added),
+        ("LC P99 +%", |row| row.lc_p99_added),
+        ("BE kept %", |row| row.be_kept.unwrap_or(f64::NAN)),
+    ];
+    for rows in rows.chunk_by(|a, b| a.workload == b.workload) {
+        for (i, (figure, value)) in figures.iter().enumerate() {
+            let name = if i == 0 { rows[0].workload } else { "" };
+            let values = rows.iter().map(|row| format!("{:.1}", value(row) * 100.0));
+            let texts = [name.to_string(), (*figure).to_string()].into_iter();
+            out.add_row(texts.chain(values).collect::<Vec<_>>());
+        }
+    }
+    Some(out)
 }
 
 /// Fleets as a table.

@@ -152,12 +152,11 @@ impl Workload {
         parts.map(|part| part.rate).sum()
     }
 
-    /// The clients, with all work scaled so that they ask for `load` of a slot; LC only if `alone`.
-    pub fn clients(&self, load: f64, alone: bool) -> Vec<ClientPlan> {
+    /// The clients, with all work scaled so that they ask for `load` of a slot.
+    pub fn clients(&self, load: f64) -> Vec<ClientPlan> {
         let scale = load / self.natural_load();
         let parts = self.parts.iter();
         parts
-            .filter(|part| !alone || part.kind == Kind::Lc)
             .map(|part| {
                 let period = crate::S / part.rate;
                 ClientPlan {
@@ -215,7 +214,7 @@ mod tests {
     fn scaled_work_adds_up_to_the_load() {
         for workload in Workload::all() {
             let asked: f64 = workload
-                .clients(0.8, false)
+                .clients(0.8)
                 .iter()
                 .map(|client| {
                     let Work::Fixed(work) = client.work else {

@@ -6,7 +6,7 @@
 use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
-use fermata_sim::workload::{ClientPlan, Kind};
+use fermata_sim::workload::{ClientPlan, Kind, Workload};
 use fermata_sim::{MS, S};
 
 const CLIENTS: usize = 400;
@@ -68,6 +68,36 @@ fn m_m_1_waits_twice_as_long() {
         let found = sojourn(&run(&plan)) - 1.0;
         close("M/M/1 wait", found, load / (1.0 - load), 0.03);
     }
+}
+
+/// The LC clients of workload E by themselves: what they wait for one another is all that makes their latency longer than their work.
+#[test]
+fn e_alone_waits_as_pollaczek_and_khinchine_say() {
+    let workload = Workload::all().into_iter().find(|it| it.name == "E");
+    let all = workload.map(|it| it.clients(it.natural_load()));
+    let clients = all.unwrap().into_iter().filter(|it| it.kind == Kind::Lc);
+    let clients: Vec<ClientPlan> = clients
+        .map(|client| ClientPlan {
+            preparation: 0,
+            ..client
+        })
+        .collect();
+    let found = run(&Plan {
+        clients: vec![clients.clone()],
+        ..plan(Mode::NoPreemption, 1, 0.5, Work::Fixed(WORK), 2_000)
+    });
+    let (mut load, mut second, mut rate) = (0.0, 0.0, 0.0);
+    for client in &clients {
+        let (Arrivals::Poisson { mean }, Work::Fixed(work)) = (&client.arrivals, client.work)
+        else {
+            panic!("{client:?}");
+        };
+        load += work as f64 / mean;
+        second += (work as f64).powi(2) / mean;
+        rate += 1.0 / mean;
+    }
+    let expected = second / (2.0 * (1.0 - load)) + load / rate;
+    close("E alone", sojourn(&found) * WORK as f64, expected, 0.02);
 }
 
 /// Erlang C: two slots that serve one queue.

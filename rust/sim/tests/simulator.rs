@@ -3,7 +3,7 @@
 //! What the simulator promises: the same numbers for the same seed, the same requests for every mode, no request lost.
 
 use fermata_sim::arrivals::{Arrivals, Work};
-use fermata_sim::compare::{compare, on_trace, Settings};
+use fermata_sim::compare::{compare, on_trace, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Plan};
 use fermata_sim::workload::{ClientPlan, Kind, Workload};
@@ -33,9 +33,10 @@ fn a_seed_gives_the_same_numbers_bit_for_bit() {
 
 #[test]
 fn every_mode_has_the_same_requests_and_loses_none() {
-    for rows in compare(&settings(3)).chunks(1 + Mode::ALL.len()) {
-        let requests = rows[1].requests;
-        for row in &rows[1..] {
+    for rows in compare(&settings(3)).chunks(REFERENCES + Mode::ALL.len()) {
+        let requests = rows[REFERENCES].requests;
+        assert_eq!(rows[0].lc.count, rows[1].lc.count, "isolated and alone");
+        for row in &rows[REFERENCES..] {
             assert_eq!(row.requests, requests, "{} {}", row.workload, row.mode);
             assert_eq!(row.lc.count, rows[0].lc.count, "{}: LC", row.mode);
             if row.load < 0.8 {
@@ -98,16 +99,17 @@ fn a_trace_is_followed() {
     let (clients, last) = trace::parse(text, 0).unwrap();
     let rows = on_trace(&clients, last, &Mode::ALL, Costs::ZERO, 1);
     let names: Vec<_> = rows.iter().map(|row| row.mode.as_str()).collect();
-    assert_eq!(names[..2], ["alone", "no-preemption"]);
+    assert_eq!(names[..3], ["isolated", "alone", "no-preemption"]);
     let us = |i: usize| {
         let lc = &rows[i].lc;
         (lc.count, lc.p50_us as u64, lc.max_us as u64)
     };
     assert_eq!(us(0), (2, 1_000, 1_000));
-    assert_eq!(us(1), (2, 1_000, 5_000));
+    assert_eq!(us(1), (2, 1_000, 1_000));
+    assert_eq!(us(2), (2, 1_000, 5_000));
     // Round robin by 2 ms: the slice that runs ends at 2 ms.
     assert_eq!(
-        (rows[3].mode.as_str(), us(3)),
+        (rows[4].mode.as_str(), us(4)),
         ("slices-2000us", (2, 1_000, 2_000))
     );
 }
@@ -143,7 +145,7 @@ fn lc_waits_for_one_save() {
         one(&[(MS, Some(MS))], Kind::Lc),
     ];
     let outcome = run(&Plan {
-        mode: Mode::LcBe,
+        mode: Mode::LC_BE,
         costs,
         cards: 1,
         slots: 1,
@@ -157,4 +159,25 @@ fn lc_waits_for_one_save() {
     let expected = costs.call + costs.save + seen + costs.start + MS + seen + costs.wake;
     assert_eq!(outcome.lc, [expected]);
     assert_eq!((outcome.starts, outcome.saves), (3, 1));
+}
+
+/// LC clients that never queue behind one another are as fast alone as with a slot each; those that do are not.
+#[test]
+fn alone_is_slower_than_isolated_only_by_queueing() {
+    let rows = compare(&Settings {
+        seconds: 20,
+        modes: Vec::new(),
+        loads: vec![None],
+        ..settings(4)
+    });
+    for rows in rows.chunks(REFERENCES) {
+        let (isolated, alone) = (rows[0].lc, rows[1].lc);
+        match rows[0].workload {
+            "D" | "E" => {
+                let times = isolated.p99_us / alone.p99_us;
+                assert!(times < 0.9, "{isolated:?} {alone:?}");
+            }
+            _ => assert_eq!(isolated, alone),
+        }
+    }
 }
