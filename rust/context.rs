@@ -10,7 +10,8 @@ use crate::{
     dma_memory::DmaMemory,
     image::{AppRegister, Image, Tenant},
     notifier::{Notice, Notifier},
-    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
+    opener::Opener,
+    sched::{ContextConfig, ContextId, Failure, JobState, Params},
     shim,
 };
 use core::{
@@ -69,51 +70,6 @@ impl Memory {
     }
 }
 
-/// The process that opened a context.
-///
-/// # Invariants
-///
-/// Owns a reference of a `struct pid`.
-struct Opener(*mut bindings::pid);
-
-// SAFETY: A `struct pid` is reference-counted and never changes.
-unsafe impl Send for Opener {}
-// SAFETY: As above.
-unsafe impl Sync for Opener {}
-
-impl Opener {
-    fn current() -> Self {
-        // INVARIANT: The reference is ours.
-        // SAFETY: No requirement.
-        Self(unsafe { shim::fermata_get_current_tgid() })
-    }
-
-    fn pid_for_caller(&self) -> i32 {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::pid_vnr(self.0) }
-    }
-}
-
-impl Drop for Opener {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::put_pid(self.0) };
-    }
-}
-
-/// Marks the key of a user's group; cgroups' numbers do not come so far.
-const USER: u64 = 1 << 63;
-
-/// The group of the caller's work: its cgroup or, where that is the root, its user.
-fn group_of_current() -> GroupKey {
-    // SAFETY: Called in process context.
-    match unsafe { shim::fermata_current_cgroup() } {
-        // SAFETY: As above.
-        0 => GroupKey(USER | u64::from(unsafe { shim::fermata_current_uid() })),
-        cgroup => GroupKey(cgroup & !USER),
-    }
-}
-
 /// What set-up decided.
 #[derive(Clone, Copy)]
 struct Setup {
@@ -134,11 +90,7 @@ pub(crate) struct MemoryInfo {
 #[pin_data]
 pub(crate) struct Context {
     pub(crate) card: Arc<Card>,
-    /// The opener's user, in the initial user namespace.
-    uid: u32,
-    /// Whose part of the card's time it uses.
-    group: GroupKey,
-    opener: Opener,
+    pub(crate) opener: Opener,
     /// Serialises set-up; nothing but `setup` and the registry is touched under it.
     #[pin]
     setting_up: Mutex<()>,
@@ -174,9 +126,6 @@ impl Context {
         Arc::pin_init(
             try_pin_init!(Self {
                 card,
-                // SAFETY: No requirement.
-                uid: unsafe { shim::fermata_current_uid() },
-                group: group_of_current(),
                 opener: Opener::current(),
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
@@ -231,18 +180,6 @@ impl Context {
         }
     }
 
-    /// The process that opened it, in the caller's pid namespace. 0: it is not there, or the caller
-    /// may not know.
-    pub(crate) fn pid_for_caller(&self) -> i32 {
-        // SAFETY: No requirement.
-        let is_owner = unsafe { shim::fermata_current_uid() } == self.uid;
-        if is_owner || capability::is_administrator() {
-            self.opener.pid_for_caller()
-        } else {
-            0
-        }
-    }
-
     /// Whether it is set up.
     pub(crate) fn is_set_up(&self) -> bool {
         self.setup.as_ref().is_some()
@@ -287,7 +224,8 @@ impl Context {
     fn join(self: ArcBorrow<'_, Self>, slots: u8) -> Result<ContextId> {
         let alone = !self.card.identity.has_window();
         self.card.register(self.into(), |others| {
-            if alone && others.iter().any(|other| other.uid != self.uid) {
+            let same_user = |other: &Arc<Self>| self.opener.is_same_user(&other.opener);
+            if alone && !others.iter().all(same_user) {
                 return Err(EBUSY);
             }
             Ok(())
@@ -299,7 +237,7 @@ impl Context {
                 cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
-            group: self.group,
+            group: self.opener.group,
         };
         // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
         // image.

@@ -23,6 +23,7 @@ mod ioctl;
 mod limits;
 mod monotonic;
 mod notifier;
+mod opener;
 mod raw_spinlock;
 mod regs;
 #[expect(

@@ -104,7 +104,7 @@ impl Call<'_> {
         user.value = uapi::ContextInfo {
             cursor: number(index) + 1,
             context: context.number()?,
-            pid: context.pid_for_caller(),
+            pid: context.opener.pid_for_caller(),
             state: state_number(stats.state),
             slot: slot_number(stats.slot),
             slot_mask: params.mask.into(),
