@@ -118,6 +118,11 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         self.at(self.get(ctx)?.group)
     }
 
+    /// The group that a context belongs to.
+    pub(super) fn key_of(&self, ctx: ContextId) -> Option<GroupKey> {
+        Some(self.record_of(ctx)?.record.key)
+    }
+
     fn record_of_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
         let group = self.get(ctx)?.group;
         self.at_mut(group)
@@ -246,8 +251,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// [`Refusal::NoContext`].
     pub fn group_of(&self, ctx: ContextId) -> Result<GroupKey, Refusal> {
         self.slab.owned(ctx)?;
-        let record = self.slab.record_of(ctx).ok_or(Refusal::NoContext)?;
-        Ok(record.record.key)
+        self.slab.key_of(ctx).ok_or(Refusal::NoContext)
     }
 
     /// What a group has done until `now`, in all classes; nothing if none of its contexts is there and it was forgotten.
@@ -266,13 +270,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             if let Some(State::Running(run) | State::Pausing(run, _)) =
                 self.slot(id).map(|slot| slot.state)
             {
-                let theirs = self.slab.record_of(run.ctx).map(|entry| entry.record.key);
-                if theirs == Some(group) {
+                if self.slab.key_of(run.ctx) == Some(group) {
                     stats.run += now.since(run.started);
                 }
             }
         }
         stats
+    }
+
+    /// How many contexts of a group there are.
+    pub(super) fn group_contexts(&self, group: GroupKey) -> u32 {
+        let records = self.records_of(group);
+        let entries = records.filter_map(|at| self.slab.at(at));
+        entries.map(|entry| entry.record.contexts).sum()
     }
 
     /// The records of a group, at most one for each class and urgency.

@@ -48,6 +48,8 @@ pub struct Machine<S> {
     pub(super) policy: PolicyKind,
     pub(super) guard: Duration,
     pub(super) gone: bool,
+    /// Slots have just ceased to be reserved, and nobody has been let on them yet.
+    pub(super) lapsed: bool,
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
@@ -76,6 +78,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             policy: PolicyKind::default(),
             guard: Self::GUARD_DEFAULT,
             gone: false,
+            lapsed: false,
         }
     }
 
@@ -126,6 +129,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.open_purse();
         }
+        self.allow(ctx);
         Ok(ctx)
     }
 
@@ -140,7 +144,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out at once and in
     /// order. `now` must not be before that of an earlier call; it may be (the machine then waits longer than it need).
     ///
-    /// O(log n) in the number of contexts, but for [`Event::Gone`] and for a slot that is quarantined.
+    /// O(log n) in the number of contexts, but for [`Event::Gone`], for a slot that is quarantined, and for the end of the
+    /// last context of a group that has slots of its own.
     ///
     /// # Errors
     ///
@@ -151,7 +156,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         event: Event,
         out: &mut impl FnMut(Action),
     ) -> Result<(), Refusal> {
-        match event {
+        let done = match event {
             Event::Start { ctx } => self.start_job(now, ctx, out),
             Event::Preempt { ctx, hold } => self.preempt(now, ctx, hold, out),
             Event::Resume { ctx } => self.resume(now, ctx, out),
@@ -172,7 +177,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.card_gone(now, out);
                 Ok(())
             }
-        }
+        };
+        self.end_lapsed(now, out);
+        done
     }
 
     /// The parameters of a context.

@@ -14,6 +14,7 @@ mod admission;
 mod clock;
 mod cooperative;
 mod event;
+mod exclusive;
 mod group;
 mod guard;
 mod limit;

@@ -148,7 +148,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             let (index, params) = (entry.queue, entry.params);
             self.note_admission(index, Some(&params), None);
         }
+        let group = self.slab.key_of(ctx);
         self.slab.free(ctx);
+        if let Some(group) = group {
+            self.note_parted(group);
+        }
         out(Action::Released { ctx });
     }
 
@@ -236,8 +240,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.params = params;
-            entry.allow();
         }
+        self.allow(ctx);
         self.note_admission(index, Some(&old), Some(&params));
         self.weigh(ctx);
         if old.mask != params.mask {

@@ -4,7 +4,7 @@
 
 use super::reset::Reset;
 use super::run::{Pause, Run};
-use super::{ContextId, Duration, Stops, Time};
+use super::{ContextId, Duration, GroupKey, Stops, Time};
 
 /// Slots that a card can have (docs/card.md).
 pub const MAX_SLOTS: usize = 8;
@@ -146,6 +146,8 @@ pub(super) struct Slot {
     /// Index of the queue of its class.
     pub(super) queue: u8,
     pub(super) state: State,
+    /// The only group that it serves.
+    pub(super) exclusive: Option<GroupKey>,
     /// The window is open.
     pub(super) loaded: bool,
     /// When the timer will fire, as far as we know.
@@ -168,6 +170,7 @@ impl Slot {
         },
         queue: 0,
         state: State::Absent,
+        exclusive: None,
         loaded: false,
         armed: None,
         entered: false,

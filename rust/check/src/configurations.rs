@@ -16,6 +16,7 @@ const PLAIN: Bounds = Bounds {
     control: false,
     masks: false,
     access: false,
+    groups: false,
     reopen: false,
     faults: false,
     gone: false,
@@ -46,6 +47,12 @@ pub const QUICK: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, control, access",
         control: true,
         access: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, groups, reopen",
+        groups: true,
+        reopen: true,
         ..PLAIN
     },
     Bounds {

@@ -35,6 +35,8 @@ pub enum Step {
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
+    /// All slots are reserved for the group of a context, or for none.
+    Exclusive(Option<usize>),
     // The time: it goes on to the next timer of a slot, or far beyond, or a timer fires without need.
     Timer(usize),
     TimerLate(usize),
@@ -88,6 +90,8 @@ pub struct Bounds {
     pub masks: bool,
     /// Contexts are disabled and enabled.
     pub access: bool,
+    /// Each context is of a group of its own, for which slots are reserved.
+    pub groups: bool,
     /// Places of closed contexts are used again.
     pub reopen: bool,
     /// The card misbehaves, timers are late or fire for nothing.

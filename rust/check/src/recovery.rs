@@ -41,6 +41,9 @@ impl World {
                 world.step(Step::Enable(i, true));
             }
         }
+        if world.bounds.groups && !world.gone {
+            world.step(Step::Exclusive(None));
+        }
         let waiting: Vec<usize> = all
             .iter()
             .copied()

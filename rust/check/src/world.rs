@@ -57,6 +57,7 @@ pub(crate) struct Owner {
     pub(crate) id: ContextId,
     pub(crate) mask: u8,
     pub(crate) closed: bool,
+    pub(crate) group: GroupKey,
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
     pub(crate) enabled: bool,
@@ -65,11 +66,12 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    fn new(id: ContextId, mask: u8) -> Self {
+    fn new(id: ContextId, mask: u8, group: GroupKey) -> Self {
         Self {
             id,
             mask,
             closed: false,
+            group,
             hold: false,
             enabled: true,
             job: None,
@@ -97,6 +99,8 @@ pub struct World {
     pub(crate) vanished: bool,
     /// The machine was told so.
     pub(crate) gone: bool,
+    /// The only group that the slots serve.
+    pub(crate) exclusive: Option<GroupKey>,
     pub(crate) seen: Seen,
     broken: Option<(Rule, String)>,
     key: u64,
@@ -191,6 +195,7 @@ impl World {
             dead: vec![None; bounds.contexts],
             vanished: false,
             gone: false,
+            exclusive: None,
             seen: Seen::default(),
             broken: None,
             key: 0,
@@ -256,6 +261,7 @@ impl World {
                 word |= 2;
                 word |= u64::from(owner.closed) << 8 | u64::from(owner.hold) << 9;
                 word |= u64::from(owner.enabled) << 10;
+                word |= owner.group.0 << 11;
                 word |= u64::from(owner.mask) << 32;
                 if let Some(job) = owner.live() {
                     word |= (owner.snapshot as u64) << 4;
@@ -293,6 +299,12 @@ impl World {
             steps.extend([Step::Start(i), Step::Close(i)]);
             if self.bounds.access {
                 steps.push(Step::Enable(i, !owner.enabled));
+            }
+            if self.bounds.groups {
+                steps.push(Step::Exclusive(match self.exclusive {
+                    Some(_) => None,
+                    None => Some(i),
+                }));
             }
             if self.bounds.control {
                 steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
@@ -406,6 +418,7 @@ impl World {
             Step::Resume(i) => self.resume(i),
             Step::Close(i) => self.close(i),
             Step::Enable(i, enabled) => self.enable(i, enabled),
+            Step::Exclusive(i) => self.reserve(i),
             Step::Mask(i, mask) => self.mask(i, mask),
             Step::Timer(i) => {
                 let at = self.slots[i].timer.take().unwrap_or_default();
@@ -643,6 +656,9 @@ impl World {
         self.must(!active, Rule::OneJobPerSlot, || {
             format!("START on slot {i}")
         });
+        let group = self.owners[index].as_ref().map(|owner| owner.group);
+        let served = self.exclusive.is_none() || self.exclusive == group;
+        self.must(served, Rule::Reserved, || format!("{group:?} on slot {i}"));
         self.touch(i, "START");
         let (now, settle) = (self.now, self.settle());
         let other = self
@@ -879,6 +895,10 @@ impl World {
                 slot.last = None;
             }
         }
+        self.exclusive = self.exclusive.filter(|group| {
+            let mut others = self.owners.iter().flatten();
+            others.any(|owner| owner.group == *group && owner.id != ctx)
+        });
         self.owners[index] = None;
         self.dead[index] = Some(ctx);
     }
@@ -903,14 +923,17 @@ impl World {
             ..Params::DEFAULT
         };
         let usable = self.all_slots() & !self.quarantined();
+        let mut others = self.owners.iter().flatten();
+        let taken = self.bounds.groups && others.any(|owner| owner.group == GroupKey(0));
+        let group = GroupKey(taken.into());
         let config = ContextConfig {
             class: 0,
             params,
-            group: GroupKey(0),
+            group,
         };
         match self.machine.add(config) {
             Ok(id) => {
-                let owner = Owner::new(id, self.all_slots());
+                let owner = Owner::new(id, self.all_slots(), group);
                 let free = self.owners[id.index()].replace(owner).is_none();
                 let reused = self.dead[id.index()] == Some(id);
                 self.must(free && !reused, Rule::Refused, || "an id in use".into());
@@ -1035,6 +1058,22 @@ impl World {
         });
     }
 
+    /// All slots are reserved for the group of a context, or for nobody.
+    pub(crate) fn reserve(&mut self, i: Option<usize>) {
+        let owner = i.and_then(|i| self.owners[i].clone());
+        let group = owner.as_ref().map(|owner| owner.group);
+        let (now, slots, may) = (self.time(), self.all_slots(), !self.gone);
+        if may {
+            self.exclusive = group;
+        }
+        let result = self.call("reserve", |machine, actions| {
+            machine.set_exclusive(now, slots, group, &mut |action| actions.push(action))
+        });
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("reserve: {result:?}")
+        });
+    }
+
     /// What must hold after every step.
     pub(crate) fn check(&mut self) {
         if self.broken.is_some() {
@@ -1051,6 +1090,10 @@ impl World {
         let alone = users.iter().all(|&n| n <= 1);
         self.must(alone, Rule::OneJobPerSlot, || format!("{users:?}"));
         let count = self.owners.iter().flatten().count();
+        let same =
+            (0..self.slots.len()).all(|i| self.machine.exclusive(slot_id(i)) == self.exclusive);
+        let group = self.exclusive;
+        self.must(same, Rule::Reserved, || format!("{group:?}"));
         let kept = self.machine.contexts() as usize == count;
         self.must(kept, Rule::ReleasedQuiet, || "contexts differ".into());
     }
@@ -1133,7 +1176,8 @@ impl World {
             let usable = self.all_slots() & owner.mask & !self.quarantined();
             let idles = (0..self.slots.len()).any(|i| {
                 let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
-                vacant && owner.enabled && usable & slot_id(i).bit() != 0
+                let serves = self.exclusive.is_none_or(|group| group == owner.group);
+                vacant && serves && owner.enabled && usable & slot_id(i).bit() != 0
             });
             self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
             self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());

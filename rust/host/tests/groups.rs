@@ -4,11 +4,13 @@
 
 mod model;
 
+use std::collections::HashSet;
+
 use fermata_sched_host::sched::{
-    ContextConfig, ContextId, Entry, GroupKey, GroupStats, Machine, MachineConfig, Params, Profile,
-    Refusal, SlotConfig, Stops, Urgency,
+    Action, ContextConfig, ContextId, Entry, GroupKey, GroupStats, JobState, Machine,
+    MachineConfig, Params, Profile, Refusal, SlotConfig, SlotState, Stops, Urgency,
 };
-use model::world::{ns, SlotPlan, World, FERMATA};
+use model::world::{ns, sid, SlotPlan, World, FERMATA};
 use model::MS;
 
 const A: GroupKey = GroupKey(7);
@@ -134,4 +136,106 @@ fn without_a_place_for_its_group_a_context_is_refused() {
     assert_eq!(add(&mut machine, 2), Err(Refusal::NoSpace));
     assert_eq!(machine, before);
     add(&mut machine, 1).unwrap();
+}
+
+/// Two slots; two contexts of A and one of B that run for ever.
+fn contended() -> (World, [ContextId; 3]) {
+    let mut world = World::new(&[FERMATA; 2], 8);
+    let all = [A, A, B].map(|group| join(&mut world, group));
+    for ctx in all {
+        world.start(ctx, 1_000_000 * MS).unwrap();
+    }
+    world.run_for(10 * MS);
+    (world, all)
+}
+
+/// Who was started on each slot since entry `from` of the log.
+fn started(world: &World, from: usize) -> [HashSet<ContextId>; 2] {
+    let mut on = [HashSet::new(), HashSet::new()];
+    for (_, action) in &world.log[from..] {
+        if let Action::Start { slot, ctx, .. } = action {
+            on[slot.index()].insert(*ctx);
+        }
+    }
+    on
+}
+
+#[test]
+fn a_reserved_slot_serves_its_group_only() {
+    let (mut world, [a, b, other]) = contended();
+    world.set_exclusive(0b01, Some(A)).unwrap();
+    assert_eq!(world.machine.exclusive(sid(0)), Some(A));
+    world.run_for(10 * MS);
+    let from = world.log.len();
+    world.run_for(100 * MS);
+    // The group uses what is not reserved, too.
+    let on = started(&world, from);
+    assert_eq!(on[0], HashSet::from([a, b]));
+    assert!(on[1].contains(&other));
+    world.set_exclusive(0b10, Some(A)).unwrap();
+    world.run_for(10 * MS);
+    assert!(world.stats(other).no_slot);
+    assert_eq!(world.state(other), JobState::Queued);
+    world.set_exclusive(0b01, None).unwrap();
+    assert!(!world.stats(other).no_slot);
+    let from = world.log.len();
+    world.run_for(100 * MS);
+    let on = started(&world, from);
+    assert!(on[0].contains(&other) && !on[1].contains(&other));
+}
+
+#[test]
+fn a_job_of_another_group_leaves_at_once() {
+    let mut world = World::new(&[FERMATA], 8);
+    let (a, b) = (join(&mut world, A), join(&mut world, B));
+    world.start(b, 1_000 * MS).unwrap();
+    world.set_exclusive(1, Some(A)).unwrap();
+    assert_eq!(
+        world.machine.slot_state(sid(0)),
+        Some(SlotState::Pausing(b))
+    );
+    world.run_for(50 * MS);
+    // It stands empty for them.
+    assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
+    assert_eq!(world.state(b), JobState::Queued);
+    world.start(a, MS).unwrap();
+    assert_eq!(world.state(a), JobState::Running);
+}
+
+#[test]
+fn a_reservation_ends_with_the_last_context() {
+    let (mut world, [a, b, other]) = contended();
+    world.set_exclusive(0b11, Some(A)).unwrap();
+    world.run_for(10 * MS);
+    world.close(a).unwrap();
+    world.run_for(10 * MS);
+    assert_eq!(world.state(other), JobState::Queued);
+    world.close(b).unwrap();
+    assert_eq!(world.machine.exclusive(sid(0)), None);
+    world.run_for(10 * MS);
+    assert_eq!(world.state(other), JobState::Running);
+    // Nothing is left of it for who comes again.
+    join(&mut world, A);
+    assert_eq!(world.machine.exclusive(sid(1)), None);
+}
+
+#[test]
+fn reservations_that_are_refused() {
+    let mut world = World::new(&[FERMATA; 2], 8);
+    let b = join(&mut world, B);
+    assert_eq!(world.set_exclusive(1, Some(A)), Err(Refusal::NoContext));
+    join(&mut world, A);
+    assert_eq!(world.set_exclusive(0, Some(A)), Err(Refusal::NoSlot));
+    assert_eq!(world.set_exclusive(0b101, Some(A)), Err(Refusal::NoSlot));
+    world.set_exclusive(0b01, Some(A)).unwrap();
+    assert_eq!(world.set_exclusive(0b11, Some(B)), Err(Refusal::Busy));
+    world.set_exclusive(0b10, Some(B)).unwrap();
+    world.set_exclusive(0b10, Some(B)).unwrap();
+    // What comes later is bound, too; it is no error.
+    let late = join(&mut world, GroupKey(9));
+    world.start(late, MS).unwrap();
+    assert!(world.stats(late).no_slot);
+    world.close(b).unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.state(late), JobState::Done);
 }

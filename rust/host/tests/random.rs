@@ -44,6 +44,10 @@ enum Op {
         who: usize,
         enabled: bool,
     },
+    Exclusive {
+        slots: u8,
+        group: Option<u64>,
+    },
     Fault {
         slot: usize,
         kind: Fault,
@@ -143,6 +147,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => who.clone().prop_map(|who| Op::Resume { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
         2 => (who.clone(), any::<bool>()).prop_map(|(who, enabled)| Op::Enable { who, enabled }),
+        1 => (1..16u8, prop::option::of(0..4u64))
+            .prop_map(|(slots, group)| Op::Exclusive { slots, group }),
         2 => (who, params()).prop_map(|(who, params)| Op::Change { who, params }),
         4 => (slot.clone(), fault()).prop_map(|(slot, kind)| Op::Fault { slot, kind }),
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
@@ -261,6 +267,10 @@ impl Play {
             Op::Enable { who: i, enabled } => {
                 let _ = who(i).map(|ctx| self.world.set_enabled(ctx, enabled));
             }
+            Op::Exclusive { slots, group } => {
+                let slots = slots & ((1 << self.world.plans.len()) - 1);
+                let _ = self.world.set_exclusive(slots, group.map(GroupKey));
+            }
             Op::Fault { slot, kind } => self.fault(self.slot(slot), kind),
             Op::SpuriousIrq { slot } => self.world.read(self.slot(slot)),
             Op::EarlyTimer { slot } => {
@@ -316,6 +326,8 @@ impl Play {
             slot.finish_on_pause = false;
             slot.lose_irqs = 0;
         }
+        let all = (1 << self.world.plans.len()) - 1;
+        let _ = self.world.set_exclusive(all, None);
         for round in 0..40 {
             for ctx in self.who.clone() {
                 let _ = self.world.set_enabled(ctx, true);

@@ -71,6 +71,7 @@ pub struct World {
     pub released: HashSet<ContextId>,
     pub quarantined: u8,
     gone: bool,
+    exclusive: Vec<Option<GroupKey>>,
     ended: HashSet<Job>,
     past: HashMap<ContextId, Stats>,
 }
@@ -127,6 +128,7 @@ impl World {
             released: HashSet::new(),
             quarantined: 0,
             gone: false,
+            exclusive: vec![None; plans.len()],
             ended: HashSet::new(),
             past: HashMap::new(),
         }
@@ -226,6 +228,34 @@ impl World {
         }
         self.follow(&before, result, actions);
         result
+    }
+
+    pub fn set_exclusive(&mut self, slots: u8, group: Option<GroupKey>) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_exclusive(ns(self.now), slots, group, &mut |action| {
+                actions.push(action)
+            });
+        if result.is_ok() {
+            for (i, owner) in self.exclusive.iter_mut().enumerate() {
+                if slots & sid(i).bit() != 0 {
+                    *owner = group;
+                }
+            }
+        }
+        self.follow(&before, result, actions);
+        result
+    }
+
+    /// The slots that are reserved for others than `group`.
+    fn foreign(&self, group: GroupKey) -> u8 {
+        let taken = |(i, owner): (usize, &Option<GroupKey>)| match owner {
+            Some(owner) if *owner != group => sid(i).bit(),
+            _ => 0,
+        };
+        self.exclusive.iter().enumerate().map(taken).sum()
     }
 
     pub fn set_policy(&mut self, policy: PolicyKind) -> Result<(), Refusal> {
@@ -338,10 +368,21 @@ impl World {
                 assert!(self.closes.contains(&ctx), "released, but not closed");
                 assert!(self.released.insert(ctx), "released twice");
                 self.card.released(now, ctx);
+                self.parted(self.tenants[&ctx].group);
             }
             Action::Quarantine { slot, .. } => {
                 assert_eq!(self.quarantined & slot.bit(), 0, "quarantined twice");
                 self.quarantined |= slot.bit();
+            }
+        }
+    }
+
+    /// What is reserved for a group is so until its last context is released.
+    fn parted(&mut self, group: GroupKey) {
+        let mut members = self.tenants.values().filter(|tenant| tenant.group == group);
+        if members.all(|tenant| self.released.contains(&tenant.id)) {
+            for owner in &mut self.exclusive {
+                *owner = owner.filter(|owner| *owner != group);
             }
         }
     }
@@ -411,6 +452,7 @@ impl World {
                 assert!(at <= bound, "timer of slot {i} too far away");
             }
             assert_eq!(state == SlotState::Gone, self.gone);
+            assert_eq!(self.machine.exclusive(sid(i)), self.exclusive[i]);
             if !self.gone {
                 let quarantined = self.quarantined & sid(i).bit() != 0;
                 assert_eq!(state == SlotState::Quarantined, quarantined);
@@ -440,6 +482,7 @@ impl World {
         if !self.tenants[&ctx].enabled {
             usable = 0;
         }
+        usable &= !self.foreign(self.tenants[&ctx].group);
         assert!(self.gone || stats.no_slot == (usable == 0));
         assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
         if let Some(slot) = stats.slot {
