@@ -109,5 +109,6 @@ pub(super) fn refused(refusal: Refusal) -> Error {
         Refusal::NoSpace => ENOSPC,
         Refusal::Admission => EBUSY,
         Refusal::Range => ERANGE,
+        Refusal::Rate => EAGAIN,
     }
 }

@@ -75,10 +75,12 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if queued {
             self.step_out(ctx);
         }
+        let hint = self.take_hint(ctx);
         if let Some(entry) = self.slab.get_mut(ctx) {
             change(entry);
         }
         self.allow(ctx);
+        self.put_hint(ctx, hint);
         if queued {
             // What it missed because it was kept from slots is not made up for.
             self.wake_clock(now, ctx);

@@ -58,6 +58,12 @@ impl Entry {
         self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
     }
 
+    /// Charges time that was spent on it while it was on no slot.
+    pub(super) fn pay(&mut self, span: Duration) {
+        self.spend(span);
+        self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
+    }
+
     /// Its virtual time, the run that is under way included.
     pub(super) fn virtual_at(&self, now: Time) -> u64 {
         let mut at = self.clock.virtual_ns;

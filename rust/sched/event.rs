@@ -2,7 +2,7 @@
 
 //! What goes into the machine and what comes out of it.
 
-use super::{ContextId, SlotId, Status};
+use super::{ContextId, SlotId, Status, Time};
 
 /// Something that happened.
 ///
@@ -22,6 +22,11 @@ pub enum Event {
     Preempt { ctx: ContextId, hold: bool },
     /// Let a held job run again.
     Resume { ctx: ContextId },
+    /// The context will start a job at `at`: a slot is made vacant in time, if the job would preempt what runs at once. One
+    /// hint stands at a time; a new one takes its place, and the time zero takes it back. Refused with [`Refusal::Busy`] while
+    /// a job has not ended, with [`Refusal::Range`] unless `at` is in the next 10 s, and with [`Refusal::Rate`] if the last
+    /// one was given less than 100 us ago and no job started since.
+    Hint { ctx: ContextId, at: Time },
     /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or later.
     Close { ctx: ContextId },
 
@@ -60,7 +65,7 @@ pub enum Action {
     /// Read the status register of `slot` and bring it back as [`Event::Status`] after this call of `handle` returned.
     ReadStatus { slot: SlotId },
     /// (Re-)arm the one timer of `slot` for the time `at`; an earlier arming is replaced.
-    Arm { slot: SlotId, at: super::Time },
+    Arm { slot: SlotId, at: Time },
     /// The timer of `slot` is not needed now. It may fire all the same.
     Disarm { slot: SlotId },
     /// Tell the owner of `ctx` (after the lock is dropped).
@@ -119,6 +124,8 @@ pub enum Refusal {
     Admission,
     /// A value out of range.
     Range,
+    /// Too many hints in too short a time.
+    Rate,
     /// The card is gone.
     Gone,
 }

@@ -123,7 +123,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         Some(self.record_of(ctx)?.record.key)
     }
 
-    fn record_of_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
+    pub(super) fn record_of_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
         let group = self.get(ctx)?.group;
         self.at_mut(group)
     }

@@ -90,9 +90,14 @@ impl Entry {
     }
 
     fn fill(&mut self, now: Time, cap: u64) {
-        let due = signed(now.since(self.purse.at).times(cap)) / 100;
-        self.purse.left = self.purse.left.saturating_add(due).min(Self::cap_most(cap));
+        self.purse.left = self.filled(now, cap);
         self.purse.at = now;
+    }
+
+    /// What the cap leaves it to use at `now`.
+    fn filled(&self, now: Time, cap: u64) -> i64 {
+        let due = signed(now.since(self.purse.at).times(cap)) / 100;
+        self.purse.left.saturating_add(due).min(Self::cap_most(cap))
     }
 
     /// A new period begins at `at`; a debt is carried over.
@@ -144,6 +149,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 let wait = span(enough.saturating_sub(entry.purse.left)).times(100);
                 Some(now + Duration::from_ns(wait.as_ns().div_ceil(cap)))
             }
+        }
+    }
+
+    /// Would work of the context that came now be parked?
+    pub(super) fn is_spent(&self, now: Time, entry: &Entry) -> bool {
+        match self.policy.limit(entry) {
+            Limit::None => false,
+            Limit::Reservation => {
+                entry.purse.left <= 0 && entry.purse.at + entry.params.period > now
+            }
+            Limit::Cap(cap) => entry.filled(now, cap) < signed(Params::TIMESLICE_MIN),
         }
     }
 

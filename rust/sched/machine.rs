@@ -160,6 +160,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Event::Start { ctx } => self.start_job(now, ctx, out),
             Event::Preempt { ctx, hold } => self.preempt(now, ctx, hold, out),
             Event::Resume { ctx } => self.resume(now, ctx, out),
+            Event::Hint { ctx, at } => self.hint(now, ctx, at, out),
             Event::Close { ctx } => self.close(now, ctx, out),
             Event::Status { status, .. } if status.is_gone() => {
                 self.card_gone(now, out);

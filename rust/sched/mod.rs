@@ -17,6 +17,7 @@ mod event;
 mod exclusive;
 mod group;
 mod guard;
+mod hints;
 mod limit;
 mod machine;
 mod owner;

@@ -34,6 +34,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.hold = false;
             entry.yields = false;
         }
+        self.use_hint(now, ctx);
         self.wake_clock(now, ctx);
         self.enqueue(now, ctx, true);
         self.press(now, queue, out);
@@ -120,12 +121,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ) -> Result<(), Refusal> {
         let entry = self.slab.owned(ctx)?;
         let (state, slot, queue, stuck) = (entry.state, entry.slot, entry.queue, entry.stuck);
+        self.withdraw_hint(now, ctx);
         if state == JobState::Queued {
             self.dequeue(now, ctx, JobState::Idle);
         }
         let on_slot = state == JobState::Running || (stuck && !self.gone);
         if !on_slot {
             self.release(ctx, out);
+            self.press(now, queue, out);
             return Ok(());
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
@@ -232,6 +235,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             )
         };
         // Its place among the others stays, unless what it may have at all is another.
+        let hint = self.take_hint(ctx);
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
         let aside = entry.aside;
         let anew = entry.state == JobState::Queued
             && (entry.parked || aside || limits(&old) != limits(&params));
@@ -258,6 +265,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         } else {
             self.place_again(ctx);
         }
+        self.put_hint(ctx, hint);
     }
 
     /// Something that the place of a context in its queue depends on has changed.
@@ -287,6 +295,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 if queued {
                     self.step_out(ctx);
                 }
+                let hint = self.take_hint(ctx);
+                self.put_hint(ctx, hint);
                 self.begin_anew(now, ctx);
                 self.weigh(ctx);
                 if queued {

@@ -5,6 +5,7 @@
 use core::ops::DerefMut;
 
 use super::admission::Reserved;
+use super::hints::Hints;
 use super::slab::{Slab, NONE};
 use super::tree::{Place, Tree};
 use super::{ContextId, Entry, SlotId, Time};
@@ -15,6 +16,8 @@ pub(super) struct Queue {
     ready: Tree,
     /// Those that wait for more to be due to them (`limit.rs`), by when it is.
     parked: Tree,
+    /// Those that said when they will want a slot (`hints.rs`).
+    pub(super) hints: Hints,
     /// How many of those that are ready have no share.
     pub(super) without_share: u32,
     pub(super) reserved: Reserved,
@@ -37,6 +40,7 @@ impl Queue {
     pub(super) const EMPTY: Self = Self {
         ready: Tree::EMPTY,
         parked: Tree::EMPTY,
+        hints: Hints::NONE,
         without_share: 0,
         reserved: Reserved::NONE,
         oldest: NONE,

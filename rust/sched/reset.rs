@@ -333,6 +333,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         }
         slot.state = State::Gone;
+        slot.kept = None;
         slot.loaded = false;
         if slot.armed.take().is_some() {
             out(Action::Disarm { slot: id });

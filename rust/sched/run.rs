@@ -97,13 +97,16 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         }
         self.unpark(now, queue);
+        self.expire_hints(now, queue);
         let slots = self.queue(queue).map_or(0, |queue| queue.slots);
         for id in slots_in(slots) {
             self.fill(now, id, out);
         }
         self.end_slices(now, queue, out);
+        self.serve_hints(now, queue, out);
+        self.meter_kept(now, queue);
         for id in slots_in(slots) {
-            self.arm(id, out);
+            self.arm(now, id, out);
         }
     }
 
@@ -135,17 +138,26 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let first = self
             .queue(slot.queue)
             .and_then(|queue| queue.first(&self.slab, id));
-        match (first, self.starving(id)) {
-            (Some(first), Some((ctx, at)))
-                if ctx != first && at <= now && !self.is_reserved(first) =>
+        let keeper = self.keeper(now, id, first);
+        // Who would be next if all that is announced were there.
+        let next = keeper.or(first);
+        match (next, self.starving(id)) {
+            (Some(next), Some((ctx, at)))
+                if ctx != next && at <= now && !self.is_reserved(next) =>
             {
                 if let Some(queue) = self.queue_mut(slot.queue) {
                     queue.guarded = now;
                 }
                 self.start(now, id, slot, ctx, true, out);
             }
-            (Some(ctx), _) => self.start(now, id, slot, ctx, false, out),
-            (None, _) => self.unload(id, out),
+            _ => match (keeper, first) {
+                (None, Some(ctx)) => self.start(now, id, slot, ctx, false, out),
+                (None, None) => self.unload(id, out),
+                (Some(ctx), _) => {
+                    self.keep(now, id, ctx, false);
+                    self.unload(id, out);
+                }
+            },
         }
     }
 
@@ -168,6 +180,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         guarded: bool,
         out: &mut Out<'_>,
     ) {
+        self.take_kept(now, id);
         self.dequeue(now, ctx, JobState::Running);
         self.weigh(ctx);
         let Some(entry) = self.slab.get_mut(ctx) else {
@@ -233,7 +246,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The same, and charges the save to `payer`.
-    fn pause_for(&mut self, now: Time, id: SlotId, payer: Option<ContextId>, out: &mut Out<'_>) {
+    pub(super) fn pause_for(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        payer: Option<ContextId>,
+        out: &mut Out<'_>,
+    ) {
         let Some(&Slot {
             state: State::Running(mut run),
             ..
@@ -368,25 +387,37 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// The first context that waits for the slot and that no slot which is about to be free will take.
     fn candidate(&self, id: SlotId) -> Option<ContextId> {
-        let queue = self.queue(self.slot(id)?.queue)?;
+        let index = self.slot(id)?.queue;
         let mut taken = [None; MAX_SLOTS];
-        let leaving =
-            slots_in(queue.slots).filter(|&other| self.slot(other).is_some_and(Slot::is_leaving));
-        let mut count = 0;
-        for other in leaving {
-            let next = queue.first_but(&self.slab, other, taken.get(..count).unwrap_or(&[]));
-            if let (Some(place), Some(_)) = (taken.get_mut(count), next) {
-                *place = next;
-                count += 1;
-            }
+        for (place, (_, taker)) in taken.iter_mut().zip(self.takers(index)) {
+            *place = taker;
         }
-        queue.first_but(&self.slab, id, taken.get(..count).unwrap_or(&[]))
+        self.queue(index)?.first_but(&self.slab, id, &taken)
+    }
+
+    /// The slots of a class that are about to be free, and who takes each: not one from whom it will be kept.
+    pub(super) fn takers(
+        &self,
+        index: u8,
+    ) -> impl Iterator<Item = (SlotId, Option<ContextId>)> + '_ {
+        let slots = self.queue(index).map_or(0, |queue| queue.slots);
+        let leaving = slots_in(slots).filter(|&id| self.slot(id).is_some_and(Slot::is_leaving));
+        let mut taken = [None; MAX_SLOTS];
+        leaving.zip(0..).map(move |(id, count)| {
+            let queue = self.queue(index);
+            let next = queue.and_then(|queue| queue.first_but(&self.slab, id, &taken));
+            let taker = next.filter(|&ctx| !self.is_kept_from(id, ctx));
+            if let Some(place) = taken.get_mut(count) {
+                *place = taker;
+            }
+            (id, taker)
+        })
     }
 
     /// Arms the timer of a slot for what is next, if it is not armed for that time or an earlier one: a timer that
     /// fires too early costs less than one armed anew at every event of its neighbours.
-    fn arm(&mut self, id: SlotId, out: &mut Out<'_>) {
-        let next = self.next_time(id);
+    fn arm(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+        let next = self.next_time(now, id);
         let Some(slot) = self.slot_mut(id) else {
             return;
         };
@@ -405,14 +436,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// When the timer is needed; `None` while the slot waits for nothing.
-    fn next_time(&self, id: SlotId) -> Option<Time> {
+    fn next_time(&self, now: Time, id: SlotId) -> Option<Time> {
         let slot = self.slot(id)?;
         let own = self.own_time(id);
-        // Of a class one slot's timer is enough to end the time of those that are parked.
+        // Of a class one slot's timer is enough to end the time of those that are parked, and for hints.
         let queue = self.queue(slot.queue)?;
-        let keeps = slots_in(queue.usable).next() == Some(id);
-        let parked = self.next_parked(slot.queue).filter(|_| keeps);
-        own.into_iter().chain(parked.map(|(_, at)| at)).min()
+        if slots_in(queue.usable).next() != Some(id) {
+            return own;
+        }
+        let parked = self.next_parked(slot.queue).map(|(_, at)| at);
+        let hint = self.next_hint(now, slot.queue);
+        own.into_iter().chain(parked).chain(hint).min()
     }
 
     /// When the timer is needed for the slot itself.
@@ -483,7 +517,7 @@ impl Pause {
 
 impl Slot {
     /// Will the slot be free soon? One that does not answer as it should is not counted on.
-    fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         match self.state {
             State::Pausing(_, pause) => pause.tries == 0,
             State::Resetting(reset) => reset.tries == 0,

@@ -10,6 +10,7 @@ use core::ops::DerefMut;
 
 use super::clock::Clock;
 use super::group::{Of, Record, Records};
+use super::hints::{List, Tally};
 use super::limit::Purse;
 use super::tree::Node;
 use super::{Duration, Failure, GroupKey, Params, Refusal, SlotId, Time};
@@ -93,6 +94,14 @@ pub struct Stats {
     pub finished: u64,
     /// Jobs failed.
     pub failed: u64,
+    /// Hints given: [`Event::Hint`](super::Event::Hint).
+    pub hints: u64,
+    /// Of these, those that were followed by a job.
+    pub hints_used: u64,
+    /// Those that no job followed in time, or that were taken back after they had cost something.
+    pub hints_wasted: u64,
+    /// Those that were not listened to, because too much had been wasted by others before.
+    pub hints_ignored: u64,
 }
 
 /// The scheduler's state of one context, or of a group. Opaque: the caller only provides room for it.
@@ -135,7 +144,11 @@ pub struct Entry {
     pub(super) slot: Option<SlotId>,
     pub(super) state: JobState,
     pub(super) params: Params,
+    /// A hint stands, in this list. It is linked by `node`, which is free without a job.
+    pub(super) hint: Option<List>,
+    pub(super) hints: Tally,
     /// When it entered the queue or was started; meaningful in `Queued` and while on a slot and not yet `charged`.
+    /// Of the record of a group: until when its hints are ignored.
     pub(super) since: Time,
     pub(super) charged: bool,
     pub(super) run: Duration,
@@ -179,6 +192,8 @@ impl Entry {
             slot: None,
             state: JobState::Idle,
             params,
+            hint: None,
+            hints: Tally::NONE,
             since: Time::ZERO,
             charged: true,
             run: Duration::ZERO,
@@ -235,6 +250,10 @@ impl Entry {
             preemptions: self.preemptions,
             finished: self.finished,
             failed: self.failed,
+            hints: self.hints.given.into(),
+            hints_used: self.hints.used.into(),
+            hints_wasted: self.hints.wasted.into(),
+            hints_ignored: self.hints.ignored.into(),
         }
     }
 }

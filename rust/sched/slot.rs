@@ -2,6 +2,7 @@
 
 //! A slot: its configuration, its protocol state, its statistics.
 
+use super::hints::Kept;
 use super::reset::Reset;
 use super::run::{Pause, Run};
 use super::{ContextId, Duration, GroupKey, Stops, Time};
@@ -148,6 +149,8 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// The only group that it serves.
     pub(super) exclusive: Option<GroupKey>,
+    /// Whose hint it is kept vacant for, or made so.
+    pub(super) kept: Option<Kept>,
     /// The window is open.
     pub(super) loaded: bool,
     /// When the timer will fire, as far as we know.
@@ -171,6 +174,7 @@ impl Slot {
         queue: 0,
         state: State::Absent,
         exclusive: None,
+        kept: None,
         loaded: false,
         armed: None,
         entered: false,
@@ -217,6 +221,7 @@ impl Slot {
 
     /// A save was observed; it took `span`, if that could be measured.
     pub(super) fn saved(&mut self, span: Option<Duration>) {
+        self.saved_for_hint(span);
         let stats = &mut self.stats;
         stats.saves += 1;
         let Some(span) = span else {

@@ -49,6 +49,14 @@ impl Node {
         rank: 0,
     };
 
+    /// One that is in no tree, and where its owner keeps a number.
+    pub(super) const fn unlinked(turn: u64) -> Self {
+        Self {
+            turn,
+            ..Self::EMPTY
+        }
+    }
+
     /// Where it stands in the order.
     pub(super) const fn place(&self) -> Place {
         Place {
@@ -187,6 +195,23 @@ impl Tree {
             }
             at = parent;
         }
+    }
+
+    /// The first context whose key is at least `key`, in an order by key only and whatever the masks are. O(log n).
+    pub(super) fn first_from<S>(&self, slab: &Slab<S>, key: u64) -> Option<ContextId>
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let (mut at, mut found) = (self.root, None);
+        while let Some(node) = node(slab, at) {
+            if node.key < key {
+                at = node.right;
+            } else {
+                found = slab.id_at(at);
+                at = node.left;
+            }
+        }
+        found
     }
 
     /// Lets `new` (or nobody) stand where `old` stood below `parent`.

@@ -97,6 +97,16 @@ impl PolicyKind {
         }
     }
 
+    /// Is its work more than best-effort?
+    pub(super) fn is_urgent(self, entry: &Entry) -> bool {
+        self.rank(entry) < RANK_BE
+    }
+
+    /// Is the work of `runs` best-effort, and preempted at once by that of `comes`?
+    pub(super) fn yields_to(self, runs: &Entry, comes: &Entry) -> bool {
+        !self.is_urgent(runs) && self.turn(runs, comes) == Turn::Now
+    }
+
     /// What a context that begins to wait is ordered by, lower first.
     pub(super) fn place(self, entry: &Entry) -> (u8, u64) {
         (self.rank(entry), self.policy().key(entry))
