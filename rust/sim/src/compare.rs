@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 
+use crate::arrivals::Arrivals;
 use crate::mode::Mode;
 use crate::sim::{run, Costs, Plan};
 use crate::stats::Latency;
@@ -181,6 +182,12 @@ pub fn on_trace(
     costs: Costs,
     seed: u64,
 ) -> Vec<Row> {
+    let requests = clients.iter().flat_map(|client| match &client.arrivals {
+        Arrivals::Trace(requests) => &requests[..],
+        Arrivals::Periodic { .. } | Arrivals::Poisson { .. } => &[],
+    });
+    let work: u64 = requests.filter_map(|request| request.1).sum();
+    let load = work as f64 / (last + 1) as f64;
     let row = |who: Who| {
         let plan = Plan {
             costs,
@@ -189,6 +196,8 @@ pub fn on_trace(
         };
         Row {
             workload: "trace",
+            load,
+            natural: true,
             ..measure(&plan, who)
         }
     };

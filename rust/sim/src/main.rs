@@ -46,7 +46,7 @@ impl Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// The comparison and fleets, as `make sim` has them
+    /// The comparison, a trace and fleets, as `make sim` has them
     All {
         #[command(flatten)]
         compare: CompareArgs,
@@ -62,10 +62,12 @@ enum What {
         /// The file
         file: PathBuf,
         /// How long a client prepares a request, us
-        #[arg(long, default_value_t = 200)]
+        #[arg(long, default_value_t = PREPARATION_US)]
         preparation_us: u64,
     },
 }
+
+const PREPARATION_US: u64 = 200;
 
 #[derive(clap::Args)]
 struct CompareArgs {
@@ -107,6 +109,8 @@ fn main() -> Result<()> {
     match &args.what {
         What::All { compare, fleet } => {
             run_compare(&args, compare, &mut report)?;
+            println!("trace: rust/sim/traces/bursts.csv, LC in bursts");
+            run_trace(&args, BURSTS, PREPARATION_US, &mut report)?;
             run_fleet(&args, fleet, &mut report);
         }
         What::Compare(compare) => run_compare(&args, compare, &mut report)?,
@@ -114,7 +118,12 @@ fn main() -> Result<()> {
         What::Trace {
             file,
             preparation_us,
-        } => run_trace(&args, file, *preparation_us, &mut report)?,
+        } => {
+            let name = || file.display().to_string();
+            let text = fs::read_to_string(file).with_context(name)?;
+            println!("{}", report::LEGEND);
+            run_trace(&args, &text, *preparation_us, &mut report).with_context(name)?;
+        }
     }
     let file = args.out.join("sim.json");
     let json = serde_json::to_string_pretty(&report)? + "\n";
@@ -214,13 +223,14 @@ fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
     println!("{}\n", report::fleet_table(&report.fleet));
 }
 
-fn run_trace(args: &Args, file: &Path, preparation_us: u64, report: &mut Report) -> Result<()> {
-    let name = || file.display().to_string();
-    let text = fs::read_to_string(file).with_context(name)?;
-    let (clients, last) = trace::parse(&text, preparation_us * US).with_context(name)?;
+/// A trace that was made for this: LC comes in bursts, as it does neither by Poisson nor by period.
+const BURSTS: &str = include_str!("../traces/bursts.csv");
+
+fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) -> Result<()> {
+    let (clients, last) = trace::parse(text, preparation_us * US)?;
     report.trace =
         fermata_sim::compare::on_trace(&clients, last, &args.modes(), args.costs, args.seed);
     let rows: Vec<&Row> = report.trace.iter().collect();
-    println!("{}\n{}", report::LEGEND, report::compare_table(&rows));
+    println!("{}", report::compare_table(&rows));
     Ok(())
 }

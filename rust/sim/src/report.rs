@@ -69,7 +69,7 @@ pub fn costs(costs: &Costs) -> String {
 
 /// What the columns of [`compare_table`] mean.
 pub const LEGEND: &str = "\
-load *: durations as in the table of programs; else all scaled by one factor to reach the load
+load *: durations as in the table of programs, or the trace; else all scaled by one factor to reach the load
 isolated: each LC client has a slot of its own; alone: all LC clients on one slot, without BE
 P50, P99, max: LC latency, arrival to end, us; +: over alone; BE/s: BE requests done per second
 kept: of the BE/s of no-preemption; used: time with a job on the slot, saves and restores included";
