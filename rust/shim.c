@@ -22,7 +22,7 @@
 
 /* The sizes that rust/uapi.rs has. */
 static_assert(sizeof(struct fermata_card_info) == 40);
-static_assert(sizeof(struct fermata_slot_info) == 72);
+static_assert(sizeof(struct fermata_slot_info) == 80);
 static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 32);
 static_assert(sizeof(struct fermata_snapshot_create) == 16);
@@ -32,14 +32,15 @@ static_assert(sizeof(struct fermata_regs) == 24);
 static_assert(sizeof(struct fermata_start) == 16);
 static_assert(sizeof(struct fermata_preempt) == 8);
 static_assert(sizeof(struct fermata_resume) == 8);
-static_assert(sizeof(struct fermata_status) == 120);
+static_assert(sizeof(struct fermata_status) == 128);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);
 static_assert(sizeof(struct fermata_param) == 32);
-static_assert(sizeof(struct fermata_context_info) == 88);
+static_assert(sizeof(struct fermata_context_info) == 96);
 static_assert(sizeof(struct fermata_control) == 24);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_policy) == 32);
+static_assert(sizeof(struct fermata_exclusive) == 16);
 
 /* The kernel crate's module! knows parameters that are numbers only. */
 static char *fermata_policy = FERMATA_POLICY_FAIR;

@@ -59,7 +59,7 @@ arguments! {
         max_arena: u64,
     }
     /// `struct fermata_slot_info`
-    SlotInfo, 72 {
+    SlotInfo, 80 {
         size: u32,
         slot: u32,
         afu_id_lo: u64,
@@ -71,6 +71,7 @@ arguments! {
         resets: u64,
         save_ns: u64,
         restore_ns: u64,
+        group: u64,
     }
     /// `struct fermata_setup`
     Setup, 32 {
@@ -134,7 +135,7 @@ arguments! {
         flags: u32,
     }
     /// `struct fermata_status`
-    Status, 120 {
+    Status, 128 {
         size: u32,
         flags: u32,
         state: u32,
@@ -154,6 +155,7 @@ arguments! {
         snapshot_length: u64,
         attributes: u32,
         reserved: u32,
+        group: u64,
     }
     /// `struct fermata_wait`
     Wait, 24 {
@@ -179,7 +181,7 @@ arguments! {
         max: u64,
     }
     /// `struct fermata_context_info`
-    ContextInfo, 88 {
+    ContextInfo, 96 {
         size: u32,
         flags: u32,
         cursor: u32,
@@ -197,6 +199,7 @@ arguments! {
         weight: u32,
         attributes: u32,
         latency_critical: u32,
+        group: u64,
     }
     /// `struct fermata_control`
     Control, 24 {
@@ -223,6 +226,13 @@ arguments! {
         name: [u8; policy::NAME_LENGTH],
         guard_ns: u64,
     }
+    /// `struct fermata_exclusive`
+    Exclusive, 16 {
+        size: u32,
+        flags: u32,
+        context: u32,
+        slot_mask: u32,
+    }
 }
 
 sized_arguments!(
@@ -243,7 +253,8 @@ sized_arguments!(
     ContextInfo,
     Control,
     Reserve,
-    Policy
+    Policy,
+    Exclusive
 );
 
 pub(crate) const UAPI_VERSION: u32 = 1;
@@ -261,6 +272,8 @@ pub(crate) mod feature {
 pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;
 pub(crate) const SLOT_BOUNDARY: u32 = 1 << 1;
 pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
+pub(crate) const SLOT_EXCLUSIVE: u32 = 1 << 3;
+pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -378,6 +391,7 @@ pub(crate) mod ioc {
     pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
     pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
     pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
+    pub(crate) const EXCLUSIVE: u32 = ioctl::_IO(MAGIC, 0x63);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

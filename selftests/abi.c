@@ -25,7 +25,7 @@ AT(fermata_card_info, features, 16, 8);
 AT(fermata_card_info, contexts, 24, 4);
 AT(fermata_card_info, max_contexts, 28, 4);
 AT(fermata_card_info, max_arena, 32, 8);
-SIZE(fermata_slot_info, 72);
+SIZE(fermata_slot_info, 80);
 AT(fermata_slot_info, size, 0, 4);
 AT(fermata_slot_info, slot, 4, 4);
 AT(fermata_slot_info, afu_id_lo, 8, 8);
@@ -37,6 +37,7 @@ AT(fermata_slot_info, busy_ns, 40, 8);
 AT(fermata_slot_info, resets, 48, 8);
 AT(fermata_slot_info, save_ns, 56, 8);
 AT(fermata_slot_info, restore_ns, 64, 8);
+AT(fermata_slot_info, group, 72, 8);
 SIZE(fermata_setup, 32);
 AT(fermata_setup, size, 0, 4);
 AT(fermata_setup, flags, 4, 4);
@@ -80,7 +81,7 @@ AT(fermata_preempt, flags, 4, 4);
 SIZE(fermata_resume, 8);
 AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
-SIZE(fermata_status, 120);
+SIZE(fermata_status, 128);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
 AT(fermata_status, state, 8, 4);
@@ -100,6 +101,7 @@ AT(fermata_status, device_base, 96, 8);
 AT(fermata_status, snapshot_length, 104, 8);
 AT(fermata_status, attributes, 112, 4);
 AT(fermata_status, reserved, 116, 4);
+AT(fermata_status, group, 120, 8);
 SIZE(fermata_wait, 24);
 AT(fermata_wait, size, 0, 4);
 AT(fermata_wait, events, 4, 4);
@@ -117,7 +119,7 @@ AT(fermata_param, param, 4, 4);
 AT(fermata_param, value, 8, 8);
 AT(fermata_param, min, 16, 8);
 AT(fermata_param, max, 24, 8);
-SIZE(fermata_context_info, 88);
+SIZE(fermata_context_info, 96);
 AT(fermata_context_info, size, 0, 4);
 AT(fermata_context_info, flags, 4, 4);
 AT(fermata_context_info, cursor, 8, 4);
@@ -135,6 +137,7 @@ AT(fermata_context_info, priority, 72, 4);
 AT(fermata_context_info, weight, 76, 4);
 AT(fermata_context_info, attributes, 80, 4);
 AT(fermata_context_info, latency_critical, 84, 4);
+AT(fermata_context_info, group, 88, 8);
 SIZE(fermata_control, 24);
 AT(fermata_control, size, 0, 4);
 AT(fermata_control, operation, 4, 4);
@@ -154,6 +157,11 @@ AT(fermata_policy, size, 0, 4);
 AT(fermata_policy, flags, 4, 4);
 AT(fermata_policy, name, 8, 16);
 AT(fermata_policy, guard_ns, 24, 8);
+SIZE(fermata_exclusive, 16);
+AT(fermata_exclusive, size, 0, 4);
+AT(fermata_exclusive, flags, 4, 4);
+AT(fermata_exclusive, context, 8, 4);
+AT(fermata_exclusive, slot_mask, 12, 4);
 CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
 CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
 CALL(FERMATA_IOC_SETUP, 0xfe10);
@@ -177,6 +185,7 @@ CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
 CALL(FERMATA_IOC_CONTROL, 0xfe51);
 CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
 CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
+CALL(FERMATA_IOC_EXCLUSIVE, 0xfe63);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -192,7 +201,8 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_SHARE == 7 && FERMATA_PARAM_SLOT_MASK == 8 &&
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
-	       FERMATA_SLOT_BOUNDARY_ONLY == 4, "slot flags");
+	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 &&
+	       FERMATA_EXCLUSIVE_RELEASE == 1, "slot flags");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
 _Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
@@ -234,6 +244,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_CONTROL,
 		FERMATA_IOC_POLICY_GET,
 		FERMATA_IOC_POLICY_SET,
+		FERMATA_IOC_EXCLUSIVE,
 	};
 	int fd = fm_open_dev(0);
 	size_t i;

@@ -44,6 +44,7 @@ union arg {
 	struct fermata_control control;
 	struct fermata_reserve reserve;
 	struct fermata_policy policy;
+	struct fermata_exclusive exclusive;
 };
 
 static const struct call {
@@ -79,6 +80,7 @@ static const struct call {
 	C(RESERVE_GET, READY, fermata_reserve, 0, 12),
 	C(POLICY_GET, FRESH, fermata_policy, 0, 0),
 	C(POLICY_SET, FRESH, fermata_policy, 0, 0),
+	C(EXCLUSIVE, READY, fermata_exclusive, FERMATA_EXCLUSIVE_RELEASE, 0),
 #undef C
 };
 
@@ -158,6 +160,9 @@ static void fill(const struct call *k, union arg *a)
 	case FERMATA_IOC_POLICY_SET:
 		strcpy(a->policy.name, FERMATA_POLICY_PRIORITY);
 		a->policy.guard_ns = FERMATA_GUARD_KEEP;
+		break;
+	case FERMATA_IOC_EXCLUSIVE:
+		a->exclusive.slot_mask = 1;
 		break;
 	case FERMATA_IOC_POLICY_GET:
 	case FERMATA_IOC_STATUS:

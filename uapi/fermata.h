@@ -113,6 +113,7 @@ struct fermata_card_info {
 #define FERMATA_SLOT_QUARANTINED	(1U << 0) /* dead: not used any more */
 #define FERMATA_SLOT_BOUNDARY		(1U << 1) /* can stop at boundaries */
 #define FERMATA_SLOT_BOUNDARY_ONLY	(1U << 2) /* and nowhere else */
+#define FERMATA_SLOT_EXCLUSIVE		(1U << 3) /* serves one group only */
 
 /**
  * struct fermata_slot_info - FERMATA_IOC_SLOT_INFO: what a slot is
@@ -130,6 +131,8 @@ struct fermata_card_info {
  *			measured as @restore_ns
  * @restore_ns:		out: mean time of a restore, as the card tells it; where
  *			it tells none as @save_ns
+ * @group:		out: with FERMATA_SLOT_EXCLUSIVE: the group, as in struct
+ *			fermata_status; 0: none, or the caller may not know
  *
  * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
@@ -145,6 +148,7 @@ struct fermata_slot_info {
 	__aligned_u64 resets;
 	__aligned_u64 save_ns;
 	__aligned_u64 restore_ns;
+	__aligned_u64 group;
 };
 
 /* --- the context -------------------------------------------------------- */
@@ -405,6 +409,11 @@ struct fermata_resume {
  * @snapshot_length:	out: bytes, 0: no snapshot buffer
  * @attributes:		out: FERMATA_STATUS_*
  * @reserved:		out: 0
+ * @group:		out: number of its group, never 0
+ *
+ * The group of a context is its opener's cgroup (version 2) at open(), whose
+ * number is that of the inode of its directory; or, where that is the root
+ * cgroup, its opener's user, with the number 2^63 + uid.
  *
  * Works before FERMATA_IOC_SETUP.
  */
@@ -428,6 +437,7 @@ struct fermata_status {
 	__aligned_u64 snapshot_length;
 	__u32 attributes;
 	__u32 reserved;
+	__aligned_u64 group;
 };
 
 /* events */
@@ -611,6 +621,9 @@ struct fermata_reserve {
  * @weight:		out: FERMATA_PARAM_WEIGHT
  * @attributes:		out: as in struct fermata_status
  * @latency_critical:	out: FERMATA_PARAM_LATENCY_CRITICAL
+ * @group:		out: its group, as in struct fermata_status; 0 if it is not
+ *			that of the caller's context and the caller lacks
+ *			CAP_SYS_ADMIN
  *
  * Lists the contexts that are set up, in no particular order; one that comes
  * or goes meanwhile may be listed or not.  Any time, also before
@@ -634,6 +647,7 @@ struct fermata_context_info {
 	__u32 weight;
 	__u32 attributes;
 	__u32 latency_critical;
+	__aligned_u64 group;
 };
 
 /* fermata_control operation */
@@ -716,6 +730,39 @@ struct fermata_policy {
 	__aligned_u64 guard_ns;
 };
 
+/* fermata_exclusive flags */
+#define FERMATA_EXCLUSIVE_RELEASE	(1U << 0) /* serve all groups again */
+
+/**
+ * struct fermata_exclusive - FERMATA_IOC_EXCLUSIVE: slots for one group only
+ * @size:		in: sizeof(struct fermata_exclusive)
+ * @flags:		in: FERMATA_EXCLUSIVE_*
+ * @context:		in: 0: the caller's own; else the number of a context of the
+ *			group; with FERMATA_EXCLUSIVE_RELEASE: 0
+ * @slot_mask:		in: bit i: slot i, at least one
+ *
+ * The slots serve contexts of that group only (see @group of struct
+ * fermata_status).  Jobs of others that are on them are preempted at once; who
+ * has no other slot waits (FERMATA_STATUS_NO_SLOT).  Slots that the group has
+ * already and that are not in @slot_mask stay its own.  It ends by
+ * FERMATA_EXCLUSIVE_RELEASE, whichever group has the slots, or when the last
+ * context of the group is closed.  Reservations and shares of others that count
+ * on the slots are not kept meanwhile.
+ *
+ * FERMATA_EXCLUSIVE_RELEASE: any time, also before FERMATA_IOC_SETUP.
+ *
+ * EINVAL: @slot_mask is 0, or has a slot that is not there; or @context with
+ * FERMATA_EXCLUSIVE_RELEASE.  EPERM: CAP_SYS_ADMIN is needed.  ESRCH: no context
+ * has this number.  EBUSY: a slot is reserved for another group; nothing was
+ * changed.
+ */
+struct fermata_exclusive {
+	__u32 size;
+	__u32 flags;
+	__u32 context;
+	__u32 slot_mask;
+};
+
 /* --- the calls ---------------------------------------------------------- */
 
 /*
@@ -745,5 +792,6 @@ struct fermata_policy {
 #define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
 #define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
 #define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
+#define FERMATA_IOC_EXCLUSIVE		_IO(FERMATA_IOC_MAGIC, 0x63)
 
 #endif /* _UAPI_FERMATA_H */

@@ -169,6 +169,26 @@ impl Card {
     }
 }
 
+/// Calls for slots that serve one group only. Process context; `ENODEV`: the card is gone.
+impl Card {
+    /// Reserves slots for the group of a context. `EBUSY`: one is reserved for another group.
+    pub(crate) fn reserve_slots(&self, slots: u8, ctx: ContextId) -> Result {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            let group = machine.group_of(ctx)?;
+            machine.set_exclusive(now(), slots, Some(group), &mut out)
+        })
+        .map_err(refused)
+    }
+
+    /// Lets all groups use slots.
+    pub(crate) fn share_slots(&self, slots: u8) -> Result {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            machine.set_exclusive(now(), slots, None, &mut out)
+        })
+        .map_err(refused)
+    }
+}
+
 /// Calls for the card as a whole. Process context; `ENODEV`: the card is gone.
 impl Card {
     /// The policy in force, and the starvation guard.

@@ -19,7 +19,7 @@ use crate::{
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{self, ContextId, Machine, SlotId, SlotState, SlotStats, Stops},
+    sched::{self, ContextId, GroupKey, Machine, SlotId, SlotState, SlotStats, Stops},
     slot::SlotEvents,
 };
 use config::{class_of, machine_config, new_state};
@@ -75,6 +75,15 @@ impl State {
 /// The tenant of `ctx`, while it is set up.
 fn tenant_of(tenants: &mut [Option<Tenant>], ctx: ContextId) -> Option<&mut Tenant> {
     tenants.get_mut(ctx.index()).and_then(Option::as_mut)
+}
+
+/// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO`.
+pub(crate) struct SlotView {
+    pub(crate) stats: SlotStats,
+    /// It is out of use.
+    pub(crate) quarantined: bool,
+    /// The only group that it serves.
+    pub(crate) exclusive: Option<GroupKey>,
 }
 
 /// One card. Outlives its device: open files keep it.
@@ -213,6 +222,15 @@ impl Card {
         Some((id, &self.slots[id.index()]))
     }
 
+    /// The slots of `mask`. `EINVAL`: none, or one that is not there.
+    pub(crate) fn existing_slots(&self, mask: u32) -> Result<u8> {
+        let all = self.slots_in(u8::MAX).fold(0, |all, id| all | id.bit());
+        match u8::try_from(mask) {
+            Ok(slots) if slots != 0 && slots & !all == 0 => Ok(slots),
+            _ => Err(EINVAL),
+        }
+    }
+
     /// The slots that have the engine `afu_id` (low half, high half), a bit each.
     pub(crate) fn slots_with(&self, afu_id: (u64, u64)) -> u8 {
         slot_ids(self.identity.slots)
@@ -257,14 +275,14 @@ impl Card {
         Ok(pages)
     }
 
-    /// What `slot` has done, and whether it is out of use.
-    pub(crate) fn slot_stats(&self, slot: SlotId) -> (SlotStats, bool) {
-        let state = self.state.lock();
-        let quarantined = state.machine.slot_state(slot) == Some(SlotState::Quarantined);
-        (
-            state.machine.slot_stats(slot, now()).unwrap_or_default(),
-            quarantined,
-        )
+    /// What `slot` has done, and whom it serves.
+    pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
+        let machine = &self.state.lock().machine;
+        SlotView {
+            stats: machine.slot_stats(slot, now()).unwrap_or_default(),
+            quarantined: machine.slot_state(slot) == Some(SlotState::Quarantined),
+            exclusive: machine.exclusive(slot),
+        }
     }
 
     /// Contexts that are set up.

@@ -5,7 +5,7 @@
 use super::Call;
 use crate::{
     argument::{check_flags, User},
-    card::View,
+    card::{SlotView, View},
     context::{job_error, Context},
     sched::{JobState, SlotId, Stats, Stops, Urgency},
     uapi::{self, attribute, feature, state},
@@ -42,18 +42,27 @@ impl Call<'_> {
         let mut user = User::<uapi::SlotInfo>::read(self.argument)?;
         let card = &self.context.card;
         let (id, slot) = card.slot(user.value.slot).ok_or(EINVAL)?;
-        let (stats, quarantined) = card.slot_stats(id);
+        let SlotView {
+            stats,
+            quarantined,
+            exclusive,
+        } = card.slot_view(id);
+        let flags = [
+            (quarantined, uapi::SLOT_QUARANTINED),
+            (exclusive.is_some(), uapi::SLOT_EXCLUSIVE),
+        ];
         user.value = uapi::SlotInfo {
             slot: user.value.slot,
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
             state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
-            flags: stops_flags(slot.stops) | set_bits(&[(quarantined, uapi::SLOT_QUARANTINED)]),
+            flags: stops_flags(slot.stops) | set_bits(&flags),
             switches: stats.starts,
             busy_ns: stats.busy.as_ns(),
             resets: stats.resets,
             save_ns: stats.save.as_ns(),
             restore_ns: stats.restore.as_ns(),
+            group: exclusive.map_or(0, |group| self.group_number(group)),
             ..Default::default()
         };
         user.write()
@@ -68,6 +77,7 @@ impl Call<'_> {
             device_base: memory.device_base,
             snapshot_length: memory.snapshot_length,
             slot: uapi::NO_SLOT,
+            group: self.group_number(self.context.opener.group),
             ..Default::default()
         };
         if self.context.is_set_up() {
@@ -117,6 +127,7 @@ impl Call<'_> {
             weight: params.weight.into(),
             attributes: attributes(&stats),
             latency_critical: (params.urgency == Urgency::LatencyCritical).into(),
+            group: self.group_number(context.opener.group),
             ..Default::default()
         };
         user.write()

@@ -6,6 +6,7 @@
 //! then acts.
 
 mod control;
+mod group;
 mod info;
 mod job;
 mod memory;
@@ -59,6 +60,7 @@ impl Call<'_> {
             ioc::CONTROL => self.control(),
             ioc::POLICY_GET => self.policy_get(),
             ioc::POLICY_SET => self.policy_set(),
+            ioc::EXCLUSIVE => self.exclusive(),
             _ => Err(ENOTTY),
         }
     }

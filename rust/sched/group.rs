@@ -280,9 +280,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// How many contexts of a group there are.
     pub(super) fn group_contexts(&self, group: GroupKey) -> u32 {
-        let records = self.records_of(group);
-        let entries = records.filter_map(|at| self.slab.at(at));
-        entries.map(|entry| entry.record.contexts).sum()
+        let mut contexts = 0;
+        for at in self.records_of(group) {
+            contexts += self.slab.at(at).map_or(0, |entry| entry.record.contexts);
+        }
+        contexts
     }
 
     /// The records of a group, at most one for each class and urgency.

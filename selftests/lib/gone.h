@@ -58,6 +58,7 @@ static inline int fm_calls_not_gone(int fd)
 		.size = sizeof(wait), .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX
 	};
 	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
+	struct fermata_exclusive exclusive = { .size = sizeof(exclusive), .slot_mask = 1 };
 	struct fermata_context_info info = { .size = sizeof(info) };
 	struct fermata_control control = {
 		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT
@@ -89,6 +90,7 @@ static inline int fm_calls_not_gone(int fd)
 		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
 		{ "CONTEXT_INFO", FERMATA_IOC_CONTEXT_INFO, &info },
 		{ "CONTROL", FERMATA_IOC_CONTROL, &control },
+		{ "EXCLUSIVE", FERMATA_IOC_EXCLUSIVE, &exclusive },
 	};
 	int bad = 0, rc;
 	size_t i;

@@ -155,7 +155,8 @@ arguments!(
     ContextInfo,
     Control,
     Reserve,
-    Policy
+    Policy,
+    Exclusive
 );
 
 impl Context {

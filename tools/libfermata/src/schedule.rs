@@ -200,6 +200,27 @@ impl Context {
         unsafe { self.call(uapi::IOC_POLICY_SET, argument) }.map(drop)
     }
 
+    /// Reserves slots, a bit each, for the group of this context (0), or of the one of this number.
+    pub fn reserve_slots(&self, context: u32, slot_mask: u32) -> Result<()> {
+        self.exclusive(0, context, slot_mask)
+    }
+
+    /// Lets all groups use slots again.
+    pub fn share_slots(&self, slot_mask: u32) -> Result<()> {
+        self.exclusive(uapi::EXCLUSIVE_RELEASE, 0, slot_mask)
+    }
+
+    fn exclusive(&self, flags: u32, context: u32, slot_mask: u32) -> Result<()> {
+        let argument = uapi::Exclusive {
+            flags,
+            context,
+            slot_mask,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_EXCLUSIVE, argument) }.map(drop)
+    }
+
     /// The contexts that are set up on the card.
     pub fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
         let mut found = Vec::new();

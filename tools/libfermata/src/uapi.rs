@@ -24,7 +24,7 @@ layout! {
     }
     SlotInfo {
         size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
-        resets: u64, save_ns: u64, restore_ns: u64,
+        resets: u64, save_ns: u64, restore_ns: u64, group: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64 }
@@ -38,7 +38,7 @@ layout! {
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
-        snapshot_length: u64, attributes: u32, reserved: u32,
+        snapshot_length: u64, attributes: u32, reserved: u32, group: u64,
     }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
@@ -46,13 +46,14 @@ layout! {
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
         run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
-        latency_critical: u32,
+        latency_critical: u32, group: u64,
     }
     Control { size: u32, operation: u32, context: u32, param: u32, value: u64 }
     Reserve {
         size: u32, flags: u32, context: u32, reserved: u32, budget_ns: u64, deadline_ns: u64, period_ns: u64,
     }
     Policy { size: u32, flags: u32, name: [u8; 16], guard_ns: u64 }
+    Exclusive { size: u32, flags: u32, context: u32, slot_mask: u32 }
 }
 
 macro_rules! constants {
@@ -78,6 +79,8 @@ constants! {
     SLOT_QUARANTINED: u32 = 1 << 0;
     SLOT_BOUNDARY: u32 = 1 << 1;
     SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
+    SLOT_EXCLUSIVE: u32 = 1 << 3;
+    EXCLUSIVE_RELEASE: u32 = 1 << 0;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
@@ -161,6 +164,7 @@ calls! {
     IOC_CONTROL = 0x51;
     IOC_POLICY_GET = 0x60;
     IOC_POLICY_SET = 0x61;
+    IOC_EXCLUSIVE = 0x63;
 }
 
 #[cfg(test)]

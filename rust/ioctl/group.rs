@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls for groups: those whose contexts share one part of the card's time.
+
+use super::Call;
+use crate::{
+    argument::{check_flags, User},
+    capability,
+    sched::GroupKey,
+    uapi,
+};
+use kernel::prelude::*;
+
+impl Call<'_> {
+    pub(super) fn exclusive(&self) -> Result {
+        let wanted = User::<uapi::Exclusive>::read(self.argument)?.value;
+        check_flags(wanted.flags, uapi::EXCLUSIVE_RELEASE)?;
+        let release = wanted.flags & uapi::EXCLUSIVE_RELEASE != 0;
+        if release && wanted.context != 0 {
+            return Err(EINVAL);
+        }
+        let card = &self.context.card;
+        let slots = card.existing_slots(wanted.slot_mask)?;
+        if !capability::is_administrator() {
+            return Err(EPERM);
+        }
+        if release {
+            return card.share_slots(slots);
+        }
+        self.on_context(wanted.context, |context| {
+            card.reserve_slots(slots, context.id()?)
+        })
+    }
+
+    /// The number of a group, if the caller may know it: it is that of the own context, or the
+    /// caller is an administrator. Else 0.
+    pub(super) fn group_number(&self, group: GroupKey) -> u64 {
+        if group == self.context.opener.group || capability::is_administrator() {
+            group.0
+        } else {
+            0
+        }
+    }
+}
