@@ -64,6 +64,10 @@ pub struct Row {
     pub utilisation: f64,
     /// Saves per second.
     pub saves_per_s: f64,
+    /// Hints given.
+    pub hints: u64,
+    /// Of these, those that were followed by a job.
+    pub hints_used: u64,
     /// Requests that came in time and never ended: the load is more than the slot can do.
     pub unfinished: u64,
 }
@@ -223,6 +227,8 @@ fn measure(plan: &Plan, who: Who) -> Row {
         be_kept: None,
         utilisation: outcome.utilisation(plan),
         saves_per_s: outcome.saves as f64 / (plan.end as f64 / S as f64),
+        hints: outcome.hints,
+        hints_used: outcome.hints_used,
         unfinished: outcome.unfinished,
     }
 }

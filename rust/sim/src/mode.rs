@@ -24,6 +24,8 @@ pub enum Mode {
     Fair(u64),
     /// LC preempts BE at once; weighted fair among themselves, LC by slices of so long, BE by 2 ms.
     LcBe(u64),
+    /// As [`Mode::LC_BE`], and LC clients say when they will want the slot, before they prepare a request.
+    Hints,
 }
 
 impl Mode {
@@ -31,17 +33,18 @@ impl Mode {
     pub const LC_BE: Self = Self::LcBe(1_000 * MS);
 
     /// What `make sim` compares.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NoPreemption,
         Self::RunToCompletion,
         Self::Slices(2 * MS),
         Self::Slices(200 * US),
         Self::Fair(2 * MS),
         Self::LC_BE,
+        Self::Hints,
     ];
 
     /// Those in which LC goes before BE.
-    pub const URGENT: [Self; 1] = [Self::LC_BE];
+    pub const URGENT: [Self; 2] = [Self::LC_BE, Self::Hints];
 
     /// What fleets are run with.
     pub const FLEET: [Self; 2] = [Self::NoPreemption, Self::LC_BE];
@@ -55,6 +58,7 @@ impl Mode {
             Self::Fair(ns) => format!("fair-{}us", ns / US),
             Self::LC_BE => "lc-be".into(),
             Self::LcBe(ns) => format!("lc-be-{}us", ns / US),
+            Self::Hints => "hints".into(),
         }
     }
 
@@ -69,15 +73,21 @@ impl Mode {
             us.filter(|us| (100..=10_000_000).contains(us))
                 .map(|us: u64| us * US)
         };
-        let whole = [Self::NoPreemption, Self::RunToCompletion, Self::LC_BE].into_iter();
+        let whole = [
+            Self::NoPreemption,
+            Self::RunToCompletion,
+            Self::LC_BE,
+            Self::Hints,
+        ];
         whole
+            .into_iter()
             .filter(|mode| mode.name() == name)
             .chain(slice("slices-").map(Self::Slices))
             .chain(slice("fair-").map(Self::Fair))
             .chain(slice("lc-be-").map(Self::LcBe))
             .next()
             .ok_or_else(|| {
-                "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus; N is 100 to 10000000"
+                "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus, hints; N is 100 to 10000000"
                     .into()
             })
     }
@@ -85,7 +95,7 @@ impl Mode {
     fn policy(self) -> PolicyKind {
         match self {
             Self::NoPreemption | Self::Slices(_) => PolicyKind::RoundRobin,
-            Self::RunToCompletion | Self::Fair(_) | Self::LcBe(_) => PolicyKind::Fair,
+            Self::RunToCompletion | Self::Fair(_) | Self::LcBe(_) | Self::Hints => PolicyKind::Fair,
         }
     }
 
@@ -109,14 +119,22 @@ impl Mode {
         machine
     }
 
+    /// Does a client say when it will want the slot?
+    pub fn hints(self, kind: Kind) -> bool {
+        self == Self::Hints && kind == Kind::Lc
+    }
+
     /// What a client's context is.
     pub fn context(self, kind: Kind) -> ContextConfig {
+        if self == Self::Hints {
+            return Self::LC_BE.context(kind);
+        }
         let timeslice = match (self, kind) {
             (Self::NoPreemption | Self::RunToCompletion, _) => Params::TIMESLICE_MAX,
             (Self::Slices(ns) | Self::Fair(ns), _) | (Self::LcBe(ns), Kind::Lc) => {
                 Duration::from_ns(ns)
             }
-            (Self::LcBe(_), Kind::Be) => Duration::from_ms(2),
+            (Self::LcBe(_) | Self::Hints, _) => Duration::from_ms(2),
         };
         let urgency = match (self, kind) {
             (Self::LcBe(_), Kind::Lc) => Urgency::LatencyCritical,

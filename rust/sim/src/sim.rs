@@ -122,6 +122,10 @@ pub struct Outcome {
     pub saves: u64,
     /// PAUSEs that the card dropped.
     pub dropped: u64,
+    /// Hints given.
+    pub hints: u64,
+    /// Of these, those that were followed by a job.
+    pub hints_used: u64,
     /// Jobs that failed. Nothing misbehaves here, so: none.
     pub failed: u64,
     /// Sum over all slots of the time with a job on it until the end, in ns.
@@ -132,6 +136,8 @@ pub struct Outcome {
 enum What {
     /// The next request of a client comes.
     Arrival { client: u32 },
+    /// A client says when it will want the slot.
+    Hint { client: u32, at: u64 },
     /// A client has prepared its request.
     Ready { client: u32 },
     /// A client has heard of the end of its request.
@@ -309,6 +315,13 @@ impl<'a> Sim<'a> {
                 self.begin(client);
                 self.draw(client);
             }
+            What::Hint { client, at } => {
+                let it = &self.clients[client as usize];
+                let (card, ctx) = (it.card, it.ctx);
+                let at = Time::from_ns(at);
+                self.decide(card, Event::Hint { ctx, at });
+                self.outcome.hints += 1;
+            }
             What::Ready { client } => {
                 let it = &self.clients[client as usize];
                 let (card, ctx) = (it.card, it.ctx);
@@ -345,7 +358,20 @@ impl<'a> Sim<'a> {
         client.current = Some(came);
         client.left = work;
         client.saved = false;
-        let ready = self.now + client.preparation + self.plan.costs.call;
+        let call = self.plan.costs.call;
+        let mut begin = self.now;
+        let hints = self.plan.mode.hints(client.kind);
+        if hints {
+            begin += call;
+        }
+        let ready = begin + client.preparation + call;
+        if hints {
+            let hint = What::Hint {
+                client: id,
+                at: ready,
+            };
+            self.agenda.push(begin, hint);
+        }
         self.agenda.push(ready, What::Ready { client: id });
     }
 
@@ -487,6 +513,11 @@ impl<'a> Sim<'a> {
     fn finish(mut self) -> Outcome {
         let waiting =
             |client: &Client| client.waiting.len() + usize::from(client.current.is_some());
+        for client in &self.clients {
+            let machine = &self.cards[client.card as usize].machine;
+            let stats = machine.stats(client.ctx, Time::from_ns(self.now));
+            self.outcome.hints_used += stats.expect("clients stay").hints_used;
+        }
         self.outcome.unfinished = self.clients.iter().map(waiting).sum::<usize>() as u64;
         let slots = self.cards.iter().flat_map(|card| &card.slots);
         self.outcome.dropped = slots.map(|slot| slot.dropped).sum();

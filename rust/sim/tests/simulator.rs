@@ -181,3 +181,54 @@ fn alone_is_slower_than_isolated_only_by_queueing() {
         }
     }
 }
+
+/// With a hint LC waits for nothing: the save is over when it comes.
+#[test]
+fn announced_lc_waits_for_no_save() {
+    let costs = Costs::DEFAULT;
+    // The first one tells what a save takes.
+    let lc = ClientPlan {
+        preparation: 200 * US,
+        ..one(&[(MS, Some(MS)), (20 * MS, Some(MS))], Kind::Lc)
+    };
+    let clients = vec![one(&[(0, Some(50 * MS))], Kind::Be), lc];
+    let outcome = run(&Plan {
+        mode: Mode::Hints,
+        costs,
+        cards: 1,
+        slots: 1,
+        clients: vec![clients],
+        seed: 0,
+        warm_up: 10 * MS,
+        end: S,
+        drain: S,
+    });
+    let seen = costs.irq + costs.read;
+    let expected = 2 * costs.call + 200 * US + costs.start + MS + seen + costs.wake;
+    assert_eq!(outcome.lc, [expected]);
+    assert_eq!((outcome.starts, outcome.saves), (5, 2));
+    assert_eq!((outcome.hints, outcome.hints_used), (2, 2));
+}
+
+/// What hints are for: LC as good as alone, although the slot is full, and hardly less for BE.
+#[test]
+fn hints_keep_lc_as_good_as_alone() {
+    let rows = compare(&Settings {
+        modes: vec![Mode::NoPreemption, Mode::Hints],
+        seconds: 10,
+        ..settings(4)
+    });
+    let of = |name: &str| {
+        let rows = rows.iter();
+        rows.filter(|row| row.mode == "hints" && row.workload == name)
+            .collect::<Vec<_>>()
+    };
+    for row in [of("A"), of("B")].concat() {
+        assert!(row.lc_p50_added < 0.05, "{row:?}");
+        assert!(row.lc_p99_added < 0.10, "{row:?}");
+        assert_eq!(row.hints, row.hints_used);
+    }
+    for row in of("C") {
+        assert!(row.be_kept > Some(0.9), "{row:?}");
+    }
+}
