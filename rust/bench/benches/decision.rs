@@ -4,7 +4,7 @@
 //! with many contexts that wait. Criterion measures; the table and build/reports/bench-sched.json are made of its estimates.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use comfy_table::{presets::UTF8_FULL_CONDENSED, CellAlignment, Table};
@@ -13,8 +13,13 @@ use fermata_sched_bench::{Contended, POLICIES};
 use fermata_sched_host::sched::{Entry, PolicyKind};
 use serde_json::{json, Value};
 
-/// The second and the third are those that are compared: measured one after the other.
 const CONTEXTS: [usize; 4] = [2, 64, 4_096, 65_536];
+/// The one that the others are compared with.
+const FEW: usize = 1;
+
+/// How often the sizes are visited to compare them, and how many turns each time: under a millisecond.
+const ROUNDS: usize = 301;
+const TURNS_EACH: usize = 256;
 
 /// What is measured.
 struct Turn {
@@ -36,61 +41,96 @@ const TURNS: [Turn; 2] = [
     },
 ];
 
-/// What was measured: so many decisions of one kind, on the average, under `policy` among `contexts`; ns for all of them, with a
-/// confidence interval of 95 %.
+/// What was measured of one kind of turn under `policy` among `contexts`.
 struct Row {
     policy: &'static str,
     turn: &'static str,
     contexts: usize,
-    decisions: f64,
+    /// By criterion: a turn, in ns; the median, and its interval of 95 %.
     median: f64,
     low: f64,
     high: f64,
+    compared: Compared,
 }
 
-impl Row {
-    /// One decision, ns.
-    fn decision(&self) -> f64 {
-        self.median / self.decisions
-    }
+/// What was measured in short turns of all sizes one after the other.
+#[derive(Clone, Copy, Default)]
+struct Compared {
+    /// Decisions that a turn takes, on the average.
+    decisions: f64,
+    /// One decision, ns: the median of all rounds.
+    decision: f64,
+    /// How often as long as among the fewer contexts in the same round: the median of all rounds.
+    ratio: f64,
 }
 
-/// A contended slot whose every entry was touched, and decisions per turn.
-fn warm(policy: PolicyKind, contexts: usize, turn: &Turn) -> (Contended, f64) {
+/// A contended slot whose every entry was touched.
+fn warm(policy: PolicyKind, contexts: usize) -> Contended {
     let mut contended = Contended::new(policy, contexts);
-    (0..contexts).for_each(|_| {
+    for _ in 0..contexts.max(1_000) {
         contended.switch();
-    });
-    let turns = contexts.max(1_000);
-    let decisions: u32 = (0..turns).map(|_| (turn.make)(&mut contended)).sum();
-    (contended, f64::from(decisions) / turns as f64)
+    }
+    contended
 }
 
 fn bench(criterion: &mut Criterion, dir: &Path) -> Vec<Row> {
     let mut rows = Vec::new();
     for (policy, kind) in POLICIES {
         for turn in &TURNS {
+            let mut slots = CONTEXTS.map(|contexts| warm(kind, contexts));
             let mut group = criterion.benchmark_group(format!("{policy}-{}", turn.name));
-            for contexts in CONTEXTS {
-                let (mut contended, decisions) = warm(kind, contexts, turn);
+            for (contended, contexts) in slots.iter_mut().zip(CONTEXTS) {
                 group.bench_function(BenchmarkId::from_parameter(contexts), |b| {
-                    b.iter(|| (turn.make)(&mut contended));
+                    b.iter(|| (turn.make)(contended));
                 });
+            }
+            group.finish();
+            let compared = compare(&mut slots, turn);
+            for (contexts, compared) in CONTEXTS.into_iter().zip(compared) {
                 let name = format!("{policy}-{}/{contexts}", turn.name);
                 rows.extend(estimate(dir, &name).map(|[median, low, high]| Row {
                     policy,
                     turn: turn.name,
                     contexts,
-                    decisions,
                     median,
                     low,
                     high,
+                    compared,
                 }));
             }
-            group.finish();
         }
     }
     rows
+}
+
+/// Visits all sizes in turn, each round beginning with another one.
+fn compare(slots: &mut [Contended; 4], turn: &Turn) -> [Compared; 4] {
+    let (mut decisions, mut times, mut ratios) =
+        ([0.0; 4], [(); 4].map(|()| vec![]), [(); 4].map(|()| vec![]));
+    for round in 0..ROUNDS {
+        let mut took = [0.0; 4];
+        for i in 0..4 {
+            let i = (i + round) % 4;
+            let begin = Instant::now();
+            let made: u32 = (0..TURNS_EACH).map(|_| (turn.make)(&mut slots[i])).sum();
+            took[i] = begin.elapsed().as_nanos() as f64 / f64::from(made);
+            decisions[i] += f64::from(made);
+        }
+        for i in 0..4 {
+            times[i].push(took[i]);
+            ratios[i].push(took[i] / took[FEW]);
+        }
+    }
+    std::array::from_fn(|i| Compared {
+        decisions: decisions[i] / (ROUNDS * TURNS_EACH) as f64,
+        decision: median(&mut times[i]),
+        ratio: median(&mut ratios[i]),
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The median and its interval, as criterion has left them.
@@ -111,15 +151,6 @@ fn env_dir(name: &str, default: &str) -> PathBuf {
     env::var_os(name).map_or_else(|| top.join(default), PathBuf::from)
 }
 
-/// One decision of `row` next to one with 64 contexts of the same kind.
-fn next_to_64(rows: &[Row], row: &Row) -> f64 {
-    let mut same = rows
-        .iter()
-        .filter(|it| (it.policy, it.turn) == (row.policy, row.turn));
-    let other = same.find(|it| it.contexts == 64);
-    row.decision() / other.map_or(f64::NAN, Row::decision)
-}
-
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
@@ -128,9 +159,9 @@ fn table(rows: &[Row]) -> Table {
         "turn",
         "contexts",
         "decisions",
-        "ns (median)",
+        "a turn, ns",
         "95 % interval",
-        "a decision",
+        "a decision, ns",
         "next to 64",
     ]);
     for row in rows {
@@ -138,11 +169,11 @@ fn table(rows: &[Row]) -> Table {
             row.policy.to_string(),
             row.turn.to_string(),
             row.contexts.to_string(),
-            format!("{:.1}", row.decisions),
+            format!("{:.1}", row.compared.decisions),
             format!("{:.0}", row.median),
             format!("{:.0} to {:.0}", row.low, row.high),
-            format!("{:.0}", row.decision()),
-            format!("{:.2}", next_to_64(rows, row)),
+            format!("{:.0}", row.compared.decision),
+            format!("{:.2}", row.compared.ratio),
         ]);
     }
     for column in table.column_iter_mut().skip(2) {
@@ -159,10 +190,11 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
     let large = rows.iter().filter(|row| row.contexts == 4_096);
     let ratios = large.map(|row| {
         let name = format!("{}-{}", row.policy, row.turn);
-        (name, next_to_64(rows, row))
+        (name, row.compared.ratio)
     });
     let ratios: Vec<(String, f64)> = ratios.collect();
     let worst = ratios.iter().map(|(_, ratio)| *ratio).fold(0.0, f64::max);
+    println!("a turn: criterion's median; a decision, next to 64: medians of {ROUNDS} rounds that visit all sizes in turn");
     println!("The aim: 4,096 next to 64 contexts at most 2. The worst: {worst:.2}");
     println!(
         "State of a context: {} bytes (at most 256).",
@@ -173,8 +205,8 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
         .map(|row| {
             json!({
                 "policy": row.policy, "turn": row.turn, "contexts": row.contexts,
-                "decisions": row.decisions, "median_ns": row.median, "low_ns": row.low,
-                "high_ns": row.high, "decision_ns": row.decision(),
+                "decisions": row.compared.decisions, "median_ns": row.median, "low_ns": row.low,
+                "high_ns": row.high, "decision_ns": row.compared.decision, "next_to_64": row.compared.ratio,
             })
         })
         .collect();
