@@ -1,44 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Groups: who belongs together, and slots that serve one group only. */
 #include "kselftest_harness.h"
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include "lib/sched.h"
 
 FM_FIXTURE_CARD(group);
 
-#define CGROUPS		"/sys/fs/cgroup"
-#define CGROUP		CGROUPS "/fermata-test"
 #define USER		65534
+#define MANY		4000
 
-static const char *join(const char *cgroup)
+/* A context of another group than this process's. */
+static void other_group(struct fm_ctx *c)
 {
-	char path[128];
-	int fd, rc;
-
-	snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup);
-	fd = open(path, O_WRONLY);
-	if (fd < 0)
-		return "no cgroups (version 2)";
-	rc = write(fd, "0", 1);
-	close(fd);
-	return rc == 1 ? NULL : "a process cannot change its cgroup";
-}
-
-/* A context of another group than this process's; NULL or why there cannot be one. */
-static const char *other_group(struct fm_ctx *c)
-{
-	const char *why;
-
-	if (mkdir(CGROUP, 0755) && errno != EEXIST)
-		return "no cgroups (version 2)";
-	why = join(CGROUP);
-	if (!why) {
-		fm_tenant(c, FM_LONG_SLICE);
-		why = join(CGROUPS);
-	}
-	rmdir(CGROUP);
-	return why;
+	fm_enter(0);
+	fm_tenant(c, FM_LONG_SLICE);
+	fm_enter(FM_ROOT);
 }
 
 static u64 group_of(int fd)
@@ -85,7 +61,7 @@ FM_TEST(group, is_the_user_in_the_root_cgroup)
 {
 	int fds[2], other;
 
-	if (join(CGROUPS))
+	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
 	fds[0] = fm_open_dev(0);
 	fds[1] = fm_open_dev(0);
@@ -101,34 +77,31 @@ FM_TEST(group, is_the_user_in_the_root_cgroup)
 /* Taken at open(): where its opener goes afterwards does not matter. */
 FM_TEST(group, is_the_cgroup)
 {
-	struct stat dir;
 	struct fm_child ch;
 	struct fm_ctx own, other;
-	u64 number;
-	const char *why;
+	u64 number, group;
 	int status;
 
-	mkdir(CGROUP, 0755);
-	if (stat(CGROUP, &dir))
+	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
-	why = join(CGROUP);
-	if (why)
-		SKIP(return, "%s", why);
+	fm_enter(0);
+	group = fm_cgroup_number(0);
 	fm_tenant(&other, FM_MS);
-	ASSERT_EQ(NULL, join(CGROUPS));
+	fm_enter(FM_ROOT);
 	fm_tenant(&own, FM_MS);
-	EXPECT_EQ(dir.st_ino, group_of(other.fd));
-	EXPECT_NE(dir.st_ino, group_of(own.fd));
-	EXPECT_EQ(0, rmdir(CGROUP));
+	EXPECT_EQ(group, group_of(other.fd));
+	EXPECT_NE(group, group_of(own.fd));
+	/* Its number stays its own when it is gone. */
+	fm_cgroups_remove();
 	number = fm_number(other.fd);
-	EXPECT_EQ(dir.st_ino, listed_group(own.fd, number));
+	EXPECT_EQ(group, listed_group(own.fd, number));
 	/* Not told to others without the capability. */
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
 		if (listed_group(own.fd, number) != 0)
 			_exit(1);
-		if (listed_group(other.fd, number) != dir.st_ino || group_of(other.fd) != dir.st_ino)
+		if (listed_group(other.fd, number) != group || group_of(other.fd) != group)
 			_exit(2);
 		_exit(0);
 	}
@@ -143,12 +116,12 @@ FM_TEST(group, slot_for_one_group)
 	struct fm_ctx own, other;
 	struct fermata_status st;
 	struct fm_expect e;
-	const char *why = other_group(&other);
 	bool is_exclusive;
 	u64 from;
 
-	if (why)
-		SKIP(return, "%s", why);
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	other_group(&other);
 	fm_policy(FERMATA_POLICY_FAIR, 0);
 	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
 	fm_job_endless(&other);
@@ -184,14 +157,14 @@ FM_TEST(group, slot_of_a_group_that_goes)
 {
 	struct fm_ctx own, other[2];
 	struct fm_expect e;
-	const char *why;
 	bool is_exclusive;
 	int i;
 
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
 	for (i = 0; i < 2; i++) {
-		why = other_group(&other[i]);
-		if (why)
-			SKIP(return, "%s", why);
+		other_group(&other[i]);
+		fm_cgroups_remove();
 	}
 	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
 	ASSERT_EQ(0, exclusive(own.fd, 0, fm_number(other[0].fd), 1U << own.slot));
@@ -248,6 +221,164 @@ FM_TEST(group, exclusive_bad_input)
 	EXPECT_FALSE(is_exclusive);
 	/* Of slots that nobody has: no error, from any descriptor. */
 	EXPECT_EQ(0, exclusive(bare, FERMATA_EXCLUSIVE_RELEASE, 0, slot));
+}
+
+/* Who uses a context does not matter, nor its user within a cgroup. */
+FM_TEST(group, is_the_openers)
+{
+	struct fm_child ch;
+	struct fm_ctx a[2], b;
+	u64 word;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_enter(0);
+	fm_tenant(&a[0], FM_MS);
+	if (setresuid(USER, 0, 0))
+		fm_die("setresuid");
+	fm_tenant(&a[1], FM_MS);
+	if (setresuid(0, 0, 0))
+		fm_die("setresuid");
+	fm_enter(1);
+	fm_tenant(&b, FM_MS);
+	EXPECT_EQ(group_of(a[0].fd), group_of(a[1].fd));
+	EXPECT_NE(group_of(a[0].fd), group_of(b.fd));
+	fm_fork(&ch);
+	if (!ch.pid) {
+		fm_say(&ch, group_of(a[0].fd));
+		_exit(0);
+	}
+	word = fm_hear(&ch);
+	EXPECT_EQ(fm_cgroup_number(0), word);
+	EXPECT_EQ(0, fm_reap(&ch));
+	fm_enter(FM_ROOT);
+	EXPECT_EQ(fm_cgroup_number(0), group_of(a[0].fd));
+	EXPECT_EQ(fm_cgroup_number(1), group_of(b.fd));
+}
+
+/* Of two slots one is the group's: that does not keep it from the other, but others from this. */
+FM_TEST(group, one_slot_of_two)
+{
+	static struct card_turn turns[MANY];
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_SLOT_MASK };
+	struct fm_ctx own[2], other[2];
+	struct card_run run;
+	int i, free;
+	u64 from;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	for (i = 0; i < 2; i++) {
+		fm_tenant(&own[i], FM_MS);
+		other_group(&other[i]);
+		fm_param(other[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS);
+	}
+	fm_must(own[0].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	param.value = param.max & ~(1ULL << own[0].slot);
+	if (!param.value)
+		SKIP(return, "no two slots with one engine");
+	free = __builtin_ctzll(param.value);
+	card_speed(own[0].slot, 1);
+	card_speed(free, 1);
+	from = card_history_end();
+	ASSERT_EQ(0, exclusive(own[0].fd, 0, 0, 1U << own[0].slot));
+	for (i = 0; i < 2; i++) {
+		fm_param(other[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
+		fm_param(own[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
+		fm_job_endless(&other[i]);
+		fm_job_endless(&own[i]);
+		fm_must_start(&other[i]);
+		fm_must_start(&own[i]);
+	}
+	card_until_turns(from, turns, MANY, 200);
+	for (i = 0; i < 2; i++) {
+		card_run_of(own[0].slot, other[i].token, &run);
+		EXPECT_EQ(0, run.starts + run.resumes);
+		card_run_of(free, other[i].token, &run);
+		EXPECT_LT(0, run.starts + run.resumes);
+		card_run_of(own[0].slot, own[i].token, &run);
+		EXPECT_LT(0, run.starts + run.resumes);
+	}
+	for (i = 0; i < 2; i++) {
+		fm_end_endless(&other[i]);
+		fm_end_endless(&own[i]);
+	}
+}
+
+/* Reserved and shared again, at any moment of jobs: nothing is lost, nothing is done twice. */
+FM_TEST(group, slot_reserved_again_and_again)
+{
+	struct fermata_status st;
+	struct fm_expect e[3];
+	struct card_run run[3];
+	struct fm_ctx c[3];
+	int i, round, rc;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	for (i = 0; i < 3; i++) {
+		fm_enter(i % 2);
+		fm_tenant_list(&c[i], FM_MS, 60000, i + 1, &e[i]);
+		fm_enter(FM_ROOT);
+		card_speed(c[i].slot, 1);
+		fm_must_start(&c[i]);
+	}
+	for (round = 0; round < 300; round++) {
+		/* For the one group and for the other, and for nobody in between. */
+		rc = exclusive(c[round / 2 % 2].fd, round & 1 ? FERMATA_EXCLUSIVE_RELEASE : 0, 0,
+			       1U << c[0].slot);
+		ASSERT_EQ(0, rc);
+		fm_sleep_us(round * 37 % 1000);
+	}
+	for (i = 0; i < 3; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	card_runs_of(c[0].slot, c, run, 3);
+	for (i = 0; i < 3; i++) {
+		fm_status(c[i].fd, &st);
+		EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+		EXPECT_EQ(0, st.attributes);
+		EXPECT_EQ(1, run[i].starts);
+		EXPECT_EQ(1, run[i].finishes);
+		EXPECT_EQ(st.preemptions, run[i].pauses);
+		EXPECT_EQ(st.slices, run[i].starts + run[i].resumes);
+	}
+}
+
+/* It ends with its group also when that is killed while its job runs. */
+FM_TEST(group, slot_of_a_group_that_is_killed)
+{
+	struct fm_child ch;
+	struct fm_expect e;
+	struct fm_ctx c, own;
+	bool is_exclusive;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
+	card_speed(own.slot, 1);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		other_group(&c);
+		fm_job_endless(&c);
+		if (exclusive(c.fd, 0, 0, 1U << c.slot))
+			_exit(1);
+		fm_must_start(&c);
+		card_until_runs(c.slot, c.token);
+		fm_say(&ch, c.token);
+		fm_hear(&ch);
+	}
+	c.token = fm_hear(&ch);
+	fm_must_start(&own);
+	fm_sleep_us(10000);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(own.fd));
+	fm_kill(&ch);
+	fm_agent_gone(c.token);
+	fm_wait(own.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&own, &e));
+	EXPECT_EQ(0, slot_group(own.fd, own.slot, &is_exclusive));
+	EXPECT_FALSE(is_exclusive);
 }
 
 TEST_HARNESS_MAIN

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "fm.h"
+#include "sched.h"
 #include "fm_priv.h"
 
 struct fm_shared *fm_sh;
@@ -595,6 +595,7 @@ const char *fm_teardown(struct fm_shared *sh)
 	int fd;
 
 	fm_sh = sh;
+	fm_cgroups_remove();
 	restore_policy(&sh->policy);
 	if (!card_present())
 		return NULL;
