@@ -10,6 +10,7 @@ use fermata_sched_host::sched::{
 };
 use model::world::{ns, sid, World, FERMATA};
 use model::{MS, US};
+use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
 /// A second of the clock has passed already.
@@ -474,5 +475,112 @@ fn a_liar_pays_with_its_virtual_time() {
         let starts = world.starts();
         let first = starts.into_iter().find(|&ctx| ctx == lc || ctx == other);
         assert_eq!(first, Some(if lies { other } else { lc }));
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Setting {
+    slots: usize,
+    policy: PolicyKind,
+    save: u64,
+    restore: u64,
+    weights: Vec<u16>,
+    /// Of each liar: its group, how often it gives a hint, and how far ahead.
+    liars: Vec<(u64, u64, u64)>,
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let policy = prop_oneof![
+        Just(PolicyKind::Fair),
+        Just(PolicyKind::RoundRobin),
+        Just(PolicyKind::Priority),
+        Just(PolicyKind::Share),
+    ];
+    let liar = (0..4u64, 110..3_000u64, 1..2_000u64);
+    let times = (1..300u64, 1..300u64);
+    let weights = prop::collection::vec(10..1_000u16, 1..5);
+    let liars = prop::collection::vec(liar, 1..8);
+    (1..4usize, policy, times, weights, liars).prop_map(|(slots, policy, times, weights, liars)| {
+        Setting {
+            slots,
+            policy,
+            save: times.0 * US,
+            restore: times.1 * US,
+            weights,
+            liars,
+        }
+    })
+}
+
+/// How long the slots worked for each of the honest contexts, saves and restores left out.
+fn work(setting: &Setting, lie: bool) -> Vec<u64> {
+    let mut world = World::new(&vec![FERMATA; setting.slots], 16);
+    world.set_policy(setting.policy).unwrap();
+    for slot in &mut world.card.slots {
+        slot.save = setting.save;
+        slot.restore = setting.restore;
+    }
+    let honest: Vec<_> = setting
+        .weights
+        .iter()
+        .map(|&weight| {
+            let params = Params {
+                weight,
+                ..Params::DEFAULT
+            };
+            let ctx = world.open_in(GroupKey(100), 0, params).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+            ctx
+        })
+        .collect();
+    let mut liars: Vec<_> = setting
+        .liars
+        .iter()
+        .map(|&(group, every, ahead)| {
+            let ctx = world.open_in(GroupKey(group), 0, critical()).unwrap();
+            (ctx, every * US, ahead * US, every * US)
+        })
+        .collect();
+    let end = world.now + SPAN;
+    while world.now < end {
+        let next = liars.iter().map(|liar| liar.3).min().unwrap();
+        world.run_until(next.min(end));
+        for (ctx, every, ahead, next) in &mut liars {
+            if *next <= world.now {
+                *next = world.now + *every;
+                if lie {
+                    hint(&mut world, *ctx, *ahead).unwrap();
+                }
+            }
+        }
+    }
+    let work = |ctx: &ContextId| {
+        let stats = world.stats(*ctx);
+        let switches = stats.preemptions * setting.save + stats.resumes * setting.restore;
+        stats.run.as_ns().saturating_sub(switches)
+    };
+    honest.iter().map(work).collect()
+}
+
+const SPAN: u64 = 500 * MS;
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(64, |n| n.parse().unwrap()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Lies take a twentieth of a slot at most from all, and no more than their part of it from each.
+    #[test]
+    fn nobody_is_worse_off_when_others_lie(setting in setting()) {
+        let (without, with) = (work(&setting, false), work(&setting, true));
+        // What is wasted on each slot before the first penalty, and a slice that ends on this side of the end.
+        let slack = setting.slots as u64 * 4 * MS;
+        let (all, left): (u64, u64) = (without.iter().sum(), with.iter().sum());
+        assert!(left + SPAN / 20 + slack >= all, "{all} {left}");
+        for (without, with) in without.iter().zip(&with) {
+            assert!(with + without / 20 + 2 * slack >= *without, "{without} {with}");
+        }
     }
 }

@@ -6,9 +6,10 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, SlotState, Stops, Urgency,
+    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, SlotState, Stops, Time,
+    Urgency,
 };
-use model::world::{sid, SlotPlan, World};
+use model::world::{ns, sid, SlotPlan, World};
 use model::{MS, US};
 use proptest::prelude::*;
 
@@ -25,6 +26,11 @@ enum Op {
     Start {
         who: usize,
         us: u64,
+    },
+    /// None takes it back.
+    Hint {
+        who: usize,
+        us: Option<u64>,
     },
     Preempt {
         who: usize,
@@ -143,6 +149,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0..4u64, 0..3u8, params())
             .prop_map(|(group, class, params)| Op::Open { group, class, params }),
         8 => (who.clone(), 1..20_000u64).prop_map(|(who, us)| Op::Start { who, us }),
+        8 => (who.clone(), prop::option::weighted(0.9, 0..4_000u64))
+            .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
         4 => who.clone().prop_map(|who| Op::Resume { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
@@ -251,6 +259,10 @@ impl Play {
             }
             Op::Start { who: i, us } => {
                 let _ = who(i).map(|ctx| self.world.start(ctx, us * US));
+            }
+            Op::Hint { who: i, us } => {
+                let at = us.map_or(Time::ZERO, |us| ns(self.world.now + us * US));
+                let _ = who(i).map(|ctx| self.world.event(Event::Hint { ctx, at }));
             }
             Op::Preempt { who: i, hold } => {
                 let _ = who(i).map(|ctx| self.world.event(Event::Preempt { ctx, hold }));

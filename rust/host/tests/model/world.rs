@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Stats,
-    Status, Stops, Time, Wake,
+    Status, Stops, Time, Urgency, Wake,
 };
 
 use super::card::{Card, CardSlot, Job, Program};
@@ -67,6 +67,8 @@ pub struct World {
     pub log: Vec<(u64, Action)>,
     pub wakes: Vec<(ContextId, Wake)>,
     pub tenants: HashMap<ContextId, Tenant>,
+    /// The last hint of each.
+    hints: HashMap<ContextId, u64>,
     closes: HashSet<ContextId>,
     pub released: HashSet<ContextId>,
     pub quarantined: u8,
@@ -124,6 +126,7 @@ impl World {
             log: Vec::new(),
             wakes: Vec::new(),
             tenants: HashMap::new(),
+            hints: HashMap::new(),
             closes: HashSet::new(),
             released: HashSet::new(),
             quarantined: 0,
@@ -294,6 +297,9 @@ impl World {
         let result = self
             .machine
             .handle(ns(self.now), event, &mut |action| actions.push(action));
+        if let (Ok(()), Event::Hint { ctx, at }) = (result, event) {
+            self.hints.insert(ctx, at.as_ns());
+        }
         self.follow(&before, result, actions);
         result
     }
@@ -502,9 +508,9 @@ impl World {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
-                    let kept = self.machine.kept_for(sid(i)).is_some();
-                    let idles = state == SlotState::Vacant && !kept;
-                    assert!(!idles, "slot {i} idles while one waits");
+                    if state == SlotState::Vacant {
+                        self.check_kept(i, &params);
+                    }
                 }
             }
         }
@@ -536,6 +542,37 @@ impl World {
             stats.slices - stats.resumes <= stats.job,
             "a job began twice"
         );
+    }
+
+    /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
+    /// would preempt it at once.
+    fn check_kept(&self, i: usize, waits: &Params) {
+        let keeper = self.machine.kept_for(sid(i));
+        let keeper = keeper.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
+        let policy = self.machine.policy();
+        let reserves =
+            |params: &Params| policy == PolicyKind::Deadline && params.budget != Duration::ZERO;
+        let critical = |params: &Params| params.urgency == Urgency::LatencyCritical;
+        assert!(
+            !critical(waits) && !reserves(waits),
+            "slot {i} is kept from its betters"
+        );
+        let params = self.machine.params(keeper).unwrap();
+        let higher = policy == PolicyKind::Priority && params.priority > waits.priority;
+        assert!(
+            critical(&params) || reserves(&params) || higher,
+            "slot {i} is kept from equals"
+        );
+        let stats = self.stats(keeper);
+        assert!(
+            !stats.state.is_live(),
+            "slot {i} is kept for {:?}",
+            stats.state
+        );
+        assert!(stats.enabled && params.mask & sid(i).bit() != 0);
+        // The hint expires a save after its time, but not later than this, and timers are late.
+        let most = self.hints[&keeper] + MS + 3 * self.timer_delay;
+        assert!(self.now <= most, "slot {i} is kept for ever");
     }
 
     fn check_sums(&self) {
