@@ -12,13 +12,16 @@ pub(crate) fn now() -> Time {
     Time::from_ns(unsafe { bindings::ktime_get() } as u64)
 }
 
-/// What `ns` on the clock of the caller's time namespace is on ours. 0 stays 0, and what is later
+/// What `ns` on the clock of the caller's time namespace is on ours: 0 for 0 only, and what is later
 /// than the clock can tell stays so. Process context.
 pub(crate) fn of_caller(ns: u64) -> Time {
     match i64::try_from(ns) {
-        // SAFETY: No requirement.
-        // CAST: not negative: the kernel returns 0 for what was before the clock started.
-        Ok(ns) if ns != 0 => Time::from_ns(unsafe { shim::fermata_monotonic_of_caller(ns) } as u64),
+        Ok(ns) if ns != 0 => {
+            // SAFETY: No requirement.
+            let ours = unsafe { shim::fermata_monotonic_of_caller(ns) };
+            // CAST: at least 1; the kernel returns 0 for what was before our clock began.
+            Time::from_ns(ours.max(1) as u64)
+        }
         _ => Time::from_ns(ns),
     }
 }

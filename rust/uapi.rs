@@ -135,7 +135,7 @@ arguments! {
         flags: u32,
     }
     /// `struct fermata_status`
-    Status, 128 {
+    Status, 160 {
         size: u32,
         flags: u32,
         state: u32,
@@ -156,6 +156,16 @@ arguments! {
         attributes: u32,
         reserved: u32,
         group: u64,
+        hints: u64,
+        hints_used: u64,
+        hints_wasted: u64,
+        hints_ignored: u64,
+    }
+    /// `struct fermata_hint`
+    Hint, 16 {
+        size: u32,
+        flags: u32,
+        at: u64,
     }
     /// `struct fermata_wait`
     Wait, 24 {
@@ -247,6 +257,7 @@ sized_arguments!(
     Preempt,
     Resume,
     Status,
+    Hint,
     Wait,
     EventFd,
     Param,
@@ -383,6 +394,7 @@ pub(crate) mod ioc {
     pub(crate) const STATUS: u32 = ioctl::_IO(MAGIC, 0x33);
     pub(crate) const WAIT: u32 = ioctl::_IO(MAGIC, 0x34);
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
+    pub(crate) const HINT: u32 = ioctl::_IO(MAGIC, 0x36);
     pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
     pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x42);

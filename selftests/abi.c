@@ -81,7 +81,7 @@ AT(fermata_preempt, flags, 4, 4);
 SIZE(fermata_resume, 8);
 AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
-SIZE(fermata_status, 128);
+SIZE(fermata_status, 160);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
 AT(fermata_status, state, 8, 4);
@@ -102,6 +102,14 @@ AT(fermata_status, snapshot_length, 104, 8);
 AT(fermata_status, attributes, 112, 4);
 AT(fermata_status, reserved, 116, 4);
 AT(fermata_status, group, 120, 8);
+AT(fermata_status, hints, 128, 8);
+AT(fermata_status, hints_used, 136, 8);
+AT(fermata_status, hints_wasted, 144, 8);
+AT(fermata_status, hints_ignored, 152, 8);
+SIZE(fermata_hint, 16);
+AT(fermata_hint, size, 0, 4);
+AT(fermata_hint, flags, 4, 4);
+AT(fermata_hint, at, 8, 8);
 SIZE(fermata_wait, 24);
 AT(fermata_wait, size, 0, 4);
 AT(fermata_wait, events, 4, 4);
@@ -177,6 +185,7 @@ CALL(FERMATA_IOC_RESUME, 0xfe32);
 CALL(FERMATA_IOC_STATUS, 0xfe33);
 CALL(FERMATA_IOC_WAIT, 0xfe34);
 CALL(FERMATA_IOC_EVENTFD, 0xfe35);
+CALL(FERMATA_IOC_HINT, 0xfe36);
 CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
 CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
 CALL(FERMATA_IOC_RESERVE, 0xfe42);
@@ -236,6 +245,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_STATUS,
 		FERMATA_IOC_WAIT,
 		FERMATA_IOC_EVENTFD,
+		FERMATA_IOC_HINT,
 		FERMATA_IOC_PARAM_GET,
 		FERMATA_IOC_PARAM_SET,
 		FERMATA_IOC_RESERVE,

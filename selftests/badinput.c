@@ -39,6 +39,7 @@ union arg {
 	struct fermata_status status;
 	struct fermata_wait wait;
 	struct fermata_eventfd event;
+	struct fermata_hint hint;
 	struct fermata_param param;
 	struct fermata_context_info info;
 	struct fermata_control control;
@@ -72,6 +73,7 @@ static const struct call {
 	C(STATUS, HELD, fermata_status, 0, 0),
 	C(WAIT, HELD, fermata_wait, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, 0),
 	C(EVENTFD, HELD, fermata_eventfd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, 12),
+	C(HINT, READY, fermata_hint, 0, 0),
 	C(PARAM_GET, READY, fermata_param, ~0U, 0),
 	C(PARAM_SET, READY, fermata_param, ~0U, 0),
 	C(CONTEXT_INFO, FRESH, fermata_context_info, 0, 0),

@@ -410,6 +410,11 @@ struct fermata_resume {
  * @attributes:		out: FERMATA_STATUS_*
  * @reserved:		out: 0
  * @group:		out: number of its group, never 0
+ * @hints:		out: hints given (FERMATA_IOC_HINT), all jobs
+ * @hints_used:		out: of these, followed by a job before they expired
+ * @hints_wasted:	out: not followed by one, or taken back when a slot had been
+ *			made vacant already
+ * @hints_ignored:	out: not listened to, because too much was wasted before
  *
  * The group of a context is its opener's cgroup (version 2) at open(), whose
  * number is that of the inode of its directory; or, where that is the root
@@ -438,6 +443,38 @@ struct fermata_status {
 	__u32 attributes;
 	__u32 reserved;
 	__aligned_u64 group;
+	__aligned_u64 hints;
+	__aligned_u64 hints_used;
+	__aligned_u64 hints_wasted;
+	__aligned_u64 hints_ignored;
+};
+
+/**
+ * struct fermata_hint - FERMATA_IOC_HINT: a job will be started
+ * @size:		in: sizeof(struct fermata_hint)
+ * @flags:		in: 0
+ * @at:			in: when FERMATA_IOC_START will be called: CLOCK_MONOTONIC
+ *			time in ns, from now to 10 s ahead; 0: never mind
+ *
+ * If the job, were it there, would take a slot from another one at once
+ * (FERMATA_PARAM_LATENCY_CRITICAL, a higher priority, a reservation), a slot is
+ * made vacant in time, and kept so until the job is started, or until a moment
+ * after @at (the time of a save; 50 us to 1 ms).  A job may be started sooner or
+ * later all the same.  One hint stands at a time: a new one replaces it.
+ *
+ * A wrong hint costs its owner: the saved job's switch and the time for which
+ * the slot stood idle are charged to it, and its hints are ignored for 100 times
+ * as long, those of others for the same engine for 20 times as long.  A hint that
+ * is ignored is no error, see struct fermata_status.
+ *
+ * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
+ * EAGAIN: the last hint is less than 100 us ago, and no job was started since.
+ * EIO: no slot that this context may use is in service any more.
+ */
+struct fermata_hint {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 at;
 };
 
 /* events */
@@ -784,6 +821,7 @@ struct fermata_exclusive {
 #define FERMATA_IOC_STATUS		_IO(FERMATA_IOC_MAGIC, 0x33)
 #define FERMATA_IOC_WAIT		_IO(FERMATA_IOC_MAGIC, 0x34)
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
+#define FERMATA_IOC_HINT		_IO(FERMATA_IOC_MAGIC, 0x36)
 #define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
 #define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x42)

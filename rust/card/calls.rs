@@ -5,7 +5,7 @@
 use super::{config::refused, now, tenant_of, Card, State};
 use crate::{
     image::{AppRegister, Image, Tenant},
-    sched::{self, ContextConfig, ContextId, Duration, Event, PolicyKind, Stats},
+    sched::{self, ContextConfig, ContextId, Duration, Event, PolicyKind, Stats, Time},
 };
 use kernel::prelude::*;
 
@@ -63,6 +63,12 @@ impl Card {
     /// Lets a held job go on.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
         self.handle(&mut self.state.lock(), Event::Resume { ctx })
+            .map_err(refused)
+    }
+
+    /// The context will start a job at `at`; zero: it takes that back.
+    pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
+        self.handle(&mut self.state.lock(), Event::Hint { ctx, at })
             .map_err(refused)
     }
 

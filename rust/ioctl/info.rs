@@ -100,6 +100,10 @@ impl Call<'_> {
                 failed: stats.failed,
                 fault_addr: fault_address,
                 attributes: attributes(&stats),
+                hints: stats.hints,
+                hints_used: stats.hints_used,
+                hints_wasted: stats.hints_wasted,
+                hints_ignored: stats.hints_ignored,
                 ..user.value
             };
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls for the job of a context: starting it, taking it off its slot, waiting for it.
+//! Calls for the job of a context: announcing it, starting it, taking it off its slot, waiting for
+//! it.
 
 use super::Call;
 use crate::{
@@ -32,6 +33,13 @@ impl Call<'_> {
     pub(super) fn resume(&self) -> Result {
         check_flags(User::<uapi::Resume>::read(self.argument)?.value.flags, 0)?;
         self.context.card.resume(self.context.id()?)
+    }
+
+    pub(super) fn hint(&self) -> Result {
+        let hint = User::<uapi::Hint>::read(self.argument)?.value;
+        check_flags(hint.flags, 0)?;
+        let at = monotonic::of_caller(hint.at);
+        self.context.card.hint(self.context.id()?, at)
     }
 
     pub(super) fn wait(&self) -> Result {

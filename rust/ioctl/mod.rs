@@ -52,6 +52,7 @@ impl Call<'_> {
             ioc::RESUME => self.resume(),
             ioc::STATUS => self.status(),
             ioc::EVENTFD => self.eventfd(),
+            ioc::HINT => self.hint(),
             ioc::PARAM_GET => self.param_get(),
             ioc::PARAM_SET => self.param_set(),
             ioc::RESERVE => self.reserve(),

@@ -59,6 +59,7 @@ static inline int fm_calls_not_gone(int fd)
 	};
 	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
 	struct fermata_exclusive exclusive = { .size = sizeof(exclusive), .slot_mask = 1 };
+	struct fermata_hint hint = { .size = sizeof(hint) };
 	struct fermata_context_info info = { .size = sizeof(info) };
 	struct fermata_control control = {
 		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT
@@ -86,6 +87,7 @@ static inline int fm_calls_not_gone(int fd)
 		{ "STATUS", FERMATA_IOC_STATUS, &status },
 		{ "WAIT", FERMATA_IOC_WAIT, &wait },
 		{ "EVENTFD", FERMATA_IOC_EVENTFD, &event },
+		{ "HINT", FERMATA_IOC_HINT, &hint },
 		{ "PARAM_GET", FERMATA_IOC_PARAM_GET, &param },
 		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
 		{ "CONTEXT_INFO", FERMATA_IOC_CONTEXT_INFO, &info },

@@ -150,6 +150,7 @@ arguments!(
     Preempt,
     Resume,
     Status,
+    Hint,
     Wait,
     Param,
     ContextInfo,

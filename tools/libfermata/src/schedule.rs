@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! How a card shares its slots: parameters and reservations of contexts, the card's policy, and control of other contexts.
+//! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy, and control of other contexts.
 
-use crate::{uapi, Context, Result};
+use crate::{now_ns, uapi, Context, Result};
 use std::time::Duration;
 
 /// Parameters of a context; the header tells units, ranges and what takes a capability.
@@ -172,6 +172,16 @@ impl Context {
             deadline: Duration::from_nanos(got.deadline_ns),
             period: Duration::from_nanos(got.period_ns),
         }))
+    }
+
+    /// Announces that a job will be started in `ahead` from now, at most 10 s; `None` takes that back.
+    pub fn hint(&self, ahead: Option<Duration>) -> Result<()> {
+        let argument = uapi::Hint {
+            at: ahead.map_or(0, |ahead| now_ns().saturating_add(ns(ahead))),
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_HINT, argument) }.map(drop)
     }
 
     /// The card's policy and starvation guard (zero: none). `None`: a policy of a later driver.

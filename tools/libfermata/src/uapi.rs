@@ -38,8 +38,10 @@ layout! {
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
-        snapshot_length: u64, attributes: u32, reserved: u32, group: u64,
+        snapshot_length: u64, attributes: u32, reserved: u32, group: u64, hints: u64, hints_used: u64, hints_wasted: u64,
+        hints_ignored: u64,
     }
+    Hint { size: u32, flags: u32, at: u64 }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
     Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
@@ -156,6 +158,7 @@ calls! {
     IOC_STATUS = 0x33;
     IOC_WAIT = 0x34;
     IOC_EVENTFD = 0x35;
+    IOC_HINT = 0x36;
     IOC_PARAM_GET = 0x40;
     IOC_PARAM_SET = 0x41;
     IOC_RESERVE = 0x42;
