@@ -55,7 +55,7 @@ fn table(header: &[impl ToString], left: usize) -> Table {
 pub fn costs(costs: &Costs) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     format!(
-        "costs (us): save {}, restore {}, interrupt {}, status read {}, start {}, timer {}, call {}, wake-up {}",
+        "costs (us): save {}, restore {}, interrupt {}, status read {}, start {}, timer {}, call {}, wake-up {}; preparation off by up to {} %",
         us(costs.save),
         us(costs.restore),
         us(costs.irq),
@@ -63,7 +63,8 @@ pub fn costs(costs: &Costs) -> String {
         us(costs.start),
         us(costs.timer),
         us(costs.call),
-        us(costs.wake)
+        us(costs.wake),
+        costs.preparation_off
     )
 }
 

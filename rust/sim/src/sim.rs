@@ -8,6 +8,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use fermata_sched_host::sched::{
     Action, ContextId, Entry, Event, Failure, Machine, SlotId, Time, Wake, MAX_SLOTS,
 };
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 use crate::arrivals::Source;
@@ -51,6 +53,10 @@ pub struct Costs {
     #[arg(long = "wake-ns", default_value_t = Costs::DEFAULT.wake)]
     #[serde(rename = "wake_ns")]
     pub wake: u64,
+    /// Preparing a request takes up to so much more or less than its program believes, percent
+    #[arg(long = "preparation-off", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[serde(rename = "preparation_off_percent")]
+    pub preparation_off: u8,
 }
 
 impl Costs {
@@ -64,6 +70,7 @@ impl Costs {
         timer: US,
         call: US,
         wake: 5 * US,
+        preparation_off: 0,
     };
     /// Nothing costs anything, as in a textbook.
     pub const ZERO: Self = Self {
@@ -75,6 +82,7 @@ impl Costs {
         timer: 0,
         call: 0,
         wake: 0,
+        preparation_off: 0,
     };
 }
 
@@ -203,6 +211,8 @@ struct Client {
     ctx: ContextId,
     kind: Kind,
     preparation: u64,
+    /// Draws how long each preparation is: not from the source, so that requests are the same whatever is drawn here.
+    rng: Xoshiro256PlusPlus,
     source: Source,
     /// The next request, drawn already.
     next: Option<(u64, u64)>,
@@ -287,6 +297,7 @@ impl<'a> Sim<'a> {
             ctx,
             kind: plan.kind,
             preparation: plan.preparation,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (u64::from(id) << 32)),
             source,
             next: None,
             waiting: VecDeque::new(),
@@ -364,13 +375,12 @@ impl<'a> Sim<'a> {
         if hints {
             begin += call;
         }
-        let ready = begin + client.preparation + call;
+        let off = f64::from(self.plan.costs.preparation_off) / 100.0;
+        let takes = client.rng.random_range(1.0 - off..=1.0 + off) * client.preparation as f64;
+        let ready = begin + takes as u64 + call;
         if hints {
-            let hint = What::Hint {
-                client: id,
-                at: ready,
-            };
-            self.agenda.push(begin, hint);
+            let at = begin + client.preparation + call;
+            self.agenda.push(begin, What::Hint { client: id, at });
         }
         self.agenda.push(ready, What::Ready { client: id });
     }

@@ -232,3 +232,35 @@ fn hints_keep_lc_as_good_as_alone() {
         assert!(row.be_kept > Some(0.9), "{row:?}");
     }
 }
+
+/// Hints that are wrong are as good as none: LC hardly later, BE hardly fewer, than without.
+#[test]
+fn wrong_hints_harm_nobody() {
+    for preparation_off in [50, 100] {
+        let costs = Costs {
+            preparation_off,
+            ..Costs::DEFAULT
+        };
+        let rows = compare(&Settings {
+            modes: vec![Mode::LC_BE, Mode::Hints],
+            costs,
+            loads: vec![None],
+            seconds: 10,
+            ..settings(4)
+        });
+        for rows in rows.chunks(REFERENCES + 2) {
+            let [without, with] = &rows[REFERENCES..] else {
+                panic!("two modes");
+            };
+            assert!(with.hints > with.hints_used, "some are wrong: {with:?}");
+            assert!(
+                with.lc.p99_us < 1.02 * without.lc.p99_us,
+                "{with:?} {without:?}"
+            );
+            assert!(
+                with.be_per_s > 0.99 * without.be_per_s,
+                "{with:?} {without:?}"
+            );
+        }
+    }
+}
