@@ -5,6 +5,13 @@
 
 FM_FIXTURE_CARD(hint);
 
+/* So often the machine may be too slow to start the work in time. */
+#define TRIES	8
+#define MANY	4000
+#define SAVE_US	5000
+/* Half a minute at speed 1. */
+#define STEPS	30000000
+
 static int hint(int fd, u64 at)
 {
 	struct fermata_hint h = { .size = sizeof(h), .at = at };
@@ -37,9 +44,17 @@ static void until_vain(struct fm_ctx *c, struct fermata_status *st)
 	} while (st->hints_wasted + st->hints_ignored < st->hints);
 }
 
+/* A group whose hints were wrong is not listened to for a while: each test has one of its own. */
+static void enter_new_group(void)
+{
+	if (fm_has_cgroups())
+		fm_enter(0);
+}
+
 /* A best-effort job that runs, and a latency-critical context without one. */
 static void begin(struct fm_ctx *be, struct fm_ctx *lc)
 {
+	enter_new_group();
 	fm_policy(FERMATA_POLICY_FAIR, 0);
 	fm_tenant(be, FM_LONG_SLICE);
 	fm_tenant(lc, FM_LONG_SLICE);
@@ -68,7 +83,7 @@ FM_TEST(hint, made_vacant_and_given_back)
 		until_vain(&lc, &st);
 	} while (card_history_end() == from);
 	card_until_runs(be.slot, be.token);
-	EXPECT_EQ(st.hints, st.hints_wasted);
+	EXPECT_LE(1, st.hints_wasted);
 	EXPECT_EQ(0, st.slices);
 	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
 		{ 0, CARD_PAUSE, &be }, { 0, CARD_PAUSED, &be }, { 0, CARD_RESUME, &be } }, 3));
@@ -118,7 +133,6 @@ FM_TEST(hint, of_best_effort_work_disturbs_nobody)
 	from = card_history_end();
 	give(&other, 20 * FM_MS);
 	until_vain(&other, &st);
-	EXPECT_EQ(1, st.hints_wasted);
 	ASSERT_GOOD(fm_turns_wrong(from, NULL, 0));
 	fm_end_endless(&be);
 }
@@ -153,6 +167,235 @@ FM_TEST(hint, bad_input)
 	}
 	EXPECT_EQ(before.hints, after.hints);
 	EXPECT_EQ(1, refused);
+	EXPECT_EQ(0, hint(lc.fd, 0));
+	fm_end_endless(&be);
+}
+
+/*
+ * Best-effort work that runs, and urgent work that will come. Saves take milliseconds and the
+ * driver knows it, so that there is some time between PAUSED and the end of the hint.
+ */
+struct pair {
+	struct fm_ctx be, lc;
+	struct fm_expect eb, el;
+};
+
+static void begin_slow(struct pair *p)
+{
+	char text[32];
+	int i;
+
+	enter_new_group();
+	fm_tenant_list(&p->be, FM_LONG_SLICE, STEPS, 1, &p->eb);
+	fm_list_expect(&p->be, STEPS, 1, &p->eb);
+	fm_tenant_list(&p->lc, FM_LONG_SLICE, 1000, 2, &p->el);
+	fm_param(p->lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	snprintf(text, sizeof(text), "speed=1 save_us=%d", SAVE_US);
+	card_set(p->be.slot, text);
+	fm_must_start(&p->be);
+	for (i = 0; i <= 12; i++) {
+		card_until_runs(p->be.slot, p->be.token);
+		/* An engine that restores does not hear. */
+		fm_sleep_us(2000);
+		fm_until_state(p->be.fd, FERMATA_STATE_RUNNING);
+		if (i == 12)
+			break;
+		if (fm_preempt(p->be.fd, FERMATA_PREEMPT_HOLD))
+			fm_die("PREEMPT of a job that runs");
+		fm_wait(p->be.fd, FERMATA_EVENT_HELD);
+		if (fm_resume(p->be.fd))
+			fm_die("RESUME of a job that is held");
+	}
+}
+
+static const char *end_slow(struct pair *p)
+{
+	card_speed(p->be.slot, 0);
+	fm_wait(p->be.fd, FERMATA_EVENT_DONE);
+	return fm_job_wrong(&p->be, &p->eb);
+}
+
+static u64 preemptions(struct fm_ctx *c)
+{
+	struct fermata_status st;
+
+	fm_status(c->fd, &st);
+	return st.preemptions;
+}
+
+/* The job of `be` has left its slot, seen before anybody wants that; false: not in time. */
+static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
+{
+	while (preemptions(be) == before)
+		if (fm_now() > until)
+			return false;
+	return true;
+}
+
+/*
+ * Announces the work of p->lc, and does that of `work` when the slot was seen to be vacant; again
+ * until that was in time. Returns where the card's events begin, or 0.
+ */
+static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
+{
+	static struct card_turn turns[MANY];
+	const char *wrong;
+	u64 from, at;
+	bool vacant;
+	int i;
+
+	for (i = 0; i < TRIES; i++) {
+		/* After a wrong hint they are ignored for a while. */
+		if (i)
+			fm_sleep_us(2000000);
+		card_until_runs(p->be.slot, p->be.token);
+		fm_until_state(p->be.fd, FERMATA_STATE_RUNNING);
+		from = card_history_end();
+		at = fm_now() + 30 * FM_MS;
+		if (hint(p->lc.fd, at))
+			fm_die("HINT is refused");
+		vacant = until_vacant(&p->be, preemptions(&p->be), at + 100 * FM_MS);
+		wrong = fm_job_run(work, e);
+		if (wrong)
+			fm_die("%s", wrong);
+		/* Else it was too late: the other one was back. */
+		if (card_history(from, turns, MANY) >= 3 && vacant && turns[2].what == CARD_START)
+			return from;
+	}
+	return 0;
+}
+
+/* PAUSE and PAUSED come before the work does, which then finds the slot vacant. */
+FM_TEST(hint, slot_is_vacant_when_the_work_comes)
+{
+	struct fermata_status st;
+	struct pair p;
+	u64 from;
+
+	begin_slow(&p);
+	from = play(&p, &p.lc, &p.el);
+	ASSERT_NE(0, from);
+	card_until_runs(p.be.slot, p.be.token);
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ p.be.slot, CARD_PAUSE, &p.be }, { p.be.slot, CARD_PAUSED, &p.be },
+		{ p.be.slot, CARD_START, &p.lc }, { p.be.slot, CARD_FINISHED, &p.lc },
+		{ p.be.slot, CARD_RESUME, &p.be } }, 5));
+	fm_status(p.lc.fd, &st);
+	EXPECT_LE(1, st.hints_used);
+	EXPECT_EQ(0, st.preemptions);
+	fm_status(p.be.fd, &st);
+	EXPECT_EQ(0, st.hints);
+	ASSERT_GOOD(end_slow(&p));
+}
+
+/* A higher priority goes before, so its hint does, too. */
+FM_TEST(hint, of_a_higher_priority)
+{
+	struct pair p;
+
+	begin_slow(&p);
+	fm_param(p.lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 0);
+	fm_param(p.lc.fd, FERMATA_PARAM_PRIORITY, 17);
+	fm_policy(FERMATA_POLICY_PRIORITY, 0);
+	EXPECT_NE(0, play(&p, &p.lc, &p.el));
+	ASSERT_GOOD(end_slow(&p));
+}
+
+/* Work that is there goes before work that may come: the slot is kept from best-effort work only. */
+FM_TEST(hint, urgent_work_takes_the_slot_that_is_kept)
+{
+	struct fermata_status st;
+	struct fm_ctx other;
+	struct fm_expect e;
+	struct pair p;
+
+	begin_slow(&p);
+	fm_tenant_list(&other, FM_LONG_SLICE, 1000, 3, &e);
+	fm_param(other.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	EXPECT_NE(0, play(&p, &other, &e));
+	fm_status(p.lc.fd, &st);
+	EXPECT_EQ(0, st.hints_used);
+	EXPECT_EQ(0, st.slices);
+	ASSERT_GOOD(end_slow(&p));
+}
+
+/* Urgent work takes nothing from urgent work. */
+FM_TEST(hint, of_urgent_work_disturbs_no_other)
+{
+	struct fm_ctx be, lc;
+	u64 from;
+
+	begin(&be, &lc);
+	fm_param(be.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	from = card_history_end();
+	ASSERT_EQ(0, hint(lc.fd, fm_now() + 20 * FM_MS));
+	fm_sleep_us(60000);
+	EXPECT_EQ(from, card_history_end());
+	fm_end_endless(&be);
+}
+
+/* With its time near: what is taken back has no effect, nor has that of one that is gone. */
+FM_TEST(hint, of_one_that_is_gone)
+{
+	struct fermata_status st;
+	struct fm_ctx be, lc;
+	struct fm_child ch;
+	u64 from;
+	int i;
+
+	begin(&be, &lc);
+	from = card_history_end();
+	ASSERT_EQ(0, hint(lc.fd, fm_now() + 200 * FM_MS));
+	ASSERT_EQ(0, hint(lc.fd, 0));
+	for (i = 0; i < 2; i++) {
+		fm_fork(&ch);
+		if (!ch.pid) {
+			struct fm_ctx c;
+
+			fm_tenant(&c, FM_MS);
+			fm_param(c.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+			if (hint(c.fd, fm_now() + 200 * FM_MS))
+				_exit(1);
+			fm_say(&ch, c.token);
+			if (!i)
+				fm_hear(&ch);
+			_exit(0);
+		}
+		fm_agent_gone(fm_hear(&ch));
+		if (!i)
+			fm_kill(&ch);
+		else if (fm_reap(&ch))
+			fm_die("the other process did not end well");
+	}
+	fm_sleep_us(300000);
+	EXPECT_EQ(from, card_history_end());
+	fm_status(lc.fd, &st);
+	EXPECT_EQ(0, st.hints_wasted);
+	fm_end_endless(&be);
+}
+
+/* Who has a job, also one that is held, has no other to announce. */
+FM_TEST(hint, refused_while_a_job_has_not_ended)
+{
+	struct fermata_status st;
+	struct fm_ctx be, lc;
+	int bare = fm_open_dev(0);
+
+	EXPECT_EQ(-ENXIO, hint(bare, fm_now() + 1000 * FM_MS));
+	close(bare);
+	begin(&be, &lc);
+	fm_job_endless(&lc);
+	fm_must_start(&lc);
+	EXPECT_EQ(-EBUSY, hint(lc.fd, fm_now() + 1000 * FM_MS));
+	EXPECT_EQ(-EBUSY, hint(be.fd, fm_now() + 1000 * FM_MS));
+	ASSERT_EQ(0, fm_preempt(lc.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(lc.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(-EBUSY, hint(lc.fd, fm_now() + 1000 * FM_MS));
+	ASSERT_EQ(0, fm_resume(lc.fd));
+	fm_end_endless(&lc);
+	fm_status(lc.fd, &st);
+	EXPECT_EQ(0, st.hints);
+	EXPECT_EQ(0, hint(lc.fd, fm_now() + 1000 * FM_MS));
 	EXPECT_EQ(0, hint(lc.fd, 0));
 	fm_end_endless(&be);
 }
