@@ -9,8 +9,8 @@ use std::{env, fs};
 
 use comfy_table::{presets::UTF8_FULL_CONDENSED, CellAlignment, Table};
 use criterion::{BenchmarkId, Criterion};
-use fermata_sched_bench::{Contended, POLICIES};
-use fermata_sched_host::sched::{Entry, PolicyKind};
+use fermata_sched_bench::{Case, Contended, CASES};
+use fermata_sched_host::sched::Entry;
 use serde_json::{json, Value};
 
 const CONTEXTS: [usize; 4] = [2, 64, 4_096, 65_536];
@@ -65,8 +65,8 @@ struct Compared {
 }
 
 /// A contended slot whose every entry was touched.
-fn warm(policy: PolicyKind, contexts: usize) -> Contended {
-    let mut contended = Contended::new(policy, contexts);
+fn warm(case: Case, contexts: usize) -> Contended {
+    let mut contended = Contended::new(case, contexts);
     for _ in 0..contexts.max(1_000) {
         contended.switch();
     }
@@ -75,9 +75,10 @@ fn warm(policy: PolicyKind, contexts: usize) -> Contended {
 
 fn bench(criterion: &mut Criterion, dir: &Path) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (policy, kind) in POLICIES {
+    for case in CASES {
+        let policy = case.name;
         for turn in &TURNS {
-            let mut slots = CONTEXTS.map(|contexts| warm(kind, contexts));
+            let mut slots = CONTEXTS.map(|contexts| warm(case, contexts));
             let mut group = criterion.benchmark_group(format!("{policy}-{}", turn.name));
             for (contended, contexts) in slots.iter_mut().zip(CONTEXTS) {
                 group.bench_function(BenchmarkId::from_parameter(contexts), |b| {
@@ -236,7 +237,7 @@ fn main() -> std::io::Result<()> {
     let rows = bench(&mut criterion, &dir);
     criterion.final_summary();
     // Run with a filter, or as a test, it has not measured all.
-    if rows.len() == POLICIES.len() * TURNS.len() * CONTEXTS.len() {
+    if rows.len() == CASES.len() * TURNS.len() * CONTEXTS.len() {
         report(&rows, &env_dir("FERMATA_REPORTS", "build/reports"))?;
     }
     Ok(())

@@ -12,13 +12,33 @@ use fermata_sched_host::sched::{
     Params, PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time, Urgency, MAX_SLOTS,
 };
 
-/// The policies there are, by name.
-pub const POLICIES: [(&str, PolicyKind); 5] = [
-    ("fair", PolicyKind::Fair),
-    ("round-robin", PolicyKind::RoundRobin),
-    ("priority", PolicyKind::Priority),
-    ("deadline", PolicyKind::Deadline),
-    ("share", PolicyKind::Share),
+/// A policy, and how the contexts are grouped.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The policy's name, and `-groups` where there are many.
+    pub name: &'static str,
+    policy: PolicyKind,
+    /// So many contexts are a group.
+    group: usize,
+}
+
+const fn case(name: &'static str, policy: PolicyKind, group: usize) -> Case {
+    Case {
+        name,
+        policy,
+        group,
+    }
+}
+
+/// Every policy with all contexts in one group; and those that deal shares between groups with groups of four.
+pub const CASES: [Case; 7] = [
+    case("fair", PolicyKind::Fair, usize::MAX),
+    case("fair-groups", PolicyKind::Fair, 4),
+    case("round-robin", PolicyKind::RoundRobin, usize::MAX),
+    case("priority", PolicyKind::Priority, usize::MAX),
+    case("deadline", PolicyKind::Deadline, usize::MAX),
+    case("share", PolicyKind::Share, usize::MAX),
+    case("share-groups", PolicyKind::Share, 4),
 ];
 
 const SLICE: Duration = Duration::from_ms(2);
@@ -67,8 +87,8 @@ impl Contended {
     /// # Panics
     ///
     /// If the scheduler refuses that.
-    pub fn new(policy: PolicyKind, contexts: usize) -> Self {
-        Self::on(vec![Entry::EMPTY; room(contexts)], contexts, policy, 1)
+    pub fn new(case: Case, contexts: usize) -> Self {
+        Self::on(vec![Entry::EMPTY; room(contexts)], contexts, case, 1)
     }
 }
 
@@ -78,7 +98,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
     /// # Panics
     ///
     /// If the scheduler refuses that.
-    pub fn on(storage: S, contexts: usize, policy: PolicyKind, slots: usize) -> Self {
+    pub fn on(storage: S, contexts: usize, case: Case, slots: usize) -> Self {
         let mut config = MachineConfig::default();
         config.slots[..slots].fill(Some(SlotConfig {
             profile: Profile::Fermata,
@@ -88,24 +108,25 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             start_count: 0,
         }));
         let mut machine = Machine::new(config, contexts + 1, storage);
-        let set = machine.set_policy(Time::ZERO, policy, &mut |_| {});
+        let set = machine.set_policy(Time::ZERO, case.policy, &mut |_| {});
         set.expect("the card is there");
-        let mut add = |params| {
+        let mut add = |params, group| {
             let config = ContextConfig {
                 class: 0,
                 params,
-                group: GroupKey(0),
+                group: GroupKey(group as u64),
             };
             machine.add(config).expect("there is room")
         };
-        let urgent = add(Params {
+        let urgent = Params {
             urgency: Urgency::LatencyCritical,
             budget: Duration::from_us(100),
             deadline: Duration::from_ms(1),
             period: Duration::from_ms(1),
             ..Params::DEFAULT
-        });
-        let all = (0..contexts).map(|i| add(params(policy, i, contexts)));
+        };
+        let urgent = add(urgent, 0);
+        let all = (0..contexts).map(|i| add(params(case.policy, i, contexts), i / case.group));
         let all: Vec<ContextId> = all.collect();
         let mut it = Self {
             machine,

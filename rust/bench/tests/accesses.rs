@@ -6,8 +6,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use fermata_sched_bench::{room, Contended, Counted, POLICIES};
-use fermata_sched_host::sched::{Event, Params, PolicyKind, Refusal};
+use fermata_sched_bench::{room, Case, Contended, Counted, CASES};
+use fermata_sched_host::sched::{Event, Params, Refusal};
 
 /// The most that one call took, by what was called.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,9 +56,9 @@ impl Run {
 }
 
 /// All that happens to `contexts` contexts on `slots` slots in so many rounds.
-fn worst(policy: PolicyKind, contexts: usize, slots: usize, rounds: usize) -> Worst {
+fn worst(case: Case, contexts: usize, slots: usize, rounds: usize) -> Worst {
     let (storage, accesses) = Counted::new(room(contexts));
-    let it = Contended::on(storage, contexts, policy, slots);
+    let it = Contended::on(storage, contexts, case, slots);
     let worst = Worst::default();
     let mut run = Run {
         it,
@@ -109,9 +109,10 @@ fn worst(policy: PolicyKind, contexts: usize, slots: usize, rounds: usize) -> Wo
 fn check(slots: usize, contexts: usize, log: u64) {
     // So many that most have their turn; and as many with few, that the worst is as likely to be seen.
     let rounds = 3 * contexts;
-    for (name, policy) in POLICIES {
-        let few = worst(policy, 64, slots, rounds).all();
-        let many = worst(policy, contexts, slots, rounds).all();
+    for case in CASES {
+        let name = case.name;
+        let few = worst(case, 64, slots, rounds).all();
+        let many = worst(case, contexts, slots, rounds).all();
         for ((what, few), (_, many)) in few.into_iter().zip(many) {
             let found = format!(
                 "{name}, {slots} slots, {what}: {few} at 64 contexts, {many} at {contexts}"

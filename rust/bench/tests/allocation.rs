@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fermata_sched_bench::{Contended, POLICIES};
+use fermata_sched_bench::{Contended, CASES};
 
 struct Counting;
 
@@ -33,8 +33,9 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_decision_allocates_nothing() {
     let sizes = [2, 64, 4_096];
-    for ((name, policy), contexts) in POLICIES.into_iter().flat_map(|p| sizes.map(|n| (p, n))) {
-        let mut contended = Contended::new(policy, contexts);
+    for (case, contexts) in CASES.into_iter().flat_map(|case| sizes.map(|n| (case, n))) {
+        let name = case.name;
+        let mut contended = Contended::new(case, contexts);
         let before = CALLS.load(Ordering::SeqCst);
         for _ in 0..2 * contexts {
             contended.switch();
