@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a context is charged for its time on slots.
+//! What a context, and its group, are charged for its time on slots.
+//!
+//! Virtual time has two levels where the policy shares by groups: that of a group says how it stands to the others of the class,
+//! that of a context how it stands to those of its group. A context that its group does not stand for stands to the class itself.
 //!
 //! A context is charged from START to the observed end of its run: its restores are its own cost, and so are its saves at
 //! the end of a slice. A save that makes way for another before that is charged to the other one.
@@ -8,7 +11,7 @@
 use core::ops::DerefMut;
 
 use super::machine::Machine;
-use super::slot::{slots_in, State};
+use super::slot::{slots_in, State, MAX_SLOTS};
 use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 
 /// How far behind the others one may be that did not want to run for a while, in virtual ns: what a slice of the default
@@ -16,61 +19,61 @@ use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 /// real time it is as the weights.
 const CREDIT: u64 = Params::DEFAULT.timeslice.as_ns();
 
-/// The virtual time of a context.
+/// The virtual time of a context or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     /// Time on slots in ns, scaled by the default weight over its weight. It lasts for 5 years at weight 1 and then
     /// stands, so that all become equal.
     pub(super) virtual_ns: u64,
-    /// Until when the run that is under way was charged.
-    pub(super) charged: Time,
-    /// The weight that the run under way is charged at.
-    pub(super) weight: u32,
 }
 
 impl Clock {
-    pub(super) const ZERO: Self = Self {
-        virtual_ns: 0,
-        charged: Time::ZERO,
-        weight: Params::WEIGHT_DEFAULT as u32,
-    };
+    pub(super) const ZERO: Self = Self { virtual_ns: 0 };
 }
 
 impl Entry {
     /// The virtual time that passes while it runs for `span`; rounded up, so that none runs for nothing.
     fn virtual_ns(&self, span: Duration) -> u64 {
-        let weight = u64::from(self.clock.weight.max(1));
+        let weight = u64::from(self.weight.max(1));
         let scaled = span.as_ns().saturating_mul(Params::WEIGHT_DEFAULT.into());
         scaled.div_ceil(weight)
     }
 
     /// How long it runs until `virtual_ns` of its virtual time have passed.
     pub(super) fn real(&self, virtual_ns: u64) -> Duration {
-        let scaled = virtual_ns.saturating_mul(self.clock.weight.into());
+        let scaled = virtual_ns.saturating_mul(self.weight.into());
         Duration::from_ns(scaled / u64::from(Params::WEIGHT_DEFAULT))
     }
 
-    /// Charges the run that is under way until `now`.
-    pub(super) fn meter(&mut self, now: Time) {
-        let span = now.since(self.clock.charged);
-        self.clock.charged = now;
-        self.spend(span);
+    /// Charges `span` on a slot.
+    fn advance(&mut self, span: Duration) {
         self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
     }
 
-    /// Charges time that was spent on it while it was on no slot.
-    pub(super) fn pay(&mut self, span: Duration) {
-        self.spend(span);
-        self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
+    /// Takes a charge back.
+    fn restore(&mut self, span: Duration) {
+        self.clock.virtual_ns = self.clock.virtual_ns.saturating_sub(self.virtual_ns(span));
+    }
+
+    /// The part of the run under way that was not charged yet.
+    fn due(&self, now: Time) -> Duration {
+        if self.is_metered() {
+            now.since(self.since)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Its virtual time, the run that is under way included.
-    pub(super) fn virtual_at(&self, now: Time) -> u64 {
-        let mut at = self.clock.virtual_ns;
-        if self.is_metered() {
-            at = at.saturating_add(self.virtual_ns(now.since(self.clock.charged)));
-        }
-        at
+    fn virtual_at(&self, now: Time) -> u64 {
+        let due = self.virtual_ns(self.due(now));
+        self.clock.virtual_ns.saturating_add(due)
+    }
+
+    /// It begins to want a slot, where `start` is the virtual time of those that did.
+    fn wake(&mut self, start: u64) {
+        let least = start.saturating_sub(CREDIT);
+        self.clock.virtual_ns = self.clock.virtual_ns.max(least);
     }
 
     /// Is there a run under way that is not charged to its end?
@@ -80,23 +83,112 @@ impl Entry {
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// A context begins to want a slot: of the time that it did not want one it keeps only the credit.
+    /// The record of the group that stands for a context under the policy in force.
+    fn stands_for(&self, ctx: ContextId) -> Option<u32> {
+        let entry = self.slab.get(ctx)?;
+        self.policy.policy().groups(entry).then_some(entry.group)
+    }
+
+    /// Who stands to others of the class for a context that runs or waits: its group, or itself.
+    pub(super) fn standing(&self, ctx: ContextId) -> Option<&Entry> {
+        let entry = self.slab.get(ctx)?;
+        if entry.grouped {
+            self.slab.at(entry.group)
+        } else {
+            Some(entry)
+        }
+    }
+
+    /// Does one group stand for both, which run or wait?
+    pub(super) fn are_fellows(&self, one: ContextId, other: ContextId) -> bool {
+        let group = |ctx| Some(self.slab.get(ctx).filter(|entry| entry.grouped)?.group);
+        group(one).is_some_and(|at| group(other) == Some(at))
+    }
+
+    /// The contexts on slots, by slot.
+    pub(super) fn running(&self) -> [Option<ContextId>; MAX_SLOTS] {
+        self.slots.map(|slot| match slot.state {
+            State::Running(run) | State::Pausing(run, _) => Some(run.ctx),
+            _ => None,
+        })
+    }
+
+    /// How many contexts of a group are on slots.
+    pub(super) fn lanes(&self, group: u32) -> u64 {
+        let running = self.running().into_iter().flatten();
+        let entries = running.filter_map(|ctx| self.slab.get(ctx));
+        entries
+            .filter(|entry| entry.grouped && entry.group == group)
+            .count() as u64
+    }
+
+    /// Charges the run of a context that is under way until `now`, to it and to the group that stands for it.
+    pub(super) fn meter(&mut self, now: Time, ctx: ContextId) {
+        let Some(entry) = self.slab.get_mut(ctx) else {
+            return;
+        };
+        let span = entry.due(now);
+        entry.spend(span);
+        entry.advance(span);
+        entry.run += span;
+        entry.since = now;
+        let group = entry.grouped.then_some(entry.group);
+        self.change_group(group, |record| record.advance(span));
+    }
+
+    /// Charges a context, and its group, for time that was spent on it while it was on no slot.
+    pub(super) fn pay(&mut self, ctx: ContextId, span: Duration) {
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.spend(span);
+            entry.advance(span);
+        }
+        let group = self.stands_for(ctx);
+        self.change_group(group, |record| record.advance(span));
+    }
+
+    /// Changes the virtual time of a group, if one is meant.
+    fn change_group(&mut self, group: Option<u32>, change: impl FnOnce(&mut Entry)) {
+        let Some(record) = group.and_then(|at| self.slab.at_mut(at)) else {
+            return;
+        };
+        change(record);
+        let index = record.queue;
+        if let (Some(at), Some(queue)) = (group, self.queues.get_mut(usize::from(index))) {
+            queue.replace_group(&mut self.slab, at);
+        }
+    }
+
+    /// A context begins to want a slot: of the time that it did not want one it keeps only the credit. So does its group, if
+    /// no other of it wants one.
     pub(super) fn wake_clock(&mut self, now: Time, ctx: ContextId) {
         let Some(queue) = self.slab.get(ctx).map(|entry| entry.queue) else {
             return;
         };
         self.advance_clock(now, queue, None);
-        let start = self.queue(queue).map_or(0, |queue| queue.virtual_ns);
+        let mut start = self.queue(queue).map_or(0, |queue| queue.virtual_ns);
+        if let Some(at) = self.stands_for(ctx) {
+            self.advance_group(now, at, None);
+            if let Some(record) = self.slab.at_mut(at) {
+                if record.record.active == 0 {
+                    record.wake(start);
+                }
+                start = record.record.virtual_ns;
+            }
+        }
         if let Some(entry) = self.slab.get_mut(ctx) {
-            let least = start.saturating_sub(CREDIT);
-            entry.clock.virtual_ns = entry.clock.virtual_ns.max(least);
+            entry.wake(start);
         }
     }
 
     /// A run ended, and was charged.
     pub(super) fn note_charge(&mut self, now: Time, ctx: ContextId) {
-        if let Some(queue) = self.slab.get(ctx).map(|entry| entry.queue) {
-            self.advance_clock(now, queue, Some(ctx));
+        let Some(entry) = self.slab.get(ctx) else {
+            return;
+        };
+        let (queue, group) = (entry.queue, entry.grouped.then_some(entry.group));
+        self.advance_clock(now, queue, Some(ctx));
+        if let Some(at) = group {
+            self.advance_group(now, at, Some(ctx));
         }
     }
 
@@ -113,23 +205,53 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let least = run
             .chain(queue.first_of(&self.slab, queue.slots))
             .chain(leaver)
-            .filter_map(|ctx| self.slab.get(ctx))
-            .map(|entry| entry.virtual_at(now))
+            .filter_map(|ctx| {
+                let stands = self.standing(ctx)?;
+                let due = self.slab.get(ctx)?.due(now);
+                Some(
+                    stands
+                        .clock
+                        .virtual_ns
+                        .saturating_add(stands.virtual_ns(due)),
+                )
+            })
             .min();
         if let (Some(queue), Some(least)) = (self.queue_mut(index), least) {
             queue.virtual_ns = queue.virtual_ns.max(least);
         }
     }
 
-    /// Of what `from` was charged, `to` takes `span` over.
+    /// The same inside a group. O(log n).
+    fn advance_group(&mut self, now: Time, at: u32, leaver: Option<ContextId>) {
+        let Some(record) = self.slab.at(at) else {
+            return;
+        };
+        let first = record.record.members.first(&self.slab, u8::MAX);
+        let running = self.running().into_iter().flatten();
+        let least = running
+            .filter_map(|ctx| self.slab.get(ctx))
+            .filter(|entry| entry.grouped && entry.group == at)
+            .chain(first.and_then(|ctx| self.slab.get(ctx)))
+            .chain(leaver.and_then(|ctx| self.slab.get(ctx)))
+            .map(|entry| entry.virtual_at(now))
+            .min();
+        if let (Some(record), Some(least)) = (self.slab.at_mut(at), least) {
+            record.record.virtual_ns = record.record.virtual_ns.max(least);
+        }
+    }
+
+    /// Of what `from` was charged, `to` takes `span` over; so do their groups.
     pub(super) fn shift_charge(&mut self, from: ContextId, to: ContextId, span: Duration) {
+        let groups = (self.stands_for(from), self.stands_for(to));
         if let Some(entry) = self.slab.get_mut(from) {
-            let less = entry.virtual_ns(span);
-            entry.clock.virtual_ns = entry.clock.virtual_ns.saturating_sub(less);
+            entry.restore(span);
         }
         if let Some(entry) = self.slab.get_mut(to) {
-            let more = entry.virtual_ns(span);
-            entry.clock.virtual_ns = entry.clock.virtual_ns.saturating_add(more);
+            entry.advance(span);
+        }
+        if groups.0 != groups.1 {
+            self.change_group(groups.0, |record| record.restore(span));
+            self.change_group(groups.1, |record| record.advance(span));
         }
         self.place_again(to);
     }
@@ -142,58 +264,103 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The job of `ctx`, which leaves the slot and is going to wait, lets the next one go first: it is set as far forward as
-    /// that one stands, which came before it. Where virtual time does not decide, the end of its equals is enough.
+    /// that one stands, which came before it; its group is, if the next one is of another. Where virtual time does not
+    /// decide, the end of its equals is enough.
     pub(super) fn yield_to_next(&mut self, id: SlotId, ctx: ContextId) {
-        let next = self.slot(id).and_then(|slot| {
-            let ctx = self.queue(slot.queue)?.first(&self.slab, id)?;
-            self.slab.get(ctx)
-        });
-        let (Some(next), Some(entry)) = (next, self.slab.get(ctx)) else {
+        let next = self
+            .slot(id)
+            .and_then(|slot| self.queue(slot.queue)?.first(&self.slab, id));
+        let Some((next, entry)) = next.and_then(|next| Some((next, self.slab.get(ctx)?))) else {
             return;
         };
-        if self.policy.rank(next) != self.policy.rank(entry) {
+        let own = self.stands_for(ctx);
+        let (Some(waits), Some(stands)) = (self.slab.get(next), self.standing(next)) else {
+            return;
+        };
+        if self.policy.rank(waits) != self.policy.rank(entry) {
             return;
         }
-        let least = next.clock.virtual_ns;
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.clock.virtual_ns = entry.clock.virtual_ns.max(least);
+        let fellows = own.is_some() && self.stands_for(next) == own;
+        let least = if fellows { waits } else { stands }.clock.virtual_ns;
+        if own.is_none() || fellows {
+            if let Some(entry) = self.slab.get_mut(ctx) {
+                entry.clock.virtual_ns = entry.clock.virtual_ns.max(least);
+            }
+        } else {
+            self.change_group(own, |record| {
+                record.clock.virtual_ns = record.clock.virtual_ns.max(least);
+            });
         }
     }
 
-    /// Sets the weight that a context is charged at from now on.
+    /// Sets the weights that a context and its group are charged at from now on.
     pub(super) fn weigh(&mut self, ctx: ContextId) {
         let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        let Some(queue) = self.queue(entry.queue) else {
+        let (group, weight) = (entry.group, self.policy.policy().weight(entry, 0, 0));
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.weight = weight;
+        }
+        self.weigh_group(group);
+    }
+
+    /// Sets the weight that a group is charged at from now on.
+    pub(super) fn weigh_group(&mut self, at: u32) {
+        let Some(record) = self.slab.at(at) else {
             return;
         };
-        let running =
-            slots_in(queue.slots).filter(|&id| match self.slot(id).map(|slot| slot.state) {
-                Some(State::Running(run) | State::Pausing(run, _)) => self
-                    .slab
-                    .get(run.ctx)
-                    .is_some_and(|entry| run.ctx != ctx && entry.params.share == 0),
-                _ => false,
-            });
-        let own = entry.state != JobState::Queued || entry.parked || entry.aside;
-        let without = queue.without_share + running.count() as u32 + u32::from(own);
+        let Some(queue) = self.queue(record.queue) else {
+            return;
+        };
         let left = (100 * queue.usable.count_ones()).saturating_sub(queue.reserved.share);
-        let weight = self.policy.policy().weight(entry, left, without);
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.clock.weight = weight;
+        let weight = self.policy.policy().weight(record, left, queue.weights);
+        if let Some(record) = self.slab.at_mut(at) {
+            record.weight = weight;
         }
     }
 
-    /// Nothing counts that a context has had before; a run that is under way is charged from now on.
-    pub(super) fn begin_anew(&mut self, now: Time, ctx: ContextId) {
+    /// Nothing counts that a context has had before; a run that is under way was charged until now.
+    pub(super) fn begin_anew(&mut self, ctx: ContextId) {
+        let start = match self.stands_for(ctx).and_then(|at| self.slab.at(at)) {
+            Some(record) => record.record.virtual_ns,
+            None => {
+                let queue = self.slab.get(ctx).and_then(|entry| self.queue(entry.queue));
+                queue.map_or(0, |queue| queue.virtual_ns)
+            }
+        };
         if let Some(entry) = self.slab.get_mut(ctx) {
-            let start = self.queues.get(usize::from(entry.queue));
-            entry.clock = Clock {
-                virtual_ns: start.map_or(0, |queue| queue.virtual_ns),
-                charged: now,
-                ..entry.clock
-            };
+            entry.clock.virtual_ns = start;
+        }
+    }
+
+    /// Nothing counts that groups have had before.
+    pub(super) fn begin_groups_anew(&mut self) {
+        let (begin, end) = self.slab.record_places();
+        for at in begin..end {
+            let queue = self.slab.at(at).and_then(|record| self.queue(record.queue));
+            let start = queue.map_or(0, |queue| queue.virtual_ns);
+            if let Some(record) = self.slab.at_mut(at).filter(|record| record.is_used()) {
+                record.clock.virtual_ns = start;
+            }
+        }
+    }
+
+    /// A run ended: its group stands for it no more.
+    pub(super) fn leave_lane(&mut self, ctx: ContextId) {
+        let index = self.slab.get(ctx).map_or(0, |entry| entry.queue);
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            queue.deactivate(&mut self.slab, ctx);
+        }
+    }
+
+    /// A job that is on a slot: its group, if one stands for it, does so from now on.
+    pub(super) fn enter_lane(&mut self, ctx: ContextId) {
+        if self.stands_for(ctx).is_some() {
+            let index = self.slab.get(ctx).map_or(0, |entry| entry.queue);
+            if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+                queue.activate(&mut self.slab, ctx);
+            }
         }
     }
 }

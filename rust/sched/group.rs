@@ -12,7 +12,8 @@ use core::ops::DerefMut;
 use super::machine::Machine;
 use super::slab::{Slab, NONE};
 use super::slot::{slots_in, State, MAX_SLOTS};
-use super::{ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
+use super::tree::Tree;
+use super::{Action, ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
 
 /// Names a group: a number that the caller chooses. Contexts of one card with the same key belong together, in all classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,6 +24,8 @@ pub struct GroupKey(pub u64);
 pub struct GroupStats {
     /// Contexts of the group that were not released.
     pub contexts: u32,
+    /// Its weight against that of other groups.
+    pub weight: u16,
     /// Time on slots of all that it has had, the runs that are under way included. Begins again when the group was forgotten.
     pub run: Duration,
 }
@@ -38,6 +41,12 @@ pub(super) struct Record {
     first: u32,
     /// Contexts of the record.
     contexts: u32,
+    /// Those of them that wait for a slot or run, and that the group stands for.
+    pub(super) active: u32,
+    /// Those that wait.
+    pub(super) members: Tree,
+    /// The virtual time inside the group, where those of its contexts begin that did not wait.
+    pub(super) virtual_ns: u64,
 }
 
 impl Record {
@@ -45,6 +54,9 @@ impl Record {
         key: GroupKey(0),
         first: NONE,
         contexts: 0,
+        active: 0,
+        members: Tree::EMPTY,
+        virtual_ns: 0,
     };
 }
 
@@ -128,12 +140,12 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         self.at_mut(group)
     }
 
-    /// Lets a context belong to the record `of`, which is made if there is none. [`Refusal::NoSpace`] if there is no place
+    /// Lets a context belong to the record `of`, which is made with this weight if there is none. [`Refusal::NoSpace`] if there is no place
     /// for it; nothing was changed.
-    pub(super) fn join(&mut self, ctx: ContextId, of: &Of) -> Result<(), Refusal> {
+    pub(super) fn join(&mut self, ctx: ContextId, of: &Of, weight: u16) -> Result<(), Refusal> {
         let at = match self.record(of) {
             Some(at) => at,
-            None => self.make_record(of).ok_or(Refusal::NoSpace)?,
+            None => self.make_record(of, weight).ok_or(Refusal::NoSpace)?,
         };
         let record = self.at_mut(at).ok_or(Refusal::NoSpace)?;
         record.record.contexts += 1;
@@ -192,7 +204,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     }
 
     /// A new record, remembered only.
-    fn make_record(&mut self, of: &Of) -> Option<u32> {
+    fn make_record(&mut self, of: &Of, weight: u16) -> Option<u32> {
         let at = match self.records.free {
             NONE => self.forget_oldest()?,
             free => {
@@ -205,11 +217,12 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         let entry = self.at_mut(at)?;
         let record = Record {
             key: of.key,
-            contexts: 0,
             first: entry.record.first,
+            ..Record::EMPTY
         };
         let params = Params {
             urgency: of.urgency,
+            weight,
             ..Params::DEFAULT
         };
         *entry = Entry::for_group(of.queue, params, record, next);
@@ -258,6 +271,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     pub fn group_stats(&self, group: GroupKey, now: Time) -> GroupStats {
         let mut stats = GroupStats {
             contexts: 0,
+            weight: self.group_weight(group),
             run: Duration::ZERO,
         };
         for at in self.records_of(group) {
@@ -276,6 +290,69 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
         }
         stats
+    }
+
+    /// Sets the weight of a group, by which time is shared between groups that want it: [`Params::WEIGHT_MIN`] to
+    /// [`Params::WEIGHT_MAX`]. It holds at once; what ran before is charged at the old one. It lasts until the group is
+    /// forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoContext`] (there is no such group); nothing was changed.
+    pub fn set_group_weight(
+        &mut self,
+        now: Time,
+        group: GroupKey,
+        weight: u16,
+        out: &mut impl FnMut(Action),
+    ) -> Result<(), Refusal> {
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        if !(Params::WEIGHT_MIN..=Params::WEIGHT_MAX).contains(&weight) {
+            return Err(Refusal::Range);
+        }
+        if self.records_of(group).next().is_none() {
+            return Err(Refusal::NoContext);
+        }
+        for queue in 0..MAX_SLOTS as u8 {
+            for urgency in URGENCIES {
+                let key = group;
+                if let Some(at) = self.slab.record(&Of {
+                    queue,
+                    urgency,
+                    key,
+                }) {
+                    self.replace_weight(now, at, weight);
+                }
+            }
+        }
+        self.press_all(now, out);
+        Ok(())
+    }
+
+    fn replace_weight(&mut self, now: Time, at: u32, weight: u16) {
+        for ctx in self.running().into_iter().flatten() {
+            if self.slab.get(ctx).is_some_and(|entry| entry.group == at) {
+                self.meter(now, ctx);
+            }
+        }
+        let Some(record) = self.slab.at_mut(at) else {
+            return;
+        };
+        let old = core::mem::replace(&mut record.params.weight, weight);
+        let (active, queue) = (record.record.active != 0, record.queue);
+        if let Some(queue) = self.queue_mut(queue).filter(|_| active) {
+            queue.weights = queue.weights.saturating_sub(old.into()) + u64::from(weight);
+        }
+        self.weigh_group(at);
+    }
+
+    /// The weight of a group.
+    pub(super) fn group_weight(&self, group: GroupKey) -> u16 {
+        self.records_of(group)
+            .find_map(|at| self.slab.at(at))
+            .map_or(Params::WEIGHT_DEFAULT, |record| record.params.weight)
     }
 
     /// How many contexts of a group there are.
@@ -318,10 +395,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             urgency: entry.params.urgency,
             key: record.record.key,
         };
-        let old = entry.group;
+        let (old, weight) = (entry.group, record.params.weight);
         // There is room: it leaves one, which if it was the last of it may be forgotten.
         self.slab.part(ctx);
-        if self.slab.join(ctx, &of).is_err() {
+        if self.slab.join(ctx, &of, weight).is_err() {
             if let Some(entry) = self.slab.get_mut(ctx) {
                 entry.group = old;
             }

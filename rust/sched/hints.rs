@@ -292,11 +292,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let idle = kept.idle_until(now);
         // It wanted the slot then, and so it is charged from where all stand that do.
         self.wake_clock(now, kept.ctx);
-        if let Some(entry) = self.slab.get_mut(kept.ctx) {
-            entry.pay(idle);
-            if !used {
-                // The save itself is in its virtual time already: it was made to make way.
-                entry.pay(restore);
+        self.pay(kept.ctx, idle);
+        if !used {
+            self.pay(kept.ctx, restore);
+            // The save itself is in its virtual time already: it was made to make way.
+            if let Some(entry) = self.slab.get_mut(kept.ctx) {
                 entry.spend(save);
             }
         }

@@ -167,11 +167,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     pub(super) fn limit_end(&self, run: &Run, entry: &Entry) -> Option<Time> {
         match self.policy.limit(entry) {
             Limit::None => None,
-            Limit::Reservation => Some(entry.clock.charged + span(entry.purse.left)),
+            Limit::Reservation => Some(entry.since + span(entry.purse.left)),
             Limit::Cap(cap) => {
-                let due = signed(entry.clock.charged.since(entry.purse.at).times(cap)) / 100;
+                let due = signed(entry.since.since(entry.purse.at).times(cap)) / 100;
                 let left = span(entry.purse.left.saturating_add(due)).times(100);
-                let end = entry.clock.charged + Duration::from_ns(left.as_ns() / (100 - cap));
+                let end = entry.since + Duration::from_ns(left.as_ns() / (100 - cap));
                 // It gets on, if on credit.
                 Some(end.max(run.started + run.extra + Params::TIMESLICE_MIN))
             }

@@ -124,12 +124,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let queue = self.class_queue(config.class).ok_or(Refusal::NoSlot)?;
         self.check_mask(queue, config.params.mask)?;
         self.check_admission(queue, None, &config.params)?;
-        let ctx = self.slab.add(queue, config.params, config.group)?;
+        let weight = self.group_weight(config.group);
+        let ctx = self.slab.add(queue, config.params, config.group, weight)?;
         self.note_admission(queue, None, Some(&config.params));
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.open_purse();
         }
         self.allow(ctx);
+        self.weigh(ctx);
         Ok(ctx)
     }
 

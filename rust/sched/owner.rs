@@ -186,11 +186,12 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        let (rank, key) = self.policy.place(entry);
+        let place = self.policy.place(entry);
+        let grouped = self.policy.policy().groups(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
             match until {
                 Some(at) => queue.park(&mut self.slab, ctx, at),
-                None => queue.push(&mut self.slab, ctx, rank, key),
+                None => queue.push(&mut self.slab, ctx, place, grouped),
             }
         }
     }
@@ -217,14 +218,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     pub(super) fn replace_params(&mut self, now: Time, ctx: ContextId, params: Params) {
-        let Some(entry) = self.slab.get_mut(ctx) else {
+        let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        if entry.is_metered() {
-            entry.meter(now);
-        }
         let old = entry.params;
-        let index = entry.queue;
+        let (index, runs) = (entry.queue, entry.is_metered());
         let limits = |params: &Params| {
             (
                 params.cap,
@@ -232,16 +230,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 params.budget,
                 params.deadline,
                 params.period,
+                params.urgency,
             )
         };
         // Its place among the others stays, unless what it may have at all is another.
-        let hint = self.take_hint(ctx);
-        let Some(entry) = self.slab.get_mut(ctx) else {
-            return;
-        };
         let aside = entry.aside;
-        let anew = entry.state == JobState::Queued
-            && (entry.parked || aside || limits(&old) != limits(&params));
+        let others = limits(&old) != limits(&params);
+        let anew = entry.state == JobState::Queued && (entry.parked || aside || others);
+        let grouped = self.policy.policy().groups(entry);
+        let hint = self.take_hint(ctx);
+        if runs {
+            self.meter(now, ctx);
+            self.leave_lane(ctx);
+        }
         if anew {
             self.step_out(ctx);
         }
@@ -250,15 +251,24 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         self.allow(ctx);
         self.note_admission(index, Some(&old), Some(&params));
+        if old.urgency != params.urgency {
+            self.join_again(ctx);
+        }
+        if runs {
+            self.enter_lane(ctx);
+        }
         self.weigh(ctx);
         if old.mask != params.mask {
             // What it missed because it was kept from slots is not made up for.
             self.wake_clock(now, ctx);
         }
-        if old.urgency != params.urgency {
-            self.join_again(ctx);
+        let groups = self
+            .slab
+            .get(ctx)
+            .map(|entry| self.policy.policy().groups(entry));
+        if old.urgency != params.urgency || groups != Some(grouped) {
             // Among others now, with whom it has not competed.
-            self.begin_anew(now, ctx);
+            self.begin_anew(ctx);
         }
         if anew {
             self.line_up(now, ctx, aside);
@@ -284,24 +294,41 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Another policy decides from now on. Jobs that run stay; their slices go on by the new rules. O(n log n).
     pub(super) fn replace_policy(&mut self, now: Time, policy: PolicyKind) {
+        self.each_context(|machine, ctx| {
+            if machine.slab.get(ctx).is_some_and(Entry::is_metered) {
+                machine.meter(now, ctx);
+                machine.leave_lane(ctx);
+            }
+            if machine.is_queued(ctx) {
+                machine.step_out(ctx);
+            }
+        });
         self.policy = policy;
+        self.begin_groups_anew();
+        self.each_context(|machine, ctx| {
+            let hint = machine.take_hint(ctx);
+            machine.put_hint(ctx, hint);
+            machine.begin_anew(ctx);
+            if machine.slab.get(ctx).is_some_and(Entry::is_metered) {
+                machine.enter_lane(ctx);
+            }
+            machine.weigh(ctx);
+            if machine.is_queued(ctx) {
+                machine.line_up(now, ctx, false);
+            }
+        });
+    }
+
+    fn is_queued(&self, ctx: ContextId) -> bool {
+        let entry = self.slab.get(ctx);
+        entry.is_some_and(|entry| entry.state == JobState::Queued)
+    }
+
+    fn each_context(&mut self, mut what: impl FnMut(&mut Self, ContextId)) {
         let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
         for index in 0..len {
             if let Some(ctx) = self.slab.id_at(index) {
-                let queued = self
-                    .slab
-                    .get(ctx)
-                    .is_some_and(|entry| entry.state == JobState::Queued);
-                if queued {
-                    self.step_out(ctx);
-                }
-                let hint = self.take_hint(ctx);
-                self.put_hint(ctx, hint);
-                self.begin_anew(now, ctx);
-                self.weigh(ctx);
-                if queued {
-                    self.line_up(now, ctx, false);
-                }
+                what(self, ctx);
             }
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who waits for a slot of one class, in the order that the policy gave them.
+//! Who waits for a slot of one class, in the order that the policy gave them: contexts, and groups that stand for theirs.
 
 use core::ops::DerefMut;
 
@@ -18,8 +18,8 @@ pub(super) struct Queue {
     parked: Tree,
     /// Those that said when they will want a slot (`hints.rs`).
     pub(super) hints: Hints,
-    /// How many of those that are ready have no share.
-    pub(super) without_share: u32,
+    /// Sum of the weights of all groups that stand for contexts which run or wait.
+    pub(super) weights: u64,
     pub(super) reserved: Reserved,
     /// The one that waits longest, and the one that came last.
     pub(super) oldest: u32,
@@ -41,7 +41,7 @@ impl Queue {
         ready: Tree::EMPTY,
         parked: Tree::EMPTY,
         hints: Hints::NONE,
-        without_share: 0,
+        weights: 0,
         reserved: Reserved::NONE,
         oldest: NONE,
         newest: NONE,
@@ -52,16 +52,21 @@ impl Queue {
         usable: 0,
     };
 
-    /// Puts a context that is not queued at the end of those with its rank and key. O(log n).
-    pub(super) fn push<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, rank: u8, key: u64)
-    where
+    /// Puts a context that is not queued at the end of those with its rank and key; of its group's, which stands for it,
+    /// if `grouped`. O(log n).
+    pub(super) fn push<S>(
+        &mut self,
+        slab: &mut Slab<S>,
+        ctx: ContextId,
+        (rank, key): (u8, u64),
+        grouped: bool,
+    ) where
         S: DerefMut<Target = [Entry]>,
     {
         let (index, last) = (ctx.index() as u32, self.newest);
         let Some(entry) = slab.get_mut(ctx) else {
             return;
         };
-        self.without_share += u32::from(entry.params.share == 0);
         entry.older = last;
         entry.newer = NONE;
         match slab.at_mut(last) {
@@ -71,7 +76,101 @@ impl Queue {
         self.newest = index;
         self.turns += 1;
         let turn = self.turns;
-        self.ready.insert(slab, ctx, Place { rank, key, turn });
+        let place = Place { rank, key, turn };
+        if grouped {
+            self.activate(slab, ctx);
+        }
+        self.insert(slab, ctx, place);
+    }
+
+    /// The group of a context stands for it from now on, while it waits or runs.
+    pub(super) fn activate<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some(entry) = slab.get_mut(ctx) else {
+            return;
+        };
+        let (group, was) = (entry.group, core::mem::replace(&mut entry.grouped, true));
+        if let Some(record) = slab.at_mut(group).filter(|_| !was) {
+            record.record.active += 1;
+            if record.record.active == 1 {
+                self.weights += u64::from(record.params.weight);
+            }
+        }
+    }
+
+    /// It does so no more.
+    pub(super) fn deactivate<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some(entry) = slab.get_mut(ctx) else {
+            return;
+        };
+        let (group, was) = (entry.group, core::mem::take(&mut entry.grouped));
+        if let Some(record) = slab.at_mut(group).filter(|_| was) {
+            record.record.active = record.record.active.saturating_sub(1);
+            if record.record.active == 0 {
+                let weight = u64::from(record.params.weight);
+                self.weights = self.weights.saturating_sub(weight);
+            }
+        }
+    }
+
+    /// Puts a context into the order: of its class, or of its group and the group into that of the class.
+    fn insert<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, place: Place)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some((at, mut members)) = members_with(slab, ctx) else {
+            self.ready.insert(slab, ctx, place);
+            return;
+        };
+        let first = members.is_empty();
+        members.insert(slab, ctx, Place { rank: 0, ..place });
+        let changed = put_members(slab, at, members);
+        if first {
+            let key = slab.get(at).map_or(0, |record| record.clock.virtual_ns);
+            self.ready.insert(slab, at, Place { key, ..place });
+        } else if changed {
+            self.ready.refresh(slab, at);
+        }
+    }
+
+    /// Takes a context out of the order.
+    fn take<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some((at, mut members)) = members_with(slab, ctx) else {
+            self.ready.remove(slab, ctx);
+            return;
+        };
+        members.remove(slab, ctx);
+        let changed = put_members(slab, at, members);
+        if members.is_empty() {
+            self.ready.remove(slab, at);
+        } else if changed {
+            self.ready.refresh(slab, at);
+        }
+    }
+
+    /// The virtual time of a group changed; among equals it keeps its turn. O(log n).
+    pub(super) fn replace_group<S>(&mut self, slab: &mut Slab<S>, group: u32)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some((at, record)) = slab.id_at(group).and_then(|at| Some((at, slab.get(at)?))) else {
+            return;
+        };
+        let key = record.clock.virtual_ns;
+        let place = record.node.place();
+        if record.record.members.is_empty() || place.key == key {
+            return;
+        }
+        self.ready.remove(slab, at);
+        self.ready.insert(slab, at, Place { key, ..place });
     }
 
     /// The rank, key or mask of a context that is queued changed; among equals it keeps its turn. O(log n).
@@ -80,8 +179,8 @@ impl Queue {
         S: DerefMut<Target = [Entry]>,
     {
         let turn = slab.get(ctx).map_or(0, |entry| entry.node.place().turn);
-        self.ready.remove(slab, ctx);
-        self.ready.insert(slab, ctx, Place { rank, key, turn });
+        self.take(slab, ctx);
+        self.insert(slab, ctx, Place { rank, key, turn });
     }
 
     /// Takes a context that is queued, or was put aside, out. O(log n).
@@ -99,8 +198,6 @@ impl Queue {
             self.parked.remove(slab, ctx);
             return;
         }
-        let without = u32::from(entry.params.share == 0);
-        self.without_share = self.without_share.saturating_sub(without);
         let older = core::mem::replace(&mut entry.older, NONE);
         let newer = core::mem::replace(&mut entry.newer, NONE);
         match slab.at_mut(older) {
@@ -111,7 +208,8 @@ impl Queue {
             Some(entry) => entry.older = older,
             None => self.newest = older,
         }
-        self.ready.remove(slab, ctx);
+        self.take(slab, ctx);
+        self.deactivate(slab, ctx);
     }
 
     /// The first context that may run on `slot`. O(log n).
@@ -127,7 +225,39 @@ impl Queue {
     where
         S: DerefMut<Target = [Entry]>,
     {
-        self.ready.first(slab, slots)
+        resolve(slab, self.ready.first(slab, slots)?, slots)
+    }
+
+    /// The first that may run on one of `slots` and that the group of `ctx` does not stand for. O(log n).
+    pub(super) fn first_beside<S>(
+        &self,
+        slab: &Slab<S>,
+        ctx: ContextId,
+        slots: u8,
+    ) -> Option<ContextId>
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let (at, _) = members_with(slab, ctx)?;
+        let first = self.ready.first(slab, slots)?;
+        if first == at {
+            resolve(slab, self.ready.after(slab, at, slots)?, slots)
+        } else {
+            resolve(slab, first, slots)
+        }
+    }
+
+    /// The next one after `ctx`, which waits, that may run on one of `slots`. O(log n).
+    fn after<S>(&self, slab: &Slab<S>, ctx: ContextId, slots: u8) -> Option<ContextId>
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        let Some((at, members)) = members_with(slab, ctx) else {
+            return resolve(slab, self.ready.after(slab, ctx, slots)?, slots);
+        };
+        members
+            .after(slab, ctx, slots)
+            .or_else(|| resolve(slab, self.ready.after(slab, at, slots)?, slots))
     }
 
     /// The first context that may run on `slot` and is none of `taken`. O(k log n) with k taken ones.
@@ -140,9 +270,9 @@ impl Queue {
     where
         S: DerefMut<Target = [Entry]>,
     {
-        let mut at = self.ready.first(slab, slot.bit());
+        let mut at = self.first(slab, slot);
         while let Some(ctx) = at.filter(|ctx| taken.contains(&Some(*ctx))) {
-            at = self.ready.after(slab, ctx, slot.bit());
+            at = self.after(slab, ctx, slot.bit());
         }
         at
     }
@@ -170,5 +300,41 @@ impl Queue {
         S: DerefMut<Target = [Entry]>,
     {
         self.parked.first(slab, u8::MAX)
+    }
+}
+
+/// The group that stands for a context, and those of it that wait.
+fn members_with<S>(slab: &Slab<S>, ctx: ContextId) -> Option<(ContextId, Tree)>
+where
+    S: DerefMut<Target = [Entry]>,
+{
+    let group = slab.get(ctx).filter(|entry| entry.grouped)?.group;
+    let at = slab.id_at(group)?;
+    Some((at, slab.get(at)?.record.members))
+}
+
+/// Notes who waits of a group. Has it changed what the group may use?
+fn put_members<S>(slab: &mut Slab<S>, at: ContextId, members: Tree) -> bool
+where
+    S: DerefMut<Target = [Entry]>,
+{
+    let allowed = members.masks(slab);
+    let Some(record) = slab.get_mut(at) else {
+        return false;
+    };
+    record.record.members = members;
+    core::mem::replace(&mut record.allowed, allowed) != allowed
+}
+
+/// The one of a group that goes first, or who stands for itself.
+fn resolve<S>(slab: &Slab<S>, at: ContextId, slots: u8) -> Option<ContextId>
+where
+    S: DerefMut<Target = [Entry]>,
+{
+    let entry = slab.get(at)?;
+    if entry.is_record() {
+        entry.record.members.first(slab, slots)
+    } else {
+        Some(at)
     }
 }

@@ -10,6 +10,7 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
+use super::run::Run;
 use super::slot::{slots_in, State};
 use super::{
     Action, ContextId, Duration, Entry, Failure, JobState, Phase, SlotId, Status, Time, Wake,
@@ -48,15 +49,25 @@ pub(super) struct Reset {
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Ends the run on a slot, and its charge.
     pub(super) fn end_run(&mut self, now: Time, id: SlotId, ctx: ContextId) {
-        let span = self
-            .slab
-            .get_mut(ctx)
-            .map_or(Duration::ZERO, |entry| entry.charge(now));
+        let Some(State::Running(Run { started, .. }) | State::Pausing(Run { started, .. }, _)) =
+            self.slot(id).map(|slot| slot.state)
+        else {
+            return;
+        };
+        if !self.slab.get(ctx).is_some_and(Entry::is_metered) {
+            return;
+        }
+        self.meter(now, ctx);
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.charged = true;
+        }
+        let span = now.since(started);
         if let Some(slot) = self.slot_mut(id) {
             slot.stats.busy += span;
         }
         self.note_run(ctx, span);
         self.note_charge(now, ctx);
+        self.leave_lane(ctx);
     }
 
     /// The job ended by PAUSED or FINISH. On fermata the slot is quiescent with that.
@@ -325,21 +336,23 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     fn slot_gone(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
-        let Some(slot) = self.slot_mut(id) else {
+        let Some(state) = self.slot(id).map(|slot| slot.state) else {
             return;
         };
-        let state = slot.state;
         if state == State::Absent {
             return;
         }
+        if let State::Running(run) | State::Pausing(run, _) = state {
+            self.end_run(now, id, run.ctx);
+        }
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
         slot.state = State::Gone;
         slot.kept = None;
         slot.loaded = false;
         if slot.armed.take().is_some() {
             out(Action::Disarm { slot: id });
-        }
-        if let State::Running(run) | State::Pausing(run, _) = state {
-            self.end_run(now, id, run.ctx);
         }
     }
 

@@ -182,6 +182,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ) {
         self.take_kept(now, id);
         self.dequeue(now, ctx, JobState::Running);
+        self.enter_lane(ctx);
         self.weigh(ctx);
         let Some(entry) = self.slab.get_mut(ctx) else {
             return;
@@ -191,7 +192,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.slot = Some(id);
         entry.since = now;
         entry.charged = false;
-        entry.clock.charged = now;
         entry.slices += 1;
         entry.resumes += u64::from(resume);
         // A base slot was reset when the last job left it.
@@ -325,10 +325,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return None;
         };
         let entry = self.slab.get(run.ctx)?;
+        let stands = self.standing(run.ctx)?;
         let end = |at, payer| {
             Some(End {
                 at,
-                place: self.policy.place(entry),
+                place: self.policy.place(stands),
                 payer,
             })
         };
@@ -340,25 +341,54 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return end(limit?, None);
         };
         let slice = run.started + self.slice(slot, &run, entry) + run.extra;
-        let turn = if run.guarded && !self.is_reserved(next) {
-            Turn::Slice
-        } else {
-            self.policy.turn(entry, self.slab.get(next)?)
+        let at = match self.turn_end(&run, next, slice) {
+            Some(Time::ZERO) => return end(Time::ZERO, Some(next)),
+            at => at,
         };
-        let at = match turn {
-            Turn::Now => return end(Time::ZERO, Some(next)),
-            Turn::Slice => Some(slice),
-            Turn::After(span) => {
-                let most = run.started + Params::TIMESLICE_MAX;
-                Some(slice.max((entry.clock.charged + span).min(most)))
-            }
-            Turn::Never => None,
-        };
+        // A fellow may be owed less than another group, which the time of this run counts for, too.
+        let beside = Some(next)
+            .filter(|&next| self.are_fellows(run.ctx, next))
+            .and_then(|_| {
+                self.queue(slot.queue)?
+                    .first_beside(&self.slab, run.ctx, id.bit())
+            })
+            .and_then(|other| self.turn_end(&run, other, slice));
         let guard = self
             .guard_end(id)
             .filter(|_| !self.is_reserved(run.ctx))
             .map(|at| at.max(slice));
-        end(at.into_iter().chain(guard).chain(limit).min()?, None)
+        let all = at.into_iter().chain(beside).chain(guard).chain(limit);
+        end(all.min()?, None)
+    }
+
+    /// When a run has to make way for `next`, which waits; time zero: at once.
+    fn turn_end(&self, run: &Run, next: ContextId, slice: Time) -> Option<Time> {
+        let entry = self.slab.get(run.ctx)?;
+        let turn = if run.guarded && !self.is_reserved(next) {
+            Turn::Slice
+        } else if self.are_fellows(run.ctx, next) {
+            self.policy.turn(entry, self.slab.get(next)?)
+        } else {
+            let turn = self
+                .policy
+                .turn(self.standing(run.ctx)?, self.standing(next)?);
+            match turn {
+                // All of the group that run use up what it is owed.
+                Turn::After(span) if entry.grouped => {
+                    Turn::After(span.parts(self.lanes(entry.group)))
+                }
+                turn => turn,
+            }
+        };
+        match turn {
+            Turn::Now => Some(Time::ZERO),
+            Turn::Slice => Some(slice),
+            Turn::After(span) => {
+                let most = run.started + Params::TIMESLICE_MAX;
+                Some(slice.max((entry.since + span).min(most)))
+            }
+            Turn::Never => None,
+        }
     }
 
     /// Has it a reservation that is in force? Its load is admitted and bounded, so the guard leaves it alone.

@@ -120,6 +120,10 @@ pub struct Entry {
     pub(super) record: Record,
     pub(super) clock: Clock,
     pub(super) purse: Purse,
+    /// What the run under way is charged at.
+    pub(super) weight: u32,
+    /// It stands among the contexts of its group, which runs or waits for it: the group is charged for it, too.
+    pub(super) grouped: bool,
     /// It waits, but must not run yet.
     pub(super) parked: bool,
     /// It waits, but for no slot that it may use now (`access.rs`).
@@ -147,7 +151,7 @@ pub struct Entry {
     /// A hint stands, in this list. It is linked by `node`, which is free without a job.
     pub(super) hint: Option<List>,
     pub(super) hints: Tally,
-    /// When it entered the queue or was started; meaningful in `Queued` and while on a slot and not yet `charged`.
+    /// When it entered the queue; on a slot, and not yet `charged` to the end of the run: until when it was charged.
     /// Of the record of a group: until when its hints are ignored.
     pub(super) since: Time,
     pub(super) charged: bool,
@@ -178,6 +182,8 @@ impl Entry {
             record: Record::EMPTY,
             clock: Clock::ZERO,
             purse: Purse::EMPTY,
+            weight: Params::WEIGHT_DEFAULT as u32,
+            grouped: false,
             parked: false,
             aside: false,
             enabled: true,
@@ -216,16 +222,14 @@ impl Entry {
         }
     }
 
-    /// Ends the run that began at `since`, and says how long it was.
-    pub(super) fn charge(&mut self, now: Time) -> Duration {
-        if self.charged {
-            return Duration::ZERO;
-        }
-        let span = now.since(self.since);
-        self.meter(now);
-        self.charged = true;
-        self.run += span;
-        span
+    /// Is it a context or the record of a group, and not free?
+    pub(super) const fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// Is it the record of a group?
+    pub(super) const fn is_record(&self) -> bool {
+        self.group == NONE
     }
 
     pub(super) fn stats(&self, now: Time) -> Stats {
@@ -315,6 +319,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         queue: u8,
         params: Params,
         key: GroupKey,
+        weight: u16,
     ) -> Result<ContextId, Refusal> {
         let ctx = self.take(queue, params)?;
         let of = Of {
@@ -322,7 +327,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
             urgency: params.urgency,
             key,
         };
-        if let Err(refusal) = self.join(ctx, &of) {
+        if let Err(refusal) = self.join(ctx, &of, weight) {
             self.give_back(ctx, ctx.generation);
             return Err(refusal);
         }

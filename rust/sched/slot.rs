@@ -2,6 +2,8 @@
 
 //! A slot: its configuration, its protocol state, its statistics.
 
+use core::num::NonZeroU8;
+
 use super::hints::Kept;
 use super::reset::Reset;
 use super::run::{Pause, Run};
@@ -12,33 +14,35 @@ pub const MAX_SLOTS: usize = 8;
 
 /// Names one slot of a card: 0 to 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SlotId(u8);
+pub struct SlotId(
+    /// The number, and one more: so an `Option` of it takes no more room.
+    NonZeroU8,
+);
 
 impl SlotId {
     /// The slot number `n`; `None` above 7.
     pub const fn new(n: u8) -> Option<Self> {
-        if (n as usize) < MAX_SLOTS {
-            Some(Self(n))
-        } else {
-            None
+        match NonZeroU8::MIN.checked_add(n) {
+            Some(next) if (n as usize) < MAX_SLOTS => Some(Self(next)),
+            _ => None,
         }
     }
 
     /// The slot's number.
     pub const fn index(self) -> usize {
-        self.0 as usize
+        (self.0.get() - 1) as usize
     }
 
     /// The slot's bit in a mask.
     pub const fn bit(self) -> u8 {
-        1 << self.0
+        1 << (self.0.get() - 1)
     }
 }
 
 /// The slots whose bit is set in `mask`, lowest first.
 pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
     (0..MAX_SLOTS as u8)
-        .map(SlotId)
+        .filter_map(SlotId::new)
         .filter(move |slot| mask & slot.bit() != 0)
 }
 

@@ -69,6 +69,14 @@ impl Duration {
         Self(self.0.saturating_mul(n))
     }
 
+    /// One of `n` equal parts of the span; all of it for none.
+    pub const fn parts(self, n: u64) -> Self {
+        match self.0.checked_div(n) {
+            Some(ns) => Self(ns),
+            None => self,
+        }
+    }
+
     /// A quarter of the span.
     pub const fn quarter(self) -> Self {
         Self(self.0 / 4)

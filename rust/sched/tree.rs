@@ -164,6 +164,26 @@ impl Tree {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.root == NONE
+    }
+
+    /// The masks of all that are in it.
+    pub(super) fn masks<S>(&self, slab: &Slab<S>) -> u8
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        node(slab, self.root).map_or(0, |node| node.below)
+    }
+
+    /// What one that is in this tree may use has changed. O(log n).
+    pub(super) fn refresh<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        self.settle(slab, ctx.index() as u32);
+    }
+
     /// The first context with one of the slots `bits` in its mask. O(log n).
     pub(super) fn first<S>(&self, slab: &Slab<S>, bits: u8) -> Option<ContextId>
     where

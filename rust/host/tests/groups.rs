@@ -52,6 +52,7 @@ fn a_group_counts_what_its_contexts_do() {
     let sum = run(plain) + run(other) + run(quick);
     let expected = GroupStats {
         contexts: 3,
+        weight: 100,
         run: sum,
     };
     assert_eq!(stats(&world, A), expected);

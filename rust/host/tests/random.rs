@@ -50,6 +50,10 @@ enum Op {
         who: usize,
         enabled: bool,
     },
+    Weigh {
+        group: u64,
+        weight: u16,
+    },
     Exclusive {
         slots: u8,
         group: Option<u64>,
@@ -157,6 +161,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (who.clone(), any::<bool>()).prop_map(|(who, enabled)| Op::Enable { who, enabled }),
         1 => (1..16u8, prop::option::of(0..4u64))
             .prop_map(|(slots, group)| Op::Exclusive { slots, group }),
+        1 => (0..4u64, 0..10_000u16).prop_map(|(group, weight)| Op::Weigh { group, weight }),
         2 => (who, params()).prop_map(|(who, params)| Op::Change { who, params }),
         4 => (slot.clone(), fault()).prop_map(|(slot, kind)| Op::Fault { slot, kind }),
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
@@ -278,6 +283,9 @@ impl Play {
             }
             Op::Enable { who: i, enabled } => {
                 let _ = who(i).map(|ctx| self.world.set_enabled(ctx, enabled));
+            }
+            Op::Weigh { group, weight } => {
+                let _ = self.world.set_group_weight(GroupKey(group), weight);
             }
             Op::Exclusive { slots, group } => {
                 let slots = slots & ((1 << self.world.plans.len()) - 1);

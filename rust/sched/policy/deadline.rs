@@ -11,6 +11,10 @@ use super::{Entry, Policy, Turn};
 pub(super) struct Deadline;
 
 impl Policy for Deadline {
+    fn groups(&self, entry: &Entry) -> bool {
+        entry.deadline().is_none()
+    }
+
     fn key(&self, entry: &Entry) -> u64 {
         match entry.deadline() {
             Some(deadline) => deadline.as_ns(),

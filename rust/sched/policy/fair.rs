@@ -2,7 +2,7 @@
 
 //! Weighted fair: time on a slot in proportion to the weights of those that want it.
 //!
-//! Each context has a virtual time, which passes while it is on a slot: faster the lower its weight. Whoever's virtual
+//! Between groups first, by their weights, and between the contexts of a group then, by theirs. Each of both has a virtual time, which passes while it is on a slot: faster the lower its weight. Whoever's virtual
 //! time is least goes first, so all virtual times keep together, and real times are as the weights. One that is still
 //! behind the next at the end of its slice runs on until it is not: a switch that would be taken back at once is not made.
 
@@ -11,6 +11,10 @@ use super::{Entry, Policy, Turn};
 pub(super) struct Fair;
 
 impl Policy for Fair {
+    fn groups(&self, _: &Entry) -> bool {
+        true
+    }
+
     fn key(&self, entry: &Entry) -> u64 {
         entry.clock.virtual_ns
     }

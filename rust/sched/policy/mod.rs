@@ -70,9 +70,16 @@ pub(super) trait Policy {
     /// When `runs` makes way for `waits`, the first that waits for its slot and of the same rank.
     fn turn(&self, runs: &Entry, waits: &Entry) -> Turn;
 
-    /// Its weight, at least 1: `left` percent of a slot are left by shares, and `without` contexts without one want a slot.
-    fn weight(&self, entry: &Entry, left: u32, without: u32) -> u32 {
-        let _ = (left, without);
+    /// Does the group of a context stand for it, so that time is shared between groups first?
+    fn groups(&self, entry: &Entry) -> bool {
+        let _ = entry;
+        false
+    }
+
+    /// The weight of a context or a group, at least 1: `left` percent of a slot are left by shares, and the groups that
+    /// want a slot have the weight `all` together.
+    fn weight(&self, entry: &Entry, left: u32, all: u64) -> u32 {
+        let _ = (left, all);
         entry.params.weight.into()
     }
 }

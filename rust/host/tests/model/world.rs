@@ -261,6 +261,18 @@ impl World {
         self.exclusive.iter().enumerate().map(taken).sum()
     }
 
+    pub fn set_group_weight(&mut self, group: GroupKey, weight: u16) -> Result<(), Refusal> {
+        let before = self.machine.clone();
+        let mut actions = Vec::new();
+        let result = self
+            .machine
+            .set_group_weight(ns(self.now), group, weight, &mut |action| {
+                actions.push(action)
+            });
+        self.follow(&before, result, actions);
+        result
+    }
+
     pub fn set_policy(&mut self, policy: PolicyKind) -> Result<(), Refusal> {
         let before = self.machine.clone();
         let mut actions = Vec::new();
