@@ -468,15 +468,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.slab.get(ctx).is_some_and(|entry| entry.hinted() <= by)
     }
 
-    /// Is the slot kept, and `ctx` one that has to leave it to the one for whom it is?
-    pub(super) fn is_kept_from(&self, id: SlotId, ctx: ContextId) -> bool {
-        let keeper = self.kept_for(id).and_then(|keeper| self.slab.get(keeper));
-        match (self.slab.get(ctx), keeper) {
-            (Some(entry), Some(keeper)) => self.policy.yields_to(entry, keeper),
-            _ => false,
-        }
-    }
-
     /// Is it of use to make room for the context, and was none made yet?
     fn may_serve(&self, now: Time, ctx: ContextId) -> bool {
         self.slab.get(ctx).is_some_and(|entry| {

@@ -425,22 +425,27 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.queue(index)?.first_but(&self.slab, id, &taken)
     }
 
-    /// The slots of a class that are about to be free, and who takes each: not one from whom it will be kept.
+    /// The slots of a class that are about to be free, and who takes each. One that is kept for a hint is counted for who
+    /// gets it if nobody comes: to end another slice for that one would be a switch too many in most cases.
     pub(super) fn takers(
         &self,
         index: u8,
     ) -> impl Iterator<Item = (SlotId, Option<ContextId>)> + '_ {
         let slots = self.queue(index).map_or(0, |queue| queue.slots);
-        let leaving = slots_in(slots).filter(|&id| self.slot(id).is_some_and(Slot::is_leaving));
+        let leaving = slots_in(slots).filter(|&id| {
+            let vacant = self
+                .slot(id)
+                .is_some_and(|slot| slot.state == State::Vacant);
+            self.slot(id).is_some_and(Slot::is_leaving) || (vacant && self.kept_for(id).is_some())
+        });
         let mut taken = [None; MAX_SLOTS];
         leaving.zip(0..).map(move |(id, count)| {
             let queue = self.queue(index);
             let next = queue.and_then(|queue| queue.first_but(&self.slab, id, &taken));
-            let taker = next.filter(|&ctx| !self.is_kept_from(id, ctx));
             if let Some(place) = taken.get_mut(count) {
-                *place = taker;
+                *place = next;
             }
-            (id, taker)
+            (id, next)
         })
     }
 

@@ -17,6 +17,7 @@ const PLAIN: Bounds = Bounds {
     masks: false,
     access: false,
     groups: false,
+    hints: false,
     reopen: false,
     faults: false,
     gone: false,
@@ -53,6 +54,11 @@ pub const QUICK: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, groups, reopen",
         groups: true,
         reopen: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, hints",
+        hints: true,
         ..PLAIN
     },
     Bounds {
@@ -115,6 +121,22 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         control: true,
         masks: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, hints, control, access, reopen, gone",
+        hints: true,
+        control: true,
+        access: true,
+        reopen: true,
+        gone: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 2 slots, 3 contexts, hints",
+        slots: 2,
+        contexts: 3,
+        hints: true,
         ..PLAIN
     },
     Bounds {

@@ -32,6 +32,7 @@ fn left_out(inside: Inside, field: &str) -> bool {
                 | "preemptions"
                 | "finished"
                 | "failed"
+                | "hints"
                 // Nobody looks at it where no context has a budget or a cap, as in all configurations.
                 | "purse"
         ),

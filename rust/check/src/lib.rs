@@ -35,6 +35,8 @@ pub enum Step {
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
+    /// It will want a slot soon, or takes that back.
+    Hint(usize, bool),
     /// All slots are reserved for the group of a context, or for none.
     Exclusive(Option<usize>),
     // The time: it goes on to the next timer of a slot, or far beyond, or a timer fires without need.
@@ -92,6 +94,8 @@ pub struct Bounds {
     pub access: bool,
     /// Each context is of a group of its own, for which slots are reserved.
     pub groups: bool,
+    /// Contexts say when they will want a slot; the first one is latency-critical.
+    pub hints: bool,
     /// Places of closed contexts are used again.
     pub reopen: bool,
     /// The card misbehaves, timers are late or fire for nothing.
@@ -140,6 +144,20 @@ impl Model for Bounds {
             properties.push(Property::sometimes(
                 "PAUSE meets a restore",
                 |_, world: &World| world.seen.pause_in_restore,
+            ));
+        }
+        if self.hints {
+            properties.push(Property::sometimes(
+                "a slot is kept vacant while one waits",
+                |_, world: &World| world.seen.kept,
+            ));
+            properties.push(Property::sometimes(
+                "a hint is wasted",
+                |_, world: &World| world.seen.hint_wasted,
+            ));
+            properties.push(Property::sometimes(
+                "a hint is ignored",
+                |_, world: &World| world.seen.hint_ignored,
             ));
         }
         if self.boundary {

