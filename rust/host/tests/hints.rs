@@ -566,7 +566,7 @@ const SPAN: u64 = 500 * MS;
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(64, |n| n.parse().unwrap()),
+        cases: std::env::var("PROPTEST_CASES").map_or(24, |n| n.parse().unwrap()),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
