@@ -365,17 +365,22 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The records of a group, at most one for each class and urgency.
-    pub(super) fn records_of(&self, key: GroupKey) -> impl Iterator<Item = u32> + '_ {
-        (0..MAX_SLOTS as u8)
-            .filter(|&queue| self.queue(queue).is_some_and(|queue| queue.slots != 0))
-            .flat_map(|queue| URGENCIES.map(|urgency| (queue, urgency)))
-            .filter_map(move |(queue, urgency)| {
-                self.slab.record(&Of {
+    pub(super) fn records_of(&self, key: GroupKey) -> impl Iterator<Item = u32> {
+        // By an array, since chained adapters have longer names than the kernel's objtool takes.
+        let mut found = [[None; URGENCIES.len()]; MAX_SLOTS];
+        for (queue, records) in (0..).zip(&mut found) {
+            if self.queue(queue).is_none_or(|class| class.slots == 0) {
+                continue;
+            }
+            for (record, urgency) in records.iter_mut().zip(URGENCIES) {
+                *record = self.slab.record(&Of {
                     queue,
                     urgency,
                     key,
-                })
-            })
+                });
+            }
+        }
+        found.into_iter().flatten().flatten()
     }
 
     /// A run of a context was `span` long.
