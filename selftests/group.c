@@ -381,4 +381,130 @@ FM_TEST(group, slot_of_a_group_that_is_killed)
 	EXPECT_FALSE(is_exclusive);
 }
 
+/* --- what groups have of the time ---------------------------------------------------- */
+
+/* Is part of whole at least low and at most high percent? */
+static bool percent_within(u64 part, u64 whole, u64 low, u64 high)
+{
+	return part * 100 >= whole * low && part * 100 <= whole * high;
+}
+
+#define SLICE	(2 * FM_MS)
+#define CROWD	4
+#define EACH	(1 + CROWD)
+
+/* One context in a group, four in another. */
+struct crowd {
+	struct fm_ctx gate;
+	struct fm_ctx c[EACH];
+};
+
+static void crowd_begin(struct crowd *crowd)
+{
+	int i;
+
+	fm_gate_close(&crowd->gate);
+	for (i = 0; i < EACH; i++) {
+		fm_enter(i ? 1 : 0);
+		fm_tenant(&crowd->c[i], SLICE);
+		fm_enter(FM_ROOT);
+		fm_job_endless(&crowd->c[i]);
+		fm_must_start(&crowd->c[i]);
+	}
+}
+
+static void crowd_end(struct crowd *crowd)
+{
+	int i;
+
+	for (i = 0; i < EACH; i++)
+		fm_end_endless(&crowd->c[i]);
+}
+
+/* What each has of the next turns; returns what all have together. */
+static u64 measure(const struct fm_ctx *c, int n, u64 *run_ns, int turns_wanted)
+{
+	static struct card_turn turns[MANY];
+	struct card_run before[EACH], after[EACH];
+	u64 from = card_history_end(), whole = 0;
+	int i;
+
+	card_runs_of(c[0].slot, c, before, n);
+	card_until_turns(from, turns, MANY, turns_wanted);
+	card_runs_of(c[0].slot, c, after, n);
+	for (i = 0; i < n; i++) {
+		run_ns[i] = after[i].run_ns - before[i].run_ns;
+		whole += run_ns[i];
+	}
+	for (i = 0; i < n; i++)
+		printf("# context %d: %d %%\n", i, (int)(run_ns[i] * 100 / whole));
+	return whole;
+}
+
+/* Nobody gains by opening more contexts, except where all contexts are equal. */
+FM_TEST(group, one_against_a_crowd)
+{
+	struct crowd crowd;
+	u64 run_ns[EACH], whole;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	crowd_begin(&crowd);
+	fm_gate_open(&crowd.gate);
+	whole = measure(crowd.c, EACH, run_ns, 300);
+	EXPECT_TRUE(percent_within(run_ns[0], whole, 38, 62));
+	for (i = 1; i < EACH; i++)
+		EXPECT_TRUE(percent_within(run_ns[i], whole, 7, 19));
+	fm_policy(FERMATA_POLICY_ROUND_ROBIN, 0);
+	whole = measure(crowd.c, EACH, run_ns, 300);
+	for (i = 0; i < EACH; i++)
+		EXPECT_TRUE(percent_within(run_ns[i], whole, 13, 27));
+	crowd_end(&crowd);
+}
+
+#define JOBS	150
+
+static void one_job(struct fm_ctx *c, u64 seed, struct fm_expect *e)
+{
+	fm_job_list(c, 64, 2000, seed, e);
+	fm_must_start(c);
+}
+
+/* Nor by letting several contexts sleep in turn: there is always one that has slept. */
+FM_TEST(group, sleeping_in_turn_gains_nothing)
+{
+	struct crowd crowd;
+	struct fm_expect e[EACH];
+	struct card_run run[EACH];
+	struct fm_ctx *c = crowd.c;
+	u64 whole = 0;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	crowd_begin(&crowd);
+	fm_gate_open(&crowd.gate);
+	for (i = 1; i < EACH; i++)
+		fm_end_endless(&c[i]);
+	card_cmd("counters clear slot=%d", c[0].slot);
+	one_job(&c[1], 0, &e[1]);
+	for (i = 1; i < JOBS; i++) {
+		int next = 1 + i % CROWD, last = 1 + (i - 1) % CROWD;
+
+		one_job(&c[next], i, &e[next]);
+		fm_wait(c[last].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[last], &e[last]));
+	}
+	card_runs_of(c[0].slot, c, run, EACH);
+	for (i = 0; i < EACH; i++)
+		whole += run[i].run_ns;
+	TH_LOG("the one that runs has %d %%", (int)(run[0].run_ns * 100 / whole));
+	EXPECT_TRUE(percent_within(run[0].run_ns, whole, 40, 100));
+	fm_wait(c[1 + (JOBS - 1) % CROWD].fd, FERMATA_EVENT_DONE);
+	fm_end_endless(&c[0]);
+}
+
 TEST_HARNESS_MAIN
