@@ -65,8 +65,9 @@ fn slices(world: &World) -> u64 {
 }
 
 fn run_slices(world: &mut World, n: u64) {
-    let end = slices(world) + n;
+    let (end, latest) = (slices(world) + n, world.now + n * 200 * MS);
     while slices(world) < end {
+        assert!(world.now < latest, "nobody is preempted");
         world.run_for(20 * MS);
     }
 }
@@ -345,9 +346,13 @@ fn who_yields_to_another_group_lets_it_go_first() {
     // Its group is owed much.
     weigh(&mut world, A, 10_000).unwrap();
     world.run_for(40 * MS);
-    while world.state(a) != JobState::Running {
+    for _ in 0..10_000 {
+        if world.state(a) == JobState::Running {
+            break;
+        }
         world.run_for(100 * US);
     }
+    assert_eq!(world.state(a), JobState::Running);
     let from = world.starts().len();
     world
         .event(Event::Preempt {
