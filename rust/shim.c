@@ -41,6 +41,7 @@ static_assert(sizeof(struct fermata_context_info) == 96);
 static_assert(sizeof(struct fermata_control) == 24);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_policy) == 32);
+static_assert(sizeof(struct fermata_group) == 40);
 static_assert(sizeof(struct fermata_exclusive) == 16);
 
 /* The kernel crate's module! knows parameters that are numbers only. */

@@ -236,6 +236,17 @@ arguments! {
         name: [u8; policy::NAME_LENGTH],
         guard_ns: u64,
     }
+    /// `struct fermata_group`
+    Group, 40 {
+        size: u32,
+        flags: u32,
+        context: u32,
+        weight: u32,
+        contexts: u32,
+        reserved: u32,
+        number: u64,
+        run_ns: u64,
+    }
     /// `struct fermata_exclusive`
     Exclusive, 16 {
         size: u32,
@@ -265,6 +276,7 @@ sized_arguments!(
     Control,
     Reserve,
     Policy,
+    Group,
     Exclusive
 );
 
@@ -284,6 +296,7 @@ pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;
 pub(crate) const SLOT_BOUNDARY: u32 = 1 << 1;
 pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
 pub(crate) const SLOT_EXCLUSIVE: u32 = 1 << 3;
+pub(crate) const GROUP_SET_WEIGHT: u32 = 1 << 0;
 pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
@@ -403,6 +416,7 @@ pub(crate) mod ioc {
     pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
     pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
     pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
+    pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x62);
     pub(crate) const EXCLUSIVE: u32 = ioctl::_IO(MAGIC, 0x63);
 }
 

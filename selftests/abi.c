@@ -165,6 +165,15 @@ AT(fermata_policy, size, 0, 4);
 AT(fermata_policy, flags, 4, 4);
 AT(fermata_policy, name, 8, 16);
 AT(fermata_policy, guard_ns, 24, 8);
+SIZE(fermata_group, 40);
+AT(fermata_group, size, 0, 4);
+AT(fermata_group, flags, 4, 4);
+AT(fermata_group, context, 8, 4);
+AT(fermata_group, weight, 12, 4);
+AT(fermata_group, contexts, 16, 4);
+AT(fermata_group, reserved, 20, 4);
+AT(fermata_group, number, 24, 8);
+AT(fermata_group, run_ns, 32, 8);
 SIZE(fermata_exclusive, 16);
 AT(fermata_exclusive, size, 0, 4);
 AT(fermata_exclusive, flags, 4, 4);
@@ -194,6 +203,7 @@ CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
 CALL(FERMATA_IOC_CONTROL, 0xfe51);
 CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
 CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
+CALL(FERMATA_IOC_GROUP, 0xfe62);
 CALL(FERMATA_IOC_EXCLUSIVE, 0xfe63);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
@@ -211,7 +221,8 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 &&
-	       FERMATA_EXCLUSIVE_RELEASE == 1, "slot flags");
+	       FERMATA_EXCLUSIVE_RELEASE == 1 &&
+	       FERMATA_GROUP_SET_WEIGHT == 1, "slot and group flags");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
 _Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
@@ -254,6 +265,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_CONTROL,
 		FERMATA_IOC_POLICY_GET,
 		FERMATA_IOC_POLICY_SET,
+		FERMATA_IOC_GROUP,
 		FERMATA_IOC_EXCLUSIVE,
 	};
 	int fd = fm_open_dev(0);

@@ -45,6 +45,7 @@ union arg {
 	struct fermata_control control;
 	struct fermata_reserve reserve;
 	struct fermata_policy policy;
+	struct fermata_group group;
 	struct fermata_exclusive exclusive;
 };
 
@@ -82,6 +83,7 @@ static const struct call {
 	C(RESERVE_GET, READY, fermata_reserve, 0, 12),
 	C(POLICY_GET, FRESH, fermata_policy, 0, 0),
 	C(POLICY_SET, FRESH, fermata_policy, 0, 0),
+	C(GROUP, READY, fermata_group, FERMATA_GROUP_SET_WEIGHT, 20),
 	C(EXCLUSIVE, READY, fermata_exclusive, FERMATA_EXCLUSIVE_RELEASE, 0),
 #undef C
 };
@@ -162,6 +164,10 @@ static void fill(const struct call *k, union arg *a)
 	case FERMATA_IOC_POLICY_SET:
 		strcpy(a->policy.name, FERMATA_POLICY_PRIORITY);
 		a->policy.guard_ns = FERMATA_GUARD_KEEP;
+		break;
+	case FERMATA_IOC_GROUP:
+		memset(&a->group.weight, 0xa5, 8);
+		memset(&a->group.number, 0xa5, 16);
 		break;
 	case FERMATA_IOC_EXCLUSIVE:
 		a->exclusive.slot_mask = 1;
@@ -380,7 +386,7 @@ FM_TEST(bad, read_only_argument_changes_nothing)
 		FERMATA_IOC_CARD_INFO, FERMATA_IOC_SLOT_INFO, FERMATA_IOC_SETUP,
 		FERMATA_IOC_ARENA_CREATE, FERMATA_IOC_SNAPSHOT_CREATE, FERMATA_IOC_START,
 		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM_GET,
-		FERMATA_IOC_RESERVE_GET, FERMATA_IOC_POLICY_GET
+		FERMATA_IOC_RESERVE_GET, FERMATA_IOC_POLICY_GET, FERMATA_IOC_GROUP
 	};
 	u8 *page = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t i, j;

@@ -182,6 +182,116 @@ FM_TEST(group, slot_of_a_group_that_goes)
 	EXPECT_FALSE(is_exclusive);
 }
 
+static int group_call(int fd, u32 flags, u32 context, u32 weight, struct fermata_group *g)
+{
+	*g = (struct fermata_group) {
+		.size = sizeof(*g), .flags = flags, .context = context, .weight = weight
+	};
+	return fm_ioctl(fd, FERMATA_IOC_GROUP, g);
+}
+
+static int set_weight(int fd, u32 context, u32 weight)
+{
+	struct fermata_group g;
+
+	return group_call(fd, FERMATA_GROUP_SET_WEIGHT, context, weight, &g);
+}
+
+static void look(int fd, u32 context, struct fermata_group *g)
+{
+	int rc = group_call(fd, 0, context, 0, g);
+
+	if (rc)
+		fm_die("GROUP: %s", strerror(-rc));
+}
+
+/* One for all its contexts, which outlasts them. */
+FM_TEST(group, weight_contexts_and_time)
+{
+	struct fermata_status st;
+	struct fermata_group g;
+	struct fm_ctx own[2], other;
+	struct fm_expect e;
+	u64 number, run;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	other_group(&other);
+	fm_enter(1);
+	fm_tenant(&own[0], FM_LONG_SLICE);
+	fm_tenant(&own[1], FM_LONG_SLICE);
+	number = group_of(own[0].fd);
+	look(own[0].fd, 0, &g);
+	EXPECT_EQ(100, g.weight);
+	EXPECT_EQ(2, g.contexts);
+	EXPECT_EQ(number, g.number);
+	EXPECT_EQ(0, g.run_ns);
+	ASSERT_EQ(0, set_weight(own[1].fd, 0, 10000));
+	ASSERT_EQ(0, set_weight(own[1].fd, fm_number(other.fd), 1));
+	look(own[0].fd, fm_number(other.fd), &g);
+	EXPECT_EQ(1, g.weight);
+	EXPECT_EQ(1, g.contexts);
+	EXPECT_EQ(group_of(other.fd), g.number);
+	EXPECT_EQ(0, g.run_ns);
+	fm_job_list(&own[1], 64, 2000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&own[1], &e));
+	fm_status(own[1].fd, &st);
+	look(own[0].fd, 0, &g);
+	EXPECT_EQ(10000, g.weight);
+	EXPECT_EQ(st.run_ns, g.run_ns);
+	run = g.run_ns;
+	fm_ctx_close(&own[1]);
+	look(own[0].fd, 0, &g);
+	EXPECT_EQ(1, g.contexts);
+	EXPECT_EQ(run, g.run_ns);
+	fm_ctx_close(&own[0]);
+	fm_tenant(&own[0], FM_LONG_SLICE);
+	look(own[0].fd, 0, &g);
+	EXPECT_EQ(10000, g.weight);
+	EXPECT_EQ(1, g.contexts);
+	EXPECT_EQ(number, g.number);
+	EXPECT_EQ(run, g.run_ns);
+	fm_ctx_close(&own[0]);
+	fm_enter(FM_ROOT);
+}
+
+FM_TEST(group, weight_bad_input)
+{
+	struct fermata_group before, after;
+	struct fm_child ch;
+	struct fm_ctx own;
+	int bare = fm_open_dev(0), status;
+
+	fm_tenant(&own, FM_MS);
+	look(own.fd, 0, &before);
+	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, 0));
+	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, 10001));
+	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, (1U << 16) + 1));
+	EXPECT_EQ(-ERANGE, set_weight(own.fd, fm_number(own.fd), UINT32_MAX));
+	EXPECT_EQ(-ESRCH, set_weight(own.fd, 0xfffffff0, 1));
+	EXPECT_EQ(-ESRCH, group_call(own.fd, 0, 0xfffffff0, 0, &after));
+	EXPECT_EQ(-ENXIO, set_weight(bare, 0, 1));
+	EXPECT_EQ(-ENXIO, group_call(bare, 0, 0, 0, &after));
+	fm_fork(&ch);
+	if (!ch.pid) {
+		fm_drop_privileges();
+		if (set_weight(own.fd, 0, 1) != -EPERM || set_weight(own.fd, 0, 0) != -EPERM)
+			_exit(1);
+		/* Nor whether there is such a context. */
+		if (group_call(own.fd, 0, 0xfffffff0, 0, &after) != -EPERM)
+			_exit(2);
+		if (group_call(own.fd, 0, 0, 0, &after) || after.number != before.number)
+			_exit(3);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	look(own.fd, 0, &after);
+	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
+	close(bare);
+}
+
 FM_TEST(group, exclusive_bad_input)
 {
 	struct fermata_card_info card;

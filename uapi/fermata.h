@@ -767,6 +767,42 @@ struct fermata_policy {
 	__aligned_u64 guard_ns;
 };
 
+/* fermata_group flags */
+#define FERMATA_GROUP_SET_WEIGHT	(1U << 0) /* @weight is given */
+
+/**
+ * struct fermata_group - FERMATA_IOC_GROUP: those who share a part of the time
+ * @size:		in: sizeof(struct fermata_group)
+ * @flags:		in: FERMATA_GROUP_*
+ * @context:		in: 0: the caller's own; else the number of a context of the
+ *			group
+ * @weight:		in, with FERMATA_GROUP_SET_WEIGHT: 1 to 10000; out: its
+ *			weight, at first 100
+ * @contexts:		out: its contexts that are set up on the card
+ * @reserved:		in and out: 0
+ * @number:		out: as @group of struct fermata_status
+ * @run_ns:		out: time on slots of all its contexts, of closed ones too
+ *
+ * Under the policies "fair", "share" and "deadline" time that nobody has been
+ * promised goes to the groups that want it by their weights, and in a group to
+ * its contexts by theirs.  So nobody has more by more contexts.  Weight and time
+ * are kept while the group has a context, and for a while after; then both
+ * begin anew.
+ *
+ * FERMATA_GROUP_SET_WEIGHT: EPERM: CAP_SYS_ADMIN is needed.  ERANGE.
+ * With a number: EPERM: CAP_SYS_ADMIN is needed; ESRCH: no context has it.
+ */
+struct fermata_group {
+	__u32 size;
+	__u32 flags;
+	__u32 context;
+	__u32 weight;
+	__u32 contexts;
+	__u32 reserved;
+	__aligned_u64 number;
+	__aligned_u64 run_ns;
+};
+
 /* fermata_exclusive flags */
 #define FERMATA_EXCLUSIVE_RELEASE	(1U << 0) /* serve all groups again */
 
@@ -830,6 +866,7 @@ struct fermata_exclusive {
 #define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
 #define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
 #define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
+#define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x62)
 #define FERMATA_IOC_EXCLUSIVE		_IO(FERMATA_IOC_MAGIC, 0x63)
 
 #endif /* _UAPI_FERMATA_H */

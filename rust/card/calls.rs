@@ -5,7 +5,10 @@
 use super::{config::refused, now, tenant_of, Card, State};
 use crate::{
     image::{AppRegister, Image, Tenant},
-    sched::{self, ContextConfig, ContextId, Duration, Event, PolicyKind, Stats, Time},
+    sched::{
+        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, PolicyKind, Stats,
+        Time,
+    },
 };
 use kernel::prelude::*;
 
@@ -175,8 +178,25 @@ impl Card {
     }
 }
 
-/// Calls for slots that serve one group only. Process context; `ENODEV`: the card is gone.
+/// Calls for groups, and for slots that serve one of them only. Process context; `ENODEV`: the card
+/// is gone.
 impl Card {
+    /// The group of a context, and what it has.
+    pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
+        let machine = &self.state.lock().machine;
+        let group = machine.group_of(ctx).map_err(refused)?;
+        Ok((group, machine.group_stats(group, now())))
+    }
+
+    /// Weighs the group of a context anew. `ERANGE`.
+    pub(crate) fn set_group_weight(&self, ctx: ContextId, weight: u16) -> Result {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            let group = machine.group_of(ctx)?;
+            machine.set_group_weight(now(), group, weight, &mut out)
+        })
+        .map_err(refused)
+    }
+
     /// Reserves slots for the group of a context. `EBUSY`: one is reserved for another group.
     pub(crate) fn reserve_slots(&self, slots: u8, ctx: ContextId) -> Result {
         self.act(&mut self.state.lock(), |machine, mut out| {

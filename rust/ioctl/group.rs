@@ -12,6 +12,37 @@ use crate::{
 use kernel::prelude::*;
 
 impl Call<'_> {
+    pub(super) fn group(&self) -> Result {
+        let mut user = User::<uapi::Group>::read(self.argument)?;
+        let wanted = user.value;
+        check_flags(wanted.flags, uapi::GROUP_SET_WEIGHT)?;
+        if wanted.reserved != 0 {
+            return Err(EINVAL);
+        }
+        let sets = wanted.flags & uapi::GROUP_SET_WEIGHT != 0;
+        if sets && !capability::is_administrator() {
+            return Err(EPERM);
+        }
+        user.check_writable()?;
+        let (group, stats) = self.on_context(wanted.context, |context| {
+            let id = context.id()?;
+            if sets {
+                let weight = u16::try_from(wanted.weight).map_err(|_| ERANGE)?;
+                context.card.set_group_weight(id, weight)?;
+            }
+            context.card.group(id)
+        })?;
+        user.value = uapi::Group {
+            context: wanted.context,
+            weight: stats.weight.into(),
+            contexts: stats.contexts,
+            number: self.group_number(group),
+            run_ns: stats.run.as_ns(),
+            ..Default::default()
+        };
+        user.write()
+    }
+
     pub(super) fn exclusive(&self) -> Result {
         let wanted = User::<uapi::Exclusive>::read(self.argument)?.value;
         check_flags(wanted.flags, uapi::EXCLUSIVE_RELEASE)?;

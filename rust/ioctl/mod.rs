@@ -61,6 +61,7 @@ impl Call<'_> {
             ioc::CONTROL => self.control(),
             ioc::POLICY_GET => self.policy_get(),
             ioc::POLICY_SET => self.policy_set(),
+            ioc::GROUP => self.group(),
             ioc::EXCLUSIVE => self.exclusive(),
             _ => Err(ENOTTY),
         }

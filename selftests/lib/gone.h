@@ -58,6 +58,7 @@ static inline int fm_calls_not_gone(int fd)
 		.size = sizeof(wait), .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX
 	};
 	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
+	struct fermata_group group = { .size = sizeof(group) };
 	struct fermata_exclusive exclusive = { .size = sizeof(exclusive), .slot_mask = 1 };
 	struct fermata_hint hint = { .size = sizeof(hint) };
 	struct fermata_context_info info = { .size = sizeof(info) };
@@ -66,6 +67,10 @@ static inline int fm_calls_not_gone(int fd)
 	};
 	struct fermata_param param = {
 		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE, .value = 1000000
+	};
+	struct fermata_reserve reserve = { .size = sizeof(reserve) };
+	struct fermata_policy policy = {
+		.size = sizeof(policy), .name = FERMATA_POLICY_FAIR, .guard_ns = FERMATA_GUARD_KEEP
 	};
 	const struct {
 		const char *name;
@@ -92,6 +97,11 @@ static inline int fm_calls_not_gone(int fd)
 		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
 		{ "CONTEXT_INFO", FERMATA_IOC_CONTEXT_INFO, &info },
 		{ "CONTROL", FERMATA_IOC_CONTROL, &control },
+		{ "RESERVE", FERMATA_IOC_RESERVE, &reserve },
+		{ "RESERVE_GET", FERMATA_IOC_RESERVE_GET, &reserve },
+		{ "POLICY_GET", FERMATA_IOC_POLICY_GET, &policy },
+		{ "POLICY_SET", FERMATA_IOC_POLICY_SET, &policy },
+		{ "GROUP", FERMATA_IOC_GROUP, &group },
 		{ "EXCLUSIVE", FERMATA_IOC_EXCLUSIVE, &exclusive },
 	};
 	int bad = 0, rc;

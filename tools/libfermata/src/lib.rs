@@ -157,6 +157,7 @@ arguments!(
     Control,
     Reserve,
     Policy,
+    Group,
     Exclusive
 );
 

@@ -210,6 +210,28 @@ impl Context {
         unsafe { self.call(uapi::IOC_POLICY_SET, argument) }.map(drop)
     }
 
+    /// The group of this context (0), or of the one of this number: its weight, contexts and time on slots.
+    pub fn group(&self, context: u32) -> Result<uapi::Group> {
+        let argument = uapi::Group {
+            context,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_GROUP, argument) }
+    }
+
+    /// Weighs the group of this context (0), or of the one of this number, against others: 1 to 10,000.
+    pub fn set_group_weight(&self, context: u32, weight: u32) -> Result<()> {
+        let argument = uapi::Group {
+            flags: uapi::GROUP_SET_WEIGHT,
+            context,
+            weight,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_GROUP, argument) }.map(drop)
+    }
+
     /// Reserves slots, a bit each, for the group of this context (0), or of the one of this number.
     pub fn reserve_slots(&self, context: u32, slot_mask: u32) -> Result<()> {
         self.exclusive(0, context, slot_mask)

@@ -55,6 +55,9 @@ layout! {
         size: u32, flags: u32, context: u32, reserved: u32, budget_ns: u64, deadline_ns: u64, period_ns: u64,
     }
     Policy { size: u32, flags: u32, name: [u8; 16], guard_ns: u64 }
+    Group {
+        size: u32, flags: u32, context: u32, weight: u32, contexts: u32, reserved: u32, number: u64, run_ns: u64,
+    }
     Exclusive { size: u32, flags: u32, context: u32, slot_mask: u32 }
 }
 
@@ -82,6 +85,7 @@ constants! {
     SLOT_BOUNDARY: u32 = 1 << 1;
     SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
     SLOT_EXCLUSIVE: u32 = 1 << 3;
+    GROUP_SET_WEIGHT: u32 = 1 << 0;
     EXCLUSIVE_RELEASE: u32 = 1 << 0;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
@@ -167,6 +171,7 @@ calls! {
     IOC_CONTROL = 0x51;
     IOC_POLICY_GET = 0x60;
     IOC_POLICY_SET = 0x61;
+    IOC_GROUP = 0x62;
     IOC_EXCLUSIVE = 0x63;
 }
 
