@@ -463,9 +463,9 @@ struct fermata_status {
  * later all the same.  One hint stands at a time: a new one replaces it.
  *
  * A wrong hint costs its owner: the saved job's switch and the time for which
- * the slot stood idle are charged to it, and its hints are ignored for 100 times
- * as long, those of others for the same engine for 20 times as long.  A hint that
- * is ignored is no error, see struct fermata_status.
+ * the slot stood idle are charged to it, and the hints of its group are ignored
+ * for 100 times as long, all hints for the same engine for 20 times as long.  A
+ * hint that is ignored is no error, see struct fermata_status.
  *
  * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
  * EAGAIN: the last hint is less than 100 us ago, and no job was started since.
@@ -559,14 +559,15 @@ struct fermata_eventfd {
  * preempt_timeout_us.
  * FERMATA_PARAM_PRIORITY: under the policy "priority"; higher goes first.
  * FERMATA_PARAM_WEIGHT: under the policy "fair" (and for what others leave
- * under "deadline"): time on slots is in proportion to the weights.
+ * under "deadline"): time on slots is in proportion to the weights, between the
+ * contexts of a group (FERMATA_IOC_GROUP; groups have weights of their own).
  * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy its jobs go before
  * those of contexts that are not, and take a slot from them at once.
  * FERMATA_PARAM_CAP: at most so many percent of one slot, even while slots are
  * free (FERMATA_STATUS_PARKED meanwhile); 0: no cap.  Without effect while a
  * reservation is in force.
  * FERMATA_PARAM_SHARE: under the policy "share": its percentage of one slot;
- * 0: an even part of what is left.  All shares of an engine together are at
+ * 0: a part of what is left, which groups share.  All shares of an engine together are at
  * most 90 % of its slots in use, under every policy; more is EBUSY.
  * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
@@ -747,7 +748,8 @@ struct fermata_control {
  *			policy says; 10 ms to 60 s, 0: none.  SET:
  *			FERMATA_GUARD_KEEP: as it is
  *
- * FERMATA_POLICY_FAIR: time on slots in proportion to FERMATA_PARAM_WEIGHT.
+ * FERMATA_POLICY_FAIR: time on slots in proportion to the weights of groups
+ * (FERMATA_IOC_GROUP), and in a group in proportion to FERMATA_PARAM_WEIGHT.
  * FERMATA_POLICY_ROUND_ROBIN: one slice each, in turn.
  * FERMATA_POLICY_PRIORITY: the highest FERMATA_PARAM_PRIORITY first, at once.
  * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, else as "fair".
