@@ -619,4 +619,33 @@ FM_TEST(group, sleeping_in_turn_gains_nothing)
 	fm_end_endless(&c[0]);
 }
 
+/* By weight between groups, and in each between its contexts; also when set while they run. */
+FM_TEST(group, time_by_weight)
+{
+	struct crowd crowd;
+	u64 run_ns[EACH], whole;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	crowd_begin(&crowd);
+	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 300));
+	fm_gate_open(&crowd.gate);
+	whole = measure(crowd.c, EACH, run_ns, 300);
+	EXPECT_TRUE(percent_within(run_ns[0], whole, 62, 88));
+	for (i = 1; i < EACH; i++)
+		EXPECT_TRUE(percent_within(run_ns[i], whole, 3, 12));
+	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 50));
+	ASSERT_EQ(0, set_weight(crowd.c[0].fd, fm_number(crowd.c[3].fd), 150));
+	fm_param(crowd.c[1].fd, FERMATA_PARAM_WEIGHT, 300);
+	/* A quarter; of the rest one half to the first, and a sixth to each other one. */
+	whole = measure(crowd.c, EACH, run_ns, 400);
+	EXPECT_TRUE(percent_within(run_ns[0], whole, 16, 34));
+	EXPECT_TRUE(percent_within(run_ns[1], whole, 27, 48));
+	for (i = 2; i < EACH; i++)
+		EXPECT_TRUE(percent_within(run_ns[i], whole, 7, 19));
+	crowd_end(&crowd);
+}
+
 TEST_HARNESS_MAIN
