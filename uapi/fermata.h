@@ -567,8 +567,9 @@ struct fermata_eventfd {
  * free (FERMATA_STATUS_PARKED meanwhile); 0: no cap.  Without effect while a
  * reservation is in force.
  * FERMATA_PARAM_SHARE: under the policy "share": its percentage of one slot;
- * 0: a part of what is left, which groups share.  All shares of an engine together are at
- * most 90 % of its slots in use, under every policy; more is EBUSY.
+ * 0: a part of what is left, which groups share.  All shares of an engine
+ * together are at most 90 % of its slots in use, under every policy; more is
+ * EBUSY.
  * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
  * the lowest slot of the engine, @max is all of them; every value between
