@@ -237,6 +237,14 @@ static u64 preemptions(struct fm_ctx *c)
 	return st.preemptions;
 }
 
+static u64 hints_used(struct fm_ctx *c)
+{
+	struct fermata_status st;
+
+	fm_status(c->fd, &st);
+	return st.hints_used;
+}
+
 /* The job of `be` has left its slot, seen before anybody wants that; false: not in time. */
 static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
 {
@@ -248,14 +256,15 @@ static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
 
 /*
  * Announces the work of p->lc, and does that of `work` when the slot was seen to be vacant; again
- * until that was in time. Returns where the card's events begin, or 0.
+ * until that was in time, and the hint was used if the work is its own. Returns where the card's
+ * events begin, or 0.
  */
 static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 {
 	static struct card_turn turns[MANY];
 	const char *wrong;
-	u64 from, at;
-	bool vacant;
+	u64 from, at, used;
+	bool in_time;
 	int i;
 
 	for (i = 0; i < TRIES; i++) {
@@ -265,15 +274,18 @@ static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 		card_until_runs(p->be.slot, p->be.token);
 		fm_until_state(p->be.fd, FERMATA_STATE_RUNNING);
 		from = card_history_end();
+		used = hints_used(&p->lc);
 		at = fm_now() + 30 * FM_MS;
 		if (hint(p->lc.fd, at))
 			fm_die("HINT is refused");
-		vacant = until_vacant(&p->be, preemptions(&p->be), at + 100 * FM_MS);
+		in_time = until_vacant(&p->be, preemptions(&p->be), at + 100 * FM_MS);
 		wrong = fm_job_run(work, e);
 		if (wrong)
 			fm_die("%s", wrong);
+		if (work == &p->lc)
+			in_time = in_time && hints_used(&p->lc) > used;
 		/* Else it was too late: the other one was back. */
-		if (card_history(from, turns, MANY) >= 3 && vacant && turns[2].what == CARD_START)
+		if (in_time && card_history(from, turns, MANY) >= 3 && turns[2].what == CARD_START)
 			return from;
 	}
 	return 0;

@@ -203,7 +203,10 @@ static void *waiter(void *arg)
 	return NULL;
 }
 
-/* Started, and asleep in the call (or, at worst, about to be). */
+/*
+ * Started, and asleep in the call (or, at worst, about to be). The deadline must leave a busy
+ * machine the time to see it.
+ */
 static void waiter_start(struct waiter *me, int fd, u64 deadline)
 {
 	char path[64], text[256];
@@ -287,7 +290,7 @@ FM_TEST(wait, restart_keeps_the_deadline)
 
 	start_endless(&c);
 	handle(SA_RESTART);
-	waiter_start(&me, c.fd, fm_now() + 200 * FM_MS);
+	waiter_start(&me, c.fd, fm_now() + 1000 * FM_MS);
 	for (i = 0; !me.back && i < 20000; i++) {
 		pthread_kill(me.thread, SIGUSR1);
 		fm_sleep_us(2000);
@@ -381,7 +384,7 @@ FM_TEST(wait, close_while_another_thread_waits)
 	struct fm_ctx c;
 
 	start_endless(&c);
-	waiter_start(&me, c.fd, fm_now() + 100 * FM_MS);
+	waiter_start(&me, c.fd, fm_now() + 2000 * FM_MS);
 	close(c.fd);
 	pthread_join(me.thread, NULL);
 	EXPECT_EQ(-ETIMEDOUT, me.rc);
