@@ -11,36 +11,42 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from .common import BUILD, JOBS, TOP, die, say
 from .kernel import Kernel, pins
 
 TABLE = TOP / "vm/checks"
+# A machine that boots and tests keeps about one processor busy: much of its time it waits.
+BOOTS = min(JOBS, 4)
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
 
 
 class Step:
-    """One line of the table: it counts as one check, or as its TAP points."""
+    """One line of the table: it counts as one check, or (`tap`, `boot`) as its TAP points."""
 
     def __init__(self, kind, name, command):
         self.kind, self.name, self.command = kind, name, command
         self.log = BUILD / "check" / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
-        self.passed, self.failures, self.skipped = 0, [], 0
+        self.passed, self.failures, self.skipped, self.seconds = 0, [], 0, 0
 
     def run(self):
+        begin = time.monotonic()
         with open(self.log, "wb") as log:
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self.command], cwd=TOP, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"FERMATA_LOG": str(self.log), "JOBS": str(JOBS)},
             )  # fmt: skip
             status = process.wait()
-        if self.kind == "tap":
+        if self.kind != "step":
             self.count_points(status)
         elif status:
             self.failures.append(f"status {status}")
         else:
             self.passed += 1
+        self.seconds = time.monotonic() - begin
+        return self
 
     def count_points(self, status):
         """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only when it
@@ -87,8 +93,8 @@ def read_table():
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split("|", 2)]
-        if len(fields) != 3 or fields[0] not in ("step", "tap"):
-            die(f"vm/checks: not `step|tap | name | command`: {line}")
+        if len(fields) != 3 or fields[0] not in ("step", "tap", "boot"):
+            die(f"vm/checks: not `step|tap|boot | name | command`: {line}")
         kind, name, command = fields
         choices = [group.split(",") for group in re.findall(r"\{([^}]*)\}", name)]
         pieces = re.split(r"\{[^}]*\}", name)
@@ -106,7 +112,8 @@ def main():
     parser.add_argument("pattern", nargs="*", help="only steps whose name has this in it (shell wildcards)")
     parser.add_argument("--list", action="store_true", help="list the steps and their commands")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # At once: the namespace ends with this process, and with it what still runs.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     steps = read_table()
     if args.pattern:
         steps = [s for s in steps if any(fnmatch.fnmatch(s.name, f"*{p}*") for p in args.pattern)] or die("no such step")
@@ -121,26 +128,37 @@ def main():
     run_all(steps)
 
 
+def run_steps(steps):
+    """Runs steps in their order, but boots beside one another; yields each when it and those before it are done."""
+    for kind, group in itertools.groupby(steps, key=lambda step: step.kind):
+        with ThreadPoolExecutor(BOOTS if kind == "boot" else 1) as pool:
+            try:
+                yield from pool.map(Step.run, group)
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)
+                die("interrupted")
+
+
+def tell(step, place):
+    """Prints how a step went, and what one needs to see of a failure."""
+    result = "FAILED" if step.failures else "ok"
+    counts = f" {step.passed} passed" if step.kind != "step" else ""
+    counts += f", {step.skipped} skipped" if step.skipped else ""
+    print(f"[{place}] {step.name}: {result}{counts} ({step.seconds:.0f} s)", flush=True)
+    if step.failures:
+        for failure in step.failures[:20]:
+            print(f"    {failure}")
+        for line in step.log.read_text(errors="replace").splitlines()[-25:]:
+            print(f"    | {line}")
+        print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
+
+
 def run_all(steps):
     started = time.monotonic()
-    for number, step in enumerate(steps, 1):
-        begin = time.monotonic()
-        if sys.stdout.isatty():
-            print(f"[{number}/{len(steps)}] {step.name} ...", end="\r", flush=True)
-        try:
-            step.run()
-        except KeyboardInterrupt:
-            die("interrupted")
-        result = "FAILED" if step.failures else "ok"
-        counts = f" {step.passed} passed" if step.kind == "tap" else ""
-        counts += f", {step.skipped} skipped" if step.skipped else ""
-        print(f"[{number}/{len(steps)}] {step.name}: {result}{counts} ({time.monotonic() - begin:.0f} s)", flush=True)
-        if step.failures:
-            for failure in step.failures[:20]:
-                print(f"    {failure}")
-            for line in step.log.read_text(errors="replace").splitlines()[-25:]:
-                print(f"    | {line}")
-            print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
+    for number, step in enumerate(run_steps(steps), 1):
+        tell(step, f"{number}/{len(steps)}")
+        if sys.stdout.isatty() and number < len(steps):
+            print(f"[{number + 1}/{len(steps)}] {steps[number].name} ...", end="\r", flush=True)
     passed = sum(step.passed for step in steps)
     failed = sum(len(step.failures) for step in steps)
     say(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, logs in build/check/")
