@@ -17,8 +17,8 @@ from .common import BUILD, JOBS, TOP, die, say
 from .kernel import Kernel, pins
 
 TABLE = TOP / "vm/checks"
-# A machine that boots and tests keeps about one processor busy: much of its time it waits.
-BOOTS = min(JOBS, 4)
+# A machine that boots and tests keeps less than one processor busy: much of its time it waits.
+BOOTS = min(JOBS + 1, 4)
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
 
