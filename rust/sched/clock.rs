@@ -11,7 +11,8 @@
 use core::ops::DerefMut;
 
 use super::machine::Machine;
-use super::slot::{slots_in, State, MAX_SLOTS};
+use super::run::Run;
+use super::slot::{slots_in, MAX_SLOTS};
 use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 
 /// How far behind the others one may be that did not want to run for a while, in virtual ns: what a slice of the default
@@ -47,7 +48,7 @@ impl Entry {
 
     /// Charges `span` on a slot.
     fn advance(&mut self, span: Duration) {
-        self.clock.virtual_ns = self.clock.virtual_ns.saturating_add(self.virtual_ns(span));
+        self.clock.virtual_ns = self.virtual_after(span);
     }
 
     /// Takes a charge back.
@@ -66,8 +67,12 @@ impl Entry {
 
     /// Its virtual time, the run that is under way included.
     fn virtual_at(&self, now: Time) -> u64 {
-        let due = self.virtual_ns(self.due(now));
-        self.clock.virtual_ns.saturating_add(due)
+        self.virtual_after(self.due(now))
+    }
+
+    /// Its virtual time when it will have been charged for `span` more.
+    fn virtual_after(&self, span: Duration) -> u64 {
+        self.clock.virtual_ns.saturating_add(self.virtual_ns(span))
     }
 
     /// It begins to want a slot, where `start` is the virtual time of those that did.
@@ -105,12 +110,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         group(one).is_some_and(|at| group(other) == Some(at))
     }
 
+    /// The jobs on slots, by slot.
+    pub(super) fn runs(&self) -> [Option<Run>; MAX_SLOTS] {
+        self.slots.map(|slot| slot.state.run())
+    }
+
     /// The contexts on slots, by slot.
     pub(super) fn running(&self) -> [Option<ContextId>; MAX_SLOTS] {
-        self.slots.map(|slot| match slot.state {
-            State::Running(run) | State::Pausing(run, _) => Some(run.ctx),
-            _ => None,
-        })
+        self.runs().map(|run| Some(run?.ctx))
     }
 
     /// How many contexts of a group are on slots.
@@ -198,22 +205,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(queue) = self.queue(index) else {
             return;
         };
-        let run = slots_in(queue.slots).filter_map(|id| match self.slot(id)?.state {
-            State::Running(run) | State::Pausing(run, _) => Some(run.ctx),
-            _ => None,
-        });
+        let run = slots_in(queue.slots).filter_map(|id| Some(self.slot(id)?.state.run()?.ctx));
         let least = run
             .chain(queue.first_of(&self.slab, queue.slots))
             .chain(leaver)
             .filter_map(|ctx| {
-                let stands = self.standing(ctx)?;
                 let due = self.slab.get(ctx)?.due(now);
-                Some(
-                    stands
-                        .clock
-                        .virtual_ns
-                        .saturating_add(stands.virtual_ns(due)),
-                )
+                Some(self.standing(ctx)?.virtual_after(due))
             })
             .min();
         if let (Some(queue), Some(least)) = (self.queue_mut(index), least) {

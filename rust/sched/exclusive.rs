@@ -92,16 +92,12 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Makes right what every context may use. O(n log n).
     fn allow_all(&mut self, now: Time, out: &mut Out<'_>) {
-        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
-        for index in 0..len {
-            let Some(ctx) = self.slab.id_at(index) else {
-                continue;
-            };
-            let now_allowed = self.slab.get(ctx).map(|entry| entry.allowed);
-            if now_allowed != self.allowed_to(ctx) {
-                self.change_access(now, ctx, |_| ());
+        self.each_context(|machine, ctx| {
+            let allowed = machine.slab.get(ctx).map(|entry| entry.allowed);
+            if allowed != machine.allowed_to(ctx) {
+                machine.change_access(now, ctx, |_| ());
             }
-        }
+        });
         self.press_all(now, out);
     }
 }

@@ -9,9 +9,10 @@
 
 use core::ops::DerefMut;
 
+use super::chain::Chain;
 use super::machine::Machine;
 use super::slab::{Slab, NONE};
-use super::slot::{slots_in, State, MAX_SLOTS};
+use super::slot::MAX_SLOTS;
 use super::tree::Tree;
 use super::{Action, ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
 
@@ -65,17 +66,15 @@ impl Record {
 pub(super) struct Records {
     /// The first that is used for no group.
     pub(super) free: u32,
-    /// The remembered one that has been without a context for longest, and the last one.
-    oldest: u32,
-    newest: u32,
+    /// Those that are only remembered, the one that has been without a context for longest first.
+    remembered: Chain,
 }
 
 impl Records {
     pub(super) const fn new(free: u32) -> Self {
         Self {
             free,
-            oldest: NONE,
-            newest: NONE,
+            remembered: Chain::EMPTY,
         }
     }
 }
@@ -89,6 +88,15 @@ pub(super) struct Of {
 }
 
 impl Of {
+    /// Which one an entry is, that is a record.
+    fn record(entry: &Entry) -> Self {
+        Self {
+            queue: entry.queue,
+            urgency: entry.params.urgency,
+            key: entry.record.key,
+        }
+    }
+
     /// Well mixed: the keys may be small numbers in a row.
     fn hash(&self) -> u32 {
         let kind = (u64::from(self.queue) << 1) | u64::from(self.urgency == Urgency::BestEffort);
@@ -109,11 +117,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     }
 
     fn is_record(&self, at: u32, of: &Of) -> bool {
-        self.at(at).is_some_and(|entry| {
-            entry.record.key == of.key
-                && entry.queue == of.queue
-                && entry.params.urgency == of.urgency
-        })
+        self.at(at).is_some_and(|entry| Of::record(entry) == *of)
     }
 
     /// The record `of`, if there is one. O(1) but for collisions.
@@ -175,32 +179,16 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
 
     /// A record without contexts: it goes to the end of those that are remembered.
     fn remember(&mut self, at: u32) {
-        let last = core::mem::replace(&mut self.records.newest, at);
-        if let Some(entry) = self.at_mut(at) {
-            entry.older = last;
-            entry.newer = NONE;
-        }
-        match self.at_mut(last) {
-            Some(entry) => entry.newer = at,
-            None => self.records.oldest = at,
-        }
+        let mut remembered = self.records.remembered;
+        remembered.push(self, at);
+        self.records.remembered = remembered;
     }
 
     /// A record is not only remembered any more.
     fn recall(&mut self, at: u32) {
-        let Some(entry) = self.at_mut(at) else {
-            return;
-        };
-        let older = core::mem::replace(&mut entry.older, NONE);
-        let newer = core::mem::replace(&mut entry.newer, NONE);
-        match self.at_mut(older) {
-            Some(entry) => entry.newer = newer,
-            None => self.records.oldest = newer,
-        }
-        match self.at_mut(newer) {
-            Some(entry) => entry.older = older,
-            None => self.records.newest = older,
-        }
+        let mut remembered = self.records.remembered;
+        remembered.remove(self, at);
+        self.records.remembered = remembered;
     }
 
     /// A new record, remembered only.
@@ -232,14 +220,9 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
 
     /// Forgets the group that has been without a context for longest, and gives its place.
     fn forget_oldest(&mut self) -> Option<u32> {
-        let gone = self.records.oldest;
+        let gone = self.records.remembered.oldest;
         let entry = self.at(gone)?;
-        let after = entry.next;
-        let bucket = self.bucket(&Of {
-            queue: entry.queue,
-            urgency: entry.params.urgency,
-            key: entry.record.key,
-        });
+        let (after, bucket) = (entry.next, self.bucket(&Of::record(entry)));
         self.recall(gone);
         let mut at = self.at(bucket)?.record.first;
         if at == gone {
@@ -280,13 +263,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 stats.run += entry.run;
             }
         }
-        for id in slots_in(u8::MAX) {
-            if let Some(State::Running(run) | State::Pausing(run, _)) =
-                self.slot(id).map(|slot| slot.state)
-            {
-                if self.slab.key_of(run.ctx) == Some(group) {
-                    stats.run += now.since(run.started);
-                }
+        for run in self.runs().into_iter().flatten() {
+            if self.slab.key_of(run.ctx) == Some(group) {
+                stats.run += now.since(run.started);
             }
         }
         stats
@@ -315,17 +294,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if self.records_of(group).next().is_none() {
             return Err(Refusal::NoContext);
         }
-        for queue in 0..MAX_SLOTS as u8 {
-            for urgency in URGENCIES {
-                let key = group;
-                if let Some(at) = self.slab.record(&Of {
-                    queue,
-                    urgency,
-                    key,
-                }) {
-                    self.replace_weight(now, at, weight);
-                }
-            }
+        for at in self.records_of(group) {
+            self.replace_weight(now, at, weight);
         }
         self.press_all(now, out);
         Ok(())

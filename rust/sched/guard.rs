@@ -58,7 +58,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return None;
         }
         let queue = self.queue(self.slot(id)?.queue)?;
-        let mut at = queue.oldest;
+        let mut at = queue.waiting.oldest;
         for _ in 0..LOOKS_MAX {
             let entry = self.slab.at(at)?;
             if entry.allowed & id.bit() != 0 {

@@ -248,7 +248,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let heard = self.is_heard(now, entry);
         let (index, until) = (entry.queue, entry.hinted() + self.hint_grace(entry.queue));
         let mut waste = Duration::ZERO;
-        let slots = self.queue(index).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(index);
         for id in slots_in(slots) {
             let kept = self.slot(id).and_then(|slot| slot.kept);
             if kept.is_some_and(|kept| kept.ctx == ctx) {
@@ -339,19 +339,21 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// How long before its time a hint is due: what it takes to make a slot of the class vacant.
     fn hint_lead(&self, index: u8) -> Duration {
-        let usable = self.queue(index).map_or(0, |queue| queue.usable);
-        let slots = slots_in(usable).filter_map(|id| self.slot(id));
-        let longest = slots.map(|slot| slot.save() + slot.settle().unwrap_or_default());
-        let longest = longest.max().unwrap_or_default();
-        longest + longest.doubled().quarter().quarter() + LEAD_MARGIN
+        let longest = self.longest(index, |slot| {
+            slot.save() + slot.settle().unwrap_or_default()
+        });
+        longest + longest.parts(8) + LEAD_MARGIN
     }
 
     /// How long after its time a hint expires.
     fn hint_grace(&self, index: u8) -> Duration {
-        let usable = self.queue(index).map_or(0, |queue| queue.usable);
-        let slots = slots_in(usable).filter_map(|id| self.slot(id));
-        let longest = slots.map(Slot::save).max().unwrap_or_default();
-        longest.clamp(GRACE_MIN, GRACE_MAX)
+        self.longest(index, Slot::save).clamp(GRACE_MIN, GRACE_MAX)
+    }
+
+    /// The longest of what something takes on the slots of the class.
+    fn longest(&self, index: u8, what: impl Fn(&Slot) -> Duration) -> Duration {
+        let slots = slots_in(self.usable_slots(index)).filter_map(|id| self.slot(id));
+        slots.map(what).max().unwrap_or_default()
     }
 
     /// Drops hints whose time is over, and lets go of slots that can be of no use to the one they are kept for. O(log n).
@@ -363,10 +365,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 _ => break,
             }
         }
-        let (slots, usable) = self
-            .queue(index)
-            .map_or((0, 0), |queue| (queue.slots, queue.usable));
-        for id in slots_in(slots) {
+        let usable = self.usable_slots(index);
+        for id in slots_in(self.class_slots(index)) {
             let keeper = self.kept_for(id).and_then(|ctx| self.slab.get(ctx));
             if keeper.is_some_and(|entry| entry.allowed & usable & id.bit() == 0) {
                 self.give_up(now, id);
@@ -401,7 +401,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Is a slot kept for the context?
     fn is_served(&self, index: u8, ctx: ContextId) -> bool {
-        let slots = self.queue(index).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(index);
         slots_in(slots).any(|id| self.kept_for(id) == Some(ctx))
     }
 
@@ -493,7 +493,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Makes slots vacant for the hints that are due. O(log n).
     pub(super) fn serve_hints(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
-        let usable = self.queue(index).map_or(0, |queue| queue.usable);
+        let usable = self.usable_slots(index);
         let by = now + self.hint_lead(index);
         for ctx in self.due_hints(index, usable, by).into_iter().flatten() {
             if self.may_serve(now, ctx) {
@@ -556,7 +556,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Notes since when slots that are kept idle although somebody waits for them.
     pub(super) fn meter_kept(&mut self, now: Time, index: u8) {
-        let slots = self.queue(index).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(index);
         for id in slots_in(slots) {
             let waits = self
                 .queue(index)

@@ -96,8 +96,13 @@ impl Entry {
 
     /// What the cap leaves it to use at `now`.
     fn filled(&self, now: Time, cap: u64) -> i64 {
-        let due = signed(now.since(self.purse.at).times(cap)) / 100;
-        self.purse.left.saturating_add(due).min(Self::cap_most(cap))
+        self.due_by(now, cap).min(Self::cap_most(cap))
+    }
+
+    /// The same, if it could save up without end.
+    fn due_by(&self, at: Time, cap: u64) -> i64 {
+        let due = signed(at.since(self.purse.at).times(cap)) / 100;
+        self.purse.left.saturating_add(due)
     }
 
     /// A new period begins at `at`; a debt is carried over.
@@ -169,8 +174,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Limit::None => None,
             Limit::Reservation => Some(entry.since + span(entry.purse.left)),
             Limit::Cap(cap) => {
-                let due = signed(entry.since.since(entry.purse.at).times(cap)) / 100;
-                let left = span(entry.purse.left.saturating_add(due)).times(100);
+                let left = span(entry.due_by(entry.since, cap)).times(100);
                 let end = entry.since + Duration::from_ns(left.as_ns() / (100 - cap));
                 // It gets on, if on credit.
                 Some(end.max(run.started + run.extra + Params::TIMESLICE_MIN))

@@ -275,10 +275,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Load until the end of the run is observed or the slot is reset.
     pub fn slot_of(&self, ctx: ContextId) -> Option<SlotId> {
         let id = self.slab.owned(ctx).ok()?.slot?;
-        match self.slots.get(id.index())?.state {
-            State::Running(run) | State::Pausing(run, _) if run.ctx == ctx => Some(id),
-            _ => None,
-        }
+        let run = self.slot(id)?.state.run()?;
+        (run.ctx == ctx).then_some(id)
     }
 
     /// What a slot does; `None` if the card has no such slot.
@@ -299,12 +297,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let slot = self.slots.get(slot.index())?;
         let mut stats = slot.stats;
         (stats.save, stats.restore) = (slot.save(), slot.restore());
-        match slot.state {
-            State::Absent => return None,
-            State::Running(run) | State::Pausing(run, _) => stats.busy += now.since(run.started),
-            _ => {}
+        if let Some(run) = slot.state.run() {
+            stats.busy += now.since(run.started);
         }
-        Some(stats)
+        (slot.state != State::Absent).then_some(stats)
     }
 
     /// The profile of a slot; `None` if the card has no such slot.
@@ -334,6 +330,26 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     pub(super) fn queue_mut(&mut self, index: u8) -> Option<&mut Queue> {
         self.queues.get_mut(usize::from(index))
+    }
+
+    /// The slots of a class, a bit each.
+    pub(super) fn class_slots(&self, index: u8) -> u8 {
+        self.queue(index).map_or(0, |queue| queue.slots)
+    }
+
+    /// Those of them that are not quarantined.
+    pub(super) fn usable_slots(&self, index: u8) -> u8 {
+        self.queue(index).map_or(0, |queue| queue.usable)
+    }
+
+    /// Does something with every context, also with those that are closed and not released. O(length).
+    pub(super) fn each_context(&mut self, mut what: impl FnMut(&mut Self, ContextId)) {
+        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
+        for index in 0..len {
+            if let Some(ctx) = self.slab.id_at(index) {
+                what(self, ctx);
+            }
+        }
     }
 
     pub(super) fn slot(&self, id: SlotId) -> Option<&Slot> {

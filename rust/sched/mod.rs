@@ -11,6 +11,7 @@
 
 mod access;
 mod admission;
+mod chain;
 mod clock;
 mod cooperative;
 mod event;

@@ -6,7 +6,6 @@ use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
 use super::reset::Outcome;
-use super::slot::State;
 use super::{Action, ContextId, Entry, Failure, JobState, Params, PolicyKind, Refusal, Time, Wake};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
@@ -135,11 +134,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.closing = true;
         }
         if let Some(id) = slot {
-            match self.slot(id).map(|slot| slot.state) {
-                Some(State::Running(run)) | Some(State::Pausing(run, _)) if run.ctx == ctx => {
-                    self.begin_reset(now, id, ctx, Outcome::Failed(Failure::Protocol), out);
-                }
-                _ => {}
+            let run = self.slot(id).and_then(|slot| slot.state.run());
+            if run.is_some_and(|run| run.ctx == ctx) {
+                self.begin_reset(now, id, ctx, Outcome::Failed(Failure::Protocol), out);
             }
         }
         self.press(now, queue, out);
@@ -322,14 +319,5 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     fn is_queued(&self, ctx: ContextId) -> bool {
         let entry = self.slab.get(ctx);
         entry.is_some_and(|entry| entry.state == JobState::Queued)
-    }
-
-    fn each_context(&mut self, mut what: impl FnMut(&mut Self, ContextId)) {
-        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
-        for index in 0..len {
-            if let Some(ctx) = self.slab.id_at(index) {
-                what(self, ctx);
-            }
-        }
     }
 }

@@ -5,8 +5,9 @@
 use core::ops::DerefMut;
 
 use super::admission::Reserved;
+use super::chain::Chain;
 use super::hints::Hints;
-use super::slab::{Slab, NONE};
+use super::slab::Slab;
 use super::tree::{Place, Tree};
 use super::{ContextId, Entry, SlotId, Time};
 
@@ -21,9 +22,8 @@ pub(super) struct Queue {
     /// Sum of the weights of all groups that stand for contexts which run or wait.
     pub(super) weights: u64,
     pub(super) reserved: Reserved,
-    /// The one that waits longest, and the one that came last.
-    pub(super) oldest: u32,
-    newest: u32,
+    /// Those that are ready, the one that waits longest first.
+    pub(super) waiting: Chain,
     /// When the starvation guard last gave a slice.
     pub(super) guarded: Time,
     /// Counts the contexts that began to wait.
@@ -43,8 +43,7 @@ impl Queue {
         hints: Hints::NONE,
         weights: 0,
         reserved: Reserved::NONE,
-        oldest: NONE,
-        newest: NONE,
+        waiting: Chain::EMPTY,
         guarded: Time::ZERO,
         turns: 0,
         virtual_ns: 0,
@@ -63,17 +62,10 @@ impl Queue {
     ) where
         S: DerefMut<Target = [Entry]>,
     {
-        let (index, last) = (ctx.index() as u32, self.newest);
-        let Some(entry) = slab.get_mut(ctx) else {
+        if slab.get(ctx).is_none() {
             return;
-        };
-        entry.older = last;
-        entry.newer = NONE;
-        match slab.at_mut(last) {
-            Some(entry) => entry.newer = index,
-            None => self.oldest = index,
         }
-        self.newest = index;
+        self.waiting.push(slab, ctx.index() as u32);
         self.turns += 1;
         let turn = self.turns;
         let place = Place { rank, key, turn };
@@ -198,16 +190,7 @@ impl Queue {
             self.parked.remove(slab, ctx);
             return;
         }
-        let older = core::mem::replace(&mut entry.older, NONE);
-        let newer = core::mem::replace(&mut entry.newer, NONE);
-        match slab.at_mut(older) {
-            Some(entry) => entry.newer = newer,
-            None => self.oldest = newer,
-        }
-        match slab.at_mut(newer) {
-            Some(entry) => entry.older = older,
-            None => self.newest = older,
-        }
+        self.waiting.remove(slab, ctx.index() as u32);
         self.take(slab, ctx);
         self.deactivate(slab, ctx);
     }

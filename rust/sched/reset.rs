@@ -10,7 +10,6 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
-use super::run::Run;
 use super::slot::{slots_in, State};
 use super::{
     Action, ContextId, Duration, Entry, Failure, JobState, Phase, SlotId, Status, Time, Wake,
@@ -49,9 +48,7 @@ pub(super) struct Reset {
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Ends the run on a slot, and its charge.
     pub(super) fn end_run(&mut self, now: Time, id: SlotId, ctx: ContextId) {
-        let Some(State::Running(Run { started, .. }) | State::Pausing(Run { started, .. }, _)) =
-            self.slot(id).map(|slot| slot.state)
-        else {
+        let Some(run) = self.slot(id).and_then(|slot| slot.state.run()) else {
             return;
         };
         if !self.slab.get(ctx).is_some_and(Entry::is_metered) {
@@ -61,7 +58,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.charged = true;
         }
-        let span = now.since(started);
+        let span = now.since(run.started);
         if let Some(slot) = self.slot_mut(id) {
             slot.stats.busy += span;
         }
@@ -302,21 +299,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Fails the jobs that wait for slots none of which is in use any more. O(n).
     fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
-        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
-        for at in 0..len {
-            let waits = |entry: &&Entry| entry.queue == index && entry.state == JobState::Queued;
-            let Some((ctx, mask)) = self.slab.id_at(at).and_then(|ctx| {
-                let entry = self.slab.get(ctx).filter(waits)?;
-                Some((ctx, entry.params.mask))
-            }) else {
-                continue;
-            };
-            if self.check_mask(index, mask).is_err() {
-                self.dequeue(now, ctx, JobState::Idle);
-                let wake = self.fail(ctx, Failure::Protocol);
+        let waits = |entry: &&Entry| entry.queue == index && entry.state == JobState::Queued;
+        self.each_context(|machine, ctx| {
+            let waiting = machine.slab.get(ctx).filter(waits);
+            if waiting.is_some_and(|entry| machine.check_mask(index, entry.params.mask).is_err()) {
+                machine.dequeue(now, ctx, JobState::Idle);
+                let wake = machine.fail(ctx, Failure::Protocol);
                 out(Action::Wake { ctx, wake });
             }
-        }
+        });
     }
 
     /// The card is gone: every job fails, what was closed is released. O(n).
@@ -327,12 +318,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         for id in slots_in(u8::MAX) {
             self.slot_gone(now, id, out);
         }
-        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
-        for ctx_index in 0..len {
-            if let Some(ctx) = self.slab.id_at(ctx_index) {
-                self.context_gone(now, ctx, out);
-            }
-        }
+        self.each_context(|machine, ctx| machine.context_gone(now, ctx, out));
     }
 
     fn slot_gone(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
@@ -342,7 +328,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if state == State::Absent {
             return;
         }
-        if let State::Running(run) | State::Pausing(run, _) = state {
+        if let Some(run) = state.run() {
             self.end_run(now, id, run.ctx);
         }
         let Some(slot) = self.slot_mut(id) else {

@@ -98,7 +98,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         self.unpark(now, queue);
         self.expire_hints(now, queue);
-        let slots = self.queue(queue).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(queue);
         for id in slots_in(slots) {
             self.fill(now, id, out);
         }
@@ -121,7 +121,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Ends the slices of a class that are used up, the oldest first, as many as are needed.
     pub(super) fn end_slices(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
-        let slots = self.queue(queue).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(queue);
         while let Some((id, payer)) = self.most_overdue(now, slots) {
             self.pause_for(now, id, payer, out);
         }
@@ -431,7 +431,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         &self,
         index: u8,
     ) -> impl Iterator<Item = (SlotId, Option<ContextId>)> + '_ {
-        let slots = self.queue(index).map_or(0, |queue| queue.slots);
+        let slots = self.class_slots(index);
         let leaving = slots_in(slots).filter(|&id| {
             let vacant = self
                 .slot(id)
@@ -514,7 +514,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 impl Run {
     /// When its restore should be over for certain; `None` if it had none, or nothing is known of restores here.
     fn restored(&self) -> Option<Time> {
-        let margin = self.extra.quarter().quarter() + RESTORE_MARGIN;
+        let margin = self.extra.parts(16) + RESTORE_MARGIN;
         (self.extra != Duration::ZERO).then(|| self.started + self.extra + margin)
     }
 

@@ -144,6 +144,16 @@ pub(super) enum State {
     Gone,
 }
 
+impl State {
+    /// The job on the slot, while it runs or is told to pause.
+    pub(super) const fn run(&self) -> Option<Run> {
+        match self {
+            Self::Running(run) | Self::Pausing(run, _) => Some(*run),
+            _ => None,
+        }
+    }
+}
+
 /// One slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
