@@ -13,6 +13,7 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
+use super::queue::Queue;
 use super::slot::{slots_in, Slot, State};
 use super::tree::{Node, Place, Tree};
 use super::{ContextId, Duration, Entry, Refusal, SlotId, Time};
@@ -556,17 +557,16 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Notes since when slots that are kept idle although somebody waits for them.
     pub(super) fn meter_kept(&mut self, now: Time, index: u8) {
-        let slots = self.class_slots(index);
-        for id in slots_in(slots) {
-            let waits = self
-                .queue(index)
-                .is_some_and(|queue| queue.first(&self.slab, id).is_some());
-            if let Some(slot) = self.slot_mut(id) {
-                let idles = waits && slot.state == State::Vacant;
-                if let Some(kept) = &mut slot.kept {
-                    kept.idle = kept.idle_until(now);
-                    kept.since = idles.then_some(now);
-                }
+        for id in slots_in(self.class_slots(index)) {
+            let Some(slot) = self.slot(id).filter(|slot| slot.kept.is_some()) else {
+                continue;
+            };
+            let first = |queue: &Queue| queue.first(&self.slab, id);
+            let waits = self.queue(index).and_then(first).is_some();
+            let idles = waits && slot.state == State::Vacant;
+            if let Some(kept) = self.slot_mut(id).and_then(|slot| slot.kept.as_mut()) {
+                kept.idle = kept.idle_until(now);
+                kept.since = idles.then_some(now);
             }
         }
     }
