@@ -3,6 +3,7 @@
 //! What the administrator allows: the module's parameters, checked.
 
 use crate::{
+    card::Scheduler,
     compat::parameter,
     sched::{Duration, Params, PolicyKind},
     shim,
@@ -30,10 +31,6 @@ pub(crate) struct Limits {
 /// Most contexts that `max_contexts` can allow: 64 Ki, each with a group of its own, of
 /// 256 bytes each are 32 MiB for each card.
 const CONTEXTS_MAX: u32 = 65_536;
-/// Shortest starvation guard: 10 ms.
-const GUARD_MIN_MS: u32 = 10;
-/// Longest starvation guard: 60 s.
-const GUARD_MAX_MS: u32 = 60_000;
 /// Longest settle time: 1 s.
 const SETTLE_MAX_US: u32 = 1_000_000;
 
@@ -75,6 +72,6 @@ fn policy_parameter() -> Result<PolicyKind> {
 fn guard_of(ms: u32) -> Duration {
     match ms {
         0 => Duration::ZERO,
-        ms => Duration::from_ms(ms.clamp(GUARD_MIN_MS, GUARD_MAX_MS).into()),
+        ms => Duration::from_ms(ms.into()).clamp(Scheduler::GUARD_MIN, Scheduler::GUARD_MAX),
     }
 }

@@ -18,11 +18,8 @@ const GROUPS_REMEMBERED: usize = 64;
 /// The state of a card without contexts.
 pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
     let room = Scheduler::room(limits.contexts, GROUPS_REMEMBERED);
-    let entries = new_entries(room)?;
-    let mut tenants = KVVec::with_capacity(limits.contexts, GFP_KERNEL)?;
-    for _ in 0..limits.contexts {
-        tenants.push(None, GFP_KERNEL)?;
-    }
+    let entries = table(room, || sched::Entry::EMPTY)?;
+    let tenants = table(limits.contexts, || None)?;
     let place = KBox::new_uninit(GFP_KERNEL)?;
     let mut state = fill(place, limits.contexts, entries, tenants);
     state.machine.add_slots(&config);
@@ -52,13 +49,13 @@ fn fill(
     state
 }
 
-/// So many entries without a context.
-fn new_entries(count: usize) -> Result<KVVec<sched::Entry>> {
-    let mut entries = KVVec::with_capacity(count, GFP_KERNEL)?;
+/// So many places with the same in each.
+fn table<T>(count: usize, empty: impl Fn() -> T) -> Result<KVVec<T>> {
+    let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
-        entries.push(sched::Entry::EMPTY, GFP_KERNEL)?;
+        places.push(empty(), GFP_KERNEL)?;
     }
-    Ok(entries)
+    Ok(places)
 }
 
 /// The first slot that has the engine of slot number `slot`.

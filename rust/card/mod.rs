@@ -34,7 +34,7 @@ use quiesce::quiesce;
 use registry::Registry;
 
 /// The scheduler of a card.
-type Scheduler = Machine<KVVec<sched::Entry>>;
+pub(crate) type Scheduler = Machine<KVVec<sched::Entry>>;
 
 /// What the interrupt handlers, the timers and the calls of all contexts share.
 ///

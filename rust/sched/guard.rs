@@ -14,14 +14,13 @@ use super::{ContextId, Duration, Entry, Refusal, SlotId, Time};
 /// How many of those that wait longest are looked at for one that may run on a slot; the others will be among them later.
 const LOOKS_MAX: usize = 8;
 
-/// The shortest guard.
-const MIN: Duration = Duration::from_ms(10);
-/// The longest guard.
-const MAX: Duration = Duration::from_ms(60_000);
-
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// The starvation guard until another is set: 1 s.
     pub const GUARD_DEFAULT: Duration = Duration::from_ms(1_000);
+    /// The shortest guard: 10 ms.
+    pub const GUARD_MIN: Duration = Duration::from_ms(10);
+    /// The longest guard: 60 s.
+    pub const GUARD_MAX: Duration = Duration::from_ms(60_000);
 
     /// How long a context may wait until it is given a slice whatever the policy says: 10 ms to 60 s, or zero for "as
     /// long as it takes". Of several that wait for so long, one is served in each such span.
@@ -38,7 +37,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if self.gone {
             return Err(Refusal::Gone);
         }
-        if guard != Duration::ZERO && !(MIN..=MAX).contains(&guard) {
+        if guard != Duration::ZERO && !(Self::GUARD_MIN..=Self::GUARD_MAX).contains(&guard) {
             return Err(Refusal::Range);
         }
         self.guard = guard;
