@@ -125,79 +125,39 @@ impl Model for Bounds {
         properties.push(Property::always(RECOVERS, |_, world: &World| {
             world.recovery().is_ok()
         }));
-        properties.push(Property::sometimes(
-            "a job is resumed",
-            |_, world: &World| world.seen.resumed,
-        ));
-        properties.push(Property::sometimes(
-            "FINISH comes before PAUSE",
-            |_, world: &World| world.seen.finish_won,
-        ));
-        properties.push(Property::sometimes(
-            "a context is released",
-            |_, world: &World| world.seen.released,
-        ));
-        if self.control {
-            properties.push(Property::sometimes("a job is held", |_, world: &World| {
-                world.seen.held
-            }));
-            properties.push(Property::sometimes(
-                "PAUSE meets a restore",
-                |_, world: &World| world.seen.pause_in_restore,
-            ));
-        }
-        if self.hints {
-            properties.push(Property::sometimes(
-                "a slot is kept vacant while one waits",
-                |_, world: &World| world.seen.kept,
-            ));
-            properties.push(Property::sometimes(
-                "a hint is wasted",
-                |_, world: &World| world.seen.hint_wasted,
-            ));
-            properties.push(Property::sometimes(
-                "a hint is ignored",
-                |_, world: &World| world.seen.hint_ignored,
-            ));
-        }
-        if self.boundary {
-            properties.push(Property::sometimes(
-                "a job is stopped at a boundary",
-                |_, world: &World| world.seen.boundary,
-            ));
-        }
-        if self.faults {
-            properties.push(Property::sometimes(
-                "a preempt timeout",
-                |_, world: &World| world.seen.timeout,
-            ));
-            properties.push(Property::sometimes("a lost PAUSE", |_, world: &World| {
-                world.seen.pause_lost
-            }));
-            properties.push(Property::sometimes(
-                "a reset is tried again",
-                |_, world: &World| world.seen.reset_retried,
-            ));
-            properties.push(Property::sometimes("a quarantine", |_, world: &World| {
-                world.seen.quarantined
-            }));
-        }
-        if self.faults && !self.base {
-            properties.push(Property::sometimes("a stale status", |_, world: &World| {
-                world.seen.stale
-            }));
-            properties.push(Property::sometimes(
-                "a snapshot fails",
-                |_, world: &World| world.seen.snapshot_failed,
-            ));
-        }
-        if self.gone {
-            properties.push(Property::sometimes(
-                "the card is gone",
-                |_, world: &World| world.seen.gone,
-            ));
-        }
+        let reached = self.reached().into_iter().filter(|row| row.0);
+        properties.extend(reached.map(|(_, name, seen)| Property::sometimes(name, seen)));
         properties
+    }
+}
+
+/// Whether a configuration lets something happen, its name, and whether it has happened on the way to a state.
+type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
+
+impl Bounds {
+    /// What must happen on some way, so that the rules were put to the test.
+    #[rustfmt::skip]
+    fn reached(&self) -> [Reached; 16] {
+        let Self { control, hints, boundary, faults, gone, .. } = *self;
+        let fermata_faults = faults && !self.base;
+        [
+            (true, "a job is resumed", |_, world| world.seen.resumed),
+            (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
+            (true, "a context is released", |_, world| world.seen.released),
+            (control, "a job is held", |_, world| world.seen.held),
+            (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
+            (hints, "a slot is kept vacant while one waits", |_, world| world.seen.kept),
+            (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
+            (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),
+            (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),
+            (faults, "a preempt timeout", |_, world| world.seen.timeout),
+            (faults, "a lost PAUSE", |_, world| world.seen.pause_lost),
+            (faults, "a reset is tried again", |_, world| world.seen.reset_retried),
+            (faults, "a quarantine", |_, world| world.seen.quarantined),
+            (fermata_faults, "a stale status", |_, world| world.seen.stale),
+            (fermata_faults, "a snapshot fails", |_, world| world.seen.snapshot_failed),
+            (gone, "the card is gone", |_, world| world.seen.gone),
+        ]
     }
 }
 
