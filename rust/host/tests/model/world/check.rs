@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What must hold after every event.
+
+use std::collections::HashMap;
+
+use fermata_sched_host::sched::{
+    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, SlotState, Urgency,
+};
+
+use super::{ns, sid, World, GROUPS};
+use crate::model::MS;
+
+impl World {
+    /// What must hold after every event.
+    pub(super) fn check(&mut self) {
+        for i in 0..self.plans.len() {
+            let state = self.machine.slot_state(sid(i)).unwrap();
+            let busy = matches!(
+                state,
+                SlotState::Running(_) | SlotState::Pausing(_) | SlotState::Resetting(_)
+            );
+            if busy {
+                let at = self.timers[i].expect("a slot at work without a timer");
+                let bound = self.now + 10_000 * MS;
+                assert!(at <= bound, "timer of slot {i} too far away");
+            }
+            assert_eq!(state == SlotState::Gone, self.gone);
+            assert_eq!(self.machine.exclusive(sid(i)), self.exclusive[i]);
+            if !self.gone {
+                let quarantined = self.quarantined & sid(i).bit() != 0;
+                assert_eq!(state == SlotState::Quarantined, quarantined);
+            }
+        }
+        let mut owners = vec![0; self.plans.len()];
+        let ids: Vec<ContextId> = self.tenants.keys().copied().collect();
+        for ctx in ids {
+            self.check_context(ctx, &mut owners);
+        }
+        assert!(owners.iter().all(|&n| n <= 1), "two contexts on one slot");
+        self.check_sums();
+    }
+
+    fn check_context(&mut self, ctx: ContextId, owners: &mut [u32]) {
+        let now = ns(self.now);
+        let Ok(stats) = self.machine.stats(ctx, now) else {
+            assert!(self.closes.contains(&ctx), "a context was lost");
+            return;
+        };
+        let params = self.machine.params(ctx).unwrap();
+        let class = self.tenants[&ctx].class;
+        let mut usable = self.class_mask(class) & params.mask & !self.quarantined;
+        if stats.state == JobState::Queued {
+            assert_ne!(usable, 0, "{ctx:?} waits for nothing");
+        }
+        if !self.tenants[&ctx].enabled {
+            usable = 0;
+        }
+        usable &= !self.foreign(self.tenants[&ctx].group);
+        assert!(self.gone || stats.no_slot == (usable == 0));
+        assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
+        if let Some(slot) = stats.slot {
+            owners[slot.index()] += 1;
+        }
+        if let Some(slot) = self.machine.slot_of(ctx) {
+            assert!(
+                !stats.saved,
+                "a snapshot in use on slot {slot:?} counts as saved"
+            );
+        }
+        if stats.saved && !self.card.gone {
+            let job = (ctx, self.tenants[&ctx].job);
+            assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
+        }
+        if stats.state == JobState::Queued && !stats.parked {
+            for i in 0..self.plans.len() {
+                if usable & sid(i).bit() != 0 {
+                    let state = self.machine.slot_state(sid(i)).unwrap();
+                    if state == SlotState::Vacant {
+                        self.check_kept(i, &params);
+                    }
+                }
+            }
+        }
+        assert!(!self.gone || !stats.state.is_live());
+        let tenant = self.tenants.get_mut(&ctx).unwrap();
+        let waits = stats.state == JobState::Queued && !stats.parked && !stats.no_slot;
+        match (waits, tenant.queued_at) {
+            (true, None) => tenant.queued_at = Some(self.now),
+            (true, Some(_)) => {}
+            (_, None) => {}
+            (_, Some(at)) => {
+                tenant.longest_wait = tenant.longest_wait.max(self.now - at);
+                tenant.queued_at = None;
+            }
+        }
+        let ended = self.ended.contains(&(ctx, tenant.job));
+        assert_eq!(
+            ended,
+            matches!(stats.state, JobState::Done | JobState::Failed(_))
+        );
+        assert_eq!(stats.job, tenant.job);
+        let live = u64::from(stats.state.is_live());
+        assert_eq!(stats.finished + stats.failed + live, stats.job);
+        assert!(
+            stats.resumes <= stats.preemptions,
+            "resumed more often than saved"
+        );
+        assert!(
+            stats.slices - stats.resumes <= stats.job,
+            "a job began twice"
+        );
+    }
+
+    /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
+    /// would preempt it at once.
+    fn check_kept(&self, i: usize, waits: &Params) {
+        let keeper = self.machine.kept_for(sid(i));
+        let keeper = keeper.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
+        let policy = self.machine.policy();
+        let reserves =
+            |params: &Params| policy == PolicyKind::Deadline && params.budget != Duration::ZERO;
+        let critical = |params: &Params| params.urgency == Urgency::LatencyCritical;
+        assert!(
+            !critical(waits) && !reserves(waits),
+            "slot {i} is kept from its betters"
+        );
+        let params = self.machine.params(keeper).unwrap();
+        let higher = policy == PolicyKind::Priority && params.priority > waits.priority;
+        assert!(
+            critical(&params) || reserves(&params) || higher,
+            "slot {i} is kept from equals"
+        );
+        let stats = self.stats(keeper);
+        assert!(
+            !stats.state.is_live(),
+            "slot {i} is kept for {:?}",
+            stats.state
+        );
+        assert!(stats.enabled && params.mask & sid(i).bit() != 0);
+        // The hint expires a save after its time, but not later than this, and timers are late.
+        let most = self.hints[&keeper] + MS + 3 * self.timer_delay;
+        assert!(self.now <= most, "slot {i} is kept for ever");
+    }
+
+    fn check_sums(&self) {
+        let now = ns(self.now);
+        let living = self
+            .tenants
+            .keys()
+            .filter_map(|&ctx| self.machine.stats(ctx, now).ok());
+        let (mut run, mut slices, mut saves, mut resumes) = (0, 0, 0, 0);
+        for stats in living.chain(self.past.values().copied()) {
+            run += stats.run.as_ns();
+            slices += stats.slices;
+            saves += stats.preemptions;
+            resumes += stats.resumes;
+        }
+        let slots = (0..self.plans.len()).map(|i| self.machine.slot_stats(sid(i), now).unwrap());
+        for stats in slots {
+            run -= stats.busy.as_ns();
+            slices -= stats.starts;
+            saves -= stats.saves;
+            resumes -= stats.resumes;
+        }
+        assert_eq!((run, slices, saves, resumes), (0, 0, 0, 0), "sums differ");
+        self.check_groups();
+    }
+
+    /// What groups are said to have and to have done is what their contexts have done.
+    fn check_groups(&self) {
+        let now = ns(self.now);
+        let mut sums: HashMap<GroupKey, (u32, u64)> = HashMap::new();
+        for tenant in self.tenants.values() {
+            let (contexts, run) = sums.entry(tenant.group).or_default();
+            *contexts += u32::from(!self.released.contains(&tenant.id));
+            match self.machine.stats(tenant.id, now) {
+                Ok(stats) => {
+                    *run += stats.run.as_ns();
+                    let group = self.machine.group_of(tenant.id);
+                    assert_eq!(group, Ok(tenant.group));
+                }
+                Err(_) => *run += self.past[&tenant.id].run.as_ns(),
+            }
+        }
+        // Three classes, two urgencies.
+        let forgets = 6 * sums.len() > self.machine.capacity() + GROUPS;
+        for (group, (contexts, run)) in sums {
+            let stats = self.machine.group_stats(group, now);
+            assert_eq!(stats.contexts, contexts, "{group:?}");
+            // What was forgotten begins again.
+            assert!(stats.run.as_ns() <= run, "{group:?}");
+            assert!(stats.run.as_ns() == run || forgets, "{group:?}");
+        }
+    }
+
+    /// The slots that are reserved for others than `group`.
+    fn foreign(&self, group: GroupKey) -> u8 {
+        let taken = |(i, owner): (usize, &Option<GroupKey>)| match owner {
+            Some(owner) if *owner != group => sid(i).bit(),
+            _ => 0,
+        };
+        self.exclusive.iter().enumerate().map(taken).sum()
+    }
+}
