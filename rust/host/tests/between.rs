@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, Urgency,
 };
 use model::world::{ns, SlotPlan, World, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 /// Work without an end.
@@ -87,11 +87,7 @@ fn check_parts(world: &World, weights: &[u16], most: f64) -> Result<(), TestCase
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(12, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(12))]
 
     #[test]
     fn groups_have_by_their_weights(

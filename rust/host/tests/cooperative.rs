@@ -9,7 +9,7 @@ use fermata_sched_host::sched::{
     Wake,
 };
 use model::world::{ns, sid, SlotPlan, World, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -184,11 +184,7 @@ fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(24, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(24))]
 
     /// Time until a boundary is time on the slot, so shares are as they should be with blocks of any length.
     #[test]

@@ -9,7 +9,7 @@ use fermata_sched_host::sched::{
     Urgency,
 };
 use model::world::{ns, sid, World, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -565,11 +565,7 @@ fn work(setting: &Setting, lie: bool) -> Vec<u64> {
 const SPAN: u64 = 500 * MS;
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(24, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(24))]
 
     /// Lies take a twentieth of a slot at most from all; and where virtual time decides, no more than twice its part of that
     /// from each. (Elsewhere whoever makes way loses the rest of its turn, as it does to work that comes unannounced.)

@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     ContextId, Duration, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
 };
 use model::world::{sid, World, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -80,11 +80,7 @@ impl Periodic {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(32, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(32))]
 
     /// Whatever is admitted is done in time: against best-effort and latency-critical work that wants all slots.
     #[test]

@@ -6,7 +6,7 @@ mod model;
 
 use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, PolicyKind};
 use model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 /// Work without an end.
@@ -55,11 +55,7 @@ fn run_slices(world: &mut World, who: &[ContextId], n: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(24, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn fair_shares_are_as_the_weights(

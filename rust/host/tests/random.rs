@@ -10,7 +10,7 @@ use fermata_sched_host::sched::{
     Urgency,
 };
 use model::world::{ns, sid, SlotPlan, World};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -404,11 +404,7 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(256, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn random_schedules(setting in setting(), ops in prop::collection::vec(op(), 1..120)) {

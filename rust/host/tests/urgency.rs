@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     Action, ContextId, Duration, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
 };
 use model::world::{sid, World, FERMATA};
-use model::{MS, US};
+use model::{cases, MS, US};
 use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -361,11 +361,7 @@ fn a_pause_in_a_restore_comes_again_when_that_is_over() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(48, |n| n.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(48))]
 
     /// From arrival to START: a PAUSE that fell into a restore and is written again, and one save.
     #[test]
