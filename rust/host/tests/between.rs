@@ -7,6 +7,7 @@ mod model;
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, Urgency,
 };
+use model::share::{self, check_shares, shares};
 use model::world::{ns, SlotPlan, World, FERMATA};
 use model::{cases, MS, US};
 use proptest::prelude::*;
@@ -49,8 +50,7 @@ fn ran(world: &World, group: GroupKey) -> f64 {
 
 /// The part of A in what A and B had since each had `before`.
 fn part(world: &World, before: (f64, f64)) -> f64 {
-    let (a, b) = (ran(world, A) - before.0, ran(world, B) - before.1);
-    a / (a + b)
+    shares(&[ran(world, A) - before.0, ran(world, B) - before.1])[0]
 }
 
 fn weigh(world: &mut World, group: GroupKey, weight: u16) -> Result<(), Refusal> {
@@ -72,18 +72,10 @@ fn run_slices(world: &mut World, n: u64) {
     }
 }
 
-/// What every group has of all, by its weight.
-fn check_parts(world: &World, weights: &[u16], most: f64) -> Result<(), TestCaseError> {
-    let had: Vec<f64> = (0..weights.len())
-        .map(|i| ran(world, GroupKey(i as u64)))
-        .collect();
-    let all: f64 = had.iter().sum();
-    let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
-    for (had, &weight) in had.iter().zip(weights) {
-        let (part, due) = (had / all, f64::from(weight) / sum);
-        prop_assert!((part - due).abs() < most, "{part} for {due}: {weights:?}");
-    }
-    Ok(())
+/// What groups 0 and up have run, one for each weight.
+fn all_ran(world: &World, weights: &[u16]) -> Vec<f64> {
+    let keys = (0..).map(GroupKey).take(weights.len());
+    keys.map(|key| ran(world, key)).collect()
 }
 
 proptest! {
@@ -106,7 +98,7 @@ proptest! {
         }
         run_slices(&mut world, 1_000);
         let weights: Vec<u16> = groups.iter().map(|(weight, _)| *weight).collect();
-        check_parts(&world, &weights, 0.01)?;
+        check_shares(&all_ran(&world, &weights), &weights, 0.01)?;
     }
 
     /// Several slots, each group with contexts enough for all of them.
@@ -123,7 +115,7 @@ proptest! {
         }
         run_slices(&mut world, 1_000);
         let weights: Vec<u16> = groups.iter().map(|(weight, _)| *weight).collect();
-        check_parts(&world, &weights, 0.01)?;
+        check_shares(&all_ran(&world, &weights), &weights, 0.01)?;
     }
 
     /// A has many contexts that want a slot in turn, each for a short while; B has one that always does.
@@ -185,17 +177,14 @@ fn one_has_as_much_as_fifty() {
 #[test]
 fn inside_a_group_the_weights_of_its_contexts_count() {
     let mut world = world(1, PolicyKind::Fair);
-    let who = [100, 200, 500].map(|weight| open(&mut world, A, weight));
+    let weights = [100, 200, 500];
+    let who = weights.map(|weight| open(&mut world, A, weight));
     for ctx in who {
         world.start(ctx, ENDLESS).unwrap();
     }
     busy(&mut world, B, 2);
     run_slices(&mut world, 4_000);
-    let run = who.map(|ctx| world.stats(ctx).run.as_ns() as f64);
-    let all: f64 = run.iter().sum();
-    for (run, due) in run.into_iter().zip([0.125, 0.25, 0.625]) {
-        assert!((run / all - due).abs() < 0.01, "{run} of {all} for {due}");
-    }
+    check_shares(&who.map(|ctx| share::ran(&world, ctx)), &weights, 0.01).unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use fermata_sched_host::sched::{
     Action, ContextId, Duration, Failure, JobState, Params, PolicyKind, SlotStats, Stops, Urgency,
     Wake,
 };
+use model::share::{check_shares, ran, shares};
 use model::world::{ns, sid, SlotPlan, World, FERMATA};
 use model::{cases, MS, US};
 use proptest::prelude::*;
@@ -115,8 +116,7 @@ fn the_time_until_the_boundary_is_charged_to_the_job() {
             }
             world.run_for(3 * MS);
         }
-        let ran = |ctx| world.stats(ctx).run.as_ns() as f64;
-        ran(a) / (ran(a) + ran(b))
+        shares(&[ran(&world, a), ran(&world, b)])[0]
     };
     let share = share(COOPERATIVE);
     assert!((share - 0.5).abs() < 0.01, "{share}");
@@ -208,12 +208,7 @@ proptest! {
             world.start(ctx, ENDLESS).unwrap();
         }
         world.run_for(6_000 * MS);
-        let all: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
-        let ran = |ctx| world.stats(ctx).run.as_ns() as f64;
-        let sum: f64 = who.iter().map(|&ctx| ran(ctx)).sum();
-        for (&ctx, &weight) in who.iter().zip(&weights) {
-            let (share, due) = (ran(ctx) / sum, f64::from(weight) / all);
-            assert!((share - due).abs() < 0.01, "{share} for {due}");
-        }
+        let had: Vec<f64> = who.iter().map(|&ctx| ran(&world, ctx)).collect();
+        check_shares(&had, &weights, 0.01)?;
     }
 }

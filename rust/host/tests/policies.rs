@@ -5,6 +5,7 @@
 mod model;
 
 use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, PolicyKind};
+use model::share::{check_shares, ran, shares};
 use model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
 use model::{cases, MS, US};
 use proptest::prelude::*;
@@ -27,19 +28,16 @@ fn weighted(world: &mut World, weight: u16) -> ContextId {
     world.open(0, params).unwrap()
 }
 
-fn ran(world: &World, ctx: ContextId) -> f64 {
-    world.stats(ctx).run.as_ns() as f64
+/// What each has run, in ns.
+fn all_ran(world: &World, who: &[ContextId]) -> Vec<f64> {
+    who.iter().map(|&ctx| ran(world, ctx)).collect()
 }
 
-/// The share of each in what all of them had since `before`.
-fn shares(world: &World, who: &[ContextId], before: &[f64]) -> Vec<f64> {
-    let had: Vec<f64> = who
-        .iter()
-        .zip(before)
-        .map(|(&ctx, before)| ran(world, ctx) - before)
-        .collect();
-    let sum: f64 = had.iter().sum();
-    had.iter().map(|had| had / sum).collect()
+/// The share of the first in what all of them had since `before`.
+fn first_share(world: &World, who: &[ContextId], before: &[f64]) -> f64 {
+    let had = all_ran(world, who).into_iter().zip(before);
+    let had: Vec<f64> = had.map(|(now, before)| now - before).collect();
+    shares(&had)[0]
 }
 
 fn slices(world: &World, who: &[ContextId]) -> u64 {
@@ -69,11 +67,7 @@ proptest! {
             world.start(ctx, ENDLESS).unwrap();
         }
         run_slices(&mut world, &who, 1_000);
-        let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
-        for (share, &weight) in shares(&world, &who, &vec![0.0; who.len()]).iter().zip(&weights) {
-            let due = f64::from(weight) / sum;
-            prop_assert!((share - due).abs() < 0.01, "{share} for {due}: {weights:?}");
-        }
+        check_shares(&all_ran(&world, &who), &weights, 0.01)?;
     }
 
     /// Whatever sleepers and heavy ones do, all get on.
@@ -122,9 +116,9 @@ fn fair_weight_may_change_while_it_runs() {
         ..Params::DEFAULT
     };
     world.set_params(who[0], heavy).unwrap();
-    let before = who.map(|ctx| ran(&world, ctx));
+    let before = all_ran(&world, &who);
     run_slices(&mut world, &who, 1_000);
-    let share = shares(&world, &who, &before)[0];
+    let share = first_share(&world, &who, &before);
     assert!((share - 0.75).abs() < 0.01, "{share}");
 }
 
@@ -152,7 +146,7 @@ fn fair_time_had_alone_is_not_held_against_one() {
     world.start(alone, ENDLESS).unwrap();
     let before = [ran(&world, alone), ran(&world, other)];
     world.run_for(200 * MS);
-    let share = shares(&world, &[alone, other], &before)[0];
+    let share = first_share(&world, &[alone, other], &before);
     assert!((share - 0.5).abs() < 0.03, "{share}");
 }
 
@@ -166,10 +160,7 @@ fn fair_shares_on_several_slots() {
         world.start(ctx, ENDLESS).unwrap();
     }
     run_slices(&mut world, &who, 2_000);
-    let due = [0.5, 0.25, 0.125, 0.125];
-    for (share, due) in shares(&world, &who, &[0.0; 4]).iter().zip(due) {
-        assert!((share - due).abs() < 0.02, "{share} for {due}");
-    }
+    check_shares(&all_ran(&world, &who), &weights, 0.02).unwrap();
 }
 
 #[test]
@@ -314,7 +305,7 @@ fn a_yield_is_given_for_good() {
     }
     let before = [ran(&world, a), ran(&world, b)];
     run_slices(&mut world, &[a, b], 100);
-    let share = shares(&world, &[a, b], &before)[0];
+    let share = first_share(&world, &[a, b], &before);
     assert!((share - 0.5).abs() < 0.02, "{share}");
 }
 
@@ -336,6 +327,6 @@ fn a_yield_to_nobody_goes_on() {
     world.start(b, ENDLESS).unwrap();
     let before = [ran(&world, a), ran(&world, b)];
     run_slices(&mut world, &[a, b], 200);
-    let share = shares(&world, &[a, b], &before)[0];
+    let share = first_share(&world, &[a, b], &before);
     assert!((share - 0.5).abs() < 0.02, "{share}");
 }
