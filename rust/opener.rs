@@ -40,10 +40,15 @@ impl Opener {
         self.uid == other.uid
     }
 
+    /// Whether it is the caller's user.
+    pub(crate) fn is_caller(&self) -> bool {
+        self.uid == current_uid()
+    }
+
     /// The process in the caller's pid namespace. 0: it is not there, or it is another user's and
     /// the caller is no administrator.
     pub(crate) fn pid_for_caller(&self) -> i32 {
-        if current_uid() != self.uid && !capability::is_administrator() {
+        if !self.is_caller() && !capability::is_administrator() {
             return 0;
         }
         // SAFETY: By the type invariant.

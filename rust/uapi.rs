@@ -254,6 +254,13 @@ arguments! {
         context: u32,
         slot_mask: u32,
     }
+    /// `struct fermata_gang`
+    Gang, 16 {
+        size: u32,
+        flags: u32,
+        context: u32,
+        members: u32,
+    }
 }
 
 sized_arguments!(
@@ -277,7 +284,8 @@ sized_arguments!(
     Reserve,
     Policy,
     Group,
-    Exclusive
+    Exclusive,
+    Gang
 );
 
 pub(crate) const UAPI_VERSION: u32 = 1;
@@ -298,6 +306,8 @@ pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
 pub(crate) const SLOT_EXCLUSIVE: u32 = 1 << 3;
 pub(crate) const GROUP_SET_WEIGHT: u32 = 1 << 0;
 pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
+pub(crate) const GANG_JOIN: u32 = 1 << 0;
+pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -418,6 +428,7 @@ pub(crate) mod ioc {
     pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
     pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x62);
     pub(crate) const EXCLUSIVE: u32 = ioctl::_IO(MAGIC, 0x63);
+    pub(crate) const GANG: u32 = ioctl::_IO(MAGIC, 0x64);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

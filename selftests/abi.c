@@ -179,6 +179,12 @@ AT(fermata_exclusive, size, 0, 4);
 AT(fermata_exclusive, flags, 4, 4);
 AT(fermata_exclusive, context, 8, 4);
 AT(fermata_exclusive, slot_mask, 12, 4);
+
+SIZE(fermata_gang, 16);
+AT(fermata_gang, size, 0, 4);
+AT(fermata_gang, flags, 4, 4);
+AT(fermata_gang, context, 8, 4);
+AT(fermata_gang, members, 12, 4);
 CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
 CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
 CALL(FERMATA_IOC_SETUP, 0xfe10);
@@ -205,6 +211,7 @@ CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
 CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
 CALL(FERMATA_IOC_GROUP, 0xfe62);
 CALL(FERMATA_IOC_EXCLUSIVE, 0xfe63);
+CALL(FERMATA_IOC_GANG, 0xfe64);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -222,7 +229,8 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 &&
 	       FERMATA_EXCLUSIVE_RELEASE == 1 &&
-	       FERMATA_GROUP_SET_WEIGHT == 1, "slot and group flags");
+	       FERMATA_GROUP_SET_WEIGHT == 1 && FERMATA_GANG_JOIN == 1 &&
+	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 64, "slot, group and gang");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
 _Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
@@ -267,6 +275,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_POLICY_SET,
 		FERMATA_IOC_GROUP,
 		FERMATA_IOC_EXCLUSIVE,
+		FERMATA_IOC_GANG,
 	};
 	int fd = fm_open_dev(0);
 	size_t i;
@@ -280,7 +289,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x37, 0x3f, 0x44, 0x52, 0x64, 0x80,
+		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x37, 0x3f, 0x44, 0x52, 0x65, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

@@ -47,6 +47,7 @@ union arg {
 	struct fermata_policy policy;
 	struct fermata_group group;
 	struct fermata_exclusive exclusive;
+	struct fermata_gang gang;
 };
 
 static const struct call {
@@ -85,6 +86,7 @@ static const struct call {
 	C(POLICY_SET, FRESH, fermata_policy, 0, 0),
 	C(GROUP, READY, fermata_group, FERMATA_GROUP_SET_WEIGHT, 20),
 	C(EXCLUSIVE, READY, fermata_exclusive, FERMATA_EXCLUSIVE_RELEASE, 0),
+	C(GANG, READY, fermata_gang, FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE, 0),
 #undef C
 };
 
@@ -171,6 +173,9 @@ static void fill(const struct call *k, union arg *a)
 		break;
 	case FERMATA_IOC_EXCLUSIVE:
 		a->exclusive.slot_mask = 1;
+		break;
+	case FERMATA_IOC_GANG:
+		a->gang.members = 0xa5a5a5a5;
 		break;
 	case FERMATA_IOC_POLICY_GET:
 	case FERMATA_IOC_STATUS:

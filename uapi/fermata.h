@@ -839,6 +839,45 @@ struct fermata_exclusive {
 	__u32 slot_mask;
 };
 
+/* fermata_gang flags */
+#define FERMATA_GANG_JOIN		(1U << 0) /* join that of @context */
+#define FERMATA_GANG_LEAVE		(1U << 1) /* be in none */
+
+#define FERMATA_MAX_GANG	64
+
+/**
+ * struct fermata_gang - FERMATA_IOC_GANG: preempted and resumed together
+ * @size:		in: sizeof(struct fermata_gang)
+ * @flags:		in: FERMATA_GANG_JOIN or _LEAVE; 0: only ask
+ * @context:		in: with FERMATA_GANG_JOIN: the number of another context, as
+ *			in struct fermata_status; else 0
+ * @members:		out: members of the caller's gang, itself included, 1 to
+ *			FERMATA_MAX_GANG; 1: it is in none
+ *
+ * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member, and
+ * FERMATA_CONTROL_PREEMPT, _HOLD and _RESUME, are done to the jobs of all, at
+ * once; so none waits for another one that was suspended without it.  They
+ * succeed or fail as for the member that they name; a member that has no job
+ * takes no part, nor does one start its next job held.  A member whose slots
+ * are all out of use stays held.  Slices, limits, FERMATA_CONTROL_DISABLE and
+ * all else go by contexts.
+ *
+ * FERMATA_GANG_JOIN: leaves the gang that it was in; the jobs stay as they are.
+ * With a context that is in no gang it makes one of two.  A context that is
+ * closed has left.
+ *
+ * EINVAL: both flags; @context is 0 or the caller's own, or of another group (see
+ * @group of struct fermata_status).  ESRCH: no context of the card has this
+ * number.  EPERM: another user opened it, and the caller has no CAP_SYS_ADMIN.
+ * ENOSPC: the gang has FERMATA_MAX_GANG members.
+ */
+struct fermata_gang {
+	__u32 size;
+	__u32 flags;
+	__u32 context;
+	__u32 members;
+};
+
 /* --- the calls ---------------------------------------------------------- */
 
 /*
@@ -871,5 +910,6 @@ struct fermata_exclusive {
 #define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
 #define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x62)
 #define FERMATA_IOC_EXCLUSIVE		_IO(FERMATA_IOC_MAGIC, 0x63)
+#define FERMATA_IOC_GANG		_IO(FERMATA_IOC_MAGIC, 0x64)
 
 #endif /* _UAPI_FERMATA_H */

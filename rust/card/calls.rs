@@ -6,8 +6,8 @@ use super::{config::refused, now, tenant_of, Card, State};
 use crate::{
     image::{AppRegister, Image, Tenant},
     sched::{
-        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, PolicyKind, Stats,
-        Time,
+        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, PolicyKind, Refusal,
+        Stats, Time,
     },
 };
 use kernel::prelude::*;
@@ -120,6 +120,24 @@ impl Card {
             machine.set_enabled(now(), ctx, enabled, &mut out)
         })
         .map_err(refused)
+    }
+
+    /// Lets a context belong to the gang of another one, or to none. `EINVAL`: that is itself, or of
+    /// another group; `ENOSPC`: the gang is full.
+    pub(crate) fn set_gang(&self, ctx: ContextId, with: Option<ContextId>) -> Result {
+        let mut state = self.state.lock();
+        state
+            .machine
+            .set_gang(ctx, with)
+            .map_err(|refusal| match refusal {
+                Refusal::Range => EINVAL,
+                other => refused(other),
+            })
+    }
+
+    /// How many members the gang of a context has, itself included.
+    pub(crate) fn gang_size(&self, ctx: ContextId) -> Result<u32> {
+        self.state.lock().machine.gang_size(ctx).map_err(refused)
     }
 
     /// The result of acting on a context that is not the caller's own: where that was closed since

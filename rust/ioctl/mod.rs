@@ -6,6 +6,7 @@
 //! then acts.
 
 mod control;
+mod gang;
 mod group;
 mod info;
 mod job;
@@ -18,7 +19,11 @@ mod reserve;
 pub(crate) use job::holding;
 
 use crate::{capability, context::Context, uapi::ioc};
-use kernel::{prelude::*, sync::ArcBorrow, uaccess::UserPtr};
+use kernel::{
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+    uaccess::UserPtr,
+};
 
 /// How a call was made.
 pub(crate) struct Call<'a> {
@@ -63,6 +68,7 @@ impl Call<'_> {
             ioc::POLICY_SET => self.policy_set(),
             ioc::GROUP => self.group(),
             ioc::EXCLUSIVE => self.exclusive(),
+            ioc::GANG => self.gang(),
             _ => Err(ENOTTY),
         }
     }
@@ -82,10 +88,13 @@ impl Call<'_> {
         if !capability::is_administrator() {
             return Err(EPERM);
         }
-        let card = &self.context.card;
-        let other = card
-            .find_context(|other| other.number().is_ok_and(|its| its == number))
-            .ok_or(ESRCH)?;
-        card.unless_closed(act(&other))
+        let other = self.find(number)?;
+        self.context.card.unless_closed(act(&other))
+    }
+
+    /// The context number `number`. `ESRCH`: there is none.
+    fn find(&self, number: u32) -> Result<Arc<Context>> {
+        let is_it = |other: &Context| other.number().is_ok_and(|its| its == number);
+        self.context.card.find_context(is_it).ok_or(ESRCH)
     }
 }

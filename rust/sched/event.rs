@@ -18,9 +18,9 @@ pub enum Event {
     Start { ctx: ContextId },
     /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]. Without, it
     /// waits again as its policy has it, but behind the next one that waits for the slot: behind its equals, and under
-    /// weighted fair no further ahead than that one. If nobody waits it goes on.
+    /// weighted fair no further ahead than that one. If nobody waits it goes on. The same is done to the jobs of its gang.
     Preempt { ctx: ContextId, hold: bool },
-    /// Let a held job run again.
+    /// Let a held job run again, and those of its gang.
     Resume { ctx: ContextId },
     /// The context will start a job at `at`: a slot is made vacant in time, if the job would preempt what runs at once. One
     /// hint stands at a time; a new one takes its place, and the time zero takes it back. Refused with [`Refusal::Busy`] while

@@ -160,8 +160,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ) -> Result<(), Refusal> {
         let done = match event {
             Event::Start { ctx } => self.start_job(now, ctx, out),
-            Event::Preempt { ctx, hold } => self.preempt(now, ctx, hold, out),
-            Event::Resume { ctx } => self.resume(now, ctx, out),
+            Event::Preempt { ctx, hold } => self.preempt_gang(now, ctx, hold, out),
+            Event::Resume { ctx } => self.resume_gang(now, ctx, out),
             Event::Hint { ctx, at } => self.hint(now, ctx, at, out),
             Event::Close { ctx } => self.close(now, ctx, out),
             Event::Status { status, .. } if status.is_gone() => {

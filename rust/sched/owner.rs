@@ -40,7 +40,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         Ok(())
     }
 
-    /// Preempt. On a job that is queued or held, or that just ended on a slot not yet cleared, it asks for nothing that
+    /// Preempt, of one context. On a job that is queued or held, or that just ended on a slot not yet cleared, it asks for nothing that
     /// is not so already, and is no error; but a queued job becomes held if asked.
     pub(super) fn preempt(
         &mut self,
@@ -81,7 +81,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// Resume. On a job that is not held, it takes back a hold that was asked for and has not come about.
+    /// Resume, of one context. On a job that is not held, it takes back a hold that was asked for and has not come about.
     pub(super) fn resume(
         &mut self,
         now: Time,
@@ -121,6 +121,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let entry = self.slab.owned(ctx)?;
         let (state, slot, queue, stuck) = (entry.state, entry.slot, entry.queue, entry.stuck);
         self.withdraw_hint(now, ctx);
+        self.slab.leave_gang(ctx);
         if state == JobState::Queued {
             self.dequeue(now, ctx, JobState::Idle);
         }

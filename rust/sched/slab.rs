@@ -108,7 +108,7 @@ pub struct Stats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     generation: u32,
-    /// Links the free list; of a record, those with the same bucket.
+    /// Links the free list; of a context in use, its gang (`gang.rs`); of a record, those with the same bucket.
     pub(super) next: u32,
     /// Links the queue of its class.
     pub(super) node: Node,

@@ -60,6 +60,7 @@ static inline int fm_calls_not_gone(int fd)
 	struct fermata_eventfd event = { .size = sizeof(event), .fd = -1 };
 	struct fermata_group group = { .size = sizeof(group) };
 	struct fermata_exclusive exclusive = { .size = sizeof(exclusive), .slot_mask = 1 };
+	struct fermata_gang gang = { .size = sizeof(gang) };
 	struct fermata_hint hint = { .size = sizeof(hint) };
 	struct fermata_context_info info = { .size = sizeof(info) };
 	struct fermata_control control = {
@@ -103,6 +104,7 @@ static inline int fm_calls_not_gone(int fd)
 		{ "POLICY_SET", FERMATA_IOC_POLICY_SET, &policy },
 		{ "GROUP", FERMATA_IOC_GROUP, &group },
 		{ "EXCLUSIVE", FERMATA_IOC_EXCLUSIVE, &exclusive },
+		{ "GANG", FERMATA_IOC_GANG, &gang },
 	};
 	int bad = 0, rc;
 	size_t i;

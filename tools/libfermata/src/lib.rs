@@ -158,7 +158,8 @@ arguments!(
     Reserve,
     Policy,
     Group,
-    Exclusive
+    Exclusive,
+    Gang
 );
 
 impl Context {

@@ -253,6 +253,31 @@ impl Context {
         unsafe { self.call(uapi::IOC_EXCLUSIVE, argument) }.map(drop)
     }
 
+    /// Lets this context be preempted and resumed together with the one of this number, and with its gang.
+    pub fn join_gang(&self, context: u32) -> Result<()> {
+        self.gang(uapi::GANG_JOIN, context).map(drop)
+    }
+
+    /// Lets this context be preempted and resumed alone again.
+    pub fn leave_gang(&self) -> Result<()> {
+        self.gang(uapi::GANG_LEAVE, 0).map(drop)
+    }
+
+    /// How many contexts are preempted and resumed together with this one, itself included.
+    pub fn gang_members(&self) -> Result<u32> {
+        self.gang(0, 0)
+    }
+
+    fn gang(&self, flags: u32, context: u32) -> Result<u32> {
+        let argument = uapi::Gang {
+            flags,
+            context,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        Ok(unsafe { self.call(uapi::IOC_GANG, argument) }?.members)
+    }
+
     /// The contexts that are set up on the card.
     pub fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
         let mut found = Vec::new();

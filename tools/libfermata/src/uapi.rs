@@ -59,6 +59,7 @@ layout! {
         size: u32, flags: u32, context: u32, weight: u32, contexts: u32, reserved: u32, number: u64, run_ns: u64,
     }
     Exclusive { size: u32, flags: u32, context: u32, slot_mask: u32 }
+    Gang { size: u32, flags: u32, context: u32, members: u32 }
 }
 
 macro_rules! constants {
@@ -87,6 +88,8 @@ constants! {
     SLOT_EXCLUSIVE: u32 = 1 << 3;
     GROUP_SET_WEIGHT: u32 = 1 << 0;
     EXCLUSIVE_RELEASE: u32 = 1 << 0;
+    GANG_JOIN: u32 = 1 << 0;
+    GANG_LEAVE: u32 = 1 << 1;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
@@ -173,6 +176,7 @@ calls! {
     IOC_POLICY_SET = 0x61;
     IOC_GROUP = 0x62;
     IOC_EXCLUSIVE = 0x63;
+    IOC_GANG = 0x64;
 }
 
 #[cfg(test)]
