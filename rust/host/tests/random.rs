@@ -50,6 +50,10 @@ enum Op {
         who: usize,
         enabled: bool,
     },
+    Gang {
+        who: usize,
+        with: Option<usize>,
+    },
     Weigh {
         group: u64,
         weight: u16,
@@ -159,6 +163,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => who.clone().prop_map(|who| Op::Resume { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
         2 => (who.clone(), any::<bool>()).prop_map(|(who, enabled)| Op::Enable { who, enabled }),
+        2 => (who.clone(), prop::option::weighted(0.8, who.clone()))
+            .prop_map(|(who, with)| Op::Gang { who, with }),
         1 => (1..16u8, prop::option::of(0..4u64))
             .prop_map(|(slots, group)| Op::Exclusive { slots, group }),
         1 => (0..4u64, 0..10_000u16).prop_map(|(group, weight)| Op::Weigh { group, weight }),
@@ -283,6 +289,10 @@ impl Play {
             }
             Op::Enable { who: i, enabled } => {
                 let _ = who(i).map(|ctx| self.world.set_enabled(ctx, enabled));
+            }
+            Op::Gang { who: i, with } => {
+                let with = with.and_then(who);
+                let _ = who(i).map(|ctx| self.world.set_gang(ctx, with));
             }
             Op::Weigh { group, weight } => {
                 let _ = self.world.set_group_weight(GroupKey(group), weight);

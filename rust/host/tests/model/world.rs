@@ -50,6 +50,8 @@ pub struct Tenant {
     pub work: u64,
     pub closed: bool,
     pub enabled: bool,
+    /// Who has the same number is preempted, held and resumed together.
+    gang: usize,
     queued_at: Option<u64>,
     pub longest_wait: u64,
 }
@@ -75,6 +77,7 @@ pub struct World {
     pub quarantined: u8,
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
+    gangs: usize,
     ended: HashSet<Job>,
     past: HashMap<ContextId, Stats>,
 }
@@ -136,6 +139,7 @@ impl World {
             quarantined: 0,
             gone: false,
             exclusive: vec![None; plans.len()],
+            gangs: 0,
             ended: HashSet::new(),
             past: HashMap::new(),
         }
@@ -168,6 +172,7 @@ impl World {
                     work: 0,
                     closed: false,
                     enabled: true,
+                    gang: self.next_gang(),
                     queued_at: None,
                     longest_wait: 0,
                 };
@@ -224,6 +229,25 @@ impl World {
         )
     }
 
+    pub fn set_gang(&mut self, ctx: ContextId, with: Option<ContextId>) -> Result<(), Refusal> {
+        self.ask(
+            |machine, _, _| machine.set_gang(ctx, with),
+            |world| {
+                let gang = match with {
+                    Some(with) => world.tenants[&with].gang,
+                    None => world.next_gang(),
+                };
+                world.tenants.get_mut(&ctx).unwrap().gang = gang;
+            },
+        )
+    }
+
+    /// One that nobody is in.
+    fn next_gang(&mut self) -> usize {
+        self.gangs += 1;
+        self.gangs
+    }
+
     pub fn set_exclusive(&mut self, slots: u8, group: Option<GroupKey>) -> Result<(), Refusal> {
         self.ask(
             |machine, now, out| machine.set_exclusive(now, slots, group, out),
@@ -271,10 +295,13 @@ impl World {
         }
         self.ask(
             |machine, now, out| machine.handle(now, event, out),
-            |world| {
-                if let Event::Hint { ctx, at } = event {
+            |world| match event {
+                Event::Hint { ctx, at } => {
                     world.hints.insert(ctx, at.as_ns());
                 }
+                Event::Preempt { ctx, hold: true } => world.check_held(ctx),
+                Event::Resume { ctx } => world.check_resumed(ctx),
+                _ => {}
             },
         )
     }

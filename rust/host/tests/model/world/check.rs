@@ -39,6 +39,40 @@ impl World {
         }
         assert!(owners.iter().all(|&n| n <= 1), "two contexts on one slot");
         self.check_sums();
+        self.check_gangs();
+    }
+
+    /// The members of the gang of `ctx`, itself included.
+    fn gang(&self, ctx: ContextId) -> Vec<ContextId> {
+        let gang = self.tenants[&ctx].gang;
+        let members = self.tenants.values();
+        members
+            .filter(|tenant| tenant.gang == gang && !tenant.closed)
+            .map(|tenant| tenant.id)
+            .collect()
+    }
+
+    fn check_gangs(&self) {
+        for tenant in self.tenants.values().filter(|tenant| !tenant.closed) {
+            let size = self.machine.gang_size(tenant.id);
+            assert_eq!(size, Ok(self.gang(tenant.id).len() as u32));
+        }
+    }
+
+    /// A gang was just told to be held: none of it waits for a slot.
+    pub(super) fn check_held(&self, ctx: ContextId) {
+        for mate in self.gang(ctx) {
+            assert_ne!(self.state(mate), JobState::Queued);
+        }
+    }
+
+    /// A gang was just resumed: none of it is held that may use a slot.
+    pub(super) fn check_resumed(&self, ctx: ContextId) {
+        for mate in self.gang(ctx) {
+            let mask = self.machine.params(mate).unwrap().mask;
+            let usable = self.class_mask(self.tenants[&mate].class) & !self.quarantined;
+            assert!(self.state(mate) != JobState::Held || mask & usable == 0);
+        }
     }
 
     fn check_context(&mut self, ctx: ContextId, owners: &mut [u32]) {
