@@ -17,6 +17,7 @@ const PLAIN: Bounds = Bounds {
     masks: false,
     access: false,
     groups: false,
+    gangs: false,
     hints: false,
     reopen: false,
     faults: false,
@@ -54,6 +55,12 @@ pub const QUICK: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, groups, reopen",
         groups: true,
         reopen: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, control, gangs",
+        control: true,
+        gangs: true,
         ..PLAIN
     },
     Bounds {

@@ -35,6 +35,8 @@ pub enum Step {
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
+    /// It is preempted and resumed together with another one, or alone again.
+    Gang(usize, bool),
     /// It will want a slot soon, or takes that back.
     Hint(usize, bool),
     /// All slots are reserved for the group of a context, or for none.
@@ -94,6 +96,8 @@ pub struct Bounds {
     pub access: bool,
     /// Each context is of a group of its own, for which slots are reserved.
     pub groups: bool,
+    /// Contexts join each other's gangs, and leave them.
+    pub gangs: bool,
     /// Contexts say when they will want a slot; the first one is latency-critical.
     pub hints: bool,
     /// Places of closed contexts are used again.
@@ -137,7 +141,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 16] {
+    fn reached(&self) -> [Reached; 17] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
         let fermata_faults = faults && !self.base;
         [
@@ -146,6 +150,7 @@ impl Bounds {
             (true, "a context is released", |_, world| world.seen.released),
             (control, "a job is held", |_, world| world.seen.held),
             (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
+            (self.gangs, "a job is held together with another one", |_, world| world.seen.together),
             (hints, "a slot is kept vacant while one waits", |_, world| world.seen.kept),
             (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
             (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),

@@ -67,6 +67,8 @@ pub(crate) struct Owner {
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
     pub(crate) enabled: bool,
+    /// Who has the same number is preempted, held and resumed together.
+    gang: usize,
     /// When it will want a slot, as it said; and when it said so, unless it has started a job since.
     hint: Option<u64>,
     hinted: Option<u64>,
@@ -75,7 +77,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    fn new(id: ContextId, mask: u8, group: GroupKey) -> Self {
+    fn new(id: ContextId, mask: u8, group: GroupKey, gang: usize) -> Self {
         Self {
             id,
             mask,
@@ -83,6 +85,7 @@ impl Owner {
             group,
             hold: false,
             enabled: true,
+            gang,
             hint: None,
             hinted: None,
             job: None,
@@ -93,6 +96,19 @@ impl Owner {
     /// A job that has begun and not ended.
     pub(crate) fn live(&self) -> Option<Job> {
         self.job.filter(|job| !job.ended)
+    }
+
+    /// Is Resume for it, with `usable` slots in use?
+    fn may_resume(&self, usable: u8) -> bool {
+        self.live()
+            .is_some_and(|job| !job.held || usable & self.mask != 0)
+    }
+
+    fn resume(&mut self) {
+        self.hold = false;
+        if let Some(job) = &mut self.job {
+            job.held = false;
+        }
     }
 }
 
@@ -140,6 +156,7 @@ pub(crate) struct Seen {
     pub(crate) kept: bool,
     pub(crate) hint_wasted: bool,
     pub(crate) hint_ignored: bool,
+    pub(crate) together: bool,
 }
 
 impl Hash for World {
@@ -276,6 +293,7 @@ impl World {
                 word |= u64::from(owner.closed) << 8 | u64::from(owner.hold) << 9;
                 word |= u64::from(owner.enabled) << 10;
                 word |= owner.group.0 << 11;
+                word |= (owner.gang as u64) << 40;
                 word |= u64::from(owner.mask) << 32;
                 if let Some(job) = owner.live() {
                     word |= (owner.snapshot as u64) << 4;
@@ -327,6 +345,9 @@ impl World {
                     Some(_) => None,
                     None => Some(i),
                 }));
+            }
+            if self.bounds.gangs {
+                steps.push(Step::Gang(i, self.members(i).len() == 1));
             }
             if self.bounds.control {
                 steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
@@ -440,6 +461,7 @@ impl World {
             Step::Resume(i) => self.resume(i),
             Step::Close(i) => self.close(i),
             Step::Enable(i, enabled) => self.enable(i, enabled),
+            Step::Gang(i, joins) => self.gang(i, joins),
             Step::Hint(i, given) => self.hint(i, given),
             Step::Exclusive(i) => self.reserve(i),
             Step::Mask(i, mask) => self.mask(i, mask),
@@ -969,7 +991,7 @@ impl World {
         };
         match self.machine.add(config) {
             Ok(id) => {
-                let owner = Owner::new(id, self.all_slots(), group);
+                let owner = Owner::new(id, self.all_slots(), group, self.new_gang());
                 let free = self.owners[id.index()].replace(owner).is_none();
                 let reused = self.dead[id.index()] == Some(id);
                 self.must(free && !reused, Rule::Refused, || "an id in use".into());
@@ -1018,8 +1040,14 @@ impl World {
             return;
         };
         let may = !self.gone && owner.live().is_some();
-        if let (true, Some(owner)) = (may && hold, &mut self.owners[i]) {
-            owner.hold = true;
+        for mate in self.members(i).into_iter().filter(|_| may && hold) {
+            if let Some(owner) = self.owners[mate]
+                .as_mut()
+                .filter(|owner| owner.live().is_some())
+            {
+                owner.hold = true;
+                self.seen.together |= mate != i;
+            }
         }
         let result = self.event(Event::Preempt {
             ctx: owner.id,
@@ -1034,14 +1062,13 @@ impl World {
         let Some(owner) = self.owners[i].clone() else {
             return;
         };
-        let live = owner.live();
-        let usable = self.all_slots() & !self.quarantined() & owner.mask;
-        let held = live.is_some_and(|job| job.held);
-        let may = !self.gone && live.is_some() && (!held || usable != 0);
-        if let (true, Some(owner)) = (may, &mut self.owners[i]) {
-            owner.hold = false;
-            if let Some(job) = &mut owner.job {
-                job.held = false;
+        let usable = self.all_slots() & !self.quarantined();
+        let may = !self.gone && owner.may_resume(usable);
+        for mate in self.members(i).into_iter().filter(|_| may) {
+            if let Some(owner) = &mut self.owners[mate] {
+                if owner.may_resume(usable) {
+                    owner.resume();
+                }
             }
         }
         let result = self.event(Event::Resume { ctx: owner.id });
@@ -1105,6 +1132,50 @@ impl World {
         });
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("hint: {result:?}")
+        });
+    }
+
+    /// Those who are preempted and resumed together with context `i`, itself included.
+    fn members(&self, i: usize) -> Vec<usize> {
+        let gang = |i: usize| {
+            let owner = self.owners[i].as_ref().filter(|owner| !owner.closed)?;
+            Some(owner.gang)
+        };
+        let all = 0..self.owners.len();
+        all.filter(|&other| gang(other).is_some() && gang(other) == gang(i))
+            .collect()
+    }
+
+    /// A gang that nobody is in.
+    fn new_gang(&self) -> usize {
+        let taken = |gang| self.owners.iter().flatten().any(|owner| owner.gang == gang);
+        (0..).find(|&gang| !taken(gang)).unwrap_or_default()
+    }
+
+    /// Joins the gang of the next context, or leaves the one that it is in.
+    fn gang(&mut self, i: usize, joins: bool) {
+        let Some(ctx) = self.id(i) else { return };
+        let with = (i + 1) % self.owners.len();
+        let other = self.owners[with].as_ref().filter(|owner| !owner.closed);
+        let with = other.map(|owner| (owner.id, owner.gang));
+        if joins && with.is_none() {
+            return;
+        }
+        let gang = match with.filter(|_| joins) {
+            Some((_, gang)) => gang,
+            None => self.new_gang(),
+        };
+        if let Some(owner) = &mut self.owners[i] {
+            owner.gang = gang;
+        }
+        let with = with.filter(|_| joins).map(|(other, _)| other);
+        let result = self.call("gang", |machine, _| machine.set_gang(ctx, with));
+        self.must(result.is_ok(), Rule::Refused, || {
+            format!("gang: {result:?}")
+        });
+        let (size, members) = (self.machine.gang_size(ctx), self.members(i).len());
+        self.must(size == Ok(members as u32), Rule::Refused, || {
+            format!("a gang of {size:?}, not {members}")
         });
     }
 
