@@ -120,8 +120,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ) -> Result<(), Refusal> {
         let entry = self.slab.owned(ctx)?;
         let (state, slot, queue, stuck) = (entry.state, entry.slot, entry.queue, entry.stuck);
-        self.withdraw_hint(now, ctx);
         self.slab.leave_gang(ctx);
+        self.withdraw_hint(now, ctx);
         if state == JobState::Queued {
             self.dequeue(now, ctx, JobState::Idle);
         }

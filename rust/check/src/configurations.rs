@@ -33,7 +33,7 @@ const FULL: Bounds = Bounds {
     ..PLAIN
 };
 
-/// Those of `cargo test`: under a minute together.
+/// Those of `cargo test`: a few minutes together.
 pub const QUICK: &[Bounds] = &[
     Bounds {
         name: "fermata, 1 slot, 2 contexts, faults",

@@ -1149,7 +1149,8 @@ impl World {
     /// A gang that nobody is in.
     fn new_gang(&self) -> usize {
         let taken = |gang| self.owners.iter().flatten().any(|owner| owner.gang == gang);
-        (0..).find(|&gang| !taken(gang)).unwrap_or_default()
+        let mut gangs = 0..=self.owners.len();
+        gangs.find(|&gang| !taken(gang)).unwrap_or_default()
     }
 
     /// Joins the gang of the next context, or leaves the one that it is in.
