@@ -37,23 +37,13 @@ static bool has_boundaries(enum fm_engine engine)
 	return info.flags & FERMATA_SLOT_BOUNDARY;
 }
 
-static u64 reg(struct fm_ctx *c, u32 offset)
-{
-	u64 value = 0;
-	int rc = fm_reg_read(c->fd, offset, &value);
-
-	if (rc)
-		fm_die("register %#x: %s", offset, strerror(-rc));
-	return value;
-}
-
 /* The engine runs, and does so long enough to have done more than so much. */
 static void until_done(struct fm_ctx *c, u64 more_than)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
 	card_until_runs(c->slot, c->token);
-	while (reg(c, REG_DONE) <= more_than)
+	while (fm_reg_get(c->fd, REG_DONE) <= more_than)
 		if (fm_now() > end)
 			fm_die("the engine makes no progress");
 }
@@ -120,9 +110,9 @@ static const char *stopped_wrong(struct mix *m, u64 blocks)
 	if (memcmp(model, m->c.mem + FM_DATA, m->len))
 		wrong = "the buffer is not as after the blocks done";
 	free(model);
-	if (reg(&m->c, REG_DONE) != blocks)
+	if (fm_reg_get(m->c.fd, REG_DONE) != blocks)
 		wrong = "it did not stop where it says";
-	if (reg(&m->c, REG_DIGEST) != digest)
+	if (fm_reg_get(m->c.fd, REG_DIGEST) != digest)
 		wrong = "the digest is not that of the last block done";
 	fm_must(m->c.fd, FERMATA_IOC_SNAPSHOT_READ, &arg, "SNAPSHOT_READ");
 	if (state[0] != blocks || state[1] != digest)
@@ -151,8 +141,8 @@ FM_TEST(cooperative, held_between_blocks)
 	for (i = 0; i < HOLDS; i++) {
 		until_done(&m.c, blocks);
 		hold(&m.c);
-		EXPECT_LT(blocks, reg(&m.c, REG_STOPPED_AT));
-		blocks = reg(&m.c, REG_STOPPED_AT);
+		EXPECT_LT(blocks, fm_reg_get(m.c.fd, REG_STOPPED_AT));
+		blocks = fm_reg_get(m.c.fd, REG_STOPPED_AT);
 		ASSERT_GOOD(stopped_wrong(&m, blocks));
 		must_resume(&m.c);
 		want[n++] = (struct fm_turn){ m.c.slot, CARD_BOUNDARY, &m.c };
@@ -235,8 +225,8 @@ static void held_where_told(struct __test_metadata *_metadata, enum fm_engine en
 		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, at_boundary);
 		hold(&c);
-		EXPECT_LT(done, reg(&c, REG_DONE));
-		done = reg(&c, REG_DONE);
+		EXPECT_LT(done, fm_reg_get(c.fd, REG_DONE));
+		done = fm_reg_get(c.fd, REG_DONE);
 		if (at_boundary)
 			EXPECT_EQ(0, done % boundary) TH_LOG("stopped at %d", (int)done);
 		must_resume(&c);
@@ -295,7 +285,7 @@ FM_TEST(cooperative, set_by_number_while_it_runs)
 				      FERMATA_PARAM_COOPERATIVE, 2));
 	close(fd);
 	hold(&c);
-	EXPECT_EQ(0, reg(&c, REG_DONE) % 1024);
+	EXPECT_EQ(0, fm_reg_get(c.fd, REG_DONE) % 1024);
 	card_speed(c.slot, 0);
 	must_resume(&c);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
@@ -360,7 +350,7 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 		/* PAUSE is repeated the sooner the shorter saves are: one more that is. */
 		card_until_runs(c.slot, c.token);
 		hold(&c);
-		done = reg(&c, REG_DONE);
+		done = fm_reg_get(c.fd, REG_DONE);
 		must_resume(&c);
 		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 1);

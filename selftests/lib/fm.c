@@ -206,6 +206,16 @@ int fm_reg_read(int fd, u32 offset, u64 *value)
 	return rc;
 }
 
+u64 fm_reg_get(int fd, u32 offset)
+{
+	u64 value = 0;
+	int rc = fm_reg_read(fd, offset, &value);
+
+	if (rc)
+		fm_die("register %#x: %s", offset, strerror(-rc));
+	return value;
+}
+
 int fm_results(int fd, const u32 *offsets, u32 count)
 {
 	struct fermata_reg regs[FERMATA_MAX_RESULTS + 1] = {};

@@ -62,6 +62,8 @@ u64 fm_param_get(int fd, u32 param);
 int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count);
 int fm_reg_write(int fd, u32 offset, u64 value);
 int fm_reg_read(int fd, u32 offset, u64 *value);
+/* The same, where failing is not what is tested. */
+u64 fm_reg_get(int fd, u32 offset);
 int fm_results(int fd, const u32 *offsets, u32 count);
 /* Waits until the driver says so. */
 void fm_until_state(int fd, u32 state);

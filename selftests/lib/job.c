@@ -353,16 +353,6 @@ static const char *compare(const char *what, u64 got, u64 want)
 	return text;
 }
 
-static u64 result_reg(struct fm_ctx *c, u32 offset)
-{
-	u64 v = 0;
-	int rc = fm_reg_read(c->fd, offset, &v);
-
-	if (rc)
-		fm_die("result register %#x: %s", offset, strerror(-rc));
-	return v;
-}
-
 const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
 {
 	struct fm_result r;
@@ -375,25 +365,25 @@ const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
 		if (memcmp(digest, e->digest, 32))
 			return "the digest in the arena is wrong";
 		for (i = 0; i < 4; i++) {
-			u64 v = result_reg(c, 0x58 + 8 * i);
+			u64 v = fm_reg_get(c->fd, 0x58 + 8 * i);
 
 			if (memcmp(&v, e->digest + 8 * i, 8))
 				return "the digest in the registers is wrong";
 		}
-		return compare("bytes done", result_reg(c, 0x38), e->r.count);
+		return compare("bytes done", fm_reg_get(c->fd, 0x38), e->r.count);
 	}
 	memcpy(&r, c->mem, sizeof(r));
 	wrong = compare("count in the arena", r.count, e->r.count);
 	if (!wrong)
 		wrong = compare("checksum in the arena", r.checksum, e->r.checksum);
 	if (!wrong)
-		wrong = compare("count register", result_reg(c, c->engine == FM_MEM ? 0x48 : 0x38),
+		wrong = compare("count register", fm_reg_get(c->fd, c->engine == FM_MEM ? 0x48 : 0x38),
 				e->r.count);
 	if (!wrong)
 		wrong = compare("checksum register",
-				result_reg(c, c->engine == FM_MEM ? 0x60 : 0x40), e->r.checksum);
+				fm_reg_get(c->fd, c->engine == FM_MEM ? 0x60 : 0x40), e->r.checksum);
 	if (!wrong && c->engine == FM_MIX)
-		wrong = compare("STOPPED_AT", result_reg(c, 0x58), e->r.count);
+		wrong = compare("STOPPED_AT", fm_reg_get(c->fd, 0x58), e->r.count);
 	if (!wrong && c->engine != FM_LIST) {
 		fm_sha256(c->mem + FM_DATA, e->len, digest);
 		if (memcmp(digest, e->digest, 32))
