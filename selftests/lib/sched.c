@@ -325,6 +325,36 @@ void card_runs_of(int slot, const struct fm_ctx *c, struct card_run *runs, int n
 	}
 }
 
+static bool ran_as_told(const struct card_run *run, const struct fermata_status *st)
+{
+	return st->state == FERMATA_STATE_DONE && run->starts == 1 && run->finishes == 1 &&
+	       run->pauses == st->preemptions && run->pauses == run->resumes &&
+	       run->starts + run->resumes == st->slices;
+}
+
+const char *fm_runs_wrong(const struct fm_ctx *c, int n)
+{
+	static char text[256];
+	struct card_run runs[n], *run = runs;
+	struct fermata_status st;
+	int i;
+
+	card_runs_of(c[0].slot, c, runs, n);
+	for (i = 0; i < n; i++, run++) {
+		fm_status(c[i].fd, &st);
+		if (ran_as_told(run, &st))
+			continue;
+		snprintf(text, sizeof(text),
+			 "context %d: state %u, %llu preemptions, %llu slices; card: %llu starts, %llu resumes, %llu pauses, %llu finishes",
+			 i, st.state, (unsigned long long)st.preemptions,
+			 (unsigned long long)st.slices, (unsigned long long)run->starts,
+			 (unsigned long long)run->resumes, (unsigned long long)run->pauses,
+			 (unsigned long long)run->finishes);
+		return text;
+	}
+	return NULL;
+}
+
 /* --- what must come ------------------------------------------------------------------- */
 
 #define TEXT	600
