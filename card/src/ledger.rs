@@ -3,6 +3,7 @@
 
 use crate::config::{CardConfig, Profile};
 use crate::event::{Event, IrqFate, PauseFate, Phase, What};
+use crate::percentile::nearest_rank;
 use crate::regs::{Reg, SlotReg};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -290,10 +291,7 @@ impl SlotLedger {
 fn percentiles(prefix: &str, samples: &[u64]) -> String {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
-    let at = |percent: usize| match sorted.len() {
-        0 => 0,
-        n => sorted[(n * percent).div_ceil(100).clamp(1, n) - 1],
-    };
+    let at = |percent| nearest_rank(&sorted, percent).unwrap_or(0);
     format!(
         "{prefix}count={} {prefix}p50={} {prefix}p99={} {prefix}max={}",
         sorted.len(),

@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod log;
 pub mod misbehave;
 pub mod pci;
+pub mod percentile;
 pub mod ram;
 pub mod regs;
 pub mod slot;

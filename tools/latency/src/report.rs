@@ -5,6 +5,7 @@ use crate::timeline::{Samples, Timeline};
 use anyhow::{ensure, Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata_card::event::Event;
+use fermata_card::percentile::nearest_rank;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -44,10 +45,7 @@ struct Latency {
 impl Latency {
     fn of(mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
-        let rank = |percent: usize| {
-            let rank = (samples.len() * percent).div_ceil(100).max(1);
-            samples.get(rank - 1).map_or(0.0, |&ns| ns as f64 / 1e3)
-        };
+        let rank = |percent| nearest_rank(&samples, percent).map_or(0.0, |ns| ns as f64 / 1e3);
         Self {
             count: samples.len(),
             p50_us: rank(50),
