@@ -487,12 +487,6 @@ FM_TEST(group, slot_of_a_group_that_is_killed)
 
 /* --- what groups have of the time ---------------------------------------------------- */
 
-/* Is part of whole at least low and at most high percent? */
-static bool percent_within(u64 part, u64 whole, u64 low, u64 high)
-{
-	return part * 100 >= whole * low && part * 100 <= whole * high;
-}
-
 #define SLICE	(2 * FM_MS)
 #define CROWD	4
 #define EACH	(1 + CROWD)
@@ -558,13 +552,13 @@ FM_TEST(group, one_against_a_crowd)
 	crowd_begin(&crowd);
 	fm_gate_open(&crowd.gate);
 	whole = measure(crowd.c, EACH, run_ns, 300);
-	EXPECT_TRUE(percent_within(run_ns[0], whole, 38, 62));
+	EXPECT_TRUE(fm_percent_within(run_ns[0], whole, 38, 62));
 	for (i = 1; i < EACH; i++)
-		EXPECT_TRUE(percent_within(run_ns[i], whole, 7, 19));
+		EXPECT_TRUE(fm_percent_within(run_ns[i], whole, 7, 19));
 	fm_policy(FERMATA_POLICY_ROUND_ROBIN, 0);
 	whole = measure(crowd.c, EACH, run_ns, 300);
 	for (i = 0; i < EACH; i++)
-		EXPECT_TRUE(percent_within(run_ns[i], whole, 13, 27));
+		EXPECT_TRUE(fm_percent_within(run_ns[i], whole, 13, 27));
 	crowd_end(&crowd);
 }
 
@@ -607,7 +601,7 @@ FM_TEST(group, sleeping_in_turn_gains_nothing)
 	for (i = 0; i < EACH; i++)
 		whole += run[i].run_ns;
 	TH_LOG("the one that runs has %d %%", (int)(run[0].run_ns * 100 / whole));
-	EXPECT_TRUE(percent_within(run[0].run_ns, whole, 40, 100));
+	EXPECT_TRUE(fm_percent_within(run[0].run_ns, whole, 40, 100));
 	for (i = 1; i < EACH; i++)
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 	fm_end_endless(&c[0]);
@@ -627,18 +621,18 @@ FM_TEST(group, time_by_weight)
 	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 300));
 	fm_gate_open(&crowd.gate);
 	whole = measure(crowd.c, EACH, run_ns, 300);
-	EXPECT_TRUE(percent_within(run_ns[0], whole, 62, 88));
+	EXPECT_TRUE(fm_percent_within(run_ns[0], whole, 62, 88));
 	for (i = 1; i < EACH; i++)
-		EXPECT_TRUE(percent_within(run_ns[i], whole, 3, 12));
+		EXPECT_TRUE(fm_percent_within(run_ns[i], whole, 3, 12));
 	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 50));
 	ASSERT_EQ(0, set_weight(crowd.c[0].fd, fm_number(crowd.c[3].fd), 150));
 	fm_param(crowd.c[1].fd, FERMATA_PARAM_WEIGHT, 300);
 	/* A quarter; of the rest one half to the first, and a sixth to each other one. */
 	whole = measure(crowd.c, EACH, run_ns, 400);
-	EXPECT_TRUE(percent_within(run_ns[0], whole, 16, 34));
-	EXPECT_TRUE(percent_within(run_ns[1], whole, 27, 48));
+	EXPECT_TRUE(fm_percent_within(run_ns[0], whole, 16, 34));
+	EXPECT_TRUE(fm_percent_within(run_ns[1], whole, 27, 48));
 	for (i = 2; i < EACH; i++)
-		EXPECT_TRUE(percent_within(run_ns[i], whole, 7, 19));
+		EXPECT_TRUE(fm_percent_within(run_ns[i], whole, 7, 19));
 	crowd_end(&crowd);
 }
 

@@ -27,12 +27,6 @@ static void measure(int slot, const struct fm_ctx *c, struct card_run *runs, int
 	card_runs_of(slot, c, runs, n);
 }
 
-/* Is part of whole at least low and at most high percent? */
-static bool percent_within(u64 part, u64 whole, u64 low, u64 high)
-{
-	return part * 100 >= whole * low && part * 100 <= whole * high;
-}
-
 FM_TEST(policy, names_are_those_chosen)
 {
 	struct fermata_policy before, after;
@@ -136,7 +130,7 @@ FM_TEST(policy, fair_by_weight)
 
 		TH_LOG("weight %d: %d turns, %d us", 100 << i,
 		       (int)(run[i].starts + run[i].resumes), (int)(run[i].run_ns / 1000));
-		EXPECT_TRUE(percent_within(run[i].run_ns, whole, share * 3 / 4, share * 5 / 4 + 1));
+		EXPECT_TRUE(fm_percent_within(run[i].run_ns, whole, share * 3 / 4, share * 5 / 4 + 1));
 	}
 	for (i = 0; i < 3; i++)
 		fm_end_endless(&c[i]);
@@ -159,7 +153,7 @@ FM_TEST(policy, weight_changes_while_it_runs)
 	}
 	fm_gate_open(&gate);
 	measure(c[0].slot, c, first, 2, 100);
-	EXPECT_TRUE(percent_within(first[0].run_ns, first[0].run_ns + first[1].run_ns, 35, 65));
+	EXPECT_TRUE(fm_percent_within(first[0].run_ns, first[0].run_ns + first[1].run_ns, 35, 65));
 	ASSERT_EQ(0, fm_control(c[0].fd, FERMATA_CONTROL_PARAM, fm_number(c[0].fd),
 				FERMATA_PARAM_WEIGHT, 900));
 	card_runs_of(c[0].slot, c, first, 2);
@@ -167,7 +161,7 @@ FM_TEST(policy, weight_changes_while_it_runs)
 	a = then[0].run_ns - first[0].run_ns;
 	b = then[1].run_ns - first[1].run_ns;
 	TH_LOG("at 900 to 100: %d us to %d us", (int)(a / 1000), (int)(b / 1000));
-	EXPECT_TRUE(percent_within(a, a + b, 75, 97));
+	EXPECT_TRUE(fm_percent_within(a, a + b, 75, 97));
 	for (i = 0; i < 2; i++)
 		fm_end_endless(&c[i]);
 }
@@ -317,8 +311,8 @@ FM_TEST(policy, deadline_keeps_budgets)
 		       (int)(run[i].run_ns * 100 / whole));
 	/* A quarter of all time each, so no less of the time that the slot was busy. */
 	for (i = 0; i < OTHER; i++) {
-		EXPECT_TRUE(percent_within(run[i].run_ns, whole, 18, 100));
-		EXPECT_TRUE(percent_within(run[i].run_ns, elapsed, 0, 32));
+		EXPECT_TRUE(fm_percent_within(run[i].run_ns, whole, 18, 100));
+		EXPECT_TRUE(fm_percent_within(run[i].run_ns, elapsed, 0, 32));
 	}
 	EXPECT_LT(0, run[OTHER].resumes);
 	EXPECT_LT(0, run[ANOTHER].resumes);
@@ -381,9 +375,9 @@ FM_TEST(policy, share_by_percent)
 	for (i = 0; i < 3; i++)
 		TH_LOG("share %d: %d turns, %d %%", (int)share[i],
 		       (int)(run[i].starts + run[i].resumes), (int)(run[i].run_ns * 100 / whole));
-	EXPECT_TRUE(percent_within(run[0].run_ns, whole, 48, 72));
-	EXPECT_TRUE(percent_within(run[1].run_ns, whole, 14, 26));
-	EXPECT_TRUE(percent_within(run[2].run_ns, whole, 14, 26));
+	EXPECT_TRUE(fm_percent_within(run[0].run_ns, whole, 48, 72));
+	EXPECT_TRUE(fm_percent_within(run[1].run_ns, whole, 14, 26));
+	EXPECT_TRUE(fm_percent_within(run[2].run_ns, whole, 14, 26));
 	for (i = 0; i < 3; i++)
 		fm_end_endless(&c[i]);
 }

@@ -325,6 +325,11 @@ void card_runs_of(int slot, const struct fm_ctx *c, struct card_run *runs, int n
 	}
 }
 
+bool fm_percent_within(u64 part, u64 whole, u64 low, u64 high)
+{
+	return part * 100 >= whole * low && part * 100 <= whole * high;
+}
+
 static bool ran_as_told(const struct card_run *run, const struct fermata_status *st)
 {
 	return st->state == FERMATA_STATE_DONE && run->starts == 1 && run->finishes == 1 &&

@@ -89,6 +89,8 @@ int card_until_turns(u64 from, struct card_turn *turns, int max, int n);
 int card_turns_of(u64 from, u64 token);
 /* What several tenants had of a slot, at one and the same time. */
 void card_runs_of(int slot, const struct fm_ctx *c, struct card_run *runs, int n);
+/* Is part of whole at least low and at most high percent? */
+bool fm_percent_within(u64 part, u64 whole, u64 low, u64 high);
 /*
  * NULL, or what was lost or done twice: each of these contexts, all of one slot, has had one job, which
  * is done; the card has run it as often as the driver says.
