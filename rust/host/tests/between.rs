@@ -233,6 +233,19 @@ fn a_weight_is_that_of_the_group_everywhere() {
     assert_eq!(world.machine.group_stats(B, ns(1)).weight, 100);
 }
 
+/// What a group is owed is used up by all of its contexts that run.
+#[test]
+fn the_contexts_of_a_group_use_up_together_what_it_is_owed() {
+    let mut world = world(2, PolicyKind::Fair);
+    busy(&mut world, A, 2);
+    let b = busy(&mut world, B, 1)[0];
+    weigh(&mut world, A, 1_000).unwrap();
+    world.run_for(1_000 * MS);
+    // A slice of B's, 2 ms, is worth 20 ms of A's: 2 ms meanwhile on the one slot, and 9 ms on both.
+    let longest = world.tenants[&b].longest_wait;
+    assert!(longest < 10 * MS, "{longest}");
+}
+
 /// The longest sleep gives a group no more than it gives one context: one slice.
 #[test]
 fn a_group_that_slept_has_a_slice_of_credit() {
