@@ -17,6 +17,7 @@ struct lock_class_key;
 struct page;
 struct pid;
 struct poll_table_struct;
+struct user_struct;
 struct vm_area_struct;
 struct wait_queue_head;
 
@@ -35,6 +36,9 @@ struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);
 bool fermata_locked_down(void);
 u32 fermata_current_uid(void);
+struct user_struct *fermata_get_current_user(void);
+void fermata_get_user(struct user_struct *user);
+unsigned long fermata_memlock_limit(void);
 u64 fermata_current_cgroup(void);
 struct pid *fermata_get_current_tgid(void);
 const char *fermata_policy_parameter(void);

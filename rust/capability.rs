@@ -19,6 +19,11 @@ pub(crate) fn may_touch_all_memory() -> bool {
     has(bindings::CAP_SYS_RAWIO)
 }
 
+/// CAP_IPC_LOCK: pin memory whatever RLIMIT_MEMLOCK says.
+pub(crate) fn may_lock_memory() -> bool {
+    has(bindings::CAP_IPC_LOCK)
+}
+
 fn has(capability: u32) -> bool {
     // SAFETY: No requirement. CAST: a small constant.
     unsafe { bindings::capable(capability as c_int) }

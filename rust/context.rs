@@ -6,6 +6,7 @@ use crate::{
     bar::Window,
     capability,
     card::{BoundDevice, Card, View},
+    charge::Charge,
     compat::errno,
     dma_memory::DmaMemory,
     image::{AppRegister, Image, Tenant},
@@ -137,7 +138,7 @@ impl Context {
                 image: UnsafeCell::new(image),
                 notifier <- Notifier::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -252,11 +253,13 @@ impl Context {
         })
     }
 
-    /// Makes the arena. `base`: its device address; `None`: that of the first mapping of the whole.
+    /// Makes the arena, or takes the caller's own memory from the address `own` on for it. `base`:
+    /// its device address; `None`: that of the first mapping of the whole.
     pub(crate) fn create_arena(
         &self,
         device: &BoundDevice<'_>,
         length: u64,
+        own: Option<u64>,
         base: Option<u64>,
     ) -> Result {
         let id = self.id()?;
@@ -268,14 +271,15 @@ impl Context {
         if length == 0 || length % page != 0 || length > self.card.limits.arena {
             return Err(EINVAL);
         }
-        if base.is_some_and(|base| base % page != 0 || end(base).is_none()) {
+        let is_wrong = |address: u64| address % page != 0 || end(address).is_none();
+        if base.is_some_and(is_wrong) || own.is_some_and(is_wrong) {
             return Err(EINVAL);
         }
         if self.memory.lock().arena.is_some() {
             return Err(EEXIST);
         }
         let arena = Arena {
-            memory: DmaMemory::new(device, usize::try_from(length)?)?,
+            memory: self.make_memory(device, usize::try_from(length)?, own)?,
             device_base: base,
         };
         let mut memory = self.memory.lock();
@@ -285,6 +289,21 @@ impl Context {
         self.publish_window(id, &arena)?;
         memory.arena = Some(arena);
         Ok(())
+    }
+
+    /// Memory that the card reaches: allocated, or the caller's own from the address `own` on;
+    /// charged to the opener.
+    fn make_memory(
+        &self,
+        device: &BoundDevice<'_>,
+        length: usize,
+        own: Option<u64>,
+    ) -> Result<DmaMemory> {
+        let charge = Charge::new(&self.opener.account, length)?;
+        match own {
+            None => DmaMemory::new(device, length, charge),
+            Some(address) => DmaMemory::pinned(device, usize::try_from(address)?, length, charge),
+        }
     }
 
     /// Tells the card's state where the arena is, if its device address is known.
@@ -306,7 +325,7 @@ impl Context {
             return Err(errno::eproto());
         }
         // CAST: at most STATE_PAGES_MAX.
-        let snapshot = DmaMemory::new(device, pages as usize * PAGE_SIZE)?;
+        let snapshot = self.make_memory(device, pages as usize * PAGE_SIZE, None)?;
         let mut memory = self.memory.lock();
         if memory.snapshot.is_some() {
             return Err(EEXIST);
@@ -434,7 +453,10 @@ impl Context {
         let end = first_page
             .checked_mul(PAGE_SIZE)
             .and_then(|offset| offset.checked_add(length));
-        if vma.flags() & flags::SHARED == 0 || end.is_none_or(|end| end > arena.memory.length()) {
+        if vma.flags() & flags::SHARED == 0
+            || end.is_none_or(|end| end > arena.memory.length())
+            || !arena.memory.is_allocated()
+        {
             return Err(EINVAL);
         }
         vma.set_dontcopy();
@@ -485,10 +507,10 @@ impl Context {
             return;
         }
         self.card.wait_for_notices();
-        if !self
-            .card
-            .unregister(self, || drop(self.memory.lock().take()))
-        {
+        if !self.card.unregister(self, || {
+            let freed = self.memory.lock().take();
+            drop(freed);
+        }) {
             // `Card::shut_down` has taken us out before, and revokes us while the device is bound.
             self.notifier
                 .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));

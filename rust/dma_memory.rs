@@ -2,7 +2,12 @@
 
 //! Memory that is contiguous for the card: arenas and snapshots.
 
-use crate::{compat::c_enum::DMA_BIDIRECTIONAL, shim};
+use crate::{
+    charge::Charge,
+    compat::{c_enum::DMA_BIDIRECTIONAL, errno},
+    pinned::PinnedPages,
+    shim,
+};
 use core::ptr::NonNull;
 use kernel::{
     bindings,
@@ -17,68 +22,104 @@ use kernel::{
 /// What the DMA API returns for an address that it could not make.
 const DMA_MAPPING_ERROR: bindings::dma_addr_t = !0;
 
+/// The longest segment that the DMA API is asked for; set at probe, since the PCI default of 64 KiB
+/// would make several of an arena.
+pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
+
 /// How the memory was got.
-#[derive(Clone, Copy)]
 enum Backing {
-    /// From the DMA API, which makes scattered pages contiguous for the card by an IOMMU.
-    Translated,
+    /// From the DMA API, at `cpu`, which makes scattered pages contiguous for the card by an IOMMU.
+    Translated { cpu: NonNull<u8> },
     /// Physically contiguous pages from `first` on, for a card without an IOMMU.
     Contiguous { first: NonNull<bindings::page> },
+    /// A program's own pages, mapped by `table`.
+    Pinned {
+        pages: PinnedPages,
+        table: bindings::sg_table,
+    },
 }
 
-/// A zeroed, pinned range of memory that the card reaches at one contiguous range of addresses.
+/// A range of memory that the card reaches at one contiguous range of addresses, and that stays
+/// where it is.
 ///
 /// # Invariants
 ///
-/// The `length` bytes at `cpu`, a non-zero multiple of the page size, are allocated as `backing`
-/// says and mapped for `device` at `iova`. The owner drops the value while `device` is bound, and
-/// after the card's last access.
+/// `length` bytes, a non-zero multiple of the page size, are allocated or pinned as `backing` says
+/// and mapped for `device` at `iova`. The owner drops the value while `device` is bound, and after
+/// the card's last access.
 pub(crate) struct DmaMemory {
     device: ARef<Device>,
+    // Before the charge: what is freed is not charged any more.
     backing: Backing,
-    cpu: NonNull<u8>,
+    _charge: Charge,
     iova: u64,
     length: usize,
 }
 
-// SAFETY: It owns the memory, and the allocators may be called from any thread.
+// SAFETY: It owns the memory, and the allocators may be called from any thread; so may what takes a
+// scatter list apart.
 unsafe impl Send for DmaMemory {}
 // SAFETY: `&self` gives plain values, and copies of bytes that the card may change at any time.
 unsafe impl Sync for DmaMemory {}
 
 impl DmaMemory {
-    /// Allocates `length` bytes, a multiple of the page size. May sleep.
+    /// Allocates `length` zeroed bytes, a multiple of the page size; they are paid for by `charge`.
+    /// May sleep.
     ///
     /// `ENOMEM`: not so much memory or, without an IOMMU, not so much contiguous memory.
-    pub(crate) fn new(device: &Device<Bound>, length: usize) -> Result<Self> {
-        if length == 0 || length % PAGE_SIZE != 0 {
-            return Err(EINVAL);
-        }
+    pub(crate) fn new(device: &Device<Bound>, length: usize, charge: Charge) -> Result<Self> {
+        check_length(length)?;
         if is_translated(device) {
-            Self::translated(device, length)
+            Self::translated(device, length, charge)
         } else {
-            Self::contiguous(device, length)
+            Self::contiguous(device, length, charge)
         }
     }
 
-    fn translated(device: &Device<Bound>, length: usize) -> Result<Self> {
+    /// Takes the caller's own memory, the `length` bytes, a multiple of the page size, from
+    /// `address` on, likewise; they are paid for by `charge`. May sleep, and takes `mmap_lock`.
+    ///
+    /// The errors are those of [`PinnedPages::new`]; `EOPNOTSUPP`: the card cannot reach it at one
+    /// range of addresses: without an IOMMU it must be physically contiguous.
+    pub(crate) fn pinned(
+        device: &Device<Bound>,
+        address: usize,
+        length: usize,
+        charge: Charge,
+    ) -> Result<Self> {
+        check_length(length)?;
+        let mut pages = PinnedPages::new(address, length / PAGE_SIZE)?;
+        let table = map_pages(device, pages.as_mut_slice())?;
+        // SAFETY: Mapped just now, so there is an entry.
+        let iova = unsafe { bindings::sg_dma_address(table.sgl) };
+        // INVARIANT: Pinned, and mapped at one range.
+        Ok(Self {
+            device: device.into(),
+            backing: Backing::Pinned { pages, table },
+            _charge: charge,
+            iova,
+            length,
+        })
+    }
+
+    fn translated(device: &Device<Bound>, length: usize, charge: Charge) -> Result<Self> {
         let mut iova = 0;
         // No warning on failure: the size is a tenant's wish.
-        let flags = bindings::GFP_KERNEL | bindings::__GFP_NOWARN;
+        let flags = bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_NOWARN;
         // SAFETY: `device` is bound. The memory comes zeroed.
         let cpu = unsafe { bindings::dma_alloc_attrs(as_raw(device), length, &mut iova, flags, 0) };
         let cpu = NonNull::new(cpu.cast()).ok_or(ENOMEM)?;
         // INVARIANT: Allocated and mapped just now.
         Ok(Self {
             device: device.into(),
-            backing: Backing::Translated,
-            cpu,
+            backing: Backing::Translated { cpu },
+            _charge: charge,
             iova,
             length,
         })
     }
 
-    fn contiguous(device: &Device<Bound>, length: usize) -> Result<Self> {
+    fn contiguous(device: &Device<Bound>, length: usize, charge: Charge) -> Result<Self> {
         let count = length / PAGE_SIZE;
         // SAFETY: No requirement.
         let first = NonNull::new(unsafe { shim::fermata_contig_alloc(count) }).ok_or(ENOMEM)?;
@@ -93,25 +134,24 @@ impl DmaMemory {
                 0,
             )
         };
-        // SAFETY: The pages are ours, in the direct map, as GFP_KERNEL memory is.
-        let cpu = NonNull::new(unsafe { shim::fermata_page_address(first.as_ptr()) }.cast());
-        match cpu {
-            Some(cpu) if iova != DMA_MAPPING_ERROR => {
-                // INVARIANT: Allocated and mapped just now.
-                Ok(Self {
-                    device: device.into(),
-                    backing: Backing::Contiguous { first },
-                    cpu,
-                    iova,
-                    length,
-                })
-            }
-            _ => {
-                // SAFETY: The pages are ours, and not mapped.
-                unsafe { shim::fermata_contig_free(first.as_ptr(), count) };
-                Err(ENOMEM)
-            }
+        if iova == DMA_MAPPING_ERROR {
+            // SAFETY: The pages are ours, and not mapped.
+            unsafe { shim::fermata_contig_free(first.as_ptr(), count) };
+            return Err(ENOMEM);
         }
+        // INVARIANT: Allocated and mapped just now.
+        Ok(Self {
+            device: device.into(),
+            backing: Backing::Contiguous { first },
+            _charge: charge,
+            iova,
+            length,
+        })
+    }
+
+    /// Whether it was allocated, and so can be mapped into a program.
+    pub(crate) fn is_allocated(&self) -> bool {
+        !matches!(self.backing, Backing::Pinned { .. })
     }
 
     /// Address at which the card reaches the first byte.
@@ -124,8 +164,8 @@ impl DmaMemory {
         self.length
     }
 
-    /// Maps the pages from `first_page` on into the whole of `vma`, which the caller checked to lie
-    /// within.
+    /// Maps the pages from `first_page` on of allocated memory into the whole of `vma`, which the
+    /// caller checked to lie within.
     pub(crate) fn map(&self, vma: &VmaNew, first_page: usize) -> Result {
         let count = (vma.end() - vma.start()) / PAGE_SIZE;
         for n in 0..count {
@@ -141,14 +181,15 @@ impl DmaMemory {
 
     /// The struct page of page `n`.
     fn page(&self, n: usize) -> *mut bindings::page {
-        match self.backing {
+        match &self.backing {
             // SAFETY: By the type invariant; the DMA API maps what it gathers into the vmalloc
             // range.
-            Backing::Translated => unsafe {
-                bindings::vmalloc_to_page(self.cpu.as_ptr().wrapping_add(n * PAGE_SIZE).cast())
+            Backing::Translated { cpu } => unsafe {
+                bindings::vmalloc_to_page(cpu.as_ptr().wrapping_add(n * PAGE_SIZE).cast())
             },
             // SAFETY: By the type invariant.
             Backing::Contiguous { first } => unsafe { shim::fermata_nth_page(first.as_ptr(), n) },
+            Backing::Pinned { pages, .. } => pages.as_slice()[n],
         }
     }
 
@@ -159,27 +200,33 @@ impl DmaMemory {
             Some(end) if end <= self.length => {}
             _ => return Err(EINVAL),
         }
-        // SAFETY: In range by the check above, and allocated by the type invariant. The caller saw
-        // to it that the card is not writing there; if a broken card does, the copy is torn, and no
-        // reference outlives the call.
-        let bytes = unsafe { core::slice::from_raw_parts(self.cpu.as_ptr().add(offset), length) };
-        Ok(out.extend_from_slice(bytes, GFP_KERNEL)?)
+        let mut at = offset;
+        while at < offset + length {
+            let rest = (PAGE_SIZE - at % PAGE_SIZE).min(offset + length - at);
+            out.extend_from_slice(self.bytes_in_page(at, rest), GFP_KERNEL)?;
+            at += rest;
+        }
+        Ok(())
+    }
+
+    /// The `length` bytes from `at` on, which lie in one page.
+    fn bytes_in_page(&self, at: usize, length: usize) -> &[u8] {
+        // SAFETY: The page is ours, in the direct map, as all pages of 64-bit kernels are.
+        let page = unsafe { shim::fermata_page_address(self.page(at / PAGE_SIZE)) }.cast::<u8>();
+        // SAFETY: In the page, by the contract of this private function. The callers see to it that
+        // the card is not writing there; if a broken card does, or a program to its own memory, the
+        // copy is torn, and no reference outlives the copying.
+        unsafe { core::slice::from_raw_parts(page.add(at % PAGE_SIZE), length) }
     }
 }
 
 impl Drop for DmaMemory {
     fn drop(&mut self) {
         let device = as_raw(&self.device);
-        match self.backing {
+        match &mut self.backing {
             // SAFETY: By the type invariant.
-            Backing::Translated => unsafe {
-                bindings::dma_free_attrs(
-                    device,
-                    self.length,
-                    self.cpu.as_ptr().cast(),
-                    self.iova,
-                    0,
-                )
+            Backing::Translated { cpu } => unsafe {
+                bindings::dma_free_attrs(device, self.length, cpu.as_ptr().cast(), self.iova, 0)
             },
             // SAFETY: By the type invariant.
             Backing::Contiguous { first } => unsafe {
@@ -192,7 +239,67 @@ impl Drop for DmaMemory {
                 );
                 shim::fermata_contig_free(first.as_ptr(), self.length / PAGE_SIZE);
             },
+            // The pages are unpinned after that.
+            // SAFETY: By the type invariant; `map_pages` made the table.
+            Backing::Pinned { table, .. } => unsafe { unmap_pages(device, table) },
         }
+    }
+}
+
+/// `EINVAL`: `length` is no multiple of the page size, or 0.
+fn check_length(length: usize) -> Result {
+    if length == 0 || length % PAGE_SIZE != 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Maps pages for `device`, in order, at one range of addresses. `ENOMEM`; `EOPNOTSUPP`: it cannot
+/// be one range. May sleep.
+fn map_pages(
+    device: &Device<Bound>,
+    pages: &mut [*mut bindings::page],
+) -> Result<bindings::sg_table> {
+    let mut table = bindings::sg_table::default();
+    // SAFETY: `table` may be written, `pages` is an array of so many.
+    to_result(unsafe {
+        bindings::sg_alloc_table_from_pages_segment(
+            &mut table,
+            pages.as_mut_ptr(),
+            c_uint::try_from(pages.len())?,
+            0,
+            pages.len() * PAGE_SIZE,
+            MAX_SEGMENT,
+            bindings::GFP_KERNEL_ACCOUNT,
+        )
+    })?;
+    // SAFETY: `device` is bound, and the table was just made.
+    let mapped = to_result(unsafe {
+        bindings::dma_map_sgtable(as_raw(device), &mut table, DMA_BIDIRECTIONAL, 0)
+    });
+    if mapped.is_err() {
+        // SAFETY: Made above, and not mapped.
+        unsafe { bindings::sg_free_table(&mut table) };
+        return Err(ENOMEM);
+    }
+    if table.nents != 1 {
+        // SAFETY: Made and mapped above.
+        unsafe { unmap_pages(as_raw(device), &mut table) };
+        return Err(errno::eopnotsupp());
+    }
+    Ok(table)
+}
+
+/// Undoes [`map_pages`].
+///
+/// # Safety
+///
+/// `table` must be mapped for `device`, which must be bound; it must not be used any more.
+unsafe fn unmap_pages(device: *mut bindings::device, table: &mut bindings::sg_table) {
+    // SAFETY: By the safety requirement.
+    unsafe {
+        bindings::dma_unmap_sgtable(device, table, DMA_BIDIRECTIONAL, 0);
+        bindings::sg_free_table(table);
     }
 }
 

@@ -3,7 +3,8 @@
 //! The PCI driver: what happens when a card comes and goes.
 
 use crate::{
-    bar::Bar, card::Card, chardev::Node, compat, limits::Limits, regs::BAR_SIZE, sched::SlotId,
+    bar::Bar, card::Card, chardev::Node, compat, dma_memory::MAX_SEGMENT, limits::Limits,
+    regs::BAR_SIZE, sched::SlotId,
 };
 use kernel::{
     bindings,
@@ -147,6 +148,8 @@ pub(crate) unsafe fn probe(
     // Cards cut DMA addresses to 48 bits.
     // SAFETY: Nothing is allocated or mapped for the device yet.
     unsafe { pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())? };
+    // SAFETY: As above.
+    unsafe { pdev.dma_set_max_seg_size(MAX_SEGMENT) };
     pdev.set_master();
 
     let vectors = if identity.has_irq() {

@@ -12,6 +12,7 @@ mod bar;
 mod capability;
 mod card;
 mod chardev;
+mod charge;
 mod compat;
 mod context;
 mod dma_memory;
@@ -24,6 +25,7 @@ mod limits;
 mod monotonic;
 mod notifier;
 mod opener;
+mod pinned;
 mod raw_spinlock;
 mod regs;
 #[expect(

@@ -143,7 +143,7 @@ impl Image {
         Ok(KBox::new(
             Self {
                 written: Written {
-                    values: KVec::from_elem(0, APP_COUNT, GFP_KERNEL)?,
+                    values: KVec::from_elem(0, APP_COUNT, GFP_KERNEL_ACCOUNT)?,
                     set: RegisterSet::EMPTY,
                 },
                 results: [None; MAX_RESULTS],
@@ -151,7 +151,7 @@ impl Image {
                 snapshot: None,
                 fault_address: 0,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?)
     }
 

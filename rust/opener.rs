@@ -2,7 +2,7 @@
 
 //! Who opened a context.
 
-use crate::{capability, sched::GroupKey, shim};
+use crate::{capability, charge::Account, sched::GroupKey, shim};
 use kernel::bindings;
 
 /// A process, its user and its group, at the time of `open()`.
@@ -14,6 +14,8 @@ pub(crate) struct Opener {
     process: *mut bindings::pid,
     /// In the initial user namespace.
     uid: u32,
+    /// Who pays for its memory.
+    pub(crate) account: Account,
     /// Whose part of the card's time it uses.
     pub(crate) group: GroupKey,
 }
@@ -31,6 +33,7 @@ impl Opener {
             // SAFETY: No requirement.
             process: unsafe { shim::fermata_get_current_tgid() },
             uid: current_uid(),
+            account: Account::current(),
             group: current_group(),
         }
     }

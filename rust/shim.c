@@ -12,6 +12,8 @@
 #include <linux/pid.h>
 #include <linux/poll.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/security.h>
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
@@ -24,7 +26,7 @@
 static_assert(sizeof(struct fermata_card_info) == 40);
 static_assert(sizeof(struct fermata_slot_info) == 80);
 static_assert(sizeof(struct fermata_setup) == 32);
-static_assert(sizeof(struct fermata_arena_create) == 32);
+static_assert(sizeof(struct fermata_arena_create) == 40);
 static_assert(sizeof(struct fermata_snapshot_create) == 16);
 static_assert(sizeof(struct fermata_snapshot_read) == 32);
 static_assert(sizeof(struct fermata_reg) == 16);
@@ -96,7 +98,8 @@ bool fermata_dma_is_translated(struct device *dev)
 /*
  * Zeroed, physically contiguous pages, each with a reference of its own, so
  * that each can be mapped into a process: what the page allocator gives where
- * that is large enough, else what page migration can make free.
+ * that is large enough, else what page migration can make free, which knows
+ * nothing of memory cgroups.
  */
 struct page *fermata_contig_alloc(unsigned long count)
 {
@@ -106,7 +109,8 @@ struct page *fermata_contig_alloc(unsigned long count)
 
 	if (get_order(count * PAGE_SIZE) <= MAX_PAGE_ORDER) {
 		cpu = alloc_pages_exact(count * PAGE_SIZE,
-					GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+					GFP_KERNEL_ACCOUNT | __GFP_ZERO |
+					__GFP_NOWARN);
 		return cpu ? virt_to_page(cpu) : NULL;
 	}
 
@@ -153,6 +157,24 @@ bool fermata_locked_down(void)
 u32 fermata_current_uid(void)
 {
 	return from_kuid(&init_user_ns, current_uid());
+}
+
+/* The caller's user, with a reference for free_uid(). */
+struct user_struct *fermata_get_current_user(void)
+{
+	return get_uid(current_user());
+}
+
+/* Another reference for free_uid(). */
+void fermata_get_user(struct user_struct *user)
+{
+	get_uid(user);
+}
+
+/* The caller's RLIMIT_MEMLOCK in bytes. */
+unsigned long fermata_memlock_limit(void)
+{
+	return rlimit(RLIMIT_MEMLOCK);
 }
 
 /*

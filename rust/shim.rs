@@ -33,6 +33,9 @@ extern "C" {
     pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
     pub(crate) fn fermata_locked_down() -> bool;
     pub(crate) fn fermata_current_uid() -> u32;
+    pub(crate) fn fermata_get_current_user() -> *mut bindings::user_struct;
+    pub(crate) fn fermata_get_user(user: *mut bindings::user_struct);
+    pub(crate) fn fermata_memlock_limit() -> c_ulong;
     pub(crate) fn fermata_current_cgroup() -> u64;
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
     pub(crate) fn fermata_policy_parameter() -> *const c_char;

@@ -83,12 +83,13 @@ arguments! {
         context: u32,
     }
     /// `struct fermata_arena_create`
-    ArenaCreate, 32 {
+    ArenaCreate, 40 {
         size: u32,
         flags: u32,
         length: u64,
         device_base: u64,
         mmap_offset: u64,
+        user_addr: u64,
     }
     /// `struct fermata_snapshot_create`
     SnapshotCreate, 16 {
@@ -309,6 +310,7 @@ pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
 pub(crate) const GANG_JOIN: u32 = 1 << 0;
 pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
+pub(crate) const ARENA_USER: u32 = 1 << 1;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 

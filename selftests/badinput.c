@@ -63,7 +63,8 @@ static const struct call {
 	C(CARD_INFO, FRESH, fermata_card_info, 0, 0),
 	C(SLOT_INFO, FRESH, fermata_slot_info, ~0U, 0),
 	C(SETUP, FRESH, fermata_setup, 0, 0),
-	C(ARENA_CREATE, SETUP, fermata_arena_create, FERMATA_ARENA_FIXED_BASE, 0),
+	C(ARENA_CREATE, SETUP, fermata_arena_create,
+	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER, 0),
 	C(SNAPSHOT_CREATE, SETUP, fermata_snapshot_create, 0, 0),
 	C(SNAPSHOT_READ, HELD, fermata_snapshot_read, 0, 0),
 	C(REGS_WRITE, READY, fermata_regs, 0, 12),
@@ -492,6 +493,7 @@ FM_TEST(bad, setup_values)
 
 FM_TEST(bad, arena)
 {
+	void *own = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct fermata_card_info info;
 
 	make_stages();
@@ -511,6 +513,17 @@ FM_TEST(bad, arena)
 		a.arena.device_base = (1ULL << 47) - 16384 + 4096);
 	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_FIXED_BASE;
 		a.arena.device_base = -4096ULL);
+	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.user_addr = (uintptr_t)own);
+	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = (uintptr_t)own + 8);
+	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = 1ULL << 47);
+	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = -16384ULL);
+	REFUSED(ARENA_CREATE, SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = (uintptr_t)own; a.arena.device_base = 0x10000);
+	REFUSED(ARENA_CREATE, READY, EEXIST, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = (uintptr_t)own);
 	REFUSED(ARENA_CREATE, READY, EEXIST, (void)0);
 	REFUSED(ARENA_CREATE, HELD, EEXIST, (void)0);
 }

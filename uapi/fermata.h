@@ -183,6 +183,7 @@ struct fermata_setup {
 
 /* fermata_arena_create flags */
 #define FERMATA_ARENA_FIXED_BASE	(1U << 0) /* @device_base is given */
+#define FERMATA_ARENA_USER		(1U << 1) /* @user_addr is given */
 
 /**
  * struct fermata_arena_create - FERMATA_IOC_ARENA_CREATE: make the arena
@@ -191,20 +192,39 @@ struct fermata_setup {
  * @length:		in: bytes, a multiple of 4096, up to @max_arena
  * @device_base:	in, with FERMATA_ARENA_FIXED_BASE: the device address
  *			of its first byte, a multiple of 4096; base + length at
- *			most 2^47.  Without: 0; it becomes the
- *			address at which the arena is first mapped whole
+ *			most 2^47.  Without: 0; it becomes the address at
+ *			which the arena is first mapped whole, or @user_addr
  * @mmap_offset:	out: offset for mmap()
+ * @user_addr:		in, with FERMATA_ARENA_USER: address of the caller's own
+ *			memory, a multiple of 4096; else 0
  *
- * The arena is the memory that the engine may touch: zeroed, pinned, and
- * contiguous for the card.  Map it with mmap(), MAP_SHARED, at any offset
- * within it.  Mappings are not inherited over fork() and not dumped.  It lives
- * as long as the context.
+ * The arena is the memory that the engine may touch, pinned, and contiguous for
+ * the card.  It lives as long as the context.  Its pages are charged to the user
+ * who opened the file, against the caller's RLIMIT_MEMLOCK; not if the caller has
+ * CAP_IPC_LOCK.
+ *
+ * Without FERMATA_ARENA_USER it is allocated, and zeroed.  Map it with mmap(),
+ * MAP_SHARED, at any offset within it.  Mappings are not inherited over fork()
+ * and not dumped.
+ *
+ * FERMATA_ARENA_USER: it is the memory that is mapped at @user_addr now, as it
+ * is: private or shared anonymous memory, huge pages, a memfd, all in one or
+ * not.  The arena is these pages, whatever is done to the mapping later
+ * (munmap(), mremap(), madvise(), truncation of the memfd): the engine goes on
+ * with them, and they are freed when the context ends.  There is nothing to
+ * mmap(), and @mmap_offset is 0.
  *
  * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
- * not so much contiguous memory).
+ * not so much contiguous memory), or more than RLIMIT_MEMLOCK allows.
+ * FERMATA_ARENA_USER: EFAULT: not all of it is mapped and writable, or some of
+ * it cannot stay pinned: device memory, memfd_secret(), a shared mapping of a file
+ * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
+ * of addresses: with an IOMMU it is 4 GiB or more; without, it is not physically
+ * contiguous; or it is a file of a DAX file system.
  *
- * mmap() of it: EINVAL: not MAP_SHARED, or beyond its end; ENXIO: no arena yet;
- * ENODEV: the card is gone.  An access to a mapping whose card is gone: SIGBUS.
+ * mmap() of it: EINVAL: not MAP_SHARED, or beyond its end, or FERMATA_ARENA_USER;
+ * ENXIO: no arena yet; ENODEV: the card is gone.  An access to a mapping whose
+ * card is gone: SIGBUS; the program's own memory stays with it.
  */
 struct fermata_arena_create {
 	__u32 size;
@@ -212,6 +232,7 @@ struct fermata_arena_create {
 	__aligned_u64 length;
 	__aligned_u64 device_base;
 	__aligned_u64 mmap_offset;
+	__aligned_u64 user_addr;
 };
 
 /**
@@ -225,8 +246,10 @@ struct fermata_arena_create {
  * program; on a card with FERMATA_FEATURE_SNAPSHOT_UNIT no engine can write it
  * either.  It lives as long as the context.
  *
- * EEXIST: there is one already.  ENOMEM.  EPROTO: the card reports a size
- * that cannot be (0, or above 4096 pages).
+ * It is charged as the arena is (struct fermata_arena_create).
+ *
+ * EEXIST: there is one already.  ENOMEM: also more than RLIMIT_MEMLOCK allows.
+ * EPROTO: the card reports a size that cannot be (0, or above 4096 pages).
  */
 struct fermata_snapshot_create {
 	__u32 size;

@@ -31,13 +31,15 @@ impl Call<'_> {
     pub(super) fn arena_create(&self, device: &BoundDevice<'_>) -> Result {
         let mut user = User::<uapi::ArenaCreate>::read(self.argument)?;
         let arena = user.value;
-        check_flags(arena.flags, uapi::ARENA_FIXED_BASE)?;
+        check_flags(arena.flags, uapi::ARENA_FIXED_BASE | uapi::ARENA_USER)?;
         let base = (arena.flags & uapi::ARENA_FIXED_BASE != 0).then_some(arena.device_base);
-        if base.is_none() && arena.device_base != 0 {
+        let own = (arena.flags & uapi::ARENA_USER != 0).then_some(arena.user_addr);
+        if base.is_none() && arena.device_base != 0 || own.is_none() && arena.user_addr != 0 {
             return Err(EINVAL);
         }
         user.check_writable()?;
-        self.context.create_arena(device, arena.length, base)?;
+        self.context
+            .create_arena(device, arena.length, own, base.or(own))?;
         // The arena is all that a context has to map.
         user.value = uapi::ArenaCreate {
             mmap_offset: 0,

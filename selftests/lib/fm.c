@@ -309,13 +309,9 @@ u64 fm_token(void)
 	return (u64)getpid() << 16 | (++n & 0xffff);
 }
 
-void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot)
+void fm_ctx_setup(struct fm_ctx *c, enum fm_engine engine, int slot)
 {
 	struct fermata_setup setup = { .size = sizeof(setup) };
-	struct fermata_arena_create arena = { .size = sizeof(arena) };
-	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
-	struct fermata_status st;
-	int rc;
 
 	memset(c, 0, sizeof(*c));
 	c->engine = engine;
@@ -328,7 +324,43 @@ void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot
 	setup.afu_id_hi = fm_afu[engine][1];
 	setup.slot_mask = 1U << c->slot;
 	fm_must(c->fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+}
 
+void fm_ctx_snapshot(struct fm_ctx *c)
+{
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	int rc;
+
+	fm_must(c->fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap, "SNAPSHOT_CREATE");
+	/* A slow emulator must not look like a hung engine. */
+	rc = fm_param_set(c->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
+	if (rc && rc != -EPERM)
+		fm_die("PARAM_SET: %s", strerror(-rc));
+}
+
+int fm_arena_own(struct fm_ctx *c, void *mem, size_t len)
+{
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = len,
+		.user_addr = (uintptr_t)mem
+	};
+	int rc = fm_ioctl(c->fd, FERMATA_IOC_ARENA_CREATE, &arena);
+
+	if (rc)
+		return rc;
+	c->mem = mem;
+	c->len = len;
+	c->base = (uintptr_t)mem;
+	fm_agent_add(getpid(), mem, len, c->token);
+	return 0;
+}
+
+void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot)
+{
+	struct fermata_arena_create arena = { .size = sizeof(arena) };
+	struct fermata_status st;
+
+	fm_ctx_setup(c, engine, slot);
 	c->len = (len + FM_PAGE - 1) & ~(FM_PAGE - 1);
 	arena.length = c->len;
 	fm_must(c->fd, FERMATA_IOC_ARENA_CREATE, &arena, "ARENA_CREATE");
@@ -341,11 +373,7 @@ void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot
 	if (c->base != (uintptr_t)c->mem)
 		fm_die("device_base %llx, mapped at %p", (unsigned long long)c->base, c->mem);
 	fm_agent_add(getpid(), c->mem, c->len, c->token);
-	fm_must(c->fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap, "SNAPSHOT_CREATE");
-	/* A slow emulator must not look like a hung engine. */
-	rc = fm_param_set(c->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
-	if (rc && rc != -EPERM)
-		fm_die("PARAM_SET: %s", strerror(-rc));
+	fm_ctx_snapshot(c);
 }
 
 void fm_ctx_new(struct fm_ctx *c, enum fm_engine engine, size_t len)

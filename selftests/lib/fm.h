@@ -104,6 +104,10 @@ u64 fm_token(void);
 /* Everything up to the first START, on one slot (-1: the engine's first). */
 void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot);
 void fm_ctx_new(struct fm_ctx *c, enum fm_engine engine, size_t len);
+/* The steps of it: the engine; an arena of the program's own memory, 0 or an errno; the rest. */
+void fm_ctx_setup(struct fm_ctx *c, enum fm_engine engine, int slot);
+int fm_arena_own(struct fm_ctx *c, void *mem, size_t len);
+void fm_ctx_snapshot(struct fm_ctx *c);
 void fm_ctx_close(struct fm_ctx *c);
 /* Tells the card which pages [mem, mem + len) of process pid are token's. */
 void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token);

@@ -27,7 +27,7 @@ layout! {
         resets: u64, save_ns: u64, restore_ns: u64, group: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
-    ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64 }
+    ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
     SnapshotCreate { size: u32, flags: u32, length: u64 }
     SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     Reg { offset: u32, reserved: u32, value: u64 }
@@ -91,6 +91,7 @@ constants! {
     GANG_JOIN: u32 = 1 << 0;
     GANG_LEAVE: u32 = 1 << 1;
     ARENA_FIXED_BASE: u32 = 1 << 0;
+    ARENA_USER: u32 = 1 << 1;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
     STATE_IDLE: u32 = 1;

@@ -1,0 +1,620 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Arenas of the program's own memory: which kinds there are, what is refused,
+ * who pays, and what becomes of a job when the program changes its mappings.
+ */
+#include "kselftest_harness.h"
+#include <glob.h>
+#include <linux/memfd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include "lib/sched.h"
+
+#define HUGE	(2UL << 20)
+
+FM_FIXTURE_CARD(own);
+FM_FIXTURE_ANY(charge);
+
+/* --- what the kernel says of pinned pages ------------------------------------ */
+
+static u64 number_in(const char *path, const char *key)
+{
+	char line[256];
+	u64 value = UINT64_MAX;
+	FILE *f = fopen(path, "r");
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key)))
+			value = strtoull(line + strlen(key), NULL, 10);
+	if (f)
+		fclose(f);
+	if (value == UINT64_MAX)
+		fm_die("%s has no %s", path, key);
+	return value;
+}
+
+/* Pins that were taken and not given back, of the whole machine. */
+static u64 pins(void)
+{
+	FILE *f = fopen("/proc/sys/vm/stat_refresh", "w");
+	u64 released;
+
+	/* What each processor counted for itself. */
+	if (!f || fputs("1", f) < 0 || fclose(f))
+		fm_die("stat_refresh: %s", strerror(errno));
+	released = number_in("/proc/vmstat", "nr_foll_pin_released ");
+	return number_in("/proc/vmstat", "nr_foll_pin_acquired ") - released;
+}
+
+/* Bytes charged to this address space. */
+static u64 charged(void)
+{
+	return number_in("/proc/self/status", "VmPin:") * 1024;
+}
+
+static bool translated(void)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	return info.features & FERMATA_FEATURE_IOMMU;
+}
+
+/* --- kinds of memory ------------------------------------------------------------ */
+
+enum kind { PRIVATE, SHARED, MEMFD, MEMFD_PRIVATE, THP, HUGETLB, HUGETLB_SHARED, MEMFD_HUGETLB };
+
+static const char * const kind_names[] = {
+	"private anonymous", "shared anonymous", "memfd", "private mapping of a memfd",
+	"transparent huge pages", "hugetlb", "shared hugetlb", "memfd of hugetlb"
+};
+
+static int memfd(size_t len, unsigned int flags)
+{
+	int fd = memfd_create("ownmem", MFD_CLOEXEC | flags);
+
+	if (fd < 0 || ftruncate(fd, len))
+		fm_die("memfd: %s", strerror(errno));
+	return fd;
+}
+
+static void *map(void *at, size_t len, int flags, int fd, off_t off)
+{
+	void *mem = mmap(at, len, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED : 0), fd, off);
+
+	if (mem == MAP_FAILED)
+		fm_die("mmap: %s", strerror(errno));
+	return mem;
+}
+
+static void *map_huge(size_t len)
+{
+	u8 *mem = map(NULL, len + HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *from;
+
+	from = (u8 *)(((uintptr_t)mem + HUGE - 1) & ~(HUGE - 1));
+	if (from != mem)
+		munmap(mem, from - mem);
+	munmap(from + len, mem + HUGE - from);
+	if (madvise(from, len, MADV_HUGEPAGE))
+		fm_die("MADV_HUGEPAGE: %s", strerror(errno));
+	return from;
+}
+
+static void *map_kind(enum kind kind, size_t len)
+{
+	switch (kind) {
+	case PRIVATE:
+		return map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	case SHARED:
+		return map(NULL, len, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	case MEMFD:
+		return map(NULL, len, MAP_SHARED, memfd(len, 0), 0);
+	case MEMFD_PRIVATE:
+		return map(NULL, len, MAP_PRIVATE, memfd(len, 0), 0);
+	case THP:
+		return map_huge(len);
+	case HUGETLB:
+		return map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	case HUGETLB_SHARED:
+		return map(NULL, len, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	default:
+		return map(NULL, len, MAP_SHARED, memfd(len, MFD_HUGETLB), 0);
+	}
+}
+
+static void huge_pages(int n)
+{
+	FILE *f = fopen("/proc/sys/vm/nr_hugepages", "w");
+
+	if (!f || fprintf(f, "%d\n", n) < 0 || fclose(f))
+		fm_die("nr_hugepages: %s", strerror(errno));
+}
+
+/* A context with this memory, ready for its jobs. */
+static int own_on(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len)
+{
+	int rc;
+
+	fm_ctx_setup(c, engine, -1);
+	rc = fm_arena_own(c, mem, len);
+	if (rc) {
+		close(c->fd);
+		return rc;
+	}
+	fm_ctx_snapshot(c);
+	return 0;
+}
+
+/* Jobs that read and write it, before and after a hold: NULL or what is wrong. */
+static const char *use(struct fm_ctx *c, u64 seed)
+{
+	struct fm_expect e;
+	const char *wrong;
+
+	fm_job_any(c, 20000, seed, &e);
+	wrong = fm_job_run(c, &e);
+	if (wrong)
+		return wrong;
+	card_speed(c->slot, 1);
+	fm_job_any(c, 20000, seed + 1, &e);
+	if (fm_start(c->fd))
+		return "START";
+	card_until_runs(c->slot, c->token);
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		return "PREEMPT";
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	card_speed(c->slot, 0);
+	if (fm_resume(c->fd))
+		return "RESUME";
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	return fm_job_wrong(c, &e);
+}
+
+/* One huge page is contiguous, so the card reaches it without an IOMMU, too. */
+FM_TEST(own, every_kind_of_memory)
+{
+	bool iommu = translated();
+	u64 before = pins();
+	struct fm_ctx c;
+	enum kind kind;
+	size_t len;
+	void *mem;
+	int rc;
+
+	huge_pages(4);
+	for (kind = PRIVATE; kind <= MEMFD_HUGETLB; kind++) {
+		len = iommu ? 2 * HUGE : kind >= THP ? HUGE : 2 * FM_PAGE;
+		mem = map_kind(kind, len);
+		rc = own_on(&c, FM_MEM, mem, len);
+		/* Two pages may follow one another by chance. */
+		if (!iommu && kind < THP && rc == -EOPNOTSUPP) {
+			munmap(mem, len);
+			continue;
+		}
+		ASSERT_EQ(0, rc) {
+			TH_LOG("%s: %s", kind_names[kind], strerror(-rc));
+		}
+		EXPECT_EQ(before + len / FM_PAGE, pins()) {
+			TH_LOG("%s", kind_names[kind]);
+		}
+		EXPECT_EQ(NULL, use(&c, kind)) {
+			TH_LOG("%s", kind_names[kind]);
+		}
+		fm_ctx_close(&c);
+		EXPECT_EQ(before, pins());
+		EXPECT_EQ(0, charged());
+	}
+	huge_pages(0);
+}
+
+/* Whatever is mapped there now: several mappings of several kinds are one arena. */
+FM_TEST(own, several_mappings_are_one_arena)
+{
+	const size_t part = 64 * 1024;
+	struct fm_ctx c;
+	u8 *mem;
+
+	if (!translated())
+		SKIP(return, "not contiguous without an IOMMU");
+	mem = map(NULL, 3 * part, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	map(mem + part, part, MAP_SHARED, memfd(part, 0), 0);
+	map(mem + 2 * part, part, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_EQ(0, own_on(&c, FM_MEM, mem, 3 * part));
+	ASSERT_GOOD(use(&c, 1));
+	fm_ctx_close(&c);
+}
+
+/* Two pages in both orders: in one of them they are not contiguous, whatever they are. */
+FM_TEST(own, only_contiguous_without_an_iommu)
+{
+	bool iommu = translated();
+	int fd = memfd(2 * FM_PAGE, 0), order, refused = 0, rc;
+	u64 before = pins();
+	struct fm_ctx c;
+	u8 *mem;
+
+	for (order = 0; order < 2; order++) {
+		mem = map(NULL, 2 * FM_PAGE, MAP_SHARED, fd, 0);
+		map(mem, FM_PAGE, MAP_SHARED, fd, order * FM_PAGE);
+		map(mem + FM_PAGE, FM_PAGE, MAP_SHARED, fd, !order * FM_PAGE);
+		rc = own_on(&c, FM_MEM, mem, 2 * FM_PAGE);
+		if (rc) {
+			EXPECT_EQ(-EOPNOTSUPP, rc);
+			EXPECT_EQ(before, pins());
+			EXPECT_EQ(0, charged());
+			refused++;
+			continue;
+		}
+		ASSERT_GOOD(use(&c, order));
+		fm_ctx_close(&c);
+	}
+	EXPECT_LE(!iommu, refused);
+	EXPECT_GE(iommu ? 0 : 2, refused);
+	/* One page is contiguous. */
+	mem = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(0, fm_arena_own(&c, mem, FM_PAGE));
+	fm_ctx_close(&c);
+}
+
+/* The engine sees the addresses that the program chose. */
+FM_TEST(own, fixed_device_base)
+{
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER | FERMATA_ARENA_FIXED_BASE,
+		.length = HUGE, .device_base = 0x40000000
+	};
+	struct fermata_status st;
+	struct fm_ctx c;
+
+	c.mem = map_huge(HUGE);
+	arena.user_addr = (uintptr_t)c.mem;
+	fm_ctx_setup(&c, FM_LIST, -1);
+	c.mem = (u8 *)(uintptr_t)arena.user_addr;
+	c.len = HUGE;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	EXPECT_EQ(0, arena.mmap_offset);
+	fm_agent_add(getpid(), c.mem, c.len, c.token);
+	fm_ctx_snapshot(&c);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(0x40000000, st.device_base);
+	EXPECT_EQ(HUGE, st.arena_length);
+	c.base = st.device_base;
+	ASSERT_GOOD(use(&c, 3));
+	/* There is nothing to map. */
+	EXPECT_EQ(MAP_FAILED, mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, 0));
+	EXPECT_EQ(EINVAL, errno);
+	fm_ctx_close(&c);
+}
+
+/* What a program of before this flag passes. */
+FM_TEST(own, older_argument_is_an_allocated_arena)
+{
+	struct fermata_arena_create arena = { .size = 32, .length = 16384, .user_addr = ~0ULL };
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	EXPECT_EQ(~0ULL, arena.user_addr);
+	c.mem = map(NULL, 16384, MAP_SHARED, c.fd, arena.mmap_offset);
+	c.len = 16384;
+	fm_ctx_close(&c);
+}
+
+/* --- what is refused, and leaves nothing behind --------------------------------- */
+
+/* A page of some PCI device that no driver has claimed. */
+static void *device_memory(void)
+{
+	void *mem = MAP_FAILED;
+	glob_t found;
+	size_t i;
+	int fd;
+
+	if (glob("/sys/bus/pci/devices/*/resource[0-5]", 0, NULL, &found))
+		return NULL;
+	for (i = 0; i < found.gl_pathc && mem == MAP_FAILED; i++) {
+		fd = open(found.gl_pathv[i], O_RDWR | O_CLOEXEC);
+		mem = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		close(fd);
+	}
+	globfree(&found);
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
+/* The ring of asynchronous I/O: pages of a file whose writes the kernel tracks. */
+static void *tracked_file(void)
+{
+	unsigned long ring = 0;
+
+	if (syscall(SYS_io_setup, 500, &ring))
+		return NULL;
+	return (void *)ring;
+}
+
+/* Nothing is pinned or charged, and the context is as it was. */
+static const char *refused(struct fm_ctx *c, void *mem, size_t len, int want)
+{
+	u64 before = pins();
+	struct fermata_status st;
+	int rc = fm_arena_own(c, mem, len);
+
+	if (rc != -want)
+		return rc ? strerror(-rc) : "success";
+	fm_status(c->fd, &st);
+	if (pins() != before)
+		return "pages stay pinned";
+	if (charged())
+		return "pages stay charged";
+	return st.arena_length ? "there is an arena" : NULL;
+}
+
+FM_TEST(own, kinds_that_are_refused)
+{
+	const size_t len = 4 * FM_PAGE;
+	u8 *mem, *page = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int prot, fd;
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	for (prot = PROT_NONE; prot <= PROT_READ; prot++) {
+		mem = map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		ASSERT_EQ(0, mprotect(mem, len, prot));
+		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
+		munmap(mem, len);
+	}
+	/* A memfd that may be read only. */
+	fd = memfd(len, 0);
+	mem = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
+	/* Nothing at all, and kernel memory. */
+	munmap(mem, len);
+	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
+	ASSERT_GOOD(refused(&c, (void *)0x10000, len, EFAULT));
+	/* Beyond the end of a memfd. */
+	mem = map(NULL, 2 * len, MAP_SHARED, fd, 0);
+	ASSERT_GOOD(refused(&c, mem, 2 * len, EFAULT));
+	mem = tracked_file();
+	if (mem)
+		ASSERT_GOOD(refused(&c, mem, FM_PAGE, EFAULT));
+	else
+		TH_LOG("no asynchronous I/O: not tried");
+	mem = device_memory();
+	if (mem)
+		ASSERT_GOOD(refused(&c, mem, FM_PAGE, EFAULT));
+	else
+		TH_LOG("no memory of a device to map: not tried");
+	fd = syscall(SYS_memfd_secret, 0);
+	if (fd >= 0 && !ftruncate(fd, len)) {
+		mem = map(NULL, len, MAP_SHARED, fd, 0);
+		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
+	} else {
+		TH_LOG("no memfd_secret: not tried");
+	}
+	/* After all that it takes one. */
+	EXPECT_EQ(0, fm_arena_own(&c, page, FM_PAGE));
+	fm_ctx_close(&c);
+}
+
+/* A hole after many pages: those before it were pinned, and are not any more. */
+FM_TEST(own, hole_unpins_what_was_pinned)
+{
+	const size_t len = 8 << 20;
+	struct fm_ctx c;
+	size_t hole;
+	u8 *mem;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	for (hole = 0; hole < len; hole = hole * 3 + FM_PAGE) {
+		mem = map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		munmap(mem + hole, FM_PAGE);
+		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
+		munmap(mem, len);
+	}
+	fm_ctx_close(&c);
+}
+
+/* Two threads make the arena at once: one of them does, the other leaves nothing behind. */
+struct maker {
+	pthread_t thread;
+	pthread_barrier_t *go;
+	int fd;
+	void *mem;
+	int rc;
+};
+
+static void *make_arena(void *arg)
+{
+	struct maker *m = arg;
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = HUGE,
+		.user_addr = (uintptr_t)m->mem
+	};
+
+	pthread_barrier_wait(m->go);
+	m->rc = fm_ioctl(m->fd, FERMATA_IOC_ARENA_CREATE, &arena);
+	return NULL;
+}
+
+FM_TEST(own, two_at_once_make_one)
+{
+	struct maker maker[2] = {};
+	pthread_barrier_t go;
+	u64 before = pins();
+	struct fm_ctx c;
+	int round, i;
+
+	for (i = 0; i < 2; i++) {
+		maker[i].mem = map_huge(HUGE);
+		memset(maker[i].mem, 1, HUGE);
+	}
+	for (round = 0; round < 50; round++) {
+		fm_ctx_setup(&c, FM_LIST, -1);
+		pthread_barrier_init(&go, NULL, 2);
+		for (i = 0; i < 2; i++) {
+			maker[i].fd = c.fd;
+			maker[i].go = &go;
+			ASSERT_EQ(0, pthread_create(&maker[i].thread, NULL, make_arena, &maker[i]));
+		}
+		for (i = 0; i < 2; i++)
+			pthread_join(maker[i].thread, NULL);
+		EXPECT_EQ(-EEXIST, maker[0].rc + maker[1].rc);
+		EXPECT_EQ(before + HUGE / FM_PAGE, pins());
+		EXPECT_EQ(HUGE, charged());
+		close(c.fd);
+		ASSERT_EQ(before, pins());
+	}
+}
+
+/* --- who pays ------------------------------------------------------------------------ */
+
+/* Becomes user uid, and can become another one again. */
+static void become(uid_t uid)
+{
+	if (setresuid(0, 0, 0) || setresuid(uid, uid, 0))
+		fm_die("setresuid: %s", strerror(errno));
+}
+
+/* A context of this user's own, without memory. */
+static int context_of(uid_t uid)
+{
+	struct fm_ctx c;
+
+	become(uid);
+	fm_ctx_setup(&c, FM_LIST, -1);
+	return c.fd;
+}
+
+static int allocate(int fd, size_t len)
+{
+	struct fermata_arena_create arena = { .size = sizeof(arena), .length = len };
+
+	return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
+}
+
+static int take(int fd, void *mem, size_t len)
+{
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = len,
+		.user_addr = (uintptr_t)mem
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
+}
+
+static int snapshot(int fd)
+{
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+
+	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);
+}
+
+static void limit_memlock(size_t bytes)
+{
+	struct rlimit limit = { bytes, bytes };
+
+	become(0);
+	if (setrlimit(RLIMIT_MEMLOCK, &limit))
+		fm_die("RLIMIT_MEMLOCK: %s", strerror(errno));
+}
+
+#define SOMEBODY	4711
+#define ANOTHER		4712
+
+/* Everything that is pinned for a user counts, once, and is given back. */
+FM_TEST(charge, opener_against_the_callers_limit)
+{
+	void *page = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int first, second;
+
+	if (!fm_has_window())
+		SKIP(return, "contexts of one user at a time");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	limit_memlock(4 * FM_PAGE);
+	first = context_of(SOMEBODY);
+	EXPECT_EQ(-ENOMEM, allocate(first, 5 * FM_PAGE));
+	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, allocate(first, 2 * FM_PAGE));
+	EXPECT_EQ(2 * FM_PAGE, charged());
+	EXPECT_EQ(0, snapshot(first));
+	EXPECT_EQ(3 * FM_PAGE, charged());
+	/* Another context of the same user. */
+	second = context_of(SOMEBODY);
+	EXPECT_EQ(-ENOMEM, allocate(second, 2 * FM_PAGE));
+	EXPECT_EQ(0, take(second, page, FM_PAGE));
+	EXPECT_EQ(4 * FM_PAGE, charged());
+	EXPECT_EQ(-ENOMEM, snapshot(second));
+	/* It is the opener's, whoever calls; and another user has its own. */
+	become(ANOTHER);
+	EXPECT_EQ(-ENOMEM, snapshot(second));
+	close(second);
+	EXPECT_EQ(3 * FM_PAGE, charged());
+	second = context_of(ANOTHER);
+	EXPECT_EQ(0, allocate(second, 4 * FM_PAGE));
+	EXPECT_EQ(-ENOMEM, snapshot(second));
+	close(second);
+	second = context_of(SOMEBODY);
+	EXPECT_EQ(-ENOMEM, allocate(second, 2 * FM_PAGE));
+	close(first);
+	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, allocate(second, 4 * FM_PAGE));
+	close(second);
+	EXPECT_EQ(0, charged());
+	become(0);
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* CAP_IPC_LOCK is exempt, at the call; the address space is counted all the same. */
+FM_TEST(charge, cap_ipc_lock_is_exempt)
+{
+	int fd;
+
+	if (!fm_has_window())
+		SKIP(return, "contexts of one user at a time");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	limit_memlock(0);
+	fd = context_of(SOMEBODY);
+	EXPECT_EQ(-ENOMEM, allocate(fd, FM_PAGE));
+	EXPECT_EQ(-ENOMEM, snapshot(fd));
+	become(0);
+	EXPECT_EQ(0, allocate(fd, FM_PAGE));
+	EXPECT_EQ(FM_PAGE, charged());
+	close(fd);
+	EXPECT_EQ(0, charged());
+	/* Nothing was given back that was not charged. */
+	limit_memlock(FM_PAGE);
+	fd = context_of(SOMEBODY);
+	EXPECT_EQ(-ENOMEM, allocate(fd, 2 * FM_PAGE));
+	EXPECT_EQ(0, allocate(fd, FM_PAGE));
+	close(fd);
+	become(0);
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* What the driver allocates for a context is of its cgroup's memory. */
+FM_TEST(charge, memory_cgroup)
+{
+	const char *current = "/sys/fs/cgroup/fermata-test-0/memory.current";
+	const size_t len = 3 << 20;
+	u64 before;
+	FILE *f;
+	int fd;
+
+	f = fopen("/sys/fs/cgroup/cgroup.subtree_control", "w");
+	if (!f || fprintf(f, "+memory\n") < 0 || fclose(f))
+		SKIP(return, "no memory cgroups: %s", strerror(errno));
+	fm_enter(0);
+	fd = context_of(0);
+	before = number_in(current, "");
+	ASSERT_EQ(0, allocate(fd, len));
+	/* Each processor counts some of it for itself. */
+	EXPECT_LE(before + len / 2, number_in(current, ""));
+	close(fd);
+	EXPECT_GT(before + len / 2, number_in(current, ""));
+	fm_enter(FM_ROOT);
+	fm_cgroups_remove();
+}
+
+TEST_HARNESS_MAIN
