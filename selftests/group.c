@@ -607,6 +607,58 @@ FM_TEST(group, sleeping_in_turn_gains_nothing)
 	fm_end_endless(&c[0]);
 }
 
+#define COMINGS	40
+
+/* Opens a context in the other group, runs one job of 60 ms, and closes it; returns what it ran. */
+static u64 come_and_go(struct __test_metadata *_metadata, u64 seed)
+{
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	fm_enter(1);
+	fm_tenant_list(&c, FM_LONG_SLICE, 60000, seed, &e);
+	fm_enter(FM_ROOT);
+	fm_must_start(&c);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	card_run_of(c.slot, c.token, &run);
+	fm_ctx_close(&c);
+	return run.run_ns;
+}
+
+/*
+ * Nor by closing all contexts and opening again. The jobs are long, so that what the test itself
+ * takes to open a context is little of the time that the other group is owed for one. A slow
+ * machine opens fewer contexts: that is no gain.
+ */
+FM_TEST(group, opening_again_gains_nothing)
+{
+	struct card_run before, after;
+	struct fm_ctx stays;
+	u64 comes = 0, whole;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_enter(0);
+	fm_tenant(&stays, SLICE);
+	fm_enter(FM_ROOT);
+	card_speed(stays.slot, 1);
+	fm_job_endless(&stays);
+	fm_must_start(&stays);
+	card_until_runs(stays.slot, stays.token);
+	card_run_of(stays.slot, stays.token, &before);
+	for (i = 0; i < COMINGS; i++)
+		comes += come_and_go(_metadata, i);
+	card_run_of(stays.slot, stays.token, &after);
+	whole = comes + after.run_ns - before.run_ns;
+	TH_LOG("the one that comes and goes has %d %%", (int)(comes * 100 / whole));
+	EXPECT_TRUE(fm_percent_within(comes, whole, 1, 56));
+	fm_end_endless(&stays);
+}
+
 /* By weight between groups, and in each between its contexts; also when set while they run. */
 FM_TEST(group, time_by_weight)
 {
