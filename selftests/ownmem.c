@@ -5,147 +5,15 @@
  */
 #include "kselftest_harness.h"
 #include <glob.h>
-#include <linux/memfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include "lib/mem.h"
 #include "lib/sched.h"
-
-#define HUGE	(2UL << 20)
 
 FM_FIXTURE_CARD(own);
 FM_FIXTURE_ANY(charge);
-
-/* --- what the kernel says of pinned pages ------------------------------------ */
-
-static u64 number_in(const char *path, const char *key)
-{
-	char line[256];
-	u64 value = UINT64_MAX;
-	FILE *f = fopen(path, "r");
-
-	while (f && fgets(line, sizeof(line), f))
-		if (!strncmp(line, key, strlen(key)))
-			value = strtoull(line + strlen(key), NULL, 10);
-	if (f)
-		fclose(f);
-	if (value == UINT64_MAX)
-		fm_die("%s has no %s", path, key);
-	return value;
-}
-
-/* Pins that were taken and not given back, of the whole machine. */
-static u64 pins(void)
-{
-	FILE *f = fopen("/proc/sys/vm/stat_refresh", "w");
-	u64 released;
-
-	/* What each processor counted for itself. */
-	if (!f || fputs("1", f) < 0 || fclose(f))
-		fm_die("stat_refresh: %s", strerror(errno));
-	released = number_in("/proc/vmstat", "nr_foll_pin_released ");
-	return number_in("/proc/vmstat", "nr_foll_pin_acquired ") - released;
-}
-
-/* Bytes charged to this address space. */
-static u64 charged(void)
-{
-	return number_in("/proc/self/status", "VmPin:") * 1024;
-}
-
-static bool translated(void)
-{
-	struct fermata_card_info info;
-
-	fm_card_info(&info);
-	return info.features & FERMATA_FEATURE_IOMMU;
-}
-
-/* --- kinds of memory ------------------------------------------------------------ */
-
-enum kind { PRIVATE, SHARED, MEMFD, MEMFD_PRIVATE, THP, HUGETLB, HUGETLB_SHARED, MEMFD_HUGETLB };
-
-static const char * const kind_names[] = {
-	"private anonymous", "shared anonymous", "memfd", "private mapping of a memfd",
-	"transparent huge pages", "hugetlb", "shared hugetlb", "memfd of hugetlb"
-};
-
-static int memfd(size_t len, unsigned int flags)
-{
-	int fd = memfd_create("ownmem", MFD_CLOEXEC | flags);
-
-	if (fd < 0 || ftruncate(fd, len))
-		fm_die("memfd: %s", strerror(errno));
-	return fd;
-}
-
-static void *map(void *at, size_t len, int flags, int fd, off_t off)
-{
-	void *mem = mmap(at, len, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED : 0), fd, off);
-
-	if (mem == MAP_FAILED)
-		fm_die("mmap: %s", strerror(errno));
-	return mem;
-}
-
-static void *map_huge(size_t len)
-{
-	u8 *mem = map(NULL, len + HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *from;
-
-	from = (u8 *)(((uintptr_t)mem + HUGE - 1) & ~(HUGE - 1));
-	if (from != mem)
-		munmap(mem, from - mem);
-	munmap(from + len, mem + HUGE - from);
-	if (madvise(from, len, MADV_HUGEPAGE))
-		fm_die("MADV_HUGEPAGE: %s", strerror(errno));
-	return from;
-}
-
-static void *map_kind(enum kind kind, size_t len)
-{
-	switch (kind) {
-	case PRIVATE:
-		return map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	case SHARED:
-		return map(NULL, len, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	case MEMFD:
-		return map(NULL, len, MAP_SHARED, memfd(len, 0), 0);
-	case MEMFD_PRIVATE:
-		return map(NULL, len, MAP_PRIVATE, memfd(len, 0), 0);
-	case THP:
-		return map_huge(len);
-	case HUGETLB:
-		return map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	case HUGETLB_SHARED:
-		return map(NULL, len, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	default:
-		return map(NULL, len, MAP_SHARED, memfd(len, MFD_HUGETLB), 0);
-	}
-}
-
-static void huge_pages(int n)
-{
-	FILE *f = fopen("/proc/sys/vm/nr_hugepages", "w");
-
-	if (!f || fprintf(f, "%d\n", n) < 0 || fclose(f))
-		fm_die("nr_hugepages: %s", strerror(errno));
-}
-
-/* A context with this memory, ready for its jobs. */
-static int own_on(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len)
-{
-	int rc;
-
-	fm_ctx_setup(c, engine, -1);
-	rc = fm_arena_own(c, mem, len);
-	if (rc) {
-		close(c->fd);
-		return rc;
-	}
-	fm_ctx_snapshot(c);
-	return 0;
-}
 
 /* Jobs that read and write it, before and after a hold: NULL or what is wrong. */
 static const char *use(struct fm_ctx *c, u64 seed)
@@ -175,38 +43,41 @@ static const char *use(struct fm_ctx *c, u64 seed)
 /* One huge page is contiguous, so the card reaches it without an IOMMU, too. */
 FM_TEST(own, every_kind_of_memory)
 {
-	bool iommu = translated();
-	u64 before = pins();
+	bool iommu = fm_translated();
+	u64 before = fm_pins();
 	struct fm_ctx c;
-	enum kind kind;
+	enum fm_kind kind;
 	size_t len;
 	void *mem;
-	int rc;
+	int rc, fd;
 
-	huge_pages(4);
-	for (kind = PRIVATE; kind <= MEMFD_HUGETLB; kind++) {
-		len = iommu ? 2 * HUGE : kind >= THP ? HUGE : 2 * FM_PAGE;
-		mem = map_kind(kind, len);
-		rc = own_on(&c, FM_MEM, mem, len);
+	fm_huge_pages(4);
+	for (kind = FM_PRIVATE; kind <= FM_MEMFD_HUGETLB; kind++) {
+		len = iommu ? 2 * FM_HUGE : kind >= FM_THP ? FM_HUGE : 2 * FM_PAGE;
+		fd = -1;
+		mem = fm_map_kind(kind, len, &fd);
+		rc = fm_ctx_own(&c, FM_MEM, mem, len);
 		/* Two pages may follow one another by chance. */
-		if (!iommu && kind < THP && rc == -EOPNOTSUPP) {
+		if (!iommu && kind < FM_THP && rc == -EOPNOTSUPP) {
 			munmap(mem, len);
+			close(fd);
 			continue;
 		}
 		ASSERT_EQ(0, rc) {
-			TH_LOG("%s: %s", kind_names[kind], strerror(-rc));
+			TH_LOG("%s: %s", fm_kind_names[kind], strerror(-rc));
 		}
-		EXPECT_EQ(before + len / FM_PAGE, pins()) {
-			TH_LOG("%s", kind_names[kind]);
+		EXPECT_EQ(before + len / FM_PAGE, fm_pins()) {
+			TH_LOG("%s", fm_kind_names[kind]);
 		}
 		EXPECT_EQ(NULL, use(&c, kind)) {
-			TH_LOG("%s", kind_names[kind]);
+			TH_LOG("%s", fm_kind_names[kind]);
 		}
 		fm_ctx_close(&c);
-		EXPECT_EQ(before, pins());
-		EXPECT_EQ(0, charged());
+		close(fd);
+		EXPECT_EQ(before, fm_pins());
+		EXPECT_EQ(0, fm_charged());
 	}
-	huge_pages(0);
+	fm_huge_pages(0);
 }
 
 /* Whatever is mapped there now: several mappings of several kinds are one arena. */
@@ -216,12 +87,12 @@ FM_TEST(own, several_mappings_are_one_arena)
 	struct fm_ctx c;
 	u8 *mem;
 
-	if (!translated())
+	if (!fm_translated())
 		SKIP(return, "not contiguous without an IOMMU");
-	mem = map(NULL, 3 * part, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	map(mem + part, part, MAP_SHARED, memfd(part, 0), 0);
-	map(mem + 2 * part, part, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_EQ(0, own_on(&c, FM_MEM, mem, 3 * part));
+	mem = fm_map(NULL, 3 * part, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	fm_map(mem + part, part, MAP_SHARED, fm_memfd(part, 0), 0);
+	fm_map(mem + 2 * part, part, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_EQ(0, fm_ctx_own(&c, FM_MEM, mem, 3 * part));
 	ASSERT_GOOD(use(&c, 1));
 	fm_ctx_close(&c);
 }
@@ -229,21 +100,21 @@ FM_TEST(own, several_mappings_are_one_arena)
 /* Two pages in both orders: in one of them they are not contiguous, whatever they are. */
 FM_TEST(own, only_contiguous_without_an_iommu)
 {
-	bool iommu = translated();
-	int fd = memfd(2 * FM_PAGE, 0), order, refused = 0, rc;
-	u64 before = pins();
+	bool iommu = fm_translated();
+	int fd = fm_memfd(2 * FM_PAGE, 0), order, refused = 0, rc;
+	u64 before = fm_pins();
 	struct fm_ctx c;
 	u8 *mem;
 
 	for (order = 0; order < 2; order++) {
-		mem = map(NULL, 2 * FM_PAGE, MAP_SHARED, fd, 0);
-		map(mem, FM_PAGE, MAP_SHARED, fd, order * FM_PAGE);
-		map(mem + FM_PAGE, FM_PAGE, MAP_SHARED, fd, !order * FM_PAGE);
-		rc = own_on(&c, FM_MEM, mem, 2 * FM_PAGE);
+		mem = fm_map(NULL, 2 * FM_PAGE, MAP_SHARED, fd, 0);
+		fm_map(mem, FM_PAGE, MAP_SHARED, fd, order * FM_PAGE);
+		fm_map(mem + FM_PAGE, FM_PAGE, MAP_SHARED, fd, !order * FM_PAGE);
+		rc = fm_ctx_own(&c, FM_MEM, mem, 2 * FM_PAGE);
 		if (rc) {
 			EXPECT_EQ(-EOPNOTSUPP, rc);
-			EXPECT_EQ(before, pins());
-			EXPECT_EQ(0, charged());
+			EXPECT_EQ(before, fm_pins());
+			EXPECT_EQ(0, fm_charged());
 			refused++;
 			continue;
 		}
@@ -253,7 +124,7 @@ FM_TEST(own, only_contiguous_without_an_iommu)
 	EXPECT_LE(!iommu, refused);
 	EXPECT_GE(iommu ? 0 : 2, refused);
 	/* One page is contiguous. */
-	mem = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	mem = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fm_ctx_setup(&c, FM_LIST, -1);
 	EXPECT_EQ(0, fm_arena_own(&c, mem, FM_PAGE));
 	fm_ctx_close(&c);
@@ -264,27 +135,27 @@ FM_TEST(own, fixed_device_base)
 {
 	struct fermata_arena_create arena = {
 		.size = sizeof(arena), .flags = FERMATA_ARENA_USER | FERMATA_ARENA_FIXED_BASE,
-		.length = HUGE, .device_base = 0x40000000
+		.length = FM_HUGE, .device_base = 0x40000000
 	};
 	struct fermata_status st;
 	struct fm_ctx c;
 
-	c.mem = map_huge(HUGE);
+	c.mem = fm_map_huge(FM_HUGE);
 	arena.user_addr = (uintptr_t)c.mem;
 	fm_ctx_setup(&c, FM_LIST, -1);
 	c.mem = (u8 *)(uintptr_t)arena.user_addr;
-	c.len = HUGE;
+	c.len = FM_HUGE;
 	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
 	EXPECT_EQ(0, arena.mmap_offset);
 	fm_agent_add(getpid(), c.mem, c.len, c.token);
 	fm_ctx_snapshot(&c);
 	fm_status(c.fd, &st);
 	EXPECT_EQ(0x40000000, st.device_base);
-	EXPECT_EQ(HUGE, st.arena_length);
+	EXPECT_EQ(FM_HUGE, st.arena_length);
 	c.base = st.device_base;
 	ASSERT_GOOD(use(&c, 3));
 	/* There is nothing to map. */
-	EXPECT_EQ(MAP_FAILED, mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, 0));
+	EXPECT_EQ(MAP_FAILED, mmap(NULL, FM_HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, 0));
 	EXPECT_EQ(EINVAL, errno);
 	fm_ctx_close(&c);
 }
@@ -298,7 +169,7 @@ FM_TEST(own, older_argument_is_an_allocated_arena)
 	fm_ctx_setup(&c, FM_LIST, -1);
 	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
 	EXPECT_EQ(~0ULL, arena.user_addr);
-	c.mem = map(NULL, 16384, MAP_SHARED, c.fd, arena.mmap_offset);
+	c.mem = fm_map(NULL, 16384, MAP_SHARED, c.fd, arena.mmap_offset);
 	c.len = 16384;
 	fm_ctx_close(&c);
 }
@@ -337,16 +208,16 @@ static void *tracked_file(void)
 /* Nothing is pinned or charged, and the context is as it was. */
 static const char *refused(struct fm_ctx *c, void *mem, size_t len, int want)
 {
-	u64 before = pins();
+	u64 before = fm_pins();
 	struct fermata_status st;
 	int rc = fm_arena_own(c, mem, len);
 
 	if (rc != -want)
 		return rc ? strerror(-rc) : "success";
 	fm_status(c->fd, &st);
-	if (pins() != before)
+	if (fm_pins() != before)
 		return "pages stay pinned";
-	if (charged())
+	if (fm_charged())
 		return "pages stay charged";
 	return st.arena_length ? "there is an arena" : NULL;
 }
@@ -354,19 +225,19 @@ static const char *refused(struct fm_ctx *c, void *mem, size_t len, int want)
 FM_TEST(own, kinds_that_are_refused)
 {
 	const size_t len = 4 * FM_PAGE;
-	u8 *mem, *page = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	u8 *mem, *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int prot, fd;
 	struct fm_ctx c;
 
 	fm_ctx_setup(&c, FM_LIST, -1);
 	for (prot = PROT_NONE; prot <= PROT_READ; prot++) {
-		mem = map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mem = fm_map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		ASSERT_EQ(0, mprotect(mem, len, prot));
 		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 		munmap(mem, len);
 	}
 	/* A memfd that may be read only. */
-	fd = memfd(len, 0);
+	fd = fm_memfd(len, 0);
 	mem = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
 	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 	/* Nothing at all, and kernel memory. */
@@ -374,7 +245,7 @@ FM_TEST(own, kinds_that_are_refused)
 	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 	ASSERT_GOOD(refused(&c, (void *)0x10000, len, EFAULT));
 	/* Beyond the end of a memfd. */
-	mem = map(NULL, 2 * len, MAP_SHARED, fd, 0);
+	mem = fm_map(NULL, 2 * len, MAP_SHARED, fd, 0);
 	ASSERT_GOOD(refused(&c, mem, 2 * len, EFAULT));
 	mem = tracked_file();
 	if (mem)
@@ -388,7 +259,7 @@ FM_TEST(own, kinds_that_are_refused)
 		TH_LOG("no memory of a device to map: not tried");
 	fd = syscall(SYS_memfd_secret, 0);
 	if (fd >= 0 && !ftruncate(fd, len)) {
-		mem = map(NULL, len, MAP_SHARED, fd, 0);
+		mem = fm_map(NULL, len, MAP_SHARED, fd, 0);
 		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 	} else {
 		TH_LOG("no memfd_secret: not tried");
@@ -408,7 +279,7 @@ FM_TEST(own, hole_unpins_what_was_pinned)
 
 	fm_ctx_setup(&c, FM_LIST, -1);
 	for (hole = 0; hole < len; hole = hole * 3 + FM_PAGE) {
-		mem = map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mem = fm_map(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		munmap(mem + hole, FM_PAGE);
 		ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 		munmap(mem, len);
@@ -429,7 +300,7 @@ static void *make_arena(void *arg)
 {
 	struct maker *m = arg;
 	struct fermata_arena_create arena = {
-		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = HUGE,
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = FM_HUGE,
 		.user_addr = (uintptr_t)m->mem
 	};
 
@@ -442,13 +313,13 @@ FM_TEST(own, two_at_once_make_one)
 {
 	struct maker maker[2] = {};
 	pthread_barrier_t go;
-	u64 before = pins();
+	u64 before = fm_pins();
 	struct fm_ctx c;
 	int round, i;
 
 	for (i = 0; i < 2; i++) {
-		maker[i].mem = map_huge(HUGE);
-		memset(maker[i].mem, 1, HUGE);
+		maker[i].mem = fm_map_huge(FM_HUGE);
+		memset(maker[i].mem, 1, FM_HUGE);
 	}
 	for (round = 0; round < 50; round++) {
 		fm_ctx_setup(&c, FM_LIST, -1);
@@ -461,10 +332,10 @@ FM_TEST(own, two_at_once_make_one)
 		for (i = 0; i < 2; i++)
 			pthread_join(maker[i].thread, NULL);
 		EXPECT_EQ(-EEXIST, maker[0].rc + maker[1].rc);
-		EXPECT_EQ(before + HUGE / FM_PAGE, pins());
-		EXPECT_EQ(HUGE, charged());
+		EXPECT_EQ(before + FM_HUGE / FM_PAGE, fm_pins());
+		EXPECT_EQ(FM_HUGE, fm_charged());
 		close(c.fd);
-		ASSERT_EQ(before, pins());
+		ASSERT_EQ(before, fm_pins());
 	}
 }
 
@@ -526,7 +397,7 @@ static void limit_memlock(size_t bytes)
 /* Everything that is pinned for a user counts, once, and is given back. */
 FM_TEST(charge, opener_against_the_callers_limit)
 {
-	void *page = map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int first, second;
 
 	if (!fm_has_window())
@@ -535,22 +406,22 @@ FM_TEST(charge, opener_against_the_callers_limit)
 	limit_memlock(4 * FM_PAGE);
 	first = context_of(SOMEBODY);
 	EXPECT_EQ(-ENOMEM, allocate(first, 5 * FM_PAGE));
-	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, fm_charged());
 	EXPECT_EQ(0, allocate(first, 2 * FM_PAGE));
-	EXPECT_EQ(2 * FM_PAGE, charged());
+	EXPECT_EQ(2 * FM_PAGE, fm_charged());
 	EXPECT_EQ(0, snapshot(first));
-	EXPECT_EQ(3 * FM_PAGE, charged());
+	EXPECT_EQ(3 * FM_PAGE, fm_charged());
 	/* Another context of the same user. */
 	second = context_of(SOMEBODY);
 	EXPECT_EQ(-ENOMEM, allocate(second, 2 * FM_PAGE));
 	EXPECT_EQ(0, take(second, page, FM_PAGE));
-	EXPECT_EQ(4 * FM_PAGE, charged());
+	EXPECT_EQ(4 * FM_PAGE, fm_charged());
 	EXPECT_EQ(-ENOMEM, snapshot(second));
 	/* It is the opener's, whoever calls; and another user has its own. */
 	become(ANOTHER);
 	EXPECT_EQ(-ENOMEM, snapshot(second));
 	close(second);
-	EXPECT_EQ(3 * FM_PAGE, charged());
+	EXPECT_EQ(3 * FM_PAGE, fm_charged());
 	second = context_of(ANOTHER);
 	EXPECT_EQ(0, allocate(second, 4 * FM_PAGE));
 	EXPECT_EQ(-ENOMEM, snapshot(second));
@@ -558,10 +429,10 @@ FM_TEST(charge, opener_against_the_callers_limit)
 	second = context_of(SOMEBODY);
 	EXPECT_EQ(-ENOMEM, allocate(second, 2 * FM_PAGE));
 	close(first);
-	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, fm_charged());
 	EXPECT_EQ(0, allocate(second, 4 * FM_PAGE));
 	close(second);
-	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, fm_charged());
 	become(0);
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
@@ -580,9 +451,9 @@ FM_TEST(charge, cap_ipc_lock_is_exempt)
 	EXPECT_EQ(-ENOMEM, snapshot(fd));
 	become(0);
 	EXPECT_EQ(0, allocate(fd, FM_PAGE));
-	EXPECT_EQ(FM_PAGE, charged());
+	EXPECT_EQ(FM_PAGE, fm_charged());
 	close(fd);
-	EXPECT_EQ(0, charged());
+	EXPECT_EQ(0, fm_charged());
 	/* Nothing was given back that was not charged. */
 	limit_memlock(FM_PAGE);
 	fd = context_of(SOMEBODY);
@@ -607,12 +478,12 @@ FM_TEST(charge, memory_cgroup)
 		SKIP(return, "no memory cgroups: %s", strerror(errno));
 	fm_enter(0);
 	fd = context_of(0);
-	before = number_in(current, "");
+	before = fm_number_in(current, "");
 	ASSERT_EQ(0, allocate(fd, len));
 	/* Each processor counts some of it for itself. */
-	EXPECT_LE(before + len / 2, number_in(current, ""));
+	EXPECT_LE(before + len / 2, fm_number_in(current, ""));
 	close(fd);
-	EXPECT_GT(before + len / 2, number_in(current, ""));
+	EXPECT_GT(before + len / 2, fm_number_in(current, ""));
 	fm_enter(FM_ROOT);
 	fm_cgroups_remove();
 }

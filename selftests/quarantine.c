@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A slot that does not come out of reset: it is left alone, and so is the memory that it can reach. */
 #include "kselftest_harness.h"
-#include "lib/fm.h"
+#include "lib/mem.h"
 
 FM_FIXTURE_CARD(quarantine);
 
@@ -58,8 +58,9 @@ static bool reads_on(int slot)
 	return card_counter(slot, "dma_errors") == errors && !card_violations();
 }
 
-FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
+static void cannot_be_reset(struct __test_metadata *_metadata, bool own)
 {
+	u64 pins = fm_pins();
 	struct fm_ctx guilty, waits, idle, other[2], again;
 	struct fm_expect e, eo[2];
 	struct fermata_status st;
@@ -74,7 +75,10 @@ FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
 		fm_job_any(&other[i], 400000, i, &eo[i]);
 		ASSERT_EQ(0, fm_start(other[i].fd));
 	}
-	fm_ctx_new(&guilty, FM_LIST, 64 * 1024);
+	if (!own)
+		fm_ctx_new(&guilty, FM_LIST, 64 * 1024);
+	else
+		ASSERT_EQ(0, fm_ctx_own(&guilty, FM_LIST, fm_map_huge(FM_HUGE), FM_HUGE));
 	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
 	fm_ctx_new(&idle, FM_LIST, 64 * 1024);
 	fm_job_list(&waits, 100, 1000, 1, &e);
@@ -115,9 +119,12 @@ FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
 	ASSERT_GOOD(fm_job_run(&again, &e));
 	EXPECT_TRUE(reads_on(slot));
 	fm_ctx_close(&again);
+	EXPECT_EQ(pins + own * FM_HUGE / FM_PAGE, fm_pins());
 
 	card_fault(slot, "clear");
 	ASSERT_EQ(0, fm_unbind());
+	EXPECT_EQ(pins, fm_pins());
+	EXPECT_EQ(0, fm_charged());
 	fm_agent_gone(guilty.token);
 	ASSERT_EQ(0, fm_bind());
 	EXPECT_EQ(0, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
@@ -129,6 +136,16 @@ FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
 	fm_ctx_close(&idle);
 	fm_ctx_close(&other[0]);
 	fm_ctx_close(&other[1]);
+}
+
+FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
+{
+	cannot_be_reset(_metadata, false);
+}
+
+FM_TEST(quarantine, point_04_own_memory_stays_pinned)
+{
+	cannot_be_reset(_metadata, true);
 }
 
 TEST_HARNESS_MAIN

@@ -355,6 +355,19 @@ int fm_arena_own(struct fm_ctx *c, void *mem, size_t len)
 	return 0;
 }
 
+int fm_ctx_own(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len)
+{
+	int rc;
+
+	fm_ctx_setup(c, engine, -1);
+	rc = fm_arena_own(c, mem, len);
+	if (rc)
+		close(c->fd);
+	else
+		fm_ctx_snapshot(c);
+	return rc;
+}
+
 void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot)
 {
 	struct fermata_arena_create arena = { .size = sizeof(arena) };

@@ -108,6 +108,8 @@ void fm_ctx_new(struct fm_ctx *c, enum fm_engine engine, size_t len);
 void fm_ctx_setup(struct fm_ctx *c, enum fm_engine engine, int slot);
 int fm_arena_own(struct fm_ctx *c, void *mem, size_t len);
 void fm_ctx_snapshot(struct fm_ctx *c);
+/* A context like fm_ctx_new()'s with such an arena; 0 or an errno. */
+int fm_ctx_own(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len);
 void fm_ctx_close(struct fm_ctx *c);
 /* Tells the card which pages [mem, mem + len) of process pid are token's. */
 void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token);

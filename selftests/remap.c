@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * An arena of the program's own memory is its pages, not its addresses: what the
+ * program does to the mapping under a job changes nothing for the engine. Each test
+ * has a job before, one that is on the slot meanwhile, and one after.
+ */
+#include "kselftest_harness.h"
+#include <sys/wait.h>
+#include "lib/mem.h"
+#include "lib/gone.h"
+
+#define STEPS	1000000	/* of the job: a second at speed 1 */
+
+FM_FIXTURE_CARD(remap);
+
+struct run {
+	struct fm_ctx c;
+	struct fm_expect e;
+	u8 *mem;
+	size_t len;
+	int fd;
+	u64 pins;
+};
+
+/* Without an IOMMU the arena must be contiguous. */
+static bool usable(enum fm_kind kind)
+{
+	return kind >= FM_THP || fm_translated();
+}
+
+static const char *registers_wrong(struct run *r)
+{
+	u64 count = 0, checksum = 0;
+
+	if (fm_reg_read(r->c.fd, 0x38, &count) || fm_reg_read(r->c.fd, 0x40, &checksum))
+		return "result registers cannot be read";
+	if (count != r->e.r.count || checksum != r->e.r.checksum)
+		return "the engine did not find what was in the arena";
+	return NULL;
+}
+
+/* The job before, and the arena. */
+static void before(struct run *r, enum fm_kind kind)
+{
+	memset(r, 0, sizeof(*r));
+	r->fd = -1;
+	r->len = FM_HUGE;
+	r->pins = fm_pins();
+	fm_huge_pages(6);
+	r->mem = fm_map_kind(kind, r->len, &r->fd);
+	memset(r->mem, 0, r->len);
+	if (fm_ctx_own(&r->c, FM_LIST, r->mem, r->len))
+		fm_die("no arena of %s", fm_kind_names[kind]);
+	fm_job_list(&r->c, 5000, STEPS, 1, &r->e);
+	if (fm_job_run(&r->c, &r->e))
+		fm_die("the job before");
+}
+
+/* And a job that runs. */
+static void begin(struct run *r, enum fm_kind kind)
+{
+	before(r, kind);
+	card_speed(r->c.slot, 1);
+	if (fm_start(r->c.fd))
+		fm_die("START");
+	card_until_runs(r->c.slot, r->c.token);
+}
+
+/* Or one that only the end of its context ends. */
+static void begin_endless(struct run *r, enum fm_kind kind)
+{
+	before(r, kind);
+	fm_job_endless(&r->c);
+	if (fm_start(r->c.fd))
+		fm_die("START");
+	card_until_runs(r->c.slot, r->c.token);
+}
+
+/* The job that was on the slot meanwhile, and the same once more. */
+static const char *finish(struct run *r)
+{
+	const char *wrong;
+
+	/* On a very slow machine it may be done already. */
+	if (!fm_preempt(r->c.fd, FERMATA_PREEMPT_HOLD))
+		fm_wait(r->c.fd, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE);
+	card_speed(r->c.slot, 0);
+	fm_resume(r->c.fd);
+	fm_wait(r->c.fd, FERMATA_EVENT_DONE);
+	wrong = registers_wrong(r);
+	if (wrong)
+		return wrong;
+	if (fm_start(r->c.fd))
+		return "START";
+	fm_wait(r->c.fd, FERMATA_EVENT_DONE);
+	return registers_wrong(r);
+}
+
+/* The arena is still what the program has at c.mem: another job through it. NULL or what is wrong. */
+static const char *shared_still(struct run *r)
+{
+	struct fm_expect e;
+
+	fm_job_list(&r->c, 100, 1000, 77, &e);
+	return fm_job_run(&r->c, &e);
+}
+
+static const char *end(struct run *r)
+{
+	fm_ctx_close(&r->c);
+	close(r->fd);
+	fm_huge_pages(0);
+	return fm_pins() == r->pins && !fm_charged() ? NULL : "pages stay pinned or charged";
+}
+
+static bool is_filled(const u8 *mem, size_t len, u8 with)
+{
+	while (len && *mem == with) {
+		mem++;
+		len--;
+	}
+	return !len;
+}
+
+#define FOR_EACH(kind, ...)								\
+	for (size_t i_ = 0; i_ < sizeof((enum fm_kind[]){ __VA_ARGS__ }) / sizeof(kind); i_++)	\
+		if (kind = ((enum fm_kind[]){ __VA_ARGS__ })[i_], usable(kind))
+
+#define GOOD(expr)									\
+do {											\
+	const char *wrong_ = (expr);							\
+											\
+	ASSERT_EQ(NULL, wrong_) {							\
+		TH_LOG("%s: %s", fm_kind_names[kind], wrong_);				\
+	}										\
+} while (0)
+
+/* What is mapped there afterwards is none of the arena. */
+FM_TEST(remap, munmap)
+{
+	enum fm_kind kind;
+	struct run r;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		ASSERT_EQ(0, munmap(r.mem, r.len));
+		EXPECT_EQ(SIGSEGV, fm_access_signal(r.mem));
+		fm_map(r.mem, r.len, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		memset(r.mem, 0xff, r.len);
+		GOOD(finish(&r));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0xff));
+		GOOD(end(&r));
+	}
+}
+
+/* The program finds its arena at the new place; the engine has the old addresses. */
+FM_TEST(remap, mremap)
+{
+	enum fm_kind kind;
+	struct run r;
+	void *to;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		to = fm_map_huge(r.len);
+		ASSERT_EQ(to, mremap(r.mem, r.len, r.len, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+		r.c.mem = to;
+		GOOD(finish(&r));
+		GOOD(shared_still(&r));
+		GOOD(end(&r));
+	}
+}
+
+FM_TEST(remap, madv_dontfork)
+{
+	enum fm_kind kind;
+	struct fm_child ch;
+	struct run r;
+	u8 vec[1];
+
+	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		ASSERT_EQ(0, madvise(r.mem, r.len, MADV_DONTFORK));
+		fm_fork(&ch);
+		if (!ch.pid)
+			_exit(mincore(r.mem, FM_PAGE, vec) && errno == ENOMEM ? 0 : 1);
+		EXPECT_EQ(0, fm_reap(&ch));
+		GOOD(finish(&r));
+		GOOD(shared_still(&r));
+		GOOD(end(&r));
+	}
+}
+
+/* The child of a program with private memory has a copy; the parent keeps the arena. */
+FM_TEST(remap, fork_copies_private_memory)
+{
+	enum fm_kind kind;
+	struct fm_child ch;
+	struct run r;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD_PRIVATE, FM_THP, FM_HUGETLB) {
+		begin(&r, kind);
+		fm_fork(&ch);
+		if (!ch.pid) {
+			memset(r.mem, 0xff, r.len);
+			fm_say(&ch, 1);
+			fm_hear(&ch);
+			_exit(is_filled(r.mem, r.len, 0xff) ? 0 : 1);
+		}
+		fm_hear(&ch);
+		GOOD(finish(&r));
+		/* Also while the child has its copy. */
+		GOOD(shared_still(&r));
+		fm_say(&ch, 1);
+		EXPECT_EQ(0, fm_reap(&ch));
+		GOOD(shared_still(&r));
+		GOOD(end(&r));
+	}
+}
+
+/* The child of a program with shared memory has the arena, too. */
+FM_TEST(remap, fork_shares_shared_memory)
+{
+	struct fm_expect e;
+	enum fm_kind kind;
+	struct fm_child ch;
+	struct run r;
+
+	FOR_EACH(kind, FM_SHARED, FM_MEMFD, FM_HUGETLB_SHARED, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		fm_fork(&ch);
+		if (!ch.pid) {
+			fm_hear(&ch);
+			fm_list_cut(&r.c, FM_ENDLESS_NODES);
+			_exit(0);
+		}
+		GOOD(finish(&r));
+		fm_job_endless(&r.c);
+		ASSERT_EQ(0, fm_start(r.c.fd));
+		card_until_runs(r.c.slot, r.c.token);
+		fm_say(&ch, 1);
+		EXPECT_EQ(0, fm_reap(&ch));
+		fm_wait(r.c.fd, FERMATA_EVENT_DONE);
+		fm_job_list(&r.c, 100, 1000, 5, &e);
+		GOOD(fm_job_run(&r.c, &e));
+		GOOD(end(&r));
+	}
+}
+
+/* Another program in the same process: the context is its own if the descriptor is. */
+FM_TEST(remap, exec)
+{
+	enum fm_kind kind;
+	struct fermata_card_info info;
+	struct fm_child ch;
+	struct run r;
+	u64 pins = fm_pins(), token;
+	int slot = fm_slot_of(FM_LIST), keeps;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		for (keeps = 0; keeps < 2; keeps++) {
+			fm_fork(&ch);
+			if (!ch.pid) {
+				begin_endless(&r, kind);
+				if (keeps && fcntl(r.c.fd, F_SETFD, 0))
+					fm_die("F_SETFD");
+				fm_say(&ch, r.c.token);
+				dup2(ch.wr, STDOUT_FILENO);
+				execl("/bin/sh", "sh", "-c", "echo 1234567; exec sleep 1000", NULL);
+				fm_die("exec: %s", strerror(errno));
+			}
+			token = fm_hear(&ch);
+			/* What it says when it runs, so when all is closed. */
+			fm_hear(&ch);
+			if (!keeps)
+				fm_agent_gone(token);
+			fm_card_info(&info);
+			EXPECT_EQ(keeps, info.contexts);
+			EXPECT_EQ(keeps, card_runs(slot, token));
+			EXPECT_EQ(pins + keeps * FM_HUGE / FM_PAGE, fm_pins()) {
+				TH_LOG("%s", fm_kind_names[kind]);
+			}
+			fm_kill(&ch);
+			fm_agent_gone(token);
+			EXPECT_EQ(pins, fm_pins());
+			card_speed(slot, 0);
+			fm_huge_pages(0);
+		}
+	}
+}
+
+/* A process that is killed: its pages are given back when the engine has left them. */
+FM_TEST(remap, kill)
+{
+	u64 pins = fm_pins(), token, errors;
+	struct fermata_card_info info;
+	int slot = fm_slot_of(FM_LIST);
+	enum fm_kind kind;
+	struct fm_child ch;
+	struct run r;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		fm_fork(&ch);
+		if (!ch.pid) {
+			begin_endless(&r, kind);
+			fm_say(&ch, r.c.token);
+			pause();
+		}
+		token = fm_hear(&ch);
+		errors = card_counter(slot, "dma_errors");
+		fm_kill(&ch);
+		fm_agent_gone(token);
+		EXPECT_EQ(errors, card_counter(slot, "dma_errors"));
+		EXPECT_FALSE(card_runs(slot, token));
+		fm_card_info(&info);
+		EXPECT_EQ(0, info.contexts);
+		EXPECT_EQ(pins, fm_pins());
+		card_speed(slot, 0);
+		fm_huge_pages(0);
+	}
+}
+
+/* The program loses its pages and finds others if it makes the file longer again; the engine keeps them. */
+FM_TEST(remap, truncate)
+{
+	enum fm_kind kind;
+	struct run r;
+
+	FOR_EACH(kind, FM_MEMFD, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		ASSERT_EQ(0, ftruncate(r.fd, 0));
+		EXPECT_EQ(SIGBUS, fm_access_signal(r.mem));
+		ASSERT_EQ(0, ftruncate(r.fd, r.len));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(finish(&r));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(end(&r));
+	}
+}
+
+FM_TEST(remap, punch_hole)
+{
+	enum fm_kind kind;
+	struct run r;
+
+	FOR_EACH(kind, FM_MEMFD, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		ASSERT_EQ(0, fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, r.len));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(finish(&r));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(end(&r));
+	}
+}
+
+/* Private memory that is given up comes back as other pages. */
+FM_TEST(remap, madv_dontneed)
+{
+	enum fm_kind kind;
+	struct run r;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_THP) {
+		begin(&r, kind);
+		ASSERT_EQ(0, madvise(r.mem, r.len, MADV_DONTNEED));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(finish(&r));
+		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
+		GOOD(end(&r));
+	}
+}
+
+/* Protection is the program's, not the engine's. */
+FM_TEST(remap, mprotect)
+{
+	enum fm_kind kind;
+	struct run r;
+
+	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+		begin(&r, kind);
+		ASSERT_EQ(0, mprotect(r.mem, r.len, PROT_NONE));
+		EXPECT_EQ(SIGSEGV, fm_access_signal(r.mem));
+		GOOD(finish(&r));
+		ASSERT_EQ(0, mprotect(r.mem, r.len, PROT_READ | PROT_WRITE));
+		GOOD(shared_still(&r));
+		GOOD(end(&r));
+	}
+}
+
+TEST_HARNESS_MAIN
