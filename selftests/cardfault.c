@@ -205,28 +205,13 @@ static void *poll_gone(void *arg)
 /* Returns when the poller sleeps: one that comes later would see for itself. */
 static void poller_start(struct poller *poller, int fd)
 {
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	char path[64];
-	FILE *file;
-	int nr = -1;
-
 	memset(poller, 0, sizeof(*poller));
 	poller->fd = fd;
 	if (pthread_create(&poller->thread, NULL, poll_gone, poller))
 		fm_die("pthread_create");
-	while (nr != SYS_poll) {
-		if (fm_now() > end)
-			fm_die("the poller does not sleep");
-		fm_sleep_us(1000);
-		/* The number of the system call that it is blocked in, or "running". */
-		snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", poller->tid);
-		file = fopen(path, "r");
-		if (!file)
-			continue;
-		if (fscanf(file, "%d", &nr) != 1)
-			nr = -1;
-		fclose(file);
-	}
+	while (!poller->tid)
+		fm_sleep_us(100);
+	fm_until_blocked(poller->tid, SYS_poll);
 }
 
 /* All-ones: the card is gone, and stays so for whoever had it open. */

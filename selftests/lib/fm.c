@@ -478,10 +478,14 @@ void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token)
 		to = gpa + FM_PAGE;
 	}
 	close(fd);
-	i = __atomic_fetch_add(&fm_sh->tokens, 1, __ATOMIC_RELAXED);
-	if (i >= FM_TOKENS)
-		fm_die("too many tenants in one test");
-	fm_sh->token[i] = token;
+	for (i = 0; i < FM_TOKENS; i++) {
+		u64 none = 0;
+
+		if (__atomic_compare_exchange_n(&fm_sh->token[i], &none, token, false,
+						__ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			return;
+	}
+	fm_die("too many tenants at once");
 }
 
 void fm_agent_gone(u64 token)
@@ -490,7 +494,7 @@ void fm_agent_gone(u64 token)
 
 	if (!card_present())
 		return;
-	for (i = 0; i < fm_sh->tokens && i < FM_TOKENS; i++) {
+	for (i = 0; i < FM_TOKENS; i++) {
 		if (fm_sh->token[i] != token)
 			continue;
 		fm_sh->token[i] = 0;
@@ -542,7 +546,12 @@ u64 fm_hear(struct fm_child *ch)
 
 int fm_reap(struct fm_child *ch)
 {
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	return fm_reap_within(ch, FM_GUARD_MS * FM_MS);
+}
+
+int fm_reap_within(struct fm_child *ch, u64 ns)
+{
+	u64 begin = fm_now();
 	int status;
 	pid_t got;
 
@@ -552,7 +561,7 @@ int fm_reap(struct fm_child *ch)
 			break;
 		if (got < 0)
 			fm_die("waitpid: %s", strerror(errno));
-		if (fm_now() > end)
+		if (fm_now() - begin > ns)
 			fm_die("process %d does not end", (int)ch->pid);
 		fm_sleep_us(500);
 	}
@@ -565,6 +574,30 @@ void fm_kill(struct fm_child *ch)
 {
 	kill(ch->pid, SIGKILL);
 	fm_reap(ch);
+}
+
+void fm_until_blocked(pid_t tid, long call)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	char path[64];
+	FILE *file;
+	long nr;
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", (int)tid);
+	for (;;) {
+		/* The number of the system call that it sleeps in, or "running". */
+		nr = -1;
+		file = fopen(path, "r");
+		if (file && fscanf(file, "%ld", &nr) != 1)
+			nr = -1;
+		if (file)
+			fclose(file);
+		if (nr == call)
+			return;
+		if (fm_now() > end)
+			fm_die("thread %d does not sleep in call %ld", (int)tid, call);
+		fm_sleep_us(200);
+	}
 }
 
 /* --- the fixture ---------------------------------------------------------------------------- */
@@ -685,7 +718,7 @@ const char *fm_teardown(struct fm_shared *sh)
 		}
 		fm_sleep_us(1000);
 	}
-	for (i = 0; i < sh->tokens && i < FM_TOKENS; i++)
+	for (i = 0; i < FM_TOKENS; i++)
 		if (sh->token[i])
 			fm_agent_gone(sh->token[i]);
 	n = card_violations();

@@ -208,17 +208,19 @@ void fm_say(struct fm_child *ch, u64 word);
 u64 fm_hear(struct fm_child *ch);
 /* Exit status of wait(), after at most the guard time. */
 int fm_reap(struct fm_child *ch);
+int fm_reap_within(struct fm_child *ch, u64 ns);
 void fm_kill(struct fm_child *ch);
+/* Waits until a thread sleeps in a system call. */
+void fm_until_blocked(pid_t tid, long call);
 
 /* --- the fixture ------------------------------------------------------------------------ */
 
-#define FM_TOKENS	256
+#define FM_TOKENS	4096	/* tenants at once */
 
 struct fm_shared {
 	pthread_mutex_t lock;	/* of the control socket */
 	u32 requests;
-	u32 tokens;
-	u64 token[FM_TOKENS];	/* 0: gone */
+	u64 token[FM_TOKENS];	/* 0: none */
 	struct fermata_policy policy;	/* before the test; size 0: not known */
 };
 

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A thousand deaths (FERMATA_KILLS: how many). On each slot that can have a job without end
+ * tenants are killed one after another, each in a state that the card, or the driver, has told of.
+ * As soon as one is reaped its pages belong to nobody. A neighbour on the same slot goes on, and
+ * gets each of its results to the byte.
+ */
+#include "kselftest_harness.h"
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(kills);
+
+enum when {
+	BARE, IDLE, QUEUED, RUNNING, SAVING, RESTORING, HELD, DONE, HUNG, WAITING, POLLING, READING,
+	BUSY, MAPPED, STATES
+};
+
+static const char * const when_names[STATES] = {
+	"bare", "idle", "queued", "running", "saving", "restoring", "held", "done", "hung", "waiting",
+	"polling", "reading", "busy", "mapped"
+};
+
+/* What one slot's processes tell the others. */
+struct lane {
+	int slot;
+	enum fm_engine engine;
+	u64 neighbour;			/* its token */
+	u64 calls;			/* of the victim that is BUSY */
+	u32 kills[STATES];
+	u32 jobs;			/* of the neighbour, all right */
+	bool stop;
+};
+
+#define LANES	8
+#define ARENA	(2 * FM_PAGE)
+/* None of it is ever waited for: the victim is dead before. */
+#define LONG_US	"400000"
+
+static struct lane *lanes_shared(void)
+{
+	struct lane *lanes = mmap(NULL, LANES * sizeof(*lanes), PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (lanes == MAP_FAILED)
+		fm_die("mmap: %s", strerror(errno));
+	return lanes;
+}
+
+/* A lane for each slot with linkedlist or membench: their jobs need not end. */
+static int lanes_of_card(struct lane *lanes)
+{
+	static const enum fm_engine endless[] = { FM_LIST, FM_MEM };
+	struct fermata_slot_info info = { .size = sizeof(info) };
+	int fd = fm_open_dev(0), n = 0;
+	size_t i;
+
+	for (; !fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &info); info.slot++) {
+		for (i = 0; i < sizeof(endless) / sizeof(endless[0]); i++)
+			if (info.afu_id_lo == fm_afu[endless[i]][0] &&
+			    info.afu_id_hi == fm_afu[endless[i]][1] && n < LANES)
+				lanes[n++] = (struct lane){ .slot = info.slot, .engine = endless[i] };
+		info.size = sizeof(info);
+	}
+	close(fd);
+	return n;
+}
+
+/* --- who dies ---------------------------------------------------------------------- */
+
+static void must_start(struct fm_ctx *c)
+{
+	int rc = fm_start(c->fd);
+
+	if (rc)
+		fm_die("START: %s", strerror(-rc));
+}
+
+static int eventfd_of(struct fm_ctx *c)
+{
+	struct fermata_eventfd arg = {
+		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
+	};
+
+	fm_must(c->fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");
+	return arg.fd;
+}
+
+/* All that may be done with a context, in any order, for ever. */
+static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
+{
+	struct fermata_param param = {
+		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE
+	};
+	struct fermata_status st;
+	u64 value, n;
+
+	for (n = 0;; n++) {
+		u64 dice = fm_splitmix(seed + n);
+
+		switch (dice % 8) {
+		case 0:
+			fm_start(c->fd);
+			break;
+		case 1:
+			fm_preempt(c->fd, 0);
+			break;
+		case 2:
+			fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
+			break;
+		case 3:
+			fm_resume(c->fd);
+			break;
+		case 4:
+			fm_status(c->fd, &st);
+			break;
+		case 5:
+			fm_reg_read(c->fd, 0x38, &value);
+			break;
+		case 6:
+			fm_wait_until(c->fd, FERMATA_EVENT_DONE, 0, NULL);
+			break;
+		default:
+			param.value = 200000 + dice % FM_MS;
+			fm_ioctl(c->fd, FERMATA_IOC_PARAM_SET, &param);
+			break;
+		}
+		__atomic_add_fetch(calls, 1, __ATOMIC_RELAXED);
+	}
+}
+
+/* Goes to the state as far as it can by itself, and stays there. */
+static void victim(struct fm_child *ch, enum when when, struct lane *lane, u64 seed)
+{
+	struct pollfd p = { .events = POLLIN };
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 n;
+
+	if (when == BARE) {
+		c.fd = fm_open_dev(0);
+		fm_say(ch, fm_token());
+		pause();
+	}
+	fm_ctx_new_on(&c, lane->engine, ARENA, lane->slot);
+	if (when == DONE)
+		fm_job_any(&c, 200, seed, &e);
+	else
+		fm_job_endless(&c);
+	/* Off the slot only at its own wish: then the next save and restore are its own. */
+	if (when != BUSY)
+		fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	if (when == POLLING || when == READING)
+		p.fd = eventfd_of(&c);
+	fm_say(ch, c.token);
+	/* QUEUED: it starts when told, behind one that stays. */
+	if (when == QUEUED)
+		fm_hear(ch);
+	if (when == BUSY)
+		be_busy(&c, seed, &lane->calls);
+	if (when != IDLE)
+		must_start(&c);
+	switch (when) {
+	case DONE:
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		break;
+	case QUEUED:
+		fm_until_state(c.fd, FERMATA_STATE_QUEUED);
+		break;
+	case SAVING:
+	case RESTORING:
+	case HELD:
+		fm_hear(ch);
+		if (fm_preempt(c.fd, FERMATA_PREEMPT_HOLD))
+			fm_die("PREEMPT");
+		if (when == SAVING)
+			break;
+		fm_wait(c.fd, FERMATA_EVENT_HELD);
+		if (when == RESTORING) {
+			fm_say(ch, 0);
+			fm_hear(ch);
+			if (fm_resume(c.fd))
+				fm_die("RESUME");
+		}
+		break;
+	case MAPPED:
+		close(c.fd);
+		break;
+	default:
+		break;
+	}
+	fm_say(ch, 0);
+	if (when == WAITING)
+		fm_wait_until(c.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
+	if (when == POLLING)
+		poll(&p, 1, -1);
+	if (when == READING && read(p.fd, &n, 8) == 8)
+		fm_die("a job without end is done");
+	pause();
+	_exit(1);
+}
+
+/* --- who kills --------------------------------------------------------------------- */
+
+static void until_phase(int slot, u64 token, const char *phase)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	const char *reply;
+
+	for (;;) {
+		reply = card_cmd("state slot=%d", slot);
+		if (card_key(reply, "tag") == token && strstr(reply, phase))
+			return;
+		if (fm_now() > end)
+			fm_die("tenant %llx is never seen in %s: %s", (unsigned long long)token,
+			       phase, reply);
+		fm_sleep_us(100);
+	}
+}
+
+/* Until the state is reached. */
+static void lead_to(struct fm_child *ch, enum when when, struct lane *lane, u64 token, u64 seed)
+{
+	u64 calls = lane->calls + seed % 64;
+
+	switch (when) {
+	case BARE:
+		return;
+	case SAVING:
+	case RESTORING:
+	case HELD:
+		until_phase(lane->slot, token, "phase=running");
+		if (when == SAVING)
+			card_fault(lane->slot, "save_takes_us=" LONG_US);
+		fm_say(ch, 0);
+		fm_hear(ch);
+		if (when == SAVING)
+			until_phase(lane->slot, token, "phase=saving");
+		if (when != RESTORING)
+			return;
+		/* No restore comes from here on but the victim's: the neighbour is on the slot. */
+		until_phase(lane->slot, lane->neighbour, "phase=running");
+		card_set(lane->slot, "restore_us=" LONG_US);
+		fm_say(ch, 0);
+		fm_hear(ch);
+		until_phase(lane->slot, token, "phase=restoring");
+		return;
+	case BUSY:
+		while (__atomic_load_n(&lane->calls, __ATOMIC_RELAXED) < calls)
+			sched_yield();
+		return;
+	default:
+		fm_hear(ch);
+	}
+	if (when == IDLE || when == DONE || when == QUEUED)
+		return;
+	until_phase(lane->slot, token, "phase=running");
+	if (when == HUNG)
+		card_fault(lane->slot, "hang=1");
+	if (when == WAITING)
+		fm_until_blocked(ch->pid, SYS_ioctl);
+	if (when == POLLING)
+		fm_until_blocked(ch->pid, SYS_poll);
+	if (when == READING)
+		fm_until_blocked(ch->pid, SYS_read);
+}
+
+/* NULL, or what the card has to say against the state that it is said to have died in. */
+static const char *not_so(enum when when, struct lane *lane, u64 token)
+{
+	struct card_run run;
+
+	card_run_of(lane->slot, token, &run);
+	switch (when) {
+	case BARE:
+	case IDLE:
+	case QUEUED:
+		return run.starts ? "it was on the slot" : NULL;
+	case DONE:
+		return run.starts == 1 && run.finishes == 1 ? NULL : "it has not finished once";
+	case BUSY:
+		return run.finishes ? "a job without end has finished" : NULL;
+	case HELD:
+		return run.starts == 1 && run.pauses == 1 && !run.resumes ? NULL :
+			"it was not saved once";
+	case RESTORING:
+		return run.pauses == 1 && run.resumes == 1 ? NULL : "it was not resumed once";
+	default:
+		return run.starts == 1 && !run.pauses && !run.finishes ? NULL :
+			"it was not on the slot without a break";
+	}
+}
+
+static void kill_one(struct lane *lane, enum when when, u64 seed)
+{
+	struct fm_child ch, first = { };
+	u64 token, first_token = 0;
+	const char *why;
+
+	fm_fork(&ch);
+	if (!ch.pid)
+		victim(&ch, when, lane, seed);
+	token = fm_hear(&ch);
+	if (when == QUEUED) {
+		fm_fork(&first);
+		if (!first.pid)
+			victim(&first, RUNNING, lane, seed);
+		first_token = fm_hear(&first);
+		lead_to(&first, RUNNING, lane, first_token, seed);
+		fm_say(&ch, 0);
+	}
+	lead_to(&ch, when, lane, token, seed);
+	fm_kill(&ch);
+	fm_agent_gone(token);
+	why = not_so(when, lane, token);
+	if (why)
+		fm_die("killed when %s: %s", when_names[when], why);
+	lane->kills[when]++;
+	if (when == RESTORING)
+		card_set(lane->slot, "restore_us=0");
+	/* A save that did not come is nobody else's. */
+	if (when == SAVING)
+		card_fault(lane->slot, "clear");
+	if (first.pid) {
+		fm_kill(&first);
+		fm_agent_gone(first_token);
+		lane->kills[RUNNING]++;
+	}
+	/* Behind an IOMMU these are accesses to memory that was unmapped too soon. */
+	if (card_counter(lane->slot, "dma_errors"))
+		fm_die("killed when %s: the engine touched unmapped memory", when_names[when]);
+	card_cmd("counters clear slot=%d", lane->slot);
+}
+
+static u32 kills_of(const struct lane *lane)
+{
+	u32 n = 0, i;
+
+	for (i = 0; i < STATES; i++)
+		n += lane->kills[i];
+	return n;
+}
+
+/* Each state in turn, beginning anywhere. */
+static void killer(struct lane *lane, u32 wanted, u64 seed)
+{
+	u64 n;
+
+	for (n = 0; kills_of(lane) < wanted; n++)
+		kill_one(lane, (seed + n) % STATES, fm_splitmix(seed + n));
+}
+
+/* --- who lives ---------------------------------------------------------------------- */
+
+static void neighbour(struct fm_child *ch, struct lane *lane)
+{
+	const char *wrong;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 seed = 0;
+
+	fm_ctx_new_on(&c, lane->engine, 4 * FM_PAGE, lane->slot);
+	fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
+	lane->neighbour = c.token;
+	fm_say(ch, 0);
+	while (!__atomic_load_n(&lane->stop, __ATOMIC_RELAXED)) {
+		fm_job_any(&c, 20000, seed++, &e);
+		wrong = fm_job_run(&c, &e);
+		if (wrong)
+			fm_die("slot %d, job %u of the neighbour: %s", lane->slot, lane->jobs, wrong);
+		lane->jobs++;
+	}
+	_exit(0);
+}
+
+static u32 number_from(const char *name, u32 otherwise)
+{
+	const char *v = getenv(name);
+
+	return v && *v ? strtoul(v, NULL, 0) : otherwise;
+}
+
+/* Each wait has its own guard; all of them together take as long as there are kills. */
+TEST_F_TIMEOUT(kills, point_06_in_every_state, 24 * 3600)
+{
+	u32 wanted = number_from("FERMATA_KILLS", 1000), kills = 0, jobs = 0;
+	struct fm_child lives[LANES], kill[LANES];
+	struct lane *lanes = lanes_shared();
+	int n = lanes_of_card(lanes), i, when;
+	struct fermata_card_info info;
+	u64 seed = fm_now();
+
+	ASSERT_LT(0, n);
+	TH_LOG("seed %llu", (unsigned long long)seed);
+	for (i = 0; i < n; i++) {
+		card_speed(lanes[i].slot, 1);
+		card_cmd("counters clear slot=%d", lanes[i].slot);
+		fm_fork(&lives[i]);
+		if (!lives[i].pid)
+			neighbour(&lives[i], &lanes[i]);
+		fm_hear(&lives[i]);
+	}
+	for (i = 0; i < n; i++) {
+		fm_fork(&kill[i]);
+		if (!kill[i].pid) {
+			killer(&lanes[i], (wanted + n - 1) / n, seed + i);
+			_exit(0);
+		}
+	}
+	for (i = 0; i < n; i++)
+		EXPECT_EQ(0, fm_reap_within(&kill[i], UINT64_MAX));
+	fm_card_info(&info);
+	EXPECT_EQ(n, info.contexts);
+	for (i = 0; i < n; i++) {
+		__atomic_store_n(&lanes[i].stop, true, __ATOMIC_RELAXED);
+		EXPECT_EQ(0, fm_reap(&lives[i]));
+		EXPECT_LT(0, lanes[i].jobs);
+		kills += kills_of(&lanes[i]);
+		jobs += lanes[i].jobs;
+	}
+	for (when = 0; when < STATES; when++) {
+		u32 of = 0;
+
+		for (i = 0; i < n; i++)
+			of += lanes[i].kills[when];
+		EXPECT_LE(wanted / STATES / 2, of) {
+			TH_LOG("killed when %s: %u times", when_names[when], of);
+		}
+	}
+	EXPECT_LE(wanted, kills);
+	TH_LOG("%u kills on %d slots, %u jobs of the neighbours right", kills, n, jobs);
+	fm_card_info(&info);
+	EXPECT_EQ(0, info.contexts);
+}
+
+TEST_HARNESS_MAIN
