@@ -27,7 +27,7 @@ from pathlib import Path
 
 from . import guest, initramfs, module
 from .common import BUILD, CACHE, TOP, die, locked, say
-from .kernel import Kernel
+from .kernel import kernel_named
 
 CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
 TROUBLE = re.compile(
@@ -244,7 +244,7 @@ class Vm:
         opt, out = self.options, self.out
         iommu_args, iommu_append = IOMMUS[opt.iommu]
         accel = "tcg,thread=multi" if self.accel == "tcg" else self.accel
-        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {iommu_append} {opt.append}"
+        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else "max", "-smp", str(opt.cpus)]
         cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]
@@ -330,7 +330,7 @@ def parse(argv):
 
 def prepare(options):
     """Everything that a boot needs: kernel, module, card, programs for the guest. Returns the kernel and fermata.ko."""
-    kernel = Kernel(options.kernel).ensure()
+    kernel = kernel_named(options.kernel).ensure()
     ko = None
     if not options.no_module:
         ko = Path(options.module).resolve() if options.module else module.build(kernel)

@@ -74,6 +74,7 @@ def add_modules(archive, kernel, wanted):
     release = kernel.info["release"]
     with tempfile.TemporaryDirectory() as tmp:
         lib = Path(tmp) / "lib/modules" / release
+        lib.mkdir(parents=True)
         known = index(kernel)
         for path in {path for name in wanted for path in known.get(name, [])}:
             dest = lib / path.removesuffix(".xz")

@@ -19,6 +19,8 @@ from pathlib import Path
 from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say
 
 PINS = TOP / "vm/kernels"
+# The kernel that looks for mistakes (debug.py).
+DEBUG = "7.2-debug"
 SPACE_GIB = 4
 # Left packed: large, and no part of a module's build.
 UNPACK_NOT = ["drivers/gpu/drm/amd/include", "drivers/net/wireless", "sound/soc", "arch/arm/boot/dts", "arch/arm64/boot/dts"]
@@ -39,6 +41,11 @@ def toolchain():
 
 class Kernel:
     """One stock kernel, by series ("7.2": as pinned) or by release ("7.2.12+deb13-amd64": as the archive has it)."""
+
+    # What a build of it or of a module for it gives to make.
+    make_options = ()
+    # What it is booted with besides.
+    append = ""
 
     def __init__(self, name):
         table = pins()
@@ -74,10 +81,20 @@ class Kernel:
         if not self.ready():
             with locked(CACHE / f"{self.dir.name}.lock"):
                 if not self.ready():
-                    make(self)
+                    self.make()
         if self.version and self.info["version"] != self.version:
             say(f"kernel {self.series}: the pinned {self.version} is gone from the archive, using {self.info['version']}")
         return self
+
+    def make(self):
+        make(self)
+
+
+def kernel_named(name):
+    """A stock kernel, or the debug kernel made from its source ("7.2-debug")."""
+    from .debug import SUFFIX, DebugKernel  # its module needs this one
+
+    return DebugKernel(name) if name.endswith(SUFFIX) else Kernel(name)
 
 
 class Archive:
@@ -197,11 +214,12 @@ def make(kernel):
 
 def main():
     parser = argparse.ArgumentParser(description="Make kernels ready in the cache; prints the build tree (KDIR) of each.")
-    parser.add_argument("kernel", nargs="*", default=list(pins()), help="series or Debian release (default: all pinned)")
-    parser.add_argument("--names", action="store_true", help="only print the names of their entries in the cache")
+    parser.add_argument("kernel", nargs="*", help="series or Debian release (default: all pinned)")
+    parser.add_argument("--names", action="store_true", help="only print the names of their entries in the cache (default: of all)")
     args = parser.parse_args()
-    for name in args.kernel:
-        kernel = Kernel(name)
+    every = [*pins(), DEBUG] if args.names else pins()
+    for name in args.kernel or every:
+        kernel = kernel_named(name)
         print(kernel.dir.name if args.names else kernel.ensure().build)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from .common import BUILD, JOBS, TOP, die, locked, run, say
-from .kernel import Kernel
+from .kernel import kernel_named
 
 
 def build(kernel, clippy=False, strict=False):
@@ -17,12 +17,17 @@ def build(kernel, clippy=False, strict=False):
     A strict build starts from nothing, to see every warning, and fails when there is one.
     """
     kind = "clippy" if clippy else "strict" if strict else "module"
-    out = BUILD / f"{kind}-{kernel.name}"
+    return build_in(BUILD / f"{kind}-{kernel.name}", kernel, TOP, clippy, strict) / "fermata.ko"
+
+
+def build_in(out, kernel, source, clippy=False, strict=False):
+    """Build the module that `source` has the Kbuild of; returns the folder `out`."""
     with locked(BUILD / f".{out.name}.lock"):
         if strict or clippy:
             shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
-        cmd = ["make", "-C", kernel.build, f"M={TOP}", f"MO={out}", f"-j{JOBS}", "-s", *(["CLIPPY=1"] if clippy else []), "modules"]
+        options = [*kernel.make_options, *(["CLIPPY=1"] if clippy else [])]
+        cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={out}", f"-j{JOBS}", "-s", *options, "modules"]
         done = run(cmd, check=False, capture_output=True, text=True)
     warnings = done.stdout + done.stderr
     sys.stderr.write(warnings)
@@ -30,7 +35,7 @@ def build(kernel, clippy=False, strict=False):
         die(f"the module does not build for {kernel.info['release']}")
     if strict and re.search("warning", warnings, re.I):
         die("the module builds with warnings")
-    return out / "fermata.ko"
+    return out
 
 
 def check_symbols(module, kernel):
@@ -54,7 +59,7 @@ def main():
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
     parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
     args = parser.parse_args()
-    kernel = Kernel(args.kernel).ensure()
+    kernel = kernel_named(args.kernel).ensure()
     module = build(kernel, args.clippy, args.strict)
     if args.symbols:
         check_symbols(module, kernel)
