@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check mutate sim bench-sched bench-latency
+.PHONY: modules modules_install clean distclean help vm demo check check-debug mutate sim bench-sched bench-latency
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -51,6 +51,9 @@ demo:
 check:
 	@vm/check
 
+check-debug:
+	@vm/check --debug
+
 mutate:
 	@selftests/mutate
 
@@ -75,6 +78,7 @@ help:
 	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
 	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
 	@echo '  make check             all checks; the last line counts them'
+	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'

@@ -33,6 +33,8 @@ CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
 TROUBLE = re.compile(
     r"Oops|BUG[: ]|WARNING:|Call Trace|Kernel panic|panicked at|general protection|UBSAN|KASAN|blocked for more than|rcu.*stall"
     r"|soft lockup|hard LOCKUP|nobody cared|DMAR: .*(fault|\[DMA)|virtio_iommu.*fault|refcount_t:|scheduling while atomic"
+    r"|possible recursive|inconsistent lock state|possible circular|suspicious RCU|non-static key|turning off the locking"
+    r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption|kmemleak: (Cannot|Memory pool empty)"
 )
 IOMMUS = {
     "none": ([], ""),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the checks of vm/checks and count them; the last line is `N passed, N failed`. Logs are kept in build/check/."""
+"""Run the checks of vm/checks (--debug: vm/checks-debug) and count them; the last line is `N passed, N failed`.
+
+Logs are kept in build/check/ (build/check-debug/).
+"""
 
 import argparse
 import fnmatch
@@ -14,9 +17,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from .common import BUILD, JOBS, TOP, die, say
-from .kernel import Kernel, pins
+from .kernel import DEBUG, kernel_named, pins
 
-TABLE = TOP / "vm/checks"
 # A machine that boots and tests keeps less than one processor busy: much of its time it waits.
 BOOTS = min(JOBS + 1, 4)
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
@@ -26,9 +28,9 @@ PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
 class Step:
     """One line of the table: it counts as one check, or (`tap`, `boot`) as its TAP points."""
 
-    def __init__(self, kind, name, command):
+    def __init__(self, kind, name, command, logs):
         self.kind, self.name, self.command = kind, name, command
-        self.log = BUILD / "check" / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
+        self.log = logs / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
         self.passed, self.failures, self.skipped, self.seconds = 0, [], 0, 0
 
     def run(self):
@@ -85,16 +87,16 @@ class Step:
             self.failures.append("no point reported")
 
 
-def read_table():
-    """Steps of vm/checks; {a,b} in a `NAME` field expands to one step per choice, and @1, @2, ... name the choices in the command."""
+def read_table(table, logs):
+    """Steps of a table; {a,b} in a `NAME` field expands to one step per choice, and @1, @2, ... name the choices in the command."""
     steps = []
-    text = TABLE.read_text().replace("\\\n", " ")
+    text = table.read_text().replace("\\\n", " ")
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split("|", 2)]
         if len(fields) != 3 or fields[0] not in ("step", "tap", "boot"):
-            die(f"vm/checks: not `step|tap|boot | name | command`: {line}")
+            die(f"vm/{table.name}: not `step|tap|boot | name | command`: {line}")
         kind, name, command = fields
         choices = [group.split(",") for group in re.findall(r"\{([^}]*)\}", name)]
         pieces = re.split(r"\{[^}]*\}", name)
@@ -103,29 +105,31 @@ def read_table():
             for number, (choice, piece) in enumerate(zip(chosen, pieces[1:], strict=True), 1):
                 full += choice + piece
                 text = text.replace(f"@{number}", choice)
-            steps.append(Step(kind, full, text))
+            steps.append(Step(kind, full, text, logs))
     return steps
 
 
 def main():
     parser = argparse.ArgumentParser(prog="vm/check", description=__doc__)
     parser.add_argument("pattern", nargs="*", help="only steps whose name has this in it (shell wildcards)")
+    parser.add_argument("--debug", action="store_true", help="those on the kernel that looks for mistakes")
     parser.add_argument("--list", action="store_true", help="list the steps and their commands")
     args = parser.parse_args()
     # At once: the namespace ends with this process, and with it what still runs.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
-    steps = read_table()
+    logs = BUILD / ("check-debug" if args.debug else "check")
+    steps = read_table(TOP / ("vm/checks-debug" if args.debug else "vm/checks"), logs)
     if args.pattern:
         steps = [s for s in steps if any(fnmatch.fnmatch(s.name, f"*{p}*") for p in args.pattern)] or die("no such step")
     if args.list:
         for step in steps:
             print(f"{step.name}\n    {step.command}")
         return
-    for series in pins():
-        os.environ[f"KERNEL_{series.replace('.', '_')}"] = str(Kernel(series).ensure().dir)
-    shutil.rmtree(BUILD / "check", ignore_errors=True)
-    (BUILD / "check").mkdir(parents=True)
-    run_all(steps)
+    for series in [DEBUG] if args.debug else pins():
+        os.environ[f"KERNEL_{series.replace('.', '_').replace('-', '_')}"] = str(kernel_named(series).ensure().dir)
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
+    run_all(steps, logs)
 
 
 def run_steps(steps):
@@ -153,7 +157,7 @@ def tell(step, place):
         print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
 
 
-def run_all(steps):
+def run_all(steps, logs):
     started = time.monotonic()
     for number, step in enumerate(run_steps(steps), 1):
         tell(step, f"{number}/{len(steps)}")
@@ -161,12 +165,12 @@ def run_all(steps):
             print(f"[{number + 1}/{len(steps)}] {steps[number].name} ...", end="\r", flush=True)
     passed = sum(step.passed for step in steps)
     failed = sum(len(step.failures) for step in steps)
-    say(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, logs in build/check/")
+    say(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, logs in {str(logs).removeprefix(f'{TOP}/')}/")
     for step in steps:
         if step.failures:
             print(f"failed: {step.name}")
     summary = f"{passed} passed, {failed} failed"
-    (BUILD / "check/summary").write_text(summary + "\n")
+    (logs / "summary").write_text(summary + "\n")
     print(summary, flush=True)
     sys.exit(1 if failed or not passed else 0)
 

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What mistakes_rust.rs has. */
+#ifndef _PLANTED_MISTAKES_H
+#define _PLANTED_MISTAKES_H
+
+void planted_rust_use_after_free(void);
+void planted_rust_out_of_bounds(void);
+void planted_rust_overflow(void);
+void planted_rust_assertion(void);
+
+#endif /* _PLANTED_MISTAKES_H */

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Mistakes in Rust, for `mistakes.c`: the nets must be there for code written in it, too.
+
+use core::hint::black_box;
+use kernel::prelude::*;
+
+/// Memory on the heap that belongs to nobody.
+fn memory() -> *mut u64 {
+    KBox::new(7_u64, GFP_KERNEL).map_or(core::ptr::null_mut(), KBox::into_raw)
+}
+
+/// # Safety
+///
+/// `mem` must come from [`memory`], and not have been freed.
+unsafe fn free(mem: *mut u64) {
+    // SAFETY: By the safety requirement.
+    drop(unsafe { KBox::from_raw(mem) });
+}
+
+/// Reads what it has freed.
+#[no_mangle]
+extern "C" fn planted_rust_use_after_free() {
+    let mem = memory();
+    // SAFETY: Just made.
+    unsafe { free(mem) };
+    // SAFETY: None; this is the mistake.
+    black_box(unsafe { mem.read_volatile() });
+}
+
+/// Reads behind what it has.
+#[no_mangle]
+extern "C" fn planted_rust_out_of_bounds() {
+    let mem = memory();
+    // SAFETY: None; this is the mistake.
+    black_box(unsafe { mem.add(1).read_volatile() });
+    // SAFETY: Just made.
+    unsafe { free(mem) };
+}
+
+/// Adds to the largest number.
+#[no_mangle]
+extern "C" fn planted_rust_overflow() {
+    black_box(black_box(u32::MAX) + 1);
+}
+
+/// Asserts what is not so.
+#[no_mangle]
+extern "C" fn planted_rust_assertion() {
+    debug_assert!(black_box(false));
+}
