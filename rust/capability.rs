@@ -19,6 +19,11 @@ pub(crate) fn may_touch_all_memory() -> bool {
     has(bindings::CAP_SYS_RAWIO)
 }
 
+/// CAP_SYS_RESOURCE: have more contexts than other users may.
+pub(crate) fn may_have_any_number() -> bool {
+    has(bindings::CAP_SYS_RESOURCE)
+}
+
 /// CAP_IPC_LOCK: pin memory whatever RLIMIT_MEMLOCK says.
 pub(crate) fn may_lock_memory() -> bool {
     has(bindings::CAP_IPC_LOCK)

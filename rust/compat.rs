@@ -97,6 +97,8 @@ pub(crate) mod errno {
         edestaddrreq = EDESTADDRREQ;
         /// No such device or address: a step of the set-up is missing.
         enxio = ENXIO;
+        /// Quota exceeded: a user has as many contexts as it may.
+        edquot = EDQUOT;
         /// Operation not supported: the card cannot reach this memory.
         eopnotsupp = EOPNOTSUPP;
         /// Connection timed out: a deadline came.

@@ -221,16 +221,26 @@ impl Context {
         Ok(())
     }
 
+    /// Whether it may be set up beside `others`. `EBUSY`: nothing separates it from one of them;
+    /// `EDQUOT`: too many are its user's.
+    fn check_others(&self, others: &[Arc<Self>]) -> Result {
+        let of_user = others
+            .iter()
+            .filter(|other| self.opener.is_same_user(&other.opener))
+            .count();
+        if !self.card.identity.has_window() && of_user != others.len() {
+            return Err(EBUSY);
+        }
+        if of_user >= self.card.limits.contexts_of_user && !capability::may_have_any_number() {
+            return Err(errno::edquot());
+        }
+        Ok(())
+    }
+
     /// Enters the card's registry and its scheduler.
     fn join(self: ArcBorrow<'_, Self>, slots: u8) -> Result<ContextId> {
-        let alone = !self.card.identity.has_window();
-        self.card.register(self.into(), |others| {
-            let same_user = |other: &Arc<Self>| self.opener.is_same_user(&other.opener);
-            if alone && !others.iter().all(same_user) {
-                return Err(EBUSY);
-            }
-            Ok(())
-        })?;
+        self.card
+            .register(self.into(), |others| self.check_others(others))?;
         let config = ContextConfig {
             class: self.card.class_of(slots.trailing_zeros() as usize),
             params: Params {

@@ -53,6 +53,10 @@ module! {
             default: 4096,
             description: "Contexts that can be set up on a card at once, 1 to 65536",
         },
+        max_contexts_user: u32 {
+            default: 1024,
+            description: "Contexts of one user that can be set up on a card, 1 to 65536",
+        },
         max_arena_mib: u32 {
             default: 1024,
             description: "Largest arena in MiB",

@@ -16,6 +16,8 @@ use kernel::prelude::*;
 pub(crate) struct Limits {
     /// Contexts that can be set up at once.
     pub(crate) contexts: usize,
+    /// And of one user at the most.
+    pub(crate) contexts_of_user: usize,
     /// Bytes of an arena at the most.
     pub(crate) arena: u64,
     /// Parameters of a new context.
@@ -40,6 +42,7 @@ impl Limits {
     pub(crate) fn from_module_parameters() -> Result<Self> {
         Ok(Self {
             contexts: parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize,
+            contexts_of_user: parameter!(max_contexts_user).clamp(1, CONTEXTS_MAX) as usize,
             arena: u64::from(parameter!(max_arena_mib).max(1)) << 20,
             params: Params {
                 timeslice: Duration::from_us(parameter!(timeslice_us).into())

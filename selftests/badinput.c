@@ -820,6 +820,68 @@ FM_TEST(bad, point_18_setup_without_a_window)
 	ASSERT_EQ(0, chmod(dev, 0600));
 }
 
+/* Opens and sets up as this user until one is refused; returns how many were not. */
+static int many_of(uid_t uid, int *fd, int max, int *refusal)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	int n;
+
+	if (setresuid(0, 0, 0) || setresuid(uid, uid, 0))
+		fm_die("setresuid: %s", strerror(errno));
+	for (n = 0; n < max; n++) {
+		fd[n] = fm_open_dev(0);
+		*refusal = fd[n] < 0 ? fd[n] : fm_ioctl(fd[n], FERMATA_IOC_SETUP, &setup);
+		if (*refusal)
+			break;
+	}
+	return n;
+}
+
+/* No user has all contexts of the card, unless it may have more resources than others. */
+FM_TEST(bad, contexts_of_a_user_are_bounded)
+{
+	struct rlimit files = { 8300, 8300 };
+	struct fermata_card_info info;
+	static int fd[8200];
+	int n, refusal = 0, one, i;
+
+	fm_card_info(&info);
+	if (info.max_contexts > 8192 || setrlimit(RLIMIT_NOFILE, &files) || !fm_has_window())
+		SKIP(return, "too many contexts, or of one user only");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	n = many_of(4711, fd, info.max_contexts, &refusal);
+	EXPECT_EQ(-EDQUOT, refusal);
+	ASSERT_GT(info.max_contexts, n);
+	/* Others have their own; the opener counts, and the caller's capability. */
+	EXPECT_EQ(1, many_of(4712, &one, 1, &refusal));
+	close(one);
+	EXPECT_EQ(1, many_of(0, &one, 1, &refusal));
+	{
+		struct fermata_setup setup = {
+			.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+			.afu_id_hi = fm_afu[FM_LIST][1]
+		};
+
+		EXPECT_EQ(0, fm_ioctl(fd[n], FERMATA_IOC_SETUP, &setup));
+	}
+	close(one);
+	EXPECT_EQ(0, many_of(4711, &one, 1, &refusal));
+	EXPECT_EQ(-EDQUOT, refusal);
+	close(one);
+	/* Room again. */
+	close(fd[0]);
+	close(fd[1]);
+	EXPECT_EQ(1, many_of(4711, &one, 1, &refusal));
+	close(one);
+	for (i = 2; i <= n; i++)
+		close(fd[i]);
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
 /* As many contexts as the card takes; the next is ENOSPC, and after a close there is room. */
 FM_TEST(bad, contexts_are_bounded)
 {

@@ -167,7 +167,9 @@ struct fermata_slot_info {
  * Once per context, before any of the calls below (they give ENXIO until then).
  *
  * EEXIST: the context is set up already.  ENOENT: no slot has this engine.
- * ENOSPC: @max_contexts are set up.  EBUSY: the card has no DMA window check,
+ * ENOSPC: @max_contexts are set up.  EDQUOT: the user who opened the file has as
+ * many as the module parameter max_contexts_user allows, and the caller lacks
+ * CAP_SYS_RESOURCE.  EBUSY: the card has no DMA window check,
  * and a context of another user is set up.  EPERM: the card has no DMA window
  * check and is not behind an IOMMU: CAP_SYS_RAWIO is needed, without lockdown.
  * ENOMEM.
