@@ -480,6 +480,69 @@ FM_TEST(preempt, point_03_torn_save_fails_the_job)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
+/* Saves a job that was saved whole before, torn after so many bytes: NULL or what is wrong. */
+static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
+{
+	struct fermata_status st;
+	struct card_run before, run;
+	char kind[32];
+	u8 buf[16];
+
+	card_run_of(c->slot, c->token, &before);
+	if (fm_start(c->fd))
+		return "START";
+	card_until_runs(c->slot, c->token);
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		return "PREEMPT";
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	snprintf(kind, sizeof(kind), "save_torn=%u", bytes);
+	card_fault(c->slot, kind);
+	if (fm_resume(c->fd))
+		return "RESUME";
+	card_until_runs(c->slot, c->token);
+	/* A PAUSE during the restore is repeated, and this is the save that comes of it. */
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		return "PREEMPT";
+	fm_wait(c->fd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD);
+	fm_status(c->fd, &st);
+	if (st.state != FERMATA_STATE_FAILED)
+		return "the job did not fail";
+	if (st.error != (card_base() ? ETIME : EIO))
+		return strerror(st.error);
+	if (fm_resume(c->fd) != -ENOENT)
+		return "the job can be resumed";
+	if (read_snapshot(c->fd, 0, buf, sizeof(buf)) != -EBUSY)
+		return "there is a snapshot to be read";
+	card_run_of(c->slot, c->token, &run);
+	return run.resumes == before.resumes + 1 ? NULL : "it was resumed from the snapshot before";
+}
+
+/* Whatever the byte, and although a whole snapshot was there before; others are not concerned. */
+FM_TEST(preempt, point_03_save_torn_at_any_byte)
+{
+	unsigned int bytes, all = 4096, next;
+	struct fm_ctx c, other;
+	struct fm_expect e, eo;
+
+	slow_list(&c, LONG, 3, &e);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS));
+	fm_ctx_new(&other, FM_LIST, 64 * 1024);
+	/* Every byte of the engine's state; of the zeros behind it some, and a save that lacks nothing. */
+	for (bytes = 0; bytes <= all; bytes = next) {
+		next = bytes < 33 ? bytes + (card_base() ? 7 : 1) : bytes < all ? bytes * 2 : all + 1;
+		if (next > all && bytes < all)
+			next = all;
+		EXPECT_EQ(NULL, torn_after(&c, bytes)) {
+			TH_LOG("after %u bytes", bytes);
+		}
+		fm_job_list(&other, 100, 1000, bytes, &eo);
+		ASSERT_GOOD(fm_job_run(&other, &eo));
+	}
+	card_fault(c.slot, "clear");
+	fm_job_list(&c, 100, 1000, 8, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
 /* What a job left in the snapshot buffer is not the next one's. */
 FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
 {
