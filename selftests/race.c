@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Threads that race every call against close(), dup() and the passing of descriptors, while signals
+ * come all the time; contexts without number; signals in every wait. A neighbour notices nothing.
+ */
+#include "kselftest_harness.h"
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(race);
+FM_FIXTURE_CARD(many);
+FM_FIXTURE_CARD(signals);
+
+static u32 number_from(const char *name, u32 otherwise)
+{
+	const char *v = getenv(name);
+
+	return v && *v ? strtoul(v, NULL, 0) : otherwise;
+}
+
+static volatile u32 signals_seen;
+
+static void on_signal(int sig)
+{
+	signals_seen++;
+}
+
+static void handle_signals(int flags)
+{
+	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = flags };
+
+	signals_seen = 0;
+	sigaction(SIGUSR1, &sa, NULL);
+}
+
+/* --- every call against every end of a descriptor ------------------------------------ */
+
+#define DESCRIPTORS	8
+#define RACERS		4
+#define ARENA		(2 * FM_PAGE)
+/* All contexts of the race are tenant 0 (no TAG is written); theirs is nobody's memory, see enforce. */
+
+/*
+ * Descriptors that all threads use. Who takes a number out closes it; whoever has read it before may
+ * find it closed, or meaning another file, of this table or not.
+ */
+static int table[DESCRIPTORS];
+static int pair[2], mem_slot;
+
+static int look(u64 dice)
+{
+	return __atomic_load_n(&table[dice % DESCRIPTORS], __ATOMIC_RELAXED);
+}
+
+/* Puts a descriptor into the table and closes the one that was there; -1: only closes. */
+static void replace(u64 dice, int fd)
+{
+	fd = __atomic_exchange_n(&table[dice % DESCRIPTORS], fd, __ATOMIC_RELAXED);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* A descriptor goes over the socket into another place of the table, by whoever is there first. */
+static void pass(int fd, u64 dice)
+{
+	union {
+		struct cmsghdr h;
+		char space[CMSG_SPACE(sizeof(int))];
+	} u = { };
+	char byte = 0;
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)
+	};
+
+	u.h.cmsg_level = SOL_SOCKET;
+	u.h.cmsg_type = SCM_RIGHTS;
+	u.h.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&u.h), &fd, sizeof(fd));
+	if (sendmsg(pair[0], &m, MSG_DONTWAIT) != 1)
+		return;
+	m.msg_controllen = sizeof(u);
+	if (recvmsg(pair[1], &m, MSG_DONTWAIT) != 1 || !CMSG_FIRSTHDR(&m))
+		return;
+	memcpy(&fd, CMSG_DATA(&u.h), sizeof(fd));
+	replace(dice, fd);
+}
+
+static int call_mmap(int fd)
+{
+	void *mem = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (mem == MAP_FAILED)
+		return -errno;
+	/* It is there as long as it is mapped, whoever closes what. */
+	(void)((volatile u8 *)mem)[FM_PAGE];
+	munmap(mem, ARENA);
+	return 0;
+}
+
+/*
+ * A job of some milliseconds over the whole arena. The descriptor is duplicated, so that both calls are
+ * for one context: a card without windows would let the engine of another one go astray.
+ */
+static int call_regs_write(int number, u64 dice)
+{
+	struct fermata_status st = { .size = sizeof(st) };
+	int fd = dup(number), rc = fm_ioctl(fd, FERMATA_IOC_STATUS, &st);
+	struct fermata_reg regs[] = {
+		{ .offset = 0x30, .value = st.device_base },
+		{ .offset = 0x38, .value = ARENA },
+		{ .offset = 0x40, .value = dice % 5000 },
+		{ .offset = 0x48, .value = dice },
+		{ .offset = 0x58, .value = 6 },
+	};
+
+	if (!rc && !st.device_base)
+		rc = -EDESTADDRREQ;
+	if (!rc)
+		rc = fm_regs_write(fd, regs, sizeof(regs) / sizeof(regs[0]));
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+static int call_eventfd(int fd, u64 dice)
+{
+	struct fermata_eventfd arg = { .size = sizeof(arg), .fd = -1 };
+	int rc;
+
+	if (dice & 1) {
+		arg.fd = eventfd(0, 0);
+		arg.events = FERMATA_EVENT_DONE;
+	}
+	rc = fm_ioctl(fd, FERMATA_IOC_EVENTFD, &arg);
+	if (arg.fd >= 0)
+		close(arg.fd);
+	return rc;
+}
+
+static int call_poll(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN | POLLPRI };
+
+	return poll(&p, 1, 1) < 0 ? -errno : 0;
+}
+
+enum call {
+	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ, REGS_WRITE,
+	REGS_READ, RESULTS, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
+	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, CONTROL, POLICY_GET, POLICY_SET, GROUP,
+	EXCLUSIVE, GANG, MMAP, POLL, CALLS
+};
+
+static const char * const call_names[CALLS] = {
+	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
+	"REGS_WRITE", "REGS_READ", "RESULTS", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
+	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO",
+	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "EXCLUSIVE", "GANG", "mmap", "poll"
+};
+
+static int call(enum call call, int fd, u64 dice)
+{
+	u8 buf[64];
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_MEM][0],
+		.afu_id_hi = fm_afu[FM_MEM][1]
+	};
+	struct fermata_arena_create arena = { .size = sizeof(arena), .length = ARENA };
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	struct fermata_snapshot_read read = {
+		.size = sizeof(read), .length = sizeof(buf), .buffer = (uintptr_t)buf
+	};
+	struct fermata_card_info card = { .size = sizeof(card) };
+	struct fermata_slot_info slot = { .size = sizeof(slot) };
+	struct fermata_hint hint = { .size = sizeof(hint), .at = dice & 1 ? fm_now() + 3 * FM_MS : 0 };
+	struct fermata_param param = {
+		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE,
+		.value = 200000 + dice % FM_MS
+	};
+	struct fermata_reserve reserve = { .size = sizeof(reserve) };
+	struct fermata_context_info info = { .size = sizeof(info) };
+	struct fermata_control control = {
+		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT + dice % 2 * 2
+	};
+	struct fermata_policy policy = { .size = sizeof(policy), .guard_ns = FERMATA_GUARD_KEEP };
+	struct fermata_group group = { .size = sizeof(group) };
+	struct fermata_exclusive exclusive = {
+		.size = sizeof(exclusive), .slot_mask = 1U << mem_slot,
+		.flags = dice & 1 ? FERMATA_EXCLUSIVE_RELEASE : 0
+	};
+	struct fermata_gang gang = { .size = sizeof(gang) };
+	const u32 results[] = { 0x48, 0x60 };
+	u64 value;
+	int rc;
+
+	switch (call) {
+	case CARD_INFO:
+		return fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &card);
+	case SLOT_INFO:
+		return fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &slot);
+	case SETUP:
+		return fm_ioctl(fd, FERMATA_IOC_SETUP, &setup);
+	case ARENA_CREATE:
+		return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
+	case SNAPSHOT_CREATE:
+		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);
+	case SNAPSHOT_READ:
+		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_READ, &read);
+	case REGS_WRITE:
+		return call_regs_write(fd, dice);
+	case REGS_READ:
+		return fm_reg_read(fd, 0x48, &value);
+	case RESULTS:
+		return fm_results(fd, results, 2);
+	case START:
+		return fm_start(fd);
+	case PREEMPT:
+		return fm_preempt(fd, 0);
+	case HOLD:
+		return fm_preempt(fd, FERMATA_PREEMPT_HOLD);
+	case RESUME:
+		return fm_resume(fd);
+	case STATUS: {
+		struct fermata_status st = { .size = sizeof(st) };
+
+		return fm_ioctl(fd, FERMATA_IOC_STATUS, &st);
+	}
+	case WAIT:
+		return fm_wait_until(fd, FERMATA_EVENT_DONE, fm_now() + 2 * FM_MS, NULL);
+	case EVENTFD:
+		return call_eventfd(fd, dice);
+	case HINT:
+		return fm_ioctl(fd, FERMATA_IOC_HINT, &hint);
+	case PARAM_GET:
+		return fm_ioctl(fd, FERMATA_IOC_PARAM_GET, &param);
+	case PARAM_SET:
+		return fm_ioctl(fd, FERMATA_IOC_PARAM_SET, &param);
+	case RESERVE:
+		return fm_ioctl(fd, FERMATA_IOC_RESERVE, &reserve);
+	case RESERVE_GET:
+		return fm_ioctl(fd, FERMATA_IOC_RESERVE_GET, &reserve);
+	case CONTEXT_INFO:
+		return fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, &info);
+	case CONTROL: {
+		struct fermata_status st = { .size = sizeof(st) };
+
+		/* A number that may be gone, or another context's, by the time. */
+		rc = fm_ioctl(look(dice >> 8), FERMATA_IOC_STATUS, &st);
+		control.context = st.context;
+		return rc ?: fm_ioctl(fd, FERMATA_IOC_CONTROL, &control);
+	}
+	case POLICY_GET:
+		return fm_ioctl(fd, FERMATA_IOC_POLICY_GET, &policy);
+	case POLICY_SET:
+		snprintf(policy.name, sizeof(policy.name), "%s",
+			 dice & 1 ? FERMATA_POLICY_FAIR : FERMATA_POLICY_ROUND_ROBIN);
+		return fm_ioctl(fd, FERMATA_IOC_POLICY_SET, &policy);
+	case GROUP:
+		return fm_ioctl(fd, FERMATA_IOC_GROUP, &group);
+	case EXCLUSIVE:
+		/* All are of one group, the neighbour, too. */
+		return fm_ioctl(fd, FERMATA_IOC_EXCLUSIVE, &exclusive);
+	case GANG: {
+		struct fermata_status st = { .size = sizeof(st) };
+
+		rc = fm_ioctl(look(dice >> 8), FERMATA_IOC_STATUS, &st);
+		gang.context = dice & 1 ? st.context : 0;
+		return rc ?: fm_ioctl(fd, FERMATA_IOC_GANG, &gang);
+	}
+	case MMAP:
+		return call_mmap(fd);
+	default:
+		return call_poll(fd);
+	}
+}
+
+struct racer {
+	pthread_t thread;
+	u64 seed;
+	u32 rounds;
+	u32 good[CALLS];
+	u32 closed, duplicated, passed;
+	int strange;		/* errno that no call may give here */
+	enum call what;
+};
+
+/* A number that means no card's file any more, and what a call may say of a context in any state. */
+static bool known(int rc)
+{
+	static const int may[] = {
+		0, EBADF, ENOTTY, EINVAL, ENODEV, ESPIPE, EACCES, ENXIO, EEXIST, EBUSY, ENOENT, EAGAIN,
+		ENODATA, ETIMEDOUT, EINTR, ESRCH, EDESTADDRREQ, EOPNOTSUPP, EPERM, ENOSPC, ERANGE
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(may) / sizeof(may[0]); i++)
+		if (rc == -may[i])
+			return true;
+	return false;
+}
+
+static void *race(void *arg)
+{
+	struct racer *me = arg;
+	u32 n;
+
+	for (n = 0; n < me->rounds; n++) {
+		u64 dice = fm_splitmix(me->seed + n), other = fm_splitmix(dice);
+		enum call what = dice % CALLS;
+		int fd, rc;
+
+		switch (other % 64) {
+		case 0:
+			replace(dice >> 32, -1);
+			me->closed++;
+			break;
+		case 1:
+			fd = dup(look(other >> 32));
+			if (fd >= 0)
+				me->duplicated++;
+			replace(dice >> 32, fd);
+			break;
+		case 2:
+			pass(look(other >> 32), dice >> 32);
+			me->passed++;
+			break;
+		default:
+			if (look(dice >> 32) < 0)
+				replace(dice >> 32, fm_open_dev(0));
+			rc = call(what, look(dice >> 32), other >> 8);
+			me->good[what] += !rc;
+			if (!known(rc)) {
+				me->strange = rc;
+				me->what = what;
+			}
+		}
+	}
+	return NULL;
+}
+
+/* A signal each millisecond to whichever thread. */
+static timer_t signals_start(void)
+{
+	struct sigevent ev = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
+	struct itimerspec each = { .it_interval.tv_nsec = FM_MS, .it_value.tv_nsec = FM_MS };
+	timer_t timer;
+
+	handle_signals(SA_RESTART);
+	if (timer_create(CLOCK_MONOTONIC, &ev, &timer) || timer_settime(timer, 0, &each, NULL))
+		fm_die("timer: %s", strerror(errno));
+	return timer;
+}
+
+static void neighbour(struct fm_child *ch, volatile bool *stop)
+{
+	const char *wrong;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 jobs = 0;
+
+	fm_ctx_new(&c, FM_MEM, 4 * FM_PAGE);
+	fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
+	fm_say(ch, 0);
+	while (!*stop) {
+		fm_job_any(&c, 20000, jobs++, &e);
+		wrong = fm_job_run(&c, &e);
+		if (wrong)
+			fm_die("job %llu of the neighbour: %s", (unsigned long long)jobs, wrong);
+	}
+	fm_say(ch, jobs);
+	_exit(0);
+}
+
+FM_TEST(race, point_10_every_call_against_every_end)
+{
+	u32 rounds = number_from("FERMATA_RACES", 4000), good;
+	struct racer r[RACERS] = { };
+	struct fermata_card_info info;
+	int slot = fm_slot_of(FM_MEM), i, what;
+	u64 seed = fm_now(), errors;
+	volatile bool *stop;
+	struct fm_child ch;
+	timer_t timer;
+
+	if (slot < 0)
+		SKIP(return, "no slot with membench");
+	TH_LOG("seed %llu", (unsigned long long)seed);
+	/* Nobody could say when a context has come to its end; the neighbour's memory is guarded. */
+	card_cmd("enforce off");
+	mem_slot = slot;
+	card_speed(slot, 50);
+	errors = card_counter(slot, "dma_errors");
+	stop = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	fm_fork(&ch);
+	if (!ch.pid)
+		neighbour(&ch, stop);
+	fm_hear(&ch);
+	ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	for (i = 0; i < DESCRIPTORS; i++)
+		table[i] = -1;
+	timer = signals_start();
+	for (i = 0; i < RACERS; i++) {
+		r[i].seed = seed + i * 1000000;
+		r[i].rounds = rounds;
+		ASSERT_EQ(0, pthread_create(&r[i].thread, NULL, race, &r[i]));
+	}
+	for (i = 0; i < RACERS; i++) {
+		pthread_join(r[i].thread, NULL);
+		EXPECT_EQ(0, r[i].strange) {
+			TH_LOG("%s: %s", call_names[r[i].what], strerror(-r[i].strange));
+		}
+		EXPECT_LT(0, r[i].closed);
+		EXPECT_LT(0, r[i].duplicated);
+		EXPECT_LT(0, r[i].passed);
+	}
+	timer_delete(timer);
+	EXPECT_LT(0, signals_seen);
+	for (what = 0; what < CALLS; what++) {
+		for (i = 0, good = 0; i < RACERS; i++)
+			good += r[i].good[what];
+		/* Else it was not raced. */
+		EXPECT_LT(0, good) {
+			TH_LOG("%s never succeeded", call_names[what]);
+		}
+	}
+	for (i = 0; i < DESCRIPTORS; i++)
+		replace(i, -1);
+	/* What is still on its way in the socket ends with it. */
+	close(pair[0]);
+	close(pair[1]);
+	fm_card_info(&info);
+	EXPECT_EQ(1, info.contexts);
+	*stop = true;
+	EXPECT_LT(0, fm_hear(&ch));
+	EXPECT_EQ(0, fm_reap(&ch));
+	EXPECT_EQ(errors, card_counter(slot, "dma_errors"));
+}
+
+/* --- thousands ------------------------------------------------------------------------ */
+
+/* As many as the module's parameter allows, each with a job; then one more. */
+FM_TEST(many, point_06_as_many_contexts_as_allowed)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	u32 most = number_from("FERMATA_CONTEXTS", 2048), i, n;
+	int slot = fm_slot_of(FM_LIST), one_more;
+	struct fermata_card_info info;
+	struct rlimit files;
+	struct fm_expect *e;
+	struct fm_ctx *c;
+
+	fm_card_info(&info);
+	n = info.max_contexts < most ? info.max_contexts : most;
+	files.rlim_cur = n + 64;
+	files.rlim_max = n + 64;
+	ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &files));
+	c = calloc(n, sizeof(*c));
+	e = calloc(n, sizeof(*e));
+	card_speed(slot, 0);
+	for (i = 0; i < n; i++) {
+		fm_ctx_new_on(&c[i], FM_LIST, 2 * FM_PAGE, slot);
+		fm_job_list(&c[i], 16, 100 + i, i, &e[i]);
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	}
+	fm_card_info(&info);
+	EXPECT_EQ(n, info.contexts);
+	if (n == info.max_contexts) {
+		one_more = fm_open_dev(0);
+		EXPECT_EQ(-ENOSPC, fm_ioctl(one_more, FERMATA_IOC_SETUP, &setup));
+		close(one_more);
+	}
+	for (i = 0; i < n; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	/* Every second one goes, and comes again. */
+	for (i = 0; i < n; i += 2)
+		fm_ctx_close(&c[i]);
+	fm_card_info(&info);
+	EXPECT_EQ(n / 2, info.contexts);
+	for (i = 0; i < n; i += 2) {
+		fm_ctx_new_on(&c[i], FM_LIST, 2 * FM_PAGE, slot);
+		fm_job_list(&c[i], 16, 100 + i, i, &e[i]);
+		ASSERT_EQ(0, fm_start(c[i].fd));
+	}
+	for (i = 0; i < n; i += 2) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	for (i = 0; i < n; i++)
+		fm_ctx_close(&c[i]);
+	fm_card_info(&info);
+	EXPECT_EQ(0, info.contexts);
+}
+
+/* --- signals in every wait ---------------------------------------------------------------- */
+
+struct sleeper {
+	pthread_t thread;
+	int fd;
+	long call;
+	volatile pid_t tid;
+	int rc;
+};
+
+static void *sleeps(void *arg)
+{
+	struct sleeper *me = arg;
+	struct pollfd p = { .fd = me->fd, .events = POLLIN };
+	u64 n;
+
+	me->tid = gettid();
+	if (me->call == SYS_ioctl)
+		me->rc = fm_wait_until(me->fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
+	else if (me->call == SYS_poll)
+		me->rc = poll(&p, 1, -1) < 0 ? -errno : 0;
+	else
+		me->rc = read(me->fd, &n, 8) < 0 ? -errno : 0;
+	return NULL;
+}
+
+static void sleep_in(struct sleeper *me, int fd, long call)
+{
+	memset(me, 0, sizeof(*me));
+	me->fd = fd;
+	me->call = call;
+	if (pthread_create(&me->thread, NULL, sleeps, me))
+		fm_die("pthread_create");
+	while (!me->tid)
+		fm_sleep_us(100);
+	fm_until_blocked(me->tid, call);
+}
+
+static int eventfd_of(int fd)
+{
+	struct fermata_eventfd arg = {
+		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
+	};
+
+	fm_must(fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");
+	return arg.fd;
+}
+
+/* The wait ends with EINTR, and the job goes on as if nothing had been. */
+FM_TEST(signals, end_every_wait_and_no_job)
+{
+	static const long calls[] = { SYS_ioctl, SYS_poll, SYS_poll, SYS_read };
+	struct sleeper me;
+	struct fm_ctx c;
+	int fds[4], i;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	fds[0] = c.fd;
+	fds[1] = c.fd;
+	fds[2] = eventfd_of(c.fd);
+	fds[3] = fds[2];
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	for (i = 0; i < 4; i++) {
+		handle_signals(0);
+		sleep_in(&me, fds[i], calls[i]);
+		pthread_kill(me.thread, SIGUSR1);
+		pthread_join(me.thread, NULL);
+		EXPECT_EQ(-EINTR, me.rc);
+		EXPECT_EQ(1, signals_seen);
+		EXPECT_TRUE(card_runs(c.slot, c.token));
+	}
+	/* Those that restart sleep again; poll() never does. */
+	for (i = 0; i < 4; i++) {
+		if (calls[i] == SYS_poll)
+			continue;
+		handle_signals(SA_RESTART);
+		sleep_in(&me, fds[i], calls[i]);
+		pthread_kill(me.thread, SIGUSR1);
+		while (!signals_seen)
+			fm_sleep_us(100);
+		fm_until_blocked(me.tid, calls[i]);
+		if (i == 0) {
+			fm_list_cut(&c, FM_ENDLESS_NODES);
+			pthread_join(me.thread, NULL);
+			EXPECT_EQ(0, me.rc);
+			/* Of the end that the next one does not wait for. */
+			EXPECT_EQ(8, read(fds[2], &(u64){ 0 }, 8));
+			fm_job_endless(&c);
+			ASSERT_EQ(0, fm_start(c.fd));
+		}
+	}
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	pthread_join(me.thread, NULL);
+	EXPECT_EQ(0, me.rc);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c.fd));
+}
+
+TEST_HARNESS_MAIN
