@@ -63,6 +63,14 @@ impl SlotIdentity {
     }
 }
 
+/// The first access of a job that its window refused.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fault {
+    /// Device address.
+    pub(crate) address: u64,
+    pub(crate) is_write: bool,
+}
+
 /// The window of a slot: what its engine may touch.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -226,14 +234,18 @@ impl Bar {
         });
     }
 
-    /// Reads the address of the access that the window of `slot` refused, and clears it.
-    pub(crate) fn take_fault(&self, slot: SlotId) -> u64 {
+    /// Reads which access the window of `slot` refused, and clears it.
+    pub(crate) fn take_fault(&self, slot: SlotId) -> Fault {
         with_registers!(self, |io| {
             let address = io.try_read(of_slot!(FAULT_ADDR, slot))?.into_raw();
+            let is_write = io.try_read(of_slot!(FAULT_INFO, slot))?.write();
             io.try_write(of_slot!(FAULT_INFO, slot), regs::FAULT_INFO::zeroed())?;
-            Ok(address)
+            Ok(Fault { address, is_write })
         })
-        .unwrap_or(u64::MAX)
+        .unwrap_or(Fault {
+            address: u64::MAX,
+            is_write: false,
+        })
     }
 
     /// Reads the application register at `offset`, which the caller has checked, of `slot`.

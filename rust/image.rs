@@ -3,7 +3,7 @@
 //! What is written to a slot when a context is put on it, and read from it when it leaves.
 
 use crate::{
-    bar::{Bar, Identity, Window},
+    bar::{Bar, Fault, Identity, Window},
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     sched::SlotId,
@@ -133,8 +133,10 @@ pub(crate) struct Image {
     window: Option<Window>,
     /// Address of the snapshot buffer for the card; `None`: no buffer yet.
     snapshot: Option<u64>,
-    /// Device address of the access that stopped the last job.
-    pub(crate) fault_address: u64,
+    /// The access that stopped the last job.
+    fault: Option<Fault>,
+    /// Jobs that were stopped so.
+    faults: u64,
 }
 
 impl Image {
@@ -149,7 +151,8 @@ impl Image {
                 results: [None; MAX_RESULTS],
                 window: None,
                 snapshot: None,
-                fault_address: 0,
+                fault: None,
+                faults: 0,
             },
             GFP_KERNEL_ACCOUNT,
         )?)
@@ -215,10 +218,21 @@ impl Image {
 
     /// A new job begins: what was captured belongs to the one before.
     pub(crate) fn begin_job(&mut self) {
-        self.fault_address = 0;
+        self.fault = None;
         for result in self.results.iter_mut().flatten() {
             result.value = None;
         }
+    }
+
+    /// The job was stopped by a refused access.
+    pub(crate) fn note_fault(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+        self.faults += 1;
+    }
+
+    /// The access that stopped the last job, and how many jobs were stopped so.
+    pub(crate) fn faults(&self) -> (Option<Fault>, u64) {
+        (self.fault, self.faults)
     }
 
     /// Reads the declared result registers of `slot`.

@@ -136,7 +136,7 @@ arguments! {
         flags: u32,
     }
     /// `struct fermata_status`
-    Status, 160 {
+    Status, 168 {
         size: u32,
         flags: u32,
         state: u32,
@@ -155,12 +155,13 @@ arguments! {
         device_base: u64,
         snapshot_length: u64,
         attributes: u32,
-        reserved: u32,
+        fault_flags: u32,
         group: u64,
         hints: u64,
         hints_used: u64,
         hints_wasted: u64,
         hints_ignored: u64,
+        faults: u64,
     }
     /// `struct fermata_hint`
     Hint, 16 {
@@ -312,6 +313,7 @@ pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const ARENA_USER: u32 = 1 << 1;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
+pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// `FERMATA_STATE_*`

@@ -403,6 +403,9 @@ struct fermata_resume {
 #define FERMATA_STATUS_PARKED	(1U << 1) /* queued, its budget or cap used up */
 #define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use now */
 
+/* fermata_status fault_flags */
+#define FERMATA_FAULT_WRITE	(1U << 0) /* the access was a write */
+
 /* fermata_status slot: on none */
 #define FERMATA_NO_SLOT		0xffffffffU
 
@@ -415,7 +418,7 @@ struct fermata_resume {
  *			ETIME: it did not pause within its preempt timeout, and
  *			the slot was reset;
  *			EFAULT: its engine touched memory outside the arena
- *			(@fault_addr);
+ *			(@fault_addr and @fault_flags: the first such access);
  *			EIO: its state could not be saved or restored;
  *			EPROTO: the card broke its protocol;
  *			ENODEV: the card is gone
@@ -433,13 +436,14 @@ struct fermata_resume {
  * @device_base:	out: device address of the arena's first byte
  * @snapshot_length:	out: bytes, 0: no snapshot buffer
  * @attributes:		out: FERMATA_STATUS_*
- * @reserved:		out: 0
+ * @fault_flags:	out: with EFAULT: FERMATA_FAULT_*
  * @group:		out: number of its group, never 0
  * @hints:		out: hints given (FERMATA_IOC_HINT), all jobs
  * @hints_used:		out: of these, followed by a job before they expired
  * @hints_wasted:	out: not followed by one, or taken back when a slot had been
  *			made vacant already
  * @hints_ignored:	out: not listened to, because too much was wasted before
+ * @faults:		out: jobs that failed with EFAULT
  *
  * The group of a context is its opener's cgroup (version 2) at open(), whose
  * number is that of the inode of its directory; or, where that is the root
@@ -466,12 +470,13 @@ struct fermata_status {
 	__aligned_u64 device_base;
 	__aligned_u64 snapshot_length;
 	__u32 attributes;
-	__u32 reserved;
+	__u32 fault_flags;
 	__aligned_u64 group;
 	__aligned_u64 hints;
 	__aligned_u64 hints_used;
 	__aligned_u64 hints_wasted;
 	__aligned_u64 hints_ignored;
+	__aligned_u64 faults;
 };
 
 /**

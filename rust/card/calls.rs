@@ -4,6 +4,7 @@
 
 use super::{config::refused, now, tenant_of, Card, State};
 use crate::{
+    bar::Fault,
     image::{AppRegister, Image, Tenant},
     sched::{
         self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, PolicyKind, Refusal,
@@ -18,8 +19,10 @@ pub(crate) struct View {
     pub(crate) stats: Stats,
     /// The parameters in force.
     pub(crate) params: sched::Params,
-    /// Device address of the access that stopped the last job.
-    pub(crate) fault_address: u64,
+    /// The access that stopped the last job.
+    pub(crate) fault: Option<Fault>,
+    /// Jobs that were stopped so.
+    pub(crate) faults: u64,
 }
 
 /// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
@@ -86,11 +89,12 @@ impl Card {
         let mut state = self.state.lock();
         let stats = state.machine.stats(ctx, now()).map_err(refused)?;
         let params = state.machine.params(ctx).map_err(refused)?;
-        let image = state.tenant(ctx).ok_or(ENODEV)?.image();
+        let (fault, faults) = state.tenant(ctx).ok_or(ENODEV)?.image().faults();
         Ok(View {
             stats,
             params,
-            fault_address: image.fault_address,
+            fault,
+            faults,
         })
     }
 

@@ -4,6 +4,7 @@
 
 use super::{now, tenant_of, Card, Scheduler, SlotRegisters, State};
 use crate::{
+    bar::Fault,
     image::Tenant,
     notifier::Notice,
     regs::Command,
@@ -195,8 +196,8 @@ impl Card {
 struct Outbox {
     /// Slots whose status is to be read, a bit each.
     reads: u8,
-    /// Device address of the access that stopped the job whose status is being handled.
-    fault: u64,
+    /// The access that stopped the job whose status is being handled.
+    fault: Fault,
 }
 
 impl Outbox {
@@ -209,13 +210,13 @@ impl Outbox {
 }
 
 /// Passes on what became of a job.
-fn tell(tenant: &mut Tenant, wake: Wake, fault: u64) {
+fn tell(tenant: &mut Tenant, wake: Wake, fault: Fault) {
     let notice = match wake {
         Wake::Done => Notice::Done,
         Wake::Held => Notice::Held,
         Wake::Failed(failure) => {
             if failure == Failure::Fault {
-                tenant.image().fault_address = fault;
+                tenant.image().note_fault(fault);
             }
             Notice::Done
         }

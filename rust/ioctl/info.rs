@@ -5,6 +5,7 @@
 use super::Call;
 use crate::{
     argument::{check_flags, User},
+    bar::Fault,
     card::{SlotView, View},
     context::{job_error, Context},
     sched::{JobState, SlotId, Stats, Stops, Urgency},
@@ -83,7 +84,8 @@ impl Call<'_> {
         if self.context.is_set_up() {
             let View {
                 stats,
-                fault_address,
+                fault,
+                faults,
                 ..
             } = self.context.view().ok_or(ENODEV)?;
             user.value = uapi::Status {
@@ -98,7 +100,9 @@ impl Call<'_> {
                 preemptions: stats.preemptions,
                 finished: stats.finished,
                 failed: stats.failed,
-                fault_addr: fault_address,
+                fault_addr: fault.map_or(0, |fault| fault.address),
+                fault_flags: fault_flags(fault),
+                faults,
                 attributes: attributes(&stats),
                 hints: stats.hints,
                 hints_used: stats.hints_used,
@@ -165,6 +169,11 @@ fn set_bits<T: Copy + Default + BitOr<Output = T>>(bits: &[(bool, T)]) -> T {
     bits.iter()
         .filter(|(holds, _)| *holds)
         .fold(T::default(), |all, (_, bit)| all | *bit)
+}
+
+/// What there is to say of a refused access besides its address.
+fn fault_flags(fault: Option<Fault>) -> u32 {
+    set_bits(&[(fault.is_some_and(|fault| fault.is_write), uapi::FAULT_WRITE)])
 }
 
 /// What else there is to say of a context, a bit each.

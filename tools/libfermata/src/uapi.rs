@@ -38,8 +38,8 @@ layout! {
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
-        snapshot_length: u64, attributes: u32, reserved: u32, group: u64, hints: u64, hints_used: u64, hints_wasted: u64,
-        hints_ignored: u64,
+        snapshot_length: u64, attributes: u32, fault_flags: u32, group: u64, hints: u64, hints_used: u64, hints_wasted: u64,
+        hints_ignored: u64, faults: u64,
     }
     Hint { size: u32, flags: u32, at: u64 }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
@@ -103,6 +103,7 @@ constants! {
     STATUS_DISABLED: u32 = 1 << 0;
     STATUS_PARKED: u32 = 1 << 1;
     STATUS_NO_SLOT: u32 = 1 << 2;
+    FAULT_WRITE: u32 = 1 << 0;
     NO_SLOT: u32 = 0xffff_ffff;
     EVENT_DONE: u32 = 1 << 0;
     EVENT_HELD: u32 = 1 << 1;

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What an engine may touch, and what a tenant finds of those before it: the window
+ * alone, the IOMMU alone, both together, according to the card and the machine.
+ */
+#include "kselftest_harness.h"
+#include <sys/klog.h>
+#include "lib/mem.h"
+
+#define ADDRESSES	((1ULL << 48) - 1)	/* that a card has */
+#define PATTERN		0xb5a93c6d5e8f7142ULL
+
+FM_FIXTURE_CARD(isolation);
+
+/* What the card adds to the engine's addresses, as it says while a job of the context runs. */
+static u64 offset_of(struct fm_ctx *c)
+{
+	const char *state;
+	struct fm_expect e;
+	u64 offset;
+
+	card_speed(c->slot, 1);
+	do {
+		fm_job_any(c, 50000, 1, &e);
+		if (fm_start(c->fd))
+			fm_die("START");
+		card_until_runs(c->slot, c->token);
+		state = card_cmd("state slot=%d", c->slot);
+		offset = card_key(state, "dma_offset");
+		/* Else it was done in between. */
+		if ((card_key(state, "status") & 0xff) != 1)
+			offset = UINT64_MAX;
+		fm_wait(c->fd, FERMATA_EVENT_DONE);
+	} while (offset == UINT64_MAX);
+	card_speed(c->slot, 0);
+	return offset;
+}
+
+/* --- the window ------------------------------------------------------------------ */
+
+/* How an engine can be led astray: the register that gets the address, and what it does there. */
+struct stray {
+	enum fm_engine engine;
+	u32 reg;
+	u64 mode;	/* of membench */
+	bool write;
+};
+
+static const struct stray strays[] = {
+	{ FM_LIST, 0x30, 0, false },	/* HEAD */
+	{ FM_LIST, 0x48, 0, true },	/* RESULT */
+	{ FM_MEM, 0x30, 0, false },	/* BUF, read */
+	{ FM_MEM, 0x30, 1, true },	/* BUF, written */
+	{ FM_MEM, 0x30, 4, false },	/* BUF, read, modified and written */
+	{ FM_MEM, 0x60, 0, true },	/* RESULT */
+	{ FM_SHA, 0x30, 0, false },	/* DATA */
+	{ FM_SHA, 0x40, 0, true },	/* DIGEST */
+};
+
+#define STRAYS	(sizeof(strays) / sizeof(strays[0]))
+
+static void job(struct fm_ctx *c, const struct stray *s, struct fm_expect *e)
+{
+	if (s->engine == FM_MEM)
+		fm_job_mem(c, 4096, 64, 3, s->mode, e);
+	else
+		fm_job_any(c, 1000, 3, e);
+}
+
+/* A job that goes there fails, says so, and is counted; the next one is right. */
+static const char *astray(struct fm_ctx *c, const struct stray *s, u64 address)
+{
+	static char text[160];
+	struct fermata_status before, st;
+	struct fm_expect e;
+	u64 errors = card_counter(c->slot, "dma_errors");
+
+	fm_status(c->fd, &before);
+	job(c, s, &e);
+	if (fm_reg_write(c->fd, s->reg, address) || fm_start(c->fd))
+		return "START";
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	fm_status(c->fd, &st);
+	snprintf(text, sizeof(text), "engine %d, register %#x, to %#llx: error %u, a %s at %#llx",
+		 s->engine, s->reg, (unsigned long long)address, st.error,
+		 st.fault_flags & FERMATA_FAULT_WRITE ? "write" : "read",
+		 (unsigned long long)st.fault_addr);
+	if (st.state != FERMATA_STATE_FAILED || st.error != EFAULT ||
+	    st.context != before.context || st.fault_addr != address ||
+	    st.fault_flags != (s->write ? FERMATA_FAULT_WRITE : 0) ||
+	    st.faults != before.faults + 1 || st.failed != before.failed + 1)
+		return text;
+	/* The window refused it; the IOMMU was not asked. */
+	if (card_counter(c->slot, "dma_errors") != errors)
+		return "the access went on to the IOMMU";
+	job(c, s, &e);
+	if (fm_job_run(c, &e))
+		return "the job after it is wrong";
+	fm_status(c->fd, &st);
+	if (st.fault_addr || st.fault_flags || st.faults != before.faults + 1)
+		return "the fault is told of the job after it";
+	return NULL;
+}
+
+/*
+ * Beside the arena, in a neighbour's, in memory of the machine, beyond all addresses:
+ * wherever it is, with an IOMMU and without.
+ */
+FM_TEST(isolation, point_18_engine_stays_in_its_window)
+{
+	u64 offset, there, *guard, address[6];
+	struct fm_ctx c, other;
+	struct fm_expect e;
+	size_t i, k;
+
+	if (!fm_has_window())
+		SKIP(return, "the card has no window check");
+	fm_ctx_new(&other, FM_LIST, 64 * 1024);
+	there = offset_of(&other) + other.base;
+	fm_job_list(&other, 1000, 5000, 9, &e);
+	guard = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+	memset(guard, 0x11, FM_PAGE);
+	card_cmd("canary gpa=0x%llx len=4096", (unsigned long long)fm_gpa(guard));
+	for (i = 0; i < STRAYS; i++) {
+		fm_ctx_new(&c, strays[i].engine, 64 * 1024);
+		offset = offset_of(&c);
+		address[0] = c.base - 64;
+		address[1] = c.base + c.len;
+		address[2] = (there + FM_DATA - offset) & ADDRESSES;
+		address[3] = (fm_gpa(guard) - offset) & ADDRESSES;
+		address[4] = ADDRESSES & ~63ULL;
+		address[5] = 64;
+		for (k = 0; k < 6; k++)
+			ASSERT_GOOD(astray(&c, &strays[i], address[k]));
+		fm_ctx_close(&c);
+	}
+	card_cmd("canary gpa=0x%llx gone", (unsigned long long)fm_gpa(guard));
+	for (i = 0; i < FM_PAGE / 8; i++)
+		ASSERT_EQ(0x1111111111111111ULL, guard[i]);
+	ASSERT_GOOD(fm_job_run(&other, &e));
+}
+
+/* --- the IOMMU --------------------------------------------------------------------- */
+
+enum { LOG_READ_ALL = 3, LOG_CLEAR = 5, LOG_CONSOLE_OFF = 6, LOG_CONSOLE_ON = 7 };
+
+/* The kernel's log tells of an access that the IOMMU refused. */
+static bool fault_in_log(void)
+{
+	static char log[1 << 20];
+	int n = klogctl(LOG_READ_ALL, log, sizeof(log) - 1);
+
+	log[n < 0 ? 0 : n] = 0;
+	return strstr(log, "DMAR: [DMA") || strstr(log, "fault from EP");
+}
+
+/* Without a window the IOMMU keeps an engine out of the machine's memory, and the kernel says so. */
+FM_TEST(isolation, point_18_iommu_protects_the_machine)
+{
+	u64 offset, *guard, errors, end = fm_now() + FM_GUARD_MS * FM_MS;
+	const struct stray write = { FM_MEM, 0x30, 1, true };
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	if (fm_has_window() || !fm_translated())
+		SKIP(return, "not by the IOMMU alone");
+	guard = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+	memset(guard, 0x11, FM_PAGE);
+	card_cmd("canary gpa=0x%llx len=4096", (unsigned long long)fm_gpa(guard));
+	fm_ctx_new(&c, FM_MEM, 64 * 1024);
+	offset = offset_of(&c);
+	errors = card_counter(c.slot, "dma_errors");
+	ASSERT_FALSE(fault_in_log());
+	/* What is provoked here is no complaint about the driver. */
+	klogctl(LOG_CONSOLE_OFF, NULL, 0);
+	job(&c, &write, &e);
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x30, (fm_gpa(guard) - offset) & ADDRESSES));
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	EXPECT_LT(errors, card_counter(c.slot, "dma_errors"));
+	while (!fault_in_log() && fm_now() < end)
+		fm_sleep_us(1000);
+	EXPECT_TRUE(fault_in_log());
+	klogctl(LOG_CLEAR, NULL, 0);
+	klogctl(LOG_CONSOLE_ON, NULL, 0);
+	for (i = 0; i < FM_PAGE / 8; i++)
+		ASSERT_EQ(0x1111111111111111ULL, guard[i]);
+	card_cmd("canary gpa=0x%llx gone", (unsigned long long)fm_gpa(guard));
+	/* The context is as good as before. */
+	job(&c, &write, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+TEST_HARNESS_MAIN
