@@ -114,13 +114,26 @@ impl Vectors {
         Ok(Self { pci, count })
     }
 
-    /// The interrupt number of `slot`: of several slots where there are not enough vectors, as the
-    /// card has it (docs/card.md, Interrupts).
-    fn irq(&self, slot: SlotId) -> Result<u32> {
+    /// The vectors that a card of `slots` slots uses, by the number of the first slot of each.
+    fn used(&self, slots: u8) -> impl Iterator<Item = SlotId> + '_ {
+        (0..slots)
+            .filter_map(SlotId::new)
+            .filter(|vector| vector.index() < self.count as usize)
+    }
+
+    /// Which of `slots` slots `vector` tells of, a bit each: several where there are not enough
+    /// vectors, as the card has it (docs/card.md, Interrupts).
+    fn slots(&self, vector: SlotId, slots: u8) -> u8 {
+        (0..slots)
+            .filter_map(SlotId::new)
+            .filter(|slot| slot.index().checked_rem(self.count as usize) == Some(vector.index()))
+            .fold(0, |slots, slot| slots | slot.bit())
+    }
+
+    /// The interrupt number of `vector`.
+    fn irq(&self, vector: SlotId) -> Result<u32> {
         // CAST: below 8.
-        let n = (slot.index() as u32)
-            .checked_rem(self.count)
-            .ok_or(ENODEV)?;
+        let n = vector.index() as u32;
         // SAFETY: The vectors are allocated.
         let irq = unsafe { bindings::pci_irq_vector(self.pci, n) };
         u32::try_from(irq).map_err(|_| Error::from_errno(irq))
@@ -162,8 +175,9 @@ pub(crate) unsafe fn probe(
     // device is unbound.
     let card = ShutDownOnDrop(unsafe { Card::new(device, raw, bar, identity, limits)? });
     if let Some(vectors) = &vectors {
-        for slot in (0..identity.slots).filter_map(SlotId::new) {
-            card.0.request_irq(slot, vectors.irq(slot)?)?;
+        for vector in vectors.used(identity.slots) {
+            let slots = vectors.slots(vector, identity.slots);
+            card.0.request_irq(vector, vectors.irq(vector)?, slots)?;
         }
     }
     // Last: from here on programs come.

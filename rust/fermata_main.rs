@@ -38,6 +38,7 @@ mod sched;
 mod shim;
 mod slot;
 mod uapi;
+mod vector;
 
 use chardev::Class;
 use kernel::prelude::*;

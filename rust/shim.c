@@ -24,7 +24,7 @@
 
 /* The sizes that rust/uapi.rs has. */
 static_assert(sizeof(struct fermata_card_info) == 40);
-static_assert(sizeof(struct fermata_slot_info) == 80);
+static_assert(sizeof(struct fermata_slot_info) == 88);
 static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 40);
 static_assert(sizeof(struct fermata_snapshot_create) == 16);

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer and the interrupt of one slot: what brings the card's events in.
+//! The timer and the vector of one slot: what brings the card's events in.
 
 use crate::{
     card::Card,
     compat::c_enum,
     sched::{SlotId, Time},
+    vector::Vector,
 };
 use core::{
     ptr,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicPtr, Ordering},
 };
-use kernel::{bindings, error::to_result, prelude::*, types::Opaque};
-
-/// [`SlotEvents::irq`] without an interrupt.
-const NO_IRQ: u32 = 0;
+use kernel::{bindings, prelude::*, types::Opaque};
 
 /// The sources of events of one slot.
 ///
 /// # Invariants
 ///
-/// `card` is null, or the [`Card`] that `self` is a part of. The timer is armed and the interrupt
-/// requested only while it is not null; [`SlotEvents::stop`] ends both before the card can go.
+/// `card` is null, or the [`Card`] that `self` is a part of. The timer is armed only while it is not
+/// null; [`SlotEvents::stop`] ends it before the card can go.
 #[pin_data(PinnedDrop)]
 pub(crate) struct SlotEvents {
     id: SlotId,
     card: AtomicPtr<Card>,
-    irq: AtomicU32,
+    /// The vector of the slot's number; where there are fewer, of the slots that fall to it too.
+    #[pin]
+    pub(crate) vector: Vector,
     #[pin]
     timer: Opaque<bindings::hrtimer>,
 }
@@ -46,7 +46,7 @@ impl SlotEvents {
         try_pin_init!(Self {
             id: SlotId::new(slot).ok_or(EINVAL)?,
             card: AtomicPtr::new(ptr::null_mut()),
-            irq: AtomicU32::new(NO_IRQ),
+            vector <- Vector::new(),
             timer <- Opaque::ffi_init(|timer| {
                 // SAFETY: `timer` is valid for writes.
                 unsafe {
@@ -70,25 +70,8 @@ impl SlotEvents {
     pub(crate) unsafe fn start(&self, card: *const Card) {
         // INVARIANT: By the safety requirement.
         self.card.store(card.cast_mut(), Ordering::Release);
-    }
-
-    /// Requests the interrupt `irq`. Process context. The error is that of `request_irq()`.
-    pub(crate) fn request_irq(&self, irq: u32) -> Result {
-        // SAFETY: `self` is pinned, and `stop` frees the interrupt before it goes.
-        to_result(unsafe {
-            bindings::request_threaded_irq(
-                irq,
-                Some(Self::interrupted),
-                None,
-                // A hard handler also with forced threading: a switch must not wait for a thread.
-                // Shared, since slots share a vector where there are too few.
-                (bindings::IRQF_NO_THREAD | bindings::IRQF_SHARED) as c_ulong,
-                c"fermata".as_char_ptr(),
-                ptr::from_ref(self).cast_mut().cast(),
-            )
-        })?;
-        self.irq.store(irq, Ordering::Release);
-        Ok(())
+        // SAFETY: By the safety requirement: `stop` stops the vector, which is a part of us.
+        unsafe { self.vector.start(card) };
     }
 
     /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
@@ -109,11 +92,7 @@ impl SlotEvents {
     /// Ends both sources, and waits for handlers that run. Process context, without the card's
     /// lock.
     pub(crate) fn stop(&self) {
-        let irq = self.irq.swap(NO_IRQ, Ordering::AcqRel);
-        if irq != NO_IRQ {
-            // SAFETY: Requested with this cookie, and freed once.
-            unsafe { bindings::free_irq(irq, ptr::from_ref(self).cast_mut().cast()) };
-        }
+        self.vector.stop();
         // SAFETY: `timer` is initialised.
         unsafe { bindings::hrtimer_cancel(self.timer.get()) };
     }
@@ -133,21 +112,6 @@ impl SlotEvents {
             card.timer(this.id);
         }
         c_enum::HRTIMER_NORESTART
-    }
-
-    /// # Safety
-    ///
-    /// Called by the interrupt core with the cookie given to `request_threaded_irq`.
-    unsafe extern "C" fn interrupted(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The cookie is a live `SlotEvents`.
-        let this = unsafe { &*cookie.cast_const().cast::<Self>() };
-        match this.card() {
-            Some(card) => {
-                card.interrupt(this.id);
-                c_enum::IRQ_HANDLED
-            }
-            None => c_enum::IRQ_NONE,
-        }
     }
 }
 

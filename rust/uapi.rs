@@ -59,7 +59,7 @@ arguments! {
         max_arena: u64,
     }
     /// `struct fermata_slot_info`
-    SlotInfo, 80 {
+    SlotInfo, 88 {
         size: u32,
         slot: u32,
         afu_id_lo: u64,
@@ -72,6 +72,7 @@ arguments! {
         save_ns: u64,
         restore_ns: u64,
         group: u64,
+        storms: u64,
     }
     /// `struct fermata_setup`
     Setup, 32 {
@@ -306,6 +307,8 @@ pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;
 pub(crate) const SLOT_BOUNDARY: u32 = 1 << 1;
 pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
 pub(crate) const SLOT_EXCLUSIVE: u32 = 1 << 3;
+/// `FERMATA_SLOT_POLLED`
+pub(crate) const SLOT_POLLED: u32 = 1 << 4;
 pub(crate) const GROUP_SET_WEIGHT: u32 = 1 << 0;
 pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
 pub(crate) const GANG_JOIN: u32 = 1 << 0;

@@ -25,7 +25,7 @@ AT(fermata_card_info, features, 16, 8);
 AT(fermata_card_info, contexts, 24, 4);
 AT(fermata_card_info, max_contexts, 28, 4);
 AT(fermata_card_info, max_arena, 32, 8);
-SIZE(fermata_slot_info, 80);
+SIZE(fermata_slot_info, 88);
 AT(fermata_slot_info, size, 0, 4);
 AT(fermata_slot_info, slot, 4, 4);
 AT(fermata_slot_info, afu_id_lo, 8, 8);
@@ -38,6 +38,7 @@ AT(fermata_slot_info, resets, 48, 8);
 AT(fermata_slot_info, save_ns, 56, 8);
 AT(fermata_slot_info, restore_ns, 64, 8);
 AT(fermata_slot_info, group, 72, 8);
+AT(fermata_slot_info, storms, 80, 8);
 SIZE(fermata_setup, 32);
 AT(fermata_setup, size, 0, 4);
 AT(fermata_setup, flags, 4, 4);
@@ -229,7 +230,7 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_SHARE == 7 && FERMATA_PARAM_SLOT_MASK == 8 &&
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
-	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 &&
+	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 && FERMATA_SLOT_POLLED == 16 &&
 	       FERMATA_EXCLUSIVE_RELEASE == 1 &&
 	       FERMATA_GROUP_SET_WEIGHT == 1 && FERMATA_GANG_JOIN == 1 &&
 	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 64, "slot, group and gang");

@@ -75,6 +75,81 @@ FM_TEST(fault, point_13_spurious_interrupts)
 	two_share(_metadata);
 }
 
+static u32 slot_info_of(int slot, u64 *storms)
+{
+	struct fermata_slot_info info = { .size = sizeof(info), .slot = slot };
+	int fd = fm_open_dev(0);
+
+	fm_must(fd, FERMATA_IOC_SLOT_INFO, &info, "SLOT_INFO");
+	close(fd);
+	*storms = info.storms;
+	return info.flags;
+}
+
+static u64 storms_of(int slot)
+{
+	u64 storms;
+
+	slot_info_of(slot, &storms);
+	return storms;
+}
+
+static bool is_polled(int slot)
+{
+	u64 storms;
+
+	return slot_info_of(slot, &storms) & FERMATA_SLOT_POLLED;
+}
+
+/* The vector is switched off, on, and off again; the slot works on, and so do the others. */
+FM_TEST(fault, point_13_interrupt_storm)
+{
+	int slot = fm_slot_of(FM_LIST), other = fm_slot_of(FM_SHA);
+	u64 end, storms = storms_of(slot), others;
+	struct fm_expect e, eo;
+	struct fm_ctx c, co;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the base profile has no interrupts");
+	if (other < 0)
+		SKIP(return, "no slot with sha256");
+	others = storms_of(other);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_ctx_new(&co, FM_SHA, 64 * 1024);
+	card_speed(slot, 1);
+	card_speed(other, 1);
+	card_fault(slot, "irq_storm=20");
+	end = fm_now() + FM_GUARD_MS * FM_MS;
+	for (i = 0; storms_of(slot) < storms + 4; i++) {
+		ASSERT_GT(end, fm_now()) {
+			TH_LOG("%llu storms", (unsigned long long)(storms_of(slot) - storms));
+		}
+		fm_job_list(&c, 100, 20000, i, &e);
+		fm_job_any(&co, 20000, i, &eo);
+		ASSERT_EQ(0, fm_start(co.fd));
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		fm_wait(co.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&co, &eo));
+	}
+	/* Where they share a vector they are polled together. */
+	EXPECT_TRUE(storms_of(other) == others || storms_of(other) >= others + 4);
+	fm_ctx_close(&co);
+	fm_ctx_close(&c);
+	two_share(_metadata);
+	card_fault(slot, "irq_storm=0");
+	end = fm_now() + FM_GUARD_MS * FM_MS;
+	while (is_polled(slot)) {
+		ASSERT_GT(end, fm_now());
+		fm_sleep_us(1000);
+	}
+	/* On for good. */
+	storms = storms_of(slot);
+	two_share(_metadata);
+	EXPECT_EQ(storms, storms_of(slot));
+	EXPECT_FALSE(is_polled(slot));
+}
+
 static int snapshot_with(const char *size)
 {
 	struct fermata_setup setup = {

@@ -355,7 +355,7 @@ static void killer(struct lane *lane, u32 wanted, u64 seed)
 
 /* --- who lives ---------------------------------------------------------------------- */
 
-static void neighbour(struct fm_child *ch, struct lane *lane)
+static void live_on(struct fm_child *ch, struct lane *lane)
 {
 	const char *wrong;
 	struct fm_expect e;
@@ -400,7 +400,7 @@ TEST_F_TIMEOUT(kills, point_06_in_every_state, 24 * 3600)
 		card_cmd("counters clear slot=%d", lanes[i].slot);
 		fm_fork(&lives[i]);
 		if (!lives[i].pid)
-			neighbour(&lives[i], &lanes[i]);
+			live_on(&lives[i], &lanes[i]);
 		fm_hear(&lives[i]);
 	}
 	for (i = 0; i < n; i++) {

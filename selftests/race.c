@@ -358,7 +358,7 @@ static timer_t signals_start(void)
 	return timer;
 }
 
-static void neighbour(struct fm_child *ch, volatile bool *stop)
+static void live_on(struct fm_child *ch, volatile bool *stop)
 {
 	const char *wrong;
 	struct fm_expect e;
@@ -400,7 +400,7 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	stop = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	fm_fork(&ch);
 	if (!ch.pid)
-		neighbour(&ch, stop);
+		live_on(&ch, stop);
 	fm_hear(&ch);
 	ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	for (i = 0; i < DESCRIPTORS; i++)

@@ -114,6 +114,7 @@ struct fermata_card_info {
 #define FERMATA_SLOT_BOUNDARY		(1U << 1) /* can stop at boundaries */
 #define FERMATA_SLOT_BOUNDARY_ONLY	(1U << 2) /* and nowhere else */
 #define FERMATA_SLOT_EXCLUSIVE		(1U << 3) /* serves one group only */
+#define FERMATA_SLOT_POLLED		(1U << 4) /* its interrupts are off for now */
 
 /**
  * struct fermata_slot_info - FERMATA_IOC_SLOT_INFO: what a slot is
@@ -133,6 +134,8 @@ struct fermata_card_info {
  *			it tells none as @save_ns
  * @group:		out: with FERMATA_SLOT_EXCLUSIVE: the group, as in struct
  *			fermata_status; 0: none, or the caller may not know
+ * @storms:		out: how often its interrupts were switched off because
+ *			too many came for nothing
  *
  * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
@@ -149,6 +152,7 @@ struct fermata_slot_info {
 	__aligned_u64 save_ns;
 	__aligned_u64 restore_ns;
 	__aligned_u64 group;
+	__aligned_u64 storms;
 };
 
 /* --- the context -------------------------------------------------------- */

@@ -73,6 +73,8 @@ pub struct Misbehaviour {
     pub save_torn: Option<u64>,
     /// RESET has no effect.
     pub reset_fails: bool,
+    /// So many microseconds between interrupts for nothing; 0: none.
+    pub irq_storm: u64,
 }
 
 /// A `fault` command.
@@ -101,6 +103,7 @@ pub enum SlotFault {
     Hang(bool),
     SaveTorn(u64),
     ResetFails(bool),
+    IrqStorm(u64),
 }
 
 const MAX_SPURIOUS: u64 = 100_000;
@@ -130,6 +133,7 @@ impl FaultCommand {
             "write_after_paused" => Self::Slot(SlotFault::WriteAfterPaused(flag()?)),
             "hang" => Self::Slot(SlotFault::Hang(flag()?)),
             "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
+            "irq_storm" => Self::Slot(SlotFault::IrqStorm(number()?)),
             "save_torn" => Self::Slot(SlotFault::SaveTorn(number()?)),
             _ => return Err(format!("unknown misbehaviour {kind}")),
         })
@@ -149,6 +153,7 @@ impl Misbehaviour {
             SlotFault::Hang(on) => self.hang = on,
             SlotFault::SaveTorn(bytes) => self.save_torn = Some(bytes),
             SlotFault::ResetFails(on) => self.reset_fails = on,
+            SlotFault::IrqStorm(us) => self.irq_storm = us,
         }
     }
 
@@ -159,6 +164,7 @@ impl Misbehaviour {
             self.write_after_paused,
             self.hang,
             self.reset_fails,
+            self.irq_storm > 0,
         ];
         let once = [self.save_takes_us, self.state_size, self.save_torn];
         self.ignore_pause.pending()

@@ -21,16 +21,31 @@ impl Card {
         let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
     }
 
-    /// `slot` interrupted. Interrupt context.
-    pub(crate) fn interrupt(&self, slot: SlotId) {
+    /// One of `slots` interrupted, a bit each. `false`: it was for nothing. Interrupt context.
+    pub(crate) fn interrupt(&self, slots: u8) -> bool {
         let mut state = self.state.lock();
-        match state.machine.slot_state(slot) {
-            // The one trapped read of a switch.
-            Some(SlotState::Running(_) | SlotState::Pausing(_)) => self.look(&mut state, slot),
-            // It came late, or the vector is shared: a slot that nobody is on, or whose status is
-            // being waited for by timer, is not worth a read.
-            _ => {}
+        let mut useful = false;
+        for slot in self.slots_in(slots) {
+            let before = state.machine.slot_state(slot);
+            match before {
+                // The one trapped read of a switch.
+                Some(SlotState::Running(_) | SlotState::Pausing(_)) => self.look(&mut state, slot),
+                // It came late, or the vector is shared: a slot that nobody is on, or whose status
+                // is being waited for by timer, is not worth a read.
+                _ => {}
+            }
+            useful |= state.machine.slot_state(slot) != before;
         }
+        useful
+    }
+
+    /// A vector that tells of `slots` was switched off. Any context.
+    pub(crate) fn report_storm(&self, slots: u8) {
+        dev_warn!(
+            self.device,
+            "interrupt storm: slots {:#x} are polled for a while\n",
+            slots
+        );
     }
 
     /// Reads the status of `slot`, and does what follows from it.

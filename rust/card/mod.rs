@@ -21,6 +21,7 @@ use crate::{
     regs::MAX_SLOTS,
     sched::{self, ContextId, GroupKey, Machine, SlotId, SlotState, SlotStats, Stops},
     slot::SlotEvents,
+    vector::Vector,
 };
 use config::{class_of, machine_config, new_state};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +85,10 @@ pub(crate) struct SlotView {
     pub(crate) quarantined: bool,
     /// The only group that it serves.
     pub(crate) exclusive: Option<GroupKey>,
+    /// How often its vector was switched off because of a storm.
+    pub(crate) storms: u64,
+    /// Its vector is off.
+    pub(crate) is_polled: bool,
 }
 
 /// One card. Outlives its device: open files keep it.
@@ -211,9 +216,16 @@ impl Card {
         self.gate.is_closed() || self.dead.load(Ordering::Acquire)
     }
 
-    /// Requests the interrupt of `slot`. Process context.
-    pub(crate) fn request_irq(&self, slot: SlotId, irq: u32) -> Result {
-        self.events[slot.index()].request_irq(irq)
+    /// Requests the interrupt `irq` of vector number `vector`, which tells of the slots of `slots`.
+    /// Process context.
+    pub(crate) fn request_irq(&self, vector: SlotId, irq: u32, slots: u8) -> Result {
+        self.events[vector.index()].vector.request(irq, slots)
+    }
+
+    /// The vector of `slot`; `None`: the card has no interrupts.
+    fn vector_of(&self, slot: SlotId) -> Option<&Vector> {
+        let mut vectors = self.events.iter().map(|events| &events.vector);
+        vectors.find(|vector| vector.serves(slot))
     }
 
     /// What `slot` is; `None`: there is no such slot.
@@ -277,11 +289,16 @@ impl Card {
 
     /// What `slot` has done, and whom it serves.
     pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
+        let vector = self.vector_of(slot);
+        let (storms, is_polled) =
+            vector.map_or((0, false), |vector| (vector.storms(), vector.is_off()));
         let machine = &self.state.lock().machine;
         SlotView {
             stats: machine.slot_stats(slot, now()).unwrap_or_default(),
             quarantined: machine.slot_state(slot) == Some(SlotState::Quarantined),
             exclusive: machine.exclusive(slot),
+            storms,
+            is_polled,
         }
     }
 

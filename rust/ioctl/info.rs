@@ -47,10 +47,13 @@ impl Call<'_> {
             stats,
             quarantined,
             exclusive,
+            storms,
+            is_polled,
         } = card.slot_view(id);
         let flags = [
             (quarantined, uapi::SLOT_QUARANTINED),
             (exclusive.is_some(), uapi::SLOT_EXCLUSIVE),
+            (is_polled, uapi::SLOT_POLLED),
         ];
         user.value = uapi::SlotInfo {
             slot: user.value.slot,
@@ -64,6 +67,7 @@ impl Call<'_> {
             save_ns: stats.save.as_ns(),
             restore_ns: stats.restore.as_ns(),
             group: exclusive.map_or(0, |group| self.group_number(group)),
+            storms,
             ..Default::default()
         };
         user.write()

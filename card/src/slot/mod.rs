@@ -399,8 +399,31 @@ impl Slot {
         }
     }
 
+    /// Interrupts for nothing as long as the misbehaviour is on, and tells of them when it is off. The thread is there for the
+    /// storm only.
+    fn storm(self: &Arc<Self>) {
+        let slot = self.clone();
+        std::thread::spawn(move || {
+            let mut sent = 0;
+            while let Some(pause) = slot.storm_pause() {
+                sent += u64::from(slot.host.fire(slot.index));
+                std::thread::sleep(pause);
+            }
+            slot.host.recorder.record(What::Misbehave {
+                slot: slot.index,
+                text: format!("storm of {sent}"),
+            });
+        });
+    }
+
+    fn storm_pause(&self) -> Option<Duration> {
+        let state = self.lock();
+        let us = state.misbehaviour.irq_storm;
+        (us > 0 && !state.quit).then(|| Duration::from_micros(us))
+    }
+
     /// Switches a misbehaviour.
-    pub fn misbehave(&self, fault: SlotFault) {
+    pub fn misbehave(self: &Arc<Self>, fault: SlotFault) {
         self.host.recorder.record(What::Misbehave {
             slot: self.index,
             text: format!("{fault:?}"),
@@ -411,8 +434,13 @@ impl Slot {
         self.set_misbehaviour(&mut state, changed);
     }
 
-    fn set_misbehaviour(&self, state: &mut State, to: Misbehaviour) {
-        let failed = std::mem::replace(&mut state.misbehaviour, to).reset_fails;
+    fn set_misbehaviour(self: &Arc<Self>, state: &mut State, to: Misbehaviour) {
+        let storms = to.irq_storm > 0;
+        let before = std::mem::replace(&mut state.misbehaviour, to);
+        if storms && before.irq_storm == 0 {
+            self.storm();
+        }
+        let failed = before.reset_fails;
         // A reset that had no effect and is still held has it now.
         if failed && !state.misbehaviour.reset_fails && state.in_reset {
             self.take_reset(state, crate::clock::now_ns());
@@ -421,7 +449,7 @@ impl Slot {
     }
 
     /// Switches all misbehaviours off.
-    pub fn behave(&self) {
+    pub fn behave(self: &Arc<Self>) {
         self.host.recorder.record(What::Misbehave {
             slot: self.index,
             text: "clear".into(),

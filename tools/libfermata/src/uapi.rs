@@ -24,7 +24,7 @@ layout! {
     }
     SlotInfo {
         size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
-        resets: u64, save_ns: u64, restore_ns: u64, group: u64,
+        resets: u64, save_ns: u64, restore_ns: u64, group: u64, storms: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
@@ -86,6 +86,7 @@ constants! {
     SLOT_BOUNDARY: u32 = 1 << 1;
     SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
     SLOT_EXCLUSIVE: u32 = 1 << 3;
+    SLOT_POLLED: u32 = 1 << 4;
     GROUP_SET_WEIGHT: u32 = 1 << 0;
     EXCLUSIVE_RELEASE: u32 = 1 << 0;
     GANG_JOIN: u32 = 1 << 0;

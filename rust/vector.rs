@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An interrupt vector, and what keeps a storm on it from taking a processor.
+//!
+//! A card that interrupts for nothing costs a handler and a trapped read each time. Too many of
+//! these in a short time are a storm: the vector is switched off, its slots go on by their timers,
+//! which look at a busy slot every 10 ms, and it is switched on again after a delay that grows from
+//! storm to storm.
+
+use crate::{
+    card::Card,
+    compat::c_enum,
+    monotonic::now,
+    raw_spinlock::{new_raw_spinlock, RawSpinLock},
+    sched::{Duration, SlotId, Time},
+};
+use core::{
+    ptr,
+    sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, Ordering},
+};
+use kernel::{bindings, error::to_result, prelude::*, types::Opaque};
+
+/// Useless interrupts within [`SPAN`] that are still borne. One comes late for a job at the most,
+/// after a timer has looked, and timers look at a slot less than once in a millisecond.
+const USELESS_MAX: u32 = 16;
+/// In what time.
+const SPAN: Duration = Duration::from_ms(10);
+/// How long a vector is off for the first storm, and at the most.
+const OFF_MIN: Duration = Duration::from_ms(10);
+const OFF_MAX: Duration = Duration::from_ms(10_240);
+/// A vector that was on for so long, and for as long as it was off before, begins anew.
+const CALM: Duration = Duration::from_ms(1_000);
+
+/// Absolute times, in interrupt context also on PREEMPT_RT.
+const TIMER_MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_HARD;
+
+/// Counts the useless interrupts of a vector.
+#[derive(Clone, Copy)]
+struct Watch {
+    /// The beginning of the span that is counted in.
+    since: Time,
+    useless: u32,
+    /// When the vector was switched on.
+    on_since: Time,
+    /// How long it was off before.
+    off: Duration,
+}
+
+impl Watch {
+    /// Of a vector that is switched on at `now`.
+    fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            useless: 0,
+            on_since: now,
+            off: Duration::ZERO,
+        }
+    }
+
+    /// Counts one; `true`: there are too many, and the vector is to be off for `self.off`.
+    fn storms(&mut self, now: Time) -> bool {
+        if now.since(self.since) > SPAN {
+            self.since = now;
+            self.useless = 0;
+        }
+        self.useless = self.useless.saturating_add(1);
+        if self.useless <= USELESS_MAX {
+            return false;
+        }
+        if self.is_first(now) {
+            self.off = Duration::ZERO;
+        }
+        self.off = self.off.doubled().clamp(OFF_MIN, OFF_MAX);
+        true
+    }
+
+    /// Whether a storm now has nothing to do with the one before.
+    fn is_first(&self, now: Time) -> bool {
+        self.off == Duration::ZERO || now.since(self.on_since) > self.off.max(CALM)
+    }
+
+    /// The vector is switched on again.
+    fn switched_on(self, now: Time) -> Self {
+        Self {
+            off: self.off,
+            ..Self::new(now)
+        }
+    }
+}
+
+/// How a vector is delivered.
+#[derive(Clone, Copy)]
+enum Delivery {
+    /// No interrupt is requested.
+    Absent,
+    /// Interrupt `irq` comes in.
+    On { irq: u32, watch: Watch },
+    /// Interrupt `irq` is disabled, by us, once; the timer enables it.
+    Off { irq: u32, watch: Watch },
+}
+
+/// A vector of a card, for one slot or for several that share it.
+///
+/// # Invariants
+///
+/// - `card` is null, or the [`Card`] that `self` is a part of; an interrupt is requested only while
+///   it is not null, and [`Vector::stop`] frees it before the card can go.
+/// - Unless `delivery` is [`Delivery::Absent`] its interrupt is requested, with `self` as cookie.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Vector {
+    card: AtomicPtr<Card>,
+    /// The slots that interrupt by it, a bit each.
+    slots: AtomicU8,
+    /// How often it was switched off.
+    storms: AtomicU64,
+    /// Not taken together with the card's lock.
+    #[pin]
+    delivery: RawSpinLock<Delivery>,
+    #[pin]
+    timer: Opaque<bindings::hrtimer>,
+}
+
+// SAFETY: Atomics, a lock, and an hrtimer, which has a lock of its own.
+unsafe impl Send for Vector {}
+// SAFETY: As above.
+unsafe impl Sync for Vector {}
+
+impl Vector {
+    /// A vector without an interrupt.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            card: AtomicPtr::new(ptr::null_mut()),
+            slots: AtomicU8::new(0),
+            storms: AtomicU64::new(0),
+            delivery <- new_raw_spinlock!(Delivery::Absent, "fermata_vector"),
+            timer <- Opaque::ffi_init(|timer| {
+                // SAFETY: `timer` is valid for writes.
+                unsafe {
+                    bindings::hrtimer_setup(
+                        timer,
+                        Some(Self::timer_fired),
+                        // CAST: a small constant.
+                        bindings::CLOCK_MONOTONIC as bindings::clockid_t,
+                        TIMER_MODE,
+                    )
+                }
+            }),
+        })
+    }
+
+    /// Says whose vector it is.
+    ///
+    /// # Safety
+    ///
+    /// `card` must be pinned, contain `self`, and call [`Vector::stop`] before it is dropped.
+    pub(crate) unsafe fn start(&self, card: *const Card) {
+        // INVARIANT: By the safety requirement.
+        self.card.store(card.cast_mut(), Ordering::Release);
+    }
+
+    /// Requests the interrupt `irq`, which tells of the slots of `slots`. Process context, once. The
+    /// error is that of `request_irq()`.
+    pub(crate) fn request(&self, irq: u32, slots: u8) -> Result {
+        self.slots.store(slots, Ordering::Release);
+        // SAFETY: `self` is pinned, and `stop` frees the interrupt before it goes.
+        to_result(unsafe {
+            bindings::request_threaded_irq(
+                irq,
+                Some(Self::interrupted),
+                None,
+                // A hard handler also with forced threading: a switch must not wait for a thread.
+                bindings::IRQF_NO_THREAD as c_ulong,
+                c"fermata".as_char_ptr(),
+                ptr::from_ref(self).cast_mut().cast(),
+            )
+        })?;
+        // INVARIANT: It is requested. What came until now was not counted.
+        *self.delivery.lock() = Delivery::On {
+            irq,
+            watch: Watch::new(now()),
+        };
+        Ok(())
+    }
+
+    /// Frees the interrupt, and waits for handlers that run. Process context, without the card's
+    /// lock.
+    pub(crate) fn stop(&self) {
+        // From here on neither the handler nor the timer touches the interrupt.
+        let delivery = core::mem::replace(&mut *self.delivery.lock(), Delivery::Absent);
+        if let Delivery::On { irq, .. } | Delivery::Off { irq, .. } = delivery {
+            // SAFETY: By the type invariant requested with this cookie, and freed once.
+            unsafe { bindings::free_irq(irq, ptr::from_ref(self).cast_mut().cast()) };
+        }
+        // SAFETY: `timer` is initialised.
+        unsafe { bindings::hrtimer_cancel(self.timer.get()) };
+    }
+
+    /// Whether `slot` interrupts by it.
+    pub(crate) fn serves(&self, slot: SlotId) -> bool {
+        self.slots.load(Ordering::Acquire) & slot.bit() != 0
+    }
+
+    /// How often it was switched off because of a storm.
+    pub(crate) fn storms(&self) -> u64 {
+        self.storms.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is switched off at the moment.
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(*self.delivery.lock(), Delivery::Off { .. })
+    }
+
+    /// An interrupt told of nothing.
+    fn useless(&self, card: &Card) {
+        let mut delivery = self.delivery.lock();
+        let Delivery::On { irq, mut watch } = *delivery else {
+            return;
+        };
+        let now = now();
+        let first = watch.is_first(now);
+        if !watch.storms(now) {
+            *delivery = Delivery::On { irq, watch };
+            return;
+        }
+        // SAFETY: By the type invariant it is requested; it is freed only after `delivery` was
+        // replaced under the lock that we hold.
+        unsafe { bindings::disable_irq_nosync(irq) };
+        *delivery = Delivery::Off { irq, watch };
+        self.storms.fetch_add(1, Ordering::Relaxed);
+        // CAST: below 2^63 ns, 292 years.
+        let at = i64::try_from((now + watch.off).as_ns()).unwrap_or(i64::MAX);
+        // SAFETY: `timer` is initialised; the callback does not restart it by itself.
+        unsafe { bindings::hrtimer_start_range_ns(self.timer.get(), at, 0, TIMER_MODE) };
+        if first {
+            // At most once in a CALM time: those that follow are counted only.
+            card.report_storm(self.slots.load(Ordering::Acquire));
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the hrtimer core with the `timer` of a live `Vector`.
+    unsafe extern "C" fn timer_fired(timer: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
+        // SAFETY: By the safety requirement.
+        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(timer), Self, timer) };
+        let mut delivery = this.delivery.lock();
+        if let Delivery::Off { irq, watch } = *delivery {
+            *delivery = Delivery::On {
+                irq,
+                watch: watch.switched_on(now()),
+            };
+            // What came meanwhile comes now, once.
+            // SAFETY: As in `useless`, which has disabled it. MSI chips have no slow bus, so it may
+            // be called from interrupts.
+            unsafe { bindings::enable_irq(irq) };
+        }
+        c_enum::HRTIMER_NORESTART
+    }
+
+    /// # Safety
+    ///
+    /// Called by the interrupt core with the cookie given to `request_threaded_irq`.
+    unsafe extern "C" fn interrupted(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
+        // SAFETY: The cookie is a live `Vector`.
+        let this = unsafe { &*cookie.cast_const().cast::<Self>() };
+        // SAFETY: By the type invariant it is null or our container, which lives.
+        let Some(card) = (unsafe { this.card.load(Ordering::Acquire).as_ref() }) else {
+            return c_enum::IRQ_NONE;
+        };
+        if !card.interrupt(this.slots.load(Ordering::Acquire)) {
+            this.useless(card);
+        }
+        c_enum::IRQ_HANDLED
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Vector {
+    fn drop(self: Pin<&mut Self>) {
+        self.stop();
+    }
+}
