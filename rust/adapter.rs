@@ -4,6 +4,7 @@
 //! for power management and resets.
 
 use crate::{
+    card::Card,
     driver::{self, BoundCard},
     limits::Limits,
 };
@@ -60,10 +61,14 @@ unsafe impl RegistrationOps for Adapter {
     }
 }
 
-/// A function-level or bus reset takes everything off the card, behind our back or at the
-/// administrator's wish (sysfs `reset`).
+/// Resets of the function or its bus, at the administrator's wish (sysfs `reset`) or a bridge's,
+/// and errors of the link (AER). All are called with the device locked, so it stays bound.
 static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handlers {
+    error_detected: Some(error_detected),
+    slot_reset: Some(slot_reset),
+    resume: Some(recovered),
     reset_prepare: Some(reset_prepare),
+    reset_done: Some(reset_done),
     ..pin_init::zeroed()
 };
 
@@ -119,39 +124,115 @@ unsafe extern "C" fn probe(
 /// Called by the PCI core.
 unsafe extern "C" fn remove(_pdev: *mut bindings::pci_dev) {}
 
-/// The card will lose all that is on it: every job fails with ENODEV, and so does every call from
-/// now on. A new open after unbind and bind finds the card set up anew.
+/// The card of a device that the PCI core calls us for.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device, for as long as `'a`.
+unsafe fn card_of<'a>(pdev: *mut bindings::pci_dev) -> &'a Card {
+    // SAFETY: By the safety requirement.
+    unsafe { bound(device(pdev).as_ref()) }.get_ref().card()
+}
+
+/// All that is on the card will be lost: jobs are saved before.
 ///
 /// # Safety
 ///
 /// Called by the PCI core for a bound device.
 unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
     // SAFETY: By the safety requirement.
-    unsafe { bound(device(pdev).as_ref()) }.card().lose();
+    unsafe { card_of(pdev) }.save();
 }
 
-/// EBUSY: a job has not ended; it could not be saved.
+/// Jobs go on.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device, after [`reset_prepare`].
+unsafe extern "C" fn reset_done(pdev: *mut bindings::pci_dev) {
+    // SAFETY: By the safety requirement.
+    unsafe { card_of(pdev) }.restore();
+}
+
+/// An error on the way to the card. As long as it can be reached, jobs are saved and the card set up
+/// anew; if not, its link is reset, and jobs that were on it fail; if that is no use it is gone.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device.
+unsafe extern "C" fn error_detected(
+    pdev: *mut bindings::pci_dev,
+    state: bindings::pci_channel_state_t,
+) -> bindings::pci_ers_result_t {
+    // SAFETY: By the safety requirement.
+    let card = unsafe { card_of(pdev) };
+    match state {
+        bindings::pci_channel_io_normal => {
+            card.save();
+            bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER
+        }
+        bindings::pci_channel_io_frozen => {
+            card.save_none();
+            bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET
+        }
+        _ => {
+            card.lose();
+            bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
+        }
+    }
+}
+
+/// The link was reset, and the card with it.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device, after [`error_detected`].
+unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
+    // SAFETY: `pdev` is bound, and its state was saved when it was enabled.
+    unsafe { bindings::pci_restore_state(pdev) };
+    bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
+}
+
+/// The error is over: jobs go on.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device, after [`error_detected`].
+unsafe extern "C" fn recovered(pdev: *mut bindings::pci_dev) {
+    // SAFETY: By the safety requirement.
+    unsafe { card_of(pdev) }.restore();
+}
+
+/// The card of a device that the PM core calls us for.
+///
+/// # Safety
+///
+/// Called by the PM core for a bound device, for as long as `'a`.
+unsafe fn card_of_device<'a>(dev: *mut bindings::device) -> &'a Card {
+    // SAFETY: By the safety requirement; `Device` is transparent over `struct device`.
+    let device: &Device<CoreInternal<'_>> = unsafe { &*dev.cast() };
+    // SAFETY: As above.
+    unsafe { bound(device) }.get_ref().card()
+}
+
+/// Jobs are saved; one that cannot be fails, as at any PAUSE.
 ///
 /// # Safety
 ///
 /// Called by the PM core for a bound device.
 unsafe extern "C" fn suspend(dev: *mut bindings::device) -> c_int {
-    // SAFETY: By the safety requirement; `Device` is transparent over `struct device`.
-    let device: &Device<CoreInternal<'_>> = unsafe { &*dev.cast() };
-    // SAFETY: As above.
-    if unsafe { bound(device) }.card().is_busy() {
-        return EBUSY.to_errno();
-    }
+    // SAFETY: By the safety requirement.
+    unsafe { card_of_device(dev) }.save();
     0
 }
 
+/// Jobs go on.
+///
 /// # Safety
 ///
-/// Called by the PM core for a bound device.
+/// Called by the PM core for a bound device, after [`suspend`].
 unsafe extern "C" fn resume(dev: *mut bindings::device) -> c_int {
-    // SAFETY: By the safety requirement; `Device` is transparent over `struct device`.
-    let device: &Device<CoreInternal<'_>> = unsafe { &*dev.cast() };
-    // SAFETY: As above.
-    unsafe { bound(device) }.card().wake();
+    // SAFETY: By the safety requirement.
+    unsafe { card_of_device(dev) }.restore();
     0
 }

@@ -98,6 +98,8 @@ pub(crate) struct Context {
     setup: SetOnce<Setup>,
     /// [`Context::revoke`] is done.
     revoked: AtomicBool,
+    /// [`Context::release`] is done, without freeing the memory. Behind the registry's lock.
+    left_behind: AtomicBool,
     /// Nests inside `mmap_lock` (`mmap()` takes it), so no user memory is touched under it. Outside
     /// the card's raw lock.
     #[pin]
@@ -131,6 +133,7 @@ impl Context {
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
                 revoked: AtomicBool::new(false),
+                left_behind: AtomicBool::new(false),
                 memory <- new_mutex!(
                     Memory { arena: None, snapshot: None, mapping },
                     "fermata_memory"
@@ -427,11 +430,6 @@ impl Context {
         self.card.view(self.id().ok()?).ok()
     }
 
-    /// Whether a job has not ended.
-    pub(crate) fn has_live_job(&self) -> bool {
-        self.view().is_some_and(|view| view.stats.state.is_live())
-    }
-
     /// What memory there is.
     pub(crate) fn memory_info(&self) -> MemoryInfo {
         let memory = self.memory.lock();
@@ -510,21 +508,39 @@ impl Context {
         self.notifier.wait_uninterruptible(|| {
             self.notifier.has(Notice::Released) || self.notifier.has(Notice::Stuck)
         });
-        if !self.notifier.has(Notice::Released) {
-            // A quarantined slot may still reach our memory: the registry keeps us until the card
-            // is shut down.
-            self.memory.lock().mapping = ptr::null_mut();
+        self.memory.lock().mapping = ptr::null_mut();
+        if self.card.leave_behind(self) {
+            // A quarantined slot may still reach our memory: the registry keeps us until the whole
+            // card has been reset, or is shut down.
             return;
         }
         self.card.wait_for_notices();
-        if !self.card.unregister(self, || {
-            let freed = self.memory.lock().take();
-            drop(freed);
-        }) {
+        if !self.card.unregister(self, || self.free_memory()) {
             // `Card::shut_down` has taken us out before, and revokes us while the device is bound.
             self.notifier
                 .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));
         }
+    }
+}
+
+/// What becomes of the memory of a context whose owner is gone. Under the registry's lock.
+impl Context {
+    /// Leaves the memory to the registry, unless the context has been released by now.
+    pub(crate) fn leave_behind(&self) -> bool {
+        let leaves = !self.notifier.has(Notice::Released);
+        self.left_behind.store(leaves, Ordering::Relaxed);
+        leaves
+    }
+
+    /// Whether its memory was left behind, and can be reached by no slot any more.
+    pub(crate) fn may_be_freed(&self) -> bool {
+        self.left_behind.load(Ordering::Relaxed) && self.notifier.has(Notice::Released)
+    }
+
+    /// Frees what the card could reach. While the device is bound, and no DMA can come.
+    pub(crate) fn free_memory(&self) {
+        let freed = self.memory.lock().take();
+        drop(freed);
     }
 }
 

@@ -2,6 +2,7 @@
 /* A slot that does not come out of reset: it is left alone, and so is the memory that it can reach. */
 #include "kselftest_harness.h"
 #include "lib/mem.h"
+#include "lib/sched.h"
 
 FM_FIXTURE_CARD(quarantine);
 
@@ -146,6 +147,91 @@ FM_TEST(quarantine, point_04_slot_that_cannot_be_reset)
 FM_TEST(quarantine, point_04_own_memory_stays_pinned)
 {
 	cannot_be_reset(_metadata, true);
+}
+
+static u32 contexts(void)
+{
+	struct fermata_card_info info = { .size = sizeof(info) };
+	int fd = fm_open_dev(0);
+
+	fm_must(fd, FERMATA_IOC_CARD_INFO, &info, "CARD_INFO");
+	close(fd);
+	return info.contexts;
+}
+
+/* Enough to see in what the machine has left. */
+#define ARENA_KIB	(48 * 1024)
+
+static long free_kib(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	long kib = -1;
+
+	while (f && kib < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "MemFree: %ld kB", &kib);
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+/* Much of the arena comes back to what was free; the kernel keeps some of it for its processors. */
+static bool comes_back(long kib)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (free_kib() < kib + ARENA_KIB / 4) {
+		if (fm_now() > end)
+			return false;
+		fm_sleep_us(10000);
+	}
+	return true;
+}
+
+/* A reset of the whole card ends it: the slot is used again, and what was kept for it is freed. */
+FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
+{
+	struct fm_ctx guilty, waits, other;
+	struct fm_expect e, eo;
+	int slot = fm_slot_of(FM_LIST), i;
+	long kept = 0;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	if (!fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	fm_ctx_new(&other, FM_MEM, 512 * 1024);
+	card_speed(other.slot, 1);
+	fm_job_any(&other, 4000000, 1, &eo);
+	fm_must_start(&other);
+	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&guilty, FM_LIST, ARENA_KIB * 1024L);
+		fm_job_list(&waits, 100, 1000, i, &e);
+		quarantine_slot_of(&guilty, &waits);
+		EXPECT_EQ(-EIO, fm_start(waits.fd));
+		if (!i) {
+			/* Its owner goes, and its memory stays. */
+			munmap(guilty.mem, guilty.len);
+			close(guilty.fd);
+			EXPECT_EQ(3, contexts());
+			kept = free_kib();
+		}
+		card_fault(slot, "clear");
+		ASSERT_EQ(0, fm_reset());
+		EXPECT_EQ(0, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
+		if (!i)
+			EXPECT_TRUE(comes_back(kept));
+		if (i)
+			fm_ctx_close(&guilty);
+		else
+			fm_agent_gone(guilty.token);
+		EXPECT_EQ(2, contexts());
+		ASSERT_GOOD(fm_job_run(&waits, &e));
+	}
+	card_speed(other.slot, 0);
+	fm_wait(other.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&other, &eo));
 }
 
 TEST_HARNESS_MAIN

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The machine sleeps: idle contexts keep what is theirs, and jobs that have not ended keep it awake. */
+/* The machine sleeps: contexts keep what is theirs, and jobs go on. */
 #include "kselftest_harness.h"
 #include <sys/utsname.h>
-#include "lib/fm.h"
+#include "lib/sched.h"
 #include "lib/gone.h"
 
 #define ALARM		"/sys/class/rtc/rtc0/wakealarm"
@@ -11,7 +11,6 @@
 #define MEM_SLEEP	"/sys/power/mem_sleep"
 #define PM_TEST		"/sys/power/pm_test"
 #define PM_TEST_DELAY	"/sys/module/suspend/parameters/pm_test_delay"
-#define LAST_FAILED	"/sys/power/suspend_stats/last_failed_dev"
 
 /* 0 or a negative errno. */
 static int put(const char *path, const char *text)
@@ -250,58 +249,83 @@ FM_TEST(suspend, point_09_nothing_is_left_on_the_card)
 	ASSERT_GOOD(fm_job_run(&after, &e));
 }
 
-/* The card is why the machine did not sleep. */
-static const char *kept_awake(void)
+/* Jobs that run, wait and are held are saved before, and go on after it. */
+static void jobs_go_on(struct __test_metadata *_metadata, enum how how)
 {
-	int rc = rehearse();
-
-	if (rc != -EBUSY)
-		return rc ? strerror(-rc) : "it slept";
-	if (strncmp(get(LAST_FAILED), fm_pci(), strlen(fm_pci())))
-		return "something else kept it awake";
-	return NULL;
-}
-
-FM_TEST(suspend, point_17_a_job_that_has_not_ended_keeps_it_awake)
-{
+	enum { RUNS, WAITS, HELD, ALL };
+	const char *why = cannot_sleep(how);
 	struct fm_gone_waiter w;
-	struct fm_ctx first, second;
-	struct fm_expect e[2];
-	const char *why = cannot_sleep(REHEARSAL);
+	struct fm_expect e[ALL];
+	struct fermata_status st;
+	struct fm_ctx c[ALL];
+	int i;
 
 	if (why)
 		SKIP(return, "%s", why);
-	ASSERT_NE(NULL, fm_pci());
-	fm_ctx_new(&first, FM_LIST, 64 * 1024);
-	fm_ctx_new(&second, FM_LIST, 64 * 1024);
-	card_speed(first.slot, 1);
-	fm_job_list(&first, 200, LONG, 3, &e[0]);
-	fm_job_list(&second, 200, LONG, 4, &e[1]);
-	/* Running. Who waits for it is frozen and goes on. */
-	ASSERT_EQ(0, fm_start(first.fd));
-	card_until_runs(first.slot, first.token);
-	fm_gone_waiter_start(&w, first.fd);
-	ASSERT_GOOD(kept_awake());
-	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(first.fd));
-	/* Held. */
-	ASSERT_EQ(0, fm_preempt(first.fd, FERMATA_PREEMPT_HOLD));
-	fm_wait(first.fd, FERMATA_EVENT_HELD);
-	ASSERT_GOOD(kept_awake());
-	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(first.fd));
-	/* One runs, one is queued. */
-	ASSERT_EQ(0, fm_start(second.fd));
-	ASSERT_EQ(0, fm_resume(first.fd));
-	ASSERT_GOOD(kept_awake());
+	for (i = 0; i < ALL; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+		fm_job_list(&c[i], 200, LONG, 3 + i, &e[i]);
+	}
+	card_speed(c[RUNS].slot, 1);
+	fm_must_start(&c[HELD]);
+	card_until_runs(c[HELD].slot, c[HELD].token);
+	ASSERT_EQ(0, fm_preempt(c[HELD].fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c[HELD].fd, FERMATA_EVENT_HELD);
+	fm_must_start(&c[RUNS]);
+	card_until_runs(c[RUNS].slot, c[RUNS].token);
+	fm_must_start(&c[WAITS]);
+	/* Who waits for a job is frozen and goes on. */
+	fm_gone_waiter_start(&w, c[RUNS].fd);
+	ASSERT_EQ(0, sleep_and_wake(how));
+	fm_status(c[RUNS].fd, &st);
+	EXPECT_LE(1, st.preemptions);
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c[HELD].fd));
+	ASSERT_EQ(0, fm_resume(c[HELD].fd));
 
-	card_speed(first.slot, 0);
+	card_speed(c[RUNS].slot, 0);
 	pthread_join(w.thread, NULL);
 	EXPECT_EQ(0, w.rc);
-	fm_wait(first.fd, FERMATA_EVENT_DONE);
-	fm_wait(second.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&first, &e[0]));
-	ASSERT_GOOD(fm_job_wrong(&second, &e[1]));
-	/* Nothing else does. */
+	for (i = 0; i < ALL; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+}
+
+FM_TEST(suspend, point_17_jobs_go_on_after_s3)
+{
+	jobs_go_on(_metadata, S3);
+}
+
+FM_TEST(suspend, point_17_jobs_go_on_after_a_rehearsal)
+{
+	jobs_go_on(_metadata, REHEARSAL);
+}
+
+/* A job that cannot be saved fails, and does not keep the machine awake. */
+FM_TEST(suspend, point_04_a_job_that_hangs)
+{
+	const char *why = cannot_sleep(REHEARSAL);
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	if (why)
+		SKIP(return, "%s", why);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	fm_job_list(&c, 200, LONG, 3, &e);
+	fm_must_start(&c);
+	card_until_runs(c.slot, c.token);
+	card_fault(c.slot, "hang=1");
 	ASSERT_EQ(0, sleep_and_wake(REHEARSAL));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	card_fault(c.slot, "clear");
+	card_speed(c.slot, 0);
+	fm_job_list(&c, 200, 1000, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
 TEST_HARNESS_MAIN

@@ -173,6 +173,7 @@ impl Card {
             machine,
             tenants,
             slots,
+            ..
         } = &mut **guard;
         let slot = machine.slot_of(ctx);
         let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();

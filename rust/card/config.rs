@@ -7,6 +7,7 @@ use crate::{
     bar::{Bar, Identity, SlotIdentity},
     image::Tenant,
     limits::Limits,
+    regs::MAX_SLOTS,
     sched::{self, Duration, MachineConfig, Profile, Refusal, SlotConfig, Status},
 };
 use core::mem::MaybeUninit;
@@ -45,6 +46,7 @@ fn fill(
         machine: Scheduler::without_slots(contexts, entries),
         tenants,
         slots: SlotRegisters::NEW,
+        state_pages: [0; MAX_SLOTS],
     }));
     state
 }

@@ -76,6 +76,7 @@ impl Card {
             machine,
             tenants,
             slots,
+            ..
         } = state;
         let result = act(machine, &mut |action| {
             self.carry_out(tenants, slots, &mut outbox, action);
@@ -110,6 +111,7 @@ impl Card {
             machine,
             tenants,
             slots,
+            ..
         } = state;
         let was_gone = machine.is_gone();
         let result = machine.handle(now(), event, &mut |action| {

@@ -3,12 +3,19 @@
 //! The end of a card, and its sleep.
 
 use super::{
+    now,
     quiesce::{quiesce, settle},
     slot_ids, Card, SlotRegisters,
 };
 use crate::sched::{Event, Status};
 use core::sync::atomic::Ordering;
-use kernel::bindings;
+use kernel::{
+    bindings,
+    time::{delay::fsleep, Delta},
+};
+
+/// How often a card that is being saved is looked at.
+const REST_LOOK: Delta = Delta::from_millis(1);
 
 impl Card {
     /// Waits until notices that are being given are given: whoever gives one holds the lock.
@@ -63,16 +70,55 @@ impl Card {
         self.stop_dma();
     }
 
-    /// Brings an idle card back after it lost its state. Process context.
-    pub(crate) fn wake(&self) {
+    /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A job
+    /// that cannot be saved fails, within its preempt timeout. From then on no register is touched.
+    /// Process context.
+    pub(crate) fn save(&self) {
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            machine.freeze(now(), &mut out);
+        });
+        while !self.state.lock().machine.is_at_rest() {
+            fsleep(REST_LOOK);
+        }
+    }
+
+    /// The card's state is lost, and it cannot be asked for more: jobs that were on it fail. Those
+    /// that wait or are held go on after [`Card::restore`]. Process context.
+    pub(crate) fn save_none(&self) {
+        self.stop_dma();
+        self.act(&mut self.state.lock(), |machine, mut out| {
+            machine.lose_runs(now(), &mut out);
+        });
+    }
+
+    /// Brings the card back after it lost its state, with the jobs that [`Card::save`] took off it.
+    /// Slots that were out of use and are well now are used again. Process context.
+    pub(crate) fn restore(&self) {
+        if self.is_gone() {
+            return;
+        }
         // SAFETY: By the safety requirement of `new` it is the device's.
         unsafe { bindings::pci_set_master(self.pci) };
         quiesce(&self.bar, &self.identity, &self.limits);
+        self.renew();
+        self.free_left_behind();
+    }
+
+    /// Tells the scheduler what the slots show, and lets jobs on them.
+    fn renew(&self) {
         let mut state = self.state.lock();
         state.slots = SlotRegisters::NEW;
-        for id in slot_ids(self.identity.slots) {
-            let count = Status::from_raw(self.bar.status(id)).start_count();
-            state.machine.resync(id, count);
+        for slot in slot_ids(self.identity.slots) {
+            let status = Status::from_raw(self.bar.status(slot));
+            if status.is_gone() {
+                // Events of the card are never refused.
+                let _ = self.handle(&mut state, Event::Status { slot, status });
+                return;
+            }
+            self.act(&mut state, |machine, mut out| {
+                machine.renew(now(), slot, status, &mut out);
+            });
         }
+        self.act(&mut state, |machine, mut out| machine.thaw(now(), &mut out));
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct State {
     /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
     tenants: KVVec<Option<Tenant>>,
     slots: SlotRegisters,
+    /// By slot: the last answer to how large a snapshot is, in pages.
+    state_pages: [u64; MAX_SLOTS],
 }
 
 /// What the driver has written to registers that it cannot read back.
@@ -167,7 +169,10 @@ impl Card {
         }
         quiesce(&bar, &identity, &limits);
         let config = machine_config(&bar, &identity, &slots, &limits);
-        let state = new_state(config, &limits)?;
+        let mut state = new_state(config, &limits)?;
+        for (pages, id) in state.state_pages.iter_mut().zip(slot_ids(identity.slots)) {
+            *pages = bar.state_pages(id);
+        }
         let translated = crate::dma_memory::is_translated(device);
         let card = Arc::pin_init(
             try_pin_init!(Self {
@@ -276,11 +281,18 @@ impl Card {
     /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is
     /// gone.
     pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.machine.is_at_rest() {
+            // No register may be touched: the last answer stands.
+            return Ok(state.state_pages[slot.index()]);
+        }
         let pages = self.bar.state_pages(slot);
         if pages == u64::MAX {
             // All-ones. The status, which never is, tells whether it is the value or the card.
-            self.look(&mut self.state.lock(), slot);
+            self.look(&mut state, slot);
         }
+        state.state_pages[slot.index()] = pages;
+        drop(state);
         if self.is_gone() {
             return Err(ENODEV);
         }

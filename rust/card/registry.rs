@@ -77,12 +77,28 @@ impl Card {
         Some((id.index(), context.clone()))
     }
 
-    /// Whether a job has not ended.
-    pub(crate) fn is_busy(&self) -> bool {
-        let registry = self.registry.lock();
-        registry
+    /// Notes that nobody will call [`Card::unregister`] for a context whose owner is gone, since a
+    /// quarantined slot may still reach its memory. Whether that is so: it was not released
+    /// meanwhile.
+    pub(crate) fn leave_behind(&self, context: &Context) -> bool {
+        let _registry = self.registry.lock();
+        context.leave_behind()
+    }
+
+    /// Frees the memory of contexts that were left behind and have been released since. While the
+    /// device is bound.
+    pub(super) fn free_left_behind(&self) {
+        while let Some(context) = self.take_left_behind() {
+            context.free_memory();
+        }
+    }
+
+    fn take_left_behind(&self) -> Option<Arc<Context>> {
+        let mut registry = self.registry.lock();
+        let place = registry
             .contexts
             .iter()
-            .any(|context| context.has_live_job())
+            .position(|context| context.may_be_freed())?;
+        registry.contexts.remove(place).ok()
     }
 }

@@ -48,6 +48,8 @@ pub struct Machine<S> {
     pub(super) policy: PolicyKind,
     pub(super) guard: Duration,
     pub(super) gone: bool,
+    /// No job is let on a slot (`freeze.rs`).
+    pub(super) frozen: bool,
     /// Slots have just ceased to be reserved, and nobody has been let on them yet.
     pub(super) lapsed: bool,
 }
@@ -78,6 +80,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             policy: PolicyKind::default(),
             guard: Self::GUARD_DEFAULT,
             gone: false,
+            frozen: false,
             lapsed: false,
         }
     }
@@ -259,16 +262,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             no_slot: self.has_no_slot(entry),
             ..entry.stats(now)
         })
-    }
-
-    /// The card lost its state while nobody was on `slot`: it counts STARTs from `start_count` on. A slot that somebody
-    /// is on is left as it is.
-    pub fn resync(&mut self, slot: SlotId, start_count: u32) {
-        if let Some(slot) = self.slot_mut(slot) {
-            if slot.state == State::Vacant {
-                slot.count = start_count;
-            }
-        }
     }
 
     /// The slot whose application registers are those of `ctx` now, so that its writes and reads may be forwarded: from

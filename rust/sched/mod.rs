@@ -16,6 +16,7 @@ mod clock;
 mod cooperative;
 mod event;
 mod exclusive;
+mod freeze;
 mod gang;
 mod group;
 mod guard;

@@ -194,7 +194,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Nothing of the job can touch memory any more: only here may the window go to somebody else, and the owner be
     /// told of the end. The owner is told last: the next job need not wait for that.
-    fn quiescent(
+    pub(super) fn quiescent(
         &mut self,
         now: Time,
         id: SlotId,
@@ -269,14 +269,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Jobs that wait and may run nowhere else fail too; those held fail to resume. O(n).
     fn quarantine(&mut self, now: Time, id: SlotId, reset: Reset, out: &mut Out<'_>) {
         let ctx = reset.ctx;
-        let Some(slot) = self.slot_mut(id) else {
+        let Some(index) = self.slot(id).map(|slot| slot.queue) else {
             return;
         };
-        slot.enter(State::Quarantined(ctx));
-        let index = slot.queue;
-        if let Some(queue) = self.queue_mut(index) {
-            queue.usable &= !id.bit();
-        }
         let failure = match reset.outcome {
             Outcome::Failed(failure) => failure,
             Outcome::Saved | Outcome::Done => Failure::Protocol,
@@ -286,10 +281,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.stuck = true;
         }
-        out(Action::Quarantine {
-            slot: id,
-            ctx: Some(ctx),
-        });
+        self.put_out_of_use(id, Some(ctx), out);
         if !closing {
             out(Action::Wake { ctx, wake });
         }
@@ -297,8 +289,29 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.press(now, index, out);
     }
 
+    /// Nothing is done with a slot any more; `stuck`: whose memory it may still reach.
+    pub(super) fn put_out_of_use(
+        &mut self,
+        id: SlotId,
+        stuck: Option<ContextId>,
+        out: &mut Out<'_>,
+    ) {
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.enter(State::Quarantined(stuck));
+        let index = slot.queue;
+        if let Some(queue) = self.queue_mut(index) {
+            queue.usable &= !id.bit();
+        }
+        out(Action::Quarantine {
+            slot: id,
+            ctx: stuck,
+        });
+    }
+
     /// Fails the jobs that wait for slots none of which is in use any more. O(n).
-    fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
+    pub(super) fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
         let waits = |entry: &&Entry| entry.queue == index && entry.state == JobState::Queued;
         self.each_context(|machine, ctx| {
             let waiting = machine.slab.get(ctx).filter(waits);

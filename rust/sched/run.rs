@@ -96,6 +96,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if self.gone {
             return;
         }
+        if self.frozen {
+            self.press_frozen(now, queue, out);
+            return;
+        }
         self.unpark(now, queue);
         self.expire_hints(now, queue);
         let slots = self.class_slots(queue);
@@ -451,7 +455,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Arms the timer of a slot for what is next, if it is not armed for that time or an earlier one: a timer that
     /// fires too early costs less than one armed anew at every event of its neighbours.
-    fn arm(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
+    pub(super) fn arm(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
         let next = self.next_time(now, id);
         let Some(slot) = self.slot_mut(id) else {
             return;
@@ -476,7 +480,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let own = self.own_time(id);
         // Of a class one slot's timer is enough to end the time of those that are parked, and for hints.
         let queue = self.queue(slot.queue)?;
-        if slots_in(queue.usable).next() != Some(id) {
+        if self.frozen || slots_in(queue.usable).next() != Some(id) {
             return own;
         }
         let parked = self.next_parked(slot.queue).map(|(_, at)| at);

@@ -138,8 +138,9 @@ pub(super) enum State {
     Pausing(Run, Pause),
     /// The reset bit was set. Left when the status reads IDLE (then the slot is quiescent) or after too many tries.
     Resetting(Reset),
-    /// It never read IDLE: nothing is known of it, so nothing is done with it. The context's memory stays in its reach.
-    Quarantined(ContextId),
+    /// It never read IDLE: nothing is known of it, so nothing is done with it. The memory of the context that was on it, if
+    /// any, stays in its reach.
+    Quarantined(Option<ContextId>),
     /// The card is gone; so is every action.
     Gone,
 }

@@ -81,6 +81,10 @@ u64 fm_slot_resets(int slot);
 
 /* Name of its PCI function, or NULL; remembered once it was known. */
 const char *fm_pci(void);
+/* Chooses how fm_reset() resets the function ("flr", "bus"); false: it cannot be done so. */
+bool fm_reset_by(const char *method);
+/* Resets the function: 0 or a negative errno. */
+int fm_reset(void);
 int fm_unbind(void);
 int fm_bind(void);
 /* How often it is enabled, or a negative errno. */

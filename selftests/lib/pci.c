@@ -40,6 +40,33 @@ static int put(const char *file)
 	return rc;
 }
 
+static int put_to_function(const char *file, const char *text)
+{
+	char path[128];
+	int fd, rc = 0;
+
+	if (!fm_pci())
+		return -ENOENT;
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", fm_pci(), file);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, strlen(text)) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
+bool fm_reset_by(const char *method)
+{
+	return !put_to_function("reset_method", method);
+}
+
+int fm_reset(void)
+{
+	return put_to_function("reset", "1");
+}
+
 int fm_unbind(void)
 {
 	return fm_pci() ? put("unbind") : -ENOENT;

@@ -26,7 +26,7 @@ struct Args {
     /// Where sim.json and the plots go
     #[arg(long, global = true, default_value = "build/reports")]
     out: PathBuf,
-    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus, hints [default: all; for fleets, two]
+    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus, hints [default: all; for fleets, three]
     #[arg(long, global = true, value_delimiter = ',', value_parser = Mode::parse)]
     modes: Vec<Mode>,
     #[command(flatten)]

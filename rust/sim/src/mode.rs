@@ -47,7 +47,7 @@ impl Mode {
     pub const URGENT: [Self; 2] = [Self::LC_BE, Self::Hints];
 
     /// What fleets are run with.
-    pub const FLEET: [Self; 2] = [Self::NoPreemption, Self::LC_BE];
+    pub const FLEET: [Self; 3] = [Self::NoPreemption, Self::LC_BE, Self::Hints];
 
     /// Its name on the command line and in reports.
     pub fn name(self) -> String {

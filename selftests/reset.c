@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The function or its bus is reset under load: jobs are saved before, and go on after it. */
+#include "kselftest_harness.h"
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(reset);
+
+#define RESETS	5
+
+/* One that runs and one that waits for its slot, one that is held, one on another slot. */
+enum { RUNS, WAITS, HELD, ELSEWHERE, ALL };
+
+struct tenants {
+	struct fm_ctx c[ALL];
+	struct fm_expect e[ALL];
+};
+
+static void begin(struct tenants *t)
+{
+	int i;
+
+	for (i = 0; i < ALL; i++) {
+		fm_ctx_new(&t->c[i], i == ELSEWHERE ? FM_MEM : FM_LIST, 4 << 20);
+		fm_param(t->c[i].fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+		fm_job_any(&t->c[i], 4000000, i, &t->e[i]);
+		card_speed(t->c[i].slot, 1);
+	}
+	fm_must_start(&t->c[HELD]);
+	card_until_runs(t->c[HELD].slot, t->c[HELD].token);
+	if (fm_preempt(t->c[HELD].fd, FERMATA_PREEMPT_HOLD))
+		fm_die("PREEMPT");
+	fm_wait(t->c[HELD].fd, FERMATA_EVENT_HELD);
+	fm_must_start(&t->c[RUNS]);
+	card_until_runs(t->c[RUNS].slot, t->c[RUNS].token);
+	fm_must_start(&t->c[WAITS]);
+	fm_must_start(&t->c[ELSEWHERE]);
+}
+
+/* One of the two runs on their slot, and the one elsewhere on his. */
+static void until_at_work(struct tenants *t)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	int slot = t->c[RUNS].slot;
+
+	card_until_runs(t->c[ELSEWHERE].slot, t->c[ELSEWHERE].token);
+	while (!card_runs(slot, t->c[RUNS].token) && !card_runs(slot, t->c[WAITS].token))
+		if (fm_now() > end)
+			fm_die("nobody runs");
+}
+
+static const char *finish(struct tenants *t)
+{
+	const char *wrong;
+	int i;
+
+	if (fm_state(t->c[HELD].fd) != FERMATA_STATE_HELD)
+		return "not held any more";
+	if (fm_resume(t->c[HELD].fd))
+		return "RESUME";
+	for (i = 0; i < ALL; i++)
+		card_speed(t->c[i].slot, 0);
+	for (i = 0; i < ALL; i++) {
+		fm_wait(t->c[i].fd, FERMATA_EVENT_DONE);
+		wrong = fm_job_wrong(&t->c[i], &t->e[i]);
+		if (wrong)
+			return wrong;
+	}
+	return NULL;
+}
+
+static u64 preemptions(struct fm_ctx *c)
+{
+	struct fermata_status st;
+
+	fm_status(c->fd, &st);
+	return st.preemptions;
+}
+
+static u64 start_count(int slot)
+{
+	return card_key(card_cmd("state slot=%d", slot), "start_count");
+}
+
+static void jobs_go_on(struct __test_metadata *_metadata, const char *method)
+{
+	struct tenants t;
+	int i;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	if (!fm_reset_by(method))
+		SKIP(return, "the function cannot be reset by %s", method);
+	begin(&t);
+	for (i = 0; i < RESETS; i++) {
+		until_at_work(&t);
+		ASSERT_EQ(0, fm_reset());
+		/* It lost its state, the counts of STARTs with it. */
+		EXPECT_GE(1, start_count(t.c[RUNS].slot));
+		EXPECT_GE(1, start_count(t.c[ELSEWHERE].slot));
+	}
+	until_at_work(&t);
+	EXPECT_EQ(RESETS, preemptions(&t.c[ELSEWHERE]));
+	EXPECT_LE(RESETS, preemptions(&t.c[RUNS]) + preemptions(&t.c[WAITS]));
+	ASSERT_GOOD(finish(&t));
+}
+
+FM_TEST(reset, point_17_jobs_go_on_after_a_function_reset)
+{
+	jobs_go_on(_metadata, "flr");
+}
+
+FM_TEST(reset, point_17_jobs_go_on_after_a_bus_reset)
+{
+	jobs_go_on(_metadata, "bus");
+}
+
+/* One whose engine hangs fails, after its timeout; the others are saved. */
+FM_TEST(reset, point_04_one_cannot_be_saved)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct tenants t;
+	struct fm_ctx hung;
+
+	if (fm_slot_of(FM_MEM) < 0 || fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "no slots with membench and sha256");
+	if (!fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	begin(&t);
+	fm_ctx_new(&hung, FM_SHA, 64 * 1024);
+	fm_param(hung.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
+	card_speed(hung.slot, 1);
+	fm_job_any(&hung, 4000000, 9, &e);
+	fm_must_start(&hung);
+	card_until_runs(hung.slot, hung.token);
+	card_fault(hung.slot, "hang=1");
+	until_at_work(&t);
+	ASSERT_EQ(0, fm_reset());
+	card_fault(hung.slot, "clear");
+	card_speed(hung.slot, 0);
+	fm_status(hung.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	fm_job_any(&hung, 1000, 10, &e);
+	ASSERT_GOOD(fm_job_run(&hung, &e));
+	ASSERT_GOOD(finish(&t));
+}
+
+/* Calls of all kinds meet a reset: none says that the card is gone, and no job is lost. */
+FM_TEST(reset, point_17_calls_race_with_resets)
+{
+	struct fm_child ch[4];
+	int i, n, status;
+
+	if (!fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	for (i = 0; i < 4; i++) {
+		struct fm_expect e;
+		struct fm_ctx c;
+
+		fm_fork(&ch[i]);
+		if (ch[i].pid)
+			continue;
+		fm_ctx_new(&c, FM_LIST, 64 * 1024);
+		fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
+		fm_hear(&ch[i]);
+		for (n = 0; n < 40; n++) {
+			fm_job_any(&c, 500, n, &e);
+			fm_must_start(&c);
+			/* It may have ended. */
+			if (!fm_preempt(c.fd, FERMATA_PREEMPT_HOLD))
+				fm_resume(c.fd);
+			fm_wait(c.fd, FERMATA_EVENT_DONE);
+			if (fm_job_wrong(&c, &e))
+				_exit(1);
+		}
+		_exit(0);
+	}
+	for (i = 0; i < 4; i++)
+		fm_say(&ch[i], 0);
+	for (n = 0; n < 3 * RESETS; n++)
+		ASSERT_EQ(0, fm_reset());
+	for (i = 0; i < 4; i++) {
+		status = fm_reap(&ch[i]);
+		EXPECT_TRUE(WIFEXITED(status));
+		EXPECT_EQ(0, WEXITSTATUS(status));
+	}
+}
+
+TEST_HARNESS_MAIN
