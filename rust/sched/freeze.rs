@@ -85,6 +85,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Jobs go on.
     pub fn thaw(&mut self, now: Time, out: &mut impl FnMut(Action)) {
         self.frozen = false;
+        for queue in &mut self.queues {
+            // Nobody starved for want of a slice.
+            queue.guarded = now;
+        }
         self.press_all(now, out);
     }
 

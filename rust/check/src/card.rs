@@ -105,6 +105,14 @@ impl CardSlot {
         }
     }
 
+    /// As after power-on; the machine's timer runs on.
+    pub(crate) fn lose_state(&mut self) {
+        *self = Self {
+            timer: self.timer,
+            ..Self::new()
+        };
+    }
+
     pub(crate) fn active(&self) -> bool {
         matches!(
             self.engine,

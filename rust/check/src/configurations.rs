@@ -22,6 +22,7 @@ const PLAIN: Bounds = Bounds {
     reopen: false,
     faults: false,
     gone: false,
+    freeze: false,
 };
 
 /// All on one slot.
@@ -49,6 +50,19 @@ pub const QUICK: &[Bounds] = &[
         name: "fermata, 1 slot, 2 contexts, control, access",
         control: true,
         access: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, faults, freeze",
+        faults: true,
+        freeze: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, control, freeze",
+        base: true,
+        control: true,
+        freeze: true,
         ..PLAIN
     },
     Bounds {

@@ -65,6 +65,9 @@ pub enum Step {
     DeafEver(usize),
     Vanish,
     Gone,
+    // The card is about to lose its state, and has been set up anew.
+    Freeze,
+    Thaw,
 }
 
 /// A configuration: how large the world is, and what may happen in it. Nothing is bounded in number.
@@ -106,6 +109,8 @@ pub struct Bounds {
     pub faults: bool,
     /// The card goes away.
     pub gone: bool,
+    /// The card loses its state, with all jobs taken off it before.
+    pub freeze: bool,
 }
 
 impl Model for Bounds {
@@ -141,7 +146,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 17] {
+    fn reached(&self) -> [Reached; 18] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
         let fermata_faults = faults && !self.base;
         [
@@ -161,6 +166,7 @@ impl Bounds {
             (faults, "a quarantine", |_, world| world.seen.quarantined),
             (fermata_faults, "a stale status", |_, world| world.seen.stale),
             (fermata_faults, "a snapshot fails", |_, world| world.seen.snapshot_failed),
+            (self.freeze, "a job goes on after the card lost its state", |_, world| world.seen.thawed),
             (gone, "the card is gone", |_, world| world.seen.gone),
         ]
     }

@@ -44,12 +44,19 @@ impl World {
         if world.bounds.groups && !world.gone {
             world.step(Step::Exclusive(None));
         }
+        let mut runs = vec![0_u8; all.len()];
+        if world.frozen && !world.gone {
+            world.settle_down(&mut runs)?;
+            if !world.machine.is_at_rest() {
+                return Err("a frozen machine is never at rest".into());
+            }
+            world.step(Step::Thaw);
+        }
         let waiting: Vec<usize> = all
             .iter()
             .copied()
             .filter(|&i| world.job_state(i) == Some(JobState::Queued))
             .collect();
-        let mut runs = vec![0_u8; all.len()];
         world.settle_down(&mut runs)?;
         for i in waiting {
             let failed = matches!(world.job_state(i), Some(JobState::Failed(_)));

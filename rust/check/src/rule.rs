@@ -47,5 +47,6 @@ rules! {
     Reserved = "a slot that is reserved for a group serves no other, as long as the group is there",
     Kept = "a slot is kept vacant only for a hint that stands, for a time, and from best-effort work",
     NoneIdles = "no slot stands vacant while a job waits that may use it",
+    Rest = "no job is on a card that loses its state, and no register of it is written",
     Refused = "a request is refused for a reason, and then nothing changes",
 }

@@ -126,6 +126,8 @@ pub struct World {
     pub(crate) vanished: bool,
     /// The machine was told so.
     pub(crate) gone: bool,
+    /// No job may be on the card.
+    pub(crate) frozen: bool,
     /// The only group that the slots serve.
     pub(crate) exclusive: Option<GroupKey>,
     pub(crate) seen: Seen,
@@ -157,6 +159,7 @@ pub(crate) struct Seen {
     pub(crate) hint_wasted: bool,
     pub(crate) hint_ignored: bool,
     pub(crate) together: bool,
+    pub(crate) thawed: bool,
 }
 
 impl Hash for World {
@@ -194,6 +197,18 @@ pub(crate) fn slot_id(i: usize) -> SlotId {
     SlotId::new(i as u8).expect("a slot of the model")
 }
 
+/// Does an action write a register?
+fn writes(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Load { .. }
+            | Action::Unload { .. }
+            | Action::Start { .. }
+            | Action::Pause { .. }
+            | Action::Reset { .. }
+    )
+}
+
 impl World {
     pub(crate) fn new(bounds: Bounds) -> Self {
         let mut config = MachineConfig::default();
@@ -226,6 +241,7 @@ impl World {
             dead: vec![None; bounds.contexts],
             vanished: false,
             gone: false,
+            frozen: false,
             exclusive: None,
             seen: Seen::default(),
             broken: None,
@@ -362,6 +378,11 @@ impl World {
         }
         for i in 0..self.slots.len() {
             self.slot_steps(i, steps);
+        }
+        if self.bounds.freeze && !self.frozen {
+            steps.push(Step::Freeze);
+        } else if self.machine.is_at_rest() {
+            steps.push(Step::Thaw);
         }
         if self.bounds.gone && !self.gone {
             steps.push(Step::Gone);
@@ -531,6 +552,8 @@ impl World {
             Step::LoseStart(i) => self.slots[i].lose_start = true,
             Step::DeafOnce(i) => self.slots[i].deaf = Deaf::Once,
             Step::DeafEver(i) => self.slots[i].deaf = Deaf::Ever,
+            Step::Freeze => self.freeze(),
+            Step::Thaw => self.thaw(),
             Step::Vanish => self.vanished = true,
             Step::Gone => {
                 self.vanished = true;
@@ -606,7 +629,12 @@ impl World {
     ) -> Result<(), Refusal> {
         let before = self.machine.clone();
         let mut actions = Vec::new();
+        let rests = self.frozen && self.machine.is_at_rest();
         let result = call(&mut self.machine, &mut actions);
+        let written = actions.iter().find(|action| writes(action));
+        self.must(!rests || written.is_none(), Rule::Rest, || {
+            format!("{event:?}: {written:?}")
+        });
         if let Err(refusal) = result {
             let same = before == self.machine && actions.is_empty();
             self.must(same, Rule::Refused, || {
@@ -1210,6 +1238,43 @@ impl World {
         });
     }
 
+    fn freeze(&mut self) {
+        self.frozen = true;
+        let now = self.time();
+        let result = self.call("freeze", |machine, actions| {
+            machine.freeze(now, &mut |action| actions.push(action));
+            Ok(())
+        });
+        self.must(result.is_ok(), Rule::Refused, || "freeze".into());
+    }
+
+    /// The card lost its state, and is set up anew.
+    fn thaw(&mut self) {
+        for i in 0..self.slots.len() {
+            let slot = &mut self.slots[i];
+            let still = slot.quarantined || !slot.active();
+            slot.lose_state();
+            self.must(still, Rule::Rest, || format!("a job is on slot {i}"));
+        }
+        for i in 0..self.slots.len() {
+            let (now, status) = (self.time(), Status::from_raw(0));
+            let result = self.call("renew", |machine, actions| {
+                machine.renew(now, slot_id(i), status, &mut |action| actions.push(action));
+                Ok(())
+            });
+            self.must(result.is_ok(), Rule::Refused, || "renew".into());
+        }
+        self.frozen = false;
+        let now = self.time();
+        let result = self.call("thaw", |machine, actions| {
+            machine.thaw(now, &mut |action| actions.push(action));
+            Ok(())
+        });
+        self.must(result.is_ok(), Rule::Refused, || "thaw".into());
+        let restores = |slot: &CardSlot| slot.engine == Engine::Restoring;
+        self.seen.thawed = self.slots.iter().any(restores);
+    }
+
     /// What must hold after every step.
     pub(crate) fn check(&mut self) {
         if self.broken.is_some() {
@@ -1353,7 +1418,7 @@ impl World {
                 let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
                 let serves = self.exclusive.is_none_or(|group| group == owner.group);
                 let kept = self.machine.kept_for(slot_id(i)).is_some();
-                let idles = vacant && !kept;
+                let idles = vacant && !kept && !self.frozen;
                 idles && serves && owner.enabled && usable & slot_id(i).bit() != 0
             });
             self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));

@@ -79,6 +79,11 @@ enum Op {
     Policy {
         policy: PolicyKind,
     },
+    Freeze,
+    /// The card lost its state after the freeze, and is set up anew.
+    Thaw,
+    /// It lost it at once.
+    Lose,
     Gone {
         noticed: bool,
     },
@@ -174,6 +179,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => slot.clone().prop_map(|slot| Op::EarlyTimer { slot }),
         2 => (slot, 0..5u64).prop_map(|(slot, raw)| Op::StaleStatus { slot, raw }),
         1 => policy().prop_map(|policy| Op::Policy { policy }),
+        2 => Just(Op::Freeze),
+        3 => Just(Op::Thaw),
+        1 => Just(Op::Lose),
         1 => prop::bool::weighted(0.5).prop_map(|noticed| Op::Gone { noticed }),
     ]
 }
@@ -311,6 +319,16 @@ impl Play {
             Op::Policy { policy } => {
                 let _ = self.world.set_policy(policy);
             }
+            Op::Freeze => self.world.freeze(),
+            Op::Thaw => {
+                self.world.freeze();
+                self.world.rest();
+                self.world.thaw();
+            }
+            Op::Lose => {
+                self.world.lose_runs();
+                assert!(self.world.machine.is_at_rest());
+            }
             Op::Gone { noticed } => {
                 self.world.vanish();
                 if noticed {
@@ -356,6 +374,7 @@ impl Play {
             slot.finish_on_pause = false;
             slot.lose_irqs = 0;
         }
+        self.step(Op::Thaw);
         let all = (1 << self.world.plans.len()) - 1;
         let _ = self.world.set_exclusive(all, None);
         for round in 0..400 {

@@ -170,6 +170,37 @@ pub struct Card {
 }
 
 impl Card {
+    /// A reset of all of it, or its power: no job may be on it, and it shows what it did at first.
+    pub fn lose_state(&mut self, now: u64) {
+        for slot in &mut self.slots {
+            let deaf = slot.ignore_resets != 0;
+            assert!(deaf || !slot.active(), "lost with a job on it");
+            assert!(deaf || !slot.draining(now), "lost with DMA under way");
+            *slot = CardSlot {
+                block: slot.block,
+                save: slot.save,
+                restore: slot.restore,
+                start_lag: slot.start_lag,
+                count: 0,
+                status_reads: slot.status_reads,
+                pauses_dropped: slot.pauses_dropped,
+                ..CardSlot::new(slot.base, slot.reset_before_resume, slot.stops)
+            };
+        }
+    }
+
+    /// Nobody can reach it any more, and it can reach no memory: what is on it is lost.
+    pub fn cut_off(&mut self) {
+        for slot in &mut self.slots {
+            if slot.active() {
+                slot.engine = Engine::Idle;
+            }
+            slot.dma = None;
+            slot.unflushed = false;
+            slot.held_at = None;
+        }
+    }
+
     pub fn next(&self) -> Option<u64> {
         if self.gone {
             return None;

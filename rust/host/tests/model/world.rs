@@ -3,6 +3,7 @@
 //! The caller of the machine: owners, timers and interrupts.
 
 mod check;
+mod freeze;
 
 use std::collections::{HashMap, HashSet};
 
@@ -78,6 +79,7 @@ pub struct World {
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
     gangs: usize,
+    frozen: bool,
     ended: HashSet<Job>,
     past: HashMap<ContextId, Stats>,
 }
@@ -140,6 +142,7 @@ impl World {
             gone: false,
             exclusive: vec![None; plans.len()],
             gangs: 0,
+            frozen: false,
             ended: HashSet::new(),
             past: HashMap::new(),
         }
@@ -370,6 +373,7 @@ impl World {
             Action::Unload { slot } if !dead => self.card.unload(now, slot.index()),
             Action::Start { slot, ctx, resume } if !dead => {
                 assert_eq!(self.quarantined & slot.bit(), 0, "START in quarantine");
+                assert!(!self.frozen, "START while frozen");
                 self.card.start(now, slot.index(), ctx, resume);
             }
             Action::Pause { slot, boundary } if !dead => {

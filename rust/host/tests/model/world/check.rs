@@ -106,7 +106,7 @@ impl World {
             let job = (ctx, self.tenants[&ctx].job);
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
-        if stats.state == JobState::Queued && !stats.parked {
+        if stats.state == JobState::Queued && !stats.parked && !self.frozen {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
