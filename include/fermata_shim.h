@@ -29,6 +29,7 @@ void fermata_irq_work_init(struct irq_work *work,
 void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
 		       struct poll_table_struct *table);
 bool fermata_dma_is_translated(struct device *dev);
+bool fermata_dma_mapping_failed(struct device *dev, dma_addr_t address);
 struct page *fermata_contig_alloc(unsigned long count);
 void fermata_contig_free(struct page *page, unsigned long count);
 void *fermata_page_address(struct page *page);

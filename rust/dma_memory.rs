@@ -19,9 +19,6 @@ use kernel::{
     sync::aref::ARef,
 };
 
-/// What the DMA API returns for an address that it could not make.
-const DMA_MAPPING_ERROR: bindings::dma_addr_t = !0;
-
 /// The longest segment that the DMA API is asked for; set at probe, since the PCI default of 64 KiB
 /// would make several of an arena.
 pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
@@ -134,7 +131,8 @@ impl DmaMemory {
                 0,
             )
         };
-        if iova == DMA_MAPPING_ERROR {
+        // SAFETY: `device` is bound, and `iova` is what the DMA API returned for it.
+        if unsafe { shim::fermata_dma_mapping_failed(as_raw(device), iova) } {
             // SAFETY: The pages are ours, and not mapped.
             unsafe { shim::fermata_contig_free(first.as_ptr(), count) };
             return Err(ENOMEM);

@@ -3,6 +3,7 @@
 #include <linux/cgroup.h>
 #include <linux/cred.h>
 #include <linux/device.h>
+#include <linux/dma-mapping.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/iommu.h>
@@ -93,6 +94,11 @@ bool fermata_dma_is_translated(struct device *dev)
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
 	return domain && (domain->type & __IOMMU_DOMAIN_PAGING);
+}
+
+bool fermata_dma_mapping_failed(struct device *dev, dma_addr_t address)
+{
+	return dma_mapping_error(dev, address);
 }
 
 /*

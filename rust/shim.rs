@@ -26,6 +26,10 @@ extern "C" {
         table: *mut bindings::poll_table,
     );
     pub(crate) fn fermata_dma_is_translated(dev: *mut bindings::device) -> bool;
+    pub(crate) fn fermata_dma_mapping_failed(
+        dev: *mut bindings::device,
+        address: bindings::dma_addr_t,
+    ) -> bool;
     pub(crate) fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
     pub(crate) fn fermata_contig_free(page: *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_page_address(page: *mut bindings::page) -> *mut c_void;
