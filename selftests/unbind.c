@@ -1,38 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The card is taken away under open files, and the module is not. */
 #include "kselftest_harness.h"
-#include <sys/syscall.h>
 #include "lib/fm.h"
 #include "lib/gone.h"
 
 FM_FIXTURE_ANY(unbind);
 FM_FIXTURE_CARD(card);
-
-static int remove_module(void)
-{
-	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
-}
-
-/* Loads FERMATA_MODULE; dies when that fails. */
-static void load_module(const char *args)
-{
-	int fd = open(getenv("FERMATA_MODULE"), O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0 || syscall(SYS_finit_module, fd, args ? args : "", 0))
-		fm_die("loading with '%s': %s", args ? args : "", strerror(errno));
-	close(fd);
-}
-
-static void until_node(void)
-{
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-
-	while (access(fm_dev(), R_OK | W_OK)) {
-		if (fm_now() >= end)
-			fm_die("no %s", fm_dev());
-		fm_sleep_us(1000);
-	}
-}
 
 FM_TEST(unbind, point_17_module_with_open_file_stays)
 {
@@ -42,7 +15,7 @@ FM_TEST(unbind, point_17_module_with_open_file_stays)
 
 	fd = fm_open_dev(0);
 	ASSERT_LE(0, fd);
-	rc = remove_module();
+	rc = fm_module_remove();
 	ASSERT_TRUE(rc == -EAGAIN || rc == -EBUSY);
 	close(fd);
 	/* A mapping is as good as a descriptor. */
@@ -50,7 +23,7 @@ FM_TEST(unbind, point_17_module_with_open_file_stays)
 	fm_job_list(&c, 100, 1000, 3, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	close(c.fd);
-	rc = remove_module();
+	rc = fm_module_remove();
 	ASSERT_TRUE(rc == -EAGAIN || rc == -EBUSY);
 	munmap(c.mem, c.len);
 	fm_agent_gone(c.token);
@@ -70,10 +43,10 @@ FM_TEST(unbind, point_17_module_is_removed_and_loaded)
 		fm_job_list(&c, 100, 1000, 3 + i, &e);
 		ASSERT_GOOD(fm_job_run(&c, &e));
 		fm_ctx_close(&c);
-		ASSERT_EQ(0, remove_module());
+		ASSERT_EQ(0, fm_module_remove());
 		EXPECT_NE(0, access(fm_dev(), F_OK));
-		load_module(getenv("FERMATA_MODULE_ARGS"));
-		until_node();
+		fm_module_load(getenv("FERMATA_MODULE_ARGS"));
+		fm_until_node();
 	}
 }
 
@@ -99,9 +72,9 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 	for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct fermata_policy p = { .size = sizeof(p) };
 
-		ASSERT_EQ(0, remove_module());
-		load_module(good[i].args);
-		until_node();
+		ASSERT_EQ(0, fm_module_remove());
+		fm_module_load(good[i].args);
+		fm_until_node();
 		fd = fm_open_dev(0);
 		ASSERT_LE(0, fd);
 		fm_must(fd, FERMATA_IOC_POLICY_GET, &p, "POLICY_GET");
@@ -110,14 +83,14 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 		close(fd);
 	}
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		ASSERT_EQ(0, remove_module());
-		load_module(bad[i]);
+		ASSERT_EQ(0, fm_module_remove());
+		fm_module_load(bad[i]);
 		/* A PCI driver's cards are bound, or not, before it is loaded. */
 		EXPECT_NE(0, access(fm_dev(), F_OK));
 	}
-	ASSERT_EQ(0, remove_module());
-	load_module(getenv("FERMATA_MODULE_ARGS"));
-	until_node();
+	ASSERT_EQ(0, fm_module_remove());
+	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
+	fm_until_node();
 }
 
 FM_TEST(unbind, point_17_unbind_with_open_files)

@@ -89,6 +89,12 @@ int fm_unbind(void);
 int fm_bind(void);
 /* How often it is enabled, or a negative errno. */
 int fm_pci_enabled(void);
+/* FERMATA_MODULE names the module's file. */
+bool fm_module_known(void);
+int fm_module_remove(void);
+/* Loads it; dies when that fails. */
+void fm_module_load(const char *args);
+void fm_until_node(void);
 
 /* --- contexts ---------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card as a PCI function: unbinding and binding its driver. */
+/* The card as a PCI function: unbinding and binding its driver; the driver's module. */
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
 #include "fm.h"
@@ -103,4 +104,36 @@ int fm_pci_enabled(void)
 		n = -EIO;
 	fclose(file);
 	return n;
+}
+
+bool fm_module_known(void)
+{
+	const char *file = getenv("FERMATA_MODULE");
+
+	return file && *file;
+}
+
+int fm_module_remove(void)
+{
+	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
+}
+
+void fm_module_load(const char *args)
+{
+	int fd = open(getenv("FERMATA_MODULE"), O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || syscall(SYS_finit_module, fd, args ? args : "", 0))
+		fm_die("loading with '%s': %s", args ? args : "", strerror(errno));
+	close(fd);
+}
+
+void fm_until_node(void)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (access(fm_dev(), R_OK | W_OK)) {
+		if (fm_now() >= end)
+			fm_die("no %s", fm_dev());
+		fm_sleep_us(1000);
+	}
 }
