@@ -473,6 +473,8 @@ FM_TEST(gang, of_another_user)
 
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups");
+	if (!fm_has_window())
+		SKIP(return, "a card without window check has contexts of one user at a time");
 	/* One group of two users. */
 	fm_enter(0);
 	fd = plain();
