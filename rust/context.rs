@@ -327,8 +327,13 @@ impl Context {
         self.card.with_image(id, |image| image.set_window(window))
     }
 
-    /// Makes the snapshot buffer, and returns its size in bytes.
-    pub(crate) fn create_snapshot(&self, device: &BoundDevice<'_>) -> Result<u64> {
+    /// Makes the snapshot buffer, and returns its size in bytes. `own`: address and length of the
+    /// caller's own memory, which it is then.
+    pub(crate) fn create_snapshot(
+        &self,
+        device: &BoundDevice<'_>,
+        own: Option<(u64, u64)>,
+    ) -> Result<u64> {
         let id = self.id()?;
         if self.memory.lock().snapshot.is_some() {
             return Err(EEXIST);
@@ -337,8 +342,14 @@ impl Context {
         if pages == 0 || pages > STATE_PAGES_MAX {
             return Err(errno::eproto());
         }
-        // CAST: at most STATE_PAGES_MAX.
-        let snapshot = self.make_memory(device, pages as usize * PAGE_SIZE, None)?;
+        let needed = pages * PAGE_SIZE as u64;
+        let length = match own {
+            Some((address, length)) => self.check_own_snapshot(address, length, needed)?,
+            None => needed,
+        };
+        let address = own.map(|(address, _)| address);
+        // CAST: at most STATE_PAGES_MAX pages.
+        let snapshot = self.make_memory(device, length as usize, address)?;
         let mut memory = self.memory.lock();
         if memory.snapshot.is_some() {
             return Err(EEXIST);
@@ -347,6 +358,24 @@ impl Context {
             .with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
         let length = snapshot.length() as u64;
         memory.snapshot = Some(snapshot);
+        Ok(length)
+    }
+
+    /// Whether the program's own memory can be the snapshot buffer, of which `needed` bytes are the
+    /// least; returns its length. `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose
+    /// state is forged.
+    fn check_own_snapshot(&self, address: u64, length: u64, needed: u64) -> Result<u64> {
+        let page = PAGE_SIZE as u64;
+        if address % page != 0
+            || length % page != 0
+            || !(needed..=STATE_PAGES_MAX * page).contains(&length)
+        {
+            return Err(EINVAL);
+        }
+        let card = &self.card.identity;
+        if !card.has_window() || !card.has_snapshot_unit() {
+            return Err(errno::eopnotsupp());
+        }
         Ok(length)
     }
 

@@ -93,10 +93,11 @@ arguments! {
         user_addr: u64,
     }
     /// `struct fermata_snapshot_create`
-    SnapshotCreate, 16 {
+    SnapshotCreate, 24 {
         size: u32,
         flags: u32,
         length: u64,
+        user_addr: u64,
     }
     /// `struct fermata_snapshot_read`
     SnapshotRead, 32 {
@@ -315,6 +316,7 @@ pub(crate) const GANG_JOIN: u32 = 1 << 0;
 pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const ARENA_USER: u32 = 1 << 1;
+pub(crate) const SNAPSHOT_USER: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;

@@ -65,7 +65,7 @@ static const struct call {
 	C(SETUP, FRESH, fermata_setup, 0, 0),
 	C(ARENA_CREATE, SETUP, fermata_arena_create,
 	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER, 0),
-	C(SNAPSHOT_CREATE, SETUP, fermata_snapshot_create, 0, 0),
+	C(SNAPSHOT_CREATE, SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 0),
 	C(SNAPSHOT_READ, HELD, fermata_snapshot_read, 0, 0),
 	C(REGS_WRITE, READY, fermata_regs, 0, 12),
 	C(REGS_READ, HELD, fermata_regs, 0, 12),

@@ -192,4 +192,142 @@ FM_TEST(isolation, point_18_iommu_protects_the_machine)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
+/* --- what is left of those before ---------------------------------------------------- */
+
+static const size_t lengths[] = { FM_PAGE * 16, 2 << 20, 8 << 20 };
+
+#define LENGTHS	(sizeof(lengths) / sizeof(lengths[0]))
+#define REGS	((FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1)
+
+/* The pattern, or half of it, somewhere in these bytes. */
+static bool has_pattern(const void *mem, size_t len)
+{
+	const u32 *word = mem;
+
+	for (; len >= 4; len -= 4, word++)
+		if (*word == (u32)PATTERN || *word == PATTERN >> 32)
+			return true;
+	return false;
+}
+
+static void all_registers(struct fermata_reg *regs, u64 value)
+{
+	u32 i;
+
+	for (i = 0; i < REGS; i++) {
+		memset(&regs[i], 0, sizeof(regs[i]));
+		regs[i].offset = FERMATA_REG_FIRST + 8 * i;
+		regs[i].value = value;
+	}
+}
+
+/* Has the job run until it is held. */
+static void run(struct fm_ctx *c)
+{
+	card_speed(c->slot, 1);
+	if (fm_start(c->fd))
+		fm_die("START");
+	card_until_runs(c->slot, c->token);
+}
+
+static void hold(struct fm_ctx *c)
+{
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		fm_die("PREEMPT");
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+}
+
+/* A job without end, and no register written that it can do without. */
+static void endless(struct fm_ctx *c)
+{
+	const struct fermata_reg mem[] = {
+		{ .offset = 0x30, .value = c->base + FM_DATA }, { .offset = 0x38, .value = 64 },
+		{ .offset = 0x40, .value = 1ULL << 62 }, { .offset = FM_REG_TAG, .value = c->token },
+	};
+
+	if (c->engine == FM_LIST)
+		fm_job_endless(c);
+	else if (fm_regs_write(c->fd, mem, 4))
+		fm_die("REGS_WRITE");
+}
+
+/* Fills everything that a tenant has with the pattern, and ends. */
+static void leave_traces(enum fm_engine engine, size_t len)
+{
+	struct fermata_reg regs[REGS];
+	struct fm_ctx c;
+	size_t i;
+
+	fm_ctx_new(&c, engine, len);
+	all_registers(regs, PATTERN);
+	if (fm_regs_write(c.fd, regs, REGS))
+		fm_die("REGS_WRITE");
+	for (i = 0; i < len; i += 8)
+		memcpy(c.mem + i, &(u64){ PATTERN }, 8);
+	endless(&c);
+	run(&c);
+	hold(&c);
+	fm_ctx_close(&c);
+}
+
+static int read_state(struct fm_ctx *c, void *buf, size_t len)
+{
+	struct fermata_snapshot_read read = {
+		.size = sizeof(read), .length = len, .buffer = (uintptr_t)buf
+	};
+
+	return fm_ioctl(c->fd, FERMATA_IOC_SNAPSHOT_READ, &read);
+}
+
+/* Looks into everything that a tenant can read: NULL or where something was. */
+static const char *look_around(enum fm_engine engine, size_t len)
+{
+	static u8 state[4096 * FM_PAGE];
+	struct fermata_reg regs[REGS];
+	struct fermata_regs arg = {
+		.size = sizeof(arg), .count = REGS, .regs = (uintptr_t)regs
+	};
+	struct fermata_status st;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, engine, len);
+	if (has_pattern(c.mem, c.len))
+		return "in the arena";
+	all_registers(regs, 0);
+	if (fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg) != -EAGAIN)
+		return "registers can be read off the slot";
+	endless(&c);
+	run(&c);
+	if (fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg))
+		return "registers cannot be read on the slot";
+	if (has_pattern(regs, sizeof(regs)))
+		return "in the registers";
+	hold(&c);
+	fm_status(c.fd, &st);
+	if (read_state(&c, state, st.snapshot_length))
+		return "the snapshot cannot be read";
+	if (has_pattern(state, st.snapshot_length))
+		return "in the snapshot";
+	if (has_pattern(c.mem, c.len))
+		return "in the arena, afterwards";
+	fm_ctx_close(&c);
+	return NULL;
+}
+
+/* A tenant that goes looking finds nothing of the one before, in arenas of every kind of allocation. */
+FM_TEST(isolation, point_19_nothing_is_left_for_who_goes_looking)
+{
+	enum fm_engine engine;
+	int round;
+	size_t i;
+
+	for (i = 0; i < LENGTHS; i++) {
+		for (round = 0; round < 4; round++) {
+			engine = round % 2 ? FM_MEM : FM_LIST;
+			leave_traces(engine, lengths[i]);
+			ASSERT_GOOD(look_around(engine, lengths[i]));
+		}
+	}
+}
+
 TEST_HARNESS_MAIN

@@ -174,6 +174,144 @@ FM_TEST(own, older_argument_is_an_allocated_arena)
 	fm_ctx_close(&c);
 }
 
+/* --- own memory as snapshot buffer ------------------------------------------------ */
+
+static int snapshot_own(struct fm_ctx *c, void *mem, size_t len)
+{
+	struct fermata_snapshot_create snap = {
+		.size = sizeof(snap), .flags = FERMATA_SNAPSHOT_USER, .length = len,
+		.user_addr = (uintptr_t)mem
+	};
+
+	return fm_ioctl(c->fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);
+}
+
+/* A list that can be held, with its snapshot in mem. */
+static int list_with_snapshot(struct fm_ctx *c, void *mem, size_t len)
+{
+	struct fermata_arena_create arena = { .size = sizeof(arena), .length = 64 * 1024 };
+
+	fm_ctx_setup(c, FM_LIST, -1);
+	fm_must(c->fd, FERMATA_IOC_ARENA_CREATE, &arena, "ARENA_CREATE");
+	c->len = arena.length;
+	c->mem = fm_map(NULL, c->len, MAP_SHARED, c->fd, arena.mmap_offset);
+	c->base = (uintptr_t)c->mem;
+	fm_agent_add(getpid(), c->mem, c->len, c->token);
+	fm_param_set(c->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
+	return snapshot_own(c, mem, len);
+}
+
+static void hold(struct fm_ctx *c)
+{
+	card_speed(c->slot, 1);
+	if (fm_start(c->fd))
+		fm_die("START");
+	card_until_runs(c->slot, c->token);
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		fm_die("PREEMPT");
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	card_speed(c->slot, 0);
+}
+
+static bool confines(void)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	return info.features & FERMATA_FEATURE_WINDOW &&
+	       info.features & FERMATA_FEATURE_SNAPSHOT_UNIT;
+}
+
+/* The state stands in the program's memory, and the job goes on from there. */
+FM_TEST(own, snapshot)
+{
+	u8 *mem = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), copy[64];
+	struct fermata_snapshot_read read = {
+		.size = sizeof(read), .length = sizeof(copy), .buffer = (uintptr_t)copy
+	};
+	u64 before = fm_pins();
+	struct fm_expect e;
+	struct fm_ctx c;
+	int rc;
+
+	rc = list_with_snapshot(&c, mem, FM_PAGE);
+	if (!confines()) {
+		EXPECT_EQ(-EOPNOTSUPP, rc);
+		EXPECT_EQ(before, fm_pins());
+		return;
+	}
+	ASSERT_EQ(0, rc);
+	EXPECT_EQ(before + 1, fm_pins());
+	EXPECT_EQ(c.len + FM_PAGE, fm_charged());
+	fm_job_list(&c, 500, 3000000, 3, &e);
+	hold(&c);
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_READ, &read));
+	EXPECT_EQ(0, memcmp(mem, copy, sizeof(copy)));
+	/* Of the engine: how many nodes are done. */
+	EXPECT_LT(0, ((u64 *)mem)[3]);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_ctx_close(&c);
+	EXPECT_EQ(before, fm_pins());
+	EXPECT_EQ(0, fm_charged());
+}
+
+/* A state that the program made up leads its engine nowhere but to its own arena. */
+FM_TEST(own, snapshot_that_is_forged)
+{
+	u64 *mem = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fm_ctx c, other;
+	struct fermata_status st;
+	struct fm_expect e, eo;
+	const char *reply;
+
+	if (!confines())
+		SKIP(return, "the card does not confine such an engine");
+	fm_ctx_new(&other, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, list_with_snapshot(&c, mem, FM_PAGE));
+	fm_job_list(&c, 500, 3000000, 3, &e);
+	hold(&c);
+	/* The next node is one of a neighbour's. */
+	mem[1] = other.base + FM_DATA;
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(EFAULT, st.error);
+	EXPECT_EQ(other.base + FM_DATA, st.fault_addr);
+	/* The card has noticed, and nothing else. */
+	reply = card_cmd("violations");
+	EXPECT_EQ(1, card_key(reply, "total"));
+	EXPECT_EQ(1, card_key(reply, "resume_forged"));
+	card_cmd("violations clear");
+	fm_job_list(&other, 100, 1000, 4, &eo);
+	ASSERT_GOOD(fm_job_run(&other, &eo));
+	fm_job_list(&c, 100, 1000, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+FM_TEST(own, snapshot_bad_input)
+{
+	u8 *mem = fm_map(NULL, 2 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fermata_snapshot_create snap = { .size = sizeof(snap), .user_addr = (uintptr_t)mem };
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+	EXPECT_EQ(-EINVAL, snapshot_own(&c, mem + 8, FM_PAGE));
+	EXPECT_EQ(-EINVAL, snapshot_own(&c, mem, 0));
+	EXPECT_EQ(-EINVAL, snapshot_own(&c, mem, FM_PAGE + 8));
+	EXPECT_EQ(-EINVAL, snapshot_own(&c, mem, 4097 * FM_PAGE));
+	if (confines()) {
+		ASSERT_EQ(0, mprotect(mem, FM_PAGE, PROT_READ));
+		EXPECT_EQ(-EFAULT, snapshot_own(&c, mem, FM_PAGE));
+		EXPECT_EQ(0, fm_charged());
+		EXPECT_EQ(0, snapshot_own(&c, mem + FM_PAGE, FM_PAGE));
+		EXPECT_EQ(-EEXIST, snapshot_own(&c, mem + FM_PAGE, FM_PAGE));
+	}
+	close(c.fd);
+}
+
 /* --- what is refused, and leaves nothing behind --------------------------------- */
 
 /* A page of some PCI device that no driver has claimed. */

@@ -241,26 +241,41 @@ struct fermata_arena_create {
 	__aligned_u64 user_addr;
 };
 
+/* fermata_snapshot_create flags */
+#define FERMATA_SNAPSHOT_USER	(1U << 0) /* @user_addr and @length are given */
+
 /**
  * struct fermata_snapshot_create - FERMATA_IOC_SNAPSHOT_CREATE: make the
  *				    buffer for preempted state
  * @size:		in: sizeof(struct fermata_snapshot_create)
- * @flags:		in: 0
- * @length:		out: its size in bytes
+ * @flags:		in: FERMATA_SNAPSHOT_*
+ * @length:		out: its size in bytes; with FERMATA_SNAPSHOT_USER in, too:
+ *			a multiple of 4096, at least @state_pages of the slots
+ *			(struct fermata_slot_info), at most 4096 pages
+ * @user_addr:		in, with FERMATA_SNAPSHOT_USER: address of the caller's own
+ *			memory, a multiple of 4096; else 0
  *
  * The buffer is pinned, belongs to the kernel and cannot be written by the
  * program; on a card with FERMATA_FEATURE_SNAPSHOT_UNIT no engine can write it
  * either.  It lives as long as the context.
- *
  * It is charged as the arena is (struct fermata_arena_create).
+ *
+ * FERMATA_SNAPSHOT_USER: it is the program's own memory, of the same kinds as an
+ * arena (FERMATA_ARENA_USER), and should be no part of it.  While the job is held
+ * the state stands there.  A program that writes to it makes the engine go on from
+ * what it wrote: its own job's matter, and in its arena only.
  *
  * EEXIST: there is one already.  ENOMEM: also more than RLIMIT_MEMLOCK allows.
  * EPROTO: the card reports a size that cannot be (0, or above 4096 pages).
+ * FERMATA_SNAPSHOT_USER: EFAULT as with FERMATA_ARENA_USER.  EOPNOTSUPP: as there;
+ * or the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
+ * that nothing would confine an engine whose state is forged.
  */
 struct fermata_snapshot_create {
 	__u32 size;
 	__u32 flags;
 	__aligned_u64 length;
+	__aligned_u64 user_addr;
 };
 
 /**

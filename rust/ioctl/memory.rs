@@ -50,9 +50,15 @@ impl Call<'_> {
 
     pub(super) fn snapshot_create(&self, device: &BoundDevice<'_>) -> Result {
         let mut user = User::<uapi::SnapshotCreate>::read(self.argument)?;
-        check_flags(user.value.flags, 0)?;
+        let snapshot = user.value;
+        check_flags(snapshot.flags, uapi::SNAPSHOT_USER)?;
+        let own = (snapshot.flags & uapi::SNAPSHOT_USER != 0)
+            .then_some((snapshot.user_addr, snapshot.length));
+        if own.is_none() && snapshot.user_addr != 0 {
+            return Err(EINVAL);
+        }
         user.check_writable()?;
-        user.value.length = self.context.create_snapshot(device)?;
+        user.value.length = self.context.create_snapshot(device, own)?;
         user.write()
     }
 

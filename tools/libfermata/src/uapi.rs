@@ -28,7 +28,7 @@ layout! {
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
-    SnapshotCreate { size: u32, flags: u32, length: u64 }
+    SnapshotCreate { size: u32, flags: u32, length: u64, user_addr: u64 }
     SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     Reg { offset: u32, reserved: u32, value: u64 }
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
@@ -93,6 +93,7 @@ constants! {
     GANG_LEAVE: u32 = 1 << 1;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     ARENA_USER: u32 = 1 << 1;
+    SNAPSHOT_USER: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
     STATE_IDLE: u32 = 1;
