@@ -77,6 +77,7 @@ constants! {
     REG_FIRST: u32 = 0x30;
     REG_LAST: u32 = 0xff8;
     MAX_REGS: usize = 512;
+    MAX_GANG: usize = 64;
     FEATURE_IRQ: u64 = 1 << 0;
     FEATURE_WINDOW: u64 = 1 << 1;
     FEATURE_QUIESCENT: u64 = 1 << 2;
