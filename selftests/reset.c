@@ -187,4 +187,116 @@ FM_TEST(reset, point_17_calls_race_with_resets)
 	}
 }
 
+/* --- errors of the link ------------------------------------------------------------ */
+
+#define AER_INJECT	"/dev/aer_inject"
+
+/* What the kernel's aer_inject takes. */
+struct aer_error {
+	u8 bus;
+	u8 dev;
+	u8 fn;
+	u32 uncorrectable;
+	u32 correctable;
+	u32 header_log[4];
+	u32 domain;
+};
+
+#define COR_RECEIVER	(1U << 0)
+#define UNC_COMPLETER	(1U << 15)	/* completer abort: not fatal */
+#define UNC_DATA_LINK	(1U << 4)	/* data link protocol: fatal */
+
+/* 0 or a negative errno. */
+static int inject(u32 correctable, u32 uncorrectable)
+{
+	struct aer_error error = { .correctable = correctable, .uncorrectable = uncorrectable };
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	unsigned int domain, bus, dev, fn;
+	int fd, rc;
+
+	if (!fm_pci() || sscanf(fm_pci(), "%x:%x:%x.%x", &domain, &bus, &dev, &fn) != 4)
+		return -ENOENT;
+	error.domain = domain;
+	error.bus = bus;
+	error.dev = dev;
+	error.fn = fn;
+	fd = open(AER_INJECT, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	/* The kernel has not seen to the last one yet. */
+	do {
+		rc = write(fd, &error, sizeof(error)) < 0 ? -errno : 0;
+		fm_sleep_us(1000);
+	} while (rc == -EBUSY && fm_now() < end);
+	close(fd);
+	return rc;
+}
+
+static bool no_errors_to_be_had(void)
+{
+	return access(AER_INJECT, W_OK) || fm_slot_of(FM_MEM) < 0;
+}
+
+static void until_preempted(struct fm_ctx *c, u64 times)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (preemptions(c) < times) {
+		if (fm_now() > end)
+			fm_die("not preempted");
+		fm_sleep_us(1000);
+	}
+}
+
+FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
+{
+	struct tenants t;
+	int i;
+
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	begin(&t);
+	until_at_work(&t);
+	/* Correctable: the hardware has corrected it. */
+	ASSERT_EQ(0, inject(COR_RECEIVER, 0));
+	for (i = 1; i <= RESETS; i++) {
+		until_at_work(&t);
+		ASSERT_EQ(0, inject(0, UNC_COMPLETER));
+		until_preempted(&t.c[ELSEWHERE], i);
+	}
+	until_at_work(&t);
+	EXPECT_EQ(RESETS, preemptions(&t.c[ELSEWHERE]));
+	ASSERT_GOOD(finish(&t));
+}
+
+/* The link is reset under the jobs that run; those that do not are in memory. */
+FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
+{
+	struct fermata_status st;
+	struct tenants t;
+	int i, failed = 0;
+
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	begin(&t);
+	until_at_work(&t);
+	ASSERT_EQ(0, inject(0, UNC_DATA_LINK));
+	fm_wait(t.c[ELSEWHERE].fd, FERMATA_EVENT_DONE);
+	fm_wait(t.c[RUNS].fd, FERMATA_EVENT_DONE);
+	for (i = 0; i < ALL; i++) {
+		fm_status(t.c[i].fd, &st);
+		failed += st.state == FERMATA_STATE_FAILED && st.error == EIO;
+		if (i == WAITS || i == HELD)
+			EXPECT_NE(FERMATA_STATE_FAILED, st.state);
+	}
+	EXPECT_EQ(2, failed);
+	card_until_runs(t.c[WAITS].slot, t.c[WAITS].token);
+	/* The slots do all that they did. */
+	fm_job_any(&t.c[RUNS], 1000, 7, &t.e[RUNS]);
+	fm_must_start(&t.c[RUNS]);
+	fm_job_any(&t.c[ELSEWHERE], 1000, 8, &t.e[ELSEWHERE]);
+	fm_must_start(&t.c[ELSEWHERE]);
+	ASSERT_GOOD(finish(&t));
+}
+
 TEST_HARNESS_MAIN

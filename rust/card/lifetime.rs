@@ -85,6 +85,17 @@ impl Card {
     /// The card's state is lost, and it cannot be asked for more: jobs that were on it fail. Those
     /// that wait or are held go on after [`Card::restore`]. Process context.
     pub(crate) fn save_none(&self) {
+        // As in `lose`: no memory is freed before the card has stopped.
+        let _registry = self.registry.lock();
+        {
+            let mut state = self.state.lock();
+            self.act(&mut state, |machine, mut out| {
+                machine.freeze(now(), &mut out);
+            });
+            state.slots.in_reset = u8::MAX;
+            self.bar.reset(u8::MAX);
+        }
+        settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
         self.act(&mut self.state.lock(), |machine, mut out| {
             machine.lose_runs(now(), &mut out);

@@ -10,7 +10,7 @@ use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
 use super::reset::Outcome;
-use super::slot::{slots_in, Slot, State};
+use super::slot::{slots_in, Slot, State, MAX_SLOTS};
 use super::{Action, ContextId, Entry, Failure, Phase, SlotId, Status, Time};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
@@ -25,21 +25,33 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.press_all(now, out);
     }
 
-    /// The card lost its state with jobs on its slots: they fail with [`Failure::Snapshot`]. The machine is at rest then.
-    /// Nothing on the card may do DMA any more.
+    /// The card lost its state with jobs on its slots: they fail with [`Failure::Snapshot`]. The machine is frozen and at rest
+    /// then. All slots are in reset, or cannot be reached.
     pub fn lose_runs(&mut self, now: Time, out: &mut impl FnMut(Action)) {
-        self.freeze(now, out);
-        for id in slots_in(u8::MAX) {
-            let (ctx, outcome) = match self.slot(id).map(|slot| slot.state) {
-                Some(State::Running(run) | State::Pausing(run, _)) => {
-                    self.end_run(now, id, run.ctx);
-                    (run.ctx, Outcome::Failed(Failure::Snapshot))
-                }
-                Some(State::Resetting(reset)) => (reset.ctx, reset.outcome),
-                _ => continue,
-            };
-            self.quiescent(now, id, ctx, outcome, out);
+        let mut lost = [None; MAX_SLOTS];
+        for (id, lost) in slots_in(u8::MAX).zip(&mut lost) {
+            *lost = self.lose_run(now, id);
         }
+        self.freeze(now, out);
+        for (id, lost) in slots_in(u8::MAX).zip(lost) {
+            if let Some((ctx, outcome)) = lost {
+                self.quiescent(now, id, ctx, outcome, out);
+            }
+        }
+    }
+
+    /// Empties a slot: who was on it, and what becomes of the job.
+    fn lose_run(&mut self, now: Time, id: SlotId) -> Option<(ContextId, Outcome)> {
+        let lost = match self.slot(id)?.state {
+            State::Running(run) | State::Pausing(run, _) => {
+                self.end_run(now, id, run.ctx);
+                (run.ctx, Outcome::Failed(Failure::Snapshot))
+            }
+            State::Resetting(reset) => (reset.ctx, reset.outcome),
+            _ => return None,
+        };
+        self.slot_mut(id)?.enter(State::Vacant);
+        Some(lost)
     }
 
     /// Is the machine frozen, and nobody on any slot that is in use? Until [`Machine::thaw`] no register is touched then.
