@@ -328,6 +328,8 @@ impl World {
             }
         }
         key.word(u64::from(self.vanished) | u64::from(self.gone) << 1);
+        // Else the state is one that was met before, without the card having lost its state.
+        key.word(u64::from(self.seen.thawed));
         if let Some((rule, _)) = &self.broken {
             key.text(rule.text());
         }
@@ -1266,13 +1268,22 @@ impl World {
         }
         self.frozen = false;
         let now = self.time();
+        let before = self.resumes();
         let result = self.call("thaw", |machine, actions| {
             machine.thaw(now, &mut |action| actions.push(action));
             Ok(())
         });
         self.must(result.is_ok(), Rule::Refused, || "thaw".into());
-        let restores = |slot: &CardSlot| slot.engine == Engine::Restoring;
-        self.seen.thawed = self.slots.iter().any(restores);
+        self.seen.thawed = self.resumes() > before;
+    }
+
+    /// Resumes on all slots.
+    fn resumes(&self) -> u64 {
+        let stats = |i| self.machine.slot_stats(slot_id(i), self.time());
+        (0..self.slots.len())
+            .filter_map(stats)
+            .map(|stats| stats.resumes)
+            .sum()
     }
 
     /// What must hold after every step.
