@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Every allocation and every copy of every call fails once, one after the other
+ * (the kernel's fail-nth): the call says so, nothing is left of it, and the
+ * context works after it. Only on a kernel that injects faults.
+ */
+#include "kselftest_harness.h"
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include "lib/sched.h"
+
+#define FAIL_NTH	"/proc/self/fail-nth"
+/* No call has so many points at which it can fail. */
+#define POINTS_MAX	3000
+
+FM_FIXTURE_CARD(failnth);
+
+/* --- one fault ------------------------------------------------------------ */
+
+static int control = -1;
+
+static int set(const char *file, const char *value)
+{
+	char path[128];
+	int fd, rc = 0;
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/%s", file);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, value, strlen(value)) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
+/* As they are at first, these would pass over most allocations. */
+static const char *make_all_fail(void)
+{
+	control = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
+	if (control < 0)
+		return "this kernel injects no faults";
+	if (set("failslab/ignore-gfp-wait", "N") || set("fail_page_alloc/ignore-gfp-wait", "N") ||
+	    set("fail_page_alloc/ignore-gfp-highmem", "N") || set("fail_page_alloc/min-order", "0"))
+		return "faults cannot be set up";
+	return NULL;
+}
+
+static void arm(unsigned int nth)
+{
+	char text[16];
+	int n = snprintf(text, sizeof(text), "%u", nth);
+
+	/* Switching it off is a copy that can fail, too. */
+	while (pwrite(control, text, n, 0) != n)
+		if (errno != EFAULT)
+			fm_die("%s: %s", FAIL_NTH, strerror(errno));
+}
+
+/* Whether the fault came. None comes any more. */
+static bool disarm(void)
+{
+	char text[16] = "";
+	bool came = pread(control, text, sizeof(text) - 1, 0) > 0 && atoi(text) == 0;
+
+	arm(0);
+	return came;
+}
+
+/* --- what a call finds ------------------------------------------------------ */
+
+struct scene {
+	struct fm_ctx c;
+	struct fm_expect e;
+	u32 number;
+	struct fermata_reg regs[2];
+	u64 snapshot;	/* bytes that are read of it */
+	u8 buffer[2 * FM_PAGE];
+	void *own;	/* a page of the program's */
+	int efd;
+	void *mapped;
+};
+
+enum stage {
+	NOTHING,
+	FRESH,		/* a card that was just bound, and an open file */
+	OPEN,		/* an open file */
+	SET_UP,		/* with an engine */
+	ARENA,		/* and an arena that is not mapped */
+	READY,		/* a job can be started */
+	ENDED,		/* one has run */
+	RUNNING,	/* one runs, for long */
+	HELD		/* one is held, half done */
+};
+
+#define LENGTH	(4 * FM_PAGE)
+#define STEPS	100
+
+static void set_up(struct scene *s, bool arena)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_arena_create create = { .size = sizeof(create), .length = LENGTH };
+
+	fm_must(s->c.fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+	if (arena) {
+		fm_must(s->c.fd, FERMATA_IOC_ARENA_CREATE, &create, "ARENA_CREATE");
+		s->c.off = create.mmap_offset;
+	}
+}
+
+static void prepare(struct scene *s, enum stage stage)
+{
+	static const u32 offsets[] = { 0x38 };
+	struct fermata_status st;
+
+	memset(s, 0, sizeof(*s));
+	s->c.fd = -1;
+	s->efd = eventfd(0, EFD_CLOEXEC);
+	s->own = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	s->regs[0].offset = 0x38;
+	s->regs[1].offset = 0x40;
+	if (stage == FRESH && (fm_unbind() || fm_bind()))
+		fm_die("the card cannot be bound anew");
+	if (stage >= FRESH && stage < READY)
+		s->c.fd = fm_open_dev(0);
+	if (stage >= SET_UP && stage < READY)
+		set_up(s, stage == ARENA);
+	if (stage < READY)
+		return;
+	fm_ctx_new(&s->c, FM_LIST, LENGTH);
+	s->number = fm_number(s->c.fd);
+	fm_status(s->c.fd, &st);
+	s->snapshot = st.snapshot_length < sizeof(s->buffer) ? st.snapshot_length : sizeof(s->buffer);
+	if (fm_results(s->c.fd, offsets, 1))
+		fm_die("RESULTS");
+	if (stage >= RUNNING) {
+		card_speed(s->c.slot, 1);
+		fm_job_endless(&s->c);
+		fm_must_start(&s->c);
+		card_until_runs(s->c.slot, s->c.token);
+	} else {
+		fm_job_list(&s->c, 16, STEPS, 7, &s->e);
+	}
+	if (stage == ENDED) {
+		fm_must_start(&s->c);
+		fm_wait(s->c.fd, FERMATA_EVENT_DONE);
+	}
+	if (stage == HELD) {
+		if (fm_preempt(s->c.fd, FERMATA_PREEMPT_HOLD))
+			fm_die("PREEMPT");
+		fm_wait(s->c.fd, FERMATA_EVENT_HELD);
+	}
+}
+
+/* Ends the job, and runs another one: NULL, or what is wrong with it. */
+static const char *still_works(struct scene *s, enum stage stage)
+{
+	if (stage < READY)
+		return NULL;
+	if (fm_state(s->c.fd) == FERMATA_STATE_HELD)
+		fm_resume(s->c.fd);
+	if (stage >= RUNNING)
+		fm_end_endless(&s->c);
+	else if (fm_state(s->c.fd) != FERMATA_STATE_IDLE)
+		fm_wait(s->c.fd, FERMATA_EVENT_DONE);
+	card_speed(s->c.slot, 0);
+	fm_job_list(&s->c, 16, STEPS, 8, &s->e);
+	return fm_job_run(&s->c, &s->e);
+}
+
+static void end(struct scene *s, enum stage stage)
+{
+	close(s->efd);
+	munmap(s->own, FM_PAGE);
+	if (s->mapped)
+		munmap(s->mapped, LENGTH);
+	if (stage >= READY)
+		fm_ctx_close(&s->c);
+	else if (s->c.fd >= 0)
+		close(s->c.fd);
+}
+
+/* --- the walk --------------------------------------------------------------- */
+
+/* 0 or a negative errno. */
+typedef int (*call_fn)(struct scene *s);
+
+/*
+ * Calls with the first fault point failing, then with the second, until none is
+ * left to fail. Made once more without a fault the call works; or it says by done
+ * that it was made, where nothing but the answer could not be written.
+ */
+static void walk(struct __test_metadata *_metadata, enum stage stage, call_fn call, int done)
+{
+	unsigned int nth, failed = 0;
+	bool came = true;
+	int rc, again;
+	struct scene s;
+
+	for (nth = 1; came && nth < POINTS_MAX; nth++) {
+		prepare(&s, stage);
+		arm(nth);
+		rc = call(&s);
+		came = disarm();
+		again = rc && came ? call(&s) : rc;
+		if (rc)
+			TH_LOG("point %u: %s, again: %s", nth, strerror(-rc), strerror(-again));
+		if (rc)
+			ASSERT_TRUE(came && (rc == -ENOMEM || rc == -EFAULT));
+		if (again)
+			ASSERT_TRUE(rc == -EFAULT && again == done);
+		failed += !!rc;
+		ASSERT_GOOD(still_works(&s, stage));
+		end(&s, stage);
+	}
+	ASSERT_FALSE(came);
+	TH_LOG("%u points, %u of them failed the call", nth - 2, failed);
+}
+
+#define WALK(name, stage, call, done)						\
+TEST_F_TIMEOUT(failnth, name, 300)						\
+{										\
+	const char *why = make_all_fail();					\
+										\
+	if (why)								\
+		SKIP(return, "%s", why);					\
+	walk(_metadata, stage, call, done);					\
+}
+
+/* --- the calls ------------------------------------------------------------- */
+
+/* A test of the call with this number and argument, which is a byte larger than the driver's. */
+#define WALK_IOCTL(name, stage, number, done, type, ...)			\
+static int call_##name(struct scene *s)						\
+{										\
+	struct {								\
+		struct fermata_##type arg;					\
+		u8 tail;							\
+	} larger = { .arg = { .size = sizeof(larger.arg) + 1, ##__VA_ARGS__ } };	\
+										\
+	return fm_ioctl(s->c.fd, FERMATA_IOC_##number, &larger);		\
+}										\
+WALK(name, stage, call_##name, done)
+
+WALK_IOCTL(card_info, OPEN, CARD_INFO, 0, card_info)
+WALK_IOCTL(slot_info, OPEN, SLOT_INFO, 0, slot_info)
+WALK_IOCTL(policy_get, OPEN, POLICY_GET, 0, policy)
+WALK_IOCTL(policy_set, OPEN, POLICY_SET, 0, policy, .name = FERMATA_POLICY_FAIR,
+	   .guard_ns = FERMATA_GUARD_KEEP)
+WALK_IOCTL(set_up, OPEN, SETUP, -EEXIST, setup, .afu_id_lo = fm_afu[FM_LIST][0],
+	   .afu_id_hi = fm_afu[FM_LIST][1])
+/* Room for contexts is made with the first one. */
+WALK_IOCTL(set_up_the_first, FRESH, SETUP, -EEXIST, setup, .afu_id_lo = fm_afu[FM_LIST][0],
+	   .afu_id_hi = fm_afu[FM_LIST][1])
+WALK_IOCTL(arena_create, SET_UP, ARENA_CREATE, -EEXIST, arena_create, .length = LENGTH)
+WALK_IOCTL(arena_create_of_own_memory, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
+	   .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own)
+WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)
+WALK_IOCTL(start, READY, START, -EBUSY, start)
+WALK_IOCTL(status, READY, STATUS, 0, status)
+WALK_IOCTL(context_info, READY, CONTEXT_INFO, 0, context_info)
+WALK_IOCTL(hint, READY, HINT, 0, hint, .at = fm_now() + 1000 * FM_MS)
+WALK_IOCTL(eventfd, READY, EVENTFD, 0, eventfd, .events = FERMATA_EVENT_DONE, .fd = s->efd)
+WALK_IOCTL(param_get, READY, PARAM_GET, 0, param, .param = FERMATA_PARAM_TIMESLICE)
+WALK_IOCTL(param_set, READY, PARAM_SET, 0, param, .param = FERMATA_PARAM_TIMESLICE,
+	   .value = FM_MS)
+WALK_IOCTL(param_set_of_slots, READY, PARAM_SET, 0, param, .param = FERMATA_PARAM_SLOT_MASK,
+	   .value = 1U << s->c.slot)
+WALK_IOCTL(reserve, READY, RESERVE, 0, reserve, .budget_ns = FM_MS, .deadline_ns = 10 * FM_MS,
+	   .period_ns = 10 * FM_MS)
+WALK_IOCTL(reserve_get, READY, RESERVE_GET, 0, reserve)
+WALK_IOCTL(control, READY, CONTROL, 0, control, .operation = FERMATA_CONTROL_ENABLE,
+	   .context = s->number)
+WALK_IOCTL(group, READY, GROUP, 0, group)
+WALK_IOCTL(group_weight, READY, GROUP, 0, group, .flags = FERMATA_GROUP_SET_WEIGHT, .weight = 100)
+WALK_IOCTL(exclusive, READY, EXCLUSIVE, 0, exclusive, .slot_mask = 1U << s->c.slot)
+WALK_IOCTL(gang, READY, GANG, 0, gang)
+WALK_IOCTL(wait, ENDED, WAIT, 0, wait, .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX)
+WALK_IOCTL(regs_write, READY, REGS_WRITE, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
+WALK_IOCTL(regs_write_of_a_running_job, RUNNING, REGS_WRITE, 0, regs, .count = 2,
+	   .regs = (uintptr_t)s->regs)
+WALK_IOCTL(regs_read, ENDED, REGS_READ, 0, regs, .count = 1, .regs = (uintptr_t)s->regs)
+WALK_IOCTL(regs_read_of_a_running_job, RUNNING, REGS_READ, 0, regs, .count = 2,
+	   .regs = (uintptr_t)s->regs)
+WALK_IOCTL(results, READY, RESULTS, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
+WALK_IOCTL(snapshot_read, HELD, SNAPSHOT_READ, 0, snapshot_read, .length = s->snapshot,
+	   .buffer = (uintptr_t)s->buffer)
+WALK_IOCTL(preempt, RUNNING, PREEMPT, 0, preempt)
+WALK_IOCTL(resume, HELD, RESUME, -EBUSY, resume)
+
+static int open_node(struct scene *s)
+{
+	s->c.fd = fm_open_dev(0);
+	return s->c.fd < 0 ? s->c.fd : 0;
+}
+
+WALK(open, NOTHING, open_node, 0)
+
+/* Where nothing else is, so that page tables are missing, too. */
+static int map(struct scene *s)
+{
+	void *there = (void *)0x123400000000;
+	void *at = mmap(there, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, s->c.fd, s->c.off);
+
+	if (at == MAP_FAILED)
+		return -errno;
+	s->mapped = at;
+	return 0;
+}
+
+WALK(map, ARENA, map, 0)
+
+static int poll_done(struct scene *s)
+{
+	struct pollfd p = { .fd = s->c.fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) < 0 ? -errno : 0;
+}
+
+WALK(poll, ENDED, poll_done, 0)
+
+
+/* It cannot fail; what it allocates may be missing. */
+static int close_node(struct scene *s)
+{
+	int rc = close(s->c.fd) ? -errno : 0;
+
+	s->c.fd = fm_open_dev(0);
+	return rc;
+}
+
+WALK(close, ARENA, close_node, 0)
+
+/* --- probe and removal ----------------------------------------------------------- */
+
+static int tell_driver(int fd)
+{
+	return pwrite(fd, fm_pci(), strlen(fm_pci()), 0) < 0 ? -errno : 0;
+}
+
+static int driver_file(const char *name)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/drivers/fermata/%s", name);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		fm_die("%s: %s", path, strerror(errno));
+	return fd;
+}
+
+static void any_job(struct __test_metadata *_metadata)
+{
+	struct scene s;
+
+	prepare(&s, READY);
+	ASSERT_GOOD(still_works(&s, READY));
+	end(&s, READY);
+}
+
+/*
+ * The kernel has no memory for a resource, and says that it is taken; none for vectors of one kind,
+ * tries the other, and says that the card has none; none for a driver's folder, and says EINVAL.
+ */
+static bool is_of_kernel(int rc)
+{
+	return rc == -ENOMEM || rc == -EFAULT || rc == -EBUSY || rc == -ENOSPC || rc == -EINVAL;
+}
+
+/* A walk through probe, or removal: the card can be bound and used after each fault. */
+static void walk_driver(struct __test_metadata *_metadata, bool bind)
+{
+	const char *why = make_all_fail();
+	unsigned int nth, failed = 0;
+	bool came = true;
+	int fd, rc;
+
+	if (why)
+		SKIP(return, "%s", why);
+	ASSERT_NE(NULL, fm_pci());
+	fd = driver_file(bind ? "bind" : "unbind");
+	for (nth = 1; came && nth < POINTS_MAX; nth++) {
+		if (bind)
+			ASSERT_EQ(0, fm_unbind());
+		arm(nth);
+		rc = tell_driver(fd);
+		came = disarm();
+		if (rc)
+			TH_LOG("point %u: %s", nth, strerror(-rc));
+		failed += !!rc;
+		/* What was not done is done now. */
+		if (!bind && rc)
+			ASSERT_EQ(0, fm_unbind());
+		if (!bind || rc)
+			ASSERT_EQ(0, fm_bind());
+		any_job(_metadata);
+		if (rc)
+			ASSERT_TRUE(came && is_of_kernel(rc));
+	}
+	ASSERT_FALSE(came);
+	TH_LOG("%u points, %u of them failed the call", nth - 2, failed);
+}
+
+TEST_F_TIMEOUT(failnth, probe, 1200)
+{
+	walk_driver(_metadata, true);
+}
+
+TEST_F_TIMEOUT(failnth, removal, 600)
+{
+	walk_driver(_metadata, false);
+}
+
+static void probe_by_itself(bool on)
+{
+	int fd = open("/sys/bus/pci/drivers_autoprobe", O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, on ? "1" : "0", 1) != 1)
+		fm_die("drivers_autoprobe: %s", strerror(errno));
+	close(fd);
+}
+
+static int remove_module(void)
+{
+	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
+}
+
+/* The module is loaded without a card: a walk through its own beginning. */
+TEST_F_TIMEOUT(failnth, load, 1200)
+{
+	const char *why = make_all_fail(), *file = getenv("FERMATA_MODULE");
+	unsigned int nth, failed = 0;
+	bool came = true;
+	int fd, rc;
+
+	if (why || !file || !*file)
+		SKIP(return, "%s", why ? why : "FERMATA_MODULE does not name the module");
+	ASSERT_NE(NULL, fm_pci());
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, remove_module());
+	probe_by_itself(false);
+	for (nth = 1; came && nth < POINTS_MAX; nth++) {
+		arm(nth);
+		rc = syscall(SYS_finit_module, fd, "", 0) ? -errno : 0;
+		came = disarm();
+		if (rc && !(came && is_of_kernel(rc))) {
+			TH_LOG("point %u: %s", nth, strerror(-rc));
+			break;
+		}
+		failed += !!rc;
+		if (!rc)
+			ASSERT_EQ(0, remove_module());
+	}
+	probe_by_itself(true);
+	EXPECT_EQ(0, syscall(SYS_finit_module, fd, "", 0));
+	ASSERT_FALSE(came);
+	any_job(_metadata);
+	TH_LOG("%u points, %u of them failed the call", nth - 2, failed);
+	close(fd);
+}
+
+TEST_HARNESS_MAIN
