@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0
+"""See that every place of the module where a call can fail for want of memory, or at a copy, was made to fail (selftests/failnth).
+
+Read from the kernel's log of such runs, where each fault is told with its stack, and from the module's code. A function of the
+module (a generic one of the kernel's crate, too, that was made for it) that calls one that can fail can fail itself.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from . import callsites, module
+from .common import say
+from .kernel import DEBUG, kernel_named
+
+# What the module calls of the kernel, as regular expressions: below which a fault can be injected, ...
+CAN_FAIL = re.compile(
+    r"rust_helper_kv?realloc_node_align|_copy_(from|to)_user|.*UserSliceReader.*|.*UserSliceWriter.*"
+    r"|alloc_pages_exact_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
+    r"|pin_user_pages_fast|vm_insert_page|cdev_alloc|cdev_add|device_create|class_create|alloc_chrdev_region|__pci_register_driver"
+    r"|pci_iomap|pci_request_region|pci_alloc_irq_vectors|request_threaded_irq"
+)
+# ... and below which none can, or makes no difference to the caller. What is neither is an error, so that none is forgotten.
+CANNOT_FAIL = re.compile(
+    r"__(asan|ubsan|kasan|sanitizer|rcu|clear_pages|folio_put|init|vma_start_write|wake_up)\w*|_dev_printk|_raw_spin\w*|capable|complete_all"
+    r"|\w*lockdep\w*|lock_\w+|rcu_\w+|debug_\w+|dump_page|\w*_(destroy|del|put|free|release_region|unregister\w*|iounmap)|free_\w+|put_\w+"
+    r"|dma_map_page_attrs|dma_unmap_page_attrs|eventfd_ctx_fdget|finish_wait|hrtimer_\w+|init_wait_entry|iommu_get_domain_for_dev|irq_work_\w+"
+    r"|ktime_get|mutex_unlock|pci_(clear_master|disable_device|free_irq_vectors|irq_vector|set_master|unregister_driver)|pid_vnr"
+    r"|prepare_to_wait_event|refcount_\w+|rust_helper_(?!kv?realloc).*|schedule\w*|sg_free_table|strlen|synchronize_rcu|unmap_mapping_range"
+    r"|unpin_user_pages_dirty_lock|unregister_chrdev_region|wait_for_completion|mem(cpy|set|move|cmp)|bcmp|(en|dis)able_irq\w*"
+    r"|do_timens_ktime_to_host|security_locked_down|from_kuid|eventfd_signal_mask|vmalloc_to_page"
+)
+# Rust frees by krealloc() to nothing.
+FREES = re.compile(r"::free\b|drop_in_place|as core::ops::drop::Drop>::drop")
+# Places of which no fault is told, as what is called and in which function.
+NEVER = [
+    # Room was made before, by with_capacity().
+    (r"Vec<.*>>::reserve", r"Vec<(?!.*Arc<).*>>::(push|extend_with)"),
+    (r"Vec<.*AppRegister.*>>::reserve", r"ioctl::Call>::\w+"),
+    (r"Vec<.*>>::extend_with", r"Vec<.*>>::from_elem"),
+    # __GFP_NOWARN: the fault comes, but without a word; or, beyond what the page allocator has, without an allocation that can fail.
+    (r"alloc_pages_exact_noprof|alloc_contig_pages_noprof", r"fermata_contig_alloc"),
+    (r"fermata_contig_alloc", r".*"),
+    # Larger than a page: first tried without a word, too.
+    (r"Vec<.*(slab::Entry|image::Tenant).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
+    (r"rust_helper_kvrealloc_node_align", r"Vec<.*(slab::Entry|image::Tenant).*>>::reserve"),
+    # Inlined wherever they are used: these copies nobody calls.
+    (r"__pci_register_driver", r"Adapter as kernel::driver::RegistrationOps>::register"),
+    (r"_copy_(from|to)_user", r"UserSlice(Reader|Writer)>::(read|write)::<fermata_main::uapi::Reg>"),
+    (r"pci::io::Bar<\d+>>::new", r"iomap_region_sized::<\d+>"),
+    # The IOMMU has the addresses and tables for a page in its caches.
+    (r"dma_map_sgtable", r".*"),
+]
+FRAME = re.compile(r"^ (?:<TASK> )?([\w.$]+)\+0x([0-9a-f]+)/0x[0-9a-f]+ \[fermata\]")
+FAULT = "FAULT_INJECTION: forcing a failure"
+
+
+def hit(log):
+    """{(function, offset)} of the module's places that were on the stack of a fault."""
+    places, inside = set(), False
+    for line in log.splitlines():
+        if FAULT in line:
+            inside = True
+        elif "</TASK>" in line:
+            inside = False
+        elif inside and (frame := FRAME.match(line)):
+            places.add((frame.group(1), int(frame.group(2), 16)))
+    return places
+
+
+def undefined(ko):
+    out = subprocess.run(["nm", "-u", ko], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1] for line in out.splitlines()}
+
+
+def silent(callee, function):
+    return any(re.search(f"{what}$", callee) and re.search(f"{where}$", function) for what, where in NEVER)
+
+
+def failing(sites, names, imported):
+    """The functions that can fail: those of the kernel, and those of the module that call them."""
+    can = {callee for _, _, callee in sites if callee in imported and CAN_FAIL.fullmatch(names[callee])}
+    while True:
+        more = {function for function, _, callee in sites if callee in can and not FREES.search(names[function])} - can
+        if not more:
+            return can
+        can |= more
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", nargs="+", type=Path, help="a kernel's log (build/vm/NAME/console)")
+    parser.add_argument("--list", action="store_true", help="list the places that were hit, too")
+    args = parser.parse_args()
+    ko = module.build(kernel_named(DEBUG).ensure())
+    imported, sites = undefined(ko), callsites.of(ko)
+    names = callsites.readable(name for site in sites for name in (site[0], site[2]))
+    unknown = {
+        callee for _, _, callee in sites
+        if callee in imported and not callee.startswith("_R") and not CAN_FAIL.fullmatch(callee) and not CANNOT_FAIL.fullmatch(callee)
+    }  # fmt: skip
+    for name in sorted(unknown):
+        say(f"{name}: nobody has said in vm/fermatavm/faults.py whether it can fail")
+    places = set().union(*(hit(log.read_text(errors="replace")) for log in args.log))
+    can = failing(sites, names, imported)
+    wanted = [site for site in sites if site[2] in can and not FREES.search(f"{names[site[2]]} {names[site[0]]}")]
+    missed = [site for site in wanted if site[:2] not in places and not silent(names[site[2]], names[site[0]])]
+    for function, offset, callee in wanted if args.list else missed:
+        word = "not hit" if (function, offset, callee) in missed else "hit"
+        print(f"{word}: {names[callee]}\n    in {names[function]}+{offset:#x}")
+    hits = sum(site[:2] in places for site in wanted)
+    print(f"{len(wanted)} places where a call can fail: {hits} hit, {len(wanted) - hits - len(missed)} silent, {len(missed)} missed")
+    sys.exit(bool(unknown or missed or not wanted))
+
+
+if __name__ == "__main__":
+    main()
