@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check check-debug mutate sim bench-sched bench-latency
+.PHONY: modules modules_install clean distclean help vm demo check check-debug fuzz mutate sim bench-sched bench-latency
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -54,6 +54,11 @@ check:
 check-debug:
 	@vm/check --debug
 
+# TIME: seconds.
+TIME ?= 600
+fuzz:
+	@vm/enter python3 -m fermatavm.fuzz --keep --seed $$(date +%s) --time $(TIME)
+
 mutate:
 	@selftests/mutate
 
@@ -79,6 +84,7 @@ help:
 	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
 	@echo '  make check             all checks; the last line counts them'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
+	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'

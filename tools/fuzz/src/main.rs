@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Runs random programs of calls against a card, on a kernel with KCOV: what reaches something new
+//! in the module is kept, and changed further.
+//!
+//! It judges nothing: the kernel does, and the card. What it reached it leaves in the report's
+//! folder, and programs that reached something new beside it.
+
+mod interface;
+mod kcov;
+mod program;
+mod run;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use program::Program;
+use rand::{seq::IndexedRandom, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use run::Machine;
+use std::{
+    collections::HashSet,
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Random programs of calls, led by what they reach in the module.
+#[derive(Parser)]
+struct Options {
+    /// The card's node.
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: String,
+    /// Seconds to run, after the corpus was run.
+    #[arg(long, default_value_t = 60)]
+    time: u64,
+    /// The first random number.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Programs to begin with.
+    #[arg(long, default_value = "/corpus")]
+    corpus: PathBuf,
+    /// Where the report goes, and programs that reached something new.
+    #[arg(long, default_value = "/report")]
+    report: PathBuf,
+}
+
+/// The programs that are worth changing, and what they reached together.
+struct Corpus {
+    programs: Vec<Arc<Program>>,
+    reached: HashSet<u64>,
+}
+
+impl Corpus {
+    fn load(options: &Options) -> Result<Vec<Program>> {
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(&options.corpus).context("the corpus")? {
+            paths.push(entry?.path());
+        }
+        paths.sort();
+        paths
+            .iter()
+            .map(|path| {
+                let text = fs::read_to_string(path)?;
+                text.parse().with_context(|| path.display().to_string())
+            })
+            .collect()
+    }
+
+    /// Runs a program, and keeps it if it reached something new, without the steps that it does
+    /// not need for that.
+    fn try_one(&mut self, machine: &Machine, program: Program) -> Option<Arc<Program>> {
+        let mut program = Arc::new(program);
+        let reached = machine.run(&program);
+        let new: HashSet<u64> = reached.difference(&self.reached).copied().collect();
+        if new.is_empty() {
+            return None;
+        }
+        self.reached.extend(reached);
+        let mut n = program.steps.len();
+        while n > 0 {
+            n -= 1;
+            let shorter = Arc::new(program.without(n));
+            let reached = machine.run(&shorter);
+            if new.is_subset(&reached) {
+                program = shorter;
+            }
+            self.reached.extend(reached);
+        }
+        self.programs.push(program.clone());
+        Some(program)
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let machine = Machine::new(&options.device)?;
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed);
+    let mut corpus = Corpus {
+        programs: Vec::new(),
+        reached: HashSet::new(),
+    };
+    let mut runs = 0_u64;
+    let known = Corpus::load(&options)?;
+    let from = known.len();
+    for program in known {
+        let program = Arc::new(program);
+        corpus.reached.extend(machine.run(&program));
+        corpus.programs.push(program);
+        runs += 1;
+    }
+    let by_corpus = corpus.reached.len();
+    println!("# corpus: {from} programs reach {by_corpus} places of the module");
+
+    let found = options.report.join("found");
+    fs::create_dir_all(&found)?;
+    let end = Instant::now() + Duration::from_secs(options.time);
+    let mut kept = 0_u64;
+    while Instant::now() < end {
+        let program = match (
+            corpus.programs.choose(&mut rng),
+            corpus.programs.choose(&mut rng),
+        ) {
+            (Some(one), Some(other)) if runs % 8 != 0 => one.mutated(other, &mut rng),
+            _ => Program::random(&mut rng),
+        };
+        runs += 1;
+        if let Some(program) = corpus.try_one(&machine, program) {
+            kept += 1;
+            fs::write(
+                found.join(format!("{:x}-{kept:04}", options.seed)),
+                program.to_string(),
+            )?;
+        }
+    }
+    let (calls, good) = machine.calls();
+    println!(
+        "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs found new ones",
+        corpus.reached.len()
+    );
+    report(
+        &options,
+        &corpus,
+        &serde_json::json!({
+            "seconds": options.time, "programs": runs, "calls": calls, "succeeded": good,
+            "corpus": from, "reached_by_corpus": by_corpus, "kept": kept,
+        }),
+    )
+}
+
+/// Leaves `fuzz.json`, and `reached`: a place of the module on each line, as offset in a function.
+fn report(options: &Options, corpus: &Corpus, figures: &serde_json::Value) -> Result<()> {
+    let symbols = symbols()?;
+    let mut places: Vec<String> = corpus
+        .reached
+        .iter()
+        .filter_map(|address| {
+            let after = symbols.partition_point(|(start, _)| start <= address);
+            let (start, name) = symbols.get(after.checked_sub(1)?)?;
+            Some(format!("{name} {:#x}\n", address - start))
+        })
+        .collect();
+    places.sort();
+    fs::write(options.report.join("reached"), places.concat())?;
+    fs::write(options.report.join("fuzz.json"), figures.to_string())?;
+    Ok(())
+}
+
+/// The module's functions by address.
+fn symbols() -> Result<Vec<(u64, String)>> {
+    let text = fs::read_to_string("/proc/kallsyms")?;
+    let mut symbols: Vec<(u64, String)> = text
+        .lines()
+        .filter(|line| line.ends_with("[fermata]"))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let start = u64::from_str_radix(words.next()?, 16).ok()?;
+            let kind = words.next()?;
+            matches!(kind, "t" | "T").then_some((start, words.next()?.to_owned()))
+        })
+        .collect();
+    symbols.sort();
+    Ok(symbols)
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Running programs: the threads, the files and the memory that they share.
+
+use crate::{
+    interface::{Call, Kind, Member, CALLS, ENGINES, POLICIES},
+    kcov::Kcov,
+    program::{Program, Step, What, FILES, THREADS},
+};
+use anyhow::Result;
+use std::{
+    collections::HashSet,
+    ffi::CString,
+    io, mem, ptr,
+    sync::{
+        atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        mpsc, Arc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Waits that last longer are interrupted by signals.
+const PATIENCE: Duration = Duration::from_millis(20);
+const PAGE: usize = 4096;
+/// A user without privileges.
+const NOBODY: libc::uid_t = 1000;
+
+/// What the threads share while a program runs.
+#[derive(Default)]
+struct Shared {
+    files: [AtomicI32; FILES as usize],
+    contexts: [AtomicU32; FILES as usize],
+    mapped: [AtomicUsize; FILES as usize],
+    calls: AtomicU64,
+    good: AtomicU64,
+}
+
+/// One thread's side of it.
+struct Worker {
+    shared: Arc<Shared>,
+    kcov: Kcov,
+    device: CString,
+    eventfd: i32,
+    /// Memory that can be written, and then memory that can only be read.
+    memory: *mut u64,
+}
+
+/// A thread that takes its steps of each program that it is given, and says what it reached.
+struct Handle {
+    programs: mpsc::Sender<Arc<Program>>,
+    reached: mpsc::Receiver<HashSet<u64>>,
+    id: libc::pthread_t,
+}
+
+/// Threads and files.
+pub(crate) struct Machine {
+    shared: Arc<Shared>,
+    threads: Vec<Handle>,
+}
+
+/// Does nothing: that a signal came interrupts a call.
+extern "C" fn on_signal(_: libc::c_int) {}
+
+impl Machine {
+    /// Starts the threads.
+    pub(crate) fn new(device: &str) -> Result<Self> {
+        // SAFETY: The handler does nothing, and a `sigaction` of zeroes is a valid one.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut());
+        }
+        let shared = Arc::new(Shared::default());
+        for file in &shared.files {
+            file.store(-1, Ordering::Relaxed);
+        }
+        let threads = (0..THREADS)
+            .map(|number| start(number, &shared, device))
+            .collect::<Result<_>>()?;
+        Ok(Self { shared, threads })
+    }
+
+    /// Runs a program to its end; returns the addresses that it reached.
+    pub(crate) fn run(&self, program: &Arc<Program>) -> HashSet<u64> {
+        for thread in &self.threads {
+            thread
+                .programs
+                .send(program.clone())
+                .expect("a thread died");
+        }
+        let mut reached = HashSet::new();
+        let begin = Instant::now();
+        for thread in &self.threads {
+            reached.extend(loop {
+                match thread.reached.recv_timeout(PATIENCE) {
+                    Ok(reached) => break reached,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => panic!("a thread died"),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        assert!(
+                            begin.elapsed() < Duration::from_secs(60),
+                            "a call does not end, in\n{program}"
+                        );
+                        // SAFETY: The thread lives, for it has not said that it is done.
+                        unsafe { libc::pthread_kill(thread.id, libc::SIGUSR1) };
+                    }
+                }
+            });
+        }
+        self.close_all();
+        reached
+    }
+
+    /// Calls so far, and how many of them did not fail.
+    pub(crate) fn calls(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.shared.calls), count(&self.shared.good))
+    }
+
+    fn close_all(&self) {
+        for file in 0..usize::from(FILES) {
+            self.shared.unmap(file);
+            self.shared.close(file);
+            self.shared.contexts[file].store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Shared {
+    fn close(&self, file: usize) {
+        let fd = self.files[file].swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // SAFETY: It was ours alone to close.
+            unsafe { libc::close(fd) };
+        }
+    }
+
+    /// The length is in the low bits, for there are less than 4096 pages.
+    fn unmap(&self, file: usize) {
+        let mapped = self.mapped[file].swap(0, Ordering::AcqRel);
+        if mapped != 0 {
+            // SAFETY: Mapped by `map`, and only touched there.
+            unsafe { libc::munmap((mapped & !(PAGE - 1)) as _, (mapped & (PAGE - 1)) * PAGE) };
+        }
+    }
+}
+
+fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<Handle> {
+    let (programs, next) = mpsc::channel::<Arc<Program>>();
+    let (tell, reached) = mpsc::channel();
+    let (ready, started) = mpsc::channel();
+    let (shared, device) = (shared.clone(), CString::new(device)?);
+    thread::spawn(move || {
+        // SAFETY: No requirement.
+        let id = unsafe { libc::pthread_self() };
+        let worker = match Worker::new(number, shared, device) {
+            Ok(worker) => worker,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        let _ = ready.send(Ok(id));
+        while let Ok(program) = next.recv() {
+            worker.kcov.clear();
+            for step in program.steps.iter().filter(|step| step.thread == number) {
+                worker.take(step);
+            }
+            if tell.send(worker.kcov.reached().collect()).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Handle {
+        programs,
+        reached,
+        id: started.recv()??,
+    })
+}
+
+impl Worker {
+    fn new(number: u8, shared: Arc<Shared>, device: CString) -> Result<Self> {
+        let kcov = Kcov::of_this_thread()?;
+        // SAFETY: New memory, of which the second half becomes read-only.
+        let memory = unsafe {
+            let memory = libc::mmap(
+                ptr::null_mut(),
+                4 * PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            libc::mprotect(memory.wrapping_byte_add(2 * PAGE), PAGE, libc::PROT_READ);
+            libc::munmap(memory.wrapping_byte_add(3 * PAGE), PAGE);
+            memory
+        };
+        // SAFETY: No requirement.
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if number > 0 {
+            // Of this thread alone, as the system call has it.
+            // SAFETY: No requirement.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+            anyhow::ensure!(done == 0, "setresuid: {}", io::Error::last_os_error());
+        }
+        Ok(Self {
+            shared,
+            kcov,
+            device,
+            eventfd,
+            memory: memory.cast(),
+        })
+    }
+
+    fn take(&self, step: &Step) {
+        let file = usize::from(step.file);
+        let fd = self.shared.files[file].load(Ordering::Acquire);
+        let result = match &step.what {
+            What::Open(mode) => self.open(file, *mode),
+            What::Close => {
+                self.shared.close(file);
+                0
+            }
+            What::Map(length) => self.map(file, fd, *length as usize),
+            What::Unmap => {
+                self.shared.unmap(file);
+                0
+            }
+            What::Poll => {
+                let mut poll = libc::pollfd {
+                    fd,
+                    events: libc::POLLIN | libc::POLLPRI,
+                    revents: 0,
+                };
+                // SAFETY: One entry, ours.
+                unsafe { libc::poll(&mut poll, 1, 0) }
+            }
+            What::Call(index, size, values) => self.call(file, fd, &CALLS[*index], *size, values),
+        };
+        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        if result >= 0 {
+            self.shared.good.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn open(&self, file: usize, mode: u64) -> i32 {
+        let nonblocking = if mode == 1 { libc::O_NONBLOCK } else { 0 };
+        let flags = libc::O_RDWR | libc::O_CLOEXEC | nonblocking;
+        // SAFETY: The path is a C string.
+        let fd = unsafe { libc::open(self.device.as_ptr(), flags) };
+        if fd >= 0 {
+            self.shared.close(file);
+            self.shared.files[file].store(fd, Ordering::Release);
+        }
+        fd
+    }
+
+    fn map(&self, file: usize, fd: i32, length: usize) -> i32 {
+        if length / PAGE >= PAGE {
+            return -1;
+        }
+        // SAFETY: A new mapping.
+        let memory = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return -1;
+        }
+        self.shared.unmap(file);
+        // SAFETY: Mapped just now, and nobody else knows of it; the kernel writes, as a system call
+        // does that finds no memory there, and does not end the process.
+        unsafe {
+            let zero = libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY);
+            libc::read(zero, memory, length);
+            libc::close(zero);
+        }
+        self.shared.mapped[file].store(memory as usize | length.div_ceil(PAGE), Ordering::Release);
+        0
+    }
+
+    fn call(&self, file: usize, fd: i32, call: &Call, size: u32, values: &[u64]) -> i32 {
+        // As much as any size that is told has to be there, up to the largest that is believed.
+        let mut argument = vec![0_u8; 2 * PAGE];
+        argument[..4].copy_from_slice(&size.to_le_bytes());
+        for (member, value) in call.members.iter().zip(values) {
+            self.fill(
+                &mut argument[member.offset..][..member.width],
+                member,
+                *value,
+            );
+        }
+        let command = 0xfe00 | libc::c_ulong::from(call.number);
+        // SAFETY: The argument is larger than what is copied back, a page at the most.
+        let result = unsafe { libc::ioctl(fd, command as _, argument.as_mut_ptr()) };
+        if result == 0 && call.name == "setup" {
+            let number = argument[28..32].try_into().map_or(0, u32::from_le_bytes);
+            self.shared.contexts[file].store(number, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Writes what a value stands for.
+    fn fill(&self, to: &mut [u8], member: &Member, value: u64) {
+        let meant = match member.kind {
+            Kind::Moment if value > 0 && value < 1000 => now() + value * 1_000_000,
+            Kind::Moment | Kind::Small | Kind::Length | Kind::Duration => value,
+            Kind::Context => match self.shared.contexts.get(value.wrapping_sub(1) as usize) {
+                Some(number) => number.load(Ordering::Relaxed).into(),
+                None => value,
+            },
+            Kind::Pointer => self.pointer(value),
+            Kind::Eventfd => match value {
+                0 => self.eventfd as u64,
+                1 => u64::MAX,
+                other => other,
+            },
+            Kind::Engine => {
+                let (low, high) = ENGINES.get(value as usize).copied().unwrap_or((value, 0));
+                to[..8].copy_from_slice(&low.to_le_bytes());
+                to[8..].copy_from_slice(&high.to_le_bytes());
+                return;
+            }
+            Kind::Policy => {
+                let name = POLICIES.get(value as usize).map_or("nothing", |name| name);
+                to[..name.len()].copy_from_slice(name.as_bytes());
+                return;
+            }
+        };
+        let width = to.len();
+        to.copy_from_slice(&meant.to_le_bytes()[..width]);
+    }
+
+    /// Memory for a pointer: registers and their values, made of the seed.
+    fn pointer(&self, seed: u64) -> u64 {
+        let address = self.memory as u64;
+        match seed {
+            0..256 => {
+                for n in 0..2 * PAGE as u64 / 16 {
+                    let mixed = (seed * 512 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    // Mostly those that engines have; a value is 0 where results are declared.
+                    let offset = if seed % 16 == 15 {
+                        mixed >> 52
+                    } else {
+                        0x30 + n % 16 * 8
+                    };
+                    let value = if seed == 0 { 0 } else { mixed >> (mixed & 63) };
+                    // SAFETY: Two pages that are ours.
+                    unsafe {
+                        let entry = self.memory.add(2 * n as usize);
+                        entry.write(offset);
+                        entry.add(1).write(value);
+                    }
+                }
+                address
+            }
+            // Where the end is not writable, and where it is not there.
+            256 => address + 2 * PAGE as u64 - 16,
+            257 => address + 3 * PAGE as u64 - 16,
+            258 => address + 3 * PAGE as u64,
+            u64::MAX => 0,
+            other => other,
+        }
+    }
+}
+
+fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Run the fuzzer (tools/fuzz) on the debug kernel, begin with the corpus of tools/fuzz/corpus, and say what it reached of the module.
+
+The status is that of vm/boot: not 0 when the kernel or the card complained. The report is build/reports/fuzz.json. With --keep the
+programs that reached something new become part of the corpus.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+
+from . import boot, callsites, module
+from .common import BUILD, TOP, say
+from .kernel import DEBUG, kernel_named
+
+CORPUS = TOP / "tools/fuzz/corpus"
+PLACE = "__sanitizer_cov_trace_pc"
+# Parts of the module that calls run through, by what begins a function's readable name.
+PARTS = ["ioctl", "argument", "file", "context", "notifier", "opener", "image", "dma_memory", "card", "gate", "sched"]
+
+
+def part_of(name):
+    """The part of the module a function (as c++filt has it) is of; None: none that calls run through."""
+    found = re.search(r"fermata_main(?:\[\w+\])?::(\w+)", name)
+    return found.group(1) if found and found.group(1) in PARTS else None
+
+
+def coverage(ko, reached):
+    """({part: places reached}, {part: places there are}) of the parts of the module."""
+    sites = [(function, offset) for function, offset, callee in callsites.of(ko) if callee == PLACE]
+    names = callsites.readable(function for function, _ in sites)
+    there, of = Counter(), Counter()
+    for function, offset in sites:
+        part = part_of(names[function])
+        there[part] += 1
+        of[part] += (function, offset) in reached
+    there.pop(None, None)
+    return of, there
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time", type=int, default=60, metavar="SECONDS", help="how long, after the corpus was run (default 60)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--iommu", default="intel", choices=boot.IOMMUS)
+    parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail when less of the calls' own code is reached")
+    parser.add_argument("--keep", action="store_true", help="add what was found to the corpus")
+    args = parser.parse_args()
+    ko = module.build(kernel_named(DEBUG).ensure())
+    command = f"fermata-fuzz --time {args.time} --seed {args.seed}; status=$?; /selftests/leftovers && exit $status"
+    status = boot.run(
+        boot.parse(
+            ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz",
+             "--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus", "--", "sh", "-c", command]
+        )
+    )  # fmt: skip
+    files = BUILD / "vm/fuzz/files"
+    if not (files / "fuzz.json").exists():
+        say("the fuzzer did not come to its end")
+        sys.exit(status or 1)
+    reached = {(name, int(offset, 16)) for name, offset in map(str.split, (files / "reached").read_text().splitlines())}
+    of, there = coverage(ko, reached)
+    for part in PARTS:
+        if there[part]:
+            print(f"# {part}: {of[part]} of {there[part]} places ({100 * of[part] // there[part]} %)")
+    report = json.loads((files / "fuzz.json").read_text()) | {"places": {part: [of[part], there[part]] for part in there}}
+    (BUILD / "reports").mkdir(exist_ok=True)
+    (BUILD / "reports/fuzz.json").write_text(json.dumps(report, indent=1) + "\n")
+    if args.keep:
+        for file in sorted((files / "found").iterdir()):
+            shutil.copy(file, CORPUS / file.name)
+    percent = 100 * of["ioctl"] // max(1, there["ioctl"])
+    if percent < args.least:
+        say(f"{percent} % of the calls' own code was reached, {args.least} % are expected")
+        sys.exit(status or 1)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
