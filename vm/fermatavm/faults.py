@@ -27,7 +27,7 @@ CANNOT_FAIL = re.compile(
     r"__(asan|ubsan|kasan|sanitizer|rcu|clear_pages|folio_put|init|vma_start_write|wake_up)\w*|_dev_printk|_raw_spin\w*|capable|complete_all"
     r"|\w*lockdep\w*|lock_\w+|rcu_\w+|debug_\w+|dump_page|\w*_(destroy|del|put|free|release_region|unregister\w*|iounmap)|free_\w+|put_\w+"
     r"|dma_map_page_attrs|dma_unmap_page_attrs|eventfd_ctx_fdget|finish_wait|hrtimer_\w+|init_wait_entry|iommu_get_domain_for_dev|irq_work_\w+"
-    r"|ktime_get|mutex_unlock|pci_(clear_master|disable_device|free_irq_vectors|irq_vector|set_master|unregister_driver)|pid_vnr"
+    r"|ktime_get|mutex_unlock|pci_(clear_master|disable_device|restore_state|free_irq_vectors|irq_vector|set_master|unregister_driver)|pid_vnr"
     r"|prepare_to_wait_event|refcount_\w+|rust_helper_(?!kv?realloc).*|schedule\w*|sg_free_table|strlen|synchronize_rcu|unmap_mapping_range"
     r"|unpin_user_pages_dirty_lock|unregister_chrdev_region|wait_for_completion|mem(cpy|set|move|cmp)|bcmp|(en|dis)able_irq\w*"
     r"|do_timens_ktime_to_host|security_locked_down|from_kuid|eventfd_signal_mask|vmalloc_to_page"
