@@ -53,7 +53,7 @@ static void before(struct run *r, enum fm_kind kind)
 		fm_die("no arena of %s", fm_kind_names[kind]);
 	fm_job_list(&r->c, 5000, STEPS, 1, &r->e);
 	if (fm_job_run(&r->c, &r->e))
-		fm_die("the job before");
+		fm_die("the first job");
 }
 
 /* And a job that runs. */
@@ -122,9 +122,16 @@ static bool is_filled(const u8 *mem, size_t len, u8 with)
 	return !len;
 }
 
-#define FOR_EACH(kind, ...)								\
-	for (size_t i_ = 0; i_ < sizeof((enum fm_kind[]){ __VA_ARGS__ }) / sizeof(kind); i_++)	\
-		if (kind = ((enum fm_kind[]){ __VA_ARGS__ })[i_], usable(kind))
+/* Of a set of kinds, a bit each, the first from one on that can be had here; FM_KINDS: none. */
+static enum fm_kind kind_from(unsigned int kinds, enum fm_kind kind)
+{
+	while (kind < FM_KINDS && (!(kinds & 1U << kind) || !usable(kind)))
+		kind++;
+	return kind;
+}
+
+#define FOR_EACH(kind, kinds)	\
+	for (kind = kind_from(kinds, 0); kind < FM_KINDS; kind = kind_from(kinds, kind + 1))
 
 #define GOOD(expr)									\
 do {											\
@@ -141,7 +148,8 @@ FM_TEST(remap, munmap)
 	enum fm_kind kind;
 	struct run r;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_SHARED | 1 << FM_MEMFD |
+		 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		ASSERT_EQ(0, munmap(r.mem, r.len));
 		EXPECT_EQ(SIGSEGV, fm_access_signal(r.mem));
@@ -160,7 +168,8 @@ FM_TEST(remap, mremap)
 	struct run r;
 	void *to;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_SHARED | 1 << FM_MEMFD |
+		 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		to = fm_map_huge(r.len);
 		ASSERT_EQ(to, mremap(r.mem, r.len, r.len, MREMAP_MAYMOVE | MREMAP_FIXED, to));
@@ -178,7 +187,8 @@ FM_TEST(remap, madv_dontfork)
 	struct run r;
 	u8 vec[1];
 
-	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_SHARED | 1 << FM_MEMFD |
+		 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		ASSERT_EQ(0, madvise(r.mem, r.len, MADV_DONTFORK));
 		fm_fork(&ch);
@@ -198,7 +208,7 @@ FM_TEST(remap, fork_copies_private_memory)
 	struct fm_child ch;
 	struct run r;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD_PRIVATE, FM_THP, FM_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_MEMFD_PRIVATE | 1 << FM_THP | 1 << FM_HUGETLB) {
 		begin(&r, kind);
 		fm_fork(&ch);
 		if (!ch.pid) {
@@ -226,7 +236,8 @@ FM_TEST(remap, fork_shares_shared_memory)
 	struct fm_child ch;
 	struct run r;
 
-	FOR_EACH(kind, FM_SHARED, FM_MEMFD, FM_HUGETLB_SHARED, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_SHARED | 1 << FM_MEMFD |
+		 1 << FM_HUGETLB_SHARED | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		fm_fork(&ch);
 		if (!ch.pid) {
@@ -257,7 +268,7 @@ FM_TEST(remap, exec)
 	u64 pins = fm_pins(), token;
 	int slot = fm_slot_of(FM_LIST), keeps;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_MEMFD | 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		for (keeps = 0; keeps < 2; keeps++) {
 			fm_fork(&ch);
 			if (!ch.pid) {
@@ -299,7 +310,8 @@ FM_TEST(remap, kill)
 	struct fm_child ch;
 	struct run r;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_SHARED, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_SHARED | 1 << FM_MEMFD |
+		 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		fm_fork(&ch);
 		if (!ch.pid) {
 			begin_endless(&r, kind);
@@ -326,7 +338,7 @@ FM_TEST(remap, truncate)
 	enum fm_kind kind;
 	struct run r;
 
-	FOR_EACH(kind, FM_MEMFD, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_MEMFD | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		ASSERT_EQ(0, ftruncate(r.fd, 0));
 		EXPECT_EQ(SIGBUS, fm_access_signal(r.mem));
@@ -343,7 +355,7 @@ FM_TEST(remap, punch_hole)
 	enum fm_kind kind;
 	struct run r;
 
-	FOR_EACH(kind, FM_MEMFD, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_MEMFD | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		ASSERT_EQ(0, fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, r.len));
 		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
@@ -359,7 +371,7 @@ FM_TEST(remap, madv_dontneed)
 	enum fm_kind kind;
 	struct run r;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_THP) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_THP) {
 		begin(&r, kind);
 		ASSERT_EQ(0, madvise(r.mem, r.len, MADV_DONTNEED));
 		EXPECT_TRUE(is_filled(r.mem, r.len, 0));
@@ -375,7 +387,7 @@ FM_TEST(remap, mprotect)
 	enum fm_kind kind;
 	struct run r;
 
-	FOR_EACH(kind, FM_PRIVATE, FM_MEMFD, FM_THP, FM_MEMFD_HUGETLB) {
+	FOR_EACH(kind, 1 << FM_PRIVATE | 1 << FM_MEMFD | 1 << FM_THP | 1 << FM_MEMFD_HUGETLB) {
 		begin(&r, kind);
 		ASSERT_EQ(0, mprotect(r.mem, r.len, PROT_NONE));
 		EXPECT_EQ(SIGSEGV, fm_access_signal(r.mem));
