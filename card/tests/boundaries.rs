@@ -382,7 +382,9 @@ fn the_base_profile_has_none_of_it() {
     let at = rig.sr(3, STOPPED_AT) as usize;
     rig.reset_and_settle(3);
     assert!(at > 0);
-    assert_eq!(rig.get(BUF, 1 << 20), mixed(&data, 1024, at, 0).0);
+    // On a machine that is busy the last writes may come later than they should.
+    let want = mixed(&data, 1024, at, 0).0;
+    assert!(rig.comes_to_hold(BUF, &want), "at {at}");
     rig.clean();
 }
 

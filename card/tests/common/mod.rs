@@ -213,6 +213,18 @@ impl Rig {
         std::thread::sleep(Duration::from_micros(600));
     }
 
+    /// Does the memory hold that, now or soon?
+    pub fn comes_to_hold(&mut self, at: u64, want: &[u8]) -> bool {
+        let begin = Instant::now();
+        while self.get(at, want.len()) != want {
+            if begin.elapsed() > LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     pub fn wait(&mut self, slot: u64, want: impl Fn(u64) -> bool) -> u64 {
         let begin = Instant::now();
         loop {
