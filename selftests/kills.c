@@ -40,14 +40,27 @@ struct lane {
 /* None of it is ever waited for: the victim is dead before. */
 #define LONG_US	"400000"
 
-static struct lane *lanes_shared(void)
-{
-	struct lane *lanes = mmap(NULL, LANES * sizeof(*lanes), PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+struct shared {
+	/*
+	 * Held while a context is made, and from a death until the card knows of it: in between, memory
+	 * of the dead can be that of the next one, and the card must not hear of that first.
+	 */
+	pthread_mutex_t memory;
+	struct lane lanes[LANES];
+};
 
-	if (lanes == MAP_FAILED)
+static struct shared *shared_new(void)
+{
+	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_mutexattr_t attributes;
+
+	if (shared == MAP_FAILED)
 		fm_die("mmap: %s", strerror(errno));
-	return lanes;
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(&shared->memory, &attributes);
+	return shared;
 }
 
 /* A lane for each slot with linkedlist or membench: their jobs need not end. */
@@ -294,27 +307,43 @@ static const char *not_so(enum when when, struct lane *lane, u64 token)
 	}
 }
 
-static void kill_one(struct lane *lane, enum when when, u64 seed)
+/* Who dies by it, and his token: he has his memory. */
+static u64 victim_new(struct fm_child *ch, enum when when, struct lane *lane,
+		      pthread_mutex_t *memory, u64 seed)
+{
+	u64 token;
+
+	pthread_mutex_lock(memory);
+	fm_fork(ch);
+	if (!ch->pid)
+		victim(ch, when, lane, seed);
+	token = fm_hear(ch);
+	pthread_mutex_unlock(memory);
+	return token;
+}
+
+static void victim_killed(struct fm_child *ch, u64 token, pthread_mutex_t *memory)
+{
+	pthread_mutex_lock(memory);
+	fm_kill(ch);
+	fm_agent_gone(token);
+	pthread_mutex_unlock(memory);
+}
+
+static void kill_one(struct lane *lane, enum when when, pthread_mutex_t *memory, u64 seed)
 {
 	struct fm_child ch, first = { };
 	u64 token, first_token = 0;
 	const char *why;
 
-	fm_fork(&ch);
-	if (!ch.pid)
-		victim(&ch, when, lane, seed);
-	token = fm_hear(&ch);
+	token = victim_new(&ch, when, lane, memory, seed);
 	if (when == QUEUED) {
-		fm_fork(&first);
-		if (!first.pid)
-			victim(&first, RUNNING, lane, seed);
-		first_token = fm_hear(&first);
+		first_token = victim_new(&first, RUNNING, lane, memory, seed);
 		lead_to(&first, RUNNING, lane, first_token, seed);
 		fm_say(&ch, 0);
 	}
 	lead_to(&ch, when, lane, token, seed);
-	fm_kill(&ch);
-	fm_agent_gone(token);
+	victim_killed(&ch, token, memory);
 	why = not_so(when, lane, token);
 	if (why)
 		fm_die("killed when %s: %s", when_names[when], why);
@@ -325,8 +354,7 @@ static void kill_one(struct lane *lane, enum when when, u64 seed)
 	if (when == SAVING)
 		card_fault(lane->slot, "clear");
 	if (first.pid) {
-		fm_kill(&first);
-		fm_agent_gone(first_token);
+		victim_killed(&first, first_token, memory);
 		lane->kills[RUNNING]++;
 	}
 	/* Behind an IOMMU these are accesses to memory that was unmapped too soon. */
@@ -345,12 +373,12 @@ static u32 kills_of(const struct lane *lane)
 }
 
 /* Each state in turn, beginning anywhere. */
-static void killer(struct lane *lane, u32 wanted, u64 seed)
+static void killer(struct lane *lane, pthread_mutex_t *memory, u32 wanted, u64 seed)
 {
 	u64 n;
 
 	for (n = 0; kills_of(lane) < wanted; n++)
-		kill_one(lane, (seed + n) % STATES, fm_splitmix(seed + n));
+		kill_one(lane, (seed + n) % STATES, memory, fm_splitmix(seed + n));
 }
 
 /* --- who lives ---------------------------------------------------------------------- */
@@ -388,7 +416,8 @@ TEST_F_TIMEOUT(kills, point_06_in_every_state, 24 * 3600)
 {
 	u32 wanted = number_from("FERMATA_KILLS", 1000), kills = 0, jobs = 0;
 	struct fm_child lives[LANES], kill[LANES];
-	struct lane *lanes = lanes_shared();
+	struct shared *shared = shared_new();
+	struct lane *lanes = shared->lanes;
 	int n = lanes_of_card(lanes), i, when;
 	struct fermata_card_info info;
 	u64 seed = fm_now();
@@ -406,7 +435,7 @@ TEST_F_TIMEOUT(kills, point_06_in_every_state, 24 * 3600)
 	for (i = 0; i < n; i++) {
 		fm_fork(&kill[i]);
 		if (!kill[i].pid) {
-			killer(&lanes[i], (wanted + n - 1) / n, seed + i);
+			killer(&lanes[i], &shared->memory, (wanted + n - 1) / n, seed + i);
 			_exit(0);
 		}
 	}

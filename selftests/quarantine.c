@@ -180,7 +180,7 @@ static bool comes_back(long kib)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	while (free_kib() < kib + ARENA_KIB / 4) {
+	while (free_kib() < kib + ARENA_KIB / 12) {
 		if (fm_now() > end)
 			return false;
 		fm_sleep_us(10000);

@@ -185,7 +185,12 @@ impl Checker {
             What::TenantGone { token } => self.tenant_gone(*token),
             What::Canary { gpa, len } => drop(self.canaries.insert(*gpa, *len)),
             What::CanaryGone { gpa } => drop(self.canaries.remove(gpa)),
-            What::Enforce { on } => self.enforce = *on,
+            What::Enforce { on } => {
+                self.enforce = *on;
+                if !on {
+                    self.forget_gone();
+                }
+            }
             What::ClearViolations => {
                 self.counts.clear();
                 self.last.clear();
@@ -574,6 +579,13 @@ impl Checker {
             let before = owners.live.len();
             owners.live.retain(|t| *t != token);
             owners.gone |= before != owners.live.len() && owners.live.is_empty();
+        }
+    }
+
+    /// What was of one that is gone may be anybody's.
+    fn forget_gone(&mut self) {
+        for owners in self.owners.values_mut() {
+            owners.gone = false;
         }
     }
 

@@ -331,6 +331,12 @@ fn foreign_dma() {
         rig.ask("enforce off");
         one_line(rig, A, 0x80_0000);
     });
+    planted(Kind::ForeignDma, 1, |rig| {
+        rig.ask(&format!("tenant token={A} gone"));
+        one_line(rig, A, ARENA_A);
+        rig.ask("enforce off");
+        one_line(rig, A, ARENA_A);
+    });
 }
 
 #[test]
