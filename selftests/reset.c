@@ -15,14 +15,18 @@ struct tenants {
 	struct fm_expect e[ALL];
 };
 
-static void begin(struct tenants *t)
+/* lost: the jobs on slots will not come to an end. */
+static void begin(struct tenants *t, bool lost)
 {
 	int i;
 
 	for (i = 0; i < ALL; i++) {
 		fm_ctx_new(&t->c[i], i == ELSEWHERE ? FM_MEM : FM_LIST, 4 << 20);
 		fm_param(t->c[i].fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
-		fm_job_any(&t->c[i], 4000000, i, &t->e[i]);
+		if (lost && (i == RUNS || i == ELSEWHERE))
+			fm_job_endless(&t->c[i]);
+		else
+			fm_job_any(&t->c[i], 4000000, i, &t->e[i]);
 		card_speed(t->c[i].slot, 1);
 	}
 	fm_must_start(&t->c[HELD]);
@@ -90,7 +94,7 @@ static void jobs_go_on(struct __test_metadata *_metadata, const char *method)
 		SKIP(return, "no slot with membench");
 	if (!fm_reset_by(method))
 		SKIP(return, "the function cannot be reset by %s", method);
-	begin(&t);
+	begin(&t, false);
 	for (i = 0; i < RESETS; i++) {
 		until_at_work(&t);
 		ASSERT_EQ(0, fm_reset());
@@ -126,7 +130,7 @@ FM_TEST(reset, point_04_one_cannot_be_saved)
 		SKIP(return, "no slots with membench and sha256");
 	if (!fm_reset_by("flr"))
 		SKIP(return, "no function reset");
-	begin(&t);
+	begin(&t, false);
 	fm_ctx_new(&hung, FM_SHA, 64 * 1024);
 	fm_param(hung.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
 	card_speed(hung.slot, 1);
@@ -255,7 +259,7 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 
 	if (no_errors_to_be_had())
 		SKIP(return, "no aer_inject, or no slot with membench");
-	begin(&t);
+	begin(&t, false);
 	until_at_work(&t);
 	/* Correctable: the hardware has corrected it. */
 	ASSERT_EQ(0, inject(COR_RECEIVER, 0));
@@ -278,7 +282,7 @@ FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 
 	if (no_errors_to_be_had())
 		SKIP(return, "no aer_inject, or no slot with membench");
-	begin(&t);
+	begin(&t, true);
 	until_at_work(&t);
 	ASSERT_EQ(0, inject(0, UNC_DATA_LINK));
 	fm_wait(t.c[ELSEWHERE].fd, FERMATA_EVENT_DONE);

@@ -89,9 +89,7 @@ impl Card {
         let _registry = self.registry.lock();
         {
             let mut state = self.state.lock();
-            self.act(&mut state, |machine, mut out| {
-                machine.freeze(now(), &mut out);
-            });
+            state.machine.cut_off(now());
             state.slots.in_reset = u8::MAX;
             self.bar.reset(u8::MAX);
         }

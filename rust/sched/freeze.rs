@@ -9,49 +9,49 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
-use super::reset::Outcome;
-use super::slot::{slots_in, Slot, State, MAX_SLOTS};
-use super::{Action, ContextId, Entry, Failure, Phase, SlotId, Status, Time};
+use super::reset::{Outcome, Reset};
+use super::slot::{slots_in, Slot, State};
+use super::{Action, ContextId, Duration, Entry, Failure, Phase, SlotId, Status, Time};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes the jobs off all slots, as by Preempt, and lets none on before [`Machine::thaw`]. Owners may ask for anything
     /// meanwhile. A card that is gone stays so.
     pub fn freeze(&mut self, now: Time, out: &mut impl FnMut(Action)) {
+        self.begin_freeze(now);
+        self.press_all(now, out);
+    }
+
+    fn begin_freeze(&mut self, now: Time) {
         self.frozen = true;
         for id in slots_in(u8::MAX) {
             // What a hint has made vacant is of use to nobody now, and that is not its owner's fault.
             self.take_kept(now, id);
         }
-        self.press_all(now, out);
     }
 
-    /// The card lost its state with jobs on its slots: they fail with [`Failure::Snapshot`]. The machine is frozen and at rest
-    /// then. All slots are in reset, or cannot be reached.
+    /// The card cannot be asked any more, and what is on its slots is lost. No status is asked for from here on; the caller
+    /// stops the card, and calls [`Machine::lose_runs`].
+    pub fn cut_off(&mut self, now: Time) {
+        self.begin_freeze(now);
+        for id in slots_in(u8::MAX) {
+            let Some(run) = self.slot(id).and_then(|slot| slot.state.run()) else {
+                continue;
+            };
+            self.end_run(now, id, run.ctx);
+            if let Some(slot) = self.slot_mut(id) {
+                slot.enter(State::Resetting(Reset::of_lost(run.ctx, now)));
+            }
+        }
+    }
+
+    /// The card was stopped after [`Machine::cut_off`]: jobs that were on it fail with [`Failure::Snapshot`]. The machine is at
+    /// rest then.
     pub fn lose_runs(&mut self, now: Time, out: &mut impl FnMut(Action)) {
-        let mut lost = [None; MAX_SLOTS];
-        for (id, lost) in slots_in(u8::MAX).zip(&mut lost) {
-            *lost = self.lose_run(now, id);
-        }
-        self.freeze(now, out);
-        for (id, lost) in slots_in(u8::MAX).zip(lost) {
-            if let Some((ctx, outcome)) = lost {
-                self.quiescent(now, id, ctx, outcome, out);
+        for id in slots_in(u8::MAX) {
+            if let Some(State::Resetting(reset)) = self.slot(id).map(|slot| slot.state) {
+                self.quiescent(now, id, reset.ctx, reset.outcome, out);
             }
         }
-    }
-
-    /// Empties a slot: who was on it, and what becomes of the job.
-    fn lose_run(&mut self, now: Time, id: SlotId) -> Option<(ContextId, Outcome)> {
-        let lost = match self.slot(id)?.state {
-            State::Running(run) | State::Pausing(run, _) => {
-                self.end_run(now, id, run.ctx);
-                (run.ctx, Outcome::Failed(Failure::Snapshot))
-            }
-            State::Resetting(reset) => (reset.ctx, reset.outcome),
-            _ => return None,
-        };
-        self.slot_mut(id)?.enter(State::Vacant);
-        Some(lost)
     }
 
     /// Is the machine frozen, and nobody on any slot that is in use? Until [`Machine::thaw`] no register is touched then.
@@ -126,6 +126,23 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.unload(id, out);
             }
             self.arm(now, id, out);
+        }
+    }
+}
+
+impl Reset {
+    /// How long nobody asks for the status of a slot whose job is lost.
+    const LOST: Duration = Duration::from_ms(10_000);
+
+    /// Of a slot that the caller resets itself.
+    fn of_lost(ctx: ContextId, now: Time) -> Self {
+        Self {
+            ctx,
+            outcome: Outcome::Failed(Failure::Snapshot),
+            settling: true,
+            released: false,
+            tries: 0,
+            next: now + Self::LOST,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use fermata_sched_host::sched::{Phase, SlotState, Status};
 
-use super::{sid, World};
+use super::{ns, sid, World};
 use crate::model::MS;
 
 /// No preempt timeout is longer than this, and the tries to reset a slot after it.
@@ -76,6 +76,7 @@ impl World {
                 self.card.guilty.insert(job);
             }
         }
+        self.machine.cut_off(ns(self.now));
         let lost = self.ask(
             |machine, now, out| {
                 machine.lose_runs(now, out);
