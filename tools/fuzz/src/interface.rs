@@ -2,6 +2,10 @@
 
 //! What the fuzzer knows of uapi/fermata.h: the calls, and what stands where in their arguments.
 
+use std::mem::offset_of;
+
+use fermata::{uapi, EngineId};
+
 /// What a member is, and so which values are worth trying. How a value becomes what the kernel
 /// sees is said in [`crate::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,169 +44,107 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) name: &'static str,
-    pub(crate) number: u8,
+    pub(crate) number: u32,
     /// Of its argument.
     pub(crate) size: usize,
     pub(crate) members: &'static [Member],
 }
 
-const fn word(offset: usize, kind: Kind) -> Member {
-    Member {
-        offset,
+impl Kind {
+    /// How many bytes a value takes that begins in a member of so many.
+    const fn width(self, member: usize) -> usize {
+        match self {
+            Self::Engine => 2 * member,
+            _ => member,
+        }
+    }
+}
+
+/// The size of the member that `_get` gives.
+const fn size_of_member<A, M>(_get: fn(&A) -> &M) -> usize {
+    size_of::<M>()
+}
+
+/// Calls by their structures in libfermata, whose layout is tested against the header.
+macro_rules! calls {
+    ($($name:literal $number:ident $argument:ident { $($member:ident: $kind:ident),* })*) => {
+        &[
+            $(Call {
+                name: $name,
+                number: uapi::$number,
+                size: size_of::<uapi::$argument>(),
+                members: &[$(Member {
+                    offset: offset_of!(uapi::$argument, $member),
+                    width: Kind::$kind.width(size_of_member(|a: &uapi::$argument| &a.$member)),
+                    kind: Kind::$kind,
+                }),*],
+            },)*
+            UNKNOWN,
+        ]
+    };
+}
+
+/// A call that is none.
+const UNKNOWN: Call = Call {
+    name: "unknown",
+    number: uapi::IOC_CARD_INFO | 0x7f,
+    size: 64,
+    members: &[Member {
+        offset: 4,
         width: 4,
-        kind,
-    }
-}
-
-const fn long(offset: usize, kind: Kind) -> Member {
-    Member {
-        offset,
-        width: 8,
-        kind,
-    }
-}
-
-const fn wide(offset: usize, kind: Kind) -> Member {
-    Member {
-        offset,
-        width: 16,
-        kind,
-    }
-}
-
-const fn call(name: &'static str, number: u8, size: usize, members: &'static [Member]) -> Call {
-    Call {
-        name,
-        number,
-        size,
-        members,
-    }
-}
-
-use Kind::{Context, Duration, Engine, Eventfd, Length, Moment, Pointer, Policy, Small};
-
-const FLAGS: &[Member] = &[word(4, Small)];
-const REGISTERS: &[Member] = &[
-    word(4, Small),
-    word(8, Small),
-    word(12, Small),
-    long(16, Pointer),
-];
-const PARAM: &[Member] = &[
-    word(4, Small),
-    long(8, Duration),
-    long(16, Small),
-    long(24, Small),
-];
-const RESERVE: &[Member] = &[
-    word(4, Small),
-    word(8, Context),
-    word(12, Small),
-    long(16, Duration),
-    long(24, Duration),
-    long(32, Duration),
-];
-const POLICY: &[Member] = &[word(4, Small), wide(8, Policy), long(24, Duration)];
+        kind: Kind::Small,
+    }],
+};
 
 /// The calls of the interface, and one that is none.
-pub(crate) const CALLS: &[Call] = &[
-    call("card_info", 0x00, 40, FLAGS),
-    call("slot_info", 0x01, 80, FLAGS),
-    call(
-        "setup",
-        0x10,
-        32,
-        &[word(4, Small), wide(8, Engine), word(24, Small)],
-    ),
-    call(
-        "arena_create",
-        0x11,
-        40,
-        &[
-            word(4, Small),
-            long(8, Length),
-            long(16, Length),
-            long(32, Pointer),
-        ],
-    ),
-    call(
-        "snapshot_create",
-        0x12,
-        24,
-        &[word(4, Small), long(8, Length), long(16, Pointer)],
-    ),
-    call(
-        "snapshot_read",
-        0x13,
-        32,
-        &[
-            word(4, Small),
-            long(8, Length),
-            long(16, Length),
-            long(24, Pointer),
-        ],
-    ),
-    call("regs_write", 0x20, 24, REGISTERS),
-    call("regs_read", 0x21, 24, REGISTERS),
-    call("results", 0x22, 24, REGISTERS),
-    call("start", 0x30, 16, FLAGS),
-    call("preempt", 0x31, 8, FLAGS),
-    call("resume", 0x32, 8, FLAGS),
-    call("status", 0x33, 160, FLAGS),
-    call("wait", 0x34, 24, &[word(4, Small), long(8, Moment)]),
-    call(
-        "eventfd",
-        0x35,
-        16,
-        &[word(4, Small), word(8, Eventfd), word(12, Small)],
-    ),
-    call("hint", 0x36, 16, &[word(4, Small), long(8, Moment)]),
-    call("param_get", 0x40, 32, PARAM),
-    call("param_set", 0x41, 32, PARAM),
-    call("reserve", 0x42, 40, RESERVE),
-    call("reserve_get", 0x43, 40, RESERVE),
-    call("context_info", 0x50, 96, &[word(4, Small), word(8, Small)]),
-    call(
-        "control",
-        0x51,
-        24,
-        &[
-            word(4, Small),
-            word(8, Context),
-            word(12, Small),
-            long(16, Duration),
-        ],
-    ),
-    call("policy_get", 0x60, 32, POLICY),
-    call("policy_set", 0x61, 32, POLICY),
-    call(
-        "group",
-        0x62,
-        40,
-        &[
-            word(4, Small),
-            word(8, Context),
-            word(12, Small),
-            word(20, Small),
-        ],
-    ),
-    call(
-        "exclusive",
-        0x63,
-        16,
-        &[word(4, Small), word(8, Context), word(12, Small)],
-    ),
-    call("gang", 0x64, 16, &[word(4, Small), word(8, Context)]),
-    call("unknown", 0x7f, 64, FLAGS),
-];
+pub(crate) const CALLS: &[Call] = calls! {
+    "card_info" IOC_CARD_INFO CardInfo { flags: Small }
+    "slot_info" IOC_SLOT_INFO SlotInfo { slot: Small }
+    "setup" IOC_SETUP Setup { flags: Small, afu_id_lo: Engine, slot_mask: Small }
+    "arena_create" IOC_ARENA_CREATE ArenaCreate {
+        flags: Small, length: Length, device_base: Length, user_addr: Pointer
+    }
+    "snapshot_create" IOC_SNAPSHOT_CREATE SnapshotCreate {
+        flags: Small, length: Length, user_addr: Pointer
+    }
+    "snapshot_read" IOC_SNAPSHOT_READ SnapshotRead {
+        flags: Small, offset: Length, length: Length, buffer: Pointer
+    }
+    "regs_write" IOC_REGS_WRITE Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
+    "regs_read" IOC_REGS_READ Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
+    "results" IOC_RESULTS Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
+    "start" IOC_START Start { flags: Small }
+    "preempt" IOC_PREEMPT Preempt { flags: Small }
+    "resume" IOC_RESUME Resume { flags: Small }
+    "status" IOC_STATUS Status { flags: Small }
+    "wait" IOC_WAIT Wait { events: Small, deadline: Moment }
+    "eventfd" IOC_EVENTFD Eventfd { events: Small, fd: Eventfd, reserved: Small }
+    "hint" IOC_HINT Hint { flags: Small, at: Moment }
+    "param_get" IOC_PARAM_GET Param { param: Small, value: Duration, min: Small, max: Small }
+    "param_set" IOC_PARAM_SET Param { param: Small, value: Duration, min: Small, max: Small }
+    "reserve" IOC_RESERVE Reserve {
+        flags: Small, context: Context, reserved: Small,
+        budget_ns: Duration, deadline_ns: Duration, period_ns: Duration
+    }
+    "reserve_get" IOC_RESERVE_GET Reserve {
+        flags: Small, context: Context, reserved: Small,
+        budget_ns: Duration, deadline_ns: Duration, period_ns: Duration
+    }
+    "context_info" IOC_CONTEXT_INFO ContextInfo { flags: Small, cursor: Small }
+    "control" IOC_CONTROL Control {
+        operation: Small, context: Context, param: Small, value: Duration
+    }
+    "policy_get" IOC_POLICY_GET Policy { flags: Small, name: Policy, guard_ns: Duration }
+    "policy_set" IOC_POLICY_SET Policy { flags: Small, name: Policy, guard_ns: Duration }
+    "group" IOC_GROUP Group { flags: Small, context: Context, weight: Small, reserved: Small }
+    "exclusive" IOC_EXCLUSIVE Exclusive { flags: Small, context: Context, slot_mask: Small }
+    "gang" IOC_GANG Gang { flags: Small, context: Context }
+};
 
-/// The engines of the emulated card, low half and high half.
-pub(crate) const ENGINES: [(u64, u64); 4] = [
-    (0x5354_0000_0000_0001, 0x4c49_4e4b_4544_4c49),
-    (0x0000_0000_0000_0002, 0x4d45_4d42_454e_4348),
-    (0x0000_0000_0000_0003, 0x5348_4132_3536_0000),
-    (0x0000_0000_0000_0004, 0x424c_4f43_4b4d_4958),
+/// The engines of the emulated card.
+pub(crate) const ENGINES: [EngineId; 4] = [
+    EngineId::LINKED_LIST,
+    EngineId::MEMBENCH,
+    EngineId::SHA256,
+    EngineId::BLOCKMIX,
 ];
-
-/// The policies.
-pub(crate) const POLICIES: [&str; 5] = ["fair", "round-robin", "priority", "deadline", "share"];

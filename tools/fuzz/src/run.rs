@@ -3,15 +3,18 @@
 //! Running programs: the threads, the files and the memory that they share.
 
 use crate::{
-    interface::{Call, Kind, Member, CALLS, ENGINES, POLICIES},
+    interface::{Call, Kind, Member, CALLS, ENGINES},
     kcov::Kcov,
     program::{Program, Step, What, FILES, THREADS},
 };
 use anyhow::Result;
+use fermata::{uapi, EngineId, Policy};
 use std::{
     collections::HashSet,
     ffi::CString,
-    io, mem, ptr,
+    io, mem,
+    mem::offset_of,
+    ptr,
     sync::{
         atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc, Arc,
@@ -293,11 +296,12 @@ impl Worker {
                 *value,
             );
         }
-        let command = 0xfe00 | libc::c_ulong::from(call.number);
+        let number = libc::c_ulong::from(call.number);
         // SAFETY: The argument is larger than what is copied back, a page at the most.
-        let result = unsafe { libc::ioctl(fd, command as _, argument.as_mut_ptr()) };
+        let result = unsafe { libc::ioctl(fd, number as _, argument.as_mut_ptr()) };
         if result == 0 && call.name == "setup" {
-            let number = argument[28..32].try_into().map_or(0, u32::from_le_bytes);
+            let number = &argument[offset_of!(uapi::Setup, context)..][..4];
+            let number = number.try_into().map_or(0, u32::from_le_bytes);
             self.shared.contexts[file].store(number, Ordering::Relaxed);
         }
         result
@@ -319,13 +323,19 @@ impl Worker {
                 other => other,
             },
             Kind::Engine => {
-                let (low, high) = ENGINES.get(value as usize).copied().unwrap_or((value, 0));
-                to[..8].copy_from_slice(&low.to_le_bytes());
-                to[8..].copy_from_slice(&high.to_le_bytes());
+                let none = EngineId {
+                    low: value,
+                    high: 0,
+                };
+                let engine = ENGINES.get(value as usize).unwrap_or(&none);
+                to[..8].copy_from_slice(&engine.low.to_le_bytes());
+                to[8..].copy_from_slice(&engine.high.to_le_bytes());
                 return;
             }
             Kind::Policy => {
-                let name = POLICIES.get(value as usize).map_or("nothing", |name| name);
+                let name = Policy::ALL
+                    .get(value as usize)
+                    .map_or("nothing", |policy| policy.name());
                 to[..name.len()].copy_from_slice(name.as_bytes());
                 return;
             }

@@ -61,6 +61,11 @@ impl EngineId {
         low: 3,
         high: 0x5348_4132_3536_0000,
     };
+    /// Mixes blocks, and stops between them only (the emulated card).
+    pub const BLOCKMIX: Self = Self {
+        low: 4,
+        high: 0x424c_4f43_4b4d_4958,
+    };
 }
 
 /// Events of a context that can be waited for.
