@@ -219,6 +219,7 @@ FM_TEST(death, point_06_many_die_at_once)
 		card_until_runs(slot, other.token);
 		for (i = 0; i < 6; i++)
 			kill(ch[i].pid, SIGKILL);
+		fm_tally("kills", 6);
 		for (i = 0; i < 6; i++) {
 			fm_reap(&ch[i]);
 			fm_agent_gone(token[i]);

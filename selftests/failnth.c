@@ -65,6 +65,8 @@ static bool disarm(void)
 	bool came = pread(control, text, sizeof(text) - 1, 0) > 0 && atoi(text) == 0;
 
 	arm(0);
+	if (came)
+		fm_tally("injected faults", 1);
 	return came;
 }
 

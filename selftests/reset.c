@@ -232,6 +232,7 @@ static int inject(u32 correctable, u32 uncorrectable)
 		rc = write(fd, &error, sizeof(error)) < 0 ? -errno : 0;
 		fm_sleep_us(1000);
 	} while (rc == -EBUSY && fm_now() < end);
+	fm_tally("errors of the link", 1);
 	close(fd);
 	return rc;
 }

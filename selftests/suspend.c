@@ -159,6 +159,7 @@ static int sleep_and_wake(enum how how)
 {
 	int rc = -EBUSY, seconds;
 
+	fm_tally("suspends", 1);
 	if (how == REHEARSAL)
 		return rehearse();
 	for (seconds = 2; rc == -EBUSY && seconds <= 16; seconds *= 2) {

@@ -54,6 +54,7 @@ FM_TEST(system, point_17_removed_and_found_again)
 		fm_gone_waiter_start(&w, running.fd);
 		errors = card_counter(running.slot, "dma_errors");
 		ASSERT_EQ(0, put(path, "1"));
+		fm_tally("removals", 1);
 		/* No engine touched their memory when it was unmapped, nor does one from now on. */
 		EXPECT_EQ(errors, card_counter(running.slot, "dma_errors"));
 		fm_agent_gone(running.token);
@@ -145,6 +146,7 @@ FM_TEST(system, processor_goes_offline_under_load)
 		card_until_turns(card_history_end(), turns, 256, 6);
 		from = card_history_end();
 		ASSERT_EQ(0, put(CPU1, "0"));
+		fm_tally("processors taken offline", 1);
 		card_until_turns(from, turns, 256, 20);
 		ASSERT_EQ(0, put(CPU1, "1"));
 		from = card_history_end();

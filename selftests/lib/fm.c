@@ -156,6 +156,7 @@ void fm_wait(int fd, u32 events)
 	} while (rc == -EINTR);
 	if (!rc)
 		return;
+	fm_tally("lost jobs", 1);
 	fm_status(fd, &st);
 	fm_die("waiting for events %x: %s; state %s, slot %d, job %llu, slices %llu, error %u",
 	       events, strerror(-rc), state_name(st.state), (int)st.slot,
@@ -573,6 +574,7 @@ int fm_reap_within(struct fm_child *ch, u64 ns)
 void fm_kill(struct fm_child *ch)
 {
 	kill(ch->pid, SIGKILL);
+	fm_tally("kills", 1);
 	fm_reap(ch);
 }
 
@@ -725,6 +727,7 @@ const char *fm_teardown(struct fm_shared *sh)
 	if (n) {
 		size_t at = strlen(why);
 
+		fm_tally("violations", n);
 		snprintf(why + at, sizeof(why) - at, "%s%llu violations: %s; %s",
 			 at ? "; " : "", (unsigned long long)n, card_cmd("violations"),
 			 card_why());

@@ -41,6 +41,13 @@ __attribute__((noreturn, format(printf, 1, 2)))
 void fm_die(const char *fmt, ...);
 u64 fm_now(void);
 void fm_sleep_us(unsigned int us);
+/*
+ * Adds to the count of something in the file that FERMATA_TALLY names: what a
+ * run did to the module ("kills"), and what must be none ("lost jobs").
+ */
+void fm_tally(const char *what, u64 n);
+/* Tells of something that was measured there. */
+void fm_figure(const char *what, u64 value);
 
 /* --- calls: 0 or a negative errno ----------------------------------------- */
 

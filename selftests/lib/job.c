@@ -353,7 +353,7 @@ static const char *compare(const char *what, u64 got, u64 want)
 	return text;
 }
 
-const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
+static const char *wrong_of(struct fm_ctx *c, const struct fm_expect *e)
 {
 	struct fm_result r;
 	const char *wrong;
@@ -389,6 +389,14 @@ const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
 		if (memcmp(digest, e->digest, 32))
 			return "the buffer that the engine wrote is wrong";
 	}
+	return wrong;
+}
+
+const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e)
+{
+	const char *wrong = wrong_of(c, e);
+
+	fm_tally(wrong ? "lost jobs" : "jobs with the right result", 1);
 	return wrong;
 }
 

@@ -65,11 +65,13 @@ bool fm_reset_by(const char *method)
 
 int fm_reset(void)
 {
+	fm_tally("resets", 1);
 	return put_to_function("reset", "1");
 }
 
 int fm_unbind(void)
 {
+	fm_tally("unbinds", 1);
 	return fm_pci() ? put("unbind") : -ENOENT;
 }
 
@@ -125,6 +127,7 @@ void fm_module_load(const char *args)
 	if (fd < 0 || syscall(SYS_finit_module, fd, args ? args : "", 0))
 		fm_die("loading with '%s': %s", args ? args : "", strerror(errno));
 	close(fd);
+	fm_tally("loads of the module", 1);
 }
 
 void fm_until_node(void)

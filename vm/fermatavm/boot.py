@@ -2,7 +2,7 @@
 """Boot a stock kernel in QEMU with emulated cards plugged, run one command in it, and say how it went.
 
 The command's output is vm/boot's own, free of kernel messages. Files that the guest leaves in /report, the kernel's log and
-each card's log come to build/vm/NAME/. The status is that of the command, or
+each card's log come to build/vm/NAME/, figures of the run to result.json there (and to the folder FERMATA_RESULTS). The status is that of the command, or
   121  the card failed or found a violation of the protocol
   122  the kernel complained (Oops, BUG, WARNING, IOMMU fault, ...): the lines are shown
   123  the machine ended before the command did
@@ -13,16 +13,19 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from . import guest, initramfs, module
@@ -100,6 +103,18 @@ def port(name, chardev):
     return ["-chardev", f"{kind},id={ident},{rest}", "-device", f"virtserialport,chardev={ident},name={name}"]
 
 
+def tally(path):
+    """What the guest's programs counted, as sums, and what they measured: lines of `+ NUMBER WHAT` and `= VALUE WHAT`."""
+    sums, figures = Counter(), {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        kind, number, what = line.split(" ", 2)
+        if kind == "+":
+            sums[what] += int(number)
+        else:
+            figures[what] = int(number)
+    return {"tally": dict(sums), "figures": figures}
+
+
 class Tail:
     """Copies what a file gains to a stream."""
 
@@ -146,6 +161,7 @@ class Vm:
     def __init__(self, options, kernel, accel, ko=None, quiet=False):
         self.options, self.kernel, self.accel, self.ko, self.quiet = options, kernel, accel, ko, quiet
         self.cards, self.qemu = [], None
+        self.started = time.monotonic()
 
     def run(self):
         with contextlib.ExitStack() as stack:
@@ -223,6 +239,7 @@ class Vm:
         where = str(out).removeprefix(f"{TOP}/")
         if self.quiet:
             return int(guest_status) if guest_status else ENDED_EARLY
+        self.leave_result(len(complaints), sum(map(bool, statuses)))
         for line in complaints[:20]:
             say(f"kernel: {line}")
         if timed_out:
@@ -241,6 +258,17 @@ class Vm:
                 say(f"card {card.index} ended with status {status}: see {where}/card{card.index}.log")
                 return CARD_FAILED
         return int(guest_status)
+
+    def leave_result(self, splats, failed_cards):
+        """What fermatavm.reliability adds up."""
+        result = {
+            "name": self.options.name, "kernel": self.kernel.series, "iommu": self.options.iommu, "cards": self.options.card,
+            "seconds": round(time.monotonic() - self.started), "splats": splats, "failed_cards": failed_cards,
+        } | tally(self.out / "files/tally")  # fmt: skip
+        file = self.out / "result.json"
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        if results := os.environ.get("FERMATA_RESULTS"):
+            shutil.copy(file, Path(results) / f"{self.out.name}.json")
 
     def command_line(self, initrd):
         opt, out = self.options, self.out

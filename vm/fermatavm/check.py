@@ -128,7 +128,9 @@ def main():
     for series in [DEBUG] if args.debug else pins():
         os.environ[f"KERNEL_{series.replace('.', '_').replace('-', '_')}"] = str(kernel_named(series).ensure().dir)
     shutil.rmtree(logs, ignore_errors=True)
-    logs.mkdir(parents=True)
+    results = logs / "results"
+    results.mkdir(parents=True)
+    os.environ["FERMATA_RESULTS"] = str(results)
     run_all(steps, logs)
 
 

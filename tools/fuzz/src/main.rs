@@ -19,7 +19,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use run::Machine;
 use std::{
     collections::HashSet,
-    fs,
+    env, fs,
+    io::Write,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -134,6 +135,7 @@ fn main() -> Result<()> {
         }
     }
     let (calls, good) = machine.calls();
+    tally(calls)?;
     println!(
         "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs found new ones",
         corpus.reached.len()
@@ -164,6 +166,18 @@ fn report(options: &Options, corpus: &Corpus, figures: &serde_json::Value) -> Re
     fs::write(options.report.join("reached"), places.concat())?;
     fs::write(options.report.join("fuzz.json"), figures.to_string())?;
     Ok(())
+}
+
+/// Adds the calls to what the machine's programs count (see `fm_tally()` in selftests/lib/fm.h).
+fn tally(calls: u64) -> Result<()> {
+    let Some(path) = env::var_os("FERMATA_TALLY") else {
+        return Ok(());
+    };
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)?;
+    Ok(writeln!(file, "+ {calls} fuzzed calls")?)
 }
 
 /// The module's functions by address.
