@@ -31,8 +31,8 @@ bool card_present(void)
 		return true;
 	if (access(port_path(), F_OK))
 		return false;
-	/* The process of the test before may be closing it. */
-	end = fm_now() + 5000 * FM_MS;
+	/* The process of the test before may be closing it, or be dying with much to close. */
+	end = fm_now() + FM_GUARD_MS * FM_MS;
 	while ((port = open(port_path(), O_RDWR | O_CLOEXEC | O_NONBLOCK)) < 0) {
 		if (errno != EBUSY || fm_now() > end)
 			fm_die("%s: %s", port_path(), strerror(errno));
