@@ -11,6 +11,7 @@
 #include "lib/sched.h"
 
 #define FAIL_NTH	"/proc/self/fail-nth"
+#define DEBUG		"/sys/kernel/debug"
 /* No call has so many points at which it can fail. */
 #define POINTS_MAX	3000
 
@@ -20,29 +21,16 @@ FM_FIXTURE_CARD(failnth);
 
 static int control = -1;
 
-static int set(const char *file, const char *value)
-{
-	char path[128];
-	int fd, rc = 0;
-
-	snprintf(path, sizeof(path), "/sys/kernel/debug/%s", file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (write(fd, value, strlen(value)) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
-}
-
 /* As they are at first, these would pass over most allocations. */
 static const char *make_all_fail(void)
 {
 	control = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
 	if (control < 0)
 		return "this kernel injects no faults";
-	if (set("failslab/ignore-gfp-wait", "N") || set("fail_page_alloc/ignore-gfp-wait", "N") ||
-	    set("fail_page_alloc/ignore-gfp-highmem", "N") || set("fail_page_alloc/min-order", "0"))
+	if (fm_put(DEBUG "/failslab/ignore-gfp-wait", "N") ||
+	    fm_put(DEBUG "/fail_page_alloc/ignore-gfp-wait", "N") ||
+	    fm_put(DEBUG "/fail_page_alloc/ignore-gfp-highmem", "N") ||
+	    fm_put(DEBUG "/fail_page_alloc/min-order", "0"))
 		return "faults cannot be set up";
 	return NULL;
 }
@@ -420,16 +408,10 @@ TEST_F_TIMEOUT(failnth, removal, 600)
 
 static void probe_by_itself(bool on)
 {
-	int fd = open("/sys/bus/pci/drivers_autoprobe", O_WRONLY | O_CLOEXEC);
+	int rc = fm_put("/sys/bus/pci/drivers_autoprobe", on ? "1" : "0");
 
-	if (fd < 0 || write(fd, on ? "1" : "0", 1) != 1)
-		fm_die("drivers_autoprobe: %s", strerror(errno));
-	close(fd);
-}
-
-static int remove_module(void)
-{
-	return syscall(SYS_delete_module, "fermata", O_NONBLOCK) ? -errno : 0;
+	if (rc)
+		fm_die("drivers_autoprobe: %s", strerror(-rc));
 }
 
 /* The module is loaded without a card: a walk through its own beginning. */
@@ -445,7 +427,7 @@ TEST_F_TIMEOUT(failnth, load, 1200)
 	ASSERT_NE(NULL, fm_pci());
 	fd = open(file, O_RDONLY | O_CLOEXEC);
 	ASSERT_LE(0, fd);
-	ASSERT_EQ(0, remove_module());
+	ASSERT_EQ(0, fm_module_remove());
 	probe_by_itself(false);
 	/* Each point twice: what a load that failed has left in caches saves the next one a point. */
 	for (try = 2; came && try < 2 * POINTS_MAX; try++) {
@@ -458,7 +440,7 @@ TEST_F_TIMEOUT(failnth, load, 1200)
 		}
 		failed += !!rc;
 		if (!rc)
-			ASSERT_EQ(0, remove_module());
+			ASSERT_EQ(0, fm_module_remove());
 	}
 	probe_by_itself(true);
 	EXPECT_EQ(0, syscall(SYS_finit_module, fd, "", 0));

@@ -608,12 +608,11 @@ FM_TEST(charge, memory_cgroup)
 	const char *current = "/sys/fs/cgroup/fermata-test-0/memory.current";
 	const size_t len = 3 << 20;
 	u64 before;
-	FILE *f;
-	int fd;
+	int fd, rc;
 
-	f = fopen("/sys/fs/cgroup/cgroup.subtree_control", "w");
-	if (!f || fprintf(f, "+memory\n") < 0 || fclose(f))
-		SKIP(return, "no memory cgroups: %s", strerror(errno));
+	rc = fm_put("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
+	if (rc)
+		SKIP(return, "no memory cgroups: %s", strerror(-rc));
 	fm_enter(0);
 	fd = context_of(0);
 	before = fm_number_in(current, "");

@@ -12,19 +12,6 @@
 #define PM_TEST		"/sys/power/pm_test"
 #define PM_TEST_DELAY	"/sys/module/suspend/parameters/pm_test_delay"
 
-/* 0 or a negative errno. */
-static int put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (write(fd, text, strlen(text)) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
-}
-
 /* The beginning of a file; nothing of one that cannot be read. */
 static const char *get(const char *path)
 {
@@ -114,7 +101,7 @@ static void pm_base_restore(struct pm_base *base)
 
 static void must_put(const char *path, const char *text)
 {
-	int rc = put(path, text);
+	int rc = fm_put(path, text);
 
 	if (rc)
 		fm_die("%s > %s: %s", text, path, strerror(-rc));
@@ -127,7 +114,7 @@ static int rehearse(void)
 
 	must_put(PM_TEST, "devices");
 	must_put(PM_TEST_DELAY, "1");
-	rc = put(STATE, "mem");
+	rc = fm_put(STATE, "mem");
 	must_put(PM_TEST, "none");
 	return rc;
 }
@@ -145,7 +132,7 @@ static int sleep_for(int seconds)
 	snprintf(alarm, sizeof(alarm), "+%d", seconds);
 	must_put(ALARM, alarm);
 	pm_base_save(&base);
-	rc = put(STATE, "mem");
+	rc = fm_put(STATE, "mem");
 	pm_base_restore(&base);
 	must_put(ALARM, "0");
 	return rc;
@@ -163,7 +150,7 @@ static int sleep_and_wake(enum how how)
 	if (how == REHEARSAL)
 		return rehearse();
 	for (seconds = 2; rc == -EBUSY && seconds <= 16; seconds *= 2) {
-		if (!put(WAKEUP_COUNT, get(WAKEUP_COUNT)))
+		if (!fm_put(WAKEUP_COUNT, get(WAKEUP_COUNT)))
 			rc = sleep_for(seconds);
 	}
 	return rc;

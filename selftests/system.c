@@ -11,19 +11,6 @@
 
 FM_FIXTURE_CARD(system);
 
-/* 0 or a negative errno. */
-static int put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (write(fd, text, strlen(text)) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
-}
-
 static void start_endless(struct fm_ctx *c)
 {
 	fm_ctx_new(c, FM_LIST, 4 * FM_PAGE);
@@ -53,7 +40,7 @@ FM_TEST(system, point_17_removed_and_found_again)
 		card_until_runs(queued.slot, queued.token);
 		fm_gone_waiter_start(&w, running.fd);
 		errors = card_counter(running.slot, "dma_errors");
-		ASSERT_EQ(0, put(path, "1"));
+		ASSERT_EQ(0, fm_put(path, "1"));
 		fm_tally("removals", 1);
 		/* No engine touched their memory when it was unmapped, nor does one from now on. */
 		EXPECT_EQ(errors, card_counter(running.slot, "dma_errors"));
@@ -66,7 +53,7 @@ FM_TEST(system, point_17_removed_and_found_again)
 		EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(running.fd));
 		EXPECT_EQ(SIGBUS, fm_access_signal(queued.mem));
 		EXPECT_NE(0, access(path, F_OK));
-		ASSERT_EQ(0, put("/sys/bus/pci/rescan", "1"));
+		ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
 		fm_until_node();
 		/* Another device of the same name: the old files stay dead. */
 		fm_ctx_new(&again, FM_LIST, 64 * 1024);
@@ -112,7 +99,7 @@ static int vectors_to(int cpu)
 		if (*entry->d_name == '.')
 			continue;
 		snprintf(path, sizeof(path), "/proc/irq/%.16s/smp_affinity_list", entry->d_name);
-		n += !put(path, number);
+		n += !fm_put(path, number);
 	}
 	closedir(dir);
 	return n;
@@ -145,10 +132,10 @@ FM_TEST(system, processor_goes_offline_under_load)
 		}
 		card_until_turns(card_history_end(), turns, 256, 6);
 		from = card_history_end();
-		ASSERT_EQ(0, put(CPU1, "0"));
+		ASSERT_EQ(0, fm_put(CPU1, "0"));
 		fm_tally("processors taken offline", 1);
 		card_until_turns(from, turns, 256, 20);
-		ASSERT_EQ(0, put(CPU1, "1"));
+		ASSERT_EQ(0, fm_put(CPU1, "1"));
 		from = card_history_end();
 		card_until_turns(from, turns, 256, 6);
 		for (i = 0; i < 2; i++)

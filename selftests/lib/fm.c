@@ -46,6 +46,18 @@ void fm_sleep_us(unsigned int us)
 	usleep(us);
 }
 
+int fm_put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, strlen(text)) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
 bool fm_require_card(void)
 {
 	const char *v = getenv("FERMATA_REQUIRE_CARD");

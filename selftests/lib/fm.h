@@ -41,6 +41,8 @@ __attribute__((noreturn, format(printf, 1, 2)))
 void fm_die(const char *fmt, ...);
 u64 fm_now(void);
 void fm_sleep_us(unsigned int us);
+/* Writes a text into a file of the kernel's: 0 or a negative errno. */
+int fm_put(const char *path, const char *text);
 /*
  * Adds to the count of something in the file that FERMATA_TALLY names: what a
  * run did to the module ("kills"), and what must be none ("lost jobs").

@@ -23,12 +23,12 @@ u64 fm_number_in(const char *path, const char *key)
 /* Pins that were taken and not given back, of the whole machine. */
 u64 fm_pins(void)
 {
-	FILE *f = fopen("/proc/sys/vm/stat_refresh", "w");
+	int rc = fm_put("/proc/sys/vm/stat_refresh", "1");
 	u64 released;
 
 	/* What each processor counted for itself. */
-	if (!f || fputs("1", f) < 0 || fclose(f))
-		fm_die("stat_refresh: %s", strerror(errno));
+	if (rc)
+		fm_die("stat_refresh: %s", strerror(-rc));
 	released = fm_number_in("/proc/vmstat", "nr_foll_pin_released ");
 	return fm_number_in("/proc/vmstat", "nr_foll_pin_acquired ") - released;
 }
@@ -102,8 +102,11 @@ void *fm_map_kind(enum fm_kind kind, size_t len, int *fd)
 
 void fm_huge_pages(int n)
 {
-	FILE *f = fopen("/proc/sys/vm/nr_hugepages", "w");
+	char text[16];
+	int rc;
 
-	if (!f || fprintf(f, "%d\n", n) < 0 || fclose(f))
-		fm_die("nr_hugepages: %s", strerror(errno));
+	snprintf(text, sizeof(text), "%d", n);
+	rc = fm_put("/proc/sys/vm/nr_hugepages", text);
+	if (rc)
+		fm_die("nr_hugepages: %s", strerror(-rc));
 }

@@ -6,6 +6,8 @@
 
 #include "fm.h"
 
+#define DRIVER	"/sys/bus/pci/drivers/fermata"
+
 static char function[64];
 
 const char *fm_pci(void)
@@ -26,36 +28,14 @@ const char *fm_pci(void)
 	return function;
 }
 
-static int put(const char *file)
-{
-	char path[128];
-	int fd, rc = 0;
-
-	snprintf(path, sizeof(path), "/sys/bus/pci/drivers/fermata/%s", file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (write(fd, fm_pci(), strlen(fm_pci())) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
-}
-
 static int put_to_function(const char *file, const char *text)
 {
 	char path[128];
-	int fd, rc = 0;
 
 	if (!fm_pci())
 		return -ENOENT;
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", fm_pci(), file);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (write(fd, text, strlen(text)) < 0)
-		rc = -errno;
-	close(fd);
-	return rc;
+	return fm_put(path, text);
 }
 
 bool fm_reset_by(const char *method)
@@ -72,14 +52,14 @@ int fm_reset(void)
 int fm_unbind(void)
 {
 	fm_tally("unbinds", 1);
-	return fm_pci() ? put("unbind") : -ENOENT;
+	return fm_pci() ? fm_put(DRIVER "/unbind", fm_pci()) : -ENOENT;
 }
 
 /* Returns when the device is there. */
 int fm_bind(void)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	int fd, rc = put("bind");
+	int fd, rc = fm_put(DRIVER "/bind", fm_pci());
 
 	if (rc)
 		return rc;

@@ -126,16 +126,15 @@ bool fm_has_cgroups(void)
 void fm_enter(int cgroup)
 {
 	char path[80];
-	int fd;
+	int rc;
 
 	cgroup_path(path, sizeof(path), cgroup, "");
 	if (cgroup != FM_ROOT && mkdir(path, 0755) && errno != EEXIST)
 		fm_die("%s: %s", path, strerror(errno));
 	cgroup_path(path, sizeof(path), cgroup, "/cgroup.procs");
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, "0", 1) != 1)
-		fm_die("%s: %s", path, strerror(errno));
-	close(fd);
+	rc = fm_put(path, "0");
+	if (rc)
+		fm_die("%s: %s", path, strerror(-rc));
 }
 
 u64 fm_cgroup_number(int cgroup)
