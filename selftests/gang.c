@@ -157,14 +157,6 @@ static const char *slot_turns_wrong(u64 from, const struct fm_turn *want, int n)
 	return text;
 }
 
-static u64 preemptions(struct fm_ctx *c)
-{
-	struct fermata_status st;
-
-	fm_status(c->fd, &st);
-	return st.preemptions;
-}
-
 /* Held and resumed together, whoever asks: either of them, or the administrator. */
 FM_TEST(gang, held_and_resumed_together)
 {
@@ -193,9 +185,9 @@ FM_TEST(gang, held_and_resumed_together)
 						fm_number(another->fd), 0, 0));
 	}
 	close(fd);
-	EXPECT_EQ(4, preemptions(&g.c[LIST]));
-	EXPECT_EQ(4, preemptions(&g.c[SHA]));
-	EXPECT_EQ(0, preemptions(&g.c[BESIDE]));
+	EXPECT_EQ(4, fm_preemptions(g.c[LIST].fd));
+	EXPECT_EQ(4, fm_preemptions(g.c[SHA].fd));
+	EXPECT_EQ(0, fm_preemptions(g.c[BESIDE].fd));
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(g.c[BESIDE].fd));
 	ASSERT_GOOD(finish_all(&g));
 }
@@ -220,7 +212,7 @@ FM_TEST(gang, yield_together)
 		fm_must_start(&next[i]);
 	}
 	fm_sleep_us(20000);
-	EXPECT_EQ(0, preemptions(&g.c[LIST]));
+	EXPECT_EQ(0, fm_preemptions(g.c[LIST].fd));
 	ASSERT_EQ(0, fm_preempt(g.c[SHA].fd, 0));
 	for (i = LIST; i <= SHA; i++) {
 		fm_wait(next[i].fd, FERMATA_EVENT_DONE);
@@ -265,8 +257,8 @@ FM_TEST(gang, member_without_a_job)
 	resume(&g.c[LIST]);
 	until_both_run(&g);
 	ASSERT_GOOD(finish_all(&g));
-	EXPECT_EQ(1, preemptions(&g.c[LIST]));
-	EXPECT_EQ(1, preemptions(&g.c[SHA]));
+	EXPECT_EQ(1, fm_preemptions(g.c[LIST].fd));
+	EXPECT_EQ(1, fm_preemptions(g.c[SHA].fd));
 }
 
 /* Whoever joins or leaves keeps the state that it is in. */
@@ -317,7 +309,7 @@ FM_TEST(gang, not_of_another_group)
 	hold(&g.c[LIST]);
 	until_held(&g);
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(other->fd));
-	EXPECT_EQ(0, preemptions(other));
+	EXPECT_EQ(0, fm_preemptions(other->fd));
 	hold(other);
 	fm_wait(other->fd, FERMATA_EVENT_HELD);
 	resume(&g.c[SHA]);

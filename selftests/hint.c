@@ -256,14 +256,6 @@ static const char *end_slow(struct pair *p)
 	return fm_job_wrong(&p->be, &p->eb);
 }
 
-static u64 preemptions(struct fm_ctx *c)
-{
-	struct fermata_status st;
-
-	fm_status(c->fd, &st);
-	return st.preemptions;
-}
-
 static u64 hints_used(struct fm_ctx *c)
 {
 	struct fermata_status st;
@@ -275,7 +267,7 @@ static u64 hints_used(struct fm_ctx *c)
 /* The job of `be` has left its slot, seen before anybody wants that; false: not in time. */
 static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
 {
-	while (preemptions(be) == before)
+	while (fm_preemptions(be->fd) == before)
 		if (fm_now() > until)
 			return false;
 	return true;
@@ -305,7 +297,7 @@ static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 		at = fm_now() + 30 * FM_MS;
 		if (hint(p->lc.fd, at))
 			fm_die("HINT is refused");
-		in_time = until_vacant(&p->be, preemptions(&p->be), at + 100 * FM_MS);
+		in_time = until_vacant(&p->be, fm_preemptions(p->be.fd), at + 100 * FM_MS);
 		wrong = fm_job_run(work, e);
 		if (wrong)
 			fm_die("%s", wrong);

@@ -8,7 +8,6 @@
 #include "kselftest_harness.h"
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include "lib/sched.h"
 
@@ -84,24 +83,6 @@ static int lanes_of_card(struct lane *lanes)
 
 /* --- who dies ---------------------------------------------------------------------- */
 
-static void must_start(struct fm_ctx *c)
-{
-	int rc = fm_start(c->fd);
-
-	if (rc)
-		fm_die("START: %s", strerror(-rc));
-}
-
-static int eventfd_of(struct fm_ctx *c)
-{
-	struct fermata_eventfd arg = {
-		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
-	};
-
-	fm_must(c->fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");
-	return arg.fd;
-}
-
 /* All that may be done with a context, in any order, for ever. */
 static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
 {
@@ -167,7 +148,7 @@ static void victim(struct fm_child *ch, enum when when, struct lane *lane, u64 s
 	if (when != BUSY)
 		fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
 	if (when == POLLING || when == READING)
-		p.fd = eventfd_of(&c);
+		p.fd = fm_eventfd(c.fd);
 	fm_say(ch, c.token);
 	/* QUEUED: it starts when told, behind one that stays. */
 	if (when == QUEUED)
@@ -175,7 +156,7 @@ static void victim(struct fm_child *ch, enum when when, struct lane *lane, u64 s
 	if (when == BUSY)
 		be_busy(&c, seed, &lane->calls);
 	if (when != IDLE)
-		must_start(&c);
+		fm_must_start(&c);
 	switch (when) {
 	case DONE:
 		fm_wait(c.fd, FERMATA_EVENT_DONE);
@@ -404,17 +385,10 @@ static void live_on(struct fm_child *ch, struct lane *lane)
 	_exit(0);
 }
 
-static u32 number_from(const char *name, u32 otherwise)
-{
-	const char *v = getenv(name);
-
-	return v && *v ? strtoul(v, NULL, 0) : otherwise;
-}
-
 /* Each wait has its own guard; all of them together take as long as there are kills. */
 TEST_F_TIMEOUT(kills, point_06_in_every_state, 24 * 3600)
 {
-	u32 wanted = number_from("FERMATA_KILLS", 1000), kills = 0, jobs = 0;
+	u32 wanted = fm_number_from("FERMATA_KILLS", 1000), kills = 0, jobs = 0;
 	struct fm_child lives[LANES], kill[LANES];
 	struct shared *shared = shared_new();
 	struct lane *lanes = shared->lanes;

@@ -17,13 +17,6 @@ FM_FIXTURE_CARD(race);
 FM_FIXTURE_CARD(many);
 FM_FIXTURE_CARD(signals);
 
-static u32 number_from(const char *name, u32 otherwise)
-{
-	const char *v = getenv(name);
-
-	return v && *v ? strtoul(v, NULL, 0) : otherwise;
-}
-
 static volatile u32 signals_seen;
 
 static void on_signal(int sig)
@@ -380,7 +373,7 @@ static void live_on(struct fm_child *ch, volatile bool *stop)
 
 FM_TEST(race, point_10_every_call_against_every_end)
 {
-	u32 rounds = number_from("FERMATA_RACES", 4000), good;
+	u32 rounds = fm_number_from("FERMATA_RACES", 4000), good;
 	struct racer r[RACERS] = { };
 	struct fermata_card_info info;
 	int slot = fm_slot_of(FM_MEM), i, what;
@@ -452,7 +445,7 @@ FM_TEST(many, point_06_as_many_contexts_as_allowed)
 		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
 		.afu_id_hi = fm_afu[FM_LIST][1]
 	};
-	u32 most = number_from("FERMATA_CONTEXTS", 2048), i, n;
+	u32 most = fm_number_from("FERMATA_CONTEXTS", 2048), i, n;
 	int slot = fm_slot_of(FM_LIST), one_more;
 	struct fermata_card_info info;
 	struct rlimit files;
@@ -541,16 +534,6 @@ static void sleep_in(struct sleeper *me, int fd, long call)
 	fm_until_blocked(me->tid, call);
 }
 
-static int eventfd_of(int fd)
-{
-	struct fermata_eventfd arg = {
-		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
-	};
-
-	fm_must(fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");
-	return arg.fd;
-}
-
 /* The wait ends with EINTR, and the job goes on as if nothing had been. */
 FM_TEST(signals, end_every_wait_and_no_job)
 {
@@ -564,7 +547,7 @@ FM_TEST(signals, end_every_wait_and_no_job)
 	fm_job_endless(&c);
 	fds[0] = c.fd;
 	fds[1] = c.fd;
-	fds[2] = eventfd_of(c.fd);
+	fds[2] = fm_eventfd(c.fd);
 	fds[3] = fds[2];
 	ASSERT_EQ(0, fm_start(c.fd));
 	card_until_runs(c.slot, c.token);

@@ -72,14 +72,6 @@ static const char *finish(struct tenants *t)
 	return NULL;
 }
 
-static u64 preemptions(struct fm_ctx *c)
-{
-	struct fermata_status st;
-
-	fm_status(c->fd, &st);
-	return st.preemptions;
-}
-
 static u64 start_count(int slot)
 {
 	return card_key(card_cmd("state slot=%d", slot), "start_count");
@@ -103,8 +95,8 @@ static void jobs_go_on(struct __test_metadata *_metadata, const char *method)
 		EXPECT_GE(1, start_count(t.c[ELSEWHERE].slot));
 	}
 	until_at_work(&t);
-	EXPECT_EQ(RESETS, preemptions(&t.c[ELSEWHERE]));
-	EXPECT_LE(RESETS, preemptions(&t.c[RUNS]) + preemptions(&t.c[WAITS]));
+	EXPECT_EQ(RESETS, fm_preemptions(t.c[ELSEWHERE].fd));
+	EXPECT_LE(RESETS, fm_preemptions(t.c[RUNS].fd) + fm_preemptions(t.c[WAITS].fd));
 	ASSERT_GOOD(finish(&t));
 }
 
@@ -246,7 +238,7 @@ static void until_preempted(struct fm_ctx *c, u64 times)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	while (preemptions(c) < times) {
+	while (fm_preemptions(c->fd) < times) {
 		if (fm_now() > end)
 			fm_die("not preempted");
 		fm_sleep_us(1000);
@@ -270,7 +262,7 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 		until_preempted(&t.c[ELSEWHERE], i);
 	}
 	until_at_work(&t);
-	EXPECT_EQ(RESETS, preemptions(&t.c[ELSEWHERE]));
+	EXPECT_EQ(RESETS, fm_preemptions(t.c[ELSEWHERE].fd));
 	ASSERT_GOOD(finish(&t));
 }
 

@@ -153,8 +153,7 @@ FM_TEST(system, processor_goes_offline_under_load)
 
 TEST_F_TIMEOUT(system, point_17_loaded_and_unloaded_many_times, 24 * 3600)
 {
-	const char *v = getenv("FERMATA_LOADS");
-	u32 loads = v && *v ? strtoul(v, NULL, 0) : 20, i;
+	u32 loads = fm_number_from("FERMATA_LOADS", 20), i;
 	struct fermata_card_info info;
 	struct fm_expect e;
 	struct fm_ctx c;

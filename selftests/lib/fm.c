@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -44,6 +45,13 @@ u64 fm_now(void)
 void fm_sleep_us(unsigned int us)
 {
 	usleep(us);
+}
+
+u32 fm_number_from(const char *name, u32 otherwise)
+{
+	const char *v = getenv(name);
+
+	return v && *v ? strtoul(v, NULL, 0) : otherwise;
 }
 
 int fm_put(const char *path, const char *text)
@@ -240,6 +248,24 @@ int fm_results(int fd, const u32 *offsets, u32 count)
 	for (i = 0; i < count; i++)
 		regs[i].offset = offsets[i];
 	return fm_ioctl(fd, FERMATA_IOC_RESULTS, &arg);
+}
+
+int fm_eventfd(int fd)
+{
+	struct fermata_eventfd arg = {
+		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
+	};
+
+	fm_must(fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");
+	return arg.fd;
+}
+
+u64 fm_preemptions(int fd)
+{
+	struct fermata_status st;
+
+	fm_status(fd, &st);
+	return st.preemptions;
 }
 
 void fm_until_state(int fd, u32 state)

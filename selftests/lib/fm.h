@@ -41,6 +41,8 @@ __attribute__((noreturn, format(printf, 1, 2)))
 void fm_die(const char *fmt, ...);
 u64 fm_now(void);
 void fm_sleep_us(unsigned int us);
+/* The number that a variable of the environment has. */
+u32 fm_number_from(const char *name, u32 otherwise);
 /* Writes a text into a file of the kernel's: 0 or a negative errno. */
 int fm_put(const char *path, const char *text);
 /*
@@ -74,6 +76,10 @@ int fm_reg_read(int fd, u32 offset, u64 *value);
 /* The same, where failing is not what is tested. */
 u64 fm_reg_get(int fd, u32 offset);
 int fm_results(int fd, const u32 *offsets, u32 count);
+/* A new eventfd that counts the context's jobs as they end. */
+int fm_eventfd(int fd);
+/* How often its job was preempted. */
+u64 fm_preemptions(int fd);
 /* Waits until the driver says so. */
 void fm_until_state(int fd, u32 state);
 
