@@ -27,12 +27,9 @@ static const char *use(struct fm_ctx *c, u64 seed)
 		return wrong;
 	card_speed(c->slot, 1);
 	fm_job_any(c, 20000, seed + 1, &e);
-	if (fm_start(c->fd))
-		return "START";
-	card_until_runs(c->slot, c->token);
-	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
-		return "PREEMPT";
-	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	wrong = fm_job_hold(c);
+	if (wrong)
+		return wrong;
 	card_speed(c->slot, 0);
 	if (fm_resume(c->fd))
 		return "RESUME";
@@ -203,13 +200,12 @@ static int list_with_snapshot(struct fm_ctx *c, void *mem, size_t len)
 
 static void hold(struct fm_ctx *c)
 {
+	const char *wrong;
+
 	card_speed(c->slot, 1);
-	if (fm_start(c->fd))
-		fm_die("START");
-	card_until_runs(c->slot, c->token);
-	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
-		fm_die("PREEMPT");
-	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	wrong = fm_job_hold(c);
+	if (wrong)
+		fm_die("%s", wrong);
 	card_speed(c->slot, 0);
 }
 

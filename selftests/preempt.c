@@ -485,16 +485,14 @@ static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
 {
 	struct fermata_status st;
 	struct card_run before, run;
+	const char *wrong;
 	char kind[32];
 	u8 buf[16];
 
 	card_run_of(c->slot, c->token, &before);
-	if (fm_start(c->fd))
-		return "START";
-	card_until_runs(c->slot, c->token);
-	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
-		return "PREEMPT";
-	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	wrong = fm_job_hold(c);
+	if (wrong)
+		return wrong;
 	snprintf(kind, sizeof(kind), "save_torn=%u", bytes);
 	card_fault(c->slot, kind);
 	if (fm_resume(c->fd))

@@ -194,6 +194,8 @@ void fm_job_endless(struct fm_ctx *c);
 const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e);
 /* Start, wait, check: NULL or what is wrong. */
 const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e);
+/* Start, and hold it as soon as the engine runs it: NULL or the call that failed. */
+const char *fm_job_hold(struct fm_ctx *c);
 
 /* --- the emulated card's control socket ------------------------------------------- */
 

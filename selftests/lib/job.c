@@ -413,3 +413,14 @@ const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e)
 		return compare("error", st.error, 0) ?: "the job is neither done nor failed";
 	return fm_job_wrong(c, e);
 }
+
+const char *fm_job_hold(struct fm_ctx *c)
+{
+	if (fm_start(c->fd))
+		return "START";
+	card_until_runs(c->slot, c->token);
+	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
+		return "PREEMPT";
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+	return NULL;
+}
