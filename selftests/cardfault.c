@@ -257,36 +257,28 @@ FM_TEST(fault, point_05_long_drain)
 }
 
 struct poller {
-	pthread_t thread;
+	struct fm_thread t;
 	int fd;
-	volatile pid_t tid;
 	short revents;
 };
 
-static void *poll_gone(void *arg)
+static void poll_gone(void *arg)
 {
 	struct poller *poller = arg;
 	struct pollfd p = { .fd = poller->fd, .events = POLLIN };
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 	int rc;
 
-	poller->tid = gettid();
 	rc = poll(&p, 1, FM_GUARD_MS);
 	/* At the end of its time poll() looks again, and would find what it was not told. */
 	poller->revents = rc == 1 && fm_now() < end ? p.revents : 0;
-	return NULL;
 }
 
 /* Returns when the poller sleeps: one that comes later would see for itself. */
 static void poller_start(struct poller *poller, int fd)
 {
-	memset(poller, 0, sizeof(*poller));
 	poller->fd = fd;
-	if (pthread_create(&poller->thread, NULL, poll_gone, poller))
-		fm_die("pthread_create");
-	while (!poller->tid)
-		fm_sleep_us(100);
-	fm_until_blocked(poller->tid, SYS_poll);
+	fm_thread_asleep(&poller->t, poll_gone, poller, SYS_poll);
 }
 
 /* All-ones: the card is gone, and stays so for whoever had it open. */
@@ -311,17 +303,18 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 		card_until_runs(running.slot, running.token);
 		fm_gone_waiter_start(&w, running.fd);
 		card_fault(running.slot, "dead=1");
+		pthread_join(w.t.thread, NULL);
 	} else {
 		card_fault(running.slot, "dead=1");
 		rc = fm_start(running.fd);
 		EXPECT_TRUE(!rc || rc == -ENODEV) {
 			TH_LOG("START: %s", strerror(-rc));
 		}
-		fm_gone_waiter_start(&w, running.fd);
+		/* It may be gone by now: then nobody sleeps. */
+		w.rc = fm_wait_until(running.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
 	}
-	pthread_join(w.thread, NULL);
 	EXPECT_EQ(-ENODEV, w.rc);
-	pthread_join(poller.thread, NULL);
+	pthread_join(poller.t.thread, NULL);
 	EXPECT_EQ(POLLERR | POLLHUP, poller.revents);
 	EXPECT_EQ(0, fm_calls_not_gone(running.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(idle.fd));

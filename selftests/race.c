@@ -499,39 +499,31 @@ FM_TEST(many, point_06_as_many_contexts_as_allowed)
 /* --- signals in every wait ---------------------------------------------------------------- */
 
 struct sleeper {
-	pthread_t thread;
+	struct fm_thread t;
 	int fd;
 	long call;
-	volatile pid_t tid;
 	int rc;
 };
 
-static void *sleeps(void *arg)
+static void sleeps(void *arg)
 {
 	struct sleeper *me = arg;
 	struct pollfd p = { .fd = me->fd, .events = POLLIN };
 	u64 n;
 
-	me->tid = gettid();
 	if (me->call == SYS_ioctl)
 		me->rc = fm_wait_until(me->fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
 	else if (me->call == SYS_poll)
 		me->rc = poll(&p, 1, -1) < 0 ? -errno : 0;
 	else
 		me->rc = read(me->fd, &n, 8) < 0 ? -errno : 0;
-	return NULL;
 }
 
 static void sleep_in(struct sleeper *me, int fd, long call)
 {
-	memset(me, 0, sizeof(*me));
 	me->fd = fd;
 	me->call = call;
-	if (pthread_create(&me->thread, NULL, sleeps, me))
-		fm_die("pthread_create");
-	while (!me->tid)
-		fm_sleep_us(100);
-	fm_until_blocked(me->tid, call);
+	fm_thread_asleep(&me->t, sleeps, me, call);
 }
 
 /* The wait ends with EINTR, and the job goes on as if nothing had been. */
@@ -554,8 +546,8 @@ FM_TEST(signals, end_every_wait_and_no_job)
 	for (i = 0; i < 4; i++) {
 		handle_signals(0);
 		sleep_in(&me, fds[i], calls[i]);
-		pthread_kill(me.thread, SIGUSR1);
-		pthread_join(me.thread, NULL);
+		pthread_kill(me.t.thread, SIGUSR1);
+		pthread_join(me.t.thread, NULL);
 		EXPECT_EQ(-EINTR, me.rc);
 		EXPECT_EQ(1, signals_seen);
 		EXPECT_TRUE(card_runs(c.slot, c.token));
@@ -566,13 +558,13 @@ FM_TEST(signals, end_every_wait_and_no_job)
 			continue;
 		handle_signals(SA_RESTART);
 		sleep_in(&me, fds[i], calls[i]);
-		pthread_kill(me.thread, SIGUSR1);
+		pthread_kill(me.t.thread, SIGUSR1);
 		while (!signals_seen)
 			fm_sleep_us(100);
-		fm_until_blocked(me.tid, calls[i]);
+		fm_until_blocked(me.t.tid, calls[i]);
 		if (i == 0) {
 			fm_list_cut(&c, FM_ENDLESS_NODES);
-			pthread_join(me.thread, NULL);
+			pthread_join(me.t.thread, NULL);
 			EXPECT_EQ(0, me.rc);
 			/* Of the end that the next one does not wait for. */
 			EXPECT_EQ(8, read(fds[2], &(u64){ 0 }, 8));
@@ -581,7 +573,7 @@ FM_TEST(signals, end_every_wait_and_no_job)
 		}
 	}
 	fm_list_cut(&c, FM_ENDLESS_NODES);
-	pthread_join(me.thread, NULL);
+	pthread_join(me.t.thread, NULL);
 	EXPECT_EQ(0, me.rc);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c.fd));

@@ -272,7 +272,7 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum how how)
 	ASSERT_EQ(0, fm_resume(c[HELD].fd));
 
 	card_speed(c[RUNS].slot, 0);
-	pthread_join(w.thread, NULL);
+	pthread_join(w.t.thread, NULL);
 	EXPECT_EQ(0, w.rc);
 	for (i = 0; i < ALL; i++) {
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);

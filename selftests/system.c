@@ -46,7 +46,7 @@ FM_TEST(system, point_17_removed_and_found_again)
 		EXPECT_EQ(errors, card_counter(running.slot, "dma_errors"));
 		fm_agent_gone(running.token);
 		fm_agent_gone(queued.token);
-		pthread_join(w.thread, NULL);
+		pthread_join(w.t.thread, NULL);
 		EXPECT_EQ(-ENODEV, w.rc);
 		EXPECT_EQ(0, fm_calls_not_gone(running.fd));
 		EXPECT_EQ(0, fm_calls_not_gone(queued.fd));

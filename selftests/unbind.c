@@ -146,7 +146,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		fm_agent_gone(held.token);
 		fm_agent_gone(done.token);
 		for (i = 0; i < 3; i++) {
-			pthread_join(w[i].thread, NULL);
+			pthread_join(w[i].t.thread, NULL);
 			EXPECT_EQ(-ENODEV, w[i].rc);
 		}
 		EXPECT_EQ(8, read(efd, &n, 8));

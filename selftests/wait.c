@@ -184,55 +184,29 @@ static void on_signal(int sig)
 }
 
 struct waiter {
-	pthread_t thread;
+	struct fm_thread t;
 	int fd;
 	u64 deadline;
 	int rc;
-	volatile pid_t tid;
 	volatile bool back;
 	struct fermata_wait w;
 };
 
-static void *waiter(void *arg)
+static void waiter(void *arg)
 {
 	struct waiter *me = arg;
 
-	me->tid = syscall(SYS_gettid);
 	me->rc = fm_wait_until(me->fd, FERMATA_EVENT_DONE, me->deadline, &me->w);
 	me->back = true;
-	return NULL;
 }
 
-/*
- * Started, and asleep in the call (or, at worst, about to be). The deadline must leave a busy
- * machine the time to see it.
- */
+/* The deadline must leave a busy machine the time to see it asleep. */
 static void waiter_start(struct waiter *me, int fd, u64 deadline)
 {
-	char path[64], text[256];
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	ssize_t n;
-	int stat;
-
 	memset(me, 0, sizeof(*me));
 	me->fd = fd;
 	me->deadline = deadline;
-	if (pthread_create(&me->thread, NULL, waiter, me))
-		fm_die("pthread_create");
-	for (;;) {
-		if (fm_now() > end)
-			fm_die("the waiter does not sleep");
-		if (!me->tid)
-			continue;
-		snprintf(path, sizeof(path), "/proc/self/task/%d/stat", me->tid);
-		stat = open(path, O_RDONLY);
-		n = stat < 0 ? 0 : read(stat, text, sizeof(text) - 1);
-		close(stat);
-		text[n > 0 ? n : 0] = 0;
-		if (n > 0 && strstr(text, ") S "))
-			return;
-		fm_sleep_us(200);
-	}
+	fm_thread_asleep(&me->t, waiter, me, SYS_ioctl);
 }
 
 static void handle(int flags)
@@ -251,8 +225,8 @@ FM_TEST(wait, signal_without_sa_restart_is_eintr)
 	start_endless(&c);
 	handle(0);
 	waiter_start(&me, c.fd, UINT64_MAX);
-	pthread_kill(me.thread, SIGUSR1);
-	pthread_join(me.thread, NULL);
+	pthread_kill(me.t.thread, SIGUSR1);
+	pthread_join(me.t.thread, NULL);
 	EXPECT_EQ(-EINTR, me.rc);
 	EXPECT_EQ(1, signals);
 	EXPECT_EQ(0, me.w.happened);
@@ -270,13 +244,13 @@ FM_TEST(wait, signal_with_sa_restart_restarts)
 	handle(SA_RESTART);
 	waiter_start(&me, c.fd, UINT64_MAX);
 	for (i = 0; i < 5; i++) {
-		pthread_kill(me.thread, SIGUSR1);
+		pthread_kill(me.t.thread, SIGUSR1);
 		while (signals <= i)
 			fm_sleep_us(200);
 		EXPECT_FALSE(me.back);
 	}
 	fm_list_cut(&c, FM_ENDLESS_NODES);
-	pthread_join(me.thread, NULL);
+	pthread_join(me.t.thread, NULL);
 	EXPECT_EQ(0, me.rc);
 	EXPECT_EQ(FERMATA_EVENT_DONE, me.w.happened);
 }
@@ -292,11 +266,11 @@ FM_TEST(wait, restart_keeps_the_deadline)
 	handle(SA_RESTART);
 	waiter_start(&me, c.fd, fm_now() + 1000 * FM_MS);
 	for (i = 0; !me.back && i < 20000; i++) {
-		pthread_kill(me.thread, SIGUSR1);
+		pthread_kill(me.t.thread, SIGUSR1);
 		fm_sleep_us(2000);
 	}
 	EXPECT_TRUE(me.back);
-	pthread_join(me.thread, NULL);
+	pthread_join(me.t.thread, NULL);
 	EXPECT_EQ(-ETIMEDOUT, me.rc);
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
@@ -370,7 +344,7 @@ FM_TEST(wait, all_waiters_are_woken)
 		waiter_start(&me[i], i & 1 ? copy : c.fd, UINT64_MAX);
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	for (i = 0; i < 4; i++) {
-		pthread_join(me[i].thread, NULL);
+		pthread_join(me[i].t.thread, NULL);
 		EXPECT_EQ(0, me[i].rc);
 		EXPECT_EQ(FERMATA_EVENT_DONE, me[i].w.happened);
 	}
@@ -386,7 +360,7 @@ FM_TEST(wait, close_while_another_thread_waits)
 	start_endless(&c);
 	waiter_start(&me, c.fd, fm_now() + 2000 * FM_MS);
 	close(c.fd);
-	pthread_join(me.thread, NULL);
+	pthread_join(me.t.thread, NULL);
 	EXPECT_EQ(-ETIMEDOUT, me.rc);
 	EXPECT_EQ(-EBADF, fm_wait_until(c.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL));
 	munmap(c.mem, c.len);

@@ -640,6 +640,27 @@ void fm_until_blocked(pid_t tid, long call)
 	}
 }
 
+static void *thread_main(void *arg)
+{
+	struct fm_thread *t = arg;
+
+	__atomic_store_n(&t->tid, gettid(), __ATOMIC_RELEASE);
+	t->run(t->arg);
+	return NULL;
+}
+
+void fm_thread_asleep(struct fm_thread *t, void (*run)(void *arg), void *arg, long call)
+{
+	pid_t tid;
+
+	*t = (struct fm_thread){ .run = run, .arg = arg };
+	if (pthread_create(&t->thread, NULL, thread_main, t))
+		fm_die("pthread_create");
+	while (!(tid = __atomic_load_n(&t->tid, __ATOMIC_ACQUIRE)))
+		fm_sleep_us(100);
+	fm_until_blocked(tid, call);
+}
+
 /* --- the fixture ---------------------------------------------------------------------------- */
 
 static void reset_card(void)

@@ -240,6 +240,16 @@ void fm_kill(struct fm_child *ch);
 /* Waits until a thread sleeps in a system call. */
 void fm_until_blocked(pid_t tid, long call);
 
+struct fm_thread {
+	pthread_t thread;
+	pid_t tid;	/* 0: it is not up yet */
+	void (*run)(void *arg);
+	void *arg;
+};
+
+/* Starts a thread, and returns when it sleeps in the system call. */
+void fm_thread_asleep(struct fm_thread *t, void (*run)(void *arg), void *arg, long call);
+
 /* --- the fixture ------------------------------------------------------------------------ */
 
 #define FM_TOKENS	4096	/* tenants at once */

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 
 static sigjmp_buf fm_bus_jump;
 
@@ -130,31 +131,23 @@ static inline int fm_poll_gone(int fd)
 }
 
 struct fm_gone_waiter {
-	pthread_t thread;
+	struct fm_thread t;
 	int fd;
-	volatile int up;
 	int rc;
 };
 
-static void *fm_gone_wait(void *arg)
+static void fm_gone_wait(void *arg)
 {
 	struct fm_gone_waiter *w = arg;
 
-	w->up = 1;
 	w->rc = fm_wait_until(w->fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
-	return NULL;
 }
 
+/* The context has a job that does not end before the card does. */
 static inline void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd)
 {
-	memset(w, 0, sizeof(*w));
 	w->fd = fd;
-	if (pthread_create(&w->thread, NULL, fm_gone_wait, w))
-		fm_die("pthread_create");
-	while (!w->up)
-		fm_sleep_us(100);
-	/* Most likely asleep by then; both are fine. */
-	fm_sleep_us(3000);
+	fm_thread_asleep(&w->t, fm_gone_wait, w, SYS_ioctl);
 }
 
 #endif /* _FM_GONE_H */
