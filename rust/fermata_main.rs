@@ -37,6 +37,7 @@ mod regs;
 mod sched;
 mod shim;
 mod slot;
+mod timer;
 mod uapi;
 mod vector;
 

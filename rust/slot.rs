@@ -4,15 +4,16 @@
 
 use crate::{
     card::Card,
-    compat::c_enum,
     sched::{SlotId, Time},
+    timer::{Timed, Timer},
     vector::Vector,
 };
 use core::{
+    mem::offset_of,
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use kernel::{bindings, prelude::*, types::Opaque};
+use kernel::{bindings, prelude::*};
 
 /// The sources of events of one slot.
 ///
@@ -28,17 +29,8 @@ pub(crate) struct SlotEvents {
     #[pin]
     pub(crate) vector: Vector,
     #[pin]
-    timer: Opaque<bindings::hrtimer>,
+    timer: Timer<Self>,
 }
-
-// SAFETY: Atomics, and an hrtimer, which has a lock of its own.
-unsafe impl Send for SlotEvents {}
-// SAFETY: As above.
-unsafe impl Sync for SlotEvents {}
-
-/// Absolute times on the CPU that arms it, in interrupt context also on PREEMPT_RT: a slice must
-/// not wait for a thread.
-const TIMER_MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_PINNED_HARD;
 
 impl SlotEvents {
     /// The sources of slot number `slot`, silent. `EINVAL`: no card has such a slot.
@@ -47,18 +39,8 @@ impl SlotEvents {
             id: SlotId::new(slot).ok_or(EINVAL)?,
             card: AtomicPtr::new(ptr::null_mut()),
             vector <- Vector::new(),
-            timer <- Opaque::ffi_init(|timer| {
-                // SAFETY: `timer` is valid for writes.
-                unsafe {
-                    bindings::hrtimer_setup(
-                        timer,
-                        Some(Self::timer_fired),
-                        // CAST: a small constant.
-                        bindings::CLOCK_MONOTONIC as bindings::clockid_t,
-                        TIMER_MODE,
-                    )
-                }
-            }),
+            // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
+            timer <- unsafe { Timer::new() },
         })
     }
 
@@ -76,42 +58,37 @@ impl SlotEvents {
 
     /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
     pub(crate) fn arm(&self, at: Time) {
-        // CAST: below 2^63 ns, 292 years.
-        let at = i64::try_from(at.as_ns()).unwrap_or(i64::MAX);
-        // SAFETY: `timer` is initialised; the callback does not restart it by itself.
-        unsafe { bindings::hrtimer_start_range_ns(self.timer.get(), at, 0, TIMER_MODE) };
+        self.timer.arm(at);
     }
 
     /// Disarms the timer if that can be done without waiting. It may fire all the same. Any
     /// context, under any lock.
     pub(crate) fn disarm(&self) {
-        // SAFETY: `timer` is initialised.
-        unsafe { bindings::hrtimer_try_to_cancel(self.timer.get()) };
+        self.timer.disarm();
     }
 
     /// Ends both sources, and waits for handlers that run. Process context, without the card's
     /// lock.
     pub(crate) fn stop(&self) {
         self.vector.stop();
-        // SAFETY: `timer` is initialised.
-        unsafe { bindings::hrtimer_cancel(self.timer.get()) };
+        self.timer.stop();
     }
 
     fn card(&self) -> Option<&Card> {
         // SAFETY: By the type invariant it is null or our container, which lives.
         unsafe { self.card.load(Ordering::Acquire).as_ref() }
     }
+}
 
-    /// # Safety
-    ///
-    /// Called by the hrtimer core with the `timer` of a live `SlotEvents`.
-    unsafe extern "C" fn timer_fired(timer: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
-        // SAFETY: By the safety requirement.
-        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(timer), Self, timer) };
-        if let Some(card) = this.card() {
-            card.timer(this.id);
+impl Timed for SlotEvents {
+    const OFFSET: usize = offset_of!(Self, timer);
+    /// On the CPU that arms it, and hard: a slice must not wait for a thread.
+    const MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_PINNED_HARD;
+
+    fn timer_fired(&self) {
+        if let Some(card) = self.card() {
+            card.timer(self.id);
         }
-        c_enum::HRTIMER_NORESTART
     }
 }
 

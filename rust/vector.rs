@@ -13,12 +13,14 @@ use crate::{
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     sched::{Duration, SlotId, Time},
+    timer::{Timed, Timer},
 };
 use core::{
+    mem::offset_of,
     ptr,
     sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, Ordering},
 };
-use kernel::{bindings, error::to_result, prelude::*, types::Opaque};
+use kernel::{bindings, error::to_result, prelude::*};
 
 /// Useless interrupts within [`SPAN`] that are still borne. One comes late for a job at the most,
 /// after a timer has looked, and timers look at a slot less than once in a millisecond.
@@ -30,9 +32,6 @@ const OFF_MIN: Duration = Duration::from_ms(10);
 const OFF_MAX: Duration = Duration::from_ms(10_240);
 /// A vector that was on for so long, and for as long as it was off before, begins anew.
 const CALM: Duration = Duration::from_ms(1_000);
-
-/// Absolute times, in interrupt context also on PREEMPT_RT.
-const TIMER_MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_HARD;
 
 /// Counts the useless interrupts of a vector.
 #[derive(Clone, Copy)]
@@ -117,13 +116,8 @@ pub(crate) struct Vector {
     #[pin]
     delivery: RawSpinLock<Delivery>,
     #[pin]
-    timer: Opaque<bindings::hrtimer>,
+    timer: Timer<Self>,
 }
-
-// SAFETY: Atomics, a lock, and an hrtimer, which has a lock of its own.
-unsafe impl Send for Vector {}
-// SAFETY: As above.
-unsafe impl Sync for Vector {}
 
 impl Vector {
     /// A vector without an interrupt.
@@ -133,18 +127,8 @@ impl Vector {
             slots: AtomicU8::new(0),
             storms: AtomicU64::new(0),
             delivery <- new_raw_spinlock!(Delivery::Absent, "fermata_vector"),
-            timer <- Opaque::ffi_init(|timer| {
-                // SAFETY: `timer` is valid for writes.
-                unsafe {
-                    bindings::hrtimer_setup(
-                        timer,
-                        Some(Self::timer_fired),
-                        // CAST: a small constant.
-                        bindings::CLOCK_MONOTONIC as bindings::clockid_t,
-                        TIMER_MODE,
-                    )
-                }
-            }),
+            // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
+            timer <- unsafe { Timer::new() },
         })
     }
 
@@ -191,8 +175,7 @@ impl Vector {
             // SAFETY: By the type invariant requested with this cookie, and freed once.
             unsafe { bindings::free_irq(irq, ptr::from_ref(self).cast_mut().cast()) };
         }
-        // SAFETY: `timer` is initialised.
-        unsafe { bindings::hrtimer_cancel(self.timer.get()) };
+        self.timer.stop();
     }
 
     /// Whether `slot` interrupts by it.
@@ -227,34 +210,11 @@ impl Vector {
         unsafe { bindings::disable_irq_nosync(irq) };
         *delivery = Delivery::Off { irq, watch };
         self.storms.fetch_add(1, Ordering::Relaxed);
-        // CAST: below 2^63 ns, 292 years.
-        let at = i64::try_from((now + watch.off).as_ns()).unwrap_or(i64::MAX);
-        // SAFETY: `timer` is initialised; the callback does not restart it by itself.
-        unsafe { bindings::hrtimer_start_range_ns(self.timer.get(), at, 0, TIMER_MODE) };
+        self.timer.arm(now + watch.off);
         if first {
             // At most once in a CALM time: those that follow are counted only.
             card.report_storm(self.slots.load(Ordering::Acquire));
         }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the hrtimer core with the `timer` of a live `Vector`.
-    unsafe extern "C" fn timer_fired(timer: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
-        // SAFETY: By the safety requirement.
-        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(timer), Self, timer) };
-        let mut delivery = this.delivery.lock();
-        if let Delivery::Off { irq, watch } = *delivery {
-            *delivery = Delivery::On {
-                irq,
-                watch: watch.switched_on(now()),
-            };
-            // What came meanwhile comes now, once.
-            // SAFETY: As in `useless`, which has disabled it. MSI chips have no slow bus, so it may
-            // be called from interrupts.
-            unsafe { bindings::enable_irq(irq) };
-        }
-        c_enum::HRTIMER_NORESTART
     }
 
     /// # Safety
@@ -271,6 +231,25 @@ impl Vector {
             this.useless(card);
         }
         c_enum::IRQ_HANDLED
+    }
+}
+
+impl Timed for Vector {
+    const OFFSET: usize = offset_of!(Self, timer);
+    const MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_HARD;
+
+    fn timer_fired(&self) {
+        let mut delivery = self.delivery.lock();
+        if let Delivery::Off { irq, watch } = *delivery {
+            *delivery = Delivery::On {
+                irq,
+                watch: watch.switched_on(now()),
+            };
+            // What came meanwhile comes now, once.
+            // SAFETY: As in `useless`, which has disabled it. MSI chips have no slow bus, so it may
+            // be called from interrupts.
+            unsafe { bindings::enable_irq(irq) };
+        }
     }
 }
 
