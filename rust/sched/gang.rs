@@ -8,6 +8,7 @@
 //!
 //! Its members are linked by `next` into a ring, which a context in use needs for nothing else.
 
+use core::iter::successors;
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
@@ -33,36 +34,28 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         self.mate(at).filter(|&mate| mate != ctx)
     }
 
+    /// The others in the ring of `ctx`, from the one after it on.
+    fn mates(&self, ctx: ContextId) -> impl Iterator<Item = ContextId> + '_ {
+        let first = self.mate_after(ctx, ctx);
+        successors(first, move |&at| self.mate_after(at, ctx))
+    }
+
     /// How many there are in the ring of `ctx`, itself included. O(result).
     fn gang_size(&self, ctx: ContextId) -> u32 {
-        let (mut size, mut at) = (1, ctx);
-        while let Some(mate) = self.mate_after(at, ctx) {
-            size += 1;
-            at = mate;
-        }
-        size
+        self.mates(ctx).fold(1, |size, _| size + 1)
     }
 
     fn is_mate(&self, ctx: ContextId, other: ContextId) -> bool {
-        let mut at = ctx;
-        while let Some(mate) = self.mate_after(at, ctx) {
-            if mate == other {
-                return true;
-            }
-            at = mate;
-        }
-        false
+        self.mates(ctx).any(|mate| mate == other)
     }
 
     /// Takes a context out of its gang. O(members).
     pub(super) fn leave_gang(&mut self, ctx: ContextId) {
-        let Some(after) = self.mate(ctx) else {
+        let mut mates = self.mates(ctx);
+        let Some(after) = mates.next() else {
             return;
         };
-        let mut before = after;
-        while let Some(mate) = self.mate_after(before, ctx) {
-            before = mate;
-        }
+        let before = mates.last().unwrap_or(after);
         // Of two the other one is alone then.
         self.set_mate(before, Some(after).filter(|&after| after != before));
         self.set_mate(ctx, None);
