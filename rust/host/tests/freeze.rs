@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, JobState, Params, PolicyKind, Refusal, SlotState, Status,
     Urgency,
 };
-use model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
+use model::world::{ns, sid, World, BASE, FERMATA};
 use model::MS;
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -233,10 +233,10 @@ fn a_card_that_is_gone_stays_so() {
     assert_eq!(state, Some(SlotState::Gone));
 }
 
-/// One slot of two engines: a hint is served when the machine is thawed, and costs nothing for the time before.
+/// A hint is served when the machine is thawed, and costs nothing for the time before.
 #[test]
 fn hints_wait_for_the_thaw() {
-    let mut world = World::new(&[SlotPlan { ..FERMATA }], 8);
+    let mut world = World::new(&[FERMATA], 8);
     let urgency = Urgency::LatencyCritical;
     let params = Params {
         urgency,

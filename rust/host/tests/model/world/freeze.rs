@@ -2,9 +2,9 @@
 
 //! The card loses its state: all jobs are taken off it before, and go on afterwards.
 
-use fermata_sched_host::sched::{Phase, SlotState, Status};
+use fermata_sched_host::sched::{Entry, Machine, Phase, SlotState, Status, Time};
 
-use super::{ns, sid, World};
+use super::{ns, sid, Out, World};
 use crate::model::MS;
 
 /// No preempt timeout is longer than this, and the tries to reset a slot after it.
@@ -12,14 +12,8 @@ const REST: u64 = 11_000 * MS;
 
 impl World {
     pub fn freeze(&mut self) {
-        let frozen = self.ask(
-            |machine, now, out| {
-                machine.freeze(now, out);
-                Ok(())
-            },
-            |world| world.frozen = true,
-        );
-        frozen.unwrap();
+        self.frozen = true;
+        self.tell(|machine, now, out| machine.freeze(now, out));
     }
 
     /// Waits until the frozen machine is at rest.
@@ -41,29 +35,15 @@ impl World {
             let status = self.card.read_status(self.now, i);
             self.renew(i, status);
         }
-        let thawed = self.ask(
-            |machine, now, out| {
-                machine.thaw(now, out);
-                Ok(())
-            },
-            |world| world.frozen = false,
-        );
-        thawed.unwrap();
+        self.frozen = false;
+        self.tell(|machine, now, out| machine.thaw(now, out));
     }
 
     pub fn renew(&mut self, i: usize, status: Status) {
-        let renewed = self.ask(
-            |machine, now, out| {
-                machine.renew(now, sid(i), status, out);
-                Ok(())
-            },
-            |world| {
-                if status.phase() == Phase::Idle && !world.gone {
-                    world.quarantined &= !sid(i).bit();
-                }
-            },
-        );
-        renewed.unwrap();
+        if status.phase() == Phase::Idle && !self.gone {
+            self.quarantined &= !sid(i).bit();
+        }
+        self.tell(|machine, now, out| machine.renew(now, sid(i), status, out));
     }
 
     /// The card loses its state with jobs on it.
@@ -77,13 +57,19 @@ impl World {
             }
         }
         self.machine.cut_off(ns(self.now));
-        let lost = self.ask(
+        self.frozen = true;
+        self.tell(|machine, now, out| machine.lose_runs(now, out));
+    }
+
+    /// Tells the machine what it cannot refuse, and does what it wants done.
+    fn tell(&mut self, what: impl FnOnce(&mut Machine<Vec<Entry>>, Time, &mut Out<'_>)) {
+        let told = self.ask(
             |machine, now, out| {
-                machine.lose_runs(now, out);
+                what(machine, now, out);
                 Ok(())
             },
-            |world| world.frozen = true,
+            |_| (),
         );
-        lost.unwrap();
+        told.unwrap();
     }
 }
