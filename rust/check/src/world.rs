@@ -135,6 +135,9 @@ pub struct World {
     key: u64,
 }
 
+/// Where the machine's actions go.
+type Out<'a> = &'a mut dyn FnMut(Action);
+
 /// What happened in the last step: that it happens at all shows that the model is not empty.
 #[allow(
     clippy::struct_excessive_bools,
@@ -1242,12 +1245,7 @@ impl World {
 
     fn freeze(&mut self) {
         self.frozen = true;
-        let now = self.time();
-        let result = self.call("freeze", |machine, actions| {
-            machine.freeze(now, &mut |action| actions.push(action));
-            Ok(())
-        });
-        self.must(result.is_ok(), Rule::Refused, || "freeze".into());
+        self.tell("freeze", |machine, now, out| machine.freeze(now, out));
     }
 
     /// The card lost its state, and is set up anew.
@@ -1259,22 +1257,30 @@ impl World {
             self.must(still, Rule::Rest, || format!("a job is on slot {i}"));
         }
         for i in 0..self.slots.len() {
-            let (now, status) = (self.time(), Status::from_raw(0));
-            let result = self.call("renew", |machine, actions| {
-                machine.renew(now, slot_id(i), status, &mut |action| actions.push(action));
-                Ok(())
+            let (slot, status) = (slot_id(i), Status::from_raw(0));
+            self.tell("renew", |machine, now, out| {
+                machine.renew(now, slot, status, out);
             });
-            self.must(result.is_ok(), Rule::Refused, || "renew".into());
         }
         self.frozen = false;
-        let now = self.time();
         let before = self.resumes();
-        let result = self.call("thaw", |machine, actions| {
-            machine.thaw(now, &mut |action| actions.push(action));
+        self.tell("thaw", |machine, now, out| machine.thaw(now, out));
+        self.seen.thawed = self.resumes() > before;
+    }
+
+    /// Tells the machine what it cannot refuse, and does what it says.
+    fn tell(
+        &mut self,
+        event: &str,
+        what: impl FnOnce(&mut Machine<Box<[Entry]>>, Time, &mut Out<'_>),
+    ) {
+        let now = self.time();
+        let told = self.call(event, |machine, actions| {
+            let mut out: Out<'_> = &mut |action| actions.push(action);
+            what(machine, now, &mut out);
             Ok(())
         });
-        self.must(result.is_ok(), Rule::Refused, || "thaw".into());
-        self.seen.thawed = self.resumes() > before;
+        assert_eq!(told, Ok(()), "nothing was asked");
     }
 
     /// Resumes on all slots.
