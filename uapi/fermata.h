@@ -114,7 +114,7 @@ struct fermata_card_info {
 #define FERMATA_SLOT_BOUNDARY		(1U << 1) /* can stop at boundaries */
 #define FERMATA_SLOT_BOUNDARY_ONLY	(1U << 2) /* and nowhere else */
 #define FERMATA_SLOT_EXCLUSIVE		(1U << 3) /* serves one group only */
-#define FERMATA_SLOT_POLLED		(1U << 4) /* its interrupts are off for now */
+#define FERMATA_SLOT_POLLED		(1U << 4) /* its interrupts are off for a while */
 
 /**
  * struct fermata_slot_info - FERMATA_IOC_SLOT_INFO: what a slot is
