@@ -33,11 +33,10 @@ static u64 sum_of(const char *path, const char *word)
 /* Bytes that nobody has. Pages that a processor keeps at hand, tens of MiB, are not in MemFree. */
 static u64 free_now(void)
 {
-	int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+	int rc = fm_put("/proc/sys/vm/drop_caches", "3");
 
-	if (fd < 0 || write(fd, "3", 1) != 1)
-		fm_die("drop_caches: %s", strerror(errno));
-	close(fd);
+	if (rc)
+		fm_die("drop_caches: %s", strerror(-rc));
 	return sum_of("/proc/meminfo", "MemFree:") * 1024 +
 	       sum_of("/proc/zoneinfo", " count:") * FM_PAGE;
 }
@@ -174,8 +173,8 @@ TEST_F_TIMEOUT(memory, per_open_context, 600)
 /* A context that leaves as little as 210 bytes behind is seen. */
 TEST_F_TIMEOUT(memory, point_06_of_many_that_came_and_went, 24 * 3600)
 {
-	const char *v = getenv("FERMATA_CYCLES"), *why = cannot_measure();
-	u32 n = v && *v ? strtoul(v, NULL, 0) : 10000;
+	u32 n = fm_number_from("FERMATA_CYCLES", 10000);
+	const char *why = cannot_measure();
 	int64_t gone;
 	u64 before;
 
