@@ -235,7 +235,7 @@ FM_TEST(fault, point_05_write_after_paused)
 	for (round = 0; round < 4; round++) {
 		i = round % 2;
 		card_until_runs(c[i].slot, c[i].token);
-		card_fault(c[i].slot, "write_after_paused=1");
+		card_fault(c[i].slot, "write_after_paused=100");
 		ASSERT_EQ(0, fm_preempt(c[i].fd, 0));
 	}
 	for (i = 0; i < 2; i++) {

@@ -13,7 +13,7 @@ use crate::regs::{
     Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, MAGIC, MANAGER_ID_H, MANAGER_ID_L, VERSION,
 };
 use crate::slot::Slot;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,6 +28,8 @@ pub struct Host {
     irq: IrqKind,
     bus_master: AtomicBool,
     dead: AtomicBool,
+    /// The card dies when so many registers will have been read; 0: it does not.
+    dead_in: AtomicU64,
 }
 
 impl Host {
@@ -51,6 +53,15 @@ impl Host {
 
     fn on_the_bus(&self) -> bool {
         self.bus_master.load(Ordering::Acquire) && !self.is_dead()
+    }
+
+    /// Counts a read of a register. Whether it is the one at which the card is to die.
+    fn dies_at_this_read(&self) -> bool {
+        let count = |left: u64| left.checked_sub(1);
+        let before = self
+            .dead_in
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
+        before == Ok(1)
     }
 
     /// Whether the card acts dead.
@@ -81,6 +92,7 @@ impl Card {
             irq: config.irq,
             bus_master: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            dead_in: AtomicU64::new(0),
         });
         let make = |(i, slot): (usize, &_)| Slot::new(i, *slot, config.profile, host.clone());
         let slots: Vec<_> = config.slots.iter().enumerate().map(make).collect();
@@ -117,6 +129,9 @@ impl Card {
 
     /// A read of BAR 0.
     pub fn bar_read(&self, off: u64, data: &mut [u8]) {
+        if self.host.dies_at_this_read() {
+            self.set_dead(true);
+        }
         if self.host.is_dead() {
             data.fill(0xff);
             return;
@@ -246,6 +261,7 @@ impl Card {
     pub fn disconnect(&self) {
         self.power_on(true);
         self.host.dead.store(false, Ordering::Release);
+        self.host.dead_in.store(0, Ordering::Release);
         self.host.irqs.clear();
         self.host.memory.set_remote(None);
         self.host.memory.clear();
@@ -255,10 +271,14 @@ impl Card {
     /// Switches a misbehaviour.
     pub fn fault(&self, slot: usize, command: FaultCommand) {
         match command {
-            FaultCommand::Clear => self.slots[slot].behave(),
+            FaultCommand::Clear => {
+                self.host.dead_in.store(0, Ordering::Release);
+                self.slots[slot].behave();
+            }
             FaultCommand::Slot(fault) => self.slots[slot].misbehave(fault),
             FaultCommand::SpuriousIrq(n) => self.slots[slot].spurious(n),
             FaultCommand::Dead(on) => self.set_dead(on),
+            FaultCommand::DeadAtRead(n) => self.host.dead_in.store(n, Ordering::Release),
         }
     }
 

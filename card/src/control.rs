@@ -300,7 +300,10 @@ impl Control {
                 self.slots(slot).for_each(|slot| card.fault(slot, command));
                 String::new()
             }
-            Request::State { slot } => card.slots()[slot].describe(),
+            Request::State { slot } => {
+                let dead = u8::from(card.host().is_dead());
+                format!("{} dead={dead}", card.slots()[slot].describe())
+            }
             Request::Tell(what) => {
                 recorder.record(what);
                 String::new()

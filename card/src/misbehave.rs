@@ -65,8 +65,10 @@ pub struct Misbehaviour {
     pub state_size: Option<u64>,
     /// The next PAUSE finds the job at its end.
     pub finish_on_pause: bool,
-    /// One DMA write comes after the next PAUSED.
-    pub write_after_paused: bool,
+    /// One DMA write comes so many microseconds after the next PAUSED.
+    pub write_after_paused: Option<u64>,
+    /// The next save that a reset cuts short is answered all the same, so many microseconds after it.
+    pub late_paused: Option<u64>,
     /// No progress, no PAUSE, until a reset.
     pub hang: bool,
     /// The next save ends after so many bytes.
@@ -88,6 +90,8 @@ pub enum FaultCommand {
     SpuriousIrq(u64),
     /// The card dies, or comes back.
     Dead(bool),
+    /// The card dies at the read of a register that is so many from now; 0: it does not.
+    DeadAtRead(u64),
 }
 
 /// A switch of one slot.
@@ -99,7 +103,8 @@ pub enum SlotFault {
     SaveTakesUs(u64),
     StateSize(u64),
     FinishOnPause(bool),
-    WriteAfterPaused(bool),
+    WriteAfterPaused(u64),
+    LatePaused(u64),
     Hang(bool),
     SaveTorn(u64),
     ResetFails(bool),
@@ -121,6 +126,7 @@ impl FaultCommand {
         Ok(match kind {
             "clear" => Self::Clear,
             "dead" => Self::Dead(flag()?),
+            "dead_at_read" => Self::DeadAtRead(number()?),
             "spurious_irq" => match number()? {
                 n @ 0..=MAX_SPURIOUS => Self::SpuriousIrq(n),
                 _ => return Err(format!("at most {MAX_SPURIOUS} at once")),
@@ -130,7 +136,8 @@ impl FaultCommand {
             "save_takes_us" => Self::Slot(SlotFault::SaveTakesUs(number()?)),
             "state_size" => Self::Slot(SlotFault::StateSize(number()?)),
             "finish_on_pause" => Self::Slot(SlotFault::FinishOnPause(flag()?)),
-            "write_after_paused" => Self::Slot(SlotFault::WriteAfterPaused(flag()?)),
+            "write_after_paused" => Self::Slot(SlotFault::WriteAfterPaused(number()?)),
+            "late_paused" => Self::Slot(SlotFault::LatePaused(number()?)),
             "hang" => Self::Slot(SlotFault::Hang(flag()?)),
             "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
             "irq_storm" => Self::Slot(SlotFault::IrqStorm(number()?)),
@@ -149,7 +156,8 @@ impl Misbehaviour {
             SlotFault::SaveTakesUs(us) => self.save_takes_us = Some(us),
             SlotFault::StateSize(pages) => self.state_size = Some(pages),
             SlotFault::FinishOnPause(on) => self.finish_on_pause = on,
-            SlotFault::WriteAfterPaused(on) => self.write_after_paused = on,
+            SlotFault::WriteAfterPaused(us) => self.write_after_paused = Some(us),
+            SlotFault::LatePaused(us) => self.late_paused = Some(us),
             SlotFault::Hang(on) => self.hang = on,
             SlotFault::SaveTorn(bytes) => self.save_torn = Some(bytes),
             SlotFault::ResetFails(on) => self.reset_fails = on,
@@ -161,12 +169,17 @@ impl Misbehaviour {
     pub fn pending(&self) -> u64 {
         let flags = [
             self.finish_on_pause,
-            self.write_after_paused,
             self.hang,
             self.reset_fails,
             self.irq_storm > 0,
         ];
-        let once = [self.save_takes_us, self.state_size, self.save_torn];
+        let once = [
+            self.save_takes_us,
+            self.state_size,
+            self.save_torn,
+            self.write_after_paused,
+            self.late_paused,
+        ];
         self.ignore_pause.pending()
             + self.lose_irq.pending()
             + flags.iter().filter(|f| **f).count() as u64

@@ -199,7 +199,7 @@ fn finish_on_pause() {
 #[test]
 fn write_after_paused() {
     let mut rig = slow();
-    rig.ask("fault slot=0 write_after_paused=1");
+    rig.ask("fault slot=0 write_after_paused=100");
     walk_on(&mut rig);
     std::thread::sleep(Duration::from_millis(1));
     rig.sw(0, CTL, PAUSE);
@@ -211,7 +211,7 @@ fn write_after_paused() {
     // Where the window has been moved by then, it is refused.
     rig.reset(0);
     rig.status(0);
-    rig.ask("fault slot=0 write_after_paused=1");
+    rig.ask("fault slot=0 write_after_paused=100");
     walk_on(&mut rig);
     std::thread::sleep(Duration::from_millis(1));
     rig.sw(0, CTL, PAUSE);
@@ -249,6 +249,48 @@ fn dead() {
     let want = walk(&mut rig, 100);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.get64(OUT), rig.get64(OUT + 8)), want);
+    rig.clean();
+}
+
+#[test]
+fn dead_at_read() {
+    let mut rig = slow();
+    let id = rig.r(0x100);
+    rig.ask("fault slot=0 dead_at_read=3");
+    // Writes do not count.
+    rig.w(0x30, 7);
+    assert_eq!((rig.r(0x100), rig.r(0x30)), (id, 7));
+    assert_eq!(rig.table("state slot=0")["dead"], 0);
+    assert_eq!((rig.r(0x100), rig.sr(0, CTL)), (!0, !0));
+    assert_eq!(rig.table("state slot=0")["dead"], 1);
+    rig.ask("fault slot=0 dead=0");
+    assert_eq!((rig.r(0x100), rig.r(0x100)), (id, id));
+    // Taken back.
+    for back in ["dead_at_read=0", "clear"] {
+        rig.ask("fault slot=0 dead_at_read=1");
+        rig.ask(&format!("fault slot=0 {back}"));
+        assert_eq!(rig.r(0x100), id);
+    }
+    rig.clean();
+}
+
+/// PAUSED of a save that was reset away comes once, with the count of its own START, while the next job runs.
+#[test]
+fn late_paused() {
+    let mut rig = slow();
+    rig.ask("fault slot=0 save_takes_us=60000000");
+    rig.ask("fault slot=0 late_paused=20000");
+    walk_on(&mut rig);
+    rig.sw(0, CTL, PAUSE);
+    while !rig.ask("state slot=0").contains("phase=saving") {}
+    rig.reset(0);
+    assert_eq!(rig.status(0), IDLE);
+    walk_on(&mut rig);
+    assert_eq!(rig.wait_irq(0), 1);
+    assert_eq!(rig.table("state slot=0")["pending_faults"], 1);
+    assert_eq!(rig.sr(0, CTL), PAUSED | 1 << 32);
+    assert_eq!(rig.sr(0, CTL), RUNNING | 2 << 32);
+    assert_eq!(rig.table("state slot=0")["pending_faults"], 0);
     rig.clean();
 }
 

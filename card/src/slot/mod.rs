@@ -91,7 +91,11 @@ impl Slot {
         }
         let t = crate::clock::now_ns();
         state = self.complete_due(state, t);
-        let val = self.value(&state, reg, t);
+        let late = match reg {
+            SlotReg::Ctl => self.late_status(&mut state, t),
+            _ => None,
+        };
+        let val = late.unwrap_or_else(|| self.value(&state, reg, t));
         self.host
             .recorder
             .record_at(t, What::Read { off, len: 8, val });
@@ -248,7 +252,7 @@ impl Slot {
     }
 
     /// A write to the slot's bit in RESET.
-    pub fn reset(&self, asserted: bool) {
+    pub fn reset(self: &Arc<Self>, asserted: bool) {
         let mut state = self.lock();
         let t = crate::clock::now_ns();
         state = self.complete_due(state, t);
@@ -261,8 +265,9 @@ impl Slot {
     }
 
     /// The reset takes hold.
-    fn take_reset(&self, state: &mut State, t: u64) {
+    fn take_reset(self: &Arc<Self>, state: &mut State, t: u64) {
         let aborted = state.phase.busy();
+        self.leave_answer(state, t);
         self.host.recorder.record_at(
             t,
             What::SlotReset {
@@ -291,6 +296,30 @@ impl Slot {
         state.written = kept;
         state.reads = AppRegs::default();
         self.changed.notify_all();
+    }
+
+    /// A save that is reset away leaves its answer behind, where that misbehaviour is on: a status, and an interrupt.
+    fn leave_answer(self: &Arc<Self>, state: &mut State, t: u64) {
+        let (Phase::Saving, Some(after)) = (state.phase, state.misbehaviour.late_paused) else {
+            return;
+        };
+        let count = if self.fermata() { state.start_count } else { 0 };
+        let answer = status::PAUSED | u64::from(count) << 32;
+        state.late = Some((t.saturating_add(us(after)), answer));
+        let slot = self.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(after));
+            if slot.fermata() && slot.host.has_irqs() {
+                slot.spurious(1);
+            }
+        });
+    }
+
+    /// What a read of the status at `t` shows of an answer that was left behind: once.
+    fn late_status(&self, state: &mut State, t: u64) -> Option<u64> {
+        let (_, answer) = state.late.take_if(|(due, _)| *due <= t)?;
+        state.misbehaviour.late_paused = None;
+        Some(answer)
     }
 
     /// Stops what runs; the thread notices at its next boundary.
@@ -344,13 +373,15 @@ impl Slot {
         state
     }
 
-    /// Base: lets the DMA arrive that must have arrived by now, so that it does not depend on when the host lets a thread run.
+    /// Lets the DMA arrive that must have arrived by now, so that it does not depend on when the host lets a thread run. Fermata: such
+    /// as a misbehaviour has left.
     fn complete_due<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         t: u64,
     ) -> MutexGuard<'a, State> {
         if self.fermata() {
+            self.deliver(&mut state, t);
             return state;
         }
         if state.aborted() && state.settled(t) {
@@ -477,8 +508,8 @@ impl Slot {
     pub fn describe(&self) -> String {
         let state = self.lock();
         format!(
-            "status={:#x} restore_us={} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} reset={} \
-             pending_faults={} phase={} engine={}",
+            "status={:#x} restore_us={} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} fault_info={:#x} \
+             reset={} pending_faults={} phase={} engine={}",
             self.status(&state, crate::clock::now_ns()) & 0xfff,
             state.restore_us,
             state.start_count,
@@ -486,6 +517,7 @@ impl Slot {
             self.window.offset(),
             self.window.base(),
             self.window.size(),
+            state.fault_info,
             u8::from(state.in_reset),
             state.misbehaviour.pending(),
             format!("{:?}", state.phase.told().0).to_lowercase(),

@@ -114,6 +114,8 @@ pub(super) struct State {
     pub(super) queued: Option<Job>,
     pub(super) thread: Thread,
     pub(super) reset_at: Option<u64>,
+    /// What one read of the status shows of a save that was reset away, and from when on.
+    pub(super) late: Option<(u64, u64)>,
     /// Writes of past jobs that have not arrived.
     pub(super) posted: VecDeque<Posted>,
     pub(super) quit: bool,
@@ -138,6 +140,7 @@ impl State {
             queued: None,
             thread: Thread::Free,
             reset_at: None,
+            late: None,
             posted: VecDeque::new(),
             quit: false,
         }

@@ -18,8 +18,6 @@ use std::time::Duration;
 
 /// How long an engine sleeps when it has used up its credit.
 const NAP: Duration = Duration::from_micros(100);
-/// When a card that writes after PAUSED does so.
-const LATE_US: u64 = 100;
 const PAGE: usize = 4096;
 
 /// How a job left the engine.
@@ -395,8 +393,13 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
         }),
     };
     if let Some(rest) = rest {
-        if rest == Rest::Paused && std::mem::take(&mut state.misbehaviour.write_after_paused) {
-            state.posted.push_back(bus.late_write(now + us(LATE_US)));
+        let late = match rest {
+            Rest::Paused => state.misbehaviour.write_after_paused.take(),
+            _ => None,
+        };
+        if let Some(late) = late {
+            let due = now.saturating_add(us(late));
+            state.posted.push_back(bus.late_write(due));
         }
         state.phase = Phase::Rest(rest);
         state.pause = None;
