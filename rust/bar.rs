@@ -234,18 +234,26 @@ impl Bar {
         });
     }
 
-    /// Reads which access the window of `slot` refused, and clears it.
-    pub(crate) fn take_fault(&self, slot: SlotId) -> Fault {
+    /// Reads which access the window of `slot` refused first since [`Bar::clear_fault`].
+    /// `ENODEV`: the card is gone.
+    pub(crate) fn fault(&self, slot: SlotId) -> Result<Fault> {
         with_registers!(self, |io| {
             let address = io.try_read(of_slot!(FAULT_ADDR, slot))?.into_raw();
-            let is_write = io.try_read(of_slot!(FAULT_INFO, slot))?.write();
-            io.try_write(of_slot!(FAULT_INFO, slot), regs::FAULT_INFO::zeroed())?;
-            Ok(Fault { address, is_write })
+            let info = io.try_read(of_slot!(FAULT_INFO, slot))?;
+            if info.into_raw() == u64::MAX {
+                return Err(ENODEV);
+            }
+            Ok(Fault {
+                address,
+                is_write: info.write(),
+            })
         })
-        .unwrap_or(Fault {
-            address: u64::MAX,
-            is_write: false,
-        })
+    }
+
+    /// Forgets which access the window of `slot` refused.
+    pub(crate) fn clear_fault(&self, slot: SlotId) {
+        let _ = with_registers!(self, |io| io
+            .try_write(of_slot!(FAULT_INFO, slot), regs::FAULT_INFO::zeroed()));
     }
 
     /// Reads the application register at `offset`, which the caller has checked, of `slot`.

@@ -235,11 +235,16 @@ impl Image {
         (self.fault, self.faults)
     }
 
-    /// Reads the declared result registers of `slot`.
-    pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) {
+    /// Reads the declared result registers of `slot`. `false`: one of them reads all-ones, as on a
+    /// card that is gone.
+    pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) -> bool {
+        let mut sure = true;
         for result in self.results.iter_mut().flatten() {
-            result.value = Some(bar.read_application(slot, result.register.offset()));
+            let value = bar.read_application(slot, result.register.offset());
+            sure &= value != u64::MAX;
+            result.value = Some(value);
         }
+        sure
     }
 
     /// Writes everything that `slot` needs before a START. `residue`: the registers that may not be
@@ -247,6 +252,10 @@ impl Image {
     pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet, card: &Identity) {
         let window = self.window.unwrap_or_default();
         bar.set_window(slot, &window, card.has_window());
+        if card.has_window() {
+            // What was refused before was none of this job's.
+            bar.clear_fault(slot);
+        }
         self.written.replay(bar, slot, residue);
         if let Some(iova) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any

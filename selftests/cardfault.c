@@ -256,6 +256,120 @@ FM_TEST(fault, point_05_long_drain)
 	card_set(fm_slot_of(FM_LIST), "drain_us=200");
 }
 
+/* The answer of a job that was given up comes late: nobody takes it for that of another. */
+static void paused_after_the_timeout(struct __test_metadata *_metadata, unsigned int late_us)
+{
+	struct fm_expect eb, ec;
+	struct fermata_status st;
+	struct fm_ctx c, b;
+	char fault[40];
+	u64 resets;
+	bool lost;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_ctx_new(&b, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 20 * FM_MS));
+	ASSERT_EQ(0, fm_param_set(b.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+	resets = fm_slot_resets(c.slot);
+	card_fault(c.slot, "save_takes_us=60000000");
+	snprintf(fault, sizeof(fault), "late_paused=%u", late_us);
+	card_fault(c.slot, fault);
+	fm_job_endless(&c);
+	fm_job_endless(&b);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_start(b.fd));
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	if (!card_base())
+		EXPECT_EQ(resets + 1, fm_slot_resets(c.slot));
+	/* It stays so, and the answer comes. */
+	while (card_key(card_cmd("state slot=%d", c.slot), "pending_faults"))
+		fm_sleep_us(1000);
+	/* Without a count in the status it is taken for an answer of the one that runs, and a wrong one. */
+	lost = card_base() && late_us;
+	if (!lost)
+		fm_list_cut(&b, FM_ENDLESS_NODES);
+	fm_wait(b.fd, FERMATA_EVENT_DONE);
+	fm_status(b.fd, &st);
+	EXPECT_EQ(lost ? FERMATA_STATE_FAILED : FERMATA_STATE_DONE, st.state);
+	EXPECT_EQ(lost ? EPROTO : 0, st.error);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(ETIME, st.error);
+	fm_job_list(&b, 100, 1000, 3, &eb);
+	ASSERT_GOOD(fm_job_run(&b, &eb));
+	fm_job_list(&c, 100, 1000, 4, &ec);
+	ASSERT_GOOD(fm_job_run(&c, &ec));
+	fm_ctx_close(&b);
+	fm_ctx_close(&c);
+	two_share(_metadata);
+}
+
+FM_TEST(fault, point_04_paused_while_the_slot_is_reset)
+{
+	paused_after_the_timeout(_metadata, 0);
+}
+
+FM_TEST(fault, point_04_paused_while_the_next_job_runs)
+{
+	paused_after_the_timeout(_metadata, 30000);
+}
+
+static u64 refused(int slot)
+{
+	return card_key(card_cmd("state slot=%d", slot), "fault_info");
+}
+
+/* Fermata: a write that comes when the slot is another's meets the other's window, and is nobody's fault. */
+FM_TEST(fault, point_05_write_after_paused_in_another_window)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_expect e[2];
+	struct fermata_status st;
+	struct fm_ctx c[2];
+	int i, slot;
+
+	if (card_base())
+		SKIP(return, "the base profile has no window");
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
+		card_speed(c[i].slot, 1);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
+		fm_job_list(&c[i], 200, 3000000, i, &e[i]);
+	}
+	slot = c[0].slot;
+	ASSERT_EQ(0, fm_start(c[0].fd));
+	card_until_runs(slot, c[0].token);
+	ASSERT_EQ(0, fm_start(c[1].fd));
+	card_fault(slot, "write_after_paused=50000");
+	ASSERT_EQ(0, fm_preempt(c[0].fd, FERMATA_PREEMPT_HOLD));
+	card_until_runs(slot, c[1].token);
+	while (!refused(slot)) {
+		ASSERT_GT(end, fm_now());
+		fm_sleep_us(1000);
+	}
+	card_speed(slot, 0);
+	fm_wait(c[1].fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c[1], &e[1]));
+	/* Who goes astray later is told where itself was. */
+	fm_job_list(&c[1], 16, 0, 3, &e[1]);
+	ASSERT_EQ(0, fm_reg_write(c[1].fd, 0x30, c[1].base + c[1].len));
+	ASSERT_EQ(0, fm_start(c[1].fd));
+	fm_wait(c[1].fd, FERMATA_EVENT_DONE);
+	fm_status(c[1].fd, &st);
+	EXPECT_EQ(EFAULT, st.error);
+	EXPECT_EQ(c[1].base + c[1].len, st.fault_addr);
+	EXPECT_EQ(0, st.fault_flags);
+	ASSERT_EQ(0, fm_resume(c[0].fd));
+	fm_wait(c[0].fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c[0], &e[0]));
+}
+
 struct poller {
 	struct fm_thread t;
 	int fd;

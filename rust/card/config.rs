@@ -71,16 +71,20 @@ pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
     first as u8
 }
 
-/// What the scheduler has to know of the card.
+/// What the scheduler has to know of the card. `ENODEV`: that is gone.
 pub(super) fn machine_config(
     bar: &Bar,
     identity: &Identity,
     slots: &[SlotIdentity],
     limits: &Limits,
-) -> MachineConfig {
+) -> Result<MachineConfig> {
     let mut config = MachineConfig::default();
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
+        let status = Status::from_raw(bar.status(id));
+        if status.is_gone() {
+            return Err(ENODEV);
+        }
         config.slots[id.index()] = Some(SlotConfig {
             profile: if identity.is_quiescent() && identity.has_irq() {
                 Profile::Fermata
@@ -92,10 +96,10 @@ pub(super) fn machine_config(
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,
             stops: slot.stops,
-            start_count: Status::from_raw(bar.status(id)).start_count(),
+            start_count: status.start_count(),
         });
     }
-    config
+    Ok(config)
 }
 
 /// The error number of a refusal (`uapi/fermata.h`, "errors").

@@ -104,7 +104,10 @@ impl Card {
             if status.is_gone() {
                 self.dead.store(true, Ordering::Release);
             } else if status.fault() {
-                outbox.fault = self.bar.take_fault(slot);
+                match self.bar.fault(slot) {
+                    Ok(fault) => outbox.fault = fault,
+                    Err(_) => outbox.doubt(slot),
+                }
             }
         }
         let State {
@@ -178,7 +181,9 @@ impl Card {
             }
             Action::Capture { slot, ctx } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tenant.image().capture(&self.bar, slot);
+                    if !tenant.image().capture(&self.bar, slot) {
+                        outbox.doubt(slot);
+                    }
                 }
             }
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
@@ -218,6 +223,12 @@ struct Outbox {
 }
 
 impl Outbox {
+    /// A register of `slot` reads all-ones: the status, which never does, tells whether that is its
+    /// value or the card is gone. It is read before anybody else can look at what became of the job.
+    fn doubt(&mut self, slot: SlotId) {
+        self.reads |= slot.bit();
+    }
+
     fn take_read(&mut self) -> Option<SlotId> {
         // CAST: at most 8.
         let slot = SlotId::new(self.reads.trailing_zeros() as u8)?;

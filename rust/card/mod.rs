@@ -168,7 +168,7 @@ impl Card {
             *slot = bar.identify_slot(id, &identity)?;
         }
         quiesce(&bar, &identity, &limits);
-        let config = machine_config(&bar, &identity, &slots, &limits);
+        let config = machine_config(&bar, &identity, &slots, &limits)?;
         let mut state = new_state(config, &limits)?;
         for (pages, id) in state.state_pages.iter_mut().zip(slot_ids(identity.slots)) {
             *pages = bar.state_pages(id);

@@ -92,7 +92,7 @@ impl Slot {
         let t = crate::clock::now_ns();
         state = self.complete_due(state, t);
         let late = match reg {
-            SlotReg::Ctl => self.late_status(&mut state, t),
+            SlotReg::Ctl => state.take_late(t),
             _ => None,
         };
         let val = late.unwrap_or_else(|| self.value(&state, reg, t));
@@ -313,13 +313,6 @@ impl Slot {
                 slot.spurious(1);
             }
         });
-    }
-
-    /// What a read of the status at `t` shows of an answer that was left behind: once.
-    fn late_status(&self, state: &mut State, t: u64) -> Option<u64> {
-        let (_, answer) = state.late.take_if(|(due, _)| *due <= t)?;
-        state.misbehaviour.late_paused = None;
-        Some(answer)
     }
 
     /// Stops what runs; the thread notices at its next boundary.

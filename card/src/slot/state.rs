@@ -163,6 +163,13 @@ impl State {
         }
     }
 
+    /// What a read of the status at `t` shows of an answer that was left behind: once.
+    pub(super) fn take_late(&mut self, t: u64) -> Option<u64> {
+        let (_, answer) = self.late.take_if(|(due, _)| *due <= t)?;
+        self.misbehaviour.late_paused = None;
+        Some(answer)
+    }
+
     pub(super) fn aborted(&self) -> bool {
         self.thread == Thread::Aborted
     }
