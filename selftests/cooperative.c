@@ -48,23 +48,6 @@ static void until_done(struct fm_ctx *c, u64 more_than)
 			fm_die("the engine makes no progress");
 }
 
-static void hold(struct fm_ctx *c)
-{
-	int rc = fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
-
-	if (rc)
-		fm_die("PREEMPT: %s", strerror(-rc));
-	fm_wait(c->fd, FERMATA_EVENT_HELD);
-}
-
-static void must_resume(struct fm_ctx *c)
-{
-	int rc = fm_resume(c->fd);
-
-	if (rc)
-		fm_die("RESUME: %s", strerror(-rc));
-}
-
 /* A job of blockmix, and the buffer as it was before. */
 struct mix {
 	struct fm_ctx c;
@@ -140,11 +123,11 @@ FM_TEST(cooperative, held_between_blocks)
 	want[n++] = (struct fm_turn){ m.c.slot, CARD_START, &m.c };
 	for (i = 0; i < HOLDS; i++) {
 		until_done(&m.c, blocks);
-		hold(&m.c);
+		fm_hold(&m.c);
 		EXPECT_LT(blocks, fm_reg_get(m.c.fd, REG_STOPPED_AT));
 		blocks = fm_reg_get(m.c.fd, REG_STOPPED_AT);
 		ASSERT_GOOD(stopped_wrong(&m, blocks));
-		must_resume(&m.c);
+		fm_must_resume(&m.c);
 		want[n++] = (struct fm_turn){ m.c.slot, CARD_BOUNDARY, &m.c };
 		want[n++] = (struct fm_turn){ m.c.slot, CARD_PAUSED, &m.c };
 		want[n++] = (struct fm_turn){ m.c.slot, CARD_RESUME, &m.c };
@@ -183,7 +166,7 @@ FM_TEST(cooperative, slices_end_between_blocks)
 		both[i] = m[i].c;
 	}
 	from = card_history_end();
-	hold(&gate.c);
+	fm_hold(&gate.c);
 	for (i = 0; i < 2; i++) {
 		fm_wait(m[i].c.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&m[i].c, &m[i].e));
@@ -224,12 +207,12 @@ static void held_where_told(struct __test_metadata *_metadata, enum fm_engine en
 		/* While it runs: it holds at once, and disturbs nobody. */
 		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, at_boundary);
-		hold(&c);
+		fm_hold(&c);
 		EXPECT_LT(done, fm_reg_get(c.fd, REG_DONE));
 		done = fm_reg_get(c.fd, REG_DONE);
 		if (at_boundary)
 			EXPECT_EQ(0, done % boundary) TH_LOG("stopped at %d", (int)done);
-		must_resume(&c);
+		fm_must_resume(&c);
 		want[n++] = (struct fm_turn){
 			c.slot, at_boundary ? CARD_BOUNDARY : CARD_PAUSE, &c
 		};
@@ -284,10 +267,10 @@ FM_TEST(cooperative, set_by_number_while_it_runs)
 	EXPECT_EQ(-ERANGE, fm_control(fd, FERMATA_CONTROL_PARAM, number,
 				      FERMATA_PARAM_COOPERATIVE, 2));
 	close(fd);
-	hold(&c);
+	fm_hold(&c);
 	EXPECT_EQ(0, fm_reg_get(c.fd, REG_DONE) % 1024);
 	card_speed(c.slot, 0);
-	must_resume(&c);
+	fm_must_resume(&c);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
@@ -310,20 +293,20 @@ FM_TEST(cooperative, way_to_the_boundary_is_no_save)
 	card_speed(c.slot, 1);
 	fm_must_start(&c);
 	card_until_runs(c.slot, c.token);
-	hold(&c);
+	fm_hold(&c);
 	slot_info(c.slot, &before);
 	EXPECT_LT(0, before.save_ns);
 	fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 1);
 	for (i = 0; i < HOLDS; i++) {
-		must_resume(&c);
+		fm_must_resume(&c);
 		card_until_runs(c.slot, c.token);
-		hold(&c);
+		fm_hold(&c);
 	}
 	slot_info(c.slot, &after);
 	EXPECT_EQ(before.switches + HOLDS, after.switches);
 	EXPECT_EQ(before.save_ns, after.save_ns);
 	card_speed(c.slot, 0);
-	must_resume(&c);
+	fm_must_resume(&c);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
@@ -349,9 +332,9 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 		ASSERT_GT(TRIES, tries++);
 		/* PAUSE is repeated the sooner the shorter saves are: one more that is. */
 		card_until_runs(c.slot, c.token);
-		hold(&c);
+		fm_hold(&c);
 		done = fm_reg_get(c.fd, REG_DONE);
-		must_resume(&c);
+		fm_must_resume(&c);
 		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 1);
 		from = card_history_end();
@@ -359,7 +342,7 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 0);
 		fm_wait(c.fd, FERMATA_EVENT_HELD);
 		n = card_history(from, turns, MANY);
-		must_resume(&c);
+		fm_must_resume(&c);
 	} while (n == 2);
 	ASSERT_EQ(3, n);
 	EXPECT_EQ(CARD_BOUNDARY, turns[0].what);

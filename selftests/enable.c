@@ -28,22 +28,6 @@ static void must_enable(struct fm_ctx *c, bool on)
 		fm_die("%s: %s", on ? "ENABLE" : "DISABLE", strerror(-rc));
 }
 
-static void must_hold(struct fm_ctx *c)
-{
-	int rc = fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
-
-	if (rc)
-		fm_die("PREEMPT: %s", strerror(-rc));
-}
-
-static void must_resume(struct fm_ctx *c)
-{
-	int rc = fm_resume(c->fd);
-
-	if (rc)
-		fm_die("RESUME: %s", strerror(-rc));
-}
-
 static u32 attributes(struct fm_ctx *c)
 {
 	struct fermata_status st;
@@ -138,25 +122,25 @@ FM_TEST(enable, holding_is_another_matter)
 		card_until_runs(c.slot, c.token);
 		/* In both orders. */
 		if (i & 1)
-			must_hold(&c);
+			fm_must_hold(&c);
 		else
 			must_enable(&c, false);
 		if (i & 1)
 			must_enable(&c, false);
 		else
-			must_hold(&c);
+			fm_must_hold(&c);
 		fm_wait(c.fd, FERMATA_EVENT_HELD);
 		EXPECT_EQ(WAITS, attributes(&c));
 		from = card_history_end();
 		if (i & 2)
 			must_enable(&c, true);
 		else
-			must_resume(&c);
+			fm_must_resume(&c);
 		fm_sleep_us(10000);
 		EXPECT_EQ(i & 2 ? FERMATA_STATE_HELD : FERMATA_STATE_QUEUED, fm_state(c.fd));
 		EXPECT_EQ(from, card_history_end());
 		if (i & 2)
-			must_resume(&c);
+			fm_must_resume(&c);
 		else
 			must_enable(&c, true);
 	}

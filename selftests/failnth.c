@@ -139,11 +139,8 @@ static void prepare(struct scene *s, enum stage stage)
 		fm_must_start(&s->c);
 		fm_wait(s->c.fd, FERMATA_EVENT_DONE);
 	}
-	if (stage == HELD) {
-		if (fm_preempt(s->c.fd, FERMATA_PREEMPT_HOLD))
-			fm_die("PREEMPT");
-		fm_wait(s->c.fd, FERMATA_EVENT_HELD);
-	}
+	if (stage == HELD)
+		fm_hold(&s->c);
 }
 
 /* Ends the job, and runs another one: NULL, or what is wrong with it. */

@@ -105,22 +105,6 @@ static const char *finish_all(struct gang *g)
 	return NULL;
 }
 
-static void hold(struct fm_ctx *c)
-{
-	int rc = fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
-
-	if (rc)
-		fm_die("PREEMPT: %s", strerror(-rc));
-}
-
-static void resume(struct fm_ctx *c)
-{
-	int rc = fm_resume(c->fd);
-
-	if (rc)
-		fm_die("RESUME: %s", strerror(-rc));
-}
-
 static void until_held(struct gang *g)
 {
 	fm_wait(g->c[LIST].fd, FERMATA_EVENT_HELD);
@@ -173,13 +157,13 @@ FM_TEST(gang, held_and_resumed_together)
 
 		until_both_run(&g);
 		if (i < 3)
-			hold(one);
+			fm_must_hold(one);
 		else
 			ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_HOLD, fm_number(one->fd),
 						0, 0));
 		until_held(&g);
 		if (i < 3)
-			resume(another);
+			fm_must_resume(another);
 		else
 			ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_RESUME,
 						fm_number(another->fd), 0, 0));
@@ -244,7 +228,7 @@ FM_TEST(gang, member_without_a_job)
 	fm_must_start(&g.c[LIST]);
 	fm_must_start(&g.c[BESIDE]);
 	card_until_runs(g.c[LIST].slot, g.c[LIST].token);
-	hold(&g.c[LIST]);
+	fm_must_hold(&g.c[LIST]);
 	fm_wait(g.c[LIST].fd, FERMATA_EVENT_HELD);
 	EXPECT_EQ(FERMATA_STATE_IDLE, fm_state(g.c[SHA].fd));
 	/* It has no job of its own that could be held. */
@@ -252,9 +236,9 @@ FM_TEST(gang, member_without_a_job)
 	fm_must_start(&g.c[SHA]);
 	card_until_runs(g.c[SHA].slot, g.c[SHA].token);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(g.c[LIST].fd));
-	hold(&g.c[LIST]);
+	fm_must_hold(&g.c[LIST]);
 	until_held(&g);
-	resume(&g.c[LIST]);
+	fm_must_resume(&g.c[LIST]);
 	until_both_run(&g);
 	ASSERT_GOOD(finish_all(&g));
 	EXPECT_EQ(1, fm_preemptions(g.c[LIST].fd));
@@ -270,26 +254,26 @@ FM_TEST(gang, joining_and_leaving)
 		SKIP(return, "not three engines");
 	leave(&g.c[SHA]);
 	start_all(&g);
-	hold(&g.c[LIST]);
+	fm_must_hold(&g.c[LIST]);
 	fm_wait(g.c[LIST].fd, FERMATA_EVENT_HELD);
 	join(&g.c[SHA], fm_number(g.c[LIST].fd));
 	fm_sleep_us(10000);
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(g.c[SHA].fd));
-	hold(&g.c[SHA]);
+	fm_must_hold(&g.c[SHA]);
 	until_held(&g);
 	/* It left: it stays held until it is resumed itself. */
 	leave(&g.c[SHA]);
-	resume(&g.c[LIST]);
+	fm_must_resume(&g.c[LIST]);
 	card_until_runs(g.c[LIST].slot, g.c[LIST].token);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(g.c[SHA].fd));
-	resume(&g.c[SHA]);
+	fm_must_resume(&g.c[SHA]);
 	card_until_runs(g.c[SHA].slot, g.c[SHA].token);
 	/* Of whoever is not in it the gang takes no notice. */
-	hold(&g.c[BESIDE]);
+	fm_must_hold(&g.c[BESIDE]);
 	fm_wait(g.c[BESIDE].fd, FERMATA_EVENT_HELD);
 	fm_sleep_us(10000);
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(g.c[LIST].fd));
-	resume(&g.c[BESIDE]);
+	fm_must_resume(&g.c[BESIDE]);
 	ASSERT_GOOD(finish_all(&g));
 }
 
@@ -306,16 +290,16 @@ FM_TEST(gang, not_of_another_group)
 	EXPECT_EQ(1, members(other->fd));
 	EXPECT_EQ(2, members(g.c[SHA].fd));
 	start_all(&g);
-	hold(&g.c[LIST]);
+	fm_must_hold(&g.c[LIST]);
 	until_held(&g);
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(other->fd));
 	EXPECT_EQ(0, fm_preemptions(other->fd));
-	hold(other);
+	fm_must_hold(other);
 	fm_wait(other->fd, FERMATA_EVENT_HELD);
-	resume(&g.c[SHA]);
+	fm_must_resume(&g.c[SHA]);
 	until_both_run(&g);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(other->fd));
-	resume(other);
+	fm_must_resume(other);
 	ASSERT_GOOD(finish_all(&g));
 }
 
@@ -346,14 +330,14 @@ FM_TEST(gang, one_of_them_dies)
 		token = fm_hear(&ch);
 		EXPECT_EQ(3, members(g.c[LIST].fd));
 		until_both_run(&g);
-		hold(&g.c[SHA]);
+		fm_must_hold(&g.c[SHA]);
 		until_held(&g);
 		if (i) {
-			resume(&g.c[SHA]);
+			fm_must_resume(&g.c[SHA]);
 			fm_kill(&ch);
 		} else {
 			fm_kill(&ch);
-			resume(&g.c[SHA]);
+			fm_must_resume(&g.c[SHA]);
 		}
 		fm_agent_gone(token);
 		EXPECT_EQ(2, members(g.c[LIST].fd));

@@ -241,11 +241,8 @@ static void begin_slow(struct pair *p)
 		fm_until_state(p->be.fd, FERMATA_STATE_RUNNING);
 		if (i == 12)
 			break;
-		if (fm_preempt(p->be.fd, FERMATA_PREEMPT_HOLD))
-			fm_die("PREEMPT of a job that runs");
-		fm_wait(p->be.fd, FERMATA_EVENT_HELD);
-		if (fm_resume(p->be.fd))
-			fm_die("RESUME of a job that is held");
+		fm_hold(&p->be);
+		fm_must_resume(&p->be);
 	}
 }
 

@@ -6,6 +6,7 @@
 #include "kselftest_harness.h"
 #include <sys/klog.h>
 #include "lib/mem.h"
+#include "lib/sched.h"
 
 #define ADDRESSES	((1ULL << 48) - 1)	/* that a card has */
 #define PATTERN		0xb5a93c6d5e8f7142ULL
@@ -230,13 +231,6 @@ static void run(struct fm_ctx *c)
 	card_until_runs(c->slot, c->token);
 }
 
-static void hold(struct fm_ctx *c)
-{
-	if (fm_preempt(c->fd, FERMATA_PREEMPT_HOLD))
-		fm_die("PREEMPT");
-	fm_wait(c->fd, FERMATA_EVENT_HELD);
-}
-
 /* A job without end, and no register written that it can do without. */
 static void endless(struct fm_ctx *c)
 {
@@ -266,7 +260,7 @@ static void leave_traces(enum fm_engine engine, size_t len)
 		memcpy(c.mem + i, &(u64){ PATTERN }, 8);
 	endless(&c);
 	run(&c);
-	hold(&c);
+	fm_hold(&c);
 	fm_ctx_close(&c);
 }
 
@@ -302,7 +296,7 @@ static const char *look_around(enum fm_engine engine, size_t len)
 		return "registers cannot be read on the slot";
 	if (has_pattern(regs, sizeof(regs)))
 		return "in the registers";
-	hold(&c);
+	fm_hold(&c);
 	fm_status(c.fd, &st);
 	if (read_state(&c, state, st.snapshot_length))
 		return "the snapshot cannot be read";

@@ -100,6 +100,28 @@ void fm_must_start(struct fm_ctx *c)
 		fm_die("START: %s", strerror(-rc));
 }
 
+void fm_must_hold(struct fm_ctx *c)
+{
+	int rc = fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
+
+	if (rc)
+		fm_die("PREEMPT: %s", strerror(-rc));
+}
+
+void fm_must_resume(struct fm_ctx *c)
+{
+	int rc = fm_resume(c->fd);
+
+	if (rc)
+		fm_die("RESUME: %s", strerror(-rc));
+}
+
+void fm_hold(struct fm_ctx *c)
+{
+	fm_must_hold(c);
+	fm_wait(c->fd, FERMATA_EVENT_HELD);
+}
+
 void fm_end_endless(struct fm_ctx *c)
 {
 	fm_list_cut(c, FM_ENDLESS_NODES);

@@ -31,6 +31,10 @@ void fm_tenant(struct fm_ctx *c, u64 slice_ns);
 /* The same with a job of limit steps, a microsecond each at speed 1. */
 void fm_tenant_list(struct fm_ctx *c, u64 slice_ns, u64 limit, u64 seed, struct fm_expect *e);
 void fm_must_start(struct fm_ctx *c);
+void fm_must_hold(struct fm_ctx *c);
+void fm_must_resume(struct fm_ctx *c);
+/* Returns when it is held. */
+void fm_hold(struct fm_ctx *c);
 /* Ends a job of fm_job_endless() on a list, whatever state it is in. */
 void fm_end_endless(struct fm_ctx *c);
 
