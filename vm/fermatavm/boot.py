@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, initramfs, module
+from . import guest, host, initramfs, module
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -77,14 +77,16 @@ class Card:
             sys.stderr.write((self.out / f"card{self.index}.err").read_text(errors="replace"))
             die(f"card {self.index} does not start: {shlex.join(map(str, self.cmd))}")
 
+    def device(self):
+        """What QEMU plugs."""
+        device = {"driver": "vfio-user-pci", "id": f"card{self.index}", "socket": {"path": self.socket, "type": "unix"}}
+        return device | ({"bus": f"port{self.index}"} if self.port else {})
+
     def qemu(self):
-        where = ""
         args = []
         if self.port:
             args = ["-device", f"pcie-root-port,id=port{self.index},chassis={self.index + 1},x-speed=5,x-width=1"]
-            where = f',"bus":"port{self.index}"'
-        device = f'{{"driver":"vfio-user-pci","id":"card{self.index}"{where},"socket":{{"path":"{self.socket}","type":"unix"}}}}'
-        return [*args, "-device", device, *port(f"fermata.card{self.index}", f"socket,path={self.control}")]
+        return [*args, "-device", json.dumps(self.device()), *port(f"fermata.card{self.index}", f"socket,path={self.control}")]
 
     def stop(self):
         """End the card; its exit status says whether it is content."""
@@ -160,7 +162,7 @@ class Vm:
 
     def __init__(self, options, kernel, accel, ko=None, quiet=False):
         self.options, self.kernel, self.accel, self.ko, self.quiet = options, kernel, accel, ko, quiet
-        self.cards, self.qemu = [], None
+        self.cards, self.qemu, self.host = [], None, None
         self.started = time.monotonic()
 
     def run(self):
@@ -171,6 +173,8 @@ class Vm:
             return self._run()
 
     def end(self):
+        if self.host:
+            self.host.stop()
         for process in [self.qemu, *(card.process for card in self.cards)]:
             if process and process.poll() is None:
                 process.kill()
@@ -181,10 +185,11 @@ class Vm:
         self.cards = [Card(i, spec, out, self.tmp) for i, spec in enumerate(opt.card)]
         for card in self.cards:
             card.start()
+        self.host = host.Host(self.tmp, self.cards)
         initrd = Path(self.tmp) / "initrd"
         load = ["virtio_pci", "virtio_console", *(["virtio_iommu"] if opt.iommu == "virtio" else [])]
         config = {
-            "PORTS": " ".join(["fermata.status", *(f"fermata.card{card.index}" for card in self.cards)]),
+            "PORTS": " ".join(["fermata.status", "fermata.host", *(f"fermata.card{card.index}" for card in self.cards)]),
             "LOAD": "1" if self.ko and not opt.no_load else "",
             "PARAMS": opt.params,
             "SHELL_TTY": "1" if opt.shell else "",
@@ -290,6 +295,7 @@ class Vm:
             cmd += port(f"fermata.{name}", f"file,path={out}/{file}")
         for card in self.cards:
             cmd += card.qemu()
+        cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
         if opt.qmp:
             cmd += ["-qmp", f"unix:{opt.qmp},server=on,wait=off"]
         return cmd + opt.qemu

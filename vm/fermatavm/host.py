@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a program in the machine can have done to the machine: cards unplugged and plugged, the power button pressed.
+
+It writes lines to the port fermata.host, `ID VERB [NUMBER]`; the answer is `ID ok` or `ID err MESSAGE` (ID is any word).
+
+  unplug N    card N is taken out: answered when the machine has let it go
+  plug N      it is plugged in again
+  button MS   the power button is pressed after so many milliseconds, and every two seconds after that; 0: not any more
+"""
+
+import json
+import socket
+import threading
+
+# The machine lets a card go when its driver has; nobody waits longer.
+PATIENCE = 30
+BUTTON_AGAIN = 2
+
+
+class Monitor:
+    """QEMU's monitor (QMP), for one client."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("r")
+        self.lock = threading.Lock()
+        self.events = []
+        self._read()
+        self.ask("qmp_capabilities")
+
+    def _read(self):
+        line = self.lines.readline()
+        if not line:
+            raise OSError("the monitor is gone")
+        return json.loads(line)
+
+    def _await(self, found):
+        """The first message of which `found` says something. Events are kept."""
+        while True:
+            message = self._read()
+            if "event" in message:
+                self.events.append(message)
+            answer = found(message)
+            if answer is not None:
+                return answer
+
+    def ask(self, command, **arguments):
+        """Carries out a command. OSError: it is refused."""
+        with self.lock:
+            self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+            answer = self._await(lambda message: message if "return" in message or "error" in message else None)
+        if "error" in answer:
+            raise OSError(answer["error"]["desc"])
+
+    def until_deleted(self, device):
+        """Waits until QEMU has let the device go."""
+
+        def is_it(message):
+            return message.get("event") == "DEVICE_DELETED" and message["data"].get("device") == device or None
+
+        with self.lock:
+            known = [event for event in self.events if is_it(event)]
+            if not known:
+                known = [self.events[-1]] if self._await(is_it) else []
+            for event in known:
+                self.events.remove(event)
+
+
+class Host:
+    """Answers the machine, in a thread of its own, until QEMU is gone."""
+
+    def __init__(self, run, cards):
+        self.path, self.monitor_path = f"{run}/host.sock", f"{run}/host.qmp"
+        self.cards, self.monitor, self.button = cards, None, None
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(1)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def qemu(self):
+        """The monitor; the port is made by whoever knows how."""
+        return ["-qmp", f"unix:{self.monitor_path},server=on,wait=off"]
+
+    def stop(self):
+        """No button is pressed any more."""
+        self.press(0)
+        self.listener.close()
+
+    def serve(self):
+        try:
+            stream, _ = self.listener.accept()
+            for line in stream.makefile("r"):
+                words = line.split()
+                if words:
+                    stream.sendall(f"{words[0]} {self.answer(words[1:])}\n".encode())
+        except OSError:
+            # The machine has ended.
+            return
+
+    def answer(self, words):
+        verbs = {"unplug": self.unplug, "plug": self.plug, "button": self.press}
+        try:
+            verb, number = words
+            verbs[verb](int(number))
+        except (KeyError, IndexError, ValueError):
+            return f"err no such request: {' '.join(words)}"
+        except OSError as error:
+            return f"err {error}"
+        return "ok"
+
+    def ask(self, command, **arguments):
+        if not self.monitor:
+            self.monitor = Monitor(self.monitor_path)
+        self.monitor.ask(command, **arguments)
+
+    def unplug(self, number):
+        device = self.cards[number].device()
+        self.ask("device_del", id=device["id"])
+        self.monitor.until_deleted(device["id"])
+
+    def plug(self, number):
+        self.ask("device_add", **self.cards[number].device())
+
+    def press(self, ms):
+        if self.button:
+            self.button.set()
+            self.button = None
+        if ms:
+            self.button = threading.Event()
+            threading.Thread(target=self.keep_pressing, args=(self.button, ms / 1000), daemon=True).start()
+
+    def keep_pressing(self, enough, wait):
+        while not enough.wait(wait):
+            self.ask("system_powerdown")
+            wait = BUTTON_AGAIN
