@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the machine wants done, as card and owners take it; and what must hold when it is.
+
+use fermata_sched_host::sched::{Action, ContextId, Failure, Wake};
+
+use super::{slot_id, Snapshot, World, TIMEOUT};
+use crate::card::{Deaf, Engine};
+use crate::Rule;
+
+impl World {
+    pub(super) fn act(&mut self, action: Action, reads: &mut Vec<usize>) {
+        let quiet = matches!(
+            action,
+            Action::Wake { .. } | Action::Released { .. } | Action::Disarm { .. }
+        );
+        self.must(!self.gone || quiet, Rule::AfterGone, || {
+            format!("{action:?}")
+        });
+        match action {
+            Action::Arm { slot, at } => {
+                self.slots[slot.index()].timer = Some(at.as_ns().max(self.now));
+            }
+            Action::Disarm { slot } => self.slots[slot.index()].timer = None,
+            Action::ReadStatus { slot } => reads.push(slot.index()),
+            Action::Wake { ctx, wake } => self.woken(ctx, wake),
+            Action::Released { ctx } => self.released(ctx),
+            Action::Quarantine { slot, .. } => {
+                self.seen.quarantined = true;
+                let slot = &mut self.slots[slot.index()];
+                let deaf = slot.engine != Engine::Idle && !slot.quarantined;
+                slot.quarantined = true;
+                let allowed = deaf || self.vanished;
+                self.must(allowed, Rule::Quarantine, || "without a reason".into());
+            }
+            // Writes to a card that went away unnoticed are lost.
+            _ if self.vanished => {}
+            Action::Load { slot, ctx } => {
+                self.touch(slot.index(), "Load");
+                self.slots[slot.index()].window = Some(ctx.index());
+            }
+            Action::Unload { slot } => {
+                self.touch(slot.index(), "Unload");
+                self.slots[slot.index()].window = None;
+            }
+            Action::Start { slot, ctx, resume } => self.started(slot.index(), ctx, resume),
+            Action::Pause { slot, boundary } => self.pause_written(slot.index(), boundary),
+            Action::Reset { slot, hold } => self.reset_written(slot.index(), hold),
+            Action::Capture { slot, ctx } => {
+                let slot = &mut self.slots[slot.index()];
+                slot.captured = true;
+                let ended = matches!(slot.engine, Engine::Paused | Engine::Finished);
+                let own = slot.last == Some(ctx.index()) && slot.window == slot.last;
+                self.must(ended && own, Rule::Captured, || "too early or late".into());
+            }
+        }
+    }
+
+    /// The window or the registers are about to change hands.
+    fn touch(&mut self, i: usize, what: &str) {
+        let slot = &self.slots[i];
+        let still = !slot.may_touch(self.now, self.settle());
+        let quarantined = slot.quarantined;
+        self.must(!quarantined, Rule::Quarantine, || what.into());
+        self.must(still, Rule::WindowStill, || format!("{what} on slot {i}"));
+        self.must_be_captured(i);
+    }
+
+    /// What ended by itself has been read, unless nobody wants it any more or it is worth nothing.
+    fn must_be_captured(&mut self, i: usize) {
+        let slot = &self.slots[i];
+        let ended = matches!(slot.engine, Engine::Paused | Engine::Finished);
+        let captured = slot.captured;
+        let wanted = self
+            .owner_on(i)
+            .is_some_and(|owner| !owner.closed && owner.job.is_some_and(|job| !job.spoilt));
+        self.must(!ended || !wanted || captured, Rule::Captured, || {
+            "lost".into()
+        });
+    }
+
+    fn started(&mut self, i: usize, ctx: ContextId, resume: bool) {
+        let index = ctx.index();
+        let active = self.slots[i].active();
+        self.must(!active, Rule::OneJobPerSlot, || {
+            format!("START on slot {i}")
+        });
+        let group = self.owners[index].as_ref().map(|owner| owner.group);
+        let served = self.exclusive.is_none() || self.exclusive == group;
+        self.must(served, Rule::Reserved, || format!("{group:?} on slot {i}"));
+        self.touch(i, "START");
+        let (now, settle) = (self.now, self.settle());
+        let other = self
+            .slots
+            .iter()
+            .enumerate()
+            .any(|(j, slot)| j != i && slot.last == Some(index) && slot.may_touch(now, settle));
+        self.must(!other, Rule::OneSlotPerJob, || format!("context {index}"));
+        let slot = &self.slots[i];
+        let idle = !self.bounds.base || slot.engine == Engine::Idle;
+        let taken = !slot.in_reset && slot.window == Some(index) && idle;
+        self.must(taken, Rule::StartTaken, || format!("slot {i}"));
+        let own = self.owners[index].as_mut().filter(|owner| owner.id == ctx);
+        let Some(owner) = own.filter(|owner| !owner.closed && owner.job.is_some()) else {
+            self.must(false, Rule::RunOnce, || "nobody's job".into());
+            return;
+        };
+        let (hold, snapshot) = (owner.hold, owner.snapshot);
+        let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
+        let Some(job) = &mut owner.job else { return };
+        let was = *job;
+        job.begun = true;
+        let lost = std::mem::take(&mut self.slots[i].lose_start);
+        job.spoilt |= lost;
+        if !lost {
+            owner.snapshot = if resume {
+                Snapshot::Used
+            } else {
+                Snapshot::None
+            };
+        }
+        self.must(!hold && !was.held, Rule::HoldKept, || {
+            format!("context {index} runs")
+        });
+        self.must(allowed, Rule::StartTaken, || "not allowed".into());
+        self.must(!was.finished, Rule::FinishedStays, || {
+            format!("resume: {resume}")
+        });
+        self.must(!was.ended, Rule::RunOnce, || "ended before".into());
+        self.must(resume || !was.begun, Rule::RunOnce, || "begun again".into());
+        let complete = snapshot == Snapshot::Complete;
+        self.must(!resume || complete, Rule::ResumeComplete, || {
+            format!("{snapshot:?}")
+        });
+        let fresh = !self.bounds.reset_before_resume || self.slots[i].fresh;
+        self.must(!resume || fresh, Rule::ResumeReset, || format!("slot {i}"));
+        self.seen.resumed |= resume;
+        if lost {
+            return;
+        }
+        let (base, now) = (self.bounds.base, self.now);
+        let slot = &mut self.slots[i];
+        slot.old = slot.raw(base);
+        slot.lag = base;
+        slot.started = now;
+        slot.count = slot.count.wrapping_add(1);
+        slot.bits = 0;
+        slot.last = Some(index);
+        slot.fresh = false;
+        slot.dirty = base;
+        slot.arrived = None;
+        slot.captured = false;
+        slot.pauses = 0;
+        slot.asked = false;
+        slot.engine = if resume {
+            Engine::Restoring
+        } else {
+            Engine::Working
+        };
+    }
+
+    fn pause_written(&mut self, i: usize, boundary: bool) {
+        let now = self.now;
+        let last = self.slots[i].last.and_then(|index| self.id(index));
+        let params = last.and_then(|ctx| self.machine.params(ctx).ok());
+        let cooperative = params.is_some_and(|params| params.cooperative);
+        let critical = last.is_some_and(|ctx| self.is_critical(ctx));
+        // There is one such context, so nobody is its equal, and nobody goes before it.
+        let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
+        self.must(!critical || asked, Rule::Kept, || {
+            format!("slot {i}: PAUSE")
+        });
+        self.must(boundary == cooperative, Rule::Boundary, || {
+            format!("slot {i}: {boundary}")
+        });
+        let slot = &mut self.slots[i];
+        let quarantined = slot.quarantined;
+        if slot.pauses == 0 {
+            slot.first_pause = now;
+        }
+        slot.pauses = (slot.pauses + 1).min(4);
+        match slot.engine {
+            Engine::Working if slot.hang => {}
+            Engine::Working if slot.lose_pause => {
+                slot.lose_pause = false;
+                self.seen.pause_lost = true;
+            }
+            Engine::Working if boundary => slot.asked = true,
+            Engine::Working => self.save(i),
+            Engine::Restoring => self.seen.pause_in_restore = true,
+            Engine::Finished => self.seen.finish_won = true,
+            _ => {}
+        }
+        self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
+    }
+
+    pub(super) fn save(&mut self, i: usize) {
+        let slot = &mut self.slots[i];
+        slot.asked = false;
+        slot.engine = Engine::Saving;
+        if let Some(owner) = self.owner_on(i) {
+            owner.snapshot = Snapshot::Torn;
+        }
+    }
+
+    fn reset_written(&mut self, i: usize, hold: bool) {
+        let quarantined = self.slots[i].quarantined;
+        self.must(!quarantined, Rule::Quarantine, || "RESET".into());
+        if !hold {
+            self.slots[i].in_reset = false;
+            return;
+        }
+        self.must_be_captured(i);
+        let (base, now, settle) = (self.bounds.base, self.now, self.settle());
+        let slot = &self.slots[i];
+        let patient = slot.pauses == 4 && now >= slot.first_pause + TIMEOUT;
+        let active = slot.active();
+        if active {
+            let timeout = self.machine_timeout(i);
+            if let Some(owner) = self.owner_on(i) {
+                let closed = owner.closed;
+                if let Some(job) = &mut owner.job {
+                    job.spoilt |= patient;
+                    let reason = closed || job.spoilt;
+                    self.seen.timeout |= timeout;
+                    self.must(reason, Rule::Innocent, || "reset while it runs".into());
+                }
+            }
+        }
+        let slot = &mut self.slots[i];
+        // What had settled before stays so.
+        slot.dirty = base && slot.may_touch(now, settle);
+        slot.posted = base;
+        slot.arrived = None;
+        if slot.deaf != Deaf::No && (active || base) {
+            self.seen.reset_retried = slot.deaf == Deaf::Once;
+            if slot.deaf == Deaf::Once {
+                slot.deaf = Deaf::No;
+            } else {
+                self.spoil(i);
+            }
+            return;
+        }
+        slot.unflushed |= active && !base;
+        slot.engine = Engine::Idle;
+        slot.asked = false;
+        slot.bits = 0;
+        slot.hang = false;
+        slot.lose_pause = false;
+        slot.lag = false;
+        slot.in_reset = true;
+        slot.fresh = true;
+    }
+
+    fn machine_timeout(&self, i: usize) -> bool {
+        let stats = self.machine.slot_stats(slot_id(i), self.time());
+        stats.is_some_and(|stats| stats.timeouts > 0)
+    }
+
+    fn woken(&mut self, ctx: ContextId, wake: Wake) {
+        let index = ctx.index();
+        let (now, settle, gone) = (self.now, self.settle(), self.gone);
+        let quarantined = self.quarantined();
+        let all = self.all_slots();
+        let quiet = self.vanished
+            || gone
+            || !self.slots.iter().any(|slot| {
+                let stuck = slot.quarantined;
+                slot.last == Some(index) && !stuck && slot.may_touch(now, settle)
+            });
+        let owner = self.owners[index].as_mut();
+        let Some(owner) = owner.filter(|owner| owner.id == ctx && !owner.closed) else {
+            self.must(false, Rule::ReleasedQuiet, || "told after Close".into());
+            return;
+        };
+        let (hold, snapshot, mask) = (owner.hold, owner.snapshot, owner.mask);
+        let Some(job) = &mut owner.job else {
+            self.must(false, Rule::RunOnce, || "told of no job".into());
+            return;
+        };
+        let was = *job;
+        job.held |= wake == Wake::Held;
+        job.ended |= wake != Wake::Held;
+        if wake != Wake::Held {
+            owner.hold = false;
+        }
+        self.must(!was.ended, Rule::RunOnce, || "told of its end twice".into());
+        self.must(quiet, Rule::ToldQuiet, || format!("{wake:?}"));
+        match wake {
+            Wake::Held => {
+                self.seen.held = true;
+                self.must(hold, Rule::HoldKept, || "held, but nobody asked".into());
+                let kept = !was.finished && (!was.begun || snapshot == Snapshot::Complete);
+                self.must(kept, Rule::JobKept, || "held without a snapshot".into());
+            }
+            Wake::Done => {
+                self.must(was.finished, Rule::JobKept, || "done before its end".into());
+            }
+            Wake::Failed(Failure::Gone) => {
+                self.must(gone, Rule::Innocent, || "the card is there".into());
+            }
+            Wake::Failed(failure) => {
+                let stranded = failure == Failure::Protocol && all & mask & !quarantined == 0;
+                self.must(was.spoilt || stranded, Rule::Innocent, || {
+                    format!("{failure:?}")
+                });
+            }
+        }
+    }
+
+    fn released(&mut self, ctx: ContextId) {
+        self.seen.released = true;
+        let index = ctx.index();
+        let closed = self.owners[index]
+            .as_ref()
+            .is_some_and(|owner| owner.id == ctx && owner.closed);
+        self.must(closed, Rule::ReleasedQuiet, || "not closed".into());
+        let (now, settle) = (self.now, self.settle());
+        if !self.vanished && !self.gone {
+            let reach = self.slots.iter().any(|slot| {
+                let last = slot.last == Some(index) && slot.may_touch(now, settle);
+                last || slot.window == Some(index)
+            });
+            self.must(!reach, Rule::ReleasedQuiet, || {
+                "within reach of a slot".into()
+            });
+        }
+        for slot in &mut self.slots {
+            if slot.last == Some(index) {
+                slot.last = None;
+            }
+        }
+        self.exclusive = self.exclusive.filter(|group| {
+            let mut others = self.owners.iter().flatten();
+            others.any(|owner| owner.group == *group && owner.id != ctx)
+        });
+        self.owners[index] = None;
+        self.dead[index] = Some(ctx);
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What must hold after every step.
+
+use fermata_sched_host::sched::{ContextId, JobState, SlotState, Urgency};
+
+use super::{slot_id, Snapshot, World, MS};
+use crate::Rule;
+
+/// No hint holds for longer than this after its time.
+const GRACE: u64 = MS;
+
+impl World {
+    pub(crate) fn check(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.seen.gone = self.gone;
+        for i in 0..self.slots.len() {
+            self.check_slot(i);
+        }
+        let mut users = vec![0; self.slots.len()];
+        for i in 0..self.owners.len() {
+            self.check_owner(i, &mut users);
+        }
+        let alone = users.iter().all(|&n| n <= 1);
+        self.must(alone, Rule::OneJobPerSlot, || format!("{users:?}"));
+        let count = self.owners.iter().flatten().count();
+        let same =
+            (0..self.slots.len()).all(|i| self.machine.exclusive(slot_id(i)) == self.exclusive);
+        let group = self.exclusive;
+        self.must(same, Rule::Reserved, || format!("{group:?}"));
+        let kept = self.machine.contexts() as usize == count;
+        self.must(kept, Rule::ReleasedQuiet, || "contexts differ".into());
+    }
+
+    fn check_slot(&mut self, i: usize) {
+        let state = self.machine.slot_state(slot_id(i));
+        let waits = matches!(
+            state,
+            Some(SlotState::Running(_) | SlotState::Pausing(_) | SlotState::Resetting(_))
+        );
+        let armed = self.slots[i].timer;
+        let soon = armed.is_some_and(|at| at <= self.now + 1_000 * MS);
+        self.must(!waits || soon, Rule::TimerArmed, || format!("{state:?}"));
+        let gone = state == Some(SlotState::Gone);
+        self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
+        self.check_kept(i);
+        let quarantined = state == Some(SlotState::Quarantined);
+        let same = gone || quarantined == self.slots[i].quarantined;
+        self.must(same, Rule::Quarantine, || format!("{state:?}"));
+    }
+
+    /// A slot that is kept for a hint, if it is.
+    fn check_kept(&mut self, i: usize) {
+        let Some(keeper) = self.machine.kept_for(slot_id(i)) else {
+            return;
+        };
+        let (now, gone) = (self.now, self.gone);
+        let armed = self.slots.iter().any(|slot| slot.timer.is_some());
+        self.must(armed, Rule::TimerArmed, || "a slot is kept for ever".into());
+        let stands = self.owners[keeper.index()].as_ref().is_some_and(|owner| {
+            let idle = owner.id == keeper && !owner.closed && owner.live().is_none();
+            let timely = owner.hint.is_some_and(|at| now <= at + GRACE);
+            idle && timely && owner.enabled && owner.mask & slot_id(i).bit() != 0
+        });
+        self.must(stands && !gone, Rule::Kept, || {
+            format!("slot {i}: {:?}", keeper.index())
+        });
+        let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
+        let waiting = self.owners.iter().flatten().filter(|owner| {
+            let stats = self.machine.stats(owner.id, self.time());
+            let waits = stats.is_ok_and(|stats| stats.state == JobState::Queued && !stats.parked);
+            let serves = self.exclusive.is_none_or(|group| group == owner.group);
+            waits && serves && owner.enabled && owner.mask & slot_id(i).bit() != 0
+        });
+        let waiting: Vec<_> = waiting.map(|owner| owner.id).collect();
+        let right = self.is_critical(keeper) && !waiting.iter().any(|&id| self.is_critical(id));
+        if vacant && !waiting.is_empty() {
+            self.seen.kept = true;
+            self.must(right, Rule::Kept, || format!("slot {i} from its betters"));
+        }
+    }
+
+    pub(super) fn is_critical(&self, ctx: ContextId) -> bool {
+        let params = self.machine.params(ctx);
+        params.is_ok_and(|params| params.urgency == Urgency::LatencyCritical)
+    }
+
+    fn check_owner(&mut self, i: usize, users: &mut [u32]) {
+        let now = self.time();
+        if let Some(dead) = self.dead[i] {
+            let refused = self.machine.stats(dead, now).is_err();
+            self.must(refused, Rule::Refused, || "a dead id is taken".into());
+        }
+        let Some(owner) = self.owners[i].clone() else {
+            return;
+        };
+        let stats = self.machine.stats(owner.id, now);
+        if owner.closed {
+            let on = (0..self.slots.len()).any(|i| {
+                matches!(
+                    self.machine.slot_state(slot_id(i)),
+                    Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
+                        if ctx == owner.id
+                ) || self.slots[i].quarantined
+            });
+            self.must(stats.is_err(), Rule::Refused, || {
+                "a closed id is taken".into()
+            });
+            self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
+            return;
+        }
+        let Ok(stats) = stats else {
+            self.must(false, Rule::JobKept, || "a context is lost".into());
+            return;
+        };
+        self.seen.hint_wasted |= stats.hints_wasted > 0;
+        self.seen.hint_ignored |= stats.hints_ignored > 0;
+        let state = stats.state;
+        let live = owner.live();
+        let told = live.is_some() == state.is_live();
+        self.must(told, Rule::JobKept, || {
+            format!("{state:?}, {:?}", owner.job)
+        });
+        let held = live.is_some_and(|job| job.held) == (state == JobState::Held);
+        self.must(held, Rule::HoldKept, || {
+            format!("{state:?}, {:?}", owner.job)
+        });
+        if let Some(slot) = stats.slot {
+            users[slot.index()] += 1;
+        }
+        if state == JobState::Running {
+            let on = stats.slot.and_then(|slot| self.machine.slot_state(slot));
+            let there = matches!(
+                on,
+                Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
+                    if ctx == owner.id
+            );
+            self.must(there, Rule::JobKept, || {
+                format!("runs on a slot that is {on:?}")
+            });
+        }
+        let complete = self.vanished || owner.snapshot == Snapshot::Complete;
+        self.must(!stats.saved || complete, Rule::ResumeComplete, || {
+            format!("counts as saved: {:?}", owner.snapshot)
+        });
+        let alive = self.gone && state.is_live();
+        self.must(!alive, Rule::AfterGone, || format!("{state:?}"));
+        if state == JobState::Queued {
+            let usable = self.all_slots() & owner.mask & !self.quarantined();
+            let idles = (0..self.slots.len()).any(|i| {
+                let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
+                let serves = self.exclusive.is_none_or(|group| group == owner.group);
+                let kept = self.machine.kept_for(slot_id(i)).is_some();
+                let idles = vacant && !kept && !self.frozen;
+                idles && serves && owner.enabled && usable & slot_id(i).bit() != 0
+            });
+            self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
+            self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());
+        }
+    }
+}
