@@ -5,6 +5,8 @@
  * has a job before, one that is on the slot meanwhile, and one after.
  */
 #include "kselftest_harness.h"
+#include <linux/userfaultfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include "lib/mem.h"
 #include "lib/gone.h"
@@ -396,6 +398,107 @@ FM_TEST(remap, mprotect)
 		GOOD(shared_still(&r));
 		GOOD(end(&r));
 	}
+}
+
+/* A call that takes a page of the program's, which is not there yet. */
+struct call {
+	int fd;
+	unsigned long cmd;
+	void *arg;	/* in a page of its own */
+	int rc;
+};
+
+static void *make_call(void *arg)
+{
+	struct call *call = arg;
+
+	call->rc = fm_ioctl(call->fd, call->cmd, call->arg);
+	return NULL;
+}
+
+/* Whoever touches the page sleeps, until zero_page(). */
+static int leave_page_out(void *page)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = {
+		.range = { .start = (uintptr_t)page, .len = FM_PAGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING
+	};
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range))
+		fm_die("userfaultfd: %s", strerror(errno));
+	return fd;
+}
+
+static void zero_page(int fd, void *page)
+{
+	struct uffdio_zeropage zero = {
+		.range = { .start = (uintptr_t)page, .len = FM_PAGE }
+	};
+
+	if (ioctl(fd, UFFDIO_ZEROPAGE, &zero))
+		fm_die("UFFDIO_ZEROPAGE: %s", strerror(errno));
+}
+
+/* While the call waits for page, the place goes where its answer was to be written. */
+static int answer_without_a_place(int fd, unsigned long cmd, const void *arg, size_t size,
+				  void *page)
+{
+	struct call call = { .fd = fd, .cmd = cmd };
+	struct uffd_msg msg;
+	pthread_t thread;
+	int uffd = leave_page_out(page);
+
+	call.arg = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memcpy(call.arg, arg, size);
+	if (pthread_create(&thread, NULL, make_call, &call))
+		fm_die("pthread_create");
+	if (read(uffd, &msg, sizeof(msg)) != sizeof(msg) || msg.event != UFFD_EVENT_PAGEFAULT)
+		fm_die("nobody looks for the page");
+	munmap(call.arg, FM_PAGE);
+	zero_page(uffd, page);
+	pthread_join(thread, NULL);
+	close(uffd);
+	return call.rc;
+}
+
+/* Only the answer is missing: the rest is as if it had come. */
+FM_TEST(remap, answer_has_no_place_any_more)
+{
+	u8 *own = fm_map(NULL, 2 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = FM_PAGE,
+		.user_addr = (uintptr_t)own
+	};
+	struct fermata_snapshot_create snap = {
+		.size = sizeof(snap), .flags = FERMATA_SNAPSHOT_USER, .length = FM_PAGE,
+		.user_addr = (uintptr_t)own + FM_PAGE
+	};
+	u64 pins = fm_pins(), taken = 1;
+	struct fermata_status st;
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(-EFAULT, answer_without_a_place(c.fd, FERMATA_IOC_ARENA_CREATE, &arena,
+						  sizeof(arena), own));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FM_PAGE, st.arena_length);
+	EXPECT_EQ((uintptr_t)own, st.device_base);
+	EXPECT_EQ(-EEXIST, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	if (!card_base()) {
+		EXPECT_EQ(-EFAULT, answer_without_a_place(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap,
+							  sizeof(snap), own + FM_PAGE));
+		fm_status(c.fd, &st);
+		EXPECT_EQ(FM_PAGE, st.snapshot_length);
+		EXPECT_EQ(-EEXIST, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+		taken++;
+	}
+	EXPECT_EQ(pins + taken, fm_pins());
+	close(c.fd);
+	EXPECT_EQ(pins, fm_pins());
+	EXPECT_EQ(0, fm_charged());
+	munmap(own, 2 * FM_PAGE);
 }
 
 TEST_HARNESS_MAIN

@@ -28,7 +28,7 @@
  *   are EINVAL.  Output members need not be set: they are zeroed before they
  *   are filled.
  * - On an error nothing was changed, and the structure was not written,
- *   except where a call says so.
+ *   except where a call says so, and as below with EFAULT.
  * - The layout is the same for 32-bit and 64-bit programs.
  * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC, as the
  *   caller's time namespace has it.
@@ -40,7 +40,13 @@
  *
  * Errors that every call can return, besides those listed with it:
  *
- *	EFAULT	a pointer is not accessible
+ *	EFAULT	a pointer is not accessible.  A call with an answer makes sure that
+ *		it can be written before it changes anything.  Where that page goes
+ *		away meanwhile (another thread unmaps it, or there is no memory to
+ *		bring it back) the call was made, and only its answer is missing:
+ *		FERMATA_IOC_SETUP, _ARENA_CREATE and _SNAPSHOT_CREATE say EEXIST when
+ *		they are made again, and what they have made and _START has started
+ *		is in FERMATA_IOC_STATUS (@mmap_offset is 0)
  *	EINVAL	see the rules above
  *	E2BIG	see the rules above
  *	ENODEV	the card is gone (unplugged, unbound or dead): close the file
