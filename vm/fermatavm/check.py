@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from .common import BUILD, JOBS, TOP, die, say
 from .kernel import DEBUG, kernel_named, pins
 
-# A machine that boots and tests keeps less than one processor busy: much of its time it waits.
-BOOTS = min(JOBS + 1, 4)
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
 
@@ -131,13 +129,14 @@ def main():
     results = logs / "results"
     results.mkdir(parents=True)
     os.environ["FERMATA_RESULTS"] = str(results)
-    run_all(steps, logs)
+    # A machine that boots and tests keeps less than one processor busy: much of its time it waits. On the debug kernel it does not.
+    run_all(steps, logs, min(JOBS if args.debug else JOBS + 1, 4))
 
 
-def run_steps(steps):
-    """Runs steps in their order, but boots beside one another; yields each when it and those before it are done."""
+def run_steps(steps, boots):
+    """Runs steps in their order, but so many boots beside one another; yields each when it and those before it are done."""
     for kind, group in itertools.groupby(steps, key=lambda step: step.kind):
-        with ThreadPoolExecutor(BOOTS if kind == "boot" else 1) as pool:
+        with ThreadPoolExecutor(boots if kind == "boot" else 1) as pool:
             try:
                 yield from pool.map(Step.run, group)
             except KeyboardInterrupt:
@@ -159,9 +158,9 @@ def tell(step, place):
         print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
 
 
-def run_all(steps, logs):
+def run_all(steps, logs, boots):
     started = time.monotonic()
-    for number, step in enumerate(run_steps(steps), 1):
+    for number, step in enumerate(run_steps(steps, boots), 1):
         tell(step, f"{number}/{len(steps)}")
         if sys.stdout.isatty() and number < len(steps):
             print(f"[{number + 1}/{len(steps)}] {steps[number].name} ...", end="\r", flush=True)
