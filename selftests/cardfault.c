@@ -196,6 +196,35 @@ FM_TEST(fault, point_08_state_size_grows_later)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
+/* What the card said at START holds until the job's end; what it says later, for the next one. */
+FM_TEST(fault, point_08_state_size_changes_under_a_job)
+{
+	static const char * const sizes[] = { "0", "2", "4097", "0xffffffffffffffff" };
+	struct fm_expect e;
+	struct fm_ctx c;
+	char fault[40];
+	size_t i;
+
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		card_speed(c.slot, 1);
+		fm_job_list(&c, 100, 3000000, i, &e);
+		ASSERT_EQ(0, fm_start(c.fd));
+		card_until_runs(c.slot, c.token);
+		snprintf(fault, sizeof(fault), "state_size=%s", sizes[i]);
+		card_fault(c.slot, fault);
+		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+		fm_wait(c.fd, FERMATA_EVENT_HELD);
+		card_speed(c.slot, 0);
+		ASSERT_EQ(0, fm_resume(c.fd));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
+		EXPECT_EQ(-EPROTO, fm_start(c.fd));
+		card_fault(c.slot, "clear");
+	}
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
 FM_TEST(fault, larger_state)
 {
 	struct fm_expect e;
