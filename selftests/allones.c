@@ -385,7 +385,8 @@ SLOW_TEST(allones, point_01_while_the_function_is_reset)
 		/* The jobs go on by then, and are looked at. */
 		dead |= is_dead();
 		card_fault(0, "dead=0");
-		ASSERT_EQ(0, rc);
+		/* The kernel does not reset what it cannot reach. */
+		ASSERT_TRUE(!rc || (dead && rc == -ENOTTY));
 		ASSERT_GOOD(go_on_or_are_told(&s));
 		if (dead)
 			bring_back(_metadata, true);
