@@ -110,7 +110,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         };
         entry.stuck = false;
-        if entry.closing {
+        if entry.is_closing() {
             self.release(ctx, out);
         }
     }

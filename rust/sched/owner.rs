@@ -132,7 +132,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return Ok(());
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.closing = true;
+            entry.close();
         }
         if let Some(id) = slot {
             let run = self.slot(id).and_then(|slot| slot.state.run());

@@ -207,7 +207,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         slot.enter(State::Vacant);
         let queue = slot.queue;
-        let closing = self.slab.get(ctx).is_some_and(|entry| entry.closing);
+        let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         if self.takes_yield(ctx) && outcome == Outcome::Saved {
             self.yield_to_next(id, ctx);
         }
@@ -276,7 +276,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Outcome::Failed(failure) => failure,
             Outcome::Saved | Outcome::Done => Failure::Protocol,
         };
-        let closing = self.slab.get(ctx).is_some_and(|entry| entry.closing);
+        let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         let wake = self.fail(ctx, failure);
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.stuck = true;
@@ -360,7 +360,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         };
         entry.stuck = false;
-        let (closing, state) = (entry.closing, entry.state);
+        let (closing, state) = (entry.is_closing(), entry.state);
         if state == JobState::Queued {
             self.dequeue(now, ctx, JobState::Idle);
         }

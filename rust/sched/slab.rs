@@ -104,6 +104,17 @@ pub struct Stats {
     pub hints_ignored: u64,
 }
 
+/// What stands in an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Nothing.
+    Free,
+    /// A context that its owner has, or the record of a group.
+    Used,
+    /// A context whose Close was accepted; the owner is gone and the id is refused.
+    Closing,
+}
+
 /// The scheduler's state of one context, or of a group. Opaque: the caller only provides room for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -132,9 +143,7 @@ pub struct Entry {
     pub(super) enabled: bool,
     /// The slots that it may use now, a bit each; also slots that are out of use.
     pub(super) allowed: u8,
-    used: bool,
-    /// Close was accepted; the owner is gone and the id is refused.
-    pub(super) closing: bool,
+    life: Life,
     /// The job shall be held when it leaves its slot.
     pub(super) hold: bool,
     /// The job shall let the next one go first when it leaves its slot.
@@ -188,8 +197,7 @@ impl Entry {
             aside: false,
             enabled: true,
             allowed: params.mask,
-            used: false,
-            closing: false,
+            life: Life::Free,
             hold: false,
             yields: false,
             saved: false,
@@ -217,14 +225,24 @@ impl Entry {
         Self {
             next,
             record,
-            used: true,
+            life: Life::Used,
             ..Self::new(0, queue, params)
         }
     }
 
     /// Is it a context or the record of a group, and not free?
-    pub(super) const fn is_used(&self) -> bool {
-        self.used
+    pub(super) fn is_used(&self) -> bool {
+        self.life != Life::Free
+    }
+
+    /// Has the owner closed it?
+    pub(super) fn is_closing(&self) -> bool {
+        self.life == Life::Closing
+    }
+
+    /// The owner has closed it.
+    pub(super) fn close(&mut self) {
+        self.life = Life::Closing;
     }
 
     /// Is it the record of a group?
@@ -343,7 +361,7 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
         let generation = entry.generation;
         self.free = entry.next;
         *entry = Entry::new(generation, queue, params);
-        entry.used = true;
+        entry.life = Life::Used;
         self.used += 1;
         Ok(ContextId { index, generation })
     }
@@ -366,25 +384,25 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     /// The entry of a context that lives, whether its owner still does or not.
     pub(super) fn get(&self, ctx: ContextId) -> Option<&Entry> {
         let entry = self.entries.get(ctx.index())?;
-        (entry.used && entry.generation == ctx.generation).then_some(entry)
+        (entry.is_used() && entry.generation == ctx.generation).then_some(entry)
     }
 
     pub(super) fn get_mut(&mut self, ctx: ContextId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(ctx.index())?;
-        (entry.used && entry.generation == ctx.generation).then_some(entry)
+        (entry.is_used() && entry.generation == ctx.generation).then_some(entry)
     }
 
     /// The entry of a context as its owner may name it.
     pub(super) fn owned(&self, ctx: ContextId) -> Result<&Entry, Refusal> {
         self.get(ctx)
-            .filter(|entry| !entry.closing)
+            .filter(|entry| !entry.is_closing())
             .ok_or(Refusal::NoContext)
     }
 
     /// The id of the context at `index`, if there is one.
     pub(super) fn id_at(&self, index: u32) -> Option<ContextId> {
         let entry = self.entries.get(index as usize)?;
-        entry.used.then_some(ContextId {
+        entry.is_used().then_some(ContextId {
             index,
             generation: entry.generation,
         })
