@@ -413,14 +413,15 @@ impl Context {
         out.write_slice(&copy)
     }
 
-    /// Starts a job, and returns its number.
-    pub(crate) fn start(&self) -> Result<u64> {
+    /// Starts a job, which may be run again from its beginning if `replayable`, and returns its
+    /// number.
+    pub(crate) fn start(&self, replayable: bool) -> Result<u64> {
         let id = self.id()?;
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
         }
         self.check_memory(id)?;
-        self.card.start(id)
+        self.card.start(id, replayable)
     }
 
     /// Whether everything is there that a job needs.

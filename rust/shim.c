@@ -35,7 +35,7 @@ static_assert(sizeof(struct fermata_regs) == 24);
 static_assert(sizeof(struct fermata_start) == 16);
 static_assert(sizeof(struct fermata_preempt) == 8);
 static_assert(sizeof(struct fermata_resume) == 8);
-static_assert(sizeof(struct fermata_status) == 168);
+static_assert(sizeof(struct fermata_status) == 176);
 static_assert(sizeof(struct fermata_hint) == 16);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);

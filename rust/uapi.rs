@@ -138,7 +138,7 @@ arguments! {
         flags: u32,
     }
     /// `struct fermata_status`
-    Status, 168 {
+    Status, 176 {
         size: u32,
         flags: u32,
         state: u32,
@@ -164,6 +164,7 @@ arguments! {
         hints_wasted: u64,
         hints_ignored: u64,
         faults: u64,
+        replays: u64,
     }
     /// `struct fermata_hint`
     Hint, 16 {
@@ -317,6 +318,7 @@ pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const ARENA_USER: u32 = 1 << 1;
 pub(crate) const SNAPSHOT_USER: u32 = 1 << 0;
+pub(crate) const START_REPLAYABLE: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;

@@ -84,7 +84,7 @@ AT(fermata_preempt, flags, 4, 4);
 SIZE(fermata_resume, 8);
 AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
-SIZE(fermata_status, 168);
+SIZE(fermata_status, 176);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
 AT(fermata_status, state, 8, 4);
@@ -110,6 +110,7 @@ AT(fermata_status, hints_used, 136, 8);
 AT(fermata_status, hints_wasted, 144, 8);
 AT(fermata_status, hints_ignored, 152, 8);
 AT(fermata_status, faults, 160, 8);
+AT(fermata_status, replays, 168, 8);
 SIZE(fermata_hint, 16);
 AT(fermata_hint, size, 0, 4);
 AT(fermata_hint, flags, 4, 4);
@@ -219,6 +220,7 @@ CALL(FERMATA_IOC_GANG, 0xfe64);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
+_Static_assert(FERMATA_START_REPLAYABLE == 1 && FERMATA_MAX_REPLAYS == 3, "replays");
 _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
 	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&
 	       FERMATA_STATE_FAILED == 6, "states");

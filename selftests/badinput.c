@@ -70,7 +70,7 @@ static const struct call {
 	C(REGS_WRITE, READY, fermata_regs, 0, 12),
 	C(REGS_READ, HELD, fermata_regs, 0, 12),
 	C(RESULTS, READY, fermata_regs, 0, 12),
-	C(START, READY, fermata_start, 0, 0),
+	C(START, READY, fermata_start, FERMATA_START_REPLAYABLE, 0),
 	C(PREEMPT, HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 0),
 	C(RESUME, HELD, fermata_resume, 0, 0),
 	C(STATUS, HELD, fermata_status, 0, 0),

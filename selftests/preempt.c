@@ -472,6 +472,7 @@ FM_TEST(preempt, point_03_torn_save_fails_the_job)
 	fm_status(c.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
 	EXPECT_EQ(card_base() ? ETIME : EIO, st.error);
+	EXPECT_EQ(0, st.replays);
 	EXPECT_EQ(-ENOENT, fm_resume(c.fd));
 	card_run_of(c.slot, c.token, &run);
 	EXPECT_EQ(0, run.resumes);
@@ -537,6 +538,191 @@ FM_TEST(preempt, point_03_save_torn_at_any_byte)
 		ASSERT_GOOD(fm_job_run(&other, &eo));
 	}
 	card_fault(c.slot, "clear");
+	fm_job_list(&c, 100, 1000, 8, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+/* The job that runs is preempted, and its save torn: what comes of it at once. */
+static void tear(struct fm_ctx *c, u32 flags, struct fermata_status *st)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fermata_status before;
+	int rc;
+
+	card_until_runs(c->slot, c->token);
+	fm_status(c->fd, &before);
+	card_fault(c->slot, "save_torn=8");
+	rc = fm_preempt(c->fd, flags);
+	if (rc)
+		fm_die("PREEMPT: %s", strerror(-rc));
+	do {
+		fm_status(c->fd, st);
+		if (fm_now() > end)
+			fm_die("neither replayed nor failed");
+	} while (st->replays == before.replays && st->state != FERMATA_STATE_FAILED);
+}
+
+/* It begins anew, from no snapshot at all, and the result is right to the byte. */
+FM_TEST(preempt, point_03_replayable_job_begins_anew)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	if (card_base())
+		SKIP(return, "the card does not tell of a save that breaks off");
+	slow_list(&c, LONG, 3, &e);
+	/* What is torn later has overwritten a snapshot that was whole. */
+	ASSERT_EQ(0, fm_start_replayable(c.fd));
+	card_until_runs(c.slot, c.token);
+	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	tear(&c, 0, &st);
+	EXPECT_EQ(1, st.replays);
+	fast(&c);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+	EXPECT_EQ(1, st.job);
+	EXPECT_EQ(1, st.replays);
+	EXPECT_EQ(1, st.finished);
+	EXPECT_EQ(0, st.failed);
+	EXPECT_EQ(1, st.preemptions);
+	EXPECT_EQ(3, st.slices);
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(2, run.starts);
+	EXPECT_EQ(1, run.resumes);
+	/* The next job has a count of its own. */
+	fm_job_list(&c, 100, 1000, 8, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(0, st.replays);
+}
+
+/* A card that tears every save does not keep it going for ever. */
+FM_TEST(preempt, point_03_replays_come_to_an_end)
+{
+	struct fermata_status st;
+	struct card_run run;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the card does not tell of a save that breaks off");
+	slow_list(&c, LONG, 3, &e);
+	ASSERT_EQ(0, fm_start_replayable(c.fd));
+	for (i = 1; i <= FERMATA_MAX_REPLAYS; i++) {
+		tear(&c, 0, &st);
+		ASSERT_EQ(i, st.replays);
+		EXPECT_EQ(0, st.error);
+		EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
+	}
+	tear(&c, 0, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(EIO, st.error);
+	EXPECT_EQ(3, st.replays);
+	EXPECT_EQ(1, st.failed);
+	EXPECT_EQ(-ENOENT, fm_resume(c.fd));
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(4, run.starts);
+	EXPECT_EQ(0, run.resumes);
+	fm_job_list(&c, 100, 1000, 8, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+/* Held as its owner wished, at its beginning; registers that are written then count. */
+FM_TEST(preempt, point_03_replayable_job_is_held_at_its_beginning)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u8 buf[16];
+
+	if (card_base())
+		SKIP(return, "the card does not tell of a save that breaks off");
+	slow_list(&c, LONG, 3, &e);
+	ASSERT_EQ(0, fm_start_replayable(c.fd));
+	tear(&c, FERMATA_PREEMPT_HOLD, &st);
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_HELD, st.state);
+	EXPECT_EQ(FERMATA_NO_SLOT, st.slot);
+	EXPECT_EQ(1, st.replays);
+	EXPECT_EQ(1, st.slices);
+	EXPECT_EQ(-ENODATA, read_snapshot(c.fd, 0, buf, sizeof(buf)));
+	fm_list_expect(&c, 5000, 3, &e);
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x38, 5000));
+	fast(&c);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(2, st.slices);
+	EXPECT_EQ(1, st.replays);
+}
+
+/* Two that share a slot by slices: whoever's save is torn begins anew, the other goes on. */
+FM_TEST(preempt, point_03_replays_beside_another_job)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fermata_status st[2];
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	u64 torn;
+	int i;
+
+	if (card_base())
+		SKIP(return, "the card does not tell of a save that breaks off");
+	for (i = 0; i < 2; i++) {
+		slow_list(&c[i], LONG, 3 + i, &e[i]);
+		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+		ASSERT_EQ(0, fm_start_replayable(c[i].fd));
+	}
+	for (torn = 1; torn <= 3; torn++) {
+		card_fault(c[0].slot, "save_torn=8");
+		do {
+			for (i = 0; i < 2; i++)
+				fm_status(c[i].fd, &st[i]);
+			ASSERT_LT(fm_now(), end);
+		} while (st[0].replays + st[1].replays < torn);
+	}
+	fast(&c[0]);
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		fm_status(c[i].fd, &st[i]);
+		EXPECT_EQ(FERMATA_STATE_DONE, st[i].state);
+	}
+	EXPECT_EQ(3, st[0].replays + st[1].replays);
+}
+
+/* An engine that hangs would hang again; nor can a base card's torn save be told from it. */
+FM_TEST(preempt, point_03_no_replay_after_a_timeout)
+{
+	static const char *const faults[] = { "hang=1", "ignore_pause=all", "save_torn=8" };
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	slow_list(&c, LONG, 3, &e);
+	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS));
+	for (i = 0; i < (card_base() ? 3 : 2); i++) {
+		ASSERT_EQ(0, fm_start_replayable(c.fd));
+		card_until_runs(c.slot, c.token);
+		card_fault(c.slot, faults[i]);
+		ASSERT_EQ(0, fm_preempt(c.fd, 0));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		fm_status(c.fd, &st);
+		EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+		EXPECT_EQ(ETIME, st.error);
+		EXPECT_EQ(0, st.replays);
+		card_fault(c.slot, "clear");
+	}
 	fm_job_list(&c, 100, 1000, 8, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }

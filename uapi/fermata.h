@@ -293,7 +293,8 @@ struct fermata_snapshot_create {
  * @buffer:		in: pointer to @length bytes
  *
  * ENXIO: no snapshot buffer.  EBUSY: the job is not held (FERMATA_STATE_HELD).
- * ENODATA: it is held but has never run, so there is no state.
+ * ENODATA: it is held at its beginning, so there is no state: it has never run,
+ * or its state was lost and it will run again (FERMATA_START_REPLAYABLE).
  * On EFAULT part of @buffer may be written.
  */
 struct fermata_snapshot_read {
@@ -358,13 +359,34 @@ struct fermata_regs {
 
 /* --- jobs --------------------------------------------------------------- */
 
+/* fermata_start flags */
+#define FERMATA_START_REPLAYABLE	(1U << 0) /* may run again from its start */
+/* A job is run again so often at the most. */
+#define FERMATA_MAX_REPLAYS	3
+
 /**
  * struct fermata_start - FERMATA_IOC_START: start a job
  * @size:		in: sizeof(struct fermata_start)
- * @flags:		in: 0
+ * @flags:		in: FERMATA_START_*
  * @job:		out: number of the job in this context, from 1
  *
  * Returns at once; the job runs when its turn comes.
+ *
+ * FERMATA_START_REPLAYABLE: the job may be run again from its beginning,
+ * whatever it has written to its arena by then, and the program does not mind.
+ * That is done when the job's state is lost, where it would fail with EIO: the
+ * card tells that a save or a restore broke off, or an error of the link took
+ * the card away while the job was on a slot.  A save has
+ * overwritten the snapshot before it, so that there is none to go back to.
+ * What the job begins with is not what it began with first: the arena stays as
+ * job and program have left it, and the registers are all that the program has
+ * written until then, also since this call.
+ * The job waits again as after FERMATA_IOC_PREEMPT, and stays the same job, with
+ * the same number; one that was to be held is held, at its beginning.
+ * After FERMATA_MAX_REPLAYS times it fails with EIO.  Every other failure is
+ * final: with ETIME nobody can say whether the engine hung or its save broke
+ * off, which is how a card without FERMATA_FEATURE_QUIESCENT shows it.
+ * struct fermata_status tells how often the job was run again.
  *
  * A job without an arena may touch no memory; a card without
  * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
@@ -444,7 +466,8 @@ struct fermata_resume {
  *			the slot was reset;
  *			EFAULT: its engine touched memory outside the arena
  *			(@fault_addr and @fault_flags: the first such access);
- *			EIO: its state could not be saved or restored;
+ *			EIO: its state could not be saved or restored (with
+ *			FERMATA_START_REPLAYABLE: FERMATA_MAX_REPLAYS + 1 times);
  *			EPROTO: the card broke its protocol;
  *			ENODEV: the card is gone
  * @context:		out: number of the context
@@ -453,7 +476,7 @@ struct fermata_resume {
  * @run_ns:		out: time on slots, all jobs
  * @wait_ns:		out: time queued, all jobs
  * @slices:		out: times it was put on a slot
- * @preemptions:	out: times it was taken off before its end
+ * @preemptions:	out: times it was taken off before its end, and saved
  * @finished:		out: jobs finished
  * @failed:		out: jobs failed
  * @fault_addr:		out: with EFAULT: the refused device address
@@ -469,6 +492,9 @@ struct fermata_resume {
  *			made vacant already
  * @hints_ignored:	out: not listened to, because too much was wasted before
  * @faults:		out: jobs that failed with EFAULT
+ * @replays:		out: times that the current or last job was run again from
+ *			its beginning, because its state was lost; 0 to
+ *			FERMATA_MAX_REPLAYS, 0 without FERMATA_START_REPLAYABLE
  *
  * The group of a context is its opener's cgroup (version 2) at open(), whose
  * number is that of the inode of its directory; or, where that is the root
@@ -502,6 +528,7 @@ struct fermata_status {
 	__aligned_u64 hints_wasted;
 	__aligned_u64 hints_ignored;
 	__aligned_u64 faults;
+	__aligned_u64 replays;
 };
 
 /**

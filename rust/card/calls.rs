@@ -40,8 +40,8 @@ impl Card {
         Ok(id)
     }
 
-    /// Starts a job, and returns its number.
-    pub(crate) fn start(&self, ctx: ContextId) -> Result<u64> {
+    /// Starts a job, which may be run again from its beginning if `replayable`, and returns its number.
+    pub(crate) fn start(&self, ctx: ContextId, replayable: bool) -> Result<u64> {
         let mut state = self.state.lock();
         if state
             .machine
@@ -55,7 +55,7 @@ impl Card {
         if let Some(tenant) = state.tenant(ctx) {
             tenant.image().begin_job();
         }
-        self.handle(&mut state, Event::Start { ctx })
+        self.handle(&mut state, Event::Start { ctx, replayable })
             .map_err(refused)?;
         Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
     }

@@ -112,6 +112,7 @@ impl Call<'_> {
                 hints_used: stats.hints_used,
                 hints_wasted: stats.hints_wasted,
                 hints_ignored: stats.hints_ignored,
+                replays: stats.replays,
                 ..user.value
             };
         }

@@ -16,9 +16,10 @@ use kernel::prelude::*;
 impl Call<'_> {
     pub(super) fn start(&self) -> Result {
         let mut user = User::<uapi::Start>::read(self.argument)?;
-        check_flags(user.value.flags, 0)?;
+        let flags = user.value.flags;
+        check_flags(flags, uapi::START_REPLAYABLE)?;
         user.check_writable()?;
-        user.value.job = self.context.start()?;
+        user.value.job = self.context.start(flags & uapi::START_REPLAYABLE != 0)?;
         user.write()
     }
 

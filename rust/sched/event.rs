@@ -14,8 +14,10 @@ use super::{ContextId, SlotId, Status, Time};
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
-    Start { ctx: ContextId },
+    /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended. `replayable`: it may be run again from
+    /// its beginning, whatever it has done to its memory, when its state could not be saved or restored; three times, and
+    /// only then it fails with [`Failure::Snapshot`].
+    Start { ctx: ContextId, replayable: bool },
     /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]. Without, it
     /// waits again as its policy has it, but behind the next one that waits for the slot: behind its equals, and under
     /// weighted fair no further ahead than that one. If nobody waits it goes on. The same is done to the jobs of its gang.
@@ -99,7 +101,7 @@ pub enum Failure {
     PreemptTimeout,
     /// The card stopped it at an access outside its window.
     Fault,
-    /// Its snapshot could not be saved or restored.
+    /// Its snapshot could not be saved or restored, or the card was cut off with the job on it.
     Snapshot,
     /// The card did not take the START, or reported something that its protocol does not know.
     Protocol,

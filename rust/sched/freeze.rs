@@ -3,8 +3,8 @@
 //! Taking all jobs off a card that will lose its state (a reset of all of it, or its power), and putting them back.
 //!
 //! The caller freezes the machine, waits until it is at rest, has the card set up anew, tells what each slot shows then, and
-//! thaws the machine. Jobs that could be saved go on where they were; what could not be stopped has failed by then, as
-//! after any PAUSE.
+//! thaws the machine. Jobs that could be saved go on where they were; what could not be stopped or saved has failed by then, or
+//! begins anew, as after any PAUSE.
 
 use core::ops::DerefMut;
 
@@ -44,8 +44,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// The card was stopped after [`Machine::cut_off`]: jobs that were on it fail with [`Failure::Snapshot`]. The machine is at
-    /// rest then.
+    /// The card was stopped after [`Machine::cut_off`]: jobs that were on it fail with [`Failure::Snapshot`], or run
+    /// again if they may. The machine is at rest then.
     pub fn lose_runs(&mut self, now: Time, out: &mut impl FnMut(Action)) {
         for id in slots_in(u8::MAX) {
             if let Some(State::Resetting(reset)) = self.slot(id).map(|slot| slot.state) {

@@ -162,7 +162,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         out: &mut impl FnMut(Action),
     ) -> Result<(), Refusal> {
         let done = match event {
-            Event::Start { ctx } => self.start_job(now, ctx, out),
+            Event::Start { ctx, replayable } => self.start_job(now, ctx, replayable, out),
             Event::Preempt { ctx, hold } => self.preempt_gang(now, ctx, hold, out),
             Event::Resume { ctx } => self.resume_gang(now, ctx, out),
             Event::Hint { ctx, at } => self.hint(now, ctx, at, out),

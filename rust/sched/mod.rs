@@ -28,6 +28,7 @@ mod params;
 mod policy;
 mod protocol;
 mod queue;
+mod replay;
 mod reset;
 mod run;
 mod slab;

@@ -5,6 +5,7 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
+use super::replay::Replays;
 use super::reset::Outcome;
 use super::{Action, ContextId, Entry, Failure, JobState, Params, PolicyKind, Refusal, Time, Wake};
 
@@ -14,6 +15,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         &mut self,
         now: Time,
         ctx: ContextId,
+        replayable: bool,
         out: &mut Out<'_>,
     ) -> Result<(), Refusal> {
         let entry = self.slab.owned(ctx)?;
@@ -30,6 +32,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.check_mask(queue, entry.params.mask)?;
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.saved = false;
+            entry.replays = Replays::of_new_job(replayable);
             entry.hold = false;
             entry.yields = false;
         }

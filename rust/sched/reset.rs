@@ -23,12 +23,21 @@ const TRIES_MAX: u8 = 4;
 /// What becomes of the job once its slot is quiescent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was saved, and runs again.
+    /// It was saved, and goes on.
     Saved,
+    /// Its state is lost, and it runs again from its beginning.
+    Again,
     /// It finished.
     Done,
     /// It failed.
     Failed(Failure),
+}
+
+impl Outcome {
+    /// Has the job not ended?
+    fn is_live(self) -> bool {
+        matches!(self, Self::Saved | Self::Again)
+    }
 }
 
 /// A slot that is being reset.
@@ -208,7 +217,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         slot.enter(State::Vacant);
         let queue = slot.queue;
         let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
-        if self.takes_yield(ctx) && outcome == Outcome::Saved {
+        let outcome = self.or_again(ctx, outcome);
+        if self.takes_yield(ctx) && outcome.is_live() {
             self.yield_to_next(id, ctx);
         }
         let wake = if closing {
@@ -229,17 +239,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let entry = self.slab.get(ctx)?;
         let (hold, queue, mask) = (entry.hold, entry.queue, entry.params.mask);
         match outcome {
-            Outcome::Saved if hold => {
+            Outcome::Saved | Outcome::Again if hold => {
                 let entry = self.slab.get_mut(ctx)?;
                 entry.slot = None;
                 entry.hold = false;
                 entry.state = JobState::Held;
                 Some(Wake::Held)
             }
-            Outcome::Saved if self.check_mask(queue, mask).is_err() => {
+            Outcome::Saved | Outcome::Again if self.check_mask(queue, mask).is_err() => {
                 Some(self.fail(ctx, Failure::Protocol))
             }
-            Outcome::Saved => {
+            Outcome::Saved | Outcome::Again => {
                 self.enqueue(now, ctx, false);
                 None
             }
@@ -274,7 +284,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         let failure = match reset.outcome {
             Outcome::Failed(failure) => failure,
-            Outcome::Saved | Outcome::Done => Failure::Protocol,
+            Outcome::Saved | Outcome::Again | Outcome::Done => Failure::Protocol,
         };
         let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         let wake = self.fail(ctx, failure);

@@ -12,6 +12,7 @@ use super::clock::Clock;
 use super::group::{Of, Record, Records};
 use super::hints::{List, Tally};
 use super::limit::Purse;
+use super::replay::Replays;
 use super::tree::Node;
 use super::{Duration, Failure, GroupKey, Params, Refusal, SlotId, Time};
 
@@ -90,6 +91,8 @@ pub struct Stats {
     pub resumes: u64,
     /// Saves completed.
     pub preemptions: u64,
+    /// How often the current or last job was run again from its beginning ([`Event::Start`](super::Event::Start)).
+    pub replays: u64,
     /// Jobs finished.
     pub finished: u64,
     /// Jobs failed.
@@ -150,6 +153,7 @@ pub struct Entry {
     pub(super) yields: bool,
     /// A complete save stands in the snapshot and has not been resumed yet: the only state to resume from.
     pub(super) saved: bool,
+    pub(super) replays: Replays,
     /// Its memory is still within reach of a slot that did not come out of reset.
     pub(super) stuck: bool,
     /// Index of the queue of its class.
@@ -201,6 +205,7 @@ impl Entry {
             hold: false,
             yields: false,
             saved: false,
+            replays: Replays::NONE,
             stuck: false,
             queue,
             slot: None,
@@ -270,6 +275,7 @@ impl Entry {
             slices: self.slices,
             resumes: self.resumes,
             preemptions: self.preemptions,
+            replays: self.replays.count(),
             finished: self.finished,
             failed: self.failed,
             hints: self.hints.given.into(),

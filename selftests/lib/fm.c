@@ -133,6 +133,13 @@ int fm_start(int fd)
 	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
 }
 
+int fm_start_replayable(int fd)
+{
+	struct fermata_start arg = { .size = sizeof(arg), .flags = FERMATA_START_REPLAYABLE };
+
+	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
+}
+
 int fm_preempt(int fd, u32 flags)
 {
 	struct fermata_preempt arg = { .size = sizeof(arg), .flags = flags };

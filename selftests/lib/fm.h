@@ -63,6 +63,7 @@ int fm_open_dev(int flags);
 void fm_status(int fd, struct fermata_status *st);
 u32 fm_state(int fd);
 int fm_start(int fd);
+int fm_start_replayable(int fd);
 int fm_preempt(int fd, u32 flags);
 int fm_resume(int fd);
 int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w);

@@ -138,7 +138,10 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
         };
         for i in 0..contexts {
             let ctx = it.contexts[i];
-            it.event(Event::Start { ctx });
+            it.event(Event::Start {
+                ctx,
+                replayable: false,
+            });
         }
         it
     }
@@ -183,7 +186,10 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
     pub fn start_urgent(&mut self) {
         let ctx = self.urgent;
         if !self.is_urgent() {
-            self.event(Event::Start { ctx });
+            self.event(Event::Start {
+                ctx,
+                replayable: false,
+            });
         }
     }
 

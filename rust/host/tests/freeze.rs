@@ -218,6 +218,66 @@ fn what_is_on_a_card_that_cannot_be_reached_is_lost() {
 }
 
 #[test]
+fn what_is_lost_begins_anew_if_it_may() {
+    for plan in [FERMATA, BASE] {
+        let mut world = World::new(&[plan], 8);
+        let ctx = world.tenant(2 * MS);
+        world.start_as(ctx, 40 * MS, true).unwrap();
+        for round in 1..=3 {
+            world.run_for(30 * MS);
+            world.lose_runs();
+            let queued = (JobState::Queued, round);
+            assert_eq!((world.state(ctx), world.stats(ctx).replays), queued);
+            world.thaw();
+        }
+        world.run_for(30 * MS);
+        world.lose_runs();
+        let failed = JobState::Failed(Failure::Snapshot);
+        assert_eq!((world.state(ctx), world.stats(ctx).replays), (failed, 3));
+        world.thaw();
+        // The next one begins to count anew.
+        world.start_as(ctx, 40 * MS, true).unwrap();
+        assert_eq!(world.stats(ctx).replays, 0);
+        world.run_for(30 * MS);
+        world.lose_runs();
+        world.thaw();
+        world.run_for(100 * MS);
+        let done = (JobState::Done, 1);
+        assert_eq!((world.state(ctx), world.stats(ctx).replays), done);
+    }
+}
+
+/// One that was to be held is held at its beginning, and a torn save during a freeze is one as any other.
+#[test]
+fn a_save_torn_while_frozen_begins_anew() {
+    let mut world = World::new(&[FERMATA], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start_as(ctx, 10 * MS, true).unwrap();
+    for hold in [false, true] {
+        world.run_for(5 * MS);
+        world.card.slots[0].torn = true;
+        if hold {
+            world.event(Event::Preempt { ctx, hold }).unwrap();
+        }
+        world.freeze();
+        world.rest();
+        let waits = if hold {
+            JobState::Held
+        } else {
+            JobState::Queued
+        };
+        assert_eq!(world.state(ctx), waits);
+        world.thaw();
+    }
+    assert_eq!(world.state(ctx), JobState::Held);
+    world.event(Event::Resume { ctx }).unwrap();
+    world.run_for(20 * MS);
+    let stats = world.stats(ctx);
+    assert_eq!((stats.state, stats.replays), (JobState::Done, 2));
+    assert_eq!((stats.slices, stats.resumes), (3, 0));
+}
+
+#[test]
 fn a_card_that_is_gone_stays_so() {
     let mut world = World::new(&[FERMATA], 8);
     let ctx = world.tenant(2 * MS);

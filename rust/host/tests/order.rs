@@ -176,7 +176,10 @@ impl Model {
                 let stats = self.machine.stats(ctx, Time::from_ns(self.now)).unwrap();
                 if !stats.state.is_live() {
                     self.wait(ctx);
-                    assert!(self.event(Event::Start { ctx }));
+                    assert!(self.event(Event::Start {
+                        ctx,
+                        replayable: false
+                    }));
                 }
             }
             Op::Hold(who) => {

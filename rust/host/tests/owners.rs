@@ -53,7 +53,10 @@ fn capacity_and_stale_ids() {
     assert_eq!(c.index(), a.index());
     assert_ne!(c, a);
     for event in [
-        Event::Start { ctx: a },
+        Event::Start {
+            ctx: a,
+            replayable: false,
+        },
         Event::Preempt { ctx: a, hold: true },
         Event::Resume { ctx: a },
         Event::Close { ctx: a },

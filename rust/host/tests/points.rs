@@ -124,6 +124,112 @@ fn point_03_snapshot_only_after_paused() {
     assert_eq!(world.state(ctx), JobState::Done);
 }
 
+/// Preempts the job of the only slot, which is torn: what becomes of it, and how often it was run again.
+fn torn(
+    world: &mut World,
+    ctx: fermata_sched_host::sched::ContextId,
+    hold: bool,
+) -> (JobState, u64) {
+    world.run_for(5 * MS);
+    world.card.slots[0].torn = true;
+    world.event(Event::Preempt { ctx, hold }).unwrap();
+    world.run_for(MS);
+    let stats = world.stats(ctx);
+    assert!(!stats.saved);
+    (stats.state, stats.replays)
+}
+
+#[test]
+fn point_03_a_replayable_job_begins_anew_three_times() {
+    let mut world = World::new(&[FERMATA], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start_as(ctx, 20 * MS, true).unwrap();
+    for round in 1..=3 {
+        assert_eq!(torn(&mut world, ctx, false), (JobState::Running, round));
+    }
+    let snapshot = failed(Failure::Snapshot);
+    assert_eq!(torn(&mut world, ctx, false), (snapshot, 3));
+    assert_eq!(world.wakes, [(ctx, Wake::Failed(Failure::Snapshot))]);
+    let stats = world.stats(ctx);
+    assert_eq!((stats.job, stats.failed, stats.finished), (1, 1, 0));
+    assert_eq!((stats.slices, stats.resumes, stats.preemptions), (4, 0, 0));
+    // The same context, not declared: as ever.
+    world.start(ctx, 20 * MS).unwrap();
+    assert_eq!(torn(&mut world, ctx, false), (snapshot, 0));
+}
+
+#[test]
+fn point_03_a_replayed_job_is_held_at_its_beginning() {
+    let mut world = World::new(&[FERMATA], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start_as(ctx, 20 * MS, true).unwrap();
+    for round in 1..=2 {
+        assert_eq!(torn(&mut world, ctx, true), (JobState::Held, round));
+        assert_eq!(world.wakes.pop(), Some((ctx, Wake::Held)));
+        world.run_for(50 * MS);
+        assert_eq!(world.state(ctx), JobState::Held);
+        world.event(Event::Resume { ctx }).unwrap();
+    }
+    // A save that is whole is resumed, also after these.
+    world.run_for(5 * MS);
+    world.event(Event::Preempt { ctx, hold: true }).unwrap();
+    world.run_for(MS);
+    assert!(world.stats(ctx).saved);
+    world.event(Event::Resume { ctx }).unwrap();
+    world.run_for(30 * MS);
+    let stats = world.stats(ctx);
+    assert_eq!((stats.state, stats.replays), (JobState::Done, 2));
+    assert_eq!((stats.slices, stats.resumes), (4, 1));
+}
+
+/// Who yields lets the next one go first, whether it is resumed afterwards or begins anew.
+#[test]
+fn point_03_a_replayed_job_waits_behind_the_next() {
+    let mut world = World::new(&[FERMATA], 8);
+    let [ctx, other] = [0; 2].map(|_| world.tenant(100 * MS));
+    world.start_as(ctx, 20 * MS, true).unwrap();
+    world.start(other, 20 * MS).unwrap();
+    assert_eq!(torn(&mut world, ctx, false), (JobState::Queued, 1));
+    assert_eq!(world.state(other), JobState::Running);
+    world.run_for(50 * MS);
+    assert_eq!(world.starts(), [ctx, other, ctx]);
+    for ctx in [ctx, other] {
+        assert_eq!(world.state(ctx), JobState::Done);
+    }
+}
+
+/// An engine that does not answer hangs, for all that can be known: its job would do so again.
+#[test]
+fn point_03_a_timeout_is_final() {
+    for plan in [FERMATA, BASE] {
+        let mut world = World::new(&[plan], 8);
+        let ctx = world.tenant(2 * MS);
+        world.start_as(ctx, 20 * MS, true).unwrap();
+        world.run_for(5 * MS);
+        world.card.set_hang(0);
+        world.event(Event::Preempt { ctx, hold: false }).unwrap();
+        world.run_for(500 * MS);
+        let stats = world.stats(ctx);
+        let timeout = failed(Failure::PreemptTimeout);
+        assert_eq!((stats.state, stats.replays), (timeout, 0));
+    }
+}
+
+/// Its owner goes while the save breaks off: it is released, and not queued again.
+#[test]
+fn point_03_nothing_is_replayed_for_the_dead() {
+    let mut world = World::new(&[FERMATA], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start_as(ctx, 20 * MS, true).unwrap();
+    world.run_for(5 * MS);
+    world.card.slots[0].torn = true;
+    world.event(Event::Preempt { ctx, hold: false }).unwrap();
+    world.close(ctx).unwrap();
+    world.run_for(10 * MS);
+    assert!(world.released.contains(&ctx));
+    assert_eq!(world.starts().len(), 1);
+}
+
 #[test]
 fn point_03_a_snapshot_is_used_once() {
     // Saved, resumed, and then stopped by force: what is saved is older than the arena, so the job fails.
@@ -371,7 +477,12 @@ fn point_06_order_at_death() {
                 assert!(world.released.contains(&victim));
                 let other = if waiter { a } else { b };
                 assert_eq!(world.state(other), JobState::Done);
-                assert!(world.event(Event::Start { ctx: victim }).is_err());
+                assert!(world
+                    .event(Event::Start {
+                        ctx: victim,
+                        replayable: false
+                    })
+                    .is_err());
             }
         }
     }

@@ -26,6 +26,7 @@ enum Op {
     Start {
         who: usize,
         us: u64,
+        replayable: bool,
     },
     /// None takes it back.
     Hint {
@@ -147,7 +148,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => Just(Fault::Starts),
         1 => (1..4u32).prop_map(Fault::Resets),
         3 => Just(Fault::FinishOnPause),
-        1 => Just(Fault::Torn),
+        2 => Just(Fault::Torn),
         1 => Just(Fault::Window),
         1 => Just(Fault::Deaf),
     ]
@@ -161,7 +162,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (3_000..60_000u64).prop_map(|us| Op::Run { us }),
         3 => (0..4u64, 0..3u8, params())
             .prop_map(|(group, class, params)| Op::Open { group, class, params }),
-        8 => (who.clone(), 1..20_000u64).prop_map(|(who, us)| Op::Start { who, us }),
+        8 => (who.clone(), 1..20_000u64, any::<bool>())
+            .prop_map(|(who, us, replayable)| Op::Start { who, us, replayable }),
         8 => (who.clone(), prop::option::weighted(0.9, 0..4_000u64))
             .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
@@ -276,8 +278,12 @@ impl Play {
                     self.who.push(ctx);
                 }
             }
-            Op::Start { who: i, us } => {
-                let _ = who(i).map(|ctx| self.world.start(ctx, us * US));
+            Op::Start {
+                who: i,
+                us,
+                replayable,
+            } => {
+                let _ = who(i).map(|ctx| self.world.start_as(ctx, us * US, replayable));
             }
             Op::Hint { who: i, us } => {
                 let at = us.map_or(Time::ZERO, |us| ns(self.world.now + us * US));

@@ -336,7 +336,13 @@ impl<'a> Sim<'a> {
             What::Ready { client } => {
                 let it = &self.clients[client as usize];
                 let (card, ctx) = (it.card, it.ctx);
-                self.decide(card, Event::Start { ctx });
+                self.decide(
+                    card,
+                    Event::Start {
+                        ctx,
+                        replayable: false,
+                    },
+                );
             }
             What::Heard { client } => {
                 self.heard(client);

@@ -295,6 +295,18 @@ impl Context {
         unsafe { self.call(uapi::IOC_START, uapi::Start::default()) }.map(|done| done.job)
     }
 
+    /// As [`Context::start`], for a job that may be run again from its beginning, whatever it has written to its arena by then:
+    /// that is done, at most [`uapi::MAX_REPLAYS`] times, when its state was lost, instead of letting it fail.
+    /// [`uapi::Status::replays`] tells how often.
+    pub fn start_replayable(&self) -> Result<u64> {
+        let argument = uapi::Start {
+            flags: uapi::START_REPLAYABLE,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_START, argument) }.map(|done| done.job)
+    }
+
     /// Takes the job off its slot, behind the next that waits for it or until [`Context::resume`].
     pub fn preempt(&self, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {

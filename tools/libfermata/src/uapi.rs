@@ -39,7 +39,7 @@ layout! {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
         snapshot_length: u64, attributes: u32, fault_flags: u32, group: u64, hints: u64, hints_used: u64, hints_wasted: u64,
-        hints_ignored: u64, faults: u64,
+        hints_ignored: u64, faults: u64, replays: u64,
     }
     Hint { size: u32, flags: u32, at: u64 }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
@@ -78,6 +78,7 @@ constants! {
     REG_LAST: u32 = 0xff8;
     MAX_REGS: usize = 512;
     MAX_GANG: usize = 64;
+    MAX_REPLAYS: u64 = 3;
     FEATURE_IRQ: u64 = 1 << 0;
     FEATURE_WINDOW: u64 = 1 << 1;
     FEATURE_QUIESCENT: u64 = 1 << 2;
@@ -95,6 +96,7 @@ constants! {
     ARENA_FIXED_BASE: u32 = 1 << 0;
     ARENA_USER: u32 = 1 << 1;
     SNAPSHOT_USER: u32 = 1 << 0;
+    START_REPLAYABLE: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
     STATE_IDLE: u32 = 1;

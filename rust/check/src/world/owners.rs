@@ -74,7 +74,10 @@ impl World {
                 });
             }
         }
-        let result = self.event(Event::Start { ctx: owner.id });
+        let result = self.event(Event::Start {
+            ctx: owner.id,
+            replayable: false,
+        });
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("start: {result:?}")
         });

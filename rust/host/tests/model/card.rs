@@ -119,6 +119,11 @@ impl CardSlot {
         }
     }
 
+    /// Did it tell that a save broke off?
+    pub fn tells_of_torn(&self) -> bool {
+        self.engine == Engine::Finished && self.bits == 1 << 9
+    }
+
     pub fn active(&self) -> bool {
         matches!(
             self.engine,
@@ -166,10 +171,32 @@ pub struct Card {
     pub finished: HashSet<Job>,
     /// Jobs that a misbehaviour has hit, which may fail; no other may.
     pub guilty: HashSet<Job>,
+    /// Jobs that may be run again from their beginning, and how often they had to be.
+    pub replays: HashMap<Job, u64>,
     pub gone: bool,
 }
 
 impl Card {
+    /// The state of a job is lost: it begins anew if it may, else it fails.
+    pub fn lose(&mut self, job: Job) {
+        match self.replays.get_mut(&job) {
+            Some(count) if *count < 3 => {
+                *count += 1;
+                self.started.remove(&job);
+                self.finished.remove(&job);
+            }
+            _ => {
+                self.guilty.insert(job);
+            }
+        }
+    }
+
+    /// How often jobs of `ctx` had to be run again.
+    pub fn replays_of(&self, ctx: ContextId) -> u64 {
+        let of = self.replays.iter().filter(|((of, _), _)| *of == ctx);
+        of.map(|(_, count)| count).sum()
+    }
+
     /// A reset of all of it, or its power: no job may be on it, and it shows what it did at first.
     pub fn lose_state(&mut self, now: u64) {
         for slot in &mut self.slots {
@@ -243,7 +270,7 @@ impl Card {
                 slot.torn = false;
                 slot.bits = 1 << 9;
                 slot.engine = Engine::Finished;
-                self.guilty.insert(program.job);
+                self.lose(program.job);
                 self.ended(i, at, irqs);
             }
             Engine::Saving { .. } => {

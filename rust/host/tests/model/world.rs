@@ -196,12 +196,20 @@ impl World {
     }
 
     pub fn start(&mut self, ctx: ContextId, work: u64) -> Result<(), Refusal> {
+        self.start_as(ctx, work, false)
+    }
+
+    /// `replayable`: the job may be run again from its beginning.
+    pub fn start_as(&mut self, ctx: ContextId, work: u64, replayable: bool) -> Result<(), Refusal> {
         let mut probe = self.machine.clone();
-        let event = Event::Start { ctx };
+        let event = Event::Start { ctx, replayable };
         if probe.handle(ns(self.now), event, &mut |_| ()).is_ok() {
             let tenant = self.tenants.get_mut(&ctx).unwrap();
             tenant.job += 1;
             tenant.work = work;
+            if replayable {
+                self.card.replays.insert((ctx, tenant.job), 0);
+            }
         }
         self.event(event)
     }

@@ -53,7 +53,10 @@ impl World {
             let state = self.machine.slot_state(sid(i));
             if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) = state {
                 let job = (ctx, self.tenants[&ctx].job);
-                self.card.guilty.insert(job);
+                // One whose torn save nobody has noticed is lost once.
+                if !self.card.slots[i].tells_of_torn() {
+                    self.card.lose(job);
+                }
             }
         }
         self.machine.cut_off(ns(self.now));
