@@ -66,11 +66,21 @@ int fm_put(const char *path, const char *text)
 	return rc;
 }
 
-bool fm_require_card(void)
+static bool is_set(const char *name)
 {
-	const char *v = getenv("FERMATA_REQUIRE_CARD");
+	const char *v = getenv(name);
 
 	return v && *v && strcmp(v, "0");
+}
+
+bool fm_require_card(void)
+{
+	return is_set("FERMATA_REQUIRE_CARD");
+}
+
+bool fm_is_slow(void)
+{
+	return is_set("FERMATA_SLOW");
 }
 
 const char *fm_dev(void)

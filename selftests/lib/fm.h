@@ -267,6 +267,8 @@ const char *fm_setup(struct fm_shared *sh, bool card);
 /* NULL, or what the card says against the test. */
 const char *fm_teardown(struct fm_shared *sh);
 bool fm_require_card(void);
+/* FERMATA_SLOW: what programs do comes late, and what must be in time for it proves nothing. */
+bool fm_is_slow(void);
 
 #define FM_FIXTURE_(fixture, card)						\
 FIXTURE(fixture)								\
