@@ -37,7 +37,7 @@ struct lane {
 #define LANES	8
 #define ARENA	(2 * FM_PAGE)
 /* None of it is ever waited for: the victim is dead before. */
-#define LONG_US	"400000"
+#define LONG_US	"5000000"
 
 struct shared {
 	/*
@@ -263,27 +263,24 @@ static void lead_to(struct fm_child *ch, enum when when, struct lane *lane, u64 
 }
 
 /* NULL, or what the card has to say against the state that it is said to have died in. */
-static const char *not_so(enum when when, struct lane *lane, u64 token)
+static const char *not_so(enum when when, const struct card_run *run)
 {
-	struct card_run run;
-
-	card_run_of(lane->slot, token, &run);
 	switch (when) {
 	case BARE:
 	case IDLE:
 	case QUEUED:
-		return run.starts ? "it was on the slot" : NULL;
+		return run->starts ? "it was on the slot" : NULL;
 	case DONE:
-		return run.starts == 1 && run.finishes == 1 ? NULL : "it has not finished once";
+		return run->starts == 1 && run->finishes == 1 ? NULL : "it has not finished once";
 	case BUSY:
-		return run.finishes ? "a job without end has finished" : NULL;
+		return run->finishes ? "a job without end has finished" : NULL;
 	case HELD:
-		return run.starts == 1 && run.pauses == 1 && !run.resumes ? NULL :
+		return run->starts == 1 && run->pauses == 1 && !run->resumes ? NULL :
 			"it was not saved once";
 	case RESTORING:
-		return run.pauses == 1 && run.resumes == 1 ? NULL : "it was not resumed once";
+		return run->pauses == 1 && run->resumes == 1 ? NULL : "it was not resumed once";
 	default:
-		return run.starts == 1 && !run.pauses && !run.finishes ? NULL :
+		return run->starts == 1 && !run->pauses && !run->finishes ? NULL :
 			"it was not on the slot without a break";
 	}
 }
@@ -315,6 +312,7 @@ static void kill_one(struct lane *lane, enum when when, pthread_mutex_t *memory,
 {
 	struct fm_child ch, first = { };
 	u64 token, first_token = 0;
+	struct card_run run;
 	const char *why;
 
 	token = victim_new(&ch, when, lane, memory, seed);
@@ -325,9 +323,12 @@ static void kill_one(struct lane *lane, enum when when, pthread_mutex_t *memory,
 	}
 	lead_to(&ch, when, lane, token, seed);
 	victim_killed(&ch, token, memory);
-	why = not_so(when, lane, token);
+	card_run_of(lane->slot, token, &run);
+	why = not_so(when, &run);
 	if (why)
-		fm_die("killed when %s: %s", when_names[when], why);
+		fm_die("killed when %s: %s (%d starts, %d resumes, %d pauses, %d ends)",
+		       when_names[when], why, (int)run.starts, (int)run.resumes,
+		       (int)run.pauses, (int)run.finishes);
 	lane->kills[when]++;
 	if (when == RESTORING)
 		card_set(lane->slot, "restore_us=0");

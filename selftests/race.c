@@ -418,8 +418,8 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	for (what = 0; what < CALLS; what++) {
 		for (i = 0, good = 0; i < RACERS; i++)
 			good += r[i].good[what];
-		/* Else it was not raced. */
-		EXPECT_LT(0, good) {
+		/* Else it was not raced. (READ of a snapshot: one must be held in time.) */
+		EXPECT_TRUE(good || fm_is_slow()) {
 			TH_LOG("%s never succeeded", call_names[what]);
 		}
 	}
