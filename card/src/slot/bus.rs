@@ -239,6 +239,8 @@ impl Slot {
         let answer = self.host.dma(iova, access, give_up);
         match &answer {
             Some(ranges) => trace.add(write, ranges),
+            // Not refused: it was never made. What the slot did is void.
+            None if self.host.is_dead() => {}
             None => drop(self.host.recorder.record(What::DmaError {
                 slot: self.index,
                 unit,
