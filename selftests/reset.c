@@ -234,13 +234,24 @@ static bool no_errors_to_be_had(void)
 	return access(AER_INJECT, W_OK) || fm_slot_of(FM_MEM) < 0;
 }
 
-static void until_preempted(struct fm_ctx *c, u64 times)
+/*
+ * An error comes, and the job is saved for it. One that comes before the kernel has done with the
+ * last one is cleared with that: it comes again.
+ */
+static void inject_until_preempted(struct fm_ctx *c)
 {
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS, before = fm_preemptions(c->fd), again = 0;
+	int rc;
 
-	while (fm_preemptions(c->fd) < times) {
+	while (fm_preemptions(c->fd) == before) {
 		if (fm_now() > end)
 			fm_die("not preempted");
+		if (fm_now() > again) {
+			rc = inject(0, UNC_COMPLETER);
+			if (rc)
+				fm_die("%s: %s", AER_INJECT, strerror(-rc));
+			again = fm_now() + 5000 * FM_MS;
+		}
 		fm_sleep_us(1000);
 	}
 }
@@ -258,11 +269,10 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 	ASSERT_EQ(0, inject(COR_RECEIVER, 0));
 	for (i = 1; i <= RESETS; i++) {
 		until_at_work(&t);
-		ASSERT_EQ(0, inject(0, UNC_COMPLETER));
-		until_preempted(&t.c[ELSEWHERE], i);
+		inject_until_preempted(&t.c[ELSEWHERE]);
 	}
 	until_at_work(&t);
-	EXPECT_EQ(RESETS, fm_preemptions(t.c[ELSEWHERE].fd));
+	EXPECT_LE(RESETS, fm_preemptions(t.c[ELSEWHERE].fd));
 	ASSERT_GOOD(finish(&t));
 }
 
