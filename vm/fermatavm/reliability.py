@@ -8,7 +8,6 @@ to be seen complaining (vm/fermatavm/planted.py) are none of these.
 
 import argparse
 import json
-import sys
 from collections import Counter
 
 from .common import BUILD, die
