@@ -31,26 +31,21 @@ class Monitor:
         self.ask("qmp_capabilities")
 
     def _read(self):
+        """The next message. Events are kept."""
         line = self.lines.readline()
         if not line:
             raise OSError("the monitor is gone")
-        return json.loads(line)
-
-    def _await(self, found):
-        """The first message of which `found` says something. Events are kept."""
-        while True:
-            message = self._read()
-            if "event" in message:
-                self.events.append(message)
-            answer = found(message)
-            if answer is not None:
-                return answer
+        message = json.loads(line)
+        if "event" in message:
+            self.events.append(message)
+        return message
 
     def ask(self, command, **arguments):
         """Carries out a command. OSError: it is refused."""
         with self.lock:
             self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
-            answer = self._await(lambda message: message if "return" in message or "error" in message else None)
+            while "event" in (answer := self._read()):
+                pass
         if "error" in answer:
             raise OSError(answer["error"]["desc"])
 
@@ -58,14 +53,12 @@ class Monitor:
         """Waits until QEMU has let the device go."""
 
         def is_it(message):
-            return message.get("event") == "DEVICE_DELETED" and message["data"].get("device") == device or None
+            return message["event"] == "DEVICE_DELETED" and message["data"].get("device") == device
 
         with self.lock:
-            known = [event for event in self.events if is_it(event)]
-            if not known:
-                known = [self.events[-1]] if self._await(is_it) else []
-            for event in known:
-                self.events.remove(event)
+            while not any(map(is_it, self.events)):
+                self._read()
+            self.events = [event for event in self.events if not is_it(event)]
 
 
 class Host:
