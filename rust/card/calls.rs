@@ -194,20 +194,12 @@ impl Card {
         let mut state = self.state.lock();
         let slot = state.machine.slot_of(ctx);
         let image = state.tenant(ctx).ok_or(ENODEV)?.image();
-        let mut sure = true;
+        let mut all_ones = false;
         for (register, value) in registers {
             *value = image.read(&self.bar, slot, *register)?;
-            sure &= *value != u64::MAX;
+            all_ones |= *value == u64::MAX;
         }
-        if let (Some(slot), false) = (slot, sure) {
-            // As in `state_pages`.
-            self.look(&mut state, slot);
-        }
-        drop(state);
-        if self.is_gone() {
-            return Err(ENODEV);
-        }
-        Ok(())
+        self.believe(&mut state, slot.filter(|_| all_ones))
     }
 }
 

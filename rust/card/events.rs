@@ -57,6 +57,19 @@ impl Card {
         self.feed_reads(state, outbox);
     }
 
+    /// Ends a read of registers; `doubted` is the slot that gave all-ones. These are a value like
+    /// others, or the card is gone: the status, which never is all-ones, tells. `ENODEV`: the card
+    /// is gone.
+    pub(super) fn believe(&self, state: &mut State, doubted: Option<SlotId>) -> Result {
+        if let Some(slot) = doubted {
+            self.look(state, slot);
+        }
+        if self.is_gone() {
+            return Err(ENODEV);
+        }
+        Ok(())
+    }
+
     /// Feeds `event`, and the status reads that follow from it, to the machine.
     pub(super) fn handle(&self, state: &mut State, event: Event) -> Result<(), Refusal> {
         let mut outbox = Outbox::default();

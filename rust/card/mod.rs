@@ -287,15 +287,8 @@ impl Card {
             return Ok(state.state_pages[slot.index()]);
         }
         let pages = self.bar.state_pages(slot);
-        if pages == u64::MAX {
-            // All-ones. The status, which never is, tells whether it is the value or the card.
-            self.look(&mut state, slot);
-        }
+        self.believe(&mut state, (pages == u64::MAX).then_some(slot))?;
         state.state_pages[slot.index()] = pages;
-        drop(state);
-        if self.is_gone() {
-            return Err(ENODEV);
-        }
         Ok(pages)
     }
 
