@@ -136,18 +136,21 @@ u32 fm_state(int fd)
 	return st.state;
 }
 
-int fm_start(int fd)
+static int start(int fd, u32 flags)
 {
-	struct fermata_start arg = { .size = sizeof(arg) };
+	struct fermata_start arg = { .size = sizeof(arg), .flags = flags };
 
 	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
 }
 
+int fm_start(int fd)
+{
+	return start(fd, 0);
+}
+
 int fm_start_replayable(int fd)
 {
-	struct fermata_start arg = { .size = sizeof(arg), .flags = FERMATA_START_REPLAYABLE };
-
-	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
+	return start(fd, FERMATA_START_REPLAYABLE);
 }
 
 int fm_preempt(int fd, u32 flags)
