@@ -5,6 +5,7 @@
  */
 #include "kselftest_harness.h"
 #include <sys/resource.h>
+#include "lib/mem.h"
 #include "lib/sched.h"
 
 #define CONTEXTS	1000
@@ -12,33 +13,36 @@
 
 FM_FIXTURE_ANY(memory);
 
-/* Sum of the numbers behind a word in a file. */
-static u64 sum_of(const char *path, const char *word)
+/* The free pages that processors keep at hand, tens of MiB, which are not in MemFree. */
+static u64 pages_at_hand(void)
 {
-	FILE *file = fopen(path, "r");
-	char line[256], *at;
+	FILE *zones = fopen("/proc/zoneinfo", "r");
+	unsigned long long pages;
+	bool any = false;
+	char line[256];
 	u64 sum = 0;
 
-	if (!file)
-		fm_die("%s: %s", path, strerror(errno));
-	while (fgets(line, sizeof(line), file)) {
-		at = strstr(line, word);
-		if (at)
-			sum += strtoull(at + strlen(word), NULL, 10);
+	while (zones && fgets(line, sizeof(line), zones)) {
+		if (sscanf(line, " count: %llu", &pages) == 1) {
+			sum += pages;
+			any = true;
+		}
 	}
-	fclose(file);
+	if (zones)
+		fclose(zones);
+	if (!any)
+		fm_die("/proc/zoneinfo tells no count");
 	return sum;
 }
 
-/* Bytes that nobody has. Pages that a processor keeps at hand, tens of MiB, are not in MemFree. */
+/* Bytes that nobody has. */
 static u64 free_now(void)
 {
 	int rc = fm_put("/proc/sys/vm/drop_caches", "3");
 
 	if (rc)
 		fm_die("drop_caches: %s", strerror(-rc));
-	return sum_of("/proc/meminfo", "MemFree:") * 1024 +
-	       sum_of("/proc/zoneinfo", " count:") * FM_PAGE;
+	return fm_number_in("/proc/meminfo", "MemFree:") * 1024 + pages_at_hand() * FM_PAGE;
 }
 
 /*
