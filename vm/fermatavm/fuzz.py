@@ -50,11 +50,11 @@ def main():
     parser.add_argument("--keep", action="store_true", help="add what was found to the corpus")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
-    command = f"fermata-fuzz --time {args.time} --seed {args.seed}; status=$?; /selftests/leftovers && exit $status"
     status = boot.run(
         boot.parse(
             ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz",
-             "--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus", "--", "sh", "-c", command]
+             "--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus", "--",
+             "/selftests/leftovers", "fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
         )
     )  # fmt: skip
     files = BUILD / "vm/fuzz/files"
