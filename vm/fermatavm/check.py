@@ -21,6 +21,8 @@ from .kernel import DEBUG, kernel_named, pins
 
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
+# What a test says of itself, without the harness's own lines.
+WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test (failed|terminated)|FAILED|PASSED|Totals|\d+ skipped)")
 
 
 class Step:
@@ -51,9 +53,11 @@ class Step:
     def count_points(self, status):
         """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only when it
         tells of a failure that no point of the subtest told of."""
-        planned, inner, inner_failed, program = 0, 0, 0, ""
+        planned, inner, inner_failed, program, why = 0, 0, 0, "", []
         for line in self.log.read_text(errors="replace").splitlines():
             plan, point = PLAN.match(line), POINT.match(line)
+            if WORDS.match(line):
+                why.append(line.strip(" #"))
             if line.startswith("# "):
                 program = line[2:]
             if plan:
@@ -62,9 +66,10 @@ class Step:
                 continue
             planned -= 1
             nested, good, what = point.group(1), point.group(2) == "ok", point.group(4)
+            said, why = "".join(f" ({word[:300]})" for word in why[:3]), []
             if not nested and inner:
                 if not good and not inner_failed:
-                    self.failures.append(what)
+                    self.failures.append(what + said)
                 inner = inner_failed = 0
                 continue
             if nested:
@@ -76,7 +81,7 @@ class Step:
             elif good:
                 self.passed += 1
             else:
-                self.failures.append(what or f"point {point.group(3)}")
+                self.failures.append((what or f"point {point.group(3)}") + said)
         if planned > 0:
             self.failures.append(f"{planned} planned points never reported")
         if status and not self.failures:
@@ -168,8 +173,8 @@ def run_all(steps, logs, boots):
     failed = sum(len(step.failures) for step in steps)
     say(f"{len(steps)} steps in {time.monotonic() - started:.0f} s, logs in {str(logs).removeprefix(f'{TOP}/')}/")
     for step in steps:
-        if step.failures:
-            print(f"failed: {step.name}")
+        for failure in step.failures:
+            print(f"failed: {step.name}: {failure}")
     summary = f"{passed} passed, {failed} failed"
     (logs / "summary").write_text(summary + "\n")
     print(summary, flush=True)
