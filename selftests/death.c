@@ -203,11 +203,11 @@ FM_TEST(death, point_06_many_die_at_once)
 	struct fm_expect e;
 	u64 token[6];
 
-	card_speed(slot, 1);
 	fm_ctx_new(&other, FM_LIST, 64 * 1024);
 	ASSERT_EQ(0, fm_param_set(other.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
 	for (round = 0; round < 3; round++) {
-		fm_job_list(&other, 100, 30000, round, &e);
+		card_speed(slot, 1);
+		fm_job_list(&other, 100, 3000000, round, &e);
 		for (i = 0; i < 6; i++) {
 			fm_fork(&ch[i]);
 			if (!ch[i].pid)
@@ -224,6 +224,7 @@ FM_TEST(death, point_06_many_die_at_once)
 			fm_reap(&ch[i]);
 			fm_agent_gone(token[i]);
 		}
+		card_speed(slot, 0);
 		fm_wait(other.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&other, &e));
 	}
