@@ -60,14 +60,15 @@ FM_TEST(fault, point_13_spurious_interrupts)
 		SKIP(return, "the base profile has no interrupts");
 	card_fault(slot, "spurious_irq=20");
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
-	card_speed(slot, 1);
 	for (i = 0; i < 5; i++) {
 		/* The status still says FINISH of the job before. */
 		card_fault(slot, "spurious_irq=5");
-		fm_job_list(&c, 100, 200000, i, &e);
+		card_speed(slot, 1);
+		fm_job_list(&c, 100, 3000000, i, &e);
 		ASSERT_EQ(0, fm_start(c.fd));
 		card_until_runs(slot, c.token);
 		card_fault(slot, "spurious_irq=5");
+		card_speed(slot, 0);
 		fm_wait(c.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c, &e));
 	}
@@ -258,7 +259,7 @@ FM_TEST(fault, point_05_write_after_paused)
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		card_speed(c[i].slot, 1);
 		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
-		fm_job_list(&c[i], 200, 500000, i, &e[i]);
+		fm_job_list(&c[i], 200, 3000000, i, &e[i]);
 		ASSERT_EQ(0, fm_start(c[i].fd));
 	}
 	for (round = 0; round < 4; round++) {
