@@ -28,7 +28,6 @@ static void die_at_read(int n)
 	card_cmd("fault slot=0 dead_at_read=%d", n);
 }
 
-
 /* --- two tenants ---------------------------------------------------------------- */
 
 struct scene {

@@ -216,10 +216,7 @@ FM_TEST(fault, point_08_state_size_changes_under_a_job)
 		card_fault(c.slot, fault);
 		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 		fm_wait(c.fd, FERMATA_EVENT_HELD);
-		card_speed(c.slot, 0);
-		ASSERT_EQ(0, fm_resume(c.fd));
-		fm_wait(c.fd, FERMATA_EVENT_DONE);
-		ASSERT_GOOD(fm_job_wrong(&c, &e));
+		ASSERT_GOOD(fm_job_finish(&c, &e));
 		EXPECT_EQ(-EPROTO, fm_start(c.fd));
 		card_fault(c.slot, "clear");
 	}
@@ -235,14 +232,8 @@ FM_TEST(fault, larger_state)
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	card_speed(c.slot, 1);
 	fm_job_list(&c, 100, 3000000, 1, &e);
-	ASSERT_EQ(0, fm_start(c.fd));
-	card_until_runs(c.slot, c.token);
-	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
-	fm_wait(c.fd, FERMATA_EVENT_HELD);
-	card_speed(c.slot, 0);
-	ASSERT_EQ(0, fm_resume(c.fd));
-	fm_wait(c.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	ASSERT_GOOD(fm_job_hold(&c));
+	ASSERT_GOOD(fm_job_finish(&c, &e));
 	card_set(c.slot, "state_pages=1");
 }
 
@@ -268,6 +259,7 @@ FM_TEST(fault, point_05_write_after_paused)
 		card_fault(c[i].slot, "write_after_paused=100");
 		ASSERT_EQ(0, fm_preempt(c[i].fd, 0));
 	}
+	card_speed(c[0].slot, 0);
 	for (i = 0; i < 2; i++) {
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 		EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c[i].fd));

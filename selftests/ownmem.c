@@ -31,11 +31,7 @@ static const char *use(struct fm_ctx *c, u64 seed)
 	wrong = fm_job_hold(c);
 	if (wrong)
 		return wrong;
-	card_speed(c->slot, 0);
-	if (fm_resume(c->fd))
-		return "RESUME";
-	fm_wait(c->fd, FERMATA_EVENT_DONE);
-	return fm_job_wrong(c, &e);
+	return fm_job_finish(c, &e);
 }
 
 /* One huge page is contiguous, so the card reaches it without an IOMMU, too. */

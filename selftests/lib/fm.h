@@ -197,6 +197,8 @@ const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e);
 const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e);
 /* Start, and hold it as soon as the engine runs it: NULL or the call that failed. */
 const char *fm_job_hold(struct fm_ctx *c);
+/* Resumes a held job, on an engine that is slow no more, and checks it: NULL or what is wrong. */
+const char *fm_job_finish(struct fm_ctx *c, const struct fm_expect *e);
 
 /* --- the emulated card's control socket ------------------------------------------- */
 

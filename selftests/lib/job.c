@@ -424,3 +424,12 @@ const char *fm_job_hold(struct fm_ctx *c)
 	fm_wait(c->fd, FERMATA_EVENT_HELD);
 	return NULL;
 }
+
+const char *fm_job_finish(struct fm_ctx *c, const struct fm_expect *e)
+{
+	card_speed(c->slot, 0);
+	if (fm_resume(c->fd))
+		return "RESUME";
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	return fm_job_wrong(c, e);
+}
