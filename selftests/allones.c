@@ -7,6 +7,7 @@
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/gone.h"
+#include "lib/sleep.h"
 
 #define READS_MAX	400
 #define ALL_ONES	(~0ULL)
@@ -214,6 +215,19 @@ static int unbind_under_a_job(struct scene *s)
 	return rc;
 }
 
+/* The machine sleeps under a job, which is saved before it and restored after it. */
+static int sleep_under_a_job(struct scene *s)
+{
+	int rc = begin_job(s);
+
+	if (fm_sleep_and_wake(FM_SHORT_REHEARSAL))
+		return -EPROTO;
+	fm_list_cut(&s->c, FM_ENDLESS_NODES);
+	if (!rc)
+		rc = wait_for(&s->c, FERMATA_EVENT_DONE);
+	return rc ? rc : results(&s->c, NULL);
+}
+
 /* --- the walk --------------------------------------------------------------------- */
 
 typedef int (*scene_fn)(struct scene *s);
@@ -298,6 +312,15 @@ SLOW_TEST(allones, point_01_while_a_fault_is_read)
 	if (!fm_has_window())
 		SKIP(return, "the card has no window check");
 	walk(_metadata, fault, 3);
+}
+
+SLOW_TEST(allones, point_01_while_the_machine_sleeps)
+{
+	const char *why = fm_cannot_sleep(FM_SHORT_REHEARSAL);
+
+	if (why)
+		SKIP(return, "%s", why);
+	walk(_metadata, sleep_under_a_job, 6);
 }
 
 /* One that dies while it is bound is not bound, or it is noticed later. */

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The machine sleeps: S3, in which the card loses its power; to idle, in which it keeps it, and
+ * which the power button ends (QEMU's clock raises no ACPI event while the machine runs); or the
+ * kernel's rehearsals, in which devices are suspended and resumed, a second later or at once.
+ */
+#ifndef _FM_SLEEP_H
+#define _FM_SLEEP_H
+
+enum fm_sleep { FM_S3, FM_TO_IDLE, FM_REHEARSAL, FM_SHORT_REHEARSAL };
+
+/* NULL, or why the machine cannot sleep like that and wake up by itself. */
+const char *fm_cannot_sleep(enum fm_sleep how);
+/* Sleeps and wakes: 0 or a negative errno. */
+int fm_sleep_and_wake(enum fm_sleep how);
+
+#endif
