@@ -190,6 +190,28 @@ AT(fermata_gang, size, 0, 4);
 AT(fermata_gang, flags, 4, 4);
 AT(fermata_gang, context, 8, 4);
 AT(fermata_gang, members, 12, 4);
+SIZE(fermata_queue_job, 64);
+AT(fermata_queue_job, header, 0, 4);
+AT(fermata_queue_job, op, 4, 4);
+AT(fermata_queue_job, tag, 8, 8);
+AT(fermata_queue_job, src, 16, 8);
+AT(fermata_queue_job, dst, 24, 8);
+AT(fermata_queue_job, length, 32, 8);
+AT(fermata_queue_job, arg, 40, 8);
+AT(fermata_queue_job, reserved, 48, 16);
+SIZE(fermata_queue_status, 32);
+AT(fermata_queue_status, header, 0, 4);
+AT(fermata_queue_status, error, 4, 4);
+AT(fermata_queue_status, tag, 8, 8);
+AT(fermata_queue_status, result, 16, 8);
+AT(fermata_queue_status, reserved, 24, 8);
+SIZE(fermata_queue_control, 128);
+AT(fermata_queue_control, completed, 0, 8);
+AT(fermata_queue_control, head, 8, 8);
+AT(fermata_queue_control, idle, 16, 4);
+AT(fermata_queue_control, pad, 20, 4);
+AT(fermata_queue_control, reserved, 24, 40);
+AT(fermata_queue_control, program, 64, 64);
 CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
 CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
 CALL(FERMATA_IOC_SETUP, 0xfe10);
@@ -242,6 +264,19 @@ _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 _Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
 	       FERMATA_CONTROL_RESUME == 3 && FERMATA_CONTROL_PARAM == 4 &&
 	       FERMATA_CONTROL_DISABLE == 5 && FERMATA_CONTROL_ENABLE == 6, "operations");
+_Static_assert(FERMATA_QUEUE_AFU_ID_HI == 0x5155455545000000ULL && FERMATA_QUEUE_AFU_ID_LO == 6 &&
+	       FERMATA_QUEUE_REG_JOBS == 0x30 && FERMATA_QUEUE_REG_STATUSES == 0x38 &&
+	       FERMATA_QUEUE_REG_ENTRIES == 0x40 && FERMATA_QUEUE_REG_CONTROL == 0x48 &&
+	       FERMATA_QUEUE_REG_TAG == 0x50 && FERMATA_QUEUE_REG_COALESCE_COUNT == 0x58 &&
+	       FERMATA_QUEUE_REG_COALESCE_US == 0x60 && FERMATA_QUEUE_REG_HEAD == 0x30 &&
+	       FERMATA_QUEUE_REG_COMPLETED == 0x38 && FERMATA_QUEUE_REG_ERROR == 0x40,
+	       "registers of a queue");
+_Static_assert(FERMATA_QUEUE_MIN_ENTRIES == 2 && FERMATA_QUEUE_MAX_ENTRIES == 65536 &&
+	       FERMATA_QUEUE_MAX_BYTES == 1ULL << 32 && FERMATA_QUEUE_VALID == 1 &&
+	       FERMATA_QUEUE_STARTED == 1 && FERMATA_QUEUE_COMPLETE == 2 &&
+	       FERMATA_QUEUE_OP_COPY == 1 && FERMATA_QUEUE_OP_FILL == 2 &&
+	       FERMATA_QUEUE_OP_SHA256 == 3 && FERMATA_QUEUE_OP_CRC32C == 4 &&
+	       FERMATA_QUEUE_OP_END == 5, "jobs of a queue");
 _Static_assert(FERMATA_GUARD_KEEP == UINT64_MAX, "others");
 
 TEST(layout_is_the_one_written_down)

@@ -960,6 +960,198 @@ struct fermata_gang {
 	__u32 members;
 };
 
+/* --- job queues --------------------------------------------------------- */
+
+/*
+ * A queue engine is started once (FERMATA_IOC_START) and then takes jobs from
+ * a ring in the arena, so that a job costs no call.  For the driver it is one
+ * job, which is preempted and resumed as any other; its state holds the jobs
+ * that are half done.  docs/queues.md argues what is only stated here.
+ *
+ * The arena holds three pieces of memory, at device addresses that are multiples
+ * of 64: an array of jobs, an array of statuses with as many entries, and
+ * one control block.  Job n of the queue, counted from 0, is in entry n modulo
+ * the number of entries of both arrays.  All of it is zeroed before the START.
+ * Numbers are little-endian; a word is written as one, by both sides.
+ *
+ * Posting.  One thread posts at a time; it counts what it has posted: the tail.
+ * It needs two free pairs: the header of the job at the tail is 0, and so are that
+ * of its status and that of the job after it.  Then, in this order:
+ *
+ *	fill in the job, all but its header
+ *	write FERMATA_QUEUE_VALID to its header (release)
+ *	count the tail up
+ *	a full fence
+ *	read @idle of the control block: if it is not 0, FERMATA_IOC_DOORBELL
+ *
+ * Several jobs may be posted before one fence and one look at @idle.
+ *
+ * The engine takes valid jobs in order, works on up to four at a time, and may
+ * complete them in another order.  For each, in this order:
+ *
+ *	reads the job's header (acquire), then the rest of it, once
+ *	writes @tag to the status, then FERMATA_QUEUE_STARTED to its header
+ *	counts @head of the control block up
+ *	...
+ *	writes the data, then @result, then FERMATA_QUEUE_STARTED |
+ *	FERMATA_QUEUE_COMPLETE and @error (release)
+ *	counts @completed of the control block up
+ *
+ * Reaping, in any order, an entry whose status has FERMATA_QUEUE_COMPLETE:
+ *
+ *	read the status' header (acquire), then the rest of it
+ *	write 0 to the job's header
+ *	write 0 to the status' header (release)
+ *
+ * In this order a status of 0 never stands beside a job that was reaped and still
+ * looks valid.  Data and result are the job's once FERMATA_QUEUE_COMPLETE is seen, and
+ * no sooner.
+ *
+ * While nobody waits for the card, polling @completed (acquire) is all that is
+ * needed: the data and the status of each job are written before it is counted.
+ *
+ * Empty.  On a card with FERMATA_FEATURE_QUIESCENT an engine that finds no valid
+ * job at the head, and has none in hand, leaves its slot after a moment: it writes 1
+ * to @idle, looks at the head once more behind a full fence, and if there is nothing
+ * still, it stops and is saved.  The driver puts it back when
+ * FERMATA_IOC_DOORBELL asks for it; it then writes 0 to @idle, and looks.  Either
+ * the engine sees the job, or the program sees @idle: no job is left lying.  A
+ * doorbell that was not needed does no harm.
+ *
+ * A program that breaks these rules harms itself only: jobs are lost, or done
+ * twice, or with whatever stood there, in its own arena.
+ */
+
+/* Engine id of the emulated card's queue engine (FERMATA_IOC_SETUP). */
+#define FERMATA_QUEUE_AFU_ID_HI		0x5155455545000000ULL
+#define FERMATA_QUEUE_AFU_ID_LO		6ULL
+
+/*
+ * Its application registers: the engine takes them at START.  An address that
+ * is no multiple of 64, or a number of entries that is no power of two or out of
+ * range, ends the job at once, with EINVAL in FERMATA_QUEUE_REG_ERROR.
+ */
+#define FERMATA_QUEUE_REG_JOBS		0x30 /* W: device address of the jobs */
+#define FERMATA_QUEUE_REG_STATUSES	0x38 /* W: device address of the statuses */
+#define FERMATA_QUEUE_REG_ENTRIES	0x40 /* W: entries of each array */
+#define FERMATA_QUEUE_REG_CONTROL	0x48 /* W: address of the control block */
+#define FERMATA_QUEUE_REG_TAG		0x50 /* W: free for the program */
+/*
+ * Completion events (FERMATA_FEATURE_IRQ): one when so many jobs are complete that
+ * no event has told of yet, or the first of them for so long; 0 jobs: none.
+ */
+#define FERMATA_QUEUE_REG_COALESCE_COUNT	0x58 /* W: jobs */
+#define FERMATA_QUEUE_REG_COALESCE_US	0x60 /* W: microseconds, 0: at once */
+#define FERMATA_QUEUE_REG_HEAD		0x30 /* R: jobs taken since START_NEW */
+#define FERMATA_QUEUE_REG_COMPLETED	0x38 /* R: of these, complete */
+/*
+ * R: why it ended: 0: by FERMATA_QUEUE_OP_END, or not yet; EINVAL: bad registers;
+ * EFAULT: it touched memory outside the arena.
+ */
+#define FERMATA_QUEUE_REG_ERROR		0x40
+
+#define FERMATA_QUEUE_MIN_ENTRIES	2
+#define FERMATA_QUEUE_MAX_ENTRIES	65536
+/* Largest @length of a job. */
+#define FERMATA_QUEUE_MAX_BYTES		(1ULL << 32)
+
+/* fermata_queue_job header; the other bits are 0 and are not looked at */
+#define FERMATA_QUEUE_VALID		(1U << 0) /* the engine may take it */
+
+/* fermata_queue_job op */
+#define FERMATA_QUEUE_OP_COPY		1 /* @length bytes from @src to @dst */
+#define FERMATA_QUEUE_OP_FILL		2 /* @dst with the 8 bytes of @arg */
+#define FERMATA_QUEUE_OP_SHA256		3 /* of @src; 32 bytes to @dst */
+#define FERMATA_QUEUE_OP_CRC32C		4 /* of @src, going on from @arg */
+#define FERMATA_QUEUE_OP_END		5 /* the last: ends the engine's job */
+
+/**
+ * struct fermata_queue_job - one job, in memory: written by the program
+ * @header:		FERMATA_QUEUE_VALID
+ * @op:			FERMATA_QUEUE_OP_*
+ * @tag:		free for the program: the status has it again
+ * @src:		device address
+ * @dst:		device address
+ * @length:		bytes, 0 to FERMATA_QUEUE_MAX_BYTES
+ * @arg:		see below
+ * @reserved:		0
+ *
+ * The engine never writes it.  From FERMATA_QUEUE_VALID on until the status has
+ * FERMATA_QUEUE_COMPLETE the program leaves it alone.  Addresses and @length may be
+ * anything, members that an operation does not name are ignored.
+ *
+ * FERMATA_QUEUE_OP_COPY: in pieces of 64 bytes from the beginning on, each read whole
+ * and then written.  So a @dst that is less than @length above @src makes copies of
+ * copies, and is no memmove().
+ * FERMATA_QUEUE_OP_FILL: @arg again and again, in memory order; the last may be cut.
+ * FERMATA_QUEUE_OP_SHA256: the digest is at @dst.
+ * FERMATA_QUEUE_OP_CRC32C: CRC-32C (Castagnoli).  The low 32 bits of @arg are the CRC of
+ * what comes before, 0 at the beginning; @result is that of both.
+ * FERMATA_QUEUE_OP_END: complete when all others are; then the engine's job
+ * is finished (FERMATA_STATE_DONE).  What is posted after it is not looked at.
+ *
+ * An access outside the arena ends the engine's job as with any engine (EFAULT in
+ * struct fermata_status), and all jobs that are not complete with it.
+ */
+struct fermata_queue_job {
+	__u32 header;
+	__u32 op;
+	__aligned_u64 tag;
+	__aligned_u64 src;
+	__aligned_u64 dst;
+	__aligned_u64 length;
+	__aligned_u64 arg;
+	__aligned_u64 reserved[2];
+};
+
+/* fermata_queue_status header */
+#define FERMATA_QUEUE_STARTED		(1U << 0) /* the engine has read the job */
+#define FERMATA_QUEUE_COMPLETE		(1U << 1) /* and is done with it */
+
+/**
+ * struct fermata_queue_status - what became of a job, in memory
+ * @header:		the engine sets FERMATA_QUEUE_STARTED, then both bits;
+ *			the program writes 0 when it has reaped it
+ * @error:		with FERMATA_QUEUE_COMPLETE: 0, or EINVAL: no such operation,
+ *			@length out of range, @reserved not 0; nothing was done
+ * @tag:		with FERMATA_QUEUE_STARTED: that of the job
+ * @result:		with FERMATA_QUEUE_COMPLETE: FERMATA_QUEUE_OP_CRC32C: the
+ *			CRC; else 0
+ * @reserved:		0
+ *
+ * The program writes 0 to @header, and nothing else.  The engine does not read it.
+ */
+struct fermata_queue_status {
+	__u32 header;
+	__u32 error;
+	__aligned_u64 tag;
+	__aligned_u64 result;
+	__aligned_u64 reserved;
+};
+
+/**
+ * struct fermata_queue_control - what program and engine tell each other
+ * @completed:		jobs complete since the START, with or without error,
+ *			modulo 2^64
+ * @head:		jobs taken since the START, modulo 2^64
+ * @idle:		1: the engine is about to leave or has left: a job that
+ *			is posted needs a FERMATA_IOC_DOORBELL; else 0
+ * @pad:		0
+ * @reserved:		not touched by the engine
+ * @program:		the program's own: the engine neither reads nor writes it
+ *
+ * The first 64 bytes are written by the engine and read by the program.  The
+ * engine never reads them.
+ */
+struct fermata_queue_control {
+	__aligned_u64 completed;
+	__aligned_u64 head;
+	__u32 idle;
+	__u32 pad;
+	__aligned_u64 reserved[5];
+	__aligned_u64 program[8];
+};
+
 /* --- the calls ---------------------------------------------------------- */
 
 /*

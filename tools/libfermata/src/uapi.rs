@@ -60,6 +60,9 @@ layout! {
     }
     Exclusive { size: u32, flags: u32, context: u32, slot_mask: u32 }
     Gang { size: u32, flags: u32, context: u32, members: u32 }
+    QueueJob { header: u32, op: u32, tag: u64, src: u64, dst: u64, length: u64, arg: u64, reserved: [u64; 2] }
+    QueueStatus { header: u32, error: u32, tag: u64, result: u64, reserved: u64 }
+    QueueControl { completed: u64, head: u64, idle: u32, pad: u32, reserved: [u64; 5], program: [u64; 8] }
 }
 
 macro_rules! constants {
@@ -129,6 +132,29 @@ constants! {
     CONTROL_DISABLE: u32 = 5;
     CONTROL_ENABLE: u32 = 6;
     GUARD_KEEP: u64 = 0xffff_ffff_ffff_ffff;
+    QUEUE_AFU_ID_HI: u64 = 0x5155_4555_4500_0000;
+    QUEUE_AFU_ID_LO: u64 = 6;
+    QUEUE_REG_JOBS: u32 = 0x30;
+    QUEUE_REG_STATUSES: u32 = 0x38;
+    QUEUE_REG_ENTRIES: u32 = 0x40;
+    QUEUE_REG_CONTROL: u32 = 0x48;
+    QUEUE_REG_TAG: u32 = 0x50;
+    QUEUE_REG_COALESCE_COUNT: u32 = 0x58;
+    QUEUE_REG_COALESCE_US: u32 = 0x60;
+    QUEUE_REG_HEAD: u32 = 0x30;
+    QUEUE_REG_COMPLETED: u32 = 0x38;
+    QUEUE_REG_ERROR: u32 = 0x40;
+    QUEUE_MIN_ENTRIES: u32 = 2;
+    QUEUE_MAX_ENTRIES: u32 = 65536;
+    QUEUE_MAX_BYTES: u64 = 1 << 32;
+    QUEUE_VALID: u32 = 1 << 0;
+    QUEUE_OP_COPY: u32 = 1;
+    QUEUE_OP_FILL: u32 = 2;
+    QUEUE_OP_SHA256: u32 = 3;
+    QUEUE_OP_CRC32C: u32 = 4;
+    QUEUE_OP_END: u32 = 5;
+    QUEUE_STARTED: u32 = 1 << 0;
+    QUEUE_COMPLETE: u32 = 1 << 1;
 }
 
 macro_rules! names {
