@@ -80,7 +80,7 @@ impl Settings {
     pub fn default_for(engine: EngineKind) -> Self {
         let speed = match engine {
             EngineKind::Linkedlist => 4,
-            EngineKind::Membench => 200,
+            EngineKind::Membench | EngineKind::Queue => 200,
             EngineKind::Sha256 | EngineKind::Blockmix => 100,
         };
         Self {

@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn forged_snapshots_do_not_crash(state in prop::collection::vec(any::<u8>(), 0..64), words in prop::array::uniform8(any::<u64>()), small: bool) {
-        for kind in [EngineKind::Linkedlist, EngineKind::Membench, EngineKind::Sha256, EngineKind::Blockmix] {
+        for kind in [EngineKind::Linkedlist, EngineKind::Membench, EngineKind::Sha256, EngineKind::Blockmix, EngineKind::Queue] {
             let mut file = AppRegs::default();
             for (i, word) in words.iter().enumerate() {
                 file.set(0x30 + 8 * i as u16, if small { word % 10_000 } else { *word });

@@ -4,6 +4,8 @@
 pub mod blockmix;
 pub mod linkedlist;
 pub mod membench;
+mod midstate;
+pub mod queue;
 pub mod sha256;
 
 use crate::regs::{APP_FIRST, TAG};
@@ -53,6 +55,39 @@ pub trait Engine: Send {
     fn save(&mut self) -> Vec<u8>;
     /// The read side of the application registers.
     fn readback(&self) -> AppRegs;
+    /// Whether the last step came to where there is nothing to do and nothing in hand, until the program gives it more.
+    fn idle(&self) -> bool {
+        false
+    }
+    /// Prepares to leave for want of work: says so in the program's memory, and looks once more behind that. Whether there is still
+    /// none; if not so, the job goes on as if this had not been called.
+    fn leave(&mut self, _bus: &mut dyn Bus) -> Result<bool, Refused> {
+        Ok(false)
+    }
+    /// Parts of the job that the program waits for and that are complete: a count since its START, mod 2^64.
+    fn completed(&self) -> u64 {
+        0
+    }
+    /// When to tell of those.
+    fn coalescing(&self) -> Option<Coalescing> {
+        None
+    }
+}
+
+/// When completions are told while a job runs: whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coalescing {
+    /// So many are not told yet; at least 1.
+    pub count: u64,
+    /// The first that is not told is so many microseconds old.
+    pub us: u64,
+}
+
+impl Coalescing {
+    /// None for a count of 0.
+    fn new(count: u64, us: u64) -> Option<Self> {
+        (count != 0).then_some(Self { count, us })
+    }
 }
 
 /// Application registers 0x30 to 0x78: what was written, or what reads.
@@ -98,6 +133,8 @@ pub enum EngineKind {
     Sha256,
     /// Mixes a buffer block by block.
     Blockmix,
+    /// Takes jobs from a ring in memory.
+    Queue,
 }
 
 impl EngineKind {
@@ -108,6 +145,7 @@ impl EngineKind {
             Self::Membench => "membench",
             Self::Sha256 => "sha256",
             Self::Blockmix => "blockmix",
+            Self::Queue => "queue",
         }
     }
 
@@ -118,6 +156,7 @@ impl EngineKind {
             Self::Membench => (0x4d45_4d42_454e_4348, 2),
             Self::Sha256 => (0x5348_4132_3536_0000, 3),
             Self::Blockmix => (0x424c_4f43_4b4d_4958, 4),
+            Self::Queue => (0x5155_4555_4500_0000, 6),
         }
     }
 
@@ -128,7 +167,7 @@ impl EngineKind {
 
     /// Whether it has boundaries at which it can be told to stop.
     pub fn has_boundaries(self) -> bool {
-        self != Self::Membench
+        !matches!(self, Self::Membench | Self::Queue)
     }
 
     /// Whether it can be saved at its boundaries only.
@@ -136,11 +175,16 @@ impl EngineKind {
         self == Self::Blockmix
     }
 
+    /// Whether it takes jobs from a queue, and so may be without work.
+    pub fn has_queue(self) -> bool {
+        self == Self::Queue
+    }
+
     /// The application registers that a write reaches.
     pub fn writable(self) -> &'static [u16] {
         match self {
             Self::Linkedlist => &[0x30, 0x38, 0x40, 0x48, TAG],
-            Self::Membench => &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60],
+            Self::Membench | Self::Queue => &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60],
             Self::Sha256 => &[0x30, 0x38, 0x40, TAG],
             Self::Blockmix => &[0x30, 0x38, 0x40, 0x48, TAG, 0x60],
         }
@@ -150,7 +194,7 @@ impl EngineKind {
     pub fn kept(self) -> &'static [u16] {
         match self {
             Self::Membench => &[TAG, 0x58],
-            Self::Linkedlist | Self::Sha256 | Self::Blockmix => &[TAG],
+            Self::Linkedlist | Self::Sha256 | Self::Blockmix | Self::Queue => &[TAG],
         }
     }
 
@@ -158,7 +202,7 @@ impl EngineKind {
     pub fn quantum(self) -> u64 {
         match self {
             Self::Linkedlist => 1,
-            Self::Membench | Self::Sha256 | Self::Blockmix => 64,
+            Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 64,
         }
     }
 
@@ -166,7 +210,7 @@ impl EngineKind {
     pub fn chunk(self) -> u64 {
         match self {
             Self::Linkedlist => 256,
-            Self::Membench | Self::Sha256 | Self::Blockmix => 16384,
+            Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 16384,
         }
     }
 
@@ -177,6 +221,7 @@ impl EngineKind {
             Self::Membench => Box::new(membench::MemBench::new(regs)),
             Self::Sha256 => Box::new(sha256::Sha256::new(regs)),
             Self::Blockmix => Box::new(blockmix::BlockMix::new(regs)),
+            Self::Queue => Box::new(queue::Queue::new(regs)),
         }
     }
 
@@ -191,6 +236,7 @@ impl EngineKind {
             Self::Membench => Box::new(membench::MemBench::resume(regs, &mut state)),
             Self::Sha256 => Box::new(sha256::Sha256::resume(regs, &mut state)),
             Self::Blockmix => Box::new(blockmix::BlockMix::resume(regs, &mut state)),
+            Self::Queue => Box::new(queue::Queue::resume(regs, &mut state)),
         }
     }
 }

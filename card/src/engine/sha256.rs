@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 //! sha256: hashes LEN bytes at DATA. The state is the midstate.
 
+use super::midstate::Midstate;
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
-use sha2::digest::generic_array::{typenum::U64, GenericArray};
 
-const BLOCK: u64 = 64;
+const BLOCK: u64 = super::midstate::BLOCK as u64;
 /// Bytes from one boundary to the next, and the most that one access reads.
 const READ: u64 = 4096;
-const INITIAL: [u32; 8] = [
-    0x6a09_e667,
-    0xbb67_ae85,
-    0x3c6e_f372,
-    0xa54f_f53a,
-    0x510e_527f,
-    0x9b05_688c,
-    0x1f83_d9ab,
-    0x5be0_cd19,
-];
 
 /// A hash. Its snapshot is 40 bytes: eight u32 of midstate, bytes done.
 pub struct Sha256 {
     data: u64,
     len: u64,
     out: u64,
-    midstate: [u32; 8],
+    midstate: Midstate,
     bytes: u64,
     digest: Option<[u8; 32]>,
 }
@@ -34,14 +24,14 @@ impl Sha256 {
             data: regs.get(0x30),
             len: regs.get(0x38),
             out: regs.get(0x40),
-            midstate: INITIAL,
+            midstate: Midstate::NEW,
             bytes: 0,
             digest: None,
         }
     }
 
     pub(super) fn resume(regs: &AppRegs, state: &mut StateReader<'_>) -> Self {
-        let midstate = std::array::from_fn(|_| state.u32());
+        let midstate = Midstate::load(state);
         let new = Self::new(regs);
         // Whole blocks only, and never beyond the end, whatever the snapshot says.
         let bytes = state.u64().min(new.len) & !(BLOCK - 1);
@@ -52,31 +42,15 @@ impl Sha256 {
         }
     }
 
-    fn blocks(&mut self, bytes: &[u8]) {
-        for block in bytes.chunks_exact(BLOCK as usize) {
-            sha2::compress256(
-                &mut self.midstate,
-                std::slice::from_ref(GenericArray::<u8, U64>::from_slice(block)),
-            );
-        }
-    }
-
     fn close(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
         let tail = (self.len - self.bytes) as usize;
-        let mut last = [0; 2 * BLOCK as usize];
+        let mut last = [0; BLOCK as usize];
+        let last = &mut last[..tail];
         if tail > 0 {
-            bus.read(self.data.wrapping_add(self.bytes), &mut last[..tail])?;
+            bus.read(self.data.wrapping_add(self.bytes), last)?;
         }
-        last[tail] = 0x80;
-        let end = if tail < 56 { 64 } else { 128 };
-        last[end - 8..end].copy_from_slice(&self.len.wrapping_mul(8).to_be_bytes());
-        self.blocks(&last[..end]);
+        self.digest = Some(self.midstate.close(last, self.len));
         self.bytes = self.len;
-        let mut digest = [0; 32];
-        for (out, word) in digest.chunks_exact_mut(4).zip(self.midstate) {
-            out.copy_from_slice(&word.to_be_bytes());
-        }
-        self.digest = Some(digest);
         Ok(())
     }
 }
@@ -92,7 +66,7 @@ impl Engine for Sha256 {
                 & !(BLOCK - 1);
             let piece = &mut buf[..room as usize];
             bus.read(self.data.wrapping_add(self.bytes), piece)?;
-            self.blocks(piece);
+            self.midstate.blocks(piece);
             self.bytes += room;
             units += room;
         }
@@ -119,8 +93,7 @@ impl Engine for Sha256 {
 
     fn save(&mut self) -> Vec<u8> {
         self.midstate
-            .iter()
-            .flat_map(|w| w.to_le_bytes())
+            .store()
             .chain(self.bytes.to_le_bytes())
             .collect()
     }

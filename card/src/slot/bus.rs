@@ -100,6 +100,11 @@ impl<'a> SlotBus<'a> {
         }
     }
 
+    /// Completes what was written: nothing follows that would push it.
+    pub(super) fn settle(&mut self) {
+        self.complete_posted(0);
+    }
+
     /// Writes that have not been completed, to be completed between now and `drain_ns` later.
     pub(super) fn take_posted(&mut self, now: u64, drain_ns: u64) -> Vec<Posted> {
         let n = self.posted.len() as u64;

@@ -135,6 +135,10 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
             Ok(progress) if progress.done => return finish(slot, engine.as_mut(), bus, rush),
             Ok(progress) => pacer.spend(progress.units),
         }
+        if engine.idle() {
+            bus.settle();
+            drop(sleep(slot, slot.lock(), NAP));
+        }
     }
 }
 
