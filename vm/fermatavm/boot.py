@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, host, initramfs, module
+from . import guest, host, initramfs, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -278,8 +278,10 @@ class Vm:
     def command_line(self, initrd):
         opt, out = self.options, self.out
         iommu_args, iommu_append = IOMMUS[opt.iommu]
-        accel = "tcg,thread=multi" if self.accel == "tcg" else self.accel
-        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {iommu_append} {self.kernel.append} {opt.append}"
+        accel, clock = self.accel, ""
+        if self.accel == "tcg":
+            accel, clock = "tcg,thread=multi", f"tsc_early_khz={tsc.khz()}"
+        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else "max", "-smp", str(opt.cpus)]
         cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]
