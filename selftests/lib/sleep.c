@@ -151,6 +151,11 @@ static int sleep_until_pressed(void)
 	return rc;
 }
 
+/* From the setting of the alarm until the machine sleeps it has so long, at first and at most. */
+#define ALARM_MIN	4
+#define ALARM_MIN_SLOW	20
+#define ALARM_MAX	80
+
 /*
  * An alarm that comes before the machine sleeps would be missed: with
  * wakeup_count it ends the attempt, which is made again with more time.
@@ -166,7 +171,8 @@ int fm_sleep_and_wake(enum fm_sleep how)
 		return rehearse("0");
 	if (how == FM_TO_IDLE)
 		return sleep_until_pressed();
-	for (seconds = 2; rc == -EBUSY && seconds <= 16; seconds *= 2) {
+	seconds = fm_is_slow() ? ALARM_MIN_SLOW : ALARM_MIN;
+	for (; rc == -EBUSY && seconds <= ALARM_MAX; seconds *= 2) {
 		if (!fm_put(WAKEUP_COUNT, get(WAKEUP_COUNT)))
 			rc = sleep_for(seconds);
 	}
