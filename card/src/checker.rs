@@ -2,14 +2,14 @@
 //! The checker: a pure function over the events. It knows the protocol and whose pages are whose, and nothing of the card's insides.
 
 use crate::config::{CardConfig, Profile, SlotConfig};
-use crate::event::{Event, PauseFate, Phase, Range, SavePart, Unit, What};
+use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
 use crate::trace::LINE;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// What a driver can do wrong. The names are those of `docs/card.md`.
+/// What a driver can do wrong, and last what the card itself can. The names are those of `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -29,11 +29,13 @@ pub enum Kind {
     UnmappedDma,
     BadAccess,
     WriteRunning,
+    UnaskedPause,
+    UnaskedIrq,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::StartBusy,
         Self::StartUndrained,
         Self::WindowBusy,
@@ -49,6 +51,8 @@ impl Kind {
         Self::UnmappedDma,
         Self::BadAccess,
         Self::WriteRunning,
+        Self::UnaskedPause,
+        Self::UnaskedIrq,
     ];
 
     /// The name in replies.
@@ -69,6 +73,8 @@ impl Kind {
             Self::UnmappedDma => "unmapped_dma",
             Self::BadAccess => "bad_access",
             Self::WriteRunning => "write_running",
+            Self::UnaskedPause => "unasked_pause",
+            Self::UnaskedIrq => "unasked_irq",
         }
     }
 }
@@ -135,6 +141,16 @@ struct SlotView {
     drain_until: u64,
     unflushed: bool,
     settle_us: u64,
+    reasons: Reasons,
+}
+
+/// Why the card may do now what it is not told to do at that moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reasons {
+    /// A PAUSE was honoured since the START.
+    pause: bool,
+    /// There is something that an interrupt tells.
+    irq: bool,
 }
 
 impl SlotView {
@@ -151,6 +167,7 @@ impl SlotView {
             drain_until: 0,
             unflushed: false,
             settle_us: config.settings.settle_us,
+            reasons: Reasons::default(),
         }
     }
 
@@ -209,12 +226,19 @@ impl Checker {
                 accepted,
                 tag,
             } => self.start(t, *slot, *resume, *accepted, *tag),
-            What::Phase { slot, phase, .. } => self.enter(*slot, *phase),
+            What::Phase {
+                slot, phase, empty, ..
+            } => self.enter(*slot, *phase, *empty),
             What::Pause {
                 slot,
                 fate: PauseFate::Honoured,
                 ..
-            } => debug_assert!(*slot < self.slots.len()),
+            } => self.slots[*slot].reasons.pause = true,
+            What::Completions { slot, .. } => self.completions(*slot),
+            What::Irq {
+                slot,
+                fate: IrqFate::Sent,
+            } => self.irq(*slot),
             What::Save {
                 slot,
                 tag,
@@ -469,6 +493,7 @@ impl Checker {
         let view = &mut self.slots[slot];
         view.running_tag = tag;
         view.dirty = true;
+        view.reasons = Reasons::default();
         view.job = None;
         view.phase = if resume {
             Phase::Restoring
@@ -497,9 +522,46 @@ impl Checker {
         }
     }
 
-    fn enter(&mut self, slot: usize, phase: Phase) {
+    /// Whether the engine of a slot takes jobs from a queue, on a card that lets it leave and tell by itself.
+    fn acts_by_itself(&self, slot: usize) -> bool {
+        self.config
+            .as_ref()
+            .is_some_and(|c| c.profile == Profile::Fermata && c.slots[slot].engine.has_queue())
+    }
+
+    /// An event of completions comes while a queue engine runs, and then an interrupt is due.
+    fn completions(&mut self, slot: usize) {
+        let by_itself = self.acts_by_itself(slot);
         let view = &mut self.slots[slot];
+        view.reasons.irq |= by_itself && view.phase == Phase::Running;
+    }
+
+    /// An interrupt that no misbehaviour sent tells of something.
+    fn irq(&mut self, slot: usize) {
+        let view = &mut self.slots[slot];
+        if !std::mem::take(&mut view.reasons.irq) {
+            let phase = view.phase;
+            self.violate(
+                Kind::UnaskedIrq,
+                format!("slot {slot}: an interrupt for nothing while {phase:?}"),
+            );
+        }
+    }
+
+    fn enter(&mut self, slot: usize, phase: Phase, empty: bool) {
+        let by_itself = self.acts_by_itself(slot);
+        let view = &mut self.slots[slot];
+        let asked = view.reasons.pause;
         view.phase = phase;
+        view.reasons.irq |= matches!(phase, Phase::Paused | Phase::Finished);
+        let allowed = if empty { by_itself } else { asked };
+        if phase == Phase::Paused && !allowed {
+            self.violate(
+                Kind::UnaskedPause,
+                format!("slot {slot}: PAUSED without a PAUSE (empty: {empty})"),
+            );
+        }
+        let view = &mut self.slots[slot];
         if phase == Phase::Finished {
             if let Some(job) = view.job.take() {
                 self.end_job(job);

@@ -68,6 +68,13 @@ pub struct Settings {
     pub state_pages: u64,
     /// Base: what a driver must wait after a reset.
     pub settle_us: u64,
+    /// Fermata: how long an engine without work stays on its slot.
+    #[serde(default = "default_linger_us")]
+    pub linger_us: u64,
+}
+
+fn default_linger_us() -> u64 {
+    20
 }
 
 /// Snapshots beyond this size are refused as a setting.
@@ -91,6 +98,7 @@ impl Settings {
             start_lag_us: 0,
             state_pages: 1,
             settle_us: 500,
+            linger_us: default_linger_us(),
         }
     }
 
@@ -104,6 +112,7 @@ impl Settings {
             "start_lag_us" => (&mut self.start_lag_us, 0..=MAX_US),
             "state_pages" => (&mut self.state_pages, 1..=MAX_STATE_PAGES),
             "settle_us" => (&mut self.settle_us, 0..=MAX_US),
+            "linger_us" => (&mut self.linger_us, 0..=MAX_US),
             _ => return Err(format!("unknown setting {key}")),
         };
         if !range.contains(&value) {

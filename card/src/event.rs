@@ -134,7 +134,12 @@ pub enum What {
         phase: Phase,
         fault: bool,
         snapshot_error: bool,
+        /// Paused for want of work.
+        #[serde(default)]
+        empty: bool,
     },
+    /// The slot tells of `n` completions while it runs.
+    Completions { slot: usize, n: u64 },
     /// A save begins or ends at these guest-physical ranges.
     Save {
         slot: usize,

@@ -56,8 +56,9 @@ impl History {
             What::Phase {
                 slot,
                 phase: Phase::Paused,
+                empty,
                 ..
-            } => self.push(slot, "paused"),
+            } => self.push(slot, if empty { "emptied" } else { "paused" }),
             What::Phase {
                 slot,
                 phase: Phase::Finished,

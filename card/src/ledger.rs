@@ -18,11 +18,14 @@ pub struct Counters {
     pub pauses_at_boundary: u64,
     pub pauses_dropped: u64,
     pub paused: u64,
+    pub emptied: u64,
     pub finished: u64,
     pub faults: u64,
     pub resets: u64,
     pub irqs: u64,
     pub irqs_lost: u64,
+    pub events: u64,
+    pub completions: u64,
     pub reads: u64,
     pub writes: u64,
     pub reads_status: u64,
@@ -112,7 +115,7 @@ impl Ledger {
         let c = self.counters(slot);
         format!(
             "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
-             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={}",
+             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={}",
             c.starts,
             c.resumes,
             c.pauses_written,
@@ -129,7 +132,10 @@ impl Ledger {
             c.reads_status,
             c.dma_reads,
             c.dma_writes,
-            c.dma_errors
+            c.dma_errors,
+            c.emptied,
+            c.events,
+            c.completions
         )
     }
 
@@ -177,6 +183,7 @@ fn slot_of(what: &What) -> Option<usize> {
         | What::Start { slot, .. }
         | What::Pause { slot, .. }
         | What::Phase { slot, .. }
+        | What::Completions { slot, .. }
         | What::Dma { slot, .. }
         | What::DmaError { slot, .. }
         | What::Irq { slot, .. }
@@ -211,7 +218,19 @@ impl SlotLedger {
                     PauseFate::Dropped | PauseFate::Ignored => c.pauses_dropped += 1,
                 }
             }
-            What::Phase { phase, fault, .. } => self.enter(t, phase, fault),
+            What::Phase {
+                phase,
+                fault,
+                empty,
+                ..
+            } => {
+                c.emptied += u64::from(empty);
+                self.enter(t, phase, fault);
+            }
+            What::Completions { n, .. } => {
+                c.events += 1;
+                c.completions += n;
+            }
             What::Dma { write: true, n, .. } => c.dma_writes += n,
             What::Dma {
                 write: false, n, ..

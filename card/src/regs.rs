@@ -29,6 +29,8 @@ pub const CAP_RESET_BEFORE_RESUME: u64 = 1;
 pub const CAP_BOUNDARY: u64 = 1 << 1;
 /// `SLOT_CAPS` bit: a PAUSE is treated as `PAUSE_AT_BOUNDARY`.
 pub const CAP_BOUNDARY_ONLY: u64 = 1 << 2;
+/// `SLOT_CAPS` bit: the engine takes jobs from a queue: EMPTY, and completion events.
+pub const CAP_QUEUE: u64 = 1 << 3;
 /// First application register of a slot page.
 pub const APP_FIRST: u16 = 0x30;
 /// Offset of TAG in a slot page.
@@ -48,6 +50,8 @@ pub mod status {
     pub const FAULT: u64 = 1 << 8;
     /// Fermata: a save or restore could not be done.
     pub const SNAPSHOT_ERROR: u64 = 1 << 9;
+    /// Fermata, with PAUSED: for want of work, and its program knows.
+    pub const EMPTY: u64 = 1 << 10;
     /// Fermata: what the last `START_RESUME` took to restore, in microseconds, stands from this bit on.
     pub const RESTORE_SHIFT: u32 = 12;
     /// Fermata: the most that it can say.
@@ -106,6 +110,8 @@ pub enum SlotReg {
     FaultAddr,
     /// `SLOT_CAPS[i]`
     Caps,
+    /// `EVENTS[i]`
+    Events,
     /// First half of the engine's UUID.
     IdH,
     /// Second half of the engine's UUID.
@@ -159,6 +165,7 @@ impl Reg {
             0x200..=0x238 if fermata => of_slot(SlotReg::FaultInfo),
             0x240..=0x278 if fermata => of_slot(SlotReg::FaultAddr),
             0x280..=0x2b8 => of_slot(SlotReg::Caps),
+            0x2c0..=0x2f8 if fermata => of_slot(SlotReg::Events),
             _ => None,
         }
     }
@@ -211,12 +218,15 @@ mod tests {
         assert_eq!(at(0x200), Some(Reg::Slot(0, SlotReg::FaultInfo)));
         assert_eq!(at(0x250), Some(Reg::Slot(2, SlotReg::FaultAddr)));
         assert_eq!(at(0x288), Some(Reg::Slot(1, SlotReg::Caps)));
+        assert_eq!(at(0x2d0), Some(Reg::Slot(2, SlotReg::Events)));
+        assert_eq!(at(0x2d8), None);
         assert_eq!(at(0x1018), Some(Reg::Slot(0, SlotReg::Ctl)));
         assert_eq!(at(0x3ff8), Some(Reg::Slot(2, SlotReg::App(0xff8))));
         assert_eq!(at(0x4018), None);
         assert_eq!(at(0x101c), None);
         assert_eq!(at(0xe004), Some(Reg::Msix));
         assert_eq!(Reg::at(0x180, Profile::Base, 3), None);
+        assert_eq!(Reg::at(0x2c0, Profile::Base, 3), None);
         assert_eq!(Reg::at(0x100, Profile::Base, 3), Some(Reg::Magic));
     }
 }

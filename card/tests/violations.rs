@@ -4,8 +4,10 @@
 
 mod common;
 use common::*;
-use fermata_card::checker::Kind;
-use fermata_card::config::Profile;
+use fermata_card::checker::{Checker, Kind};
+use fermata_card::config::{CardConfig, IrqKind, Profile};
+use fermata_card::engine::EngineKind;
+use fermata_card::event::{Event, IrqFate, PauseFate, Phase, What};
 use std::time::{Duration, Instant};
 
 const A: u64 = 0xa;
@@ -395,6 +397,113 @@ fn write_running() {
         rig.sw(1, TAG, A);
         rig.sw(1, TAG, B);
     });
+}
+
+/// What the checker says to a card that does this: on slot 0 a queue engine, on slot 1 another one.
+fn judged(profile: Profile, events: &[What]) -> String {
+    let engines = [EngineKind::Queue, EngineKind::Sha256];
+    let config = CardConfig::new(profile, IrqKind::Msix, &engines).unwrap();
+    let mut checker = Checker::default();
+    for what in [What::Card { config }].iter().chain(events) {
+        checker.step(&Event {
+            t: 0,
+            what: what.clone(),
+        });
+    }
+    checker.text()
+}
+
+fn fermata_judged(events: &[What]) -> String {
+    judged(Profile::Fermata, events)
+}
+
+fn started(slot: usize) -> What {
+    What::Start {
+        slot,
+        resume: false,
+        accepted: true,
+        tag: A,
+    }
+}
+
+fn pause_honoured(slot: usize) -> What {
+    What::Pause {
+        slot,
+        fate: PauseFate::Honoured,
+        at_boundary: false,
+    }
+}
+
+fn paused(slot: usize, empty: bool) -> What {
+    What::Phase {
+        slot,
+        phase: Phase::Paused,
+        fault: false,
+        snapshot_error: false,
+        empty,
+    }
+}
+
+fn irq(slot: usize) -> What {
+    What::Irq {
+        slot,
+        fate: IrqFate::Sent,
+    }
+}
+
+fn told(slot: usize) -> What {
+    What::Completions { slot, n: 2 }
+}
+
+#[test]
+fn what_a_card_may_do_by_itself_is_no_violation() {
+    for good in [
+        vec![started(0), told(0), irq(0), paused(0, true), irq(0)],
+        vec![started(0), pause_honoured(0), paused(0, true), irq(0)],
+        vec![started(1), pause_honoured(1), paused(1, false), irq(1)],
+    ] {
+        assert_eq!(fermata_judged(&good), "total=0", "{good:?}");
+    }
+}
+
+/// A sound card does none of it, so the events are made up.
+#[test]
+fn unasked_pause() {
+    for bad in [
+        vec![started(0), paused(0, false)],
+        vec![started(1), paused(1, true)],
+        vec![started(1), pause_honoured(1), paused(1, true)],
+        vec![
+            started(0),
+            pause_honoured(0),
+            paused(0, false),
+            started(0),
+            paused(0, false),
+        ],
+    ] {
+        assert_eq!(fermata_judged(&bad), "total=1 unasked_pause=1", "{bad:?}");
+    }
+    let on_base = judged(Profile::Base, &[started(0), paused(0, true)]);
+    assert_eq!(on_base, "total=1 unasked_pause=1");
+}
+
+#[test]
+fn unasked_irq() {
+    for bad in [
+        vec![started(0), irq(0)],
+        vec![started(1), told(1), irq(1)],
+        vec![told(0), irq(0)],
+        vec![started(0), told(0), irq(0), irq(0)],
+        vec![
+            started(1),
+            pause_honoured(1),
+            paused(1, false),
+            irq(1),
+            irq(1),
+        ],
+    ] {
+        assert_eq!(fermata_judged(&bad), "total=1 unasked_irq=1", "{bad:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod bus;
 mod pace;
 mod state;
+mod watch;
 mod worker;
 
 use crate::card::Host;
@@ -15,7 +16,7 @@ use crate::engine::{AppRegs, EngineKind};
 use crate::event::{IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
-    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_RESET_BEFORE_RESUME, TAG,
+    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME, TAG,
 };
 use bus::Window;
 use state::{Job, Phase, Rest, State, Stop, Thread};
@@ -110,6 +111,7 @@ impl Slot {
             SlotReg::WindowSize => self.window.size(),
             SlotReg::FaultInfo => state.fault_info,
             SlotReg::FaultAddr => state.fault_addr,
+            SlotReg::Events => state.events,
             SlotReg::Caps if self.fermata() => self.capabilities(),
             SlotReg::Caps | SlotReg::SnapshotAddr => 0,
             SlotReg::IdH => id_h,
@@ -129,6 +131,7 @@ impl Slot {
         bit(self.engine.needs_reset(), CAP_RESET_BEFORE_RESUME)
             | bit(self.engine.has_boundaries(), CAP_BOUNDARY)
             | bit(self.engine.only_at_boundaries(), CAP_BOUNDARY_ONLY)
+            | bit(self.engine.has_queue(), CAP_QUEUE)
     }
 
     fn status(&self, state: &State, t: u64) -> u64 {
@@ -386,12 +389,13 @@ impl Slot {
     }
 
     fn tell_phase(&self, state: &State) {
-        let (phase, fault, snapshot_error) = state.phase.told();
+        let (fault, snapshot_error) = state.phase.errors();
         self.host.recorder.record(What::Phase {
             slot: self.index,
-            phase,
+            phase: state.phase.told(),
             fault,
             snapshot_error,
+            empty: state.phase == Phase::Rest(Rest::Paused { empty: true }),
         });
     }
 
@@ -501,11 +505,12 @@ impl Slot {
     pub fn describe(&self) -> String {
         let state = self.lock();
         format!(
-            "status={:#x} restore_us={} start_count={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} fault_info={:#x} \
+            "status={:#x} restore_us={} start_count={} events={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} fault_info={:#x} \
              reset={} pending_faults={} phase={} engine={}",
             self.status(&state, crate::clock::now_ns()) & 0xfff,
             state.restore_us,
             state.start_count,
+            state.events,
             state.written.get(TAG),
             self.window.offset(),
             self.window.base(),
@@ -513,7 +518,7 @@ impl Slot {
             state.fault_info,
             u8::from(state.in_reset),
             state.misbehaviour.pending(),
-            format!("{:?}", state.phase.told().0).to_lowercase(),
+            format!("{:?}", state.phase.told()).to_lowercase(),
             self.engine.name(),
         )
     }

@@ -13,8 +13,14 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Idle,
-    Paused,
-    Finished { fault: bool, snapshot_error: bool },
+    /// `empty`: for want of work.
+    Paused {
+        empty: bool,
+    },
+    Finished {
+        fault: bool,
+        snapshot_error: bool,
+    },
 }
 
 /// What a slot does.
@@ -32,19 +38,27 @@ impl Phase {
         !matches!(self, Self::Rest(_))
     }
 
-    /// For the log: the phase, fault, snapshot error.
-    pub(super) fn told(self) -> (event::Phase, bool, bool) {
+    /// For the log.
+    pub(super) fn told(self) -> event::Phase {
         match self {
-            Self::Rest(Rest::Idle) => (event::Phase::Idle, false, false),
-            Self::Rest(Rest::Paused) => (event::Phase::Paused, false, false),
+            Self::Rest(Rest::Idle) => event::Phase::Idle,
+            Self::Rest(Rest::Paused { .. }) => event::Phase::Paused,
+            Self::Rest(Rest::Finished { .. }) => event::Phase::Finished,
+            Self::Restoring => event::Phase::Restoring,
+            Self::Running => event::Phase::Running,
+            Self::Saving => event::Phase::Saving,
+            Self::Ending => event::Phase::Ending,
+        }
+    }
+
+    /// How the job failed: fault, snapshot error.
+    pub(super) fn errors(self) -> (bool, bool) {
+        match self {
             Self::Rest(Rest::Finished {
                 fault,
                 snapshot_error,
-            }) => (event::Phase::Finished, fault, snapshot_error),
-            Self::Restoring => (event::Phase::Restoring, false, false),
-            Self::Running => (event::Phase::Running, false, false),
-            Self::Saving => (event::Phase::Saving, false, false),
-            Self::Ending => (event::Phase::Ending, false, false),
+            }) => (fault, snapshot_error),
+            _ => (false, false),
         }
     }
 }
@@ -96,6 +110,8 @@ pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) in_reset: bool,
     pub(super) start_count: u32,
+    /// Completion events since power-on.
+    pub(super) events: u64,
     /// What the last `START_RESUME` took to restore, in microseconds, for the status.
     pub(super) restore_us: u64,
     /// Base: until when the status reads the old value, and that value.
@@ -129,6 +145,7 @@ impl State {
             phase: Phase::Rest(Rest::Idle),
             in_reset: false,
             start_count: 0,
+            events: 0,
             restore_us: 0,
             lag: None,
             written: AppRegs::default(),
@@ -149,7 +166,8 @@ impl State {
     pub(super) fn status(&self) -> u64 {
         match self.phase {
             Phase::Rest(Rest::Idle) => status::IDLE,
-            Phase::Rest(Rest::Paused) => status::PAUSED,
+            Phase::Rest(Rest::Paused { empty: false }) => status::PAUSED,
+            Phase::Rest(Rest::Paused { empty: true }) => status::PAUSED | status::EMPTY,
             Phase::Rest(Rest::Finished {
                 fault,
                 snapshot_error,

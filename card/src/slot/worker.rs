@@ -4,6 +4,7 @@
 use super::bus::SlotBus;
 use super::pace::Pacer;
 use super::state::{Job, Phase, Posted, Rest, State, Stop, Thread};
+use super::watch::Watch;
 use super::Slot;
 use crate::clock::{now_ns, us};
 use crate::dma::Access;
@@ -23,8 +24,14 @@ const PAGE: usize = 4096;
 /// How a job left the engine.
 enum End {
     Aborted,
-    Paused,
-    Finished { fault: bool, snapshot_error: bool },
+    /// `empty`: it has no work, and told its program so.
+    Paused {
+        empty: bool,
+    },
+    Finished {
+        fault: bool,
+        snapshot_error: bool,
+    },
 }
 
 const FINISHED: End = End::Finished {
@@ -57,7 +64,7 @@ pub(super) fn run(slot: &Slot) {
     }
 }
 
-fn sleep<'a>(
+pub(super) fn sleep<'a>(
     slot: &'a Slot,
     state: MutexGuard<'a, State>,
     time: Duration,
@@ -120,11 +127,12 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
         slot.engine.start(&job.written)
     };
     let mut pacer = Pacer::new(now_ns());
+    let mut watch = Watch::new(slot, engine.as_ref());
     let mut rush = false;
     loop {
         let budget = match order(slot, engine.as_ref(), &mut pacer, &mut rush) {
             Order::Step(budget) => budget,
-            Order::Save => return save(slot, job, engine.as_mut(), bus),
+            Order::Save => return leave(slot, job, engine.as_mut(), bus),
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -135,10 +143,23 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
             Ok(progress) if progress.done => return finish(slot, engine.as_mut(), bus, rush),
             Ok(progress) => pacer.spend(progress.units),
         }
-        if engine.idle() {
-            bus.settle();
-            drop(sleep(slot, slot.lock(), NAP));
+        watch.tell(slot, engine.as_ref(), bus);
+        match watch.rest(slot, engine.as_mut(), bus) {
+            Err(_) => return FAULT,
+            Ok(true) => return save(slot, job, engine.as_mut(), bus, true),
+            Ok(false) => {}
         }
+    }
+}
+
+/// A PAUSE takes hold. An engine that has no work says so, as if it left by itself.
+fn leave(slot: &Slot, job: &Job, engine: &mut dyn Engine, bus: &mut SlotBus<'_>) -> End {
+    if !slot.fermata() {
+        return save(slot, job, engine, bus, false);
+    }
+    match engine.leave(bus) {
+        Ok(empty) => save(slot, job, engine, bus, empty),
+        Err(_) => FAULT,
     }
 }
 
@@ -313,7 +334,13 @@ impl Save<'_> {
 /// The first bytes of a save are written when it begins, the others at its end: one that is cut short is seen in memory.
 const HEAD: usize = 16;
 
-fn save(slot: &Slot, job: &Job, engine: &mut dyn Engine, bus: &mut SlotBus<'_>) -> End {
+fn save(
+    slot: &Slot,
+    job: &Job,
+    engine: &mut dyn Engine,
+    bus: &mut SlotBus<'_>,
+    empty: bool,
+) -> End {
     let mut bytes = engine.save();
     publish(slot, engine);
     bus.flush(true);
@@ -356,7 +383,7 @@ fn save(slot: &Slot, job: &Job, engine: &mut dyn Engine, bus: &mut SlotBus<'_>) 
     );
     slot.log_dma(&mut save.trace, job.tag, Unit::Snapshot);
     match (whole, slot.fermata(), torn.is_some()) {
-        (true, ..) | (false, false, false) => End::Paused,
+        (true, ..) | (false, false, false) => End::Paused { empty },
         (false, true, _) => SNAPSHOT_ERROR,
         (false, false, true) => wait_for_reset(slot),
     }
@@ -387,7 +414,7 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
     let rest = match end {
         _ if aborted => None,
         End::Aborted => None,
-        End::Paused => Some(Rest::Paused),
+        End::Paused { empty } => Some(Rest::Paused { empty: *empty }),
         End::Finished {
             fault,
             snapshot_error,
@@ -398,7 +425,7 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
     };
     if let Some(rest) = rest {
         let late = match rest {
-            Rest::Paused => state.misbehaviour.write_after_paused.take(),
+            Rest::Paused { .. } => state.misbehaviour.write_after_paused.take(),
             _ => None,
         };
         if let Some(late) = late {
