@@ -147,6 +147,7 @@ mod tests {
                 phase,
                 fault,
                 snapshot_error,
+                empty: false,
             },
         )
     }
