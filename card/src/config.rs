@@ -54,7 +54,7 @@ impl IrqKind {
 /// Settings of a slot that can be changed at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Nodes (linkedlist) or bytes (all others) per microsecond; 0: as fast as it can.
+    /// Nodes (linkedlist), cycles (riscv), counts (the counters) or bytes (all others) per microsecond; 0: as fast as it can.
     pub speed: u64,
     /// What a save costs.
     pub save_us: u64,
@@ -89,6 +89,8 @@ impl Settings {
             EngineKind::Linkedlist => 4,
             EngineKind::Membench | EngineKind::Queue => 200,
             EngineKind::Sha256 | EngineKind::Blockmix => 100,
+            EngineKind::Riscv => 10,
+            EngineKind::CounterUp | EngineKind::CounterDown => 1,
         };
         Self {
             speed,
@@ -96,7 +98,7 @@ impl Settings {
             restore_us: 0,
             drain_us: 200,
             start_lag_us: 0,
-            state_pages: 1,
+            state_pages: engine.state_pages(),
             settle_us: 500,
             linger_us: default_linger_us(),
         }

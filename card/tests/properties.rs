@@ -113,6 +113,20 @@ proptest! {
     }
 
     #[test]
+    fn counters_preempted_equal_unpreempted(cuts in cuts(), total in 1u64..50_000, first in 0u64..16) {
+        let regs = regs(&[(0x30, total), (0x38, first), (0x40, 4096)]);
+        for (kind, last) in [
+            (EngineKind::CounterUp, first.wrapping_add(total) & 15),
+            (EngineKind::CounterDown, first.wrapping_sub(total) & 15),
+        ] {
+            let mut memory = Memory::new(vec![0; 16]);
+            let end = run(kind, &regs, &mut memory, &cuts);
+            prop_assert_eq!((end.get(0x30), end.get(0x38)), (last, total));
+            prop_assert_eq!(memory.bytes, [total, last].iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>());
+        }
+    }
+
+    #[test]
     fn a_boundary_that_is_wanted_is_not_passed(kind in prop::sample::select(vec![EngineKind::Linkedlist, EngineKind::Sha256, EngineKind::Blockmix]), before in 1u64..9000) {
         // The list is a loop; 16 boundaries of each engine lie before the end.
         let mut memory = Memory::new([4096u64, 7].iter().flat_map(|w| w.to_le_bytes()).collect());
@@ -170,7 +184,10 @@ proptest! {
 
     #[test]
     fn forged_snapshots_do_not_crash(state in prop::collection::vec(any::<u8>(), 0..64), words in prop::array::uniform8(any::<u64>()), small: bool) {
-        for kind in [EngineKind::Linkedlist, EngineKind::Membench, EngineKind::Sha256, EngineKind::Blockmix, EngineKind::Queue] {
+        for kind in [
+            EngineKind::Linkedlist, EngineKind::Membench, EngineKind::Sha256, EngineKind::Blockmix, EngineKind::Queue, EngineKind::Riscv, EngineKind::CounterUp,
+            EngineKind::CounterDown,
+        ] {
             let mut file = AppRegs::default();
             for (i, word) in words.iter().enumerate() {
                 file.set(0x30 + 8 * i as u16, if small { word % 10_000 } else { *word });

@@ -2,14 +2,17 @@
 //! The engines: what a slot computes. An engine knows registers, a bus and its own state, and nothing of the slot around it.
 
 pub mod blockmix;
+pub mod counter;
 pub mod linkedlist;
 pub mod membench;
 mod midstate;
 pub mod queue;
+pub mod riscv;
 pub mod sha256;
 
 use crate::regs::{APP_FIRST, TAG};
 use clap::ValueEnum;
+use counter::Way;
 use serde::{Deserialize, Serialize};
 
 /// How an engine reaches memory, in the device addresses of its program.
@@ -35,7 +38,7 @@ pub struct Refused;
 /// What one step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Nodes or bytes.
+    /// Nodes, bytes, cycles or counts.
     pub units: u64,
     /// All but the end's own DMA is done.
     pub done: bool,
@@ -135,6 +138,12 @@ pub enum EngineKind {
     Blockmix,
     /// Takes jobs from a ring in memory.
     Queue,
+    /// Runs a program for RV32IMC.
+    Riscv,
+    /// Four bits that count up.
+    CounterUp,
+    /// Four bits that count down.
+    CounterDown,
 }
 
 impl EngineKind {
@@ -146,6 +155,9 @@ impl EngineKind {
             Self::Sha256 => "sha256",
             Self::Blockmix => "blockmix",
             Self::Queue => "queue",
+            Self::Riscv => "riscv",
+            Self::CounterUp => "counter_up",
+            Self::CounterDown => "counter_down",
         }
     }
 
@@ -157,6 +169,9 @@ impl EngineKind {
             Self::Sha256 => (0x5348_4132_3536_0000, 3),
             Self::Blockmix => (0x424c_4f43_4b4d_4958, 4),
             Self::Queue => (0x5155_4555_4500_0000, 6),
+            Self::Riscv => (0x5249_5343_562d_5256, 0x3332_0000_0000_0005),
+            Self::CounterUp => (0x434f_554e_5445_5255, 7),
+            Self::CounterDown => (0x434f_554e_5445_5244, 8),
         }
     }
 
@@ -167,7 +182,7 @@ impl EngineKind {
 
     /// Whether it has boundaries at which it can be told to stop.
     pub fn has_boundaries(self) -> bool {
-        !matches!(self, Self::Membench | Self::Queue)
+        matches!(self, Self::Linkedlist | Self::Sha256 | Self::Blockmix)
     }
 
     /// Whether it can be saved at its boundaries only.
@@ -184,8 +199,10 @@ impl EngineKind {
     pub fn writable(self) -> &'static [u16] {
         match self {
             Self::Linkedlist => &[0x30, 0x38, 0x40, 0x48, TAG],
-            Self::Membench | Self::Queue => &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60],
-            Self::Sha256 => &[0x30, 0x38, 0x40, TAG],
+            Self::Membench | Self::Queue | Self::Riscv => {
+                &[0x30, 0x38, 0x40, 0x48, TAG, 0x58, 0x60]
+            }
+            Self::Sha256 | Self::CounterUp | Self::CounterDown => &[0x30, 0x38, 0x40, TAG],
             Self::Blockmix => &[0x30, 0x38, 0x40, 0x48, TAG, 0x60],
         }
     }
@@ -194,14 +211,14 @@ impl EngineKind {
     pub fn kept(self) -> &'static [u16] {
         match self {
             Self::Membench => &[TAG, 0x58],
-            Self::Linkedlist | Self::Sha256 | Self::Blockmix | Self::Queue => &[TAG],
+            _ => &[TAG],
         }
     }
 
     /// The least number of units that a step works on.
     pub fn quantum(self) -> u64 {
         match self {
-            Self::Linkedlist => 1,
+            Self::Linkedlist | Self::Riscv | Self::CounterUp | Self::CounterDown => 1,
             Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 64,
         }
     }
@@ -210,7 +227,17 @@ impl EngineKind {
     pub fn chunk(self) -> u64 {
         match self {
             Self::Linkedlist => 256,
+            Self::CounterUp | Self::CounterDown => 1024,
+            Self::Riscv => 8192,
             Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 16384,
+        }
+    }
+
+    /// What its state takes, in pages of 4 KiB.
+    pub fn state_pages(self) -> u64 {
+        match self {
+            Self::Riscv => riscv::STATE_PAGES,
+            _ => 1,
         }
     }
 
@@ -222,6 +249,9 @@ impl EngineKind {
             Self::Sha256 => Box::new(sha256::Sha256::new(regs)),
             Self::Blockmix => Box::new(blockmix::BlockMix::new(regs)),
             Self::Queue => Box::new(queue::Queue::new(regs)),
+            Self::Riscv => Box::new(riscv::Riscv::new(regs)),
+            Self::CounterUp => Box::new(counter::Counter::new(Way::Up, regs)),
+            Self::CounterDown => Box::new(counter::Counter::new(Way::Down, regs)),
         }
     }
 
@@ -237,6 +267,9 @@ impl EngineKind {
             Self::Sha256 => Box::new(sha256::Sha256::resume(regs, &mut state)),
             Self::Blockmix => Box::new(blockmix::BlockMix::resume(regs, &mut state)),
             Self::Queue => Box::new(queue::Queue::resume(regs, &mut state)),
+            Self::Riscv => Box::new(riscv::Riscv::resume(regs, state)),
+            Self::CounterUp => Box::new(counter::Counter::resume(Way::Up, regs, &mut state)),
+            Self::CounterDown => Box::new(counter::Counter::resume(Way::Down, regs, &mut state)),
         }
     }
 }

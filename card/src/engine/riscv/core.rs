@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The core: registers, counters, memory; one instruction after the other, cycle by cycle.
+
+use super::inst::{CsrOp, Inst, Load, Op, Reg, Source, Store};
+use super::memory::{Memory, BASE, SIZE};
+use super::{compressed, decode};
+
+/// Why the core cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trap {
+    /// No instruction of this core; its bits.
+    Illegal(u32),
+    /// An instruction where there is no memory, or half-way into one; its address.
+    Fetch(u32),
+    /// A load where there is no memory; its address.
+    Load(u32),
+    /// A store where there is no memory; its address.
+    Store(u32),
+    /// EBREAK; its address.
+    Breakpoint(u32),
+}
+
+/// What a cycle came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cycle {
+    /// The core goes on.
+    Ran,
+    /// The instruction is an ECALL, which is for who has the core. [`Core::answer`] completes it.
+    Call,
+}
+
+/// The state of the core: all of it, so that it can be stopped at any cycle.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Core {
+    pub(super) x: [u32; 32],
+    pub(super) pc: u32,
+    /// Cycles that the present instruction still takes. Its effect is that of its first cycle.
+    pub(super) stall: u32,
+    /// Cycles since the program began.
+    pub(super) cycles: u64,
+    /// Instructions retired since the program began.
+    pub(super) retired: u64,
+    /// What `mcycle` is ahead of the cycles, since a program may write it.
+    pub(super) mcycle_ahead: u64,
+    /// What `minstret` is ahead of the instructions retired.
+    pub(super) minstret_ahead: u64,
+    pub(super) mscratch: u32,
+    pub(super) memory: Memory,
+}
+
+const MISA: u32 = 1 << 30 | 1 << 12 | 1 << 8 | 1 << 2;
+/// What a call costs.
+const CALL_CYCLES: u32 = 16;
+
+impl Core {
+    /// At the beginning of a program: its stack ends with the memory, its first argument is `arg`.
+    pub fn new(memory: Memory, entry: u32, arg: u32) -> Self {
+        let mut core = Self {
+            x: [0; 32],
+            pc: entry,
+            stall: 0,
+            cycles: 0,
+            retired: 0,
+            mcycle_ahead: 0,
+            minstret_ahead: 0,
+            mscratch: 0,
+            memory,
+        };
+        core.x[2] = BASE + SIZE as u32;
+        core.x[10] = arg;
+        core
+    }
+
+    /// A register.
+    pub fn get(&self, reg: Reg) -> u32 {
+        self.x[reg.index()]
+    }
+
+    /// The registers x0 to x31.
+    pub fn registers(&self) -> &[u32; 32] {
+        &self.x
+    }
+
+    /// Sets x1 to x31.
+    pub fn set_registers(&mut self, x: &[u32; 32]) {
+        self.x[1..].copy_from_slice(&x[1..]);
+    }
+
+    /// Goes on at another address.
+    pub fn jump(&mut self, pc: u32) {
+        self.pc = pc;
+    }
+
+    /// The address of the next instruction.
+    pub fn pc(&self) -> u32 {
+        self.pc
+    }
+
+    /// Instructions retired since the program began.
+    pub fn retired(&self) -> u64 {
+        self.retired
+    }
+
+    /// Cycles since the program began.
+    pub fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn set(&mut self, reg: Reg, value: u32) {
+        if reg != Reg::ZERO {
+            self.x[reg.index()] = value;
+        }
+    }
+
+    /// Lets up to `most` cycles of an instruction that takes several go by. Returns how many.
+    pub fn wait(&mut self, most: u64) -> u64 {
+        let n = u64::from(self.stall).min(most);
+        self.stall -= n as u32;
+        self.cycles = self.cycles.wrapping_add(n);
+        n
+    }
+
+    /// The first cycle of the next instruction; nothing changes where it traps. Those that it takes beyond are [waited](Self::wait) for.
+    pub fn cycle(&mut self) -> Result<Cycle, Trap> {
+        let (inst, len) = self.fetch()?;
+        if inst == Inst::Ecall {
+            return Ok(Cycle::Call);
+        }
+        let cost = self.execute(inst, len)?;
+        self.retire(cost);
+        Ok(Cycle::Ran)
+    }
+
+    /// Completes an ECALL with its result.
+    pub fn answer(&mut self, a0: u32) {
+        self.x[10] = a0;
+        self.pc = self.pc.wrapping_add(4);
+        self.retire(CALL_CYCLES);
+    }
+
+    fn retire(&mut self, cost: u32) {
+        self.cycles = self.cycles.wrapping_add(1);
+        self.retired = self.retired.wrapping_add(1);
+        self.stall = cost - 1;
+    }
+
+    /// The next instruction and its length.
+    pub fn fetch(&self) -> Result<(Inst, u32), Trap> {
+        let fault = Trap::Fetch(self.pc);
+        if self.pc % 2 != 0 {
+            return Err(fault);
+        }
+        let low = u16::from_le_bytes(self.memory.load(self.pc).ok_or(fault)?);
+        if low & 3 != 3 {
+            let inst = compressed::decode(low).ok_or(Trap::Illegal(low.into()))?;
+            return Ok((inst, 2));
+        }
+        let word = u32::from_le_bytes(self.memory.load(self.pc).ok_or(fault)?);
+        Ok((decode::decode(word).ok_or(Trap::Illegal(word))?, 4))
+    }
+
+    fn value(&self, src: Source) -> u32 {
+        match src {
+            Source::Reg(reg) => self.get(reg),
+            Source::Imm(imm) => imm,
+        }
+    }
+
+    /// Carries one instruction out. Returns how many cycles it takes, at least 1.
+    fn execute(&mut self, inst: Inst, len: u32) -> Result<u32, Trap> {
+        let next = self.pc.wrapping_add(len);
+        let (mut to, mut cost) = (next, 1);
+        match inst {
+            Inst::Lui { rd, imm } => self.set(rd, imm),
+            Inst::Auipc { rd, imm } => self.set(rd, self.pc.wrapping_add(imm)),
+            Inst::Jal { rd, offset } => {
+                (to, cost) = (self.pc.wrapping_add(offset), 2);
+                self.set(rd, next);
+            }
+            Inst::Jalr { rd, rs1, offset } => {
+                (to, cost) = (self.get(rs1).wrapping_add(offset) & !1, 2);
+                self.set(rd, next);
+            }
+            Inst::Branch {
+                condition,
+                rs1,
+                rs2,
+                offset,
+            } => {
+                if condition.holds(self.get(rs1), self.get(rs2)) {
+                    (to, cost) = (self.pc.wrapping_add(offset), 3);
+                }
+            }
+            Inst::Load {
+                load,
+                rd,
+                rs1,
+                offset,
+            } => {
+                let addr = self.get(rs1).wrapping_add(offset);
+                let value = self.load(load, addr).ok_or(Trap::Load(addr))?;
+                self.set(rd, value);
+                cost = access_cycles(addr, load.bytes());
+            }
+            Inst::Store {
+                store,
+                rs1,
+                rs2,
+                offset,
+            } => {
+                let addr = self.get(rs1).wrapping_add(offset);
+                self.store(store, addr, self.get(rs2))
+                    .ok_or(Trap::Store(addr))?;
+                cost = access_cycles(addr, store.bytes());
+            }
+            Inst::Op { op, rd, rs1, src } => {
+                let (a, b) = (self.get(rs1), self.value(src));
+                self.set(rd, op.apply(a, b));
+                cost = op.cycles(b);
+            }
+            Inst::Csr { op, rd, src, csr } => {
+                self.csr(op, rd, src, csr)
+                    .ok_or_else(|| Trap::Illegal(self.word()))?;
+            }
+            // A call is carried out by who has the core.
+            Inst::Nop | Inst::Ecall => {}
+            Inst::Ebreak => return Err(Trap::Breakpoint(self.pc)),
+        }
+        self.pc = to;
+        Ok(cost)
+    }
+
+    /// The bits at the program counter, for a trap.
+    fn word(&self) -> u32 {
+        self.memory.load(self.pc).map_or(0, u32::from_le_bytes)
+    }
+
+    fn load(&self, load: Load, addr: u32) -> Option<u32> {
+        let memory = &self.memory;
+        Some(match load {
+            Load::Lb => i8::from_le_bytes(memory.load(addr)?) as u32,
+            Load::Lh => i16::from_le_bytes(memory.load(addr)?) as u32,
+            Load::Lw => u32::from_le_bytes(memory.load(addr)?),
+            Load::Lbu => u8::from_le_bytes(memory.load(addr)?).into(),
+            Load::Lhu => u16::from_le_bytes(memory.load(addr)?).into(),
+        })
+    }
+
+    fn store(&mut self, store: Store, addr: u32, value: u32) -> Option<()> {
+        match store {
+            Store::Sb => self.memory.store(addr, (value as u8).to_le_bytes()),
+            Store::Sh => self.memory.store(addr, (value as u16).to_le_bytes()),
+            Store::Sw => self.memory.store(addr, value.to_le_bytes()),
+        }
+    }
+
+    fn csr(&mut self, op: CsrOp, rd: Reg, src: Source, csr: u16) -> Option<()> {
+        let old = self.csr_read(csr)?;
+        let operand = self.value(src);
+        let writes = op == CsrOp::Write || !matches!(src, Source::Reg(Reg::ZERO) | Source::Imm(0));
+        if writes {
+            let new = match op {
+                CsrOp::Write => operand,
+                CsrOp::Set => old | operand,
+                CsrOp::Clear => old & !operand,
+            };
+            self.csr_write(csr, new)?;
+        }
+        self.set(rd, old);
+        Some(())
+    }
+
+    fn mcycle(&self) -> u64 {
+        self.cycles.wrapping_add(self.mcycle_ahead)
+    }
+
+    fn minstret(&self) -> u64 {
+        self.retired.wrapping_add(self.minstret_ahead)
+    }
+
+    fn csr_read(&self, csr: u16) -> Option<u32> {
+        Some(match csr {
+            // The user's and the machine's counters are the same; a cycle is the time's unit.
+            0xb00 | 0xc00 | 0xc01 => self.mcycle() as u32,
+            0xb80 | 0xc80 | 0xc81 => (self.mcycle() >> 32) as u32,
+            0xb02 | 0xc02 => self.minstret() as u32,
+            0xb82 | 0xc82 => (self.minstret() >> 32) as u32,
+            0x301 => MISA,
+            0x340 => self.mscratch,
+            0xf11..=0xf14 => 0,
+            _ => return None,
+        })
+    }
+
+    fn csr_write(&mut self, csr: u16, value: u32) -> Option<()> {
+        let low = |old: u64| old & !0xffff_ffff | u64::from(value);
+        let high = |old: u64| old & 0xffff_ffff | u64::from(value) << 32;
+        let (cycle, instret) = (self.mcycle(), self.minstret());
+        let set_cycle = |new: u64| new.wrapping_sub(self.cycles);
+        let set_instret = |new: u64| new.wrapping_sub(self.retired);
+        match csr {
+            0xb00 => self.mcycle_ahead = set_cycle(low(cycle)),
+            0xb80 => self.mcycle_ahead = set_cycle(high(cycle)),
+            0xb02 => self.minstret_ahead = set_instret(low(instret)),
+            0xb82 => self.minstret_ahead = set_instret(high(instret)),
+            0x301 => {}
+            0x340 => self.mscratch = value,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl Load {
+    fn bytes(self) -> u32 {
+        match self {
+            Self::Lb | Self::Lbu => 1,
+            Self::Lh | Self::Lhu => 2,
+            Self::Lw => 4,
+        }
+    }
+}
+
+impl Store {
+    fn bytes(self) -> u32 {
+        match self {
+            Self::Sb => 1,
+            Self::Sh => 2,
+            Self::Sw => 4,
+        }
+    }
+}
+
+/// An access that crosses a word takes two.
+fn access_cycles(addr: u32, bytes: u32) -> u32 {
+    1 + u32::from(addr % 4 + bytes > 4)
+}
+
+impl Op {
+    /// A division takes a cycle for each bit of the divisor.
+    fn cycles(self, b: u32) -> u32 {
+        match self {
+            Self::Mulh | Self::Mulhsu | Self::Mulhu => 4,
+            Self::Div | Self::Rem => 35 - (b as i32).unsigned_abs().leading_zeros(),
+            Self::Divu | Self::Remu => 35 - b.leading_zeros(),
+            _ => 1,
+        }
+    }
+}
