@@ -99,6 +99,16 @@ impl Arena {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
+    /// Words from an offset that is a multiple of 8 on. Panics beyond its end.
+    pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert_eq!(offset % 8, 0);
+        let length = count.saturating_mul(8);
+        #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
+        let words = self.at(offset, length).cast::<AtomicU64>();
+        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by words, too.
+        unsafe { std::slice::from_raw_parts(words, count) }
+    }
+
     /// Writes a word.
     pub fn store(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Relaxed);

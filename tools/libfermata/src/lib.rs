@@ -24,6 +24,7 @@
 
 mod arena;
 mod error;
+pub mod queue;
 mod schedule;
 pub mod uapi;
 
@@ -65,6 +66,11 @@ impl EngineId {
     pub const BLOCKMIX: Self = Self {
         low: 4,
         high: 0x424c_4f43_4b4d_4958,
+    };
+    /// Takes jobs from a queue (the emulated card).
+    pub const QUEUE: Self = Self {
+        low: uapi::QUEUE_AFU_ID_LO,
+        high: uapi::QUEUE_AFU_ID_HI,
     };
 }
 

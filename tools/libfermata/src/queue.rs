@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Job queues: jobs and their results without a call (`uapi/fermata.h`, "job queues", and docs/queues.md).
+
+use crate::uapi::{self, QueueControl, QueueJob, QueueStatus};
+use crate::{Arena, Error, Result};
+use std::mem::offset_of;
+use std::sync::atomic::{fence, AtomicU64, Ordering};
+
+const VALID: u64 = uapi::QUEUE_VALID as u64;
+const COMPLETE: u64 = uapi::QUEUE_COMPLETE as u64;
+const WORD: usize = size_of::<u64>();
+/// What jobs, statuses and the control block are aligned to, on both sides.
+const ALIGN: usize = 64;
+const ENTRIES: std::ops::RangeInclusive<usize> =
+    uapi::QUEUE_MIN_ENTRIES as usize..=uapi::QUEUE_MAX_ENTRIES as usize;
+
+/// What a job does. Addresses are those of the engine: [`Arena::base`] and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Copies `length` bytes, in pieces of 64 from the beginning on.
+    Copy {
+        /// From here.
+        src: u64,
+        /// To there.
+        dst: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// Writes the eight bytes of `pattern`, as they are in memory, again and again.
+    Fill {
+        /// To here.
+        dst: u64,
+        /// Bytes.
+        length: u64,
+        /// What is written.
+        pattern: u64,
+    },
+    /// SHA-256.
+    Sha256 {
+        /// Of what is here.
+        src: u64,
+        /// Bytes.
+        length: u64,
+        /// Where the 32 bytes of the digest go.
+        digest: u64,
+    },
+    /// CRC-32C; the result is [`Reaped::outcome`].
+    Crc32c {
+        /// Of what is here.
+        src: u64,
+        /// Bytes.
+        length: u64,
+        /// CRC of what comes before; 0: nothing does.
+        crc: u32,
+    },
+    /// Ends the engine's job when all others are complete.
+    End,
+}
+
+impl Operation {
+    fn job(self, tag: u64) -> QueueJob {
+        let mut job = QueueJob {
+            tag,
+            ..QueueJob::default()
+        };
+        match self {
+            Self::Copy { src, dst, length } => {
+                (job.op, job.src, job.dst, job.length) = (uapi::QUEUE_OP_COPY, src, dst, length);
+            }
+            Self::Fill {
+                dst,
+                length,
+                pattern,
+            } => {
+                (job.op, job.dst, job.length, job.arg) =
+                    (uapi::QUEUE_OP_FILL, dst, length, pattern);
+            }
+            Self::Sha256 {
+                src,
+                length,
+                digest,
+            } => {
+                (job.op, job.src, job.dst, job.length) =
+                    (uapi::QUEUE_OP_SHA256, src, digest, length);
+            }
+            Self::Crc32c { src, length, crc } => {
+                (job.op, job.src, job.length, job.arg) =
+                    (uapi::QUEUE_OP_CRC32C, src, length, crc.into());
+            }
+            Self::End => job.op = uapi::QUEUE_OP_END,
+        }
+        job
+    }
+}
+
+/// A job that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// Its number in this queue, from 0.
+    pub number: u64,
+    /// The engine has left or is about to: it needs a doorbell.
+    pub doorbell: bool,
+}
+
+/// A job that is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// Its number in this queue.
+    pub number: u64,
+    /// What it was posted with.
+    pub tag: u64,
+    /// Its result; or why nothing was done: [`Error::Invalid`].
+    pub outcome: Result<u64>,
+}
+
+/// A queue in memory, for one START of a queue engine. One thread posts and reaps at a time.
+#[derive(Debug)]
+pub struct Queue<'a> {
+    words: &'a [AtomicU64],
+    device: u64,
+    entries: usize,
+    /// Number of the next job to be posted.
+    tail: u64,
+    /// The first that is not reaped, or the tail.
+    oldest: u64,
+    reaped: u64,
+    /// By entry: posted and not reaped.
+    open: Vec<bool>,
+}
+
+impl<'a> Queue<'a> {
+    /// Bytes of a queue in the arena.
+    pub const fn bytes(entries: usize) -> usize {
+        entries * (size_of::<QueueJob>() + size_of::<QueueStatus>()) + size_of::<QueueControl>()
+    }
+
+    /// Makes one in an arena, at `offset`: [`Queue::bytes`] from there are zeroed and the queue's own. `entries` is a power of two,
+    /// 2 to 65,536, `offset` a multiple of 64. The engine must not have started yet.
+    pub fn new(arena: &'a Arena, offset: usize, entries: usize) -> Result<Self> {
+        let fits = ENTRIES.contains(&entries)
+            && offset
+                .checked_add(Self::bytes(entries))
+                .is_some_and(|end| end <= arena.length());
+        if offset % ALIGN != 0 || !fits {
+            return Err(Error::Invalid);
+        }
+        let words = arena.words(offset, Self::bytes(entries) / WORD);
+        Self::over(words, arena.base() + offset as u64, entries)
+    }
+
+    /// Makes one in words that an engine has at the device address `device`.
+    pub fn over(words: &'a [AtomicU64], device: u64, entries: usize) -> Result<Self> {
+        let allowed = ENTRIES.contains(&entries)
+            && entries.is_power_of_two()
+            && device % ALIGN as u64 == 0
+            && words.len() >= Self::bytes(entries) / WORD;
+        if !allowed {
+            return Err(Error::Invalid);
+        }
+        let words = &words[..Self::bytes(entries) / WORD];
+        words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(Self {
+            words,
+            device,
+            entries,
+            tail: 0,
+            oldest: 0,
+            reaped: 0,
+            open: vec![false; entries],
+        })
+    }
+
+    /// The registers that tell the engine of it.
+    pub fn registers(&self) -> [(u32, u64); 4] {
+        let at = |word| self.device + (word * WORD) as u64;
+        [
+            (uapi::QUEUE_REG_JOBS, at(0)),
+            (uapi::QUEUE_REG_STATUSES, at(self.statuses())),
+            (uapi::QUEUE_REG_ENTRIES, self.entries as u64),
+            (uapi::QUEUE_REG_CONTROL, at(self.control())),
+        ]
+    }
+
+    fn entry(&self, number: u64) -> usize {
+        number as usize & (self.entries - 1)
+    }
+
+    fn statuses(&self) -> usize {
+        self.entries * size_of::<QueueJob>() / WORD
+    }
+
+    fn control(&self) -> usize {
+        self.statuses() + self.entries * size_of::<QueueStatus>() / WORD
+    }
+
+    /// A word of a job, by its byte.
+    fn job(&self, number: u64, at: usize) -> &AtomicU64 {
+        &self.words[(self.entry(number) * size_of::<QueueJob>() + at) / WORD]
+    }
+
+    fn status(&self, number: u64, at: usize) -> &AtomicU64 {
+        let entry = self.entry(number) * size_of::<QueueStatus>();
+        &self.words[self.statuses() + (entry + at) / WORD]
+    }
+
+    fn control_word(&self, at: usize) -> &AtomicU64 {
+        &self.words[self.control() + at / WORD]
+    }
+
+    /// Whether a job can be posted: it takes two free pairs.
+    pub fn has_room(&self) -> bool {
+        let free = |word: &AtomicU64| word.load(Ordering::Acquire) & u64::from(u32::MAX) == 0;
+        free(self.job(self.tail, 0))
+            && free(self.status(self.tail, 0))
+            && free(self.job(self.tail.wrapping_add(1), 0))
+    }
+
+    /// Posts a job, without a look at whether the engine is there: after the last of several, [`Queue::needs_doorbell`]. Returns its
+    /// number; `None`: the queue is full.
+    pub fn push(&mut self, operation: Operation, tag: u64) -> Option<u64> {
+        if !self.has_room() {
+            return None;
+        }
+        let (number, job) = (self.tail, operation.job(tag));
+        let members = [
+            (offset_of!(QueueJob, tag), job.tag),
+            (offset_of!(QueueJob, src), job.src),
+            (offset_of!(QueueJob, dst), job.dst),
+            (offset_of!(QueueJob, length), job.length),
+            (offset_of!(QueueJob, arg), job.arg),
+            (offset_of!(QueueJob, reserved), 0),
+            (offset_of!(QueueJob, reserved) + WORD, 0),
+        ];
+        for (at, value) in members {
+            self.job(number, at).store(value, Ordering::Relaxed);
+        }
+        // Header and operation are one word: who sees VALID sees the operation, and all from above.
+        let header = VALID | u64::from(job.op) << 32;
+        self.job(number, 0).store(header, Ordering::Release);
+        let entry = self.entry(number);
+        self.open[entry] = true;
+        self.tail = number.wrapping_add(1);
+        Some(number)
+    }
+
+    /// Whether the engine has left or is about to, so that what was posted needs a doorbell.
+    pub fn needs_doorbell(&self) -> bool {
+        // The engine writes idle, and looks for jobs behind a fence of its own: one of the two sees what the other has written.
+        fence(Ordering::SeqCst);
+        let idle = self.control_word(offset_of!(QueueControl, idle));
+        idle.load(Ordering::Acquire) & u64::from(u32::MAX) != 0
+    }
+
+    /// Posts a job. `None`: the queue is full.
+    pub fn post(&mut self, operation: Operation, tag: u64) -> Option<Posted> {
+        let number = self.push(operation, tag)?;
+        Some(Posted {
+            number,
+            doorbell: self.needs_doorbell(),
+        })
+    }
+
+    /// Jobs complete since the START, mod 2^64; the data of as many is there.
+    pub fn completed(&self) -> u64 {
+        self.control_word(offset_of!(QueueControl, completed))
+            .load(Ordering::Acquire)
+    }
+
+    /// Jobs posted and not reaped.
+    pub fn outstanding(&self) -> u64 {
+        self.tail.wrapping_sub(self.reaped)
+    }
+
+    /// Takes the oldest job that is complete out of the queue.
+    pub fn reap(&mut self) -> Option<Reaped> {
+        if self.completed() == self.reaped {
+            return None;
+        }
+        let span = self.tail.wrapping_sub(self.oldest);
+        (0..span).find_map(|n| self.reap_job(self.oldest.wrapping_add(n)))
+    }
+
+    /// Takes that job out of the queue, if it is complete and was not reaped.
+    pub fn reap_job(&mut self, number: u64) -> Option<Reaped> {
+        let posted = number.wrapping_sub(self.oldest) < self.tail.wrapping_sub(self.oldest);
+        let entry = self.entry(number);
+        if !posted || !self.open[entry] {
+            return None;
+        }
+        let header = self.status(number, 0).load(Ordering::Acquire);
+        if header & COMPLETE == 0 {
+            return None;
+        }
+        let word = |at| self.status(number, at).load(Ordering::Relaxed);
+        let (tag, result) = (
+            word(offset_of!(QueueStatus, tag)),
+            word(offset_of!(QueueStatus, result)),
+        );
+        self.job(number, 0).store(0, Ordering::Relaxed);
+        self.status(number, 0).store(0, Ordering::Release);
+        self.forget(number);
+        let outcome = match (header >> 32) as i32 {
+            0 => Ok(result),
+            error => Err(Error::from_errno(error)),
+        };
+        Some(Reaped {
+            number,
+            tag,
+            outcome,
+        })
+    }
+
+    fn forget(&mut self, number: u64) {
+        let entry = self.entry(number);
+        self.open[entry] = false;
+        self.reaped = self.reaped.wrapping_add(1);
+        while self.oldest != self.tail && !self.open[self.entry(self.oldest)] {
+            self.oldest = self.oldest.wrapping_add(1);
+        }
+    }
+}
