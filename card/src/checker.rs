@@ -245,6 +245,7 @@ impl Checker {
                 part,
                 at,
                 hash,
+                ..
             } => self.save(*slot, *tag, *part, at, *hash),
             What::Restore {
                 slot,

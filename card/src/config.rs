@@ -71,6 +71,15 @@ pub struct Settings {
     /// Fermata: how long an engine without work stays on its slot.
     #[serde(default = "default_linger_us")]
     pub linger_us: u64,
+    /// Bytes of a frame, in which snapshots are saved and restored; 0: all of a snapshot is one frame.
+    #[serde(default)]
+    pub frame_bytes: u64,
+    /// What each frame that is saved costs, beside `save_us`.
+    #[serde(default)]
+    pub frame_save_ns: u64,
+    /// What each frame that is restored costs, beside `restore_us`.
+    #[serde(default)]
+    pub frame_restore_ns: u64,
 }
 
 fn default_linger_us() -> u64 {
@@ -82,7 +91,22 @@ const MAX_STATE_PAGES: u64 = 1024;
 /// Times beyond a minute are refused as a setting.
 const MAX_US: u64 = 60_000_000;
 
+/// Frames beyond this size are refused as a setting: it is that of the largest snapshot.
+const MAX_FRAME_BYTES: u64 = MAX_STATE_PAGES * 4096;
+/// Frames that cost more than a second are refused as a setting.
+const MAX_FRAME_NS: u64 = 1_000_000_000;
+/// The smallest frame.
+const MIN_FRAME_BYTES: u64 = 64;
+
 impl Settings {
+    /// Bytes of a frame of a snapshot.
+    pub fn frame(&self) -> usize {
+        match self.frame_bytes {
+            0 => MAX_FRAME_BYTES as usize,
+            n => n.max(MIN_FRAME_BYTES) as usize,
+        }
+    }
+
     /// What a slot with `engine` has when nothing is set.
     pub fn default_for(engine: EngineKind) -> Self {
         let speed = match engine {
@@ -101,6 +125,9 @@ impl Settings {
             state_pages: engine.state_pages(),
             settle_us: 500,
             linger_us: default_linger_us(),
+            frame_bytes: 0,
+            frame_save_ns: 0,
+            frame_restore_ns: 0,
         }
     }
 
@@ -115,6 +142,9 @@ impl Settings {
             "state_pages" => (&mut self.state_pages, 1..=MAX_STATE_PAGES),
             "settle_us" => (&mut self.settle_us, 0..=MAX_US),
             "linger_us" => (&mut self.linger_us, 0..=MAX_US),
+            "frame_bytes" => (&mut self.frame_bytes, 0..=MAX_FRAME_BYTES),
+            "frame_save_ns" => (&mut self.frame_save_ns, 0..=MAX_FRAME_NS),
+            "frame_restore_ns" => (&mut self.frame_restore_ns, 0..=MAX_FRAME_NS),
             _ => return Err(format!("unknown setting {key}")),
         };
         if !range.contains(&value) {

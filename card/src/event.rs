@@ -81,6 +81,32 @@ pub enum SavePart {
     Torn,
 }
 
+/// What a save wrote, and what it could leave out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frames {
+    /// Frames that were written.
+    pub saved: u64,
+    /// Frames that stand in the snapshot as they are.
+    pub skipped: u64,
+    /// Bytes of the frames that were written.
+    pub saved_bytes: u64,
+    /// Bytes of the others.
+    pub skipped_bytes: u64,
+    /// What the others would have cost.
+    pub skipped_ns: u64,
+}
+
+impl Frames {
+    /// Counts those of another save in.
+    pub fn add(&mut self, other: Self) {
+        self.saved += other.saved;
+        self.skipped += other.skipped;
+        self.saved_bytes += other.saved_bytes;
+        self.skipped_bytes += other.skipped_bytes;
+        self.skipped_ns += other.skipped_ns;
+    }
+}
+
 /// What became of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -147,6 +173,8 @@ pub enum What {
         part: SavePart,
         at: Vec<Range>,
         hash: u64,
+        #[serde(default)]
+        frames: Frames,
     },
     /// A snapshot was read.
     Restore {

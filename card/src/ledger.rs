@@ -2,7 +2,7 @@
 //! Counters, gaps and run times, derived from the events.
 
 use crate::config::{CardConfig, Profile};
-use crate::event::{Event, IrqFate, PauseFate, Phase, What};
+use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, What};
 use crate::percentile::nearest_rank;
 use crate::regs::{Reg, SlotReg};
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ pub struct Counters {
     pub irqs_lost: u64,
     pub events: u64,
     pub completions: u64,
+    pub frames: Frames,
     pub reads: u64,
     pub writes: u64,
     pub reads_status: u64,
@@ -115,7 +116,8 @@ impl Ledger {
         let c = self.counters(slot);
         format!(
             "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
-             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={}",
+             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={} \
+             frames_saved={} frames_skipped={} frame_bytes_saved={} frame_bytes_skipped={} frame_ns_skipped={}",
             c.starts,
             c.resumes,
             c.pauses_written,
@@ -135,7 +137,12 @@ impl Ledger {
             c.dma_errors,
             c.emptied,
             c.events,
-            c.completions
+            c.completions,
+            c.frames.saved,
+            c.frames.skipped,
+            c.frames.saved_bytes,
+            c.frames.skipped_bytes,
+            c.frames.skipped_ns
         )
     }
 
@@ -184,6 +191,7 @@ fn slot_of(what: &What) -> Option<usize> {
         | What::Pause { slot, .. }
         | What::Phase { slot, .. }
         | What::Completions { slot, .. }
+        | What::Save { slot, .. }
         | What::Dma { slot, .. }
         | What::DmaError { slot, .. }
         | What::Irq { slot, .. }
@@ -231,6 +239,7 @@ impl SlotLedger {
                 c.events += 1;
                 c.completions += n;
             }
+            What::Save { frames, .. } => c.frames.add(frames),
             What::Dma { write: true, n, .. } => c.dma_writes += n,
             What::Dma {
                 write: false, n, ..

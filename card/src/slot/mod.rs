@@ -5,6 +5,7 @@
 
 mod bus;
 mod pace;
+mod snapshot;
 mod state;
 mod watch;
 mod worker;

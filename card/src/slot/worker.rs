@@ -3,26 +3,22 @@
 
 use super::bus::SlotBus;
 use super::pace::Pacer;
+use super::snapshot::{restore, save, Snapshot};
 use super::state::{Job, Phase, Posted, Rest, State, Stop, Thread};
 use super::watch::Watch;
 use super::Slot;
 use crate::clock::{now_ns, us};
-use crate::dma::Access;
 use crate::engine::Engine;
-use crate::event::{Range, SavePart, Unit, What};
-use crate::regs::status;
-use crate::trace::DmaTrace;
-use sha2::{Digest, Sha256};
+use crate::event::What;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long an engine sleeps when it has used up its credit.
 const NAP: Duration = Duration::from_micros(100);
-const PAGE: usize = 4096;
 
 /// How a job left the engine.
-enum End {
+pub(super) enum End {
     Aborted,
     /// `empty`: it has no work, and told its program so.
     Paused {
@@ -42,7 +38,7 @@ const FAULT: End = End::Finished {
     fault: true,
     snapshot_error: false,
 };
-const SNAPSHOT_ERROR: End = End::Finished {
+pub(super) const SNAPSHOT_ERROR: End = End::Finished {
     fault: false,
     snapshot_error: true,
 };
@@ -105,8 +101,7 @@ fn next_job(slot: &Slot) -> Option<Job> {
 }
 
 /// Waits, for a cost that is set. False when the job was reset away.
-fn spend_time(slot: &Slot, ns: u64) -> bool {
-    let until = now_ns().saturating_add(ns);
+pub(super) fn wait_until(slot: &Slot, until: u64) -> bool {
     let mut state = slot.lock();
     loop {
         let now = now_ns();
@@ -118,21 +113,22 @@ fn spend_time(slot: &Slot, ns: u64) -> bool {
 }
 
 fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
-    let mut engine = if job.resume {
+    let (mut engine, restored) = if job.resume {
         match restore(slot, job) {
-            Ok(engine) => engine,
+            Ok((engine, snapshot)) => (engine, snapshot),
             Err(end) => return end,
         }
     } else {
-        slot.engine.start(&job.written)
+        (slot.engine.start(&job.written), None)
     };
+    let restored = restored.as_ref();
     let mut pacer = Pacer::new(now_ns());
     let mut watch = Watch::new(slot, engine.as_ref());
     let mut rush = false;
     loop {
         let budget = match order(slot, engine.as_ref(), &mut pacer, &mut rush) {
             Order::Step(budget) => budget,
-            Order::Save => return leave(slot, job, engine.as_mut(), bus),
+            Order::Save => return leave(slot, job, engine.as_mut(), bus, restored),
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -146,19 +142,25 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
         watch.tell(slot, engine.as_ref(), bus);
         match watch.rest(slot, engine.as_mut(), bus) {
             Err(_) => return FAULT,
-            Ok(true) => return save(slot, job, engine.as_mut(), bus, true),
+            Ok(true) => return save(slot, job, engine.as_mut(), bus, restored, true),
             Ok(false) => {}
         }
     }
 }
 
 /// A PAUSE takes hold. An engine that has no work says so, as if it left by itself.
-fn leave(slot: &Slot, job: &Job, engine: &mut dyn Engine, bus: &mut SlotBus<'_>) -> End {
+fn leave(
+    slot: &Slot,
+    job: &Job,
+    engine: &mut dyn Engine,
+    bus: &mut SlotBus<'_>,
+    restored: Option<&Snapshot>,
+) -> End {
     if !slot.fermata() {
-        return save(slot, job, engine, bus, false);
+        return save(slot, job, engine, bus, restored, false);
     }
     match engine.leave(bus) {
-        Ok(empty) => save(slot, job, engine, bus, empty),
+        Ok(empty) => save(slot, job, engine, bus, restored, empty),
         Err(_) => FAULT,
     }
 }
@@ -196,7 +198,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
 }
 
 /// Shows the engine's counters in the registers.
-fn publish(slot: &Slot, engine: &dyn Engine) {
+pub(super) fn publish(slot: &Slot, engine: &dyn Engine) {
     let mut state = slot.lock();
     if !state.aborted() {
         state.reads = engine.readback();
@@ -228,177 +230,6 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     } else {
         FAULT
     }
-}
-
-/// Where the save and restore unit goes: F: an IOVA; base: a device address.
-fn snapshot_iova(slot: &Slot, at: u64) -> u64 {
-    if slot.fermata() {
-        at
-    } else {
-        slot.window.iova(at)
-    }
-}
-
-fn digest(bytes: &[u8]) -> u64 {
-    Sha256::digest(bytes)
-        .first_chunk()
-        .map_or(0, |head| u64::from_le_bytes(*head))
-}
-
-fn restore(slot: &Slot, job: &Job) -> Result<Box<dyn Engine>, End> {
-    let (at, settings) = {
-        let state = slot.lock();
-        (state.snapshot, state.settings)
-    };
-    if !spend_time(slot, us(settings.restore_us)) {
-        return Err(End::Aborted);
-    }
-    let mut bytes = vec![0; settings.state_pages as usize * PAGE];
-    let mut trace = DmaTrace::default();
-    let iova = snapshot_iova(slot, at);
-    let answer = slot.transfer(
-        iova,
-        Access::Read(&mut bytes),
-        Unit::Snapshot,
-        Some(&slot.abandoned),
-        &mut trace,
-    );
-    slot.log_dma(&mut trace, job.tag, Unit::Snapshot);
-    match answer {
-        Some(at) => {
-            let hash = digest(&bytes);
-            slot.host.recorder.record(What::Restore {
-                slot: slot.index,
-                tag: job.tag,
-                at,
-                hash,
-            });
-        }
-        None if slot.fermata() => return Err(SNAPSHOT_ERROR),
-        // An Optimus card gets no word of it, and goes on with what it has.
-        None => bytes.fill(0),
-    }
-    let engine = slot.engine.resume(&job.written, &job.reads, &bytes);
-    publish(slot, engine.as_ref());
-    let mut state = slot.lock();
-    if state.aborted() {
-        return Err(End::Aborted);
-    }
-    let took = now_ns().saturating_sub(job.at).div_ceil(1000);
-    state.restore_us = took.min(status::RESTORE_MAX);
-    state.phase = Phase::Running;
-    slot.tell_phase(&state);
-    Ok(engine)
-}
-
-/// What a save needs to know.
-struct Save<'a> {
-    slot: &'a Slot,
-    tag: u64,
-    iova: u64,
-    trace: DmaTrace,
-    touched: Vec<Range>,
-}
-
-impl Save<'_> {
-    fn tell(&self, part: SavePart, hash: u64) {
-        let at = self.touched.clone();
-        self.slot.host.recorder.record(What::Save {
-            slot: self.slot.index,
-            tag: self.tag,
-            part,
-            at,
-            hash,
-        });
-    }
-
-    fn write(&mut self, from: usize, bytes: &[u8]) -> bool {
-        if bytes.is_empty() {
-            return true;
-        }
-        let iova = self.iova.wrapping_add(from as u64);
-        let give_up = Some(&self.slot.abandoned);
-        let answer = self.slot.transfer(
-            iova,
-            Access::Write(bytes),
-            Unit::Snapshot,
-            give_up,
-            &mut self.trace,
-        );
-        let ok = answer.is_some();
-        self.touched.extend(answer.into_iter().flatten());
-        ok
-    }
-}
-
-/// The first bytes of a save are written when it begins, the others at its end: one that is cut short is seen in memory.
-const HEAD: usize = 16;
-
-fn save(
-    slot: &Slot,
-    job: &Job,
-    engine: &mut dyn Engine,
-    bus: &mut SlotBus<'_>,
-    empty: bool,
-) -> End {
-    let mut bytes = engine.save();
-    publish(slot, engine);
-    bus.flush(true);
-    let (at, settings, torn, takes) = {
-        let mut state = slot.lock();
-        let misbehaviour = &mut state.misbehaviour;
-        let (torn, takes) = (
-            misbehaviour.save_torn.take(),
-            misbehaviour.save_takes_us.take(),
-        );
-        (state.snapshot, state.settings, torn, takes)
-    };
-    bytes.resize(settings.state_pages as usize * PAGE, 0);
-    let end = torn.map_or(bytes.len(), |n| bytes.len().min(n as usize));
-    let head = HEAD.min(end);
-    let iova = snapshot_iova(slot, at);
-    let mut save = Save {
-        slot,
-        tag: job.tag,
-        iova,
-        trace: DmaTrace::default(),
-        touched: Vec::new(),
-    };
-    let mut ok = save.write(0, &bytes[..head]);
-    save.tell(SavePart::Begin, 0);
-    if !spend_time(slot, us(takes.unwrap_or(settings.save_us))) {
-        save.tell(SavePart::Torn, 0);
-        slot.log_dma(&mut save.trace, job.tag, Unit::Snapshot);
-        return End::Aborted;
-    }
-    ok &= save.write(head, &bytes[head..end]);
-    let whole = ok && torn.is_none();
-    save.tell(
-        if whole {
-            SavePart::Done
-        } else {
-            SavePart::Torn
-        },
-        digest(&bytes),
-    );
-    slot.log_dma(&mut save.trace, job.tag, Unit::Snapshot);
-    match (whole, slot.fermata(), torn.is_some()) {
-        (true, ..) | (false, false, false) => End::Paused { empty },
-        (false, true, _) => SNAPSHOT_ERROR,
-        (false, false, true) => wait_for_reset(slot),
-    }
-}
-
-/// A base card whose save stopped half-way reads RUNNING until it is reset.
-fn wait_for_reset(slot: &Slot) -> End {
-    let mut state = slot.lock();
-    while !state.aborted() {
-        state = slot
-            .changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner);
-    }
-    End::Aborted
 }
 
 /// The slot comes to rest: last the status, then one interrupt.
