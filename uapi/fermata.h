@@ -1018,6 +1018,8 @@ struct fermata_gang {
  * the engine sees the job, or the program sees @idle: no job is left lying.  A
  * doorbell that was not needed does no harm.
  *
+ * FERMATA_START_REPLAYABLE is not for a queue: the engine would begin at job 0 again.
+ *
  * A program that breaks these rules harms itself only: jobs are lost, or done
  * twice, or with whatever stood there, in its own arena.
  */
