@@ -13,11 +13,14 @@
 
 struct fm_shared *fm_sh;
 
-const u64 fm_afu[FM_ENGINES][2] = {
+const u64 fm_afu[FM_ALL_ENGINES][2] = {
 	[FM_LIST] = { 0x5354000000000001, 0x4c494e4b45444c49 },
 	[FM_MEM] = { 0x0000000000000002, 0x4d454d42454e4348 },
 	[FM_SHA] = { 0x0000000000000003, 0x5348413235360000 },
 	[FM_MIX] = { 0x0000000000000004, 0x424c4f434b4d4958 },
+	[FM_RISCV] = { 0x3332000000000005, 0x52495343562d5256 },
+	[FM_COUNT_UP] = { 0x0000000000000007, 0x434f554e54455255 },
+	[FM_COUNT_DOWN] = { 0x0000000000000008, 0x434f554e54455244 },
 };
 
 void fm_die(const char *fmt, ...)
@@ -691,6 +694,7 @@ static void reset_card(void)
 		card_fault(i, "clear");
 		card_set(i, card_base() ? "speed=0 save_us=0 restore_us=0 start_lag_us=0"
 					: "speed=0 save_us=0 restore_us=0");
+		card_set(i, "frame_bytes=0 frame_save_ns=0 frame_restore_ns=0");
 	}
 }
 

@@ -86,9 +86,13 @@ void fm_until_state(int fd, u32 state);
 
 /* --- the card as the driver sees it ----------------------------------------- */
 
-enum fm_engine { FM_LIST, FM_MEM, FM_SHA, FM_MIX, FM_ENGINES };
+enum fm_engine {
+	FM_LIST, FM_MEM, FM_SHA, FM_MIX, FM_ENGINES,
+	/* These have tests of their own, and no jobs here. */
+	FM_RISCV = FM_ENGINES, FM_COUNT_UP, FM_COUNT_DOWN, FM_ALL_ENGINES
+};
 
-extern const u64 fm_afu[FM_ENGINES][2];	/* low, high */
+extern const u64 fm_afu[FM_ALL_ENGINES][2];	/* low, high */
 void fm_card_info(struct fermata_card_info *info);
 bool fm_has_window(void);
 /* First slot with the engine, or -1. */

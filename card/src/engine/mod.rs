@@ -141,8 +141,10 @@ pub enum EngineKind {
     /// Runs a program for RV32IMC.
     Riscv,
     /// Four bits that count up.
+    #[value(name = "counter_up")]
     CounterUp,
     /// Four bits that count down.
+    #[value(name = "counter_down")]
     CounterDown,
 }
 

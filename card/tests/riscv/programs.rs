@@ -20,43 +20,28 @@ const SOURCES: [(&str, u32); 5] = [
     ("counters", 20),
 ];
 
-const FLAGS: [&str; 13] = [
-    "--target=riscv32-unknown-elf",
-    "-march=rv32imc_zicsr",
-    "-mabi=ilp32",
-    "-O2",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-ffreestanding",
-    "-nostdlib",
-    "-static",
-    "-fuse-ld=lld",
-    "-Wl,-z,max-page-size=4096",
-    "-Wl,--strip-all",
-];
-
-fn compile(name: &str) -> Vec<u8> {
+/// Makes the programs; where they are.
+fn make() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.elf"));
-    let status = Command::new("clang")
-        .args(FLAGS)
-        .args([&folder.join(format!("{name}.c")), &folder.join("runtime.c")])
-        .arg("-o")
-        .arg(&out)
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    let status = Command::new("make")
+        .args(["-s", "-C"])
+        .arg(folder)
+        .arg(format!("OUT={}", out.display()))
         .status()
-        .expect("clang is in the build root");
-    assert!(status.success(), "{name} does not compile");
-    std::fs::read(out).unwrap()
+        .expect("make is in the build root");
+    assert!(status.success(), "the programs do not compile");
+    out
 }
 
 /// All of them, compiled once for each run of the tests.
 pub fn all() -> &'static [Program] {
     static ALL: OnceLock<Vec<Program>> = OnceLock::new();
     ALL.get_or_init(|| {
+        let folder = make();
         let program = |(name, arg)| Program {
             name,
-            elf: compile(name),
+            elf: std::fs::read(folder.join(format!("riscv-{name}"))).unwrap(),
             arg,
         };
         SOURCES.map(program).into()
