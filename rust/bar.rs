@@ -52,6 +52,8 @@ pub(crate) struct SlotIdentity {
     pub(crate) afu_id_hi: u64,
     /// The engine needs a reset before START_RESUME.
     pub(crate) reset_before_resume: bool,
+    /// The engine reads a queue of jobs.
+    pub(crate) queues: bool,
     /// Where the engine can stop for a PAUSE.
     pub(crate) stops: Stops,
 }
@@ -165,6 +167,7 @@ impl Bar {
                 afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
                 afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
                 reset_before_resume: caps.reset_before_resume(),
+                queues: caps.queues(),
                 stops: caps.stops(),
             })
         })?;
@@ -178,6 +181,14 @@ impl Bar {
     pub(crate) fn status(&self, slot: SlotId) -> u64 {
         with_registers!(self, |io| Ok(io
             .try_read(of_slot!(TRANSACTION_CTL, slot))?
+            .into_raw()))
+        .unwrap_or(u64::MAX)
+    }
+
+    /// How often the engine of `slot` has told of completions; all-ones: perhaps the card is gone.
+    pub(crate) fn completion_events(&self, slot: SlotId) -> u64 {
+        with_registers!(self, |io| Ok(io
+            .try_read(of_slot!(EVENTS, slot))?
             .into_raw()))
         .unwrap_or(u64::MAX)
     }

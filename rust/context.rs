@@ -420,6 +420,9 @@ impl Context {
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
         }
+        if replayable && self.card.reads_queue(self.card.params(id)?.mask) {
+            return Err(EINVAL);
+        }
         self.check_memory(id)?;
         self.card.start(id, replayable)
     }

@@ -136,13 +136,12 @@ unsafe extern "C" fn poll(
         return uapi::poll::GONE;
     }
     let Some(view) = context.view() else { return 0 };
-    let holding = holding(view.stats.state);
-    let mut mask = 0;
-    if holding & uapi::event::DONE != 0 {
-        mask |= uapi::poll::DONE;
+    let mut holding = holding(view.stats.state);
+    if context.notifier.has(Notice::Completed) {
+        holding |= uapi::event::COMPLETED;
     }
-    if holding & uapi::event::HELD != 0 {
-        mask |= uapi::poll::HELD;
-    }
-    mask
+    uapi::poll::BITS
+        .iter()
+        .filter(|(event, _)| holding & event != 0)
+        .fold(0, |mask, (_, bit)| mask | bit)
 }

@@ -21,6 +21,10 @@ pub(crate) enum Notice {
     Done = 1 << 0,
     /// The job is held (`FERMATA_EVENT_HELD`).
     Held = 1 << 1,
+    /// The job is off its slot, its queue empty (`FERMATA_EVENT_EMPTY`).
+    Empty = 1 << 2,
+    /// Something in its queue may be complete (`FERMATA_EVENT_COMPLETED`).
+    Completed = 1 << 3,
     /// The card is gone.
     Gone = 1 << 16,
     /// The closed context is on no slot any more.
@@ -43,7 +47,7 @@ pub(crate) struct Notifier {
     work: Opaque<bindings::irq_work>,
     /// Noted and not yet delivered.
     pending: AtomicU32,
-    /// All that was ever noted.
+    /// All that was noted, and not taken.
     noted: AtomicU32,
     eventfd: AtomicPtr<bindings::eventfd_ctx>,
     eventfd_mask: AtomicU32,
@@ -79,9 +83,14 @@ impl Notifier {
         })
     }
 
-    /// Whether `notice` was ever noted.
+    /// Whether `notice` was noted, and not taken.
     pub(crate) fn has(&self, notice: Notice) -> bool {
         self.noted.load(Ordering::Acquire) & notice as u32 != 0
+    }
+
+    /// Whether `notice` was noted since it was last taken.
+    pub(crate) fn take(&self, notice: Notice) -> bool {
+        self.noted.fetch_and(!(notice as u32), Ordering::AcqRel) & notice as u32 != 0
     }
 
     /// Notes `notice` and lets it be delivered soon. Any context, under any lock.

@@ -124,6 +124,15 @@ register! {
         1:1 boundary => bool;
         /// It cannot be saved between boundaries: it takes every PAUSE as one at its next boundary.
         2:2 boundary_only => bool;
+        /// It reads a queue of jobs, leaves by itself when that is empty, and counts
+        /// [`EVENTS`].
+        3:3 queues => bool;
+    }
+
+    /// F: how often the engine of the slot has told, while it ran, that jobs of its queue are complete, since power-on;
+    /// read-only. Other engines: 0.
+    pub(crate) EVENTS(u64)[8] @ 0x2c0 {
+        63:0 value;
     }
 
     /// O: the engine's UUID, low half; read-only.

@@ -172,6 +172,11 @@ arguments! {
         flags: u32,
         at: u64,
     }
+    /// `struct fermata_doorbell`
+    Doorbell, 8 {
+        size: u32,
+        flags: u32,
+    }
     /// `struct fermata_wait`
     Wait, 24 {
         size: u32,
@@ -281,6 +286,7 @@ sized_arguments!(
     Resume,
     Status,
     Hint,
+    Doorbell,
     Wait,
     EventFd,
     Param,
@@ -332,6 +338,7 @@ pub(crate) mod state {
     pub(crate) const HELD: u32 = 4;
     pub(crate) const DONE: u32 = 5;
     pub(crate) const FAILED: u32 = 6;
+    pub(crate) const EMPTY: u32 = 7;
 }
 
 /// `FERMATA_STATUS_*`
@@ -347,7 +354,9 @@ pub(crate) mod event {
 
     pub(crate) const DONE: u32 = Notice::Done as u32;
     pub(crate) const HELD: u32 = Notice::Held as u32;
-    pub(crate) const ALL: u32 = DONE | HELD;
+    pub(crate) const EMPTY: u32 = Notice::Empty as u32;
+    pub(crate) const COMPLETED: u32 = Notice::Completed as u32;
+    pub(crate) const ALL: u32 = DONE | HELD | EMPTY | COMPLETED;
 }
 
 /// `FERMATA_PARAM_*`
@@ -429,6 +438,7 @@ pub(crate) mod ioc {
     pub(crate) const WAIT: u32 = ioctl::_IO(MAGIC, 0x34);
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
     pub(crate) const HINT: u32 = ioctl::_IO(MAGIC, 0x36);
+    pub(crate) const DOORBELL: u32 = ioctl::_IO(MAGIC, 0x37);
     pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
     pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x42);
@@ -444,9 +454,14 @@ pub(crate) mod ioc {
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).
 pub(crate) mod poll {
-    use super::bindings;
+    use super::{bindings, event};
 
-    pub(crate) const DONE: u32 = bindings::POLLIN;
-    pub(crate) const HELD: u32 = bindings::POLLPRI;
+    /// What `poll()` says of each event that holds.
+    pub(crate) const BITS: [(u32, u32); 4] = [
+        (event::DONE, bindings::POLLIN),
+        (event::HELD, bindings::POLLPRI),
+        (event::EMPTY, bindings::POLLOUT),
+        (event::COMPLETED, bindings::POLLRDBAND),
+    ];
     pub(crate) const GONE: u32 = bindings::POLLERR | bindings::POLLHUP;
 }

@@ -111,6 +111,10 @@ AT(fermata_status, hints_wasted, 144, 8);
 AT(fermata_status, hints_ignored, 152, 8);
 AT(fermata_status, faults, 160, 8);
 AT(fermata_status, replays, 168, 8);
+SIZE(fermata_doorbell, 8);
+AT(fermata_doorbell, size, 0, 4);
+AT(fermata_doorbell, flags, 4, 4);
+
 SIZE(fermata_hint, 16);
 AT(fermata_hint, size, 0, 4);
 AT(fermata_hint, flags, 4, 4);
@@ -228,6 +232,7 @@ CALL(FERMATA_IOC_STATUS, 0xfe33);
 CALL(FERMATA_IOC_WAIT, 0xfe34);
 CALL(FERMATA_IOC_EVENTFD, 0xfe35);
 CALL(FERMATA_IOC_HINT, 0xfe36);
+CALL(FERMATA_IOC_DOORBELL, 0xfe37);
 CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
 CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
 CALL(FERMATA_IOC_RESERVE, 0xfe42);
@@ -306,6 +311,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_WAIT,
 		FERMATA_IOC_EVENTFD,
 		FERMATA_IOC_HINT,
+		FERMATA_IOC_DOORBELL,
 		FERMATA_IOC_PARAM_GET,
 		FERMATA_IOC_PARAM_SET,
 		FERMATA_IOC_RESERVE,
@@ -330,7 +336,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x37, 0x3f, 0x44, 0x52, 0x65, 0x80,
+		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x38, 0x3f, 0x44, 0x52, 0x65, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

@@ -13,6 +13,9 @@
 
 FM_FIXTURE_ANY(bad);
 
+#define EVENTS	(FERMATA_EVENT_DONE | FERMATA_EVENT_HELD | FERMATA_EVENT_EMPTY |	\
+		 FERMATA_EVENT_COMPLETED)
+
 /* What a context has when a call is tried on it. */
 enum stage { FRESH, SETUP, READY, HELD, STAGES };
 
@@ -40,6 +43,7 @@ union arg {
 	struct fermata_wait wait;
 	struct fermata_eventfd event;
 	struct fermata_hint hint;
+	struct fermata_doorbell doorbell;
 	struct fermata_param param;
 	struct fermata_context_info info;
 	struct fermata_control control;
@@ -74,8 +78,9 @@ static const struct call {
 	C(PREEMPT, HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 0),
 	C(RESUME, HELD, fermata_resume, 0, 0),
 	C(STATUS, HELD, fermata_status, 0, 0),
-	C(WAIT, HELD, fermata_wait, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, 0),
-	C(EVENTFD, HELD, fermata_eventfd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, 12),
+	C(WAIT, HELD, fermata_wait, EVENTS, 0),
+	C(EVENTFD, HELD, fermata_eventfd, EVENTS, 12),
+	C(DOORBELL, HELD, fermata_doorbell, 0, 0),
 	C(HINT, READY, fermata_hint, 0, 0),
 	C(PARAM_GET, READY, fermata_param, ~0U, 0),
 	C(PARAM_SET, READY, fermata_param, ~0U, 0),

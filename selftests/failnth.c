@@ -251,6 +251,7 @@ WALK_IOCTL(start, READY, START, -EBUSY, start)
 WALK_IOCTL(status, READY, STATUS, 0, status)
 WALK_IOCTL(context_info, READY, CONTEXT_INFO, 0, context_info)
 WALK_IOCTL(hint, READY, HINT, 0, hint, .at = fm_now() + 9000 * FM_MS)
+WALK_IOCTL(doorbell, HELD, DOORBELL, 0, doorbell)
 WALK_IOCTL(eventfd, READY, EVENTFD, 0, eventfd, .events = FERMATA_EVENT_DONE, .fd = s->efd)
 WALK_IOCTL(param_get, READY, PARAM_GET, 0, param, .param = FERMATA_PARAM_TIMESLICE)
 WALK_IOCTL(param_set, READY, PARAM_SET, 0, param, .param = FERMATA_PARAM_TIMESLICE,

@@ -386,7 +386,9 @@ struct fermata_regs {
  * After FERMATA_MAX_REPLAYS times it fails with EIO.  Every other failure is
  * final: with ETIME nobody can say whether the engine hung or its save broke
  * off, which is how a card without FERMATA_FEATURE_QUIESCENT shows it.
- * struct fermata_status tells how often the job was run again.
+ * struct fermata_status tells how often the job was run again.  EINVAL for an
+ * engine of which the card tells that it reads a queue: nobody knows how far it
+ * had come in it.
  *
  * A job without an arena may touch no memory; a card without
  * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
@@ -444,6 +446,7 @@ struct fermata_resume {
 #define FERMATA_STATE_HELD	4 /* off the slot until FERMATA_IOC_RESUME */
 #define FERMATA_STATE_DONE	5 /* the job finished */
 #define FERMATA_STATE_FAILED	6 /* the job failed, see @error */
+#define FERMATA_STATE_EMPTY	7 /* off the slot until FERMATA_IOC_DOORBELL */
 
 /* fermata_status and fermata_context_info attributes */
 #define FERMATA_STATUS_DISABLED	(1U << 0) /* by FERMATA_CONTROL_DISABLE */
@@ -549,6 +552,8 @@ struct fermata_status {
  * for 100 times as long, all hints for the same engine for 20 times as long.  A
  * hint that is ignored is no error, see struct fermata_status.
  *
+ * In FERMATA_STATE_EMPTY it announces FERMATA_IOC_DOORBELL.
+ *
  * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
  * EAGAIN: the last hint is less than 100 us ago, and no job was started since.
  * EIO: no slot that this context may use is in service any more.
@@ -559,9 +564,33 @@ struct fermata_hint {
 	__aligned_u64 at;
 };
 
+/**
+ * struct fermata_doorbell - FERMATA_IOC_DOORBELL: there is work in the queue
+ * @size:		in: sizeof(struct fermata_doorbell)
+ * @flags:		in: 0
+ *
+ * For the job of an engine that reads a queue (docs/queues.md).  It leaves its
+ * slot when the queue is empty (FERMATA_STATE_EMPTY), and this call brings it
+ * back; priorities, slices and hints apply as to the START of a job.  A program
+ * rings when it has posted and the engine has said in the queue's control block
+ * that it is leaving: the engine looks once more after it has said so, so that
+ * one of the two sees the other.  A doorbell that comes while the job is still
+ * on its slot is not lost: the job does not stay away then.  One for nothing
+ * costs its context a look at the queue.  A held job stays held.
+ *
+ * ENOENT: no job, or it has ended.  EIO: no slot that this context may use is
+ * in service any more.
+ */
+struct fermata_doorbell {
+	__u32 size;
+	__u32 flags;
+};
+
 /* events */
 #define FERMATA_EVENT_DONE	(1U << 0) /* the job finished or failed */
 #define FERMATA_EVENT_HELD	(1U << 1) /* the job is off its slot and held */
+#define FERMATA_EVENT_EMPTY	(1U << 2) /* it is off its slot, its queue empty */
+#define FERMATA_EVENT_COMPLETED	(1U << 3) /* something in its queue is complete */
 
 /**
  * struct fermata_wait - FERMATA_IOC_WAIT: wait for the job
@@ -573,14 +602,19 @@ struct fermata_hint {
  * @error:		out: as in struct fermata_status
  *
  * FERMATA_EVENT_DONE holds from the end of a job until the next START,
- * FERMATA_EVENT_HELD while the job is held.  A signal handler with SA_RESTART
- * restarts the call, with the same deadline.
+ * FERMATA_EVENT_HELD while the job is held, FERMATA_EVENT_EMPTY while it waits
+ * for FERMATA_IOC_DOORBELL.  FERMATA_EVENT_COMPLETED holds from an event of the
+ * engine's, as often as its coalescing registers say, or from the end of a time
+ * on a slot, until this call has told of it: to one caller, and sometimes when
+ * nothing is complete that the program has not seen already.  A signal handler
+ * with SA_RESTART restarts the call, with the same deadline.
  *
  * ENOENT: no job was started.  ETIMEDOUT: @deadline came first.  EAGAIN: the
  * file is O_NONBLOCK and nothing has happened.  EINTR: a signal.
  *
  * poll(): POLLIN: FERMATA_EVENT_DONE holds.  POLLPRI: FERMATA_EVENT_HELD
- * holds.  POLLERR and POLLHUP: the card is gone.
+ * holds.  POLLOUT: FERMATA_EVENT_EMPTY holds.  POLLRDBAND:
+ * FERMATA_EVENT_COMPLETED holds.  POLLERR and POLLHUP: the card is gone.
  */
 struct fermata_wait {
 	__u32 size;
@@ -1176,6 +1210,7 @@ struct fermata_queue_control {
 #define FERMATA_IOC_WAIT		_IO(FERMATA_IOC_MAGIC, 0x34)
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
 #define FERMATA_IOC_HINT		_IO(FERMATA_IOC_MAGIC, 0x36)
+#define FERMATA_IOC_DOORBELL		_IO(FERMATA_IOC_MAGIC, 0x37)
 #define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
 #define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x42)

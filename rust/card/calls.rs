@@ -66,6 +66,12 @@ impl Card {
             .map_err(refused)
     }
 
+    /// There is work in the queue of a context again.
+    pub(crate) fn ring(&self, ctx: ContextId) -> Result {
+        self.handle(&mut self.state.lock(), Event::Ring { ctx })
+            .map_err(refused)
+    }
+
     /// Lets a held job go on.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
         self.handle(&mut self.state.lock(), Event::Resume { ctx })

@@ -47,6 +47,7 @@ fn fill(
         tenants,
         slots: SlotRegisters::NEW,
         state_pages: [0; MAX_SLOTS],
+        completions: [0; MAX_SLOTS],
     }));
     state
 }
@@ -95,6 +96,7 @@ pub(super) fn machine_config(
             },
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,
+            queues: slot.queues,
             stops: slot.stops,
             start_count: status.start_count(),
         });

@@ -8,7 +8,7 @@ use crate::{
     image::Tenant,
     notifier::Notice,
     regs::Command,
-    sched::{Action, Event, Failure, Refusal, SlotId, SlotState, Status, Wake},
+    sched::{Action, Event, Failure, Phase, Refusal, SlotId, SlotState, Status, Wake},
 };
 use core::sync::atomic::Ordering;
 use kernel::prelude::*;
@@ -26,15 +26,21 @@ impl Card {
         let mut state = self.state.lock();
         let mut useful = false;
         for slot in self.slots_in(slots) {
-            let before = state.machine.slot_state(slot);
-            match before {
+            let seen = |state: &State| {
+                (
+                    state.machine.slot_state(slot),
+                    state.completions[slot.index()],
+                )
+            };
+            let before = seen(&state);
+            match before.0 {
                 // The one trapped read of a switch.
                 Some(SlotState::Running(_) | SlotState::Pausing(_)) => self.look(&mut state, slot),
                 // It came late, or the vector is shared: a slot that nobody is on, or whose status
                 // is being waited for by timer, is not worth a read.
                 _ => {}
             }
-            useful |= state.machine.slot_state(slot) != before;
+            useful |= seen(&state) != before;
         }
         useful
     }
@@ -121,6 +127,8 @@ impl Card {
                     Ok(fault) => outbox.fault = fault,
                     Err(_) => outbox.doubt(slot),
                 }
+            } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
+                self.note_completions(state, slot, outbox);
             }
         }
         let State {
@@ -140,6 +148,25 @@ impl Card {
             }
         }
         result
+    }
+
+    /// The engine of `slot` runs, and may have told that jobs of its queue are complete. Who has come to the slot since may be
+    /// told for nothing.
+    fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
+        let events = self.bar.completion_events(slot);
+        if events == u64::MAX {
+            return outbox.doubt(slot);
+        }
+        if core::mem::replace(&mut state.completions[slot.index()], events) == events {
+            return;
+        }
+        if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) =
+            state.machine.slot_state(slot)
+        {
+            if let Some(tenant) = state.tenant(ctx) {
+                tenant.notify(Notice::Completed);
+            }
+        }
     }
 
     /// Does what the machine wants.
@@ -196,6 +223,10 @@ impl Card {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     if !tenant.image().capture(&self.bar, slot) {
                         outbox.doubt(slot);
+                    }
+                    if self.slots[slot.index()].queues {
+                        // What it has completed last it tells by leaving.
+                        tenant.notify(Notice::Completed);
                     }
                 }
             }
@@ -255,6 +286,7 @@ fn tell(tenant: &mut Tenant, wake: Wake, fault: Fault) {
     let notice = match wake {
         Wake::Done => Notice::Done,
         Wake::Held => Notice::Held,
+        Wake::Empty => Notice::Empty,
         Wake::Failed(failure) => {
             if failure == Failure::Fault {
                 tenant.image().note_fault(fault);

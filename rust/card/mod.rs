@@ -51,6 +51,8 @@ pub(crate) struct State {
     slots: SlotRegisters,
     /// By slot: the last answer to how large a snapshot is, in pages.
     state_pages: [u64; MAX_SLOTS],
+    /// By slot: how often its engine had told of completions when it was looked at last.
+    completions: [u64; MAX_SLOTS],
 }
 
 /// What the driver has written to registers that it cannot read back.
@@ -271,6 +273,11 @@ impl Card {
     pub(crate) fn is_boundary_only(&self, mask: u8) -> bool {
         self.slots_in(mask)
             .all(|id| self.slots[id.index()].stops == Stops::BoundaryOnly)
+    }
+
+    /// Whether the engines of `mask` read a queue of jobs.
+    pub(crate) fn reads_queue(&self, mask: u8) -> bool {
+        self.slots_in(mask).any(|id| self.slots[id.index()].queues)
     }
 
     /// The slots of `mask`.

@@ -197,6 +197,7 @@ fn state_number(state: JobState) -> u32 {
         JobState::Queued => state::QUEUED,
         JobState::Running => state::RUNNING,
         JobState::Held => state::HELD,
+        JobState::Empty => state::EMPTY,
         JobState::Done => state::DONE,
         JobState::Failed(_) => state::FAILED,
     }

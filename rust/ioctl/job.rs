@@ -8,6 +8,7 @@ use crate::{
     argument::{check_flags, User},
     context::job_error,
     monotonic,
+    notifier::Notice,
     sched::JobState,
     uapi::{self, event},
 };
@@ -41,6 +42,11 @@ impl Call<'_> {
         check_flags(hint.flags, 0)?;
         let at = monotonic::of_caller(hint.at);
         self.context.card.hint(self.context.id()?, at)
+    }
+
+    pub(super) fn doorbell(&self) -> Result {
+        check_flags(User::<uapi::Doorbell>::read(self.argument)?.value.flags, 0)?;
+        self.context.card.ring(self.context.id()?)
     }
 
     pub(super) fn wait(&self) -> Result {
@@ -78,7 +84,7 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Which of `events` hold, and why the job failed. `ENODEV`: the card is gone; `ENOENT`: there
+    /// Which of `events` hold, and why the job failed. A completion is taken with that. `ENODEV`: the card is gone; `ENOENT`: there
     /// is no job.
     fn happened(&self, events: u32) -> Result<(u32, u32)> {
         if self.context.card.is_gone() {
@@ -88,7 +94,11 @@ impl Call<'_> {
         if stats.job == 0 {
             return Err(ENOENT);
         }
-        Ok((holding(stats.state) & events, job_error(stats.state)))
+        let completed =
+            events & event::COMPLETED != 0 && self.context.notifier.take(Notice::Completed);
+        let completed = if completed { event::COMPLETED } else { 0 };
+        let happened = holding(stats.state) & events | completed;
+        Ok((happened, job_error(stats.state)))
     }
 
     pub(super) fn eventfd(&self) -> Result {
@@ -108,11 +118,12 @@ fn over(found: &Result<(u32, u32)>) -> bool {
     !matches!(found, Ok((0, _)))
 }
 
-/// The events that hold in `state`.
+/// The events that hold in `state`, by which alone they can be told.
 pub(crate) fn holding(state: JobState) -> u32 {
     match state {
         JobState::Done | JobState::Failed(_) => event::DONE,
         JobState::Held => event::HELD,
+        JobState::Empty => event::EMPTY,
         JobState::Idle | JobState::Queued | JobState::Running => 0,
     }
 }

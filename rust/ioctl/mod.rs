@@ -58,6 +58,7 @@ impl Call<'_> {
             ioc::STATUS => self.status(),
             ioc::EVENTFD => self.eventfd(),
             ioc::HINT => self.hint(),
+            ioc::DOORBELL => self.doorbell(),
             ioc::PARAM_GET => self.param_get(),
             ioc::PARAM_SET => self.param_set(),
             ioc::RESERVE => self.reserve(),

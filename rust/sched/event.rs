@@ -24,10 +24,13 @@ pub enum Event {
     Preempt { ctx: ContextId, hold: bool },
     /// Let a held job run again, and those of its gang.
     Resume { ctx: ContextId },
-    /// The context will start a job at `at`: a slot is made vacant in time, if the job would preempt what runs at once. One
-    /// hint stands at a time; a new one takes its place, and the time zero takes it back. Refused with [`Refusal::Busy`] while
-    /// a job has not ended, with [`Refusal::Range`] unless `at` is in the next 10 s, and with [`Refusal::Rate`] if the last
-    /// one was given less than 100 us ago and no job started since.
+    /// There is work in the context's queue again: a job in [`JobState::Empty`](super::JobState::Empty) waits for a slot again,
+    /// and one on its slot does so when it leaves it with an empty queue. Refused with [`Refusal::NoJob`].
+    Ring { ctx: ContextId },
+    /// The context will start a job, or find one in its empty queue, at `at`: a slot is made vacant in time, if the job would
+    /// preempt what runs at once. One hint stands at a time; a new one takes its place, and the time zero takes it back.
+    /// Refused with [`Refusal::Busy`] while a job has not ended and its queue is not empty, with [`Refusal::Range`] unless `at`
+    /// is in the next 10 s, and with [`Refusal::Rate`] if the last one was given less than 100 us ago and no job started since.
     Hint { ctx: ContextId, at: Time },
     /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or later.
     Close { ctx: ContextId },
@@ -92,6 +95,8 @@ pub enum Wake {
     Failed(Failure),
     /// The job is off its slot and held.
     Held,
+    /// The job is off its slot, because its queue is empty.
+    Empty,
 }
 
 /// Why a job failed.

@@ -142,7 +142,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if self.gone {
             return Err(Refusal::Gone);
         }
-        if entry.state.is_live() {
+        if !entry.state.wants_nothing() {
             return Err(Refusal::Busy);
         }
         if at != Time::ZERO {

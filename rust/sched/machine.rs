@@ -165,6 +165,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             Event::Start { ctx, replayable } => self.start_job(now, ctx, replayable, out),
             Event::Preempt { ctx, hold } => self.preempt_gang(now, ctx, hold, out),
             Event::Resume { ctx } => self.resume_gang(now, ctx, out),
+            Event::Ring { ctx } => self.ring(now, ctx, out),
             Event::Hint { ctx, at } => self.hint(now, ctx, at, out),
             Event::Close { ctx } => self.close(now, ctx, out),
             Event::Status { status, .. } if status.is_gone() => {

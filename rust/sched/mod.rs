@@ -14,6 +14,7 @@ mod admission;
 mod chain;
 mod clock;
 mod cooperative;
+mod doorbell;
 mod event;
 mod exclusive;
 mod freeze;

@@ -4,6 +4,7 @@
 
 use core::ops::DerefMut;
 
+use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::replay::Replays;
 use super::reset::Outcome;
@@ -33,7 +34,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.saved = false;
             entry.replays = Replays::of_new_job(replayable);
-            entry.hold = false;
+            entry.parting = Parting::Free;
             entry.yields = false;
         }
         self.use_hint(now, ctx);
@@ -60,9 +61,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         match state {
             JobState::Idle | JobState::Done | JobState::Failed(_) => Err(Refusal::NoJob),
             JobState::Held => Ok(()),
-            JobState::Queued => {
+            JobState::Queued | JobState::Empty => {
                 if hold {
-                    self.dequeue(now, ctx, JobState::Held);
+                    self.hold_off_slot(now, ctx, state);
                     out(Action::Wake {
                         ctx,
                         wake: Wake::Held,
@@ -72,7 +73,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             JobState::Running => {
                 if let Some(entry) = self.slab.get_mut(ctx) {
-                    entry.hold |= hold;
+                    if hold {
+                        entry.parting = Parting::Held;
+                    }
                     entry.yields |= !hold;
                 }
                 if let Some(slot) = self.slab.get(ctx).and_then(|entry| entry.slot) {
@@ -84,7 +87,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// Resume, of one context. On a job that is not held, it takes back a hold that was asked for and has not come about.
+    /// Holds a job that waits, or whose queue is empty.
+    fn hold_off_slot(&mut self, now: Time, ctx: ContextId, state: JobState) {
+        if state == JobState::Queued {
+            self.dequeue(now, ctx, JobState::Held);
+            return;
+        }
+        self.withdraw_hint(now, ctx);
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.state = JobState::Held;
+        }
+    }
+
+    /// Resume, of one context. On a job that is on its slot, it takes back a hold that was asked for and has not come about.
+    /// One whose queue is empty looks at it again.
     pub(super) fn resume(
         &mut self,
         now: Time,
@@ -98,14 +114,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if !entry.state.is_live() {
             return Err(Refusal::NoJob);
         }
-        let (queue, held) = (entry.queue, entry.state == JobState::Held);
-        if held {
+        let queue = entry.queue;
+        let off = matches!(entry.state, JobState::Held | JobState::Empty);
+        if off {
             self.check_mask(queue, entry.params.mask)?;
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.hold = false;
+            // A doorbell that the hold has hidden counts again; without one the queue is looked at once too often.
+            entry.parting = match entry.parting {
+                Parting::Held => Parting::Rung,
+                parting => parting,
+            };
         }
-        if held {
+        if off {
+            self.use_hint(now, ctx);
             self.wake_clock(now, ctx);
             self.enqueue(now, ctx, true);
             self.press(now, queue, out);

@@ -20,8 +20,8 @@ enum Verdict {
     Runs,
     /// The status may be older than the START: look once more.
     Doubtful,
-    /// It was saved.
-    Saved,
+    /// It was saved; `empty`: with an empty queue.
+    Saved { empty: bool },
     /// It ended by itself.
     Ended(Outcome),
     /// The slot does what its protocol does not allow.
@@ -65,12 +65,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.put_run(id, run, pause);
                 self.read(id, out);
             }
-            Verdict::Saved => {
+            Verdict::Saved { empty } => {
                 self.note_restore(id, status);
                 self.end_run(now, id, ctx);
-                self.note_save(now, id, run, pause);
+                self.note_save(now, id, run, pause, empty);
                 out(Action::Capture { slot: id, ctx });
-                self.leave(now, id, ctx, Outcome::Saved, out);
+                let outcome = if empty {
+                    Outcome::Empty
+                } else {
+                    Outcome::Saved
+                };
+                self.leave(now, id, ctx, outcome, out);
             }
             Verdict::Ended(outcome) => {
                 self.note_restore(id, status);
@@ -122,7 +127,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// PAUSED was observed: from here on, and only from here on, there is a snapshot to resume from.
-    fn note_save(&mut self, now: Time, id: SlotId, run: Run, pause: Option<Pause>) {
+    fn note_save(&mut self, now: Time, id: SlotId, run: Run, pause: Option<Pause>, empty: bool) {
         if let Some(entry) = self.slab.get_mut(run.ctx) {
             entry.saved = true;
             entry.preemptions += 1;
@@ -130,10 +135,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some((payer, since)) = pause.and_then(|pause| Some((pause.payer?, pause.since))) {
             self.shift_charge(run.ctx, payer, now.since(since));
         }
-        if let (Some(slot), Some(pause)) = (self.slot_mut(id), pause) {
+        if let Some(slot) = self.slot_mut(id) {
             // From the first PAUSE on, also when it was dropped during a restore: then the average grows until the
             // slice covers the restore.
-            slot.saved((!pause.boundary).then(|| now.since(pause.since)));
+            let measured = pause.filter(|pause| !pause.boundary && !empty);
+            slot.saved(measured.map(|pause| now.since(pause.since)));
         }
     }
 
@@ -250,7 +256,8 @@ fn judge_fermata(slot: &Slot, run: &Run, pausing: bool, status: Status) -> Verdi
             Verdict::Ended(Outcome::Failed(Failure::Snapshot))
         }
         Phase::Finish => Verdict::Ended(Outcome::Done),
-        Phase::Paused if pausing => Verdict::Saved,
+        Phase::Paused if slot.config.queues && status.empty() => Verdict::Saved { empty: true },
+        Phase::Paused if pausing => Verdict::Saved { empty: false },
         Phase::Paused | Phase::Idle | Phase::Unknown => Verdict::Broken,
     }
 }
@@ -261,7 +268,7 @@ fn judge_base(now: Time, run: &Run, pausing: bool, status: Status) -> Verdict {
     match status.phase() {
         Phase::Running => Verdict::Runs,
         Phase::Finish => Verdict::Ended(Outcome::Done),
-        Phase::Paused if pausing => Verdict::Saved,
+        Phase::Paused if pausing => Verdict::Saved { empty: false },
         Phase::Idle if fresh => Verdict::Runs,
         Phase::Paused | Phase::Idle | Phase::Unknown => Verdict::Broken,
     }

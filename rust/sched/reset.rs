@@ -9,6 +9,7 @@
 
 use core::ops::DerefMut;
 
+use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::slot::{slots_in, State};
 use super::{
@@ -25,6 +26,8 @@ const TRIES_MAX: u8 = 4;
 pub(super) enum Outcome {
     /// It was saved, and goes on.
     Saved,
+    /// It was saved with an empty queue, and goes on when there is something in it.
+    Empty,
     /// Its state is lost, and it runs again from its beginning.
     Again,
     /// It finished.
@@ -34,8 +37,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Has the job not ended?
-    fn is_live(self) -> bool {
+    /// Does the job wait for its next turn?
+    fn goes_on(self) -> bool {
         matches!(self, Self::Saved | Self::Again)
     }
 }
@@ -218,7 +221,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let queue = slot.queue;
         let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         let outcome = self.or_again(ctx, outcome);
-        if self.takes_yield(ctx) && outcome.is_live() {
+        if self.takes_yield(ctx) && outcome.goes_on() {
             self.yield_to_next(id, ctx);
         }
         let wake = if closing {
@@ -237,30 +240,42 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// What a job that is off its slot becomes.
     fn settle_job(&mut self, now: Time, ctx: ContextId, outcome: Outcome) -> Option<Wake> {
         let entry = self.slab.get(ctx)?;
-        let (hold, queue, mask) = (entry.hold, entry.queue, entry.params.mask);
-        match outcome {
-            Outcome::Saved | Outcome::Again if hold => {
-                let entry = self.slab.get_mut(ctx)?;
-                entry.slot = None;
-                entry.hold = false;
-                entry.state = JobState::Held;
+        let (queue, mask) = (entry.queue, entry.params.mask);
+        match (outcome, entry.parting) {
+            (Outcome::Saved | Outcome::Again | Outcome::Empty, Parting::Held) => {
+                self.rest(ctx, JobState::Held);
                 Some(Wake::Held)
             }
-            Outcome::Saved | Outcome::Again if self.check_mask(queue, mask).is_err() => {
+            (Outcome::Empty, Parting::Free) => {
+                self.rest(ctx, JobState::Empty);
+                Some(Wake::Empty)
+            }
+            (Outcome::Saved | Outcome::Again | Outcome::Empty, _)
+                if self.check_mask(queue, mask).is_err() =>
+            {
                 Some(self.fail(ctx, Failure::Protocol))
             }
-            Outcome::Saved | Outcome::Again => {
+            (Outcome::Saved | Outcome::Again | Outcome::Empty, _) => {
                 self.enqueue(now, ctx, false);
                 None
             }
-            Outcome::Done => {
+            (Outcome::Done, _) => {
                 let entry = self.slab.get_mut(ctx)?;
                 entry.slot = None;
                 entry.state = JobState::Done;
                 entry.finished += 1;
                 Some(Wake::Done)
             }
-            Outcome::Failed(failure) => Some(self.fail(ctx, failure)),
+            (Outcome::Failed(failure), _) => Some(self.fail(ctx, failure)),
+        }
+    }
+
+    /// The job is off its slot, and waits for its owner.
+    fn rest(&mut self, ctx: ContextId, state: JobState) {
+        if let Some(entry) = self.slab.get_mut(ctx) {
+            entry.slot = None;
+            entry.parting = Parting::Free;
+            entry.state = state;
         }
     }
 
@@ -284,7 +299,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         let failure = match reset.outcome {
             Outcome::Failed(failure) => failure,
-            Outcome::Saved | Outcome::Again | Outcome::Done => Failure::Protocol,
+            Outcome::Saved | Outcome::Empty | Outcome::Again | Outcome::Done => Failure::Protocol,
         };
         let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         let wake = self.fail(ctx, failure);

@@ -4,6 +4,7 @@
 
 use core::{cmp::Reverse, ops::DerefMut};
 
+use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::policy::Turn;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
@@ -193,6 +194,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         // The snapshot is used up: what the job writes from now on is newer than it.
         let resume = core::mem::replace(&mut entry.saved, false);
+        // The engine looks at its queue when it begins.
+        entry.parting = Parting::Free;
         entry.slot = Some(id);
         entry.since = now;
         entry.charged = false;

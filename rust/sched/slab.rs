@@ -9,6 +9,7 @@
 use core::ops::DerefMut;
 
 use super::clock::Clock;
+use super::doorbell::Parting;
 use super::group::{Of, Record, Records};
 use super::hints::{List, Tally};
 use super::limit::Purse;
@@ -51,6 +52,8 @@ pub enum JobState {
     Running,
     /// It is off its slot and waits for [`Event::Resume`](super::Event::Resume).
     Held,
+    /// It is off its slot, for its queue is empty, and waits for [`Event::Ring`](super::Event::Ring).
+    Empty,
     /// The last one finished.
     Done,
     /// The last one failed.
@@ -60,7 +63,15 @@ pub enum JobState {
 impl JobState {
     /// Has the job begun and not ended?
     pub const fn is_live(self) -> bool {
-        matches!(self, Self::Queued | Self::Running | Self::Held)
+        matches!(
+            self,
+            Self::Queued | Self::Running | Self::Held | Self::Empty
+        )
+    }
+
+    /// Is there nothing to be done for the context until its owner asks for more?
+    pub const fn wants_nothing(self) -> bool {
+        !self.is_live() || matches!(self, Self::Empty)
     }
 }
 
@@ -147,8 +158,8 @@ pub struct Entry {
     /// The slots that it may use now, a bit each; also slots that are out of use.
     pub(super) allowed: u8,
     life: Life,
-    /// The job shall be held when it leaves its slot.
-    pub(super) hold: bool,
+    /// What the job is to do when it leaves its slot.
+    pub(super) parting: Parting,
     /// The job shall let the next one go first when it leaves its slot.
     pub(super) yields: bool,
     /// A complete save stands in the snapshot and has not been resumed yet: the only state to resume from.
@@ -202,7 +213,7 @@ impl Entry {
             enabled: true,
             allowed: params.mask,
             life: Life::Free,
-            hold: false,
+            parting: Parting::Free,
             yields: false,
             saved: false,
             replays: Replays::NONE,

@@ -68,6 +68,8 @@ pub struct SlotConfig {
     pub class: u8,
     /// The engine needs a reset before START_RESUME.
     pub reset_before_resume: bool,
+    /// Fermata: its engine reads a queue of jobs, and leaves the slot by itself when it is empty.
+    pub queues: bool,
     /// Where its engine can stop for a PAUSE.
     pub stops: Stops,
     /// Fermata: START_COUNT as read when the machine was made.
@@ -183,6 +185,7 @@ impl Slot {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            queues: false,
             stops: Stops::Anywhere,
             start_count: 0,
         },

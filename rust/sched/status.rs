@@ -29,6 +29,7 @@ impl Status {
 
     const FAULT: u64 = 1 << 8;
     const SNAPSHOT_ERROR: u64 = 1 << 9;
+    const EMPTY: u64 = 1 << 10;
 
     /// The register's value as read.
     pub const fn from_raw(raw: u64) -> Self {
@@ -64,6 +65,11 @@ impl Status {
     /// Fermata profile: a save or a restore could not be done.
     pub const fn snapshot_error(self) -> bool {
         self.0 & Self::SNAPSHOT_ERROR != 0
+    }
+
+    /// Fermata profile: the engine paused, by itself or not, with an empty queue.
+    pub const fn empty(self) -> bool {
+        self.0 & Self::EMPTY != 0
     }
 
     /// Fermata profile: how long the START_RESUME of this run took to restore, to the microsecond and at most 1.05 s; zero

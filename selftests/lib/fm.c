@@ -21,6 +21,7 @@ const u64 fm_afu[FM_ALL_ENGINES][2] = {
 	[FM_RISCV] = { 0x3332000000000005, 0x52495343562d5256 },
 	[FM_COUNT_UP] = { 0x0000000000000007, 0x434f554e54455255 },
 	[FM_COUNT_DOWN] = { 0x0000000000000008, 0x434f554e54455244 },
+	[FM_QUEUE] = { FERMATA_QUEUE_AFU_ID_LO, FERMATA_QUEUE_AFU_ID_HI },
 };
 
 void fm_die(const char *fmt, ...)
@@ -163,6 +164,20 @@ int fm_preempt(int fd, u32 flags)
 	return fm_ioctl(fd, FERMATA_IOC_PREEMPT, &arg);
 }
 
+int fm_hint(int fd, u64 at)
+{
+	struct fermata_hint arg = { .size = sizeof(arg), .at = at };
+
+	return fm_ioctl(fd, FERMATA_IOC_HINT, &arg);
+}
+
+int fm_ring(int fd)
+{
+	struct fermata_doorbell arg = { .size = sizeof(arg) };
+
+	return fm_ioctl(fd, FERMATA_IOC_DOORBELL, &arg);
+}
+
 int fm_resume(int fd)
 {
 	struct fermata_resume arg = { .size = sizeof(arg) };
@@ -230,6 +245,14 @@ int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count)
 	return fm_ioctl(fd, FERMATA_IOC_REGS_WRITE, &arg);
 }
 
+void fm_must_regs(int fd, const struct fermata_reg *regs, u32 count)
+{
+	int rc = fm_regs_write(fd, regs, count);
+
+	if (rc)
+		fm_die("REGS_WRITE: %s", strerror(-rc));
+}
+
 int fm_reg_write(int fd, u32 offset, u64 value)
 {
 	struct fermata_reg reg = { .offset = offset, .value = value };
@@ -275,8 +298,13 @@ int fm_results(int fd, const u32 *offsets, u32 count)
 
 int fm_eventfd(int fd)
 {
+	return fm_eventfd_of(fd, FERMATA_EVENT_DONE);
+}
+
+int fm_eventfd_of(int fd, u32 events)
+{
 	struct fermata_eventfd arg = {
-		.size = sizeof(arg), .events = FERMATA_EVENT_DONE, .fd = eventfd(0, 0)
+		.size = sizeof(arg), .events = events, .fd = eventfd(0, 0)
 	};
 
 	fm_must(fd, FERMATA_IOC_EVENTFD, &arg, "EVENTFD");

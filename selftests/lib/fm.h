@@ -66,12 +66,15 @@ int fm_start(int fd);
 int fm_start_replayable(int fd);
 int fm_preempt(int fd, u32 flags);
 int fm_resume(int fd);
+int fm_ring(int fd);
+int fm_hint(int fd, u64 at);
 int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w);
 /* Waits within the guard time; dies when nothing comes. */
 void fm_wait(int fd, u32 events);
 int fm_param_set(int fd, u32 param, u64 value);
 u64 fm_param_get(int fd, u32 param);
 int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count);
+void fm_must_regs(int fd, const struct fermata_reg *regs, u32 count);
 int fm_reg_write(int fd, u32 offset, u64 value);
 int fm_reg_read(int fd, u32 offset, u64 *value);
 /* The same, where failing is not what is tested. */
@@ -79,6 +82,7 @@ u64 fm_reg_get(int fd, u32 offset);
 int fm_results(int fd, const u32 *offsets, u32 count);
 /* A new eventfd that counts the context's jobs as they end. */
 int fm_eventfd(int fd);
+int fm_eventfd_of(int fd, u32 events);
 /* How often its job was preempted. */
 u64 fm_preemptions(int fd);
 /* Waits until the driver says so. */
@@ -89,7 +93,8 @@ void fm_until_state(int fd, u32 state);
 enum fm_engine {
 	FM_LIST, FM_MEM, FM_SHA, FM_MIX, FM_ENGINES,
 	/* These have tests of their own, and no jobs here. */
-	FM_RISCV = FM_ENGINES, FM_COUNT_UP, FM_COUNT_DOWN, FM_ALL_ENGINES
+	FM_RISCV = FM_ENGINES, FM_COUNT_UP, FM_COUNT_DOWN, FM_QUEUE,
+	FM_ALL_ENGINES
 };
 
 extern const u64 fm_afu[FM_ALL_ENGINES][2];	/* low, high */

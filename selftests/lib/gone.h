@@ -54,6 +54,7 @@ static inline int fm_calls_not_gone(int fd)
 	struct fermata_start start = { .size = sizeof(start) };
 	struct fermata_preempt preempt = { .size = sizeof(preempt) };
 	struct fermata_resume resume = { .size = sizeof(resume) };
+	struct fermata_doorbell doorbell = { .size = sizeof(doorbell) };
 	struct fermata_status status = { .size = sizeof(status) };
 	struct fermata_wait wait = {
 		.size = sizeof(wait), .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX
@@ -91,6 +92,7 @@ static inline int fm_calls_not_gone(int fd)
 		{ "START", FERMATA_IOC_START, &start },
 		{ "PREEMPT", FERMATA_IOC_PREEMPT, &preempt },
 		{ "RESUME", FERMATA_IOC_RESUME, &resume },
+		{ "DOORBELL", FERMATA_IOC_DOORBELL, &doorbell },
 		{ "STATUS", FERMATA_IOC_STATUS, &status },
 		{ "WAIT", FERMATA_IOC_WAIT, &wait },
 		{ "EVENTFD", FERMATA_IOC_EVENTFD, &event },

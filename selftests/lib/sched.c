@@ -206,7 +206,7 @@ void fm_gate_open(struct fm_ctx *gate)
 static const char * const names[] = {
 	[CARD_START] = "start", [CARD_RESUME] = "resume", [CARD_PAUSE] = "pause",
 	[CARD_BOUNDARY] = "boundary", [CARD_LOST] = "lost", [CARD_PAUSED] = "paused",
-	[CARD_FINISHED] = "finished"
+	[CARD_EMPTIED] = "emptied", [CARD_FINISHED] = "finished"
 };
 
 u64 card_history_end(void)

@@ -67,7 +67,8 @@ void fm_gate_open(struct fm_ctx *gate);
 /* --- the order of events as the card saw it ------------------------------------ */
 
 enum card_what {
-	CARD_START, CARD_RESUME, CARD_PAUSE, CARD_BOUNDARY, CARD_LOST, CARD_PAUSED, CARD_FINISHED
+	CARD_START, CARD_RESUME, CARD_PAUSE, CARD_BOUNDARY, CARD_LOST, CARD_PAUSED,
+	CARD_EMPTIED, CARD_FINISHED
 };
 
 struct card_turn {

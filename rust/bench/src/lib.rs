@@ -104,6 +104,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            queues: false,
             stops: Stops::Anywhere,
             start_count: 0,
         }));

@@ -112,7 +112,10 @@ impl World {
                 .as_ref()
                 .is_some_and(|owner| owner.mask & !self.quarantined() != 0);
             let stays = match state {
-                None | Some(JobState::Idle | JobState::Done | JobState::Failed(_)) => false,
+                None
+                | Some(JobState::Idle | JobState::Empty | JobState::Done | JobState::Failed(_)) => {
+                    false
+                }
                 Some(JobState::Held) => held_too && usable && self.slots_in_use() != 0,
                 Some(JobState::Running) => held_too || !hung,
                 Some(JobState::Queued) => true,

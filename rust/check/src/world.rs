@@ -226,6 +226,7 @@ impl World {
                 },
                 class: 0,
                 reset_before_resume: bounds.reset_before_resume,
+                queues: false,
                 stops: if bounds.boundary {
                     Stops::BoundaryToo
                 } else {

@@ -81,6 +81,7 @@ fn machine(contexts: usize, groups: usize) -> Machine<Vec<Entry>> {
         profile: Profile::Fermata,
         class: 0,
         reset_before_resume: false,
+        queues: false,
         stops: Stops::Anywhere,
         start_count: 0,
     });

@@ -61,6 +61,7 @@ impl Model {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
+            queues: false,
             stops: Stops::Anywhere,
             start_count: 0,
         }));

@@ -200,6 +200,7 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
     ];
     let rest = (0..2u8, any::<bool>(), stops);
     (base, rest).prop_map(|(base, (class, reset_before_resume, stops))| SlotPlan {
+        queues: false,
         base,
         class,
         reset_before_resume,

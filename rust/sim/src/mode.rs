@@ -107,6 +107,7 @@ impl Mode {
                 profile: Profile::Fermata,
                 class: 0,
                 reset_before_resume: false,
+                queues: false,
                 stops: Stops::Anywhere,
                 start_count: 0,
             });

@@ -119,6 +119,7 @@ pub(crate) const CALLS: &[Call] = calls! {
     "status" IOC_STATUS Status { flags: Small }
     "wait" IOC_WAIT Wait { events: Small, deadline: Moment }
     "eventfd" IOC_EVENTFD Eventfd { events: Small, fd: Eventfd, reserved: Small }
+    "doorbell" IOC_DOORBELL Doorbell { flags: Small }
     "hint" IOC_HINT Hint { flags: Small, at: Moment }
     "param_get" IOC_PARAM_GET Param { param: Small, value: Duration, min: Small, max: Small }
     "param_set" IOC_PARAM_SET Param { param: Small, value: Duration, min: Small, max: Small }

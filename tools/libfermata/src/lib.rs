@@ -83,7 +83,11 @@ impl Events {
     pub const DONE: Self = Self(uapi::EVENT_DONE);
     /// The job is off its slot until [`Context::resume`].
     pub const HELD: Self = Self(uapi::EVENT_HELD);
-    /// Either.
+    /// The job is off its slot until [`Context::ring`]: its queue is empty.
+    pub const EMPTY: Self = Self(uapi::EVENT_EMPTY);
+    /// Something in the job's queue is complete, or may be.
+    pub const COMPLETED: Self = Self(uapi::EVENT_COMPLETED);
+    /// The end of a job, or that it is held.
     pub const ANY: Self = Self(uapi::EVENT_DONE | uapi::EVENT_HELD);
 
     /// Whether all of `other` are among these.
@@ -109,6 +113,8 @@ pub enum State {
     Done,
     /// The job failed; see [`uapi::Status::error`].
     Failed,
+    /// Off its slot until [`Context::ring`]: its queue is empty.
+    Empty,
     /// Of a later driver.
     Unknown(u32),
 }
@@ -123,6 +129,7 @@ impl From<u32> for State {
             uapi::STATE_HELD => Self::Held,
             uapi::STATE_DONE => Self::Done,
             uapi::STATE_FAILED => Self::Failed,
+            uapi::STATE_EMPTY => Self::Empty,
             other => Self::Unknown(other),
         }
     }
@@ -162,6 +169,7 @@ arguments!(
     Resume,
     Status,
     Hint,
+    Doorbell,
     Wait,
     Param,
     ContextInfo,
@@ -327,6 +335,12 @@ impl Context {
     pub fn resume(&self) -> Result<()> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_RESUME, uapi::Resume::default()) }.map(drop)
+    }
+
+    /// Tells that there is work in the queue of the job again.
+    pub fn ring(&self) -> Result<()> {
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_DOORBELL, uapi::Doorbell::default()) }.map(drop)
     }
 
     /// State and counters.

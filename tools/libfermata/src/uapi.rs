@@ -42,6 +42,7 @@ layout! {
         hints_ignored: u64, faults: u64, replays: u64,
     }
     Hint { size: u32, flags: u32, at: u64 }
+    Doorbell { size: u32, flags: u32 }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
     Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
@@ -108,6 +109,7 @@ constants! {
     STATE_HELD: u32 = 4;
     STATE_DONE: u32 = 5;
     STATE_FAILED: u32 = 6;
+    STATE_EMPTY: u32 = 7;
     STATUS_DISABLED: u32 = 1 << 0;
     STATUS_PARKED: u32 = 1 << 1;
     STATUS_NO_SLOT: u32 = 1 << 2;
@@ -115,6 +117,8 @@ constants! {
     NO_SLOT: u32 = 0xffff_ffff;
     EVENT_DONE: u32 = 1 << 0;
     EVENT_HELD: u32 = 1 << 1;
+    EVENT_EMPTY: u32 = 1 << 2;
+    EVENT_COMPLETED: u32 = 1 << 3;
     PARAM_TIMESLICE: u32 = 1;
     PARAM_PREEMPT_TIMEOUT: u32 = 2;
     PARAM_PRIORITY: u32 = 3;
@@ -199,6 +203,7 @@ calls! {
     IOC_WAIT = 0x34;
     IOC_EVENTFD = 0x35;
     IOC_HINT = 0x36;
+    IOC_DOORBELL = 0x37;
     IOC_PARAM_GET = 0x40;
     IOC_PARAM_SET = 0x41;
     IOC_RESERVE = 0x42;

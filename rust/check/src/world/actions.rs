@@ -287,6 +287,7 @@ impl World {
         self.must(!was.ended, Rule::RunOnce, || "told of its end twice".into());
         self.must(quiet, Rule::ToldQuiet, || format!("{wake:?}"));
         match wake {
+            Wake::Empty => unreachable!("no engine here has a queue"),
             Wake::Held => {
                 self.seen.held = true;
                 self.must(hold, Rule::HoldKept, || "held, but nobody asked".into());

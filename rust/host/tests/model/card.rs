@@ -43,6 +43,8 @@ pub struct CardSlot {
     pub base: Option<(u64, u64)>,
     pub reset_before_resume: bool,
     pub stops: Stops,
+    /// The engine works on what is posted, and leaves by itself when there is nothing.
+    pub queues: bool,
     /// The engine has a boundary at each multiple of so much work, in ns.
     pub block: u64,
     pub engine: Engine,
@@ -53,6 +55,10 @@ pub struct CardSlot {
     window: Option<Program>,
     running: Option<Program>,
     progress: u64,
+    /// How far it can come with what is posted.
+    supply: u64,
+    /// It is saved with an empty queue.
+    empty: bool,
     /// It was told to stop at its next boundary: at this progress.
     boundary: Option<u64>,
     in_reset: bool,
@@ -87,6 +93,9 @@ impl CardSlot {
             base,
             reset_before_resume,
             stops,
+            queues: false,
+            supply: u64::MAX,
+            empty: false,
             block: 1_000_000,
             boundary: None,
             engine: Engine::Idle,
@@ -155,7 +164,10 @@ impl CardSlot {
             Engine::Working { .. } if self.hang => None,
             Engine::Working { since } => {
                 let work = self.running.unwrap().work;
-                let end = self.boundary.map_or(work, |at| at.min(work));
+                let end = self
+                    .boundary
+                    .map_or(work, |at| at.min(work))
+                    .min(self.supply);
                 Some(since + end.saturating_sub(self.progress))
             }
             _ => None,
@@ -173,6 +185,10 @@ pub struct Card {
     pub guilty: HashSet<Job>,
     /// Jobs that may be run again from their beginning, and how often they had to be.
     pub replays: HashMap<Job, u64>,
+    /// Work that was posted to the queue of a context, in all.
+    posted: HashMap<ContextId, u64>,
+    /// Those whose engine has said that it leaves.
+    idle: HashSet<ContextId>,
     pub gone: bool,
 }
 
@@ -208,6 +224,7 @@ impl Card {
                 save: slot.save,
                 restore: slot.restore,
                 start_lag: slot.start_lag,
+                queues: slot.queues,
                 count: 0,
                 status_reads: slot.status_reads,
                 pauses_dropped: slot.pauses_dropped,
@@ -226,6 +243,27 @@ impl Card {
             slot.unflushed = false;
             slot.held_at = None;
         }
+    }
+
+    /// More work in the queue of `ctx`. Has its engine said that it leaves?
+    pub fn post(&mut self, now: u64, ctx: ContextId, work: u64) -> bool {
+        let posted = self.posted.entry(ctx).or_default();
+        *posted += work;
+        for slot in &mut self.slots {
+            let own = slot.running.is_some_and(|program| program.job.0 == ctx);
+            match slot.engine {
+                Engine::Working { since } if own && slot.queues => {
+                    slot.progress = (slot.progress + now.saturating_sub(since)).min(slot.supply);
+                    slot.engine = Engine::Working {
+                        since: since.max(now),
+                    };
+                    slot.supply = *posted;
+                }
+                Engine::Restoring { .. } if own && slot.queues => slot.supply = *posted,
+                _ => {}
+            }
+        }
+        self.idle.contains(&ctx)
     }
 
     pub fn next(&self) -> Option<u64> {
@@ -262,6 +300,12 @@ impl Card {
                 slot.progress = slot.boundary.take().unwrap();
                 self.save(i, at);
             }
+            Engine::Working { .. } if slot.supply < program.work => {
+                slot.progress = slot.supply;
+                slot.empty = true;
+                self.idle.insert(program.job.0);
+                self.save(i, at);
+            }
             Engine::Working { .. } => {
                 slot.progress = program.work;
                 self.finish(i, at, irqs);
@@ -275,6 +319,7 @@ impl Card {
             }
             Engine::Saving { .. } => {
                 slot.engine = Engine::Paused;
+                slot.bits = u64::from(slot.empty) << 10;
                 let snapshot = Snapshot {
                     job: program.job,
                     progress: slot.progress,
@@ -377,6 +422,12 @@ impl Card {
         slot.restored = 0;
         slot.boundary = None;
         slot.running = Some(program);
+        slot.empty = false;
+        slot.supply = u64::MAX;
+        if slot.queues {
+            slot.supply = *self.posted.entry(ctx).or_default();
+            self.idle.remove(&ctx);
+        }
         if slot.hang {
             self.guilty.insert(program.job);
         }
@@ -434,7 +485,7 @@ impl Card {
             self.finish(i, now, &mut irqs);
             return irqs;
         }
-        slot.progress = (slot.progress + (now - since)).min(program.work);
+        slot.progress = (slot.progress + (now - since)).min(program.work.min(slot.supply));
         if boundary || slot.stops == Stops::BoundaryOnly {
             slot.engine = Engine::Working { since: now };
             slot.boundary = Some(slot.progress.next_multiple_of(slot.block));

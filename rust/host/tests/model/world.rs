@@ -25,6 +25,8 @@ pub struct SlotPlan {
     pub base: Option<(u64, u64)>,
     pub class: u8,
     pub reset_before_resume: bool,
+    /// Its engine works on what is posted, and leaves when there is nothing.
+    pub queues: bool,
     pub stops: Stops,
 }
 
@@ -32,6 +34,7 @@ pub const FERMATA: SlotPlan = SlotPlan {
     base: None,
     class: 0,
     reset_before_resume: false,
+    queues: false,
     stops: Stops::Anywhere,
 };
 
@@ -39,6 +42,7 @@ pub const BASE: SlotPlan = SlotPlan {
     base: Some((500_000, 200_000)),
     class: 0,
     reset_before_resume: true,
+    queues: false,
     stops: Stops::Anywhere,
 };
 
@@ -106,11 +110,13 @@ impl World {
                 },
                 None => Profile::Fermata,
             };
-            let model = CardSlot::new(plan.base, plan.reset_before_resume, plan.stops);
+            let mut model = CardSlot::new(plan.base, plan.reset_before_resume, plan.stops);
+            model.queues = plan.queues;
             *slot = Some(SlotConfig {
                 profile,
                 class: plan.class,
                 reset_before_resume: plan.reset_before_resume,
+                queues: plan.queues,
                 stops: plan.stops,
                 start_count: model.count,
             });
@@ -444,7 +450,7 @@ impl World {
         let job = (ctx, tenant.job);
         self.wakes.push((ctx, wake));
         match wake {
-            Wake::Held => return,
+            Wake::Held | Wake::Empty => return,
             Wake::Done => assert!(self.card.finished.contains(&job), "{job:?} is not done"),
             Wake::Failed(Failure::Gone) => assert!(self.gone),
             Wake::Failed(failure) => {
@@ -535,6 +541,13 @@ impl World {
             status,
         })
         .unwrap();
+    }
+
+    /// Posts so much work as a program does: it rings only if the engine has said that it is leaving.
+    pub fn post(&mut self, ctx: ContextId, work: u64) {
+        if self.card.post(self.now, ctx, work) {
+            self.event(Event::Ring { ctx }).unwrap();
+        }
     }
 
     pub fn state(&self, ctx: ContextId) -> JobState {

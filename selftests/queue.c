@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Job queues in user memory: posting costs no call, an empty queue leaves the slot, a doorbell
+ * brings it back, and what is queued is preempted, held and preferred as single jobs are.
+ */
+#include "kselftest_harness.h"
+#include <poll.h>
+#include "lib/queue.h"
+#include "lib/sched.h"
+
+#define ENTRIES	16
+#define DATA	(32 * 1024)
+
+FM_FIXTURE_CARD(queue);
+
+static bool no_queues(void)
+{
+	return fm_slot_of(FM_QUEUE) < 0;
+}
+
+/* An engine of the base profile stays where it is, and looks. */
+static bool never_leaves(void)
+{
+	return no_queues() || card_base();
+}
+
+/* --- jobs that can be checked ------------------------------------------------------ */
+
+#define PIECE	1024U		/* bytes that a job works on */
+#define PLACES	(DATA / PIECE / 2)
+
+static u8 *from(struct fm_queue *q, u64 n)
+{
+	return q->c.mem + q->data + n % PLACES * PIECE;
+}
+
+static u8 *to(struct fm_queue *q, u64 n)
+{
+	return q->c.mem + q->data + (PLACES + n % PLACES) * PIECE;
+}
+
+static u64 on_card(struct fm_queue *q, const u8 *p)
+{
+	return q->c.base + (p - q->c.mem);
+}
+
+static u32 op_of(u64 n)
+{
+	return FERMATA_QUEUE_OP_COPY + n % 4;
+}
+
+/* The data and the job with number q->tail. */
+static void post_next(struct fm_queue *q)
+{
+	u64 n = q->tail;
+
+	fm_fill(from(q, n), PIECE, n);
+	memset(to(q, n), 0, PIECE);
+	fm_queue_post(q, op_of(n), on_card(q, from(q, n)), on_card(q, to(q, n)), PIECE, n * 3);
+}
+
+/* NULL, or what is wrong with the next job to be reaped. */
+static const char *reap_next(struct fm_queue *q)
+{
+	u64 n = q->reaped, filled[PIECE / 8];
+	struct fermata_queue_status status = fm_queue_reap(q);
+	u8 digest[32];
+	u32 i;
+
+	if (status.error || status.tag != n)
+		return "a status";
+	switch (op_of(n)) {
+	case FERMATA_QUEUE_OP_COPY:
+		return memcmp(from(q, n), to(q, n), PIECE) ? "a copy" : NULL;
+	case FERMATA_QUEUE_OP_FILL:
+		for (i = 0; i < PIECE / 8; i++)
+			filled[i] = n * 3;
+		return memcmp(filled, to(q, n), PIECE) ? "a fill" : NULL;
+	case FERMATA_QUEUE_OP_SHA256:
+		fm_sha256(from(q, n), PIECE, digest);
+		return memcmp(digest, to(q, n), sizeof(digest)) ? "a digest" : NULL;
+	default:
+		return status.result != fm_crc32c(n * 3, from(q, n), PIECE) ? "a CRC" : NULL;
+	}
+}
+
+/* Posts so many jobs as there is room, and checks them. */
+static const char *run_jobs(struct fm_queue *q, u64 jobs)
+{
+	u64 end = q->tail + jobs;
+	const char *wrong = NULL;
+
+	while (!wrong && q->reaped < end) {
+		while (q->tail < end && fm_queue_has_room(q))
+			post_next(q);
+		fm_queue_tell(q);
+		wrong = reap_next(q);
+	}
+	return wrong;
+}
+
+static void until_empty(struct fm_queue *q)
+{
+	fm_wait(q->c.fd, FERMATA_EVENT_EMPTY);
+}
+
+/* One that does not end before the card is fast. */
+static void post_long(struct fm_queue *q)
+{
+	u8 *data = q->c.mem + q->data;
+
+	fm_queue_post(q, FERMATA_QUEUE_OP_CRC32C, on_card(q, data), 0, DATA, 0);
+}
+
+/* --- tests -------------------------------------------------------------------------- */
+
+FM_TEST(queue, jobs_are_done)
+{
+	struct fm_queue q;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
+	ASSERT_GOOD(run_jobs(&q, 300));
+	EXPECT_EQ(300, __atomic_load_n(&q.control->completed, __ATOMIC_ACQUIRE));
+	fm_queue_post(&q, FERMATA_QUEUE_OP_END, 0, 0, 0, 0);
+	fm_queue_tell(&q);
+	fm_wait(q.c.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(q.c.fd));
+	EXPECT_EQ(-ENOENT, fm_ring(q.c.fd));
+}
+
+FM_TEST(queue, empty_leaves_the_slot)
+{
+	struct fermata_status before, after;
+	struct pollfd p = { .events = POLLOUT };
+	struct fm_queue q;
+	u64 from;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
+	until_empty(&q);
+	p.fd = q.c.fd;
+	EXPECT_EQ(1, poll(&p, 1, 0));
+	EXPECT_EQ(POLLOUT, p.revents);
+	fm_status(q.c.fd, &before);
+	EXPECT_EQ(FERMATA_STATE_EMPTY, before.state);
+	EXPECT_EQ(FERMATA_NO_SLOT, before.slot);
+	EXPECT_EQ(-EBUSY, fm_start(q.c.fd));
+	from = card_history_end();
+	fm_sleep_us(50000);
+	EXPECT_EQ(from, card_history_end());
+	fm_status(q.c.fd, &after);
+	EXPECT_EQ(before.run_ns, after.run_ns);
+	ASSERT_GOOD(run_jobs(&q, 5));
+	EXPECT_LE(1, q.rings);
+	until_empty(&q);
+	/* For nothing: it looks, and leaves. */
+	fm_status(q.c.fd, &before);
+	EXPECT_EQ(0, fm_ring(q.c.fd));
+	until_empty(&q);
+	fm_status(q.c.fd, &after);
+	EXPECT_EQ(before.slices + 1, after.slices);
+}
+
+/* One at a time, each when the engine may be about to leave: who waits in vain is told by reap. */
+FM_TEST(queue, no_doorbell_is_lost)
+{
+	u32 jobs = fm_is_slow() ? 300 : 3000, i;
+	struct fm_queue q;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
+	for (i = 0; i < jobs; i++) {
+		fm_sleep_us(fm_splitmix(i) % 150);
+		post_next(&q);
+		fm_queue_tell(&q);
+		ASSERT_GOOD(reap_next(&q));
+	}
+	TH_LOG("%llu of %u jobs rang", (unsigned long long)q.rings, jobs);
+}
+
+/* Two tenants' queues and their jobs in hand survive each other's slices. */
+FM_TEST(queue, preempted)
+{
+	struct fermata_status st;
+	struct fm_queue q[2];
+	int i, round;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	for (i = 0; i < 2; i++) {
+		fm_queue_make(&q[i], ENTRIES, DATA, 0, 0);
+		ASSERT_EQ(0, fm_param_set(q[i].c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
+	}
+	card_speed(q[0].c.slot, 1);
+	for (i = 0; i < 2; i++) {
+		while (fm_queue_has_room(&q[i]))
+			post_next(&q[i]);
+		ASSERT_EQ(0, fm_start(q[i].c.fd));
+	}
+	for (round = 0; round < 60; round++) {
+		for (i = 0; i < 2; i++) {
+			ASSERT_GOOD(reap_next(&q[i]));
+			post_next(&q[i]);
+			fm_queue_tell(&q[i]);
+		}
+	}
+	card_speed(q[0].c.slot, 0);
+	for (i = 0; i < 2; i++) {
+		while (q[i].reaped < q[i].tail)
+			ASSERT_GOOD(reap_next(&q[i]));
+		fm_status(q[i].c.fd, &st);
+		EXPECT_LT(2, st.preemptions);
+	}
+}
+
+FM_TEST(queue, held)
+{
+	struct fm_queue q;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
+	card_speed(q.c.slot, 1);
+	while (fm_queue_has_room(&q))
+		post_next(&q);
+	fm_queue_tell(&q);
+	card_until_runs(q.c.slot, q.c.token);
+	fm_hold(&q.c);
+	/* A doorbell ends no hold. */
+	EXPECT_EQ(0, fm_ring(q.c.fd));
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(q.c.fd));
+	card_speed(q.c.slot, 0);
+	ASSERT_EQ(0, fm_resume(q.c.fd));
+	while (q.reaped < q.tail)
+		ASSERT_GOOD(reap_next(&q));
+	if (card_base())
+		return;
+	until_empty(&q);
+	fm_hold(&q.c);
+	post_next(&q);
+	fm_queue_tell(&q);
+	EXPECT_EQ(1, q.rings > 0);
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(q.c.fd));
+	ASSERT_EQ(0, fm_resume(q.c.fd));
+	ASSERT_GOOD(reap_next(&q));
+}
+
+/* Completions are told while the engine works on, so many at a time. */
+FM_TEST(queue, completions_are_told)
+{
+	struct pollfd p = { .events = POLLRDBAND };
+	int i, efd;
+	struct fm_queue q;
+	u64 count, emptied;
+
+	if (never_leaves())
+		SKIP(return, "no engine tells");
+	fm_queue_new(&q, ENTRIES, DATA, 4, 1000000);
+	until_empty(&q);
+	/* Its leaving may have told of what is complete. */
+	fm_wait_until(q.c.fd, FERMATA_EVENT_COMPLETED, 0, NULL);
+	efd = fm_eventfd_of(q.c.fd, FERMATA_EVENT_COMPLETED);
+	p.fd = q.c.fd;
+	emptied = card_counter(q.c.slot, "emptied");
+	EXPECT_EQ(0, poll(&p, 1, 0));
+	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(q.c.fd, FERMATA_EVENT_COMPLETED, 0, NULL));
+	card_speed(q.c.slot, 1);
+	for (i = 0; i < 4; i++)
+		post_next(&q);
+	/* 32 ms, and more of them behind it: so it stays. */
+	for (i = 0; i < 8; i++)
+		post_long(&q);
+	fm_queue_tell(&q);
+	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
+	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(q.c.fd));
+	for (i = 0; i < 4; i++)
+		EXPECT_TRUE(fm_queue_is_complete(&q, i));
+	EXPECT_EQ(8, read(efd, &count, sizeof(count)));
+	EXPECT_LE(1, count);
+	/* It has not left. */
+	EXPECT_EQ(emptied, card_counter(q.c.slot, "emptied"));
+	card_speed(q.c.slot, 0);
+	until_empty(&q);
+	EXPECT_EQ(1, poll(&p, 1, 0));
+	EXPECT_EQ(POLLRDBAND, p.revents);
+	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
+	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(q.c.fd, FERMATA_EVENT_COMPLETED, 0, NULL));
+	close(efd);
+}
+
+/* A few are told when the first of them has waited long enough. */
+FM_TEST(queue, completions_are_told_in_time)
+{
+	struct fm_queue q;
+
+	if (never_leaves())
+		SKIP(return, "no engine tells");
+	fm_queue_new(&q, ENTRIES, DATA, 1000, 2000);
+	until_empty(&q);
+	fm_wait_until(q.c.fd, FERMATA_EVENT_COMPLETED, 0, NULL);
+	card_speed(q.c.slot, 1);
+	post_next(&q);
+	post_long(&q);
+	fm_queue_tell(&q);
+	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
+	EXPECT_TRUE(fm_queue_is_complete(&q, 0));
+	EXPECT_FALSE(fm_queue_is_complete(&q, 1));
+}
+
+/* What an urgent tenant posts goes before another one's queue, which is saved for it. */
+FM_TEST(queue, urgent_work_first)
+{
+	struct fermata_status st;
+	struct fm_queue be, lc;
+	int i;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_make(&lc, ENTRIES, DATA, 0, 0);
+	fm_param(lc.c.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	ASSERT_EQ(0, fm_start(lc.c.fd));
+	until_empty(&lc);
+	fm_queue_make(&be, ENTRIES, DATA, 0, 0);
+	fm_param(be.c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	card_speed(be.c.slot, 1);
+	for (i = 0; i < 10; i++)
+		post_long(&be);
+	fm_must_start(&be.c);
+	card_until_runs(be.c.slot, be.c.token);
+	post_next(&lc);
+	fm_queue_tell(&lc);
+	ASSERT_GOOD(reap_next(&lc));
+	EXPECT_FALSE(fm_queue_is_complete(&be, 9));
+	fm_status(be.c.fd, &st);
+	EXPECT_LE(1, st.preemptions);
+	card_speed(be.c.slot, 0);
+	for (i = 0; i < 10; i++)
+		EXPECT_EQ(0, fm_queue_reap(&be).error);
+}
+
+/* It is announced, and the slot is vacant when the doorbell rings. */
+FM_TEST(queue, hint_before_a_doorbell)
+{
+	struct fermata_status st;
+	struct fm_queue q;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_make(&q, ENTRIES, DATA, 0, 0);
+	fm_param(q.c.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	ASSERT_EQ(0, fm_start(q.c.fd));
+	until_empty(&q);
+	ASSERT_EQ(0, fm_hint(q.c.fd, fm_now() + 1000 * FM_MS));
+	ASSERT_GOOD(run_jobs(&q, 1));
+	fm_status(q.c.fd, &st);
+	EXPECT_EQ(1, st.hints_used);
+	EXPECT_EQ(0, st.hints_wasted);
+}
+
+/* --- memory that does not keep to it ------------------------------------------------------ */
+
+static void scribble(struct fm_queue *q, u64 seed)
+{
+	u64 *words = (u64 *)q->c.mem, n;
+
+	/* The engine finds a window around all of it, so most of this is a job. */
+	for (n = 0; n < q->data / 8; n++)
+		words[n] = fm_splitmix(seed + n) & (n % 3 ? ~0ULL : 0xffff0007);
+}
+
+/* Whatever stands in a queue is its owner's matter. */
+FM_TEST(queue, hostile_memory)
+{
+	struct fermata_status st;
+	struct fm_queue bad, good;
+	u32 round;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_new(&good, ENTRIES, DATA, 0, 0);
+	for (round = 0; round < 20; round++) {
+		fm_queue_make(&bad, round % 5 ? ENTRIES : 2, DATA, round % 3, round);
+		scribble(&bad, round * 1000003);
+		ASSERT_EQ(0, fm_start(bad.c.fd));
+		ASSERT_GOOD(run_jobs(&good, 20));
+		scribble(&bad, round);
+		fm_ring(bad.c.fd);
+		ASSERT_GOOD(run_jobs(&good, 20));
+		fm_status(bad.c.fd, &st);
+		EXPECT_TRUE(st.state != FERMATA_STATE_FAILED || st.error == EFAULT);
+		fm_ctx_close(&bad.c);
+	}
+	ASSERT_GOOD(run_jobs(&good, 20));
+}
+
+FM_TEST(queue, bad_input)
+{
+	struct fm_queue q;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_make(&q, ENTRIES, DATA, 0, 0);
+	EXPECT_EQ(-ENOENT, fm_ring(q.c.fd));
+	/* Nobody knows how far it had come; a base card does not tell that it is a queue. */
+	if (!card_base())
+		EXPECT_EQ(-EINVAL, fm_start_replayable(q.c.fd));
+	fm_ctx_close(&q.c);
+	/* Not a power of two. */
+	fm_queue_make(&q, 3, DATA, 0, 0);
+	ASSERT_EQ(0, fm_start(q.c.fd));
+	fm_wait(q.c.fd, FERMATA_EVENT_DONE);
+}
+
+FM_TEST(queue, dies_in_every_state)
+{
+	struct fm_queue q, other;
+	int state;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_new(&other, ENTRIES, DATA, 0, 0);
+	for (state = 0; state < 4; state++) {
+		fm_queue_new(&q, ENTRIES, DATA, 1, 0);
+		until_empty(&q);
+		if (state) {
+			card_speed(q.c.slot, 1);
+			post_long(&q);
+			fm_queue_tell(&q);
+		}
+		if (state > 1)
+			card_until_runs(q.c.slot, q.c.token);
+		if (state > 2)
+			fm_must_hold(&q.c);
+		fm_ctx_close(&q.c);
+		card_speed(other.c.slot, 0);
+		ASSERT_GOOD(run_jobs(&other, 20));
+	}
+}
+
+TEST_HARNESS_MAIN
