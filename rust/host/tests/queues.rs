@@ -238,7 +238,7 @@ fn only_engines_with_a_queue() {
     let ctx = world.open(0, Params::DEFAULT).unwrap();
     world.start(ctx, ENDLESS).unwrap();
     world.run_for(MS);
-    let raw = world.card.read_status(world.now, 0).raw() & !0xff | 4 | 1 << 10;
+    let raw = (world.card.read_status(world.now, 0).raw() & !0xff) | 4 | (1 << 10);
     let mut resets = 0;
     world
         .machine
