@@ -172,7 +172,7 @@ impl World {
         );
         let stats = self.stats(keeper);
         assert!(
-            !stats.state.is_live(),
+            stats.state.wants_nothing(),
             "slot {i} is kept for {:?}",
             stats.state
         );
