@@ -10,7 +10,7 @@
 use core::ops::DerefMut;
 
 use super::machine::{Machine, Out};
-use super::{ContextId, Entry, JobState, Refusal, Time};
+use super::{ContextId, Entry, JobState, Refusal, SlotId, Time};
 
 /// What a job on a slot is to do when it leaves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,15 @@ pub(super) enum Parting {
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+    /// What a job on `slot` is to do when the hold that was asked for is taken back: a doorbell that the hold has hidden
+    /// counts again, and without one the queue is looked at once too often.
+    pub(super) fn parting_unheld(&self, slot: Option<SlotId>) -> Parting {
+        match slot.and_then(|id| self.slot(id)) {
+            Some(slot) if slot.config.queues => Parting::Rung,
+            _ => Parting::Free,
+        }
+    }
+
     /// Doorbell: there is work in the queue of `ctx`. What waits or is held looks at its queue anyway when it runs.
     pub(super) fn ring(
         &mut self,

@@ -115,19 +115,21 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return Err(Refusal::NoJob);
         }
         let queue = entry.queue;
-        let off = matches!(entry.state, JobState::Held | JobState::Empty);
+        let empty = entry.state == JobState::Empty;
+        let off = empty || entry.state == JobState::Held;
+        let unheld = self.parting_unheld(entry.slot);
         if off {
             self.check_mask(queue, entry.params.mask)?;
         }
         if let Some(entry) = self.slab.get_mut(ctx) {
-            // A doorbell that the hold has hidden counts again; without one the queue is looked at once too often.
-            entry.parting = match entry.parting {
-                Parting::Held => Parting::Rung,
-                parting => parting,
-            };
+            if entry.parting == Parting::Held {
+                entry.parting = unheld;
+            }
         }
         if off {
-            self.use_hint(now, ctx);
+            if empty {
+                self.use_hint(now, ctx);
+            }
             self.wake_clock(now, ctx);
             self.enqueue(now, ctx, true);
             self.press(now, queue, out);
