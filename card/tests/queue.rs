@@ -26,7 +26,7 @@ const IDLE: u64 = CONTROL + 16;
 const DATA: u64 = BASE + 0x3000;
 const SIZE: usize = 0x40_000;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Job {
     op: u32,
     src: u64,
@@ -34,6 +34,25 @@ struct Job {
     length: u64,
     arg: u64,
     reserved: u64,
+}
+
+const NO_JOB: Job = Job {
+    op: 0,
+    src: 0,
+    dst: 0,
+    length: 0,
+    arg: 0,
+    reserved: 0,
+};
+const END_JOB: Job = Job { op: END, ..NO_JOB };
+
+fn fill(dst: u64, length: u64) -> Job {
+    Job {
+        op: FILL,
+        dst,
+        length,
+        ..NO_JOB
+    }
 }
 
 /// A program with a queue.
@@ -139,10 +158,7 @@ fn run(entries: u64, jobs: &[Job], cuts: &[u64]) -> (Program, AppRegs) {
     let mut bus = program.memory.clone();
     let regs = program.regs();
     let mut engine = EngineKind::Queue.start(&regs);
-    let end = Job {
-        op: END,
-        ..Job::default()
-    };
+    let end = END_JOB;
     let mut left = jobs.iter().chain([&end]).peekable();
     let mut cuts = cuts.iter();
     loop {
@@ -272,18 +288,8 @@ fn a_short_job_overtakes_a_long_one() {
     let mut program = Program::new(8);
     let mut bus = program.memory.clone();
     let mut engine = engine(&program);
-    program.post(&Job {
-        op: FILL,
-        dst: DATA,
-        length: 0x8000,
-        ..Job::default()
-    });
-    program.post(&Job {
-        op: FILL,
-        dst: DATA + 0x8000,
-        length: 64,
-        ..Job::default()
-    });
+    program.post(&fill(DATA, 0x8000));
+    program.post(&fill(DATA + 0x8000, 64));
     while program.completed() == 0 {
         engine.step(64, &mut bus).unwrap();
     }
@@ -304,12 +310,7 @@ fn at_most_four_jobs_are_in_hand() {
     let mut bus = program.memory.clone();
     let mut engine = engine(&program);
     for i in 0..10 {
-        program.post(&Job {
-            op: FILL,
-            dst: DATA + i * 0x2000,
-            length: 0x2000,
-            ..Job::default()
-        });
+        program.post(&fill(DATA + i * 0x2000, 0x2000));
     }
     let mut most = 0;
     while program.completed() < 10 {
@@ -325,24 +326,11 @@ fn end_waits_for_all_others_and_nothing_follows_it() {
     let mut program = Program::new(8);
     let mut bus = program.memory.clone();
     let mut engine = engine(&program);
-    program.post(&Job {
-        op: FILL,
-        dst: DATA,
-        length: 0x4000,
-        ..Job::default()
-    });
+    program.post(&fill(DATA, 0x4000));
     for _ in 0..2 {
-        program.post(&Job {
-            op: END,
-            ..Job::default()
-        });
+        program.post(&END_JOB);
     }
-    program.post(&Job {
-        op: FILL,
-        dst: DATA,
-        length: 8,
-        ..Job::default()
-    });
+    program.post(&fill(DATA, 8));
     while !engine.step(64, &mut bus).unwrap().done {
         assert_eq!(program.header(1) & 2, 0);
     }
@@ -361,14 +349,9 @@ fn an_end_that_is_not_clean_ends_nothing() {
     program.post(&Job {
         op: END,
         reserved: 1,
-        ..Job::default()
+        ..NO_JOB
     });
-    program.post(&Job {
-        op: FILL,
-        dst: DATA,
-        length: (1 << 32) + 1,
-        ..Job::default()
-    });
+    program.post(&fill(DATA, (1 << 32) + 1));
     while !engine.idle() {
         assert!(!engine.step(64, &mut bus).unwrap().done);
     }
@@ -442,12 +425,7 @@ fn an_empty_queue_is_idle_until_a_job_is_posted() {
         assert!(engine.leave(&mut bus).unwrap());
         assert_eq!(program.memory.load(IDLE), 1);
         engine = EngineKind::Queue.resume(&program.regs(), &AppRegs::default(), &engine.save());
-        program.post(&Job {
-            op: FILL,
-            dst: DATA,
-            length: 8,
-            ..Job::default()
-        });
+        program.post(&fill(DATA, 8));
         engine.step(64, &mut bus).unwrap();
         assert_eq!(program.memory.load(IDLE), 0);
         assert!(!engine.idle());
@@ -470,12 +448,7 @@ impl Bus for Late {
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused> {
         if addr == self.at && data[0] == 1 {
             let mut program = self.program.take().unwrap();
-            program.post(&Job {
-                op: FILL,
-                dst: DATA,
-                length: 8,
-                ..Job::default()
-            });
+            program.post(&fill(DATA, 8));
             assert_eq!(
                 program.memory.load(IDLE),
                 0,
@@ -514,12 +487,7 @@ fn a_pause_with_a_job_in_hand_is_not_empty() {
     let mut program = Program::new(4);
     let mut bus = program.memory.clone();
     let mut engine = engine(&program);
-    program.post(&Job {
-        op: FILL,
-        dst: DATA,
-        length: 4096,
-        ..Job::default()
-    });
+    program.post(&fill(DATA, 4096));
     engine.step(64, &mut bus).unwrap();
     assert!(!engine.leave(&mut bus).unwrap());
     assert_eq!(program.memory.load(IDLE), 0);
@@ -532,14 +500,7 @@ fn a_full_ring_is_done_again_and_a_step_ends() {
     let mut engine = engine(&program);
     // Both entries valid: against the rules, and never reaped.
     for n in 0..2 {
-        program.write(
-            n,
-            n,
-            &Job {
-                op: 77,
-                ..Job::default()
-            },
-        );
+        program.write(n, n, &Job { op: 77, ..NO_JOB });
     }
     for _ in 0..100 {
         let units = engine.step(1 << 14, &mut bus).unwrap().units;
@@ -573,7 +534,7 @@ fn addresses_at_the_end_of_the_space_are_refused() {
             src,
             dst,
             length,
-            ..Job::default()
+            ..NO_JOB
         });
         assert_eq!(engine.step(64, &mut bus), Err(Refused), "{op}");
         assert_eq!((program.header(0), program.completed()), (1, 0));
@@ -590,7 +551,7 @@ fn addresses_at_the_end_of_the_space_are_refused() {
         program.post(&Job {
             op: FILL,
             dst: DATA,
-            ..Job::default()
+            ..NO_JOB
         });
         assert_eq!(
             EngineKind::Queue.start(&bad).step(64, &mut bus),
@@ -606,7 +567,7 @@ fn addresses_at_the_end_of_the_space_are_refused() {
             src: top,
             dst: top,
             arg: 5,
-            ..Job::default()
+            ..NO_JOB
         });
     }
     let mut engine = engine(&program);
