@@ -60,28 +60,29 @@ impl Card {
         Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
     }
 
+    /// What an owner asks for, and nothing comes back.
+    fn ask(&self, event: Event) -> Result {
+        self.handle(&mut self.state.lock(), event).map_err(refused)
+    }
+
     /// Takes the job off its slot, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
-        self.handle(&mut self.state.lock(), Event::Preempt { ctx, hold })
-            .map_err(refused)
+        self.ask(Event::Preempt { ctx, hold })
     }
 
     /// There is work in the queue of a context again.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
-        self.handle(&mut self.state.lock(), Event::Ring { ctx })
-            .map_err(refused)
+        self.ask(Event::Ring { ctx })
     }
 
     /// Lets a held job go on.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        self.handle(&mut self.state.lock(), Event::Resume { ctx })
-            .map_err(refused)
+        self.ask(Event::Resume { ctx })
     }
 
     /// The context will start a job at `at`; zero: it takes that back.
     pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
-        self.handle(&mut self.state.lock(), Event::Hint { ctx, at })
-            .map_err(refused)
+        self.ask(Event::Hint { ctx, at })
     }
 
     /// Asks for the end of a context. [`Notice::Released`] follows, or [`Notice::Stuck`] has come.
