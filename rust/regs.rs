@@ -129,8 +129,8 @@ register! {
         3:3 queues => bool;
     }
 
-    /// F: how often the engine of the slot has told, while it ran, that jobs of its queue are complete, since power-on;
-    /// read-only. Other engines: 0.
+    /// F: how often the engine of the slot has told, while it ran, that jobs of its queue are
+    /// complete, since power-on; read-only. Other engines: 0.
     pub(crate) EVENTS(u64)[8] @ 0x2c0 {
         63:0 value;
     }

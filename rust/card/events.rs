@@ -150,8 +150,8 @@ impl Card {
         result
     }
 
-    /// The engine of `slot` runs, and may have told that jobs of its queue are complete. Who has come to the slot since may be
-    /// told for nothing.
+    /// The engine of `slot` runs, and may have told that jobs of its queue are complete. Who has come
+    /// to the slot since may be told for nothing.
     fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
         let events = self.bar.completion_events(slot);
         if events == u64::MAX {

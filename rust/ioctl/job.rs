@@ -84,8 +84,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Which of `events` hold, and why the job failed. A completion is taken with that. `ENODEV`: the card is gone; `ENOENT`: there
-    /// is no job.
+    /// Which of `events` hold, and why the job failed. A completion is taken with that. `ENODEV`:
+    /// the card is gone; `ENOENT`: there is no job.
     fn happened(&self, events: u32) -> Result<(u32, u32)> {
         if self.context.card.is_gone() {
             return Err(ENODEV);
