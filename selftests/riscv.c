@@ -96,17 +96,12 @@ static void set_job(struct fm_ctx *c, size_t len, u32 arg)
 		{ .offset = 0x48, .value = ROOM },
 		{ .offset = 0x58, .value = arg },
 		{ .offset = 0x60, .value = c->base },
-		{ .offset = FM_REG_TAG, .value = c->token },
 	};
 	const u32 results[] = { 0x38, 0x40, 0x48, 0x58, 0x60 };
-	int rc;
 
 	memset(c->mem, 0, FM_DATA + ROOM);
-	rc = fm_regs_write(c->fd, regs, sizeof(regs) / sizeof(regs[0]));
-	if (!rc)
-		rc = fm_results(c->fd, results, sizeof(results) / sizeof(results[0]));
-	if (rc)
-		fm_die("registers of a job: %s", strerror(-rc));
+	fm_job_regs(c, regs, sizeof(regs) / sizeof(regs[0]), results,
+		    sizeof(results) / sizeof(results[0]));
 }
 
 static void new_job(struct fm_ctx *c, const struct program *p)
@@ -166,27 +161,6 @@ static const char *run_alone(const struct program *p, struct outcome *o)
 	return wrong;
 }
 
-/* The slots with that engine. */
-static u32 slots_of(enum fm_engine engine)
-{
-	struct fermata_slot_info info;
-	struct fm_ctx c;
-	u32 mask = 0, slot;
-
-	fm_ctx_setup(&c, engine, -1);
-	for (slot = 0;; slot++) {
-		memset(&info, 0, sizeof(info));
-		info.size = sizeof(info);
-		info.slot = slot;
-		if (fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &info))
-			break;
-		if (info.afu_id_lo == fm_afu[engine][0] && info.afu_id_hi == fm_afu[engine][1])
-			mask |= 1U << slot;
-	}
-	close(c.fd);
-	return mask;
-}
-
 static void set_all(u32 mask, const char *settings)
 {
 	for (; mask; mask &= mask - 1)
@@ -219,7 +193,7 @@ FM_TEST(riscv, in_slices_they_end_as_alone)
 
 	if (fm_slot_of(FM_RISCV) < 0)
 		SKIP(return, "no slot with a RISC-V core");
-	mask = slots_of(FM_RISCV);
+	mask = fm_slots_of(FM_RISCV);
 	for (i = 0; i < PROGRAMS; i++)
 		ASSERT_GOOD(run_alone(&programs[i], &alone[i]));
 	set_all(mask, "speed=20");
@@ -331,12 +305,10 @@ FM_TEST(riscv, counters_of_four_bits)
 		fm_ctx_new(&c[i], engines[i % 2], FM_PAGE);
 		card_speed(c[i].slot, 4);
 		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS);
-		ASSERT_EQ(0, fm_regs_write(c[i].fd, (struct fermata_reg[]) {
+		fm_job_regs(&c[i], (struct fermata_reg[]) {
 			{ .offset = 0x30, .value = COUNTS + i },
 			{ .offset = 0x38, .value = 3 },
-			{ .offset = 0x40, .value = c[i].base },
-			{ .offset = FM_REG_TAG, .value = c[i].token } }, 4));
-		ASSERT_EQ(0, fm_results(c[i].fd, results, 2));
+			{ .offset = 0x40, .value = c[i].base } }, 3, results, 2);
 	}
 	for (i = 0; i < 4; i++)
 		fm_must_start(&c[i]);

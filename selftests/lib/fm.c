@@ -245,14 +245,6 @@ int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count)
 	return fm_ioctl(fd, FERMATA_IOC_REGS_WRITE, &arg);
 }
 
-void fm_must_regs(int fd, const struct fermata_reg *regs, u32 count)
-{
-	int rc = fm_regs_write(fd, regs, count);
-
-	if (rc)
-		fm_die("REGS_WRITE: %s", strerror(-rc));
-}
-
 int fm_reg_write(int fd, u32 offset, u64 value)
 {
 	struct fermata_reg reg = { .offset = offset, .value = value };
@@ -359,6 +351,29 @@ static int slot_info(int fd, int slot, struct fermata_slot_info *info)
 	return fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, info);
 }
 
+static bool has_engine(const struct fermata_slot_info *info, enum fm_engine engine)
+{
+	return info->afu_id_lo == fm_afu[engine][0] && info->afu_id_hi == fm_afu[engine][1];
+}
+
+u32 fm_slots_of(enum fm_engine engine)
+{
+	struct fermata_slot_info info;
+	int fd = must_open();
+	u32 mask = 0;
+	int i, rc = 0;
+
+	for (i = 0; !rc; i++) {
+		rc = slot_info(fd, i, &info);
+		if (!rc && has_engine(&info, engine))
+			mask |= 1U << i;
+	}
+	if (rc != -EINVAL)
+		fm_die("SLOT_INFO: %s", strerror(-rc));
+	close(fd);
+	return mask;
+}
+
 int fm_slot_of(enum fm_engine engine)
 {
 	struct fermata_slot_info info;
@@ -369,7 +384,7 @@ int fm_slot_of(enum fm_engine engine)
 		rc = slot_info(fd, i, &info);
 		if (rc)
 			break;
-		if (info.afu_id_lo == fm_afu[engine][0] && info.afu_id_hi == fm_afu[engine][1])
+		if (has_engine(&info, engine))
 			found = i;
 	}
 	if (found < 0 && rc != -EINVAL)

@@ -74,7 +74,6 @@ void fm_wait(int fd, u32 events);
 int fm_param_set(int fd, u32 param, u64 value);
 u64 fm_param_get(int fd, u32 param);
 int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count);
-void fm_must_regs(int fd, const struct fermata_reg *regs, u32 count);
 int fm_reg_write(int fd, u32 offset, u64 value);
 int fm_reg_read(int fd, u32 offset, u64 *value);
 /* The same, where failing is not what is tested. */
@@ -102,6 +101,8 @@ void fm_card_info(struct fermata_card_info *info);
 bool fm_has_window(void);
 /* First slot with the engine, or -1. */
 int fm_slot_of(enum fm_engine engine);
+/* All of them, a bit each. */
+u32 fm_slots_of(enum fm_engine engine);
 u64 fm_slot_resets(int slot);
 
 /* Name of its PCI function, or NULL; remembered once it was known. */
@@ -203,6 +204,9 @@ void fm_job_endless(struct fm_ctx *c);
 /* Compares arena and result registers: NULL or what is wrong. */
 const char *fm_job_wrong(struct fm_ctx *c, const struct fm_expect *e);
 /* Start, wait, check: NULL or what is wrong. */
+/* Writes registers and the token of a job, and declares what of it is wanted. */
+void fm_job_regs(struct fm_ctx *c, const struct fermata_reg *regs, u32 count,
+		 const u32 *results, u32 nresults);
 const char *fm_job_run(struct fm_ctx *c, const struct fm_expect *e);
 /* Start, and hold it as soon as the engine runs it: NULL or the call that failed. */
 const char *fm_job_hold(struct fm_ctx *c);

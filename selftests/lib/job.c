@@ -93,8 +93,8 @@ void fm_sha256(const void *data, size_t len, u8 digest[32])
 
 /* --- jobs --------------------------------------------------------------------------- */
 
-static void put(struct fm_ctx *c, const struct fermata_reg *regs, u32 count,
-		const u32 *results, u32 nresults)
+void fm_job_regs(struct fm_ctx *c, const struct fermata_reg *regs, u32 count,
+		 const u32 *results, u32 nresults)
 {
 	struct fermata_reg tag = { .offset = FM_REG_TAG, .value = c->token };
 	int rc = fm_regs_write(c->fd, regs, count);
@@ -155,7 +155,7 @@ static void list_regs(struct fm_ctx *c, u64 head, u64 limit, u64 seed)
 	};
 
 	clear_result(c);
-	put(c, regs, 4, results, 2);
+	fm_job_regs(c, regs, 4, results, 2);
 }
 
 static void walk(struct fm_ctx *c, u64 at, u64 limit, u64 seed, struct fm_expect *e)
@@ -209,7 +209,7 @@ void fm_job_endless(struct fm_ctx *c)
 		list_regs(c, build_list(c, FM_ENDLESS_NODES, 1, true), 0, 0);
 	} else if (c->engine == FM_MEM) {
 		clear_result(c);
-		put(c, mem, 6, results + 1, 1);
+		fm_job_regs(c, mem, 6, results + 1, 1);
 	} else if (c->engine == FM_MIX) {
 		fm_job_mix(c, c->len - FM_DATA, 4096, 1, &e);
 	} else {
@@ -259,7 +259,7 @@ void fm_job_mem(struct fm_ctx *c, size_t len, u64 count, u64 seed, u64 mode,
 	fm_sha256(copy, len, e->digest);
 	free(copy);
 	clear_result(c);
-	put(c, regs, mode == FM_NO_MODE ? 5 : 6, results, 2);
+	fm_job_regs(c, regs, mode == FM_NO_MODE ? 5 : 6, results, 2);
 }
 
 void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e)
@@ -277,7 +277,7 @@ void fm_job_sha(struct fm_ctx *c, size_t len, u64 seed, struct fm_expect *e)
 	fm_sha256(c->mem + FM_DATA, len, e->digest);
 	e->r.count = len;
 	clear_result(c);
-	put(c, regs, 3, results, 5);
+	fm_job_regs(c, regs, 3, results, 5);
 }
 
 u64 fm_mix(void *mem, size_t len, size_t block, u64 blocks, u64 seed)
@@ -318,7 +318,7 @@ void fm_job_mix(struct fm_ctx *c, size_t len, size_t block, u64 seed, struct fm_
 	fm_sha256(copy, len, e->digest);
 	free(copy);
 	clear_result(c);
-	put(c, regs, 5, results, 3);
+	fm_job_regs(c, regs, 5, results, 3);
 }
 
 void fm_job_any(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)

@@ -13,10 +13,10 @@ void fm_queue_make(struct fm_queue *q, u32 entries, size_t data, u32 count, u32 
 {
 	size_t jobs = ALIGNED(sizeof(*q->control));
 	size_t statuses = jobs + entries * sizeof(*q->jobs);
-	struct fermata_reg regs[7] = {
+	struct fermata_reg regs[6] = {
 		{ .offset = FERMATA_QUEUE_REG_JOBS }, { .offset = FERMATA_QUEUE_REG_STATUSES },
 		{ .offset = FERMATA_QUEUE_REG_ENTRIES, .value = entries },
-		{ .offset = FERMATA_QUEUE_REG_CONTROL }, { .offset = FERMATA_QUEUE_REG_TAG },
+		{ .offset = FERMATA_QUEUE_REG_CONTROL },
 		{ .offset = FERMATA_QUEUE_REG_COALESCE_COUNT, .value = count },
 		{ .offset = FERMATA_QUEUE_REG_COALESCE_US, .value = us },
 	};
@@ -31,8 +31,7 @@ void fm_queue_make(struct fm_queue *q, u32 entries, size_t data, u32 count, u32 
 	regs[0].value = at(q, q->jobs);
 	regs[1].value = at(q, q->statuses);
 	regs[3].value = at(q, q->control);
-	regs[4].value = q->c.token;
-	fm_must_regs(q->c.fd, regs, 7);
+	fm_job_regs(&q->c, regs, 6, NULL, 0);
 }
 
 void fm_queue_new(struct fm_queue *q, u32 entries, size_t data, u32 count, u32 us)
