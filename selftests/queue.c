@@ -243,7 +243,7 @@ FM_TEST(queue, held)
 	fm_hold(&q.c);
 	post_next(&q);
 	fm_queue_tell(&q);
-	EXPECT_EQ(1, q.rings > 0);
+	EXPECT_LT(0, q.rings);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(q.c.fd));
 	ASSERT_EQ(0, fm_resume(q.c.fd));
 	ASSERT_GOOD(reap_next(&q));
