@@ -254,7 +254,8 @@ static void inject_until_preempted(struct fm_ctx *c)
 			rc = inject(0, UNC_COMPLETER);
 			if (rc)
 				fm_die("%s: %s", AER_INJECT, strerror(-rc));
-			again = fm_now() + 5000 * FM_MS;
+			/* While the job lasts: some seconds. */
+			again = fm_now() + 500 * FM_MS;
 		}
 		fm_sleep_us(1000);
 	}
