@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The checker: a pure function over the events. It knows the protocol and whose pages are whose, and nothing of the card's insides.
 
+mod snapshots;
+
 use crate::config::{CardConfig, Profile, SlotConfig};
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
@@ -8,6 +10,8 @@ use crate::trace::LINE;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+
+use snapshots::Snapshots;
 
 /// What a driver can do wrong, and last what the card itself can. The names are those of `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -86,31 +90,13 @@ const PAGE: u64 = 4096;
 pub struct Checker {
     config: Option<CardConfig>,
     slots: Vec<SlotView>,
-    snapshots: HashMap<u64, Snapshot>,
-    jobs: HashMap<u64, Job>,
-    next_job: u64,
+    snapshots: Snapshots,
     owners: HashMap<u64, Owners>,
     canaries: BTreeMap<u64, u64>,
     enforce: bool,
     counts: BTreeMap<Kind, u64>,
     last: String,
     found: Vec<What>,
-}
-
-/// A completed save.
-#[derive(Debug)]
-struct Snapshot {
-    job: u64,
-    tag: u64,
-    hash: u64,
-    resumed: bool,
-}
-
-/// A job lives from `START_NEW` to its end; its newest snapshot is the only one that may be resumed.
-#[derive(Debug, Default)]
-struct Job {
-    newest: Option<u64>,
-    over: bool,
 }
 
 #[derive(Debug, Default)]
@@ -208,6 +194,8 @@ impl Checker {
                     self.forget_gone();
                 }
             }
+            What::Import { token, hash } => self.snapshots.import(*token, *hash),
+            What::Imports { on } => self.snapshots.any = *on,
             What::ClearViolations => {
                 self.counts.clear();
                 self.last.clear();
@@ -305,6 +293,13 @@ impl Checker {
         text
     }
 
+    /// The digest of the newest snapshot of a tenant; empty: there is none.
+    pub fn saved_text(&self, token: u64) -> String {
+        self.snapshots
+            .saved(token)
+            .map_or_else(String::new, |hash| format!("hash={hash:#x}"))
+    }
+
     /// The last violation.
     pub fn why(&self) -> &str {
         &self.last
@@ -326,8 +321,7 @@ impl Checker {
 
     fn forget_guest(&mut self) {
         self.power_on();
-        self.snapshots.clear();
-        self.jobs.clear();
+        self.snapshots = Snapshots::default();
         self.owners.clear();
         self.canaries.clear();
         self.enforce = false;
@@ -461,12 +455,8 @@ impl Checker {
             view.unflushed |= aborted;
         }
         if let Some(job) = view.job.take().filter(|_| aborted) {
-            self.end_job(job);
+            self.snapshots.end(job);
         }
-    }
-
-    fn end_job(&mut self, job: u64) {
-        self.jobs.entry(job).or_default().over = true;
     }
 
     fn start(&mut self, t: u64, slot: usize, resume: bool, accepted: bool, tag: u64) {
@@ -502,8 +492,7 @@ impl Checker {
             Phase::Running
         };
         if !resume {
-            self.next_job += 1;
-            view.job = Some(self.next_job);
+            view.job = Some(self.snapshots.begin());
         }
     }
 
@@ -565,65 +554,26 @@ impl Checker {
         let view = &mut self.slots[slot];
         if phase == Phase::Finished {
             if let Some(job) = view.job.take() {
-                self.end_job(job);
+                self.snapshots.end(job);
             }
         }
     }
 
     fn save(&mut self, slot: usize, tag: u64, part: SavePart, at: &[Range], hash: u64) {
         let Some(&(gpa, _)) = at.first() else { return };
-        self.snapshots.remove(&gpa);
-        if part != SavePart::Done {
-            return;
+        self.snapshots.spoil(gpa);
+        if part == SavePart::Done {
+            let job = self.slots[slot].job.take();
+            self.snapshots.save(gpa, job, tag, hash);
         }
-        // A job that was resumed from nowhere is a job of its own from here.
-        let job = self.slots[slot].job.take().unwrap_or_else(|| {
-            self.next_job += 1;
-            self.next_job
-        });
-        self.jobs.entry(job).or_default().newest = Some(gpa);
-        self.snapshots.insert(
-            gpa,
-            Snapshot {
-                job,
-                tag,
-                hash,
-                resumed: false,
-            },
-        );
     }
 
     fn restore(&mut self, slot: usize, tag: u64, at: &[Range], hash: u64) {
         let gpa = at.first().map_or(0, |r| r.0);
-        let Some(snapshot) = self.snapshots.get_mut(&gpa) else {
-            return self.violate(
-                Kind::ResumeIncomplete,
-                format!("slot {slot}: no save was completed to {gpa:#x}"),
-            );
-        };
-        let job = self.jobs.get(&snapshot.job);
-        let stale = snapshot.resumed || job.is_none_or(|j| j.over || j.newest != Some(gpa));
-        let (forged, mixed) = (snapshot.hash != hash, snapshot.tag != tag);
-        let (owner, id) = (snapshot.tag, snapshot.job);
-        snapshot.resumed = true;
-        self.slots[slot].job = Some(id);
-        if stale {
-            self.violate(
-                Kind::ResumeStale,
-                format!("slot {slot}: snapshot at {gpa:#x}"),
-            );
-        }
-        if forged {
-            self.violate(
-                Kind::ResumeForged,
-                format!("slot {slot}: the bytes at {gpa:#x} are not those saved"),
-            );
-        }
-        if mixed {
-            self.violate(
-                Kind::MixedTenant,
-                format!("slot {slot}: snapshot of {owner:#x}, registers of {tag:#x}"),
-            );
+        let (job, wrong) = self.snapshots.restore(gpa, tag, hash);
+        self.slots[slot].job = job.or(self.slots[slot].job);
+        for (kind, text) in wrong {
+            self.violate(kind, format!("slot {slot}: {text}"));
         }
     }
 

@@ -29,6 +29,9 @@ pub enum Request {
         slot: usize,
     },
     Tell(What),
+    Saved {
+        token: u64,
+    },
     Violations,
     Why,
     Counters {
@@ -128,6 +131,16 @@ impl Request {
                 slot: words.slot(slots)?,
             },
             "tenant" => Self::Tell(tenant(words)?),
+            "import" => Self::Tell(What::Import {
+                token: words.number("token")?,
+                hash: words.value("hash").map(parse_number).transpose()?,
+            }),
+            "imports" => Self::Tell(What::Imports {
+                on: on_or_off(words)?,
+            }),
+            "saved" => Self::Saved {
+                token: words.number("token")?,
+            },
             "canary" => Self::Tell(canary(words)?),
             "enforce" => Self::Tell(What::Enforce {
                 on: on_or_off(words)?,
@@ -309,6 +322,7 @@ impl Control {
                 String::new()
             }
             Request::Violations => recorder.ask(|j| j.checker.text()),
+            Request::Saved { token } => recorder.ask(move |j| j.checker.saved_text(token)),
             Request::Why => recorder.ask(|j| j.checker.why().to_string()),
             Request::Counters { slot } => recorder.ask(move |j| j.ledger.counters_text(slot)),
             Request::Gaps { slot } => recorder.ask(move |j| j.ledger.gaps_text(slot)),

@@ -224,6 +224,10 @@ pub enum What {
     CanaryGone { gpa: u64 },
     /// Whether pages of nobody are forbidden to engines.
     Enforce { on: bool },
+    /// The next restore of the tenant is of a state that this card has not saved, of this digest if it is known.
+    Import { token: u64, hash: Option<u64> },
+    /// Whether states from elsewhere may come at any time, unannounced.
+    Imports { on: bool },
     /// A mark of a test.
     Mark { text: String },
     /// Violation counts start at 0 again.

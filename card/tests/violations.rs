@@ -255,6 +255,76 @@ fn resume_forged() {
     });
 }
 
+/// A state from elsewhere, announced by its digest or without.
+#[test]
+fn imported() {
+    for announced in ["", " hash="] {
+        let mut rig = rig(Profile::Fermata);
+        start(&mut rig, A);
+        pause(&mut rig);
+        let hash = rig.table(&format!("saved token={A}"))["hash"];
+        let state = rig.get(SNAP_A, 4096);
+        rig.put(SNAP_B, &state);
+        let hash = if announced.is_empty() {
+            String::new()
+        } else {
+            format!("{announced}{hash}")
+        };
+        rig.ask(&format!("import token={A}{hash}"));
+        quiet(&mut rig, Profile::Fermata);
+        load(&mut rig, A);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_running(1);
+        rig.clean();
+        // It is a job as any other from there on.
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+        quiet(&mut rig, Profile::Fermata);
+        load(&mut rig, A);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_running(1);
+        rig.clean();
+        // The announcement was for one restore.
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+        rig.put(SNAP_A, &state);
+        resume(&mut rig, A);
+        rig.clean();
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+    }
+}
+
+#[test]
+fn imported_and_not_what_was_announced() {
+    planted(Kind::ResumeForged, 1, |rig| {
+        rig.ask(&format!("import token={A} hash=1"));
+        resume(rig, A);
+    });
+    planted(Kind::ResumeStale, 1, |rig| {
+        rig.ask(&format!("import token={A}"));
+        resume(rig, A);
+        quiet(rig, Profile::Fermata);
+        resume(rig, A);
+    });
+}
+
+#[test]
+fn imported_at_any_time() {
+    let mut rig = rig(Profile::Fermata);
+    rig.ask("imports on");
+    for _ in 0..2 {
+        resume(&mut rig, A);
+        quiet(&mut rig, Profile::Fermata);
+    }
+    rig.clean();
+    rig.ask("imports off");
+    resume(&mut rig, A);
+    rig.saw("resume_stale", 1);
+}
+
 #[test]
 fn resume_unreset() {
     planted(Kind::ResumeUnreset, 1, |rig| {
