@@ -41,6 +41,11 @@ impl Identity {
     pub(crate) fn has_snapshot_unit(&self) -> bool {
         self.features.snapshot_unit()
     }
+
+    /// Whatever state an engine is given, it touches its own arena only, and no snapshot.
+    pub(crate) fn confines_any_state(&self) -> bool {
+        self.has_window() && self.has_snapshot_unit()
+    }
 }
 
 /// What a slot page says of its slot.

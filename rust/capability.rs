@@ -2,6 +2,7 @@
 
 //! What the caller may do, in the initial user namespace. Process context.
 
+use crate::shim;
 use kernel::{bindings, prelude::*};
 
 /// CAP_SYS_ADMIN: act on contexts of others, and on the card as a whole.
@@ -14,9 +15,10 @@ pub(crate) fn may_raise() -> bool {
     has(bindings::CAP_SYS_NICE)
 }
 
-/// CAP_SYS_RAWIO: let a device touch all memory.
+/// CAP_SYS_RAWIO, on a kernel without lockdown: let a device touch all memory.
 pub(crate) fn may_touch_all_memory() -> bool {
-    has(bindings::CAP_SYS_RAWIO)
+    // SAFETY: No requirement.
+    has(bindings::CAP_SYS_RAWIO) && !unsafe { shim::fermata_locked_down() }
 }
 
 /// CAP_SYS_RESOURCE: have more contexts than other users may.

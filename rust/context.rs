@@ -2,6 +2,10 @@
 
 //! A context: one open file description, one tenant's use of a card.
 
+mod snapshot;
+
+pub(crate) use snapshot::STATE_MAX;
+
 use crate::{
     bar::Window,
     capability,
@@ -26,13 +30,10 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{new_mutex, Arc, ArcBorrow, Mutex, SetOnce},
-    uaccess::UserSliceWriter,
 };
 
 /// Device addresses end here: what a program's own addresses can be.
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
-/// Largest snapshot that is believed, in pages (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
-const STATE_PAGES_MAX: u64 = 4096;
 
 /// The memory that the engine may touch.
 struct Arena {
@@ -56,6 +57,8 @@ impl Arena {
 struct Memory {
     arena: Option<Arena>,
     snapshot: Option<DmaMemory>,
+    /// The program has put a state into the snapshot buffer since the last START.
+    imported: bool,
     /// The page cache of the device node, through which mappings are found. Null when no mapping
     /// can be left.
     mapping: *mut bindings::address_space,
@@ -65,6 +68,13 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Whether a job can go on from what is in the snapshot buffer, as far as the driver knows: what
+    /// is in a program's own memory is its own matter.
+    fn holds_state(&self) -> bool {
+        let snapshot = self.snapshot.as_ref();
+        self.imported || snapshot.is_some_and(|snapshot| !snapshot.is_allocated())
+    }
+
     /// Takes all of it out.
     fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>) {
         (self.arena.take(), self.snapshot.take())
@@ -135,7 +145,7 @@ impl Context {
                 revoked: AtomicBool::new(false),
                 left_behind: AtomicBool::new(false),
                 memory <- new_mutex!(
-                    Memory { arena: None, snapshot: None, mapping },
+                    Memory { arena: None, snapshot: None, imported: false, mapping },
                     "fermata_memory"
                 ),
                 image: UnsafeCell::new(image),
@@ -176,14 +186,6 @@ impl Context {
         self.card.set_params(id, |params| params.mask = slots)
     }
 
-    /// Whether a snapshot of `length` bytes takes the state of all of `slots`. `EPROTO`.
-    fn check_snapshot(&self, slots: u8, length: u64) -> Result {
-        match self.state_pages(slots)?.checked_mul(PAGE_SIZE as u64) {
-            Some(needed) if needed <= length && needed != 0 => Ok(()),
-            _ => Err(errno::eproto()),
-        }
-    }
-
     /// Whether it is set up.
     pub(crate) fn is_set_up(&self) -> bool {
         self.setup.as_ref().is_some()
@@ -217,8 +219,7 @@ impl Context {
         if self.card.identity.has_window() || self.card.translated {
             return Ok(());
         }
-        // SAFETY: No requirement.
-        if !capability::may_touch_all_memory() || unsafe { shim::fermata_locked_down() } {
+        if !capability::may_touch_all_memory() {
             return Err(EPERM);
         }
         Ok(())
@@ -327,125 +328,36 @@ impl Context {
         self.card.with_image(id, |image| image.set_window(window))
     }
 
-    /// Makes the snapshot buffer, and returns its size in bytes. `own`: address and length of the
-    /// caller's own memory, which it is then.
-    pub(crate) fn create_snapshot(
-        &self,
-        device: &BoundDevice<'_>,
-        own: Option<(u64, u64)>,
-    ) -> Result<u64> {
+    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may
+    /// be run again from its beginning if `replayable`.
+    pub(crate) fn start(&self, replayable: bool, saved: bool) -> Result<u64> {
         let id = self.id()?;
-        if self.memory.lock().snapshot.is_some() {
-            return Err(EEXIST);
-        }
-        let pages = self.state_pages(self.card.params(id)?.mask)?;
-        if pages == 0 || pages > STATE_PAGES_MAX {
-            return Err(errno::eproto());
-        }
-        let needed = pages * PAGE_SIZE as u64;
-        let length = match own {
-            Some((address, length)) => self.check_own_snapshot(address, length, needed)?,
-            None => needed,
-        };
-        let address = own.map(|(address, _)| address);
-        // CAST: at most STATE_PAGES_MAX pages.
-        let snapshot = self.make_memory(device, length as usize, address)?;
+        // Held to the end: nothing is imported while the job begins.
         let mut memory = self.memory.lock();
-        if memory.snapshot.is_some() {
-            return Err(EEXIST);
-        }
-        self.card
-            .with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
-        let length = snapshot.length() as u64;
-        memory.snapshot = Some(snapshot);
-        Ok(length)
-    }
-
-    /// Whether the program's own memory can be the snapshot buffer, of which `needed` bytes are the
-    /// least; returns its length. `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose
-    /// state is forged.
-    fn check_own_snapshot(&self, address: u64, length: u64, needed: u64) -> Result<u64> {
-        let page = PAGE_SIZE as u64;
-        if address % page != 0
-            || length % page != 0
-            || !(needed..=STATE_PAGES_MAX * page).contains(&length)
-        {
-            return Err(EINVAL);
-        }
-        let card = &self.card.identity;
-        if !card.has_window() || !card.has_snapshot_unit() {
-            return Err(errno::eopnotsupp());
-        }
-        Ok(length)
-    }
-
-    /// The largest snapshot, in pages, of `slots`.
-    fn state_pages(&self, slots: u8) -> Result<u64> {
-        self.card
-            .slots_in(slots)
-            .try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
-    }
-
-    /// Copies the bytes of a held job's snapshot from `offset` on to the program.
-    pub(crate) fn read_snapshot(&self, offset: u64, out: &mut UserSliceWriter) -> Result {
-        let stats = self.card.view(self.id()?)?.stats;
-        let mut copy = KVVec::new();
-        {
-            let memory = self.memory.lock();
-            let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
-            match usize::try_from(offset)?.checked_add(out.len()) {
-                Some(end) if end <= snapshot.length() => {}
-                _ => return Err(EINVAL),
-            }
-            if stats.state != JobState::Held {
-                return Err(EBUSY);
-            }
-            if !stats.saved {
-                return Err(errno::enodata());
-            }
-            snapshot.copy_to(usize::try_from(offset)?, out.len(), &mut copy)?;
-        }
-        // Only what was read while the job stayed held is a snapshot.
-        let after = self.card.view(self.id()?)?.stats;
-        if after.state != JobState::Held || after.slices != stats.slices {
-            return Err(EBUSY);
-        }
-        out.write_slice(&copy)
-    }
-
-    /// Starts a job, which may be run again from its beginning if `replayable`, and returns its
-    /// number.
-    pub(crate) fn start(&self, replayable: bool) -> Result<u64> {
-        let id = self.id()?;
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
         }
         if replayable && self.card.reads_queue(self.card.params(id)?.mask) {
             return Err(EINVAL);
         }
-        self.check_memory(id)?;
-        self.card.start(id, replayable)
+        self.check_memory(id, &memory)?;
+        if saved && !memory.holds_state() {
+            return Err(errno::enodata());
+        }
+        let job = self.card.start(id, replayable, saved)?;
+        memory.imported = false;
+        Ok(job)
     }
 
     /// Whether everything is there that a job needs.
-    fn check_memory(&self, id: ContextId) -> Result {
-        let (has_arena, snapshot) = {
-            let memory = self.memory.lock();
-            (
-                memory.arena.is_some(),
-                memory
-                    .snapshot
-                    .as_ref()
-                    .map(|snapshot| snapshot.length() as u64),
-            )
-        };
-        let snapshot = snapshot.ok_or_else(errno::enxio)?;
+    fn check_memory(&self, id: ContextId, memory: &Memory) -> Result {
+        let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
         let has_window = self.card.with_image(id, |image| image.window().is_some())?;
         // A card without window check would let an engine without an arena touch anything.
-        if !has_window && (has_arena || !self.card.identity.has_window()) {
+        if !has_window && (memory.arena.is_some() || !self.card.identity.has_window()) {
             return Err(errno::edestaddrreq());
         }
-        self.check_snapshot(self.card.params(id)?.mask, snapshot)
+        self.check_snapshot(self.card.params(id)?.mask, snapshot.length() as u64)
     }
 
     /// Declares the result registers.
@@ -456,6 +368,21 @@ impl Context {
         }
         self.card
             .with_image(id, |image| image.declare_results(registers))
+    }
+
+    /// The registers that the program has written, with their values, or those that it has declared
+    /// as `results`, with zeros.
+    pub(crate) fn list_registers(&self, results: bool) -> Result<KVec<(AppRegister, u64)>> {
+        let id = self.id()?;
+        // Nothing is allocated under the card's lock.
+        let mut list = KVec::with_capacity(AppRegister::COUNT, GFP_KERNEL)?;
+        self.card.with_image(id, |image| {
+            image.list(results, |register, value| {
+                // There is room for all.
+                let _ = list.push_within_capacity((register, value));
+            });
+        })?;
+        Ok(list)
     }
 
     /// Where the job stands; `None`: not set up, or the card is gone and has forgotten it.

@@ -8,7 +8,7 @@ use crate::{
     pinned::PinnedPages,
     shim,
 };
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use kernel::{
     bindings,
     device::{Bound, Device},
@@ -194,10 +194,7 @@ impl DmaMemory {
     /// Appends the `length` bytes from `offset` on to `out`. `EINVAL`: there are not so many. May
     /// sleep.
     pub(crate) fn copy_to(&self, offset: usize, length: usize, out: &mut KVVec<u8>) -> Result {
-        match offset.checked_add(length) {
-            Some(end) if end <= self.length => {}
-            _ => return Err(EINVAL),
-        }
+        self.check_range(offset, length)?;
         let mut at = offset;
         while at < offset + length {
             let rest = (PAGE_SIZE - at % PAGE_SIZE).min(offset + length - at);
@@ -207,14 +204,43 @@ impl DmaMemory {
         Ok(())
     }
 
+    /// Copies `data` in, from `offset` on. `EINVAL`: it goes beyond the end.
+    pub(crate) fn copy_from(&self, offset: usize, data: &[u8]) -> Result {
+        self.check_range(offset, data.len())?;
+        let mut at = offset;
+        let mut left = data;
+        while !left.is_empty() {
+            let (now, later) = left.split_at((PAGE_SIZE - at % PAGE_SIZE).min(left.len()));
+            // SAFETY: `now` ends in the page; the page is not `data`, of which a reference is held.
+            // The callers see to it that the card reads nothing there.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), self.address(at), now.len()) };
+            at += now.len();
+            left = later;
+        }
+        Ok(())
+    }
+
+    /// `EINVAL`: there are no `length` bytes from `offset` on.
+    fn check_range(&self, offset: usize, length: usize) -> Result {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Where byte `at`, which is one of ours, is for the kernel; valid to the end of its page.
+    fn address(&self, at: usize) -> *mut u8 {
+        // SAFETY: The page is ours, in the direct map, as all pages of 64-bit kernels are.
+        let page = unsafe { shim::fermata_page_address(self.page(at / PAGE_SIZE)) };
+        page.cast::<u8>().wrapping_add(at % PAGE_SIZE)
+    }
+
     /// The `length` bytes from `at` on, which lie in one page.
     fn bytes_in_page(&self, at: usize, length: usize) -> &[u8] {
-        // SAFETY: The page is ours, in the direct map, as all pages of 64-bit kernels are.
-        let page = unsafe { shim::fermata_page_address(self.page(at / PAGE_SIZE)) }.cast::<u8>();
         // SAFETY: In the page, by the contract of this private function. The callers see to it that
         // the card is not writing there; if a broken card does, or a program to its own memory, the
         // copy is torn, and no reference outlives the copying.
-        unsafe { core::slice::from_raw_parts(page.add(at % PAGE_SIZE), length) }
+        unsafe { core::slice::from_raw_parts(self.address(at), length) }
     }
 }
 

@@ -35,6 +35,9 @@ impl AppRegister {
         Ok(Self(offset))
     }
 
+    /// How many there are.
+    pub(crate) const COUNT: usize = APP_COUNT;
+
     /// All of them.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         // INVARIANT: In range, in steps of 8.
@@ -213,6 +216,18 @@ impl Image {
                 register,
                 value: None,
             });
+        }
+    }
+
+    /// Hands out the registers that were written, in ascending order, with their values; or the
+    /// declared `results`, as they were declared, with zeros.
+    pub(crate) fn list(&self, results: bool, mut f: impl FnMut(AppRegister, u64)) {
+        if results {
+            let declared = self.results.iter().flatten();
+            declared.for_each(|result| f(result.register, 0));
+        } else {
+            let Written { values, set } = &self.written;
+            set.for_each(|register| f(register, values[register.index()]));
         }
     }
 

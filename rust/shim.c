@@ -30,6 +30,7 @@ static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 40);
 static_assert(sizeof(struct fermata_snapshot_create) == 24);
 static_assert(sizeof(struct fermata_snapshot_read) == 32);
+static_assert(sizeof(struct fermata_snapshot_write) == 32);
 static_assert(sizeof(struct fermata_reg) == 16);
 static_assert(sizeof(struct fermata_regs) == 24);
 static_assert(sizeof(struct fermata_start) == 16);

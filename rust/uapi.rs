@@ -107,6 +107,14 @@ arguments! {
         length: u64,
         buffer: u64,
     }
+    /// `struct fermata_snapshot_write`
+    SnapshotWrite, 32 {
+        size: u32,
+        flags: u32,
+        offset: u64,
+        length: u64,
+        buffer: u64,
+    }
     /// `struct fermata_reg`
     Reg, 16 {
         offset: u32,
@@ -280,6 +288,7 @@ sized_arguments!(
     ArenaCreate,
     SnapshotCreate,
     SnapshotRead,
+    SnapshotWrite,
     Regs,
     Start,
     Preempt,
@@ -325,6 +334,10 @@ pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const ARENA_USER: u32 = 1 << 1;
 pub(crate) const SNAPSHOT_USER: u32 = 1 << 0;
 pub(crate) const START_REPLAYABLE: u32 = 1 << 0;
+/// `FERMATA_START_SAVED`
+pub(crate) const START_SAVED: u32 = 1 << 1;
+/// `FERMATA_REGS_RESULTS`
+pub(crate) const REGS_RESULTS: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -428,9 +441,11 @@ pub(crate) mod ioc {
     pub(crate) const ARENA_CREATE: u32 = ioctl::_IO(MAGIC, 0x11);
     pub(crate) const SNAPSHOT_CREATE: u32 = ioctl::_IO(MAGIC, 0x12);
     pub(crate) const SNAPSHOT_READ: u32 = ioctl::_IO(MAGIC, 0x13);
+    pub(crate) const SNAPSHOT_WRITE: u32 = ioctl::_IO(MAGIC, 0x14);
     pub(crate) const REGS_WRITE: u32 = ioctl::_IO(MAGIC, 0x20);
     pub(crate) const REGS_READ: u32 = ioctl::_IO(MAGIC, 0x21);
     pub(crate) const RESULTS: u32 = ioctl::_IO(MAGIC, 0x22);
+    pub(crate) const REGS_LIST: u32 = ioctl::_IO(MAGIC, 0x23);
     pub(crate) const START: u32 = ioctl::_IO(MAGIC, 0x30);
     pub(crate) const PREEMPT: u32 = ioctl::_IO(MAGIC, 0x31);
     pub(crate) const RESUME: u32 = ioctl::_IO(MAGIC, 0x32);

@@ -64,6 +64,12 @@ AT(fermata_snapshot_read, flags, 4, 4);
 AT(fermata_snapshot_read, offset, 8, 8);
 AT(fermata_snapshot_read, length, 16, 8);
 AT(fermata_snapshot_read, buffer, 24, 8);
+SIZE(fermata_snapshot_write, 32);
+AT(fermata_snapshot_write, size, 0, 4);
+AT(fermata_snapshot_write, flags, 4, 4);
+AT(fermata_snapshot_write, offset, 8, 8);
+AT(fermata_snapshot_write, length, 16, 8);
+AT(fermata_snapshot_write, buffer, 24, 8);
 SIZE(fermata_reg, 16);
 AT(fermata_reg, offset, 0, 4);
 AT(fermata_reg, reserved, 4, 4);
@@ -222,9 +228,11 @@ CALL(FERMATA_IOC_SETUP, 0xfe10);
 CALL(FERMATA_IOC_ARENA_CREATE, 0xfe11);
 CALL(FERMATA_IOC_SNAPSHOT_CREATE, 0xfe12);
 CALL(FERMATA_IOC_SNAPSHOT_READ, 0xfe13);
+CALL(FERMATA_IOC_SNAPSHOT_WRITE, 0xfe14);
 CALL(FERMATA_IOC_REGS_WRITE, 0xfe20);
 CALL(FERMATA_IOC_REGS_READ, 0xfe21);
 CALL(FERMATA_IOC_RESULTS, 0xfe22);
+CALL(FERMATA_IOC_REGS_LIST, 0xfe23);
 CALL(FERMATA_IOC_START, 0xfe30);
 CALL(FERMATA_IOC_PREEMPT, 0xfe31);
 CALL(FERMATA_IOC_RESUME, 0xfe32);
@@ -248,6 +256,7 @@ CALL(FERMATA_IOC_GANG, 0xfe64);
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
 _Static_assert(FERMATA_START_REPLAYABLE == 1 && FERMATA_MAX_REPLAYS == 3, "replays");
+_Static_assert(FERMATA_START_SAVED == 2 && FERMATA_REGS_RESULTS == 1, "contexts made anew");
 _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
 	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&
 	       FERMATA_STATE_FAILED == 6, "states");
@@ -301,9 +310,11 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_ARENA_CREATE,
 		FERMATA_IOC_SNAPSHOT_CREATE,
 		FERMATA_IOC_SNAPSHOT_READ,
+		FERMATA_IOC_SNAPSHOT_WRITE,
 		FERMATA_IOC_REGS_WRITE,
 		FERMATA_IOC_REGS_READ,
 		FERMATA_IOC_RESULTS,
+		FERMATA_IOC_REGS_LIST,
 		FERMATA_IOC_START,
 		FERMATA_IOC_PREEMPT,
 		FERMATA_IOC_RESUME,
@@ -336,7 +347,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x14, 0x1f, 0x23, 0x2f, 0x38, 0x3f, 0x44, 0x52, 0x65, 0x80,
+		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x52, 0x65, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

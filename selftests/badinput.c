@@ -23,6 +23,7 @@ static struct fermata_reg good_regs[2] = {
 	{ .offset = 0x38, .value = 1 }, { .offset = 0x40, .value = 2 }
 };
 static struct fermata_reg good_results[2] = { { .offset = 0x38 }, { .offset = 0x40 } };
+static struct fermata_reg listed[2];
 static u8 snapshot[64];
 static int event_fd;
 
@@ -35,6 +36,7 @@ union arg {
 	struct fermata_arena_create arena;
 	struct fermata_snapshot_create snap;
 	struct fermata_snapshot_read read;
+	struct fermata_snapshot_write write;
 	struct fermata_regs regs;
 	struct fermata_start start;
 	struct fermata_preempt preempt;
@@ -71,10 +73,12 @@ static const struct call {
 	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER, 0),
 	C(SNAPSHOT_CREATE, SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 0),
 	C(SNAPSHOT_READ, HELD, fermata_snapshot_read, 0, 0),
+	C(SNAPSHOT_WRITE, READY, fermata_snapshot_write, 0, 0),
 	C(REGS_WRITE, READY, fermata_regs, 0, 12),
 	C(REGS_READ, HELD, fermata_regs, 0, 12),
 	C(RESULTS, READY, fermata_regs, 0, 12),
-	C(START, READY, fermata_start, FERMATA_START_REPLAYABLE, 0),
+	C(REGS_LIST, READY, fermata_regs, FERMATA_REGS_RESULTS, 12),
+	C(START, READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED, 0),
 	C(PREEMPT, HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 0),
 	C(RESUME, HELD, fermata_resume, 0, 0),
 	C(STATUS, HELD, fermata_status, 0, 0),
@@ -121,6 +125,14 @@ static void fill(const struct call *k, union arg *a)
 	case FERMATA_IOC_SNAPSHOT_READ:
 		a->read.length = sizeof(snapshot);
 		a->read.buffer = (uintptr_t)snapshot;
+		break;
+	case FERMATA_IOC_SNAPSHOT_WRITE:
+		a->write.length = sizeof(snapshot);
+		a->write.buffer = (uintptr_t)snapshot;
+		break;
+	case FERMATA_IOC_REGS_LIST:
+		a->regs.count = 2;
+		a->regs.regs = (uintptr_t)listed;
 		break;
 	case FERMATA_IOC_REGS_WRITE:
 		a->regs.count = 2;

@@ -277,6 +277,9 @@ WALK_IOCTL(regs_read_of_a_running_job, RUNNING, REGS_READ, 0, regs, .count = 2,
 WALK_IOCTL(results, READY, RESULTS, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
 WALK_IOCTL(snapshot_read, HELD, SNAPSHOT_READ, 0, snapshot_read, .length = s->snapshot,
 	   .buffer = (uintptr_t)s->buffer)
+WALK_IOCTL(snapshot_write, READY, SNAPSHOT_WRITE, 0, snapshot_write, .length = s->snapshot,
+	   .buffer = (uintptr_t)s->buffer)
+WALK_IOCTL(regs_list, READY, REGS_LIST, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
 WALK_IOCTL(preempt, RUNNING, PREEMPT, 0, preempt)
 WALK_IOCTL(resume, HELD, RESUME, -EBUSY, resume)
 

@@ -145,22 +145,22 @@ static int call_poll(int fd)
 }
 
 enum call {
-	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ, REGS_WRITE,
-	REGS_READ, RESULTS, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
+	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
+	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
 	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, CONTROL, POLICY_GET, POLICY_SET, GROUP,
 	EXCLUSIVE, GANG, MMAP, POLL, CALLS
 };
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
-	"REGS_WRITE", "REGS_READ", "RESULTS", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
+	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
 	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO",
 	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "EXCLUSIVE", "GANG", "mmap", "poll"
 };
 
 static int call(enum call call, int fd, u64 dice)
 {
-	u8 buf[64];
+	u8 buf[64] = { };
 	struct fermata_setup setup = {
 		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_MEM][0],
 		.afu_id_hi = fm_afu[FM_MEM][1]
@@ -169,6 +169,13 @@ static int call(enum call call, int fd, u64 dice)
 	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
 	struct fermata_snapshot_read read = {
 		.size = sizeof(read), .length = sizeof(buf), .buffer = (uintptr_t)buf
+	};
+	struct fermata_snapshot_write write = {
+		.size = sizeof(write), .length = sizeof(buf), .buffer = (uintptr_t)buf
+	};
+	struct fermata_reg listed[4];
+	struct fermata_regs regs = {
+		.size = sizeof(regs), .count = 4, .regs = (uintptr_t)listed
 	};
 	struct fermata_card_info card = { .size = sizeof(card) };
 	struct fermata_slot_info slot = { .size = sizeof(slot) };
@@ -206,12 +213,16 @@ static int call(enum call call, int fd, u64 dice)
 		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);
 	case SNAPSHOT_READ:
 		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_READ, &read);
+	case SNAPSHOT_WRITE:
+		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_WRITE, &write);
 	case REGS_WRITE:
 		return call_regs_write(fd, dice);
 	case REGS_READ:
 		return fm_reg_read(fd, 0x48, &value);
 	case RESULTS:
 		return fm_results(fd, results, 2);
+	case REGS_LIST:
+		return fm_ioctl(fd, FERMATA_IOC_REGS_LIST, &regs);
 	case START:
 		return fm_start(fd);
 	case PREEMPT:

@@ -305,7 +305,39 @@ struct fermata_snapshot_read {
 	__aligned_u64 buffer;
 };
 
+/**
+ * struct fermata_snapshot_write - FERMATA_IOC_SNAPSHOT_WRITE: bring a state in
+ * @size:		in: sizeof(struct fermata_snapshot_write)
+ * @flags:		in: 0
+ * @offset:		in: first byte
+ * @length:		in: bytes; @offset + @length at most the buffer's size
+ * @buffer:		in: pointer to @length bytes
+ *
+ * The next job can go on from this state (FERMATA_START_SAVED): one that
+ * FERMATA_IOC_SNAPSHOT_READ gave, here or elsewhere, of the same engine.  Several
+ * calls may bring it in.  What none of them has written stays as the last
+ * job has left it; at first it is zero.
+ *
+ * The driver does not look at a state, and does not trust it: its engine can do what
+ * the program could let it do by its registers, and touch this context's arena.
+ *
+ * EINVAL: also beyond the buffer's end.  EPERM: the card lacks
+ * FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so that nothing confines
+ * an engine whose state is forged: CAP_SYS_RAWIO is needed, without lockdown.
+ * ENXIO: no snapshot buffer.  EBUSY: a job has not ended.  ENOMEM.
+ */
+struct fermata_snapshot_write {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 buffer;
+};
+
 /* --- registers ---------------------------------------------------------- */
+
+/* fermata_regs flags */
+#define FERMATA_REGS_RESULTS	(1U << 0) /* FERMATA_IOC_REGS_LIST: the results */
 
 /**
  * struct fermata_reg - one application register
@@ -321,12 +353,13 @@ struct fermata_reg {
 };
 
 /**
- * struct fermata_regs - FERMATA_IOC_REGS_WRITE, FERMATA_IOC_REGS_READ and
- *			 FERMATA_IOC_RESULTS
+ * struct fermata_regs - FERMATA_IOC_REGS_WRITE, FERMATA_IOC_REGS_READ,
+ *			 FERMATA_IOC_RESULTS and FERMATA_IOC_REGS_LIST
  * @size:		in: sizeof(struct fermata_regs)
- * @flags:		in: 0
+ * @flags:		in: 0; FERMATA_IOC_REGS_LIST: FERMATA_REGS_*
  * @count:		in: entries, at most FERMATA_MAX_REGS
- *			(FERMATA_IOC_RESULTS: FERMATA_MAX_RESULTS)
+ *			(FERMATA_IOC_RESULTS: FERMATA_MAX_RESULTS);
+ *			FERMATA_IOC_REGS_LIST: out: how many there are
  * @reserved:		in: 0
  * @regs:		in: pointer to @count struct fermata_reg
  *
@@ -347,7 +380,12 @@ struct fermata_reg {
  * registers is not a declared result or was not read yet.
  * On EFAULT part of the array may be written.
  *
- * EINVAL: an offset out of range or not a multiple of 8.
+ * FERMATA_IOC_REGS_LIST: which registers were ever written, in ascending order, with
+ * the values that are replayed; with FERMATA_REGS_RESULTS those that are declared,
+ * in their order, with the value 0.  So a context can be made anew elsewhere.  As many as
+ * there is room for are filled in.  On EFAULT part of the array may be written.
+ *
+ * EINVAL: an offset out of range or not a multiple of 8.  ENOMEM.
  */
 struct fermata_regs {
 	__u32 size;
@@ -361,6 +399,7 @@ struct fermata_regs {
 
 /* fermata_start flags */
 #define FERMATA_START_REPLAYABLE	(1U << 0) /* may run again from its start */
+#define FERMATA_START_SAVED		(1U << 1) /* go on from a saved state */
 /* A job is run again so often at the most. */
 #define FERMATA_MAX_REPLAYS	3
 
@@ -389,6 +428,11 @@ struct fermata_regs {
  * struct fermata_status tells how often the job was run again.  EINVAL for an
  * engine of which the card tells that it reads a queue: nobody knows how far it
  * had come in it.
+ *
+ * FERMATA_START_SAVED: the job is put on a slot as one that was preempted: it goes
+ * on from the state that FERMATA_IOC_SNAPSHOT_WRITE has brought in since the last
+ * START, or from what is in the program's own memory (FERMATA_SNAPSHOT_USER).
+ * Registers are written before, as always.  ENODATA: no state was brought in.
  *
  * A job without an arena may touch no memory; a card without
  * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
@@ -1200,9 +1244,11 @@ struct fermata_queue_control {
 #define FERMATA_IOC_ARENA_CREATE	_IO(FERMATA_IOC_MAGIC, 0x11)
 #define FERMATA_IOC_SNAPSHOT_CREATE	_IO(FERMATA_IOC_MAGIC, 0x12)
 #define FERMATA_IOC_SNAPSHOT_READ	_IO(FERMATA_IOC_MAGIC, 0x13)
+#define FERMATA_IOC_SNAPSHOT_WRITE	_IO(FERMATA_IOC_MAGIC, 0x14)
 #define FERMATA_IOC_REGS_WRITE		_IO(FERMATA_IOC_MAGIC, 0x20)
 #define FERMATA_IOC_REGS_READ		_IO(FERMATA_IOC_MAGIC, 0x21)
 #define FERMATA_IOC_RESULTS		_IO(FERMATA_IOC_MAGIC, 0x22)
+#define FERMATA_IOC_REGS_LIST		_IO(FERMATA_IOC_MAGIC, 0x23)
 #define FERMATA_IOC_START		_IO(FERMATA_IOC_MAGIC, 0x30)
 #define FERMATA_IOC_PREEMPT		_IO(FERMATA_IOC_MAGIC, 0x31)
 #define FERMATA_IOC_RESUME		_IO(FERMATA_IOC_MAGIC, 0x32)

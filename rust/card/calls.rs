@@ -40,8 +40,9 @@ impl Card {
         Ok(id)
     }
 
-    /// Starts a job, which may be run again from its beginning if `replayable`, and returns its number.
-    pub(crate) fn start(&self, ctx: ContextId, replayable: bool) -> Result<u64> {
+    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may
+    /// be run again from its beginning if `replayable`.
+    pub(crate) fn start(&self, ctx: ContextId, replayable: bool, saved: bool) -> Result<u64> {
         let mut state = self.state.lock();
         if state
             .machine
@@ -55,8 +56,12 @@ impl Card {
         if let Some(tenant) = state.tenant(ctx) {
             tenant.image().begin_job();
         }
-        self.handle(&mut state, Event::Start { ctx, replayable })
-            .map_err(refused)?;
+        let start = Event::Start {
+            ctx,
+            replayable,
+            saved,
+        };
+        self.handle(&mut state, start).map_err(refused)?;
         Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
     }
 

@@ -18,9 +18,12 @@ impl Call<'_> {
     pub(super) fn start(&self) -> Result {
         let mut user = User::<uapi::Start>::read(self.argument)?;
         let flags = user.value.flags;
-        check_flags(flags, uapi::START_REPLAYABLE)?;
+        check_flags(flags, uapi::START_REPLAYABLE | uapi::START_SAVED)?;
         user.check_writable()?;
-        user.value.job = self.context.start(flags & uapi::START_REPLAYABLE != 0)?;
+        user.value.job = self.context.start(
+            flags & uapi::START_REPLAYABLE != 0,
+            flags & uapi::START_SAVED != 0,
+        )?;
         user.write()
     }
 

@@ -6,6 +6,7 @@ use super::Call;
 use crate::{
     argument::{check_flags, User},
     card::BoundDevice,
+    context::STATE_MAX,
     uapi,
 };
 use kernel::{
@@ -68,5 +69,17 @@ impl Call<'_> {
         let buffer = UserPtr::from_addr(usize::try_from(read.buffer)?);
         let mut out = UserSlice::new(buffer, usize::try_from(read.length)?).writer();
         self.context.read_snapshot(read.offset, &mut out)
+    }
+
+    pub(super) fn snapshot_write(&self) -> Result {
+        let write = User::<uapi::SnapshotWrite>::read(self.argument)?.value;
+        check_flags(write.flags, 0)?;
+        if write.length > STATE_MAX {
+            return Err(EINVAL);
+        }
+        let buffer = UserPtr::from_addr(usize::try_from(write.buffer)?);
+        let mut state = KVVec::new();
+        UserSlice::new(buffer, usize::try_from(write.length)?).read_all(&mut state, GFP_KERNEL)?;
+        self.context.write_snapshot(write.offset, &state)
     }
 }

@@ -25,15 +25,7 @@ impl Call<'_> {
         self.context
             .card
             .read_registers(self.context.id()?, &mut regs)?;
-        let mut writer = UserSlice::new(array, regs.len() * size_of::<uapi::Reg>()).writer();
-        for (register, value) in &regs {
-            writer.write(&uapi::Reg {
-                offset: register.offset(),
-                reserved: 0,
-                value: *value,
-            })?;
-        }
-        Ok(())
+        write_registers(array, &regs)
     }
 
     pub(super) fn results(&self) -> Result {
@@ -47,6 +39,25 @@ impl Call<'_> {
             registers.push(register, GFP_KERNEL)?;
         }
         self.context.declare_results(&registers)
+    }
+
+    pub(super) fn regs_list(&self) -> Result {
+        let mut user = User::<uapi::Regs>::read(self.argument)?;
+        let regs = user.value;
+        check_flags(regs.flags, uapi::REGS_RESULTS)?;
+        if regs.reserved != 0 || regs.count > uapi::MAX_REGS {
+            return Err(EINVAL);
+        }
+        user.check_writable()?;
+        let list = self
+            .context
+            .list_registers(regs.flags & uapi::REGS_RESULTS != 0)?;
+        let array = UserPtr::from_addr(usize::try_from(regs.regs)?);
+        let room = &list[..list.len().min(regs.count as usize)];
+        write_registers(array, room)?;
+        // CAST: no more than there are registers.
+        user.value.count = list.len() as u32;
+        user.write()
     }
 
     /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked.
@@ -69,4 +80,17 @@ impl Call<'_> {
         }
         Ok((registers, array))
     }
+}
+
+/// Copies registers out to an array that has room for them.
+fn write_registers(array: UserPtr, registers: &[(AppRegister, u64)]) -> Result {
+    let mut writer = UserSlice::new(array, registers.len() * size_of::<uapi::Reg>()).writer();
+    for &(register, value) in registers {
+        writer.write(&uapi::Reg {
+            offset: register.offset(),
+            reserved: 0,
+            value,
+        })?;
+    }
+    Ok(())
 }

@@ -16,8 +16,13 @@ use super::{ContextId, SlotId, Status, Time};
 pub enum Event {
     /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended. `replayable`: it may be run again from
     /// its beginning, whatever it has done to its memory, when its state could not be saved or restored; three times, and
-    /// only then it fails with [`Failure::Snapshot`].
-    Start { ctx: ContextId, replayable: bool },
+    /// only then it fails with [`Failure::Snapshot`]. `saved`: the owner has put a complete state into the snapshot, and the job
+    /// goes on from that instead of its beginning.
+    Start {
+        ctx: ContextId,
+        replayable: bool,
+        saved: bool,
+    },
     /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]. Without, it
     /// waits again as its policy has it, but behind the next one that waits for the slot: behind its equals, and under
     /// weighted fair no further ahead than that one. If nobody waits it goes on. The same is done to the jobs of its gang.

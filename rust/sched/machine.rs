@@ -162,7 +162,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         out: &mut impl FnMut(Action),
     ) -> Result<(), Refusal> {
         let done = match event {
-            Event::Start { ctx, replayable } => self.start_job(now, ctx, replayable, out),
+            Event::Start {
+                ctx,
+                replayable,
+                saved,
+            } => self.start_job(now, ctx, replayable, saved, out),
             Event::Preempt { ctx, hold } => self.preempt_gang(now, ctx, hold, out),
             Event::Resume { ctx } => self.resume_gang(now, ctx, out),
             Event::Ring { ctx } => self.ring(now, ctx, out),

@@ -11,12 +11,13 @@ use super::reset::Outcome;
 use super::{Action, ContextId, Entry, Failure, JobState, Params, PolicyKind, Refusal, Time, Wake};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Start: a new job. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
+    /// Start: a new job, from its beginning or from a `saved` state. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
     pub(super) fn start_job(
         &mut self,
         now: Time,
         ctx: ContextId,
         replayable: bool,
+        saved: bool,
         out: &mut Out<'_>,
     ) -> Result<(), Refusal> {
         let entry = self.slab.owned(ctx)?;
@@ -32,7 +33,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let queue = entry.queue;
         self.check_mask(queue, entry.params.mask)?;
         if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.saved = false;
+            entry.saved = saved;
             entry.replays = Replays::of_new_job(replayable);
             entry.parting = Parting::Free;
             entry.yields = false;

@@ -48,6 +48,9 @@ static inline int fm_calls_not_gone(int fd)
 	struct fermata_snapshot_read read = {
 		.size = sizeof(read), .length = 16, .buffer = (uintptr_t)buf
 	};
+	struct fermata_snapshot_write write = {
+		.size = sizeof(write), .length = 16, .buffer = (uintptr_t)buf
+	};
 	struct fermata_regs regs = {
 		.size = sizeof(regs), .count = 1, .regs = (uintptr_t)&reg
 	};
@@ -86,9 +89,11 @@ static inline int fm_calls_not_gone(int fd)
 		{ "ARENA_CREATE", FERMATA_IOC_ARENA_CREATE, &arena },
 		{ "SNAPSHOT_CREATE", FERMATA_IOC_SNAPSHOT_CREATE, &snap },
 		{ "SNAPSHOT_READ", FERMATA_IOC_SNAPSHOT_READ, &read },
+		{ "SNAPSHOT_WRITE", FERMATA_IOC_SNAPSHOT_WRITE, &write },
 		{ "REGS_WRITE", FERMATA_IOC_REGS_WRITE, &regs },
 		{ "REGS_READ", FERMATA_IOC_REGS_READ, &regs },
 		{ "RESULTS", FERMATA_IOC_RESULTS, &regs },
+		{ "REGS_LIST", FERMATA_IOC_REGS_LIST, &regs },
 		{ "START", FERMATA_IOC_START, &start },
 		{ "PREEMPT", FERMATA_IOC_PREEMPT, &preempt },
 		{ "RESUME", FERMATA_IOC_RESUME, &resume },

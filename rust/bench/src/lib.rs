@@ -142,6 +142,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             it.event(Event::Start {
                 ctx,
                 replayable: false,
+                saved: false,
             });
         }
         it
@@ -190,6 +191,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             self.event(Event::Start {
                 ctx,
                 replayable: false,
+                saved: false,
             });
         }
     }

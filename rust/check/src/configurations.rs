@@ -14,6 +14,7 @@ const PLAIN: Bounds = Bounds {
     fair: false,
     boundary: false,
     control: false,
+    imports: false,
     masks: false,
     access: false,
     groups: false,
@@ -53,14 +54,16 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, faults, freeze",
+        name: "fermata, 1 slot, 2 contexts, imports, faults, freeze",
+        imports: true,
         faults: true,
         freeze: true,
         ..PLAIN
     },
     Bounds {
-        name: "base, 1 slot, 2 contexts, control, freeze",
+        name: "base, 1 slot, 2 contexts, imports, control, freeze",
         base: true,
+        imports: true,
         control: true,
         freeze: true,
         ..PLAIN

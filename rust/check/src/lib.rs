@@ -93,6 +93,8 @@ pub struct Bounds {
     pub boundary: bool,
     /// Owners preempt, hold and resume.
     pub control: bool,
+    /// Jobs of the second context go on from states that it brings in.
+    pub imports: bool,
     /// Owners change their masks.
     pub masks: bool,
     /// Contexts are disabled and enabled.
@@ -146,13 +148,14 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 18] {
+    fn reached(&self) -> [Reached; 19] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
         let fermata_faults = faults && !self.base;
         [
             (true, "a job is resumed", |_, world| world.seen.resumed),
             (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
             (true, "a context is released", |_, world| world.seen.released),
+            (self.imports, "a job goes on from a state that was brought in", |_, world| world.seen.imported),
             (control, "a job is held", |_, world| world.seen.held),
             (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
             (self.gangs, "a job is held together with another one", |_, world| world.seen.together),

@@ -163,6 +163,7 @@ pub(crate) struct Seen {
     pub(crate) hint_ignored: bool,
     pub(crate) together: bool,
     pub(crate) thawed: bool,
+    pub(crate) imported: bool,
 }
 
 impl Hash for World {

@@ -179,7 +179,8 @@ impl Model {
                     self.wait(ctx);
                     assert!(self.event(Event::Start {
                         ctx,
-                        replayable: false
+                        replayable: false,
+                        saved: false
                     }));
                 }
             }

@@ -56,6 +56,7 @@ fn capacity_and_stale_ids() {
         Event::Start {
             ctx: a,
             replayable: false,
+            saved: false,
         },
         Event::Preempt { ctx: a, hold: true },
         Event::Resume { ctx: a },

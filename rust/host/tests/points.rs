@@ -182,6 +182,43 @@ fn point_03_a_replayed_job_is_held_at_its_beginning() {
     assert_eq!((stats.slices, stats.resumes), (4, 1));
 }
 
+#[test]
+fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
+    for plan in [FERMATA, BASE] {
+        let mut world = World::new(&[plan], 8);
+        let ctx = world.tenant(2 * MS);
+        world
+            .start_from(ctx, 20 * MS, false, Some(15 * MS))
+            .unwrap();
+        assert_eq!(world.stats(ctx).slices, 1);
+        world.run_for(8 * MS);
+        let stats = world.stats(ctx);
+        assert_eq!((stats.state, stats.job), (JobState::Done, 1));
+        assert_eq!((stats.slices, stats.resumes, stats.preemptions), (1, 1, 0));
+        // It is used up: the next job has a beginning.
+        world.start(ctx, MS).unwrap();
+        world.run_for(3 * MS);
+        let stats = world.stats(ctx);
+        assert_eq!((stats.state, stats.resumes), (JobState::Done, 1));
+    }
+}
+
+#[test]
+fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
+    let mut world = World::new(&[FERMATA], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start_from(ctx, 20 * MS, false, Some(MS)).unwrap();
+    let snapshot = failed(Failure::Snapshot);
+    assert_eq!(torn(&mut world, ctx, false), (snapshot, 0));
+    // One that may be run again is, from its beginning.
+    world.start_from(ctx, 20 * MS, true, Some(MS)).unwrap();
+    assert_eq!(torn(&mut world, ctx, false), (JobState::Running, 1));
+    world.run_for(30 * MS);
+    let stats = world.stats(ctx);
+    assert_eq!((stats.state, stats.replays), (JobState::Done, 1));
+    assert_eq!((stats.slices, stats.resumes), (3, 2));
+}
+
 /// Who yields lets the next one go first, whether it is resumed afterwards or begins anew.
 #[test]
 fn point_03_a_replayed_job_waits_behind_the_next() {
@@ -480,7 +517,8 @@ fn point_06_order_at_death() {
                 assert!(world
                     .event(Event::Start {
                         ctx: victim,
-                        replayable: false
+                        replayable: false,
+                        saved: false
                     })
                     .is_err());
             }

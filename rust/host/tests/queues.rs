@@ -186,7 +186,8 @@ fn closed_and_gone_while_empty() {
     assert_eq!(
         world.event(Event::Start {
             ctx: a,
-            replayable: false
+            replayable: false,
+            saved: false
         }),
         Err(Refusal::Busy)
     );

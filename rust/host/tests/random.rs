@@ -27,6 +27,8 @@ enum Op {
         who: usize,
         us: u64,
         replayable: bool,
+        /// So much of it is done in a state that is brought in.
+        done: Option<u64>,
     },
     /// None takes it back.
     Hint {
@@ -162,8 +164,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (3_000..60_000u64).prop_map(|us| Op::Run { us }),
         3 => (0..4u64, 0..3u8, params())
             .prop_map(|(group, class, params)| Op::Open { group, class, params }),
-        8 => (who.clone(), 1..20_000u64, any::<bool>())
-            .prop_map(|(who, us, replayable)| Op::Start { who, us, replayable }),
+        8 => (who.clone(), 1..20_000u64, any::<bool>(), prop::option::weighted(0.3, 0..20_000u64))
+            .prop_map(|(who, us, replayable, done)| Op::Start { who, us, replayable, done }),
         8 => (who.clone(), prop::option::weighted(0.9, 0..4_000u64))
             .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
@@ -283,8 +285,10 @@ impl Play {
                 who: i,
                 us,
                 replayable,
+                done,
             } => {
-                let _ = who(i).map(|ctx| self.world.start_as(ctx, us * US, replayable));
+                let done = done.map(|done| done.min(us) * US);
+                let _ = who(i).map(|ctx| self.world.start_from(ctx, us * US, replayable, done));
             }
             Op::Hint { who: i, us } => {
                 let at = us.map_or(Time::ZERO, |us| ns(self.world.now + us * US));

@@ -341,6 +341,7 @@ impl<'a> Sim<'a> {
                     Event::Start {
                         ctx,
                         replayable: false,
+                        saved: false,
                     },
                 );
             }

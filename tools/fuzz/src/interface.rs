@@ -110,9 +110,13 @@ pub(crate) const CALLS: &[Call] = calls! {
     "snapshot_read" IOC_SNAPSHOT_READ SnapshotRead {
         flags: Small, offset: Length, length: Length, buffer: Pointer
     }
+    "snapshot_write" IOC_SNAPSHOT_WRITE SnapshotWrite {
+        flags: Small, offset: Length, length: Length, buffer: Pointer
+    }
     "regs_write" IOC_REGS_WRITE Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "regs_read" IOC_REGS_READ Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "results" IOC_RESULTS Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
+    "regs_list" IOC_REGS_LIST Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "start" IOC_START Start { flags: Small }
     "preempt" IOC_PREEMPT Preempt { flags: Small }
     "resume" IOC_RESUME Resume { flags: Small }

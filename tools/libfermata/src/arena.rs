@@ -21,14 +21,21 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(crate) fn map(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
+    /// `at`: only at that address; `EEXIST`: it is taken.
+    pub(crate) fn map(
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+        at: Option<usize>,
+    ) -> Result<Self> {
+        let fixed = at.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
+        // SAFETY: a new mapping, where nothing else is.
         let memory = unsafe {
             libc::mmap(
-                std::ptr::null_mut(),
+                std::ptr::without_provenance_mut(at.unwrap_or(0)),
                 length,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
+                libc::MAP_SHARED | fixed,
                 file.as_raw_fd(),
                 offset as libc::off_t,
             )
@@ -51,6 +58,11 @@ impl Arena {
     /// Device address of its first byte.
     pub fn base(&self) -> u64 {
         self.base
+    }
+
+    /// Whether it is mapped at its device address: pointers are valid on both sides.
+    pub fn is_at_base(&self) -> bool {
+        self.address() as u64 == self.base
     }
 
     /// Where it is mapped.

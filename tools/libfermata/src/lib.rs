@@ -26,6 +26,7 @@ mod arena;
 mod error;
 pub mod queue;
 mod schedule;
+mod travel;
 pub mod uapi;
 
 pub use arena::Arena;
@@ -163,6 +164,7 @@ arguments!(
     ArenaCreate,
     SnapshotCreate,
     SnapshotRead,
+    SnapshotWrite,
     Regs,
     Start,
     Preempt,
@@ -250,7 +252,7 @@ impl Context {
         };
         // SAFETY: no pointers.
         let made = unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }?;
-        let mut arena = Arena::map(self.file.as_fd(), length, made.mmap_offset)?;
+        let mut arena = Arena::map(self.file.as_fd(), length, made.mmap_offset, None)?;
         arena.set_base(self.status()?.device_base);
         Ok(arena)
     }

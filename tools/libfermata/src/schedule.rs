@@ -28,7 +28,26 @@ pub enum Param {
 }
 
 impl Param {
-    fn number(self) -> u32 {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Timeslice,
+        Self::PreemptTimeout,
+        Self::Priority,
+        Self::Weight,
+        Self::LatencyCritical,
+        Self::Cap,
+        Self::Share,
+        Self::SlotMask,
+        Self::Cooperative,
+    ];
+
+    /// The parameter of this number.
+    pub fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|param| param.number() == number)
+    }
+
+    /// Its number: `FERMATA_PARAM_*`.
+    pub fn number(self) -> u32 {
         match self {
             Self::Timeslice => uapi::PARAM_TIMESLICE,
             Self::PreemptTimeout => uapi::PARAM_PREEMPT_TIMEOUT,

@@ -30,6 +30,7 @@ layout! {
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
     SnapshotCreate { size: u32, flags: u32, length: u64, user_addr: u64 }
     SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
+    SnapshotWrite { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     Reg { offset: u32, reserved: u32, value: u64 }
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
     Start { size: u32, flags: u32, job: u64 }
@@ -101,6 +102,8 @@ constants! {
     ARENA_USER: u32 = 1 << 1;
     SNAPSHOT_USER: u32 = 1 << 0;
     START_REPLAYABLE: u32 = 1 << 0;
+    START_SAVED: u32 = 1 << 1;
+    REGS_RESULTS: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
     STATE_IDLE: u32 = 1;
@@ -193,9 +196,11 @@ calls! {
     IOC_ARENA_CREATE = 0x11;
     IOC_SNAPSHOT_CREATE = 0x12;
     IOC_SNAPSHOT_READ = 0x13;
+    IOC_SNAPSHOT_WRITE = 0x14;
     IOC_REGS_WRITE = 0x20;
     IOC_REGS_READ = 0x21;
     IOC_RESULTS = 0x22;
+    IOC_REGS_LIST = 0x23;
     IOC_START = 0x30;
     IOC_PREEMPT = 0x31;
     IOC_RESUME = 0x32;

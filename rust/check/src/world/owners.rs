@@ -6,7 +6,7 @@ use fermata_sched_host::sched::{
     ContextConfig, Duration, Event, GroupKey, Params, Refusal, Time, Urgency,
 };
 
-use super::{Job, Owner, World, INTERVAL, MS, TIMEOUT};
+use super::{Job, Owner, Snapshot, World, INTERVAL, MS, TIMEOUT};
 use crate::Rule;
 
 const TIMESLICE: u64 = 2 * MS;
@@ -59,14 +59,18 @@ impl World {
         let stuck = (self.slots.iter()).any(|slot| slot.quarantined && slot.last == Some(i));
         let usable = self.all_slots() & !self.quarantined() & owner.mask;
         let may = !self.gone && owner.live().is_none() && !stuck && usable != 0;
+        let saved = self.bounds.imports && i == 1;
         if may {
             // Before the call: START may be written within it.
             if let Some(owner) = &mut self.owners[i] {
                 owner.hold = false;
                 owner.hint = None;
                 owner.hinted = None;
+                if saved {
+                    owner.snapshot = Snapshot::Complete;
+                }
                 owner.job = Some(Job {
-                    begun: false,
+                    begun: saved,
                     finished: false,
                     spoilt: false,
                     ended: false,
@@ -77,7 +81,9 @@ impl World {
         let result = self.event(Event::Start {
             ctx: owner.id,
             replayable: false,
+            saved,
         });
+        self.seen.imported |= saved && may;
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("start: {result:?}")
         });

@@ -185,6 +185,8 @@ pub struct Card {
     pub guilty: HashSet<Job>,
     /// Jobs that may be run again from their beginning, and how often they had to be.
     pub replays: HashMap<Job, u64>,
+    /// Jobs that began from a state that their owner had brought in.
+    imports: HashSet<Job>,
     /// Work that was posted to the queue of a context, in all.
     posted: HashMap<ContextId, u64>,
     /// Those whose engine has said that it leaves.
@@ -205,6 +207,24 @@ impl Card {
                 self.guilty.insert(job);
             }
         }
+    }
+
+    /// The owner of a job that begins brings a state in, in which so much is done.
+    pub fn import(&mut self, job: Job, progress: u64) {
+        let snapshot = Snapshot {
+            job,
+            progress,
+            complete: true,
+            resumed: false,
+        };
+        self.memory.insert(job.0, snapshot);
+        self.imports.insert(job);
+        self.started.insert(job);
+    }
+
+    /// How many jobs of `ctx` began so.
+    pub fn imports_of(&self, ctx: ContextId) -> u64 {
+        self.imports.iter().filter(|(of, _)| *of == ctx).count() as u64
     }
 
     /// How often jobs of `ctx` had to be run again.

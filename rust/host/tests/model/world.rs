@@ -207,14 +207,32 @@ impl World {
 
     /// `replayable`: the job may be run again from its beginning.
     pub fn start_as(&mut self, ctx: ContextId, work: u64, replayable: bool) -> Result<(), Refusal> {
+        self.start_from(ctx, work, replayable, None)
+    }
+
+    /// `done`: it goes on from a state in which so much of `work` is done.
+    pub fn start_from(
+        &mut self,
+        ctx: ContextId,
+        work: u64,
+        replayable: bool,
+        done: Option<u64>,
+    ) -> Result<(), Refusal> {
         let mut probe = self.machine.clone();
-        let event = Event::Start { ctx, replayable };
+        let event = Event::Start {
+            ctx,
+            replayable,
+            saved: done.is_some(),
+        };
         if probe.handle(ns(self.now), event, &mut |_| ()).is_ok() {
             let tenant = self.tenants.get_mut(&ctx).unwrap();
             tenant.job += 1;
             tenant.work = work;
             if replayable {
                 self.card.replays.insert((ctx, tenant.job), 0);
+            }
+            if let Some(done) = done {
+                self.card.import((ctx, tenant.job), done);
             }
         }
         self.event(event)

@@ -142,7 +142,7 @@ impl World {
         let live = u64::from(stats.state.is_live());
         assert_eq!(stats.finished + stats.failed + live, stats.job);
         assert!(
-            stats.resumes <= stats.preemptions,
+            stats.resumes <= stats.preemptions + self.card.imports_of(ctx),
             "resumed more often than saved"
         );
         assert!(

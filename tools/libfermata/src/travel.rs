@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Calls for a context that is made anew elsewhere, from what it was.
+
+use crate::{uapi, Arena, Context, Error, Result};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+impl Context {
+    /// The context of a file that is open already: got from another process, which shares its control then.
+    pub fn from_file(file: OwnedFd) -> Self {
+        Self {
+            file: File::from(file),
+        }
+    }
+
+    /// Maps the arena that the context has; `None`: it has none. [`Error::NoAddress`]: nobody has mapped it before, so that it has no
+    /// device address, and this mapping would give it one; [`Error::Invalid`]: it is the program's own memory.
+    pub fn map_arena(&self) -> Result<Option<Arena>> {
+        let status = self.status()?;
+        if status.arena_length == 0 {
+            return Ok(None);
+        }
+        if status.device_base == 0 {
+            return Err(Error::NoAddress);
+        }
+        self.map_at_base(status.arena_length as usize, 0, status.device_base)
+            .map(Some)
+    }
+
+    /// Makes the arena with this device address, and maps it: at the same address where that is free, else elsewhere
+    /// ([`Arena::is_at_base`]).
+    pub fn create_arena_at(&self, length: usize, base: u64) -> Result<Arena> {
+        let argument = uapi::ArenaCreate {
+            flags: uapi::ARENA_FIXED_BASE,
+            length: length as u64,
+            device_base: base,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        let made = unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }?;
+        self.map_at_base(length, made.mmap_offset, base)
+    }
+
+    fn map_at_base(&self, length: usize, offset: u64, base: u64) -> Result<Arena> {
+        let at = Some(base as usize).filter(|&at| at != 0);
+        let mut arena = Arena::map(self.as_fd(), length, offset, at)
+            .or_else(|_| Arena::map(self.as_fd(), length, offset, None))?;
+        arena.set_base(base);
+        Ok(arena)
+    }
+
+    /// Brings a part of a state in, from which [`Context::start_saved`] goes on.
+    pub fn write_snapshot(&self, offset: u64, state: &[u8]) -> Result<()> {
+        let argument = uapi::SnapshotWrite {
+            offset,
+            length: state.len() as u64,
+            buffer: state.as_ptr() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the pointer is that of a buffer of this length, which is only read.
+        unsafe { self.call(uapi::IOC_SNAPSHOT_WRITE, argument) }.map(drop)
+    }
+
+    /// Starts a job from the state that was brought in. Returns the job's number. [`Error::NoState`]: there is none.
+    pub fn start_saved(&self) -> Result<u64> {
+        let argument = uapi::Start {
+            flags: uapi::START_SAVED,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_START, argument) }.map(|done| done.job)
+    }
+
+    /// The registers that were ever written, with the values that a job begins with.
+    pub fn written_registers(&self) -> Result<Vec<(u32, u64)>> {
+        let found = self.list_registers(0)?;
+        Ok(found.iter().map(|reg| (reg.offset, reg.value)).collect())
+    }
+
+    /// The registers that are declared as results.
+    pub fn declared_results(&self) -> Result<Vec<u32>> {
+        let found = self.list_registers(uapi::REGS_RESULTS)?;
+        Ok(found.iter().map(|reg| reg.offset).collect())
+    }
+
+    fn list_registers(&self, flags: u32) -> Result<Vec<uapi::Reg>> {
+        let mut array = vec![uapi::Reg::default(); uapi::MAX_REGS];
+        let argument = uapi::Regs {
+            flags,
+            count: array.len() as u32,
+            regs: array.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the pointer is that of an array of this length, which may be written.
+        let listed = unsafe { self.call(uapi::IOC_REGS_LIST, argument) }?;
+        array.truncate(listed.count as usize);
+        Ok(array)
+    }
+}
