@@ -61,9 +61,22 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
+        name: "fermata, 1 slot, 2 contexts, faults, freeze",
+        faults: true,
+        freeze: true,
+        ..PLAIN
+    },
+    Bounds {
         name: "base, 1 slot, 2 contexts, imports, control, freeze",
         base: true,
         imports: true,
+        control: true,
+        freeze: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, control, freeze",
+        base: true,
         control: true,
         freeze: true,
         ..PLAIN

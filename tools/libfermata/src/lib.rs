@@ -68,6 +68,11 @@ impl EngineId {
         low: 4,
         high: 0x424c_4f43_4b4d_4958,
     };
+    /// Runs programs for RV32IMC (the emulated card).
+    pub const RISCV: Self = Self {
+        low: 0x3332_0000_0000_0005,
+        high: 0x5249_5343_562d_5256,
+    };
     /// Takes jobs from a queue (the emulated card).
     pub const QUEUE: Self = Self {
         low: uapi::QUEUE_AFU_ID_LO,

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a checkpoint is about, as far as it can be told without a card: whether its sections make sense together.
+
+use crate::container::{Kind, Reader, Section};
+use crate::description::{Description, Job};
+use crate::Refusal;
+use fermata::{uapi, Param};
+use std::io::Read;
+
+/// What a section brings.
+#[derive(Debug)]
+pub enum Part {
+    /// Bytes of the arena, from an offset on; all of them within it.
+    Arena(u64, Vec<u8>),
+    /// Bytes of the engine's state, from an offset on: those that come next.
+    State(u64, Vec<u8>),
+    /// The description has changed.
+    Described,
+}
+
+/// A checkpoint that is being read.
+pub struct Content<R> {
+    reader: Reader<R>,
+    description: Description,
+    /// Bytes of the state that have come, from the first on.
+    state: u64,
+}
+
+impl<R: Read> Content<R> {
+    /// Reads the header and the description.
+    pub fn new(from: R) -> Result<Self, Refusal> {
+        let mut reader = Reader::new(from)?;
+        let first = reader.section()?;
+        if first.kind != Kind::Description {
+            let text = "it does not begin with a description";
+            return Err(Refusal::Inconsistent(text.into()));
+        }
+        let description = Description::from_bytes(&first.data)?;
+        check(&description)?;
+        Ok(Self {
+            reader,
+            description,
+            state: 0,
+        })
+    }
+
+    /// What is known of the context by now.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The next part; `None`: all is there, and complete.
+    pub fn part(&mut self) -> Result<Option<Part>, Refusal> {
+        let section = self.reader.section()?;
+        match section.kind {
+            Kind::End => self.complete().map(|()| None),
+            Kind::Description => self.describe(&section.data).map(Some),
+            Kind::Arena => self.arena(section).map(Some),
+            Kind::State => self.state(section).map(Some),
+        }
+    }
+
+    /// Whether it is all that the stream has.
+    pub fn end(self) -> Result<(), Refusal> {
+        match self.reader.into_inner().read(&mut [0]) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(Refusal::Trailing),
+            Err(error) => Err(Refusal::Unreadable(error)),
+        }
+    }
+
+    /// A later description: of the same context, further on.
+    fn describe(&mut self, data: &[u8]) -> Result<Part, Refusal> {
+        let later = Description::from_bytes(data)?;
+        check(&later)?;
+        let same = |d: &Description| (d.interface, d.engine, d.state_bytes, d.arena.clone());
+        if same(&later) != same(&self.description) {
+            return Err(Refusal::Inconsistent("it describes two contexts".into()));
+        }
+        self.description = later;
+        Ok(Part::Described)
+    }
+
+    fn arena(&self, section: Section) -> Result<Part, Refusal> {
+        let arena = self.description.arena.as_ref();
+        let length = arena.map_or(0, |arena| arena.length);
+        let end = section.offset.checked_add(section.data.len() as u64);
+        if end.is_none_or(|end| end > length) {
+            let text = format!("arena at {:#x}, of {length} bytes", section.offset);
+            return Err(Refusal::Inconsistent(text));
+        }
+        Ok(Part::Arena(section.offset, section.data))
+    }
+
+    fn state(&mut self, section: Section) -> Result<Part, Refusal> {
+        let end = self.state + section.data.len() as u64;
+        if section.offset != self.state || end > self.description.state_bytes {
+            let text = format!("state at {:#x}, after {:#x}", section.offset, self.state);
+            return Err(Refusal::Inconsistent(text));
+        }
+        self.state = end;
+        Ok(Part::State(section.offset, section.data))
+    }
+
+    fn complete(&self) -> Result<(), Refusal> {
+        let expected = match self.description.job {
+            Job::Saved => self.description.state_bytes,
+            Job::New | Job::None => 0,
+        };
+        if self.state != expected {
+            let text = format!("{} bytes of state, of {expected}", self.state);
+            return Err(Refusal::Inconsistent(text));
+        }
+        Ok(())
+    }
+}
+
+/// What the driver would not say as clearly.
+fn check(description: &Description) -> Result<(), Refusal> {
+    let counts = [
+        (description.registers.len(), uapi::MAX_REGS),
+        (description.results.len(), uapi::MAX_RESULTS),
+    ];
+    if let Some((count, most)) = counts.into_iter().find(|(count, most)| count > most) {
+        return Err(Refusal::TooLarge(format!(
+            "{count} registers, of at most {most}"
+        )));
+    }
+    let travels = |number| Param::of(number).is_some_and(|param| param != Param::SlotMask);
+    if let Some((number, _)) = description.parameters.iter().find(|(n, _)| !travels(*n)) {
+        return Err(Refusal::Inconsistent(format!("parameter {number}")));
+    }
+    Ok(())
+}

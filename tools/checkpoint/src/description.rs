@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a checkpoint says of its context: all that is not bytes of the arena or of the engine's state.
+
+use crate::container::SECTION_MAX;
+use crate::Refusal;
+use fermata::{uapi, Context, EngineId, Error, Param, State};
+use serde::{Deserialize, Serialize};
+
+/// Nothing in a description is nested as deep.
+const DEPTH: usize = 16;
+
+/// The arena.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArenaDescription {
+    /// In bytes.
+    pub length: u64,
+    /// Device address of its first byte.
+    pub device_base: u64,
+}
+
+/// What the context had used when it was saved; for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Account {
+    /// Time on slots.
+    pub run_ns: u64,
+    /// Time queued.
+    pub wait_ns: u64,
+    /// Times it was put on a slot.
+    pub slices: u64,
+    /// Times it was saved.
+    pub preemptions: u64,
+}
+
+/// Budget, deadline and period, in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReservationDescription {
+    /// Time on a slot in each period.
+    pub budget_ns: u64,
+    /// By when it is given.
+    pub deadline_ns: u64,
+    /// Length of a period.
+    pub period_ns: u64,
+}
+
+/// How far the job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// There is none: none was started, or it has ended.
+    None,
+    /// It has not run yet.
+    New,
+    /// Its state is in the checkpoint.
+    Saved,
+}
+
+/// What a context is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// Version of the driver's interface.
+    pub interface: u32,
+    /// The engine's UUID, low and high half.
+    pub engine: [u64; 2],
+    /// How far the job is.
+    pub job: Job,
+    /// Size of the engine's state in bytes.
+    pub state_bytes: u64,
+    /// The arena, if there is one.
+    pub arena: Option<ArenaDescription>,
+    /// The registers that the program has written: offset and value.
+    pub registers: Vec<(u32, u64)>,
+    /// The registers that it has declared as results.
+    pub results: Vec<u32>,
+    /// Scheduling parameters: number (`FERMATA_PARAM_*`) and value.
+    pub parameters: Vec<(u32, u64)>,
+    /// A reservation.
+    pub reservation: Option<ReservationDescription>,
+    /// What it had used.
+    pub account: Account,
+}
+
+impl Description {
+    /// What `context` is now. It must not run: [`Error::Busy`].
+    pub fn of(context: &Context) -> Result<Self, Error> {
+        let status = context.status()?;
+        let job = match State::from(status.state) {
+            State::New => return Err(Error::NotReady),
+            State::Idle | State::Done | State::Failed => Job::None,
+            State::Held => Job::Saved,
+            _ => return Err(Error::Busy),
+        };
+        Self::with_job(context, &status, job)
+    }
+
+    /// As [`Description::of`], for a context that may run: what is there now.
+    pub fn preliminary(context: &Context) -> Result<Self, Error> {
+        Self::with_job(context, &context.status()?, Job::None)
+    }
+
+    fn with_job(context: &Context, status: &uapi::Status, job: Job) -> Result<Self, Error> {
+        // One that is held at its beginning has no state.
+        let job = match job {
+            Job::Saved => match context.read_snapshot(0, &mut [0; 1]) {
+                Err(Error::NoState) => Job::New,
+                done => done.map(|()| Job::Saved)?,
+            },
+            job => job,
+        };
+        let (engine, state_bytes) = engine_of(context)?;
+        Ok(Self {
+            interface: context.card_info()?.uapi_version,
+            engine: [engine.low, engine.high],
+            job,
+            state_bytes,
+            arena: (status.arena_length != 0).then_some(ArenaDescription {
+                length: status.arena_length,
+                device_base: status.device_base,
+            }),
+            registers: context.written_registers()?,
+            results: context.declared_results()?,
+            parameters: parameters_of(context)?,
+            reservation: reservation_of(context)?,
+            account: Account {
+                run_ns: status.run_ns,
+                wait_ns: status.wait_ns,
+                slices: status.slices,
+                preemptions: status.preemptions,
+            },
+        })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> EngineId {
+        EngineId {
+            low: self.engine[0],
+            high: self.engine[1],
+        }
+    }
+
+    /// As a section has it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // Into memory, and without maps of keys that could not be written.
+        ciborium::into_writer(self, &mut bytes).expect("a description can be written");
+        assert!(bytes.len() <= SECTION_MAX);
+        bytes
+    }
+
+    /// From a section.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
+        let mut left = bytes;
+        let description: Self = ciborium::de::from_reader_with_recursion_limit(&mut left, DEPTH)
+            .map_err(|error| Refusal::Inconsistent(format!("the description: {error}")))?;
+        if !left.is_empty() {
+            return Err(Refusal::Inconsistent("more than a description".into()));
+        }
+        Ok(description)
+    }
+}
+
+/// The engine of a context that is set up, and the size of its state.
+fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
+    let slots = context.param_range(Param::SlotMask)?.max;
+    let slot = context.slot_info(slots.trailing_zeros())?;
+    let engine = EngineId {
+        low: slot.afu_id_lo,
+        high: slot.afu_id_hi,
+    };
+    Ok((engine, u64::from(slot.state_pages) * 4096))
+}
+
+/// All but the slots, which are others elsewhere.
+fn parameters_of(context: &Context) -> Result<Vec<(u32, u64)>, Error> {
+    let travel = Param::ALL
+        .into_iter()
+        .filter(|param| *param != Param::SlotMask);
+    travel
+        .map(|param| Ok((param.number(), context.param(param)?)))
+        .collect()
+}
+
+fn reservation_of(context: &Context) -> Result<Option<ReservationDescription>, Error> {
+    Ok(context
+        .reservation(0)?
+        .map(|reservation| ReservationDescription {
+            budget_ns: reservation.budget.as_nanos() as u64,
+            deadline_ns: reservation.deadline.as_nanos() as u64,
+            period_ns: reservation.period.as_nanos() as u64,
+        }))
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `fermata-checkpoint`: jobs of other programs to files and back, and from card to card.
+
+mod endpoint;
+mod owner;
+mod show;
+
+use anyhow::{bail, Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use fermata::{Events, State};
+use fermata_checkpoint::{receive, restore_file, save, send, Restored};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Jobs of an accelerator to a file and back, and from card to card.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write the job of a program to a file
+    Save {
+        #[command(flatten)]
+        owner: owner::Owner,
+        /// Let the job stay off its slot afterwards
+        #[arg(long)]
+        hold: bool,
+        /// The file
+        file: PathBuf,
+    },
+    /// Say what is in a file, after all of it was checked
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The file
+        file: PathBuf,
+    },
+    /// Let a job go on from a file, to its end
+    Restore {
+        #[command(flatten)]
+        end: End,
+        /// The file
+        file: PathBuf,
+    },
+    /// Move the job of a program while it runs
+    Send {
+        #[command(flatten)]
+        owner: owner::Owner,
+        /// Kill the program afterwards, which does not know that its job has gone
+        #[arg(long)]
+        kill: bool,
+        /// Where `receive` waits: tcp:HOST:PORT, unix:PATH, or a device
+        to: endpoint::Endpoint,
+    },
+    /// Take a job that is sent, to its end
+    Receive {
+        #[command(flatten)]
+        end: End,
+        /// Where to wait: tcp:HOST:PORT, unix:PATH, or a device
+        at: endpoint::Endpoint,
+    },
+}
+
+/// What becomes of a job that has arrived.
+#[derive(Args)]
+struct End {
+    /// The card
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: PathBuf,
+    /// Write the arena here when the job has ended
+    #[arg(long, value_name = "FILE")]
+    arena: Option<PathBuf>,
+}
+
+/// Writes a checkpoint so that there is all of it or none.
+fn save_to(owner: &owner::Owner, hold: bool, file: &Path) -> Result<()> {
+    let context = owner.context()?;
+    let arena = owner::arena_of(&context)?;
+    let held = State::from(context.status()?.state) == State::Held;
+    if context.preempt(true).is_ok() {
+        context.wait(Events::ANY, None)?;
+    }
+    let unfinished = file.with_extension("unfinished");
+    let written = || -> Result<u64> {
+        let to = BufWriter::new(File::create(&unfinished)?);
+        let bytes = save(&context, arena.as_ref(), to)?;
+        File::open(&unfinished)?.sync_all()?;
+        std::fs::rename(&unfinished, file)?;
+        Ok(bytes)
+    };
+    let written = written();
+    let stays = held || hold && written.is_ok();
+    if !stays {
+        // It may have ended.
+        let _ = context.resume();
+    }
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    let bytes = written.with_context(|| file.display().to_string())?;
+    println!("{bytes} bytes in {}", file.display());
+    Ok(())
+}
+
+fn send_to(owner: &owner::Owner, kill: bool, to: &endpoint::Endpoint) -> Result<()> {
+    let context = owner.context()?;
+    let arena = owner::arena_of(&context)?;
+    let moved = send(&context, arena.as_ref(), &to.connect()?)?;
+    println!(
+        "moved: {} us without running, {} bytes of the arena while it ran ({} rounds), {} while it was held",
+        moved.without_running.as_micros(),
+        moved.bytes_before,
+        moved.rounds,
+        moved.bytes_held
+    );
+    if kill {
+        owner.kill()?;
+    }
+    Ok(())
+}
+
+impl End {
+    /// Sees a job to its end. `true`: it finished.
+    fn see(&self, restored: &Restored) -> Result<bool> {
+        tell_refused(restored);
+        if let Some(arena) = &restored.arena {
+            if !arena.is_at_base() {
+                println!(
+                    "the arena is mapped at {:#x}, for the engine it is at {:#x}",
+                    arena.address(),
+                    arena.base()
+                );
+            }
+        }
+        restored.context.wait(Events::DONE, None)?;
+        let status = restored.context.status()?;
+        if let (Some(file), Some(arena)) = (&self.arena, &restored.arena) {
+            let write = |file: &Path| -> Result<()> {
+                let mut to = BufWriter::new(File::create(file)?);
+                to.write_all(&arena.read(0, arena.length()))?;
+                Ok(to.flush()?)
+            };
+            write(file).with_context(|| file.display().to_string())?;
+        }
+        let finished = State::from(status.state) == State::Done;
+        if finished {
+            for &offset in &restored.description.results {
+                let value = restored.context.read_registers(&[offset])?[0];
+                println!("register {offset:#x}: {value:#x}");
+            }
+        } else {
+            let error = std::io::Error::from_raw_os_error(status.error as i32);
+            println!("the job failed: {error}");
+        }
+        Ok(finished)
+    }
+}
+
+fn tell_refused(restored: &Restored) {
+    let (parameters, reservation) = &restored.refused;
+    for param in parameters {
+        println!("not as it was: {param:?}, which cannot be set here");
+    }
+    if *reservation {
+        println!("not as it was: its reservation cannot be had here");
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    match &arguments.command {
+        Command::Save { owner, hold, file } => save_to(owner, *hold, file).map(|()| true),
+        Command::Show { json, file } => show::show(file, *json).map(|()| true),
+        Command::Restore { end, file } => {
+            let name = || file.display().to_string();
+            let from = BufReader::new(File::open(file).with_context(name)?);
+            let restored = restore_file(from, &end.device).with_context(name)?;
+            if restored.description.job == fermata_checkpoint::Job::None {
+                bail!("{}: there is no job in it", file.display());
+            }
+            restored.start()?;
+            end.see(&restored)
+        }
+        Command::Send { owner, kill, to } => send_to(owner, *kill, to).map(|()| true),
+        Command::Receive { end, at } => {
+            let restored = receive(&at.accept()?, &end.device)?;
+            end.see(&restored)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("fermata-checkpoint: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+//! From a context to a checkpoint.
+
+use crate::container::{Kind, Writer, SECTION_MAX};
+use crate::description::{Description, Job};
+use fermata::{Arena, Context};
+use std::io::Write;
+use std::ops::Range;
+
+/// Why a context is not saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// A call of the driver.
+    #[error("{0}: {1}")]
+    Driver(&'static str, #[source] fermata::Error),
+    /// The job runs or waits.
+    #[error("the job is not held: it would be another one by the time that all is read")]
+    NotHeld,
+    /// The checkpoint cannot be written.
+    #[error("the checkpoint cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// Says at which step the driver refused.
+pub(crate) fn at(step: &'static str) -> impl Fn(fermata::Error) -> SaveError {
+    move |error| SaveError::Driver(step, error)
+}
+
+/// Writes the checkpoint of a context whose job is held, or that has none. `arena`: all of its arena, mapped. Returns how many bytes
+/// it has.
+pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<u64, SaveError> {
+    let description = describe(context)?;
+    let mut writer = Writer::new(to)?;
+    writer.section(Kind::Description, 0, &description.to_bytes())?;
+    write_state(context, &description, &mut writer)?;
+    if let Some(arena) = arena {
+        for part in arena_parts(arena) {
+            let bytes = arena.read(part.start, part.len());
+            // A new arena has zeros.
+            if bytes.iter().any(|&byte| byte != 0) {
+                writer.section(Kind::Arena, part.start as u64, &bytes)?;
+            }
+        }
+    }
+    Ok(writer.end()?.1)
+}
+
+/// What the context is, if its job is held or there is none.
+pub(crate) fn describe(context: &Context) -> Result<Description, SaveError> {
+    Description::of(context).map_err(|error| match error {
+        fermata::Error::Busy => SaveError::NotHeld,
+        error => at("the context cannot be described")(error),
+    })
+}
+
+/// Writes the engine's state, if the job has one.
+pub(crate) fn write_state<W: Write>(
+    context: &Context,
+    description: &Description,
+    writer: &mut Writer<W>,
+) -> Result<(), SaveError> {
+    if description.job != Job::Saved {
+        return Ok(());
+    }
+    for part in parts(description.state_bytes as usize, SECTION_MAX) {
+        let mut bytes = vec![0; part.len()];
+        let read = context.read_snapshot(part.start as u64, &mut bytes);
+        read.map_err(at("the state cannot be read"))?;
+        writer.section(Kind::State, part.start as u64, &bytes)?;
+    }
+    Ok(())
+}
+
+/// So much of an arena is one section: what has changed in it is sent again as a whole.
+const ARENA_PART: usize = 64 << 10;
+
+/// The parts of an arena.
+pub(crate) fn arena_parts(arena: &Arena) -> impl Iterator<Item = Range<usize>> {
+    parts(arena.length(), ARENA_PART)
+}
+
+/// Cuts `length` bytes into ranges.
+fn parts(length: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..length).step_by(part);
+    starts.map(move |start| start..length.min(start + part))
+}
