@@ -7,6 +7,7 @@
 #include <poll.h>
 #include "lib/queue.h"
 #include "lib/sched.h"
+#include "lib/travel.h"
 
 #define ENTRIES	16
 #define DATA	(32 * 1024)
@@ -439,6 +440,84 @@ FM_TEST(queue, dies_in_every_state)
 		card_speed(other.c.slot, 0);
 		ASSERT_GOOD(run_jobs(&other, 20));
 	}
+}
+
+/* --- snapshots that travel --------------------------------------------------------------- */
+
+static void *moved(const struct fm_queue *to, const struct fm_queue *from, const void *p)
+{
+	return to->c.mem + ((const u8 *)p - from->c.mem);
+}
+
+/* The held queue goes on in another context; the first is closed. 0 or an errno. */
+static int move(struct fm_queue *there, struct fm_queue *here)
+{
+	struct fm_parcel parcel;
+	int rc;
+
+	fm_pack(&here->c, &parcel);
+	*there = *here;
+	fm_twin(&there->c, &here->c, -1);
+	memcpy(there->c.mem, here->c.mem, here->c.len);
+	there->control = moved(there, here, here->control);
+	there->jobs = moved(there, here, here->jobs);
+	there->statuses = moved(there, here, here->statuses);
+	fm_ctx_close(&here->c);
+	rc = fm_unpack(&there->c, &parcel);
+	free(parcel.state);
+	return rc;
+}
+
+/* With jobs in hand and others that wait; none is lost, none is done twice. */
+FM_TEST(queue, point_07_travels_with_its_jobs)
+{
+	struct fermata_queue_status status;
+	struct fm_queue here, there;
+	u32 crc;
+
+	if (no_queues())
+		SKIP(return, "no slot with a queue engine");
+	fm_queue_make(&here, ENTRIES, DATA, 0, 0);
+	fm_fill(here.c.mem + here.data, DATA, 1);
+	crc = fm_crc32c(0, here.c.mem + here.data, DATA);
+	card_speed(here.c.slot, 1);
+	while (fm_queue_has_room(&here))
+		post_long(&here);
+	ASSERT_EQ(0, fm_start(here.c.fd));
+	card_until_runs(here.c.slot, here.c.token);
+	fm_sleep_us(2000);
+	fm_hold(&here.c);
+	EXPECT_LT(0, here.control->head);
+	EXPECT_LT(here.control->completed, here.tail);
+	ASSERT_EQ(0, move(&there, &here));
+	card_speed(there.c.slot, 0);
+	while (there.reaped < there.tail) {
+		status = fm_queue_reap(&there);
+		EXPECT_EQ(there.reaped - 1, status.tag);
+		EXPECT_EQ(crc, status.result);
+	}
+	EXPECT_EQ(there.tail, __atomic_load_n(&there.control->completed, __ATOMIC_ACQUIRE));
+	ASSERT_GOOD(run_jobs(&there, 100));
+	fm_queue_post(&there, FERMATA_QUEUE_OP_END, 0, 0, 0, 0);
+	fm_queue_tell(&there);
+	fm_wait(there.c.fd, FERMATA_EVENT_DONE);
+}
+
+/* It looks at its queue when it has arrived, and leaves again. */
+FM_TEST(queue, point_07_travels_while_it_is_empty)
+{
+	struct fm_queue here, there;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_new(&here, ENTRIES, DATA, 0, 0);
+	ASSERT_GOOD(run_jobs(&here, 5));
+	until_empty(&here);
+	fm_hold(&here.c);
+	ASSERT_EQ(0, move(&there, &here));
+	until_empty(&there);
+	ASSERT_GOOD(run_jobs(&there, 20));
+	EXPECT_LE(1, there.rings);
 }
 
 TEST_HARNESS_MAIN

@@ -7,117 +7,13 @@
 #include "kselftest_harness.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
+#include "lib/travel.h"
 
 FM_FIXTURE_CARD(travel);
 
-#define ARENA	(64 * 1024)
-
-/* FERMATA_IOC_REGS_LIST: how many there are, or an errno. */
-static int list(int fd, u32 flags, struct fermata_reg *regs, u32 room)
-{
-	struct fermata_regs arg = {
-		.size = sizeof(arg), .flags = flags, .count = room, .regs = (uintptr_t)regs
-	};
-	int rc = fm_ioctl(fd, FERMATA_IOC_REGS_LIST, &arg);
-
-	return rc ? rc : arg.count;
-}
-
-static int snapshot_read(int fd, void *to, u64 offset, u64 len)
-{
-	struct fermata_snapshot_read arg = {
-		.size = sizeof(arg), .offset = offset, .length = len, .buffer = (uintptr_t)to
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_READ, &arg);
-}
-
-static int snapshot_write(int fd, const void *from, u64 offset, u64 len)
-{
-	struct fermata_snapshot_write arg = {
-		.size = sizeof(arg), .offset = offset, .length = len, .buffer = (uintptr_t)from
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_WRITE, &arg);
-}
-
-static int start_saved(int fd)
-{
-	struct fermata_start arg = { .size = sizeof(arg), .flags = FERMATA_START_SAVED };
-
-	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
-}
-
-static u64 state_size(int fd)
-{
-	struct fermata_status st;
-
-	fm_status(fd, &st);
-	return st.snapshot_length;
-}
-
-/* All that a held job is, but for its arena. */
-struct parcel {
-	u8 *state;
-	u64 state_len;
-	struct fermata_reg regs[FERMATA_MAX_REGS], results[FERMATA_MAX_RESULTS];
-	int nregs, nresults;
-	u64 digest;	/* of the state, as the card has it */
-};
-
-static void pack(struct fm_ctx *c, struct parcel *p)
-{
-	p->state_len = state_size(c->fd);
-	p->state = malloc(p->state_len);
-	if (!p->state || snapshot_read(c->fd, p->state, 0, p->state_len))
-		fm_die("SNAPSHOT_READ");
-	p->nregs = list(c->fd, 0, p->regs, FERMATA_MAX_REGS);
-	p->nresults = list(c->fd, FERMATA_REGS_RESULTS, p->results, FERMATA_MAX_RESULTS);
-	if (p->nregs < 0 || p->nresults < 0)
-		fm_die("REGS_LIST");
-	p->digest = card_key(card_cmd("saved token=%lu", c->token), "hash");
-}
-
-/* A context with an arena like that of another one, at the same device address. */
-static void twin(struct fm_ctx *c, const struct fm_ctx *of, int slot)
-{
-	struct fermata_arena_create arena = {
-		.size = sizeof(arena), .flags = FERMATA_ARENA_FIXED_BASE, .length = of->len,
-		.device_base = of->base
-	};
-
-	fm_ctx_setup(c, of->engine, slot);
-	fm_must(c->fd, FERMATA_IOC_ARENA_CREATE, &arena, "ARENA_CREATE");
-	c->len = of->len;
-	c->base = of->base;
-	c->head = of->head;
-	c->mem = fm_map(NULL, c->len, MAP_SHARED, c->fd, arena.mmap_offset);
-	fm_agent_add(getpid(), c->mem, c->len, c->token);
-	fm_ctx_snapshot(c);
-}
-
-/* Lets the job go on in another context, whose token its registers then have. */
-static int unpack(struct fm_ctx *c, const struct parcel *p)
-{
-	u32 results[FERMATA_MAX_RESULTS];
-	u64 half = p->state_len / 2;
-	int i, rc;
-
-	if (fm_regs_write(c->fd, p->regs, p->nregs) || fm_reg_write(c->fd, FM_REG_TAG, c->token))
-		fm_die("REGS_WRITE");
-	for (i = 0; i < p->nresults; i++)
-		results[i] = p->results[i].offset;
-	if (fm_results(c->fd, results, p->nresults))
-		fm_die("RESULTS");
-	/* In two parts, the last one first. */
-	rc = snapshot_write(c->fd, p->state + half, half, p->state_len - half);
-	if (!rc)
-		rc = snapshot_write(c->fd, p->state, 0, half);
-	if (rc)
-		return rc;
-	card_cmd("import token=%lu hash=%lu", c->token, p->digest);
-	return start_saved(c->fd);
-}
+#define ARENA	(2 << 20)
+/* Longer than any machine takes to hold it. */
+#define LONG_US	2000000
 
 /* --- it goes on ------------------------------------------------------------------------- */
 
@@ -126,7 +22,7 @@ static void half_done(struct fm_ctx *c, enum fm_engine engine, struct fm_expect 
 {
 	fm_ctx_new(c, engine, ARENA);
 	card_speed(c->slot, 1);
-	fm_job_any(c, 20000, 7, e);
+	fm_job_any(c, LONG_US, 7, e);
 	fm_must_start(c);
 	card_until_runs(c->slot, c->token);
 	fm_sleep_us(2000);
@@ -139,29 +35,29 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 	struct fm_ctx here, there;
 	struct card_run run;
 	struct fm_expect e;
-	struct parcel p;
+	struct fm_parcel p;
 	int engine;
 
 	for (engine = 0; engine < FM_ENGINES; engine++) {
 		if (fm_slot_of(engine) < 0 || engine == FM_MIX)
 			continue;
 		half_done(&here, engine, &e);
-		pack(&here, &p);
+		fm_pack(&here, &p);
 		/* On the last slot of the engine, which may be another one. */
-		twin(&there, &here, 31 - __builtin_clz(fm_slots_of(engine)));
+		fm_twin(&there, &here, 31 - __builtin_clz(fm_slots_of(engine)));
 		memcpy(there.mem, here.mem, here.len);
 		close(here.fd);
 		munmap(here.mem, here.len);
 		fm_agent_gone(here.token);
 		card_speed(there.slot, 0);
-		ASSERT_EQ(0, unpack(&there, &p));
+		ASSERT_EQ(0, fm_unpack(&there, &p));
 		fm_wait(there.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&there, &e));
 		card_run_of(there.slot, there.token, &run);
 		EXPECT_EQ(0, run.starts);
 		EXPECT_LE(1, run.resumes);
 		/* It is used up: the next job begins. */
-		EXPECT_EQ(-ENODATA, start_saved(there.fd));
+		EXPECT_EQ(-ENODATA, fm_start_saved(there.fd));
 		fm_job_any(&there, 200, 8, &e);
 		ASSERT_GOOD(fm_job_run(&there, &e));
 		fm_ctx_close(&there);
@@ -174,19 +70,19 @@ FM_TEST(travel, point_07_goes_on_again_after_its_end)
 {
 	struct fm_expect e;
 	struct fm_ctx c;
-	struct parcel p;
+	struct fm_parcel p;
 	u8 *before;
 	int i;
 
 	half_done(&c, FM_LIST, &e);
-	pack(&c, &p);
+	fm_pack(&c, &p);
 	before = malloc(c.len);
 	ASSERT_NE(NULL, before);
 	memcpy(before, c.mem, c.len);
 	ASSERT_GOOD(fm_job_finish(&c, &e));
 	for (i = 0; i < 3; i++) {
 		memcpy(c.mem, before, c.len);
-		ASSERT_EQ(0, unpack(&c, &p));
+		ASSERT_EQ(0, fm_unpack(&c, &p));
 		fm_wait(c.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c, &e));
 	}
@@ -199,16 +95,16 @@ FM_TEST(travel, point_07_is_preempted_as_any_other)
 {
 	struct fm_ctx here, there, other;
 	struct fm_expect e, eo;
-	struct parcel p;
+	struct fm_parcel p;
 
 	half_done(&here, FM_LIST, &e);
-	pack(&here, &p);
-	twin(&there, &here, here.slot);
+	fm_pack(&here, &p);
+	fm_twin(&there, &here, here.slot);
 	memcpy(there.mem, here.mem, here.len);
-	fm_tenant_list(&other, FM_MS, 20000, 9, &eo);
+	fm_tenant_list(&other, FM_MS, LONG_US, 9, &eo);
 	fm_param(there.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
 	fm_must_start(&other);
-	ASSERT_EQ(0, unpack(&there, &p));
+	ASSERT_EQ(0, fm_unpack(&there, &p));
 	card_until_runs(there.slot, there.token);
 	fm_must_hold(&there);
 	fm_wait(there.fd, FERMATA_EVENT_HELD);
@@ -237,19 +133,19 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	struct fm_ctx here, there, other;
 	struct fermata_status st;
 	struct fm_expect e, eo;
-	struct parcel p;
+	struct fm_parcel p;
 	u64 *words;
 
 	if (!confines())
 		SKIP(return, "the card does not confine such an engine");
 	fm_ctx_new(&other, FM_LIST, ARENA);
 	half_done(&here, FM_LIST, &e);
-	pack(&here, &p);
-	twin(&there, &here, -1);
+	fm_pack(&here, &p);
+	fm_twin(&there, &here, -1);
 	/* The next node is one of a neighbour's. */
 	words = (u64 *)p.state;
 	words[1] = other.base + FM_DATA;
-	ASSERT_EQ(0, unpack(&there, &p));
+	ASSERT_EQ(0, fm_unpack(&there, &p));
 	fm_wait(there.fd, FERMATA_EVENT_DONE);
 	fm_status(there.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
@@ -281,9 +177,9 @@ FM_TEST(travel, point_07_any_bytes_are_a_state)
 	for (i = 0; i < 20; i++) {
 		fm_job_list(&c, 100, 1000, i, &e);
 		fm_fill(state, sizeof(state), i);
-		ASSERT_EQ(0, snapshot_write(c.fd, state, 0, sizeof(state)));
-		card_cmd("import token=%lu", c.token);
-		ASSERT_EQ(0, start_saved(c.fd));
+		ASSERT_EQ(0, fm_snapshot_write(c.fd, state, 0, sizeof(state)));
+		card_cmd("import token=%llu", (unsigned long long)c.token);
+		ASSERT_EQ(0, fm_start_saved(c.fd));
 		fm_wait(c.fd, FERMATA_EVENT_DONE);
 		fm_job_any(&other, 200, i, &e);
 		ASSERT_GOOD(fm_job_run(&other, &e));
@@ -304,19 +200,19 @@ FM_TEST(travel, point_07_takes_a_capability_where_nothing_confines)
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		fm_say(&ch, -snapshot_write(c.fd, &word, 0, 8));
+		fm_say(&ch, -fm_snapshot_write(c.fd, &word, 0, 8));
 		_exit(0);
 	}
 	EXPECT_EQ(confines() ? 0 : EPERM, fm_hear(&ch));
 	fm_reap(&ch);
 	if (!confines()) {
-		EXPECT_EQ(-ENODATA, start_saved(c.fd));
-		ASSERT_EQ(0, snapshot_write(c.fd, &word, 0, 8));
+		EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
+		ASSERT_EQ(0, fm_snapshot_write(c.fd, &word, 0, 8));
 	}
 	/* A list of no nodes. */
 	fm_job_list(&c, 100, 1000, 1, &e);
-	card_cmd("import token=%lu", c.token);
-	ASSERT_EQ(0, start_saved(c.fd));
+	card_cmd("import token=%llu", (unsigned long long)c.token);
+	ASSERT_EQ(0, fm_start_saved(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 }
 
@@ -331,32 +227,32 @@ FM_TEST(travel, snapshot_write_bad_input)
 	u64 len;
 
 	fm_ctx_setup(&bare, FM_LIST, -1);
-	EXPECT_EQ(-ENXIO, snapshot_write(bare.fd, page, 0, 8));
+	EXPECT_EQ(-ENXIO, fm_snapshot_write(bare.fd, page, 0, 8));
 	close(bare.fd);
 	fm_ctx_new(&c, FM_LIST, ARENA);
-	len = state_size(c.fd);
+	len = fm_snapshot_size(c.fd);
 	arg.buffer = (uintptr_t)page;
 	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_WRITE, &arg));
-	EXPECT_EQ(-EINVAL, snapshot_write(c.fd, page, len, 1));
-	EXPECT_EQ(-EINVAL, snapshot_write(c.fd, page, len - 7, 8));
-	EXPECT_EQ(-EINVAL, snapshot_write(c.fd, page, ~0ULL - 3, 8));
-	EXPECT_EQ(-EINVAL, snapshot_write(c.fd, page, 0, 4097 * FM_PAGE));
-	EXPECT_EQ(-EFAULT, snapshot_write(c.fd, (void *)8, 0, 8));
+	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, len, 1));
+	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, len - 7, 8));
+	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, ~0ULL - 3, 8));
+	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, 0, 4097 * FM_PAGE));
+	EXPECT_EQ(-EFAULT, fm_snapshot_write(c.fd, (void *)8, 0, 8));
 	/* None of it has brought anything in. */
-	EXPECT_EQ(-ENODATA, start_saved(c.fd));
-	EXPECT_EQ(0, snapshot_write(c.fd, page, len - 8, 8));
-	EXPECT_EQ(0, snapshot_write(c.fd, page, len, 0));
+	EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
+	EXPECT_EQ(0, fm_snapshot_write(c.fd, page, len - 8, 8));
+	EXPECT_EQ(0, fm_snapshot_write(c.fd, page, len, 0));
 	/* Not under a job. */
 	fm_job_endless(&c);
 	fm_must_start(&c);
-	EXPECT_EQ(-EBUSY, snapshot_write(c.fd, page, 0, 8));
+	EXPECT_EQ(-EBUSY, fm_snapshot_write(c.fd, page, 0, 8));
 	fm_hold(&c);
-	EXPECT_EQ(-EBUSY, snapshot_write(c.fd, page, 0, 8));
-	EXPECT_EQ(-EBUSY, start_saved(c.fd));
+	EXPECT_EQ(-EBUSY, fm_snapshot_write(c.fd, page, 0, 8));
+	EXPECT_EQ(-EBUSY, fm_start_saved(c.fd));
 	fm_must_resume(&c);
 	fm_end_endless(&c);
 	/* The START has used up what was brought in before it. */
-	EXPECT_EQ(-ENODATA, start_saved(c.fd));
+	EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
 	fm_job_list(&c, 100, 100, 1, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
@@ -370,17 +266,17 @@ FM_TEST(travel, lists_registers)
 	int fd, i;
 
 	fd = fm_open_dev(O_RDWR | O_CLOEXEC);
-	EXPECT_EQ(-ENXIO, list(fd, 0, regs, 1));
+	EXPECT_EQ(-ENXIO, fm_regs_list(fd, 0, regs, 1));
 	close(fd);
 	fm_ctx_setup(&c, FM_LIST, -1);
-	EXPECT_EQ(0, list(c.fd, 0, regs, FERMATA_MAX_REGS));
-	EXPECT_EQ(0, list(c.fd, FERMATA_REGS_RESULTS, regs, FERMATA_MAX_REGS));
+	EXPECT_EQ(0, fm_regs_list(c.fd, 0, regs, FERMATA_MAX_REGS));
+	EXPECT_EQ(0, fm_regs_list(c.fd, FERMATA_REGS_RESULTS, regs, FERMATA_MAX_REGS));
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0xff8, 1));
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x30, 2));
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x1f8, 3));
 	/* One that was written with zero is written, too; the last value counts. */
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x30, 0));
-	ASSERT_EQ(3, list(c.fd, 0, regs, FERMATA_MAX_REGS));
+	ASSERT_EQ(3, fm_regs_list(c.fd, 0, regs, FERMATA_MAX_REGS));
 	EXPECT_EQ(0x30, regs[0].offset);
 	EXPECT_EQ(0, regs[0].value);
 	EXPECT_EQ(0x1f8, regs[1].offset);
@@ -389,12 +285,12 @@ FM_TEST(travel, lists_registers)
 	EXPECT_EQ(1, regs[2].value);
 	/* As many as there is room for. */
 	memset(regs, 0xff, sizeof(regs));
-	ASSERT_EQ(3, list(c.fd, 0, regs, 2));
+	ASSERT_EQ(3, fm_regs_list(c.fd, 0, regs, 2));
 	EXPECT_EQ(0x1f8, regs[1].offset);
 	EXPECT_EQ(~0U, regs[2].offset);
-	EXPECT_EQ(3, list(c.fd, 0, NULL, 0));
+	EXPECT_EQ(3, fm_regs_list(c.fd, 0, NULL, 0));
 	ASSERT_EQ(0, fm_results(c.fd, results, 3));
-	ASSERT_EQ(3, list(c.fd, FERMATA_REGS_RESULTS, regs, FERMATA_MAX_REGS));
+	ASSERT_EQ(3, fm_regs_list(c.fd, FERMATA_REGS_RESULTS, regs, FERMATA_MAX_REGS));
 	for (i = 0; i < 3; i++) {
 		EXPECT_EQ(results[i], regs[i].offset);
 		EXPECT_EQ(0, regs[i].value);
@@ -402,11 +298,11 @@ FM_TEST(travel, lists_registers)
 	for (i = FERMATA_REG_FIRST; i <= FERMATA_REG_LAST; i += 8)
 		ASSERT_EQ(0, fm_reg_write(c.fd, i, i));
 	i = (FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1;
-	EXPECT_EQ(i, list(c.fd, 0, regs, FERMATA_MAX_REGS));
+	EXPECT_EQ(i, fm_regs_list(c.fd, 0, regs, FERMATA_MAX_REGS));
 	EXPECT_EQ(FERMATA_REG_LAST, regs[i - 1].value);
-	EXPECT_EQ(-EINVAL, list(c.fd, 2, regs, 1));
-	EXPECT_EQ(-EINVAL, list(c.fd, 0, regs, FERMATA_MAX_REGS + 1));
-	EXPECT_EQ(-EFAULT, list(c.fd, 0, (void *)8, 1));
+	EXPECT_EQ(-EINVAL, fm_regs_list(c.fd, 2, regs, 1));
+	EXPECT_EQ(-EINVAL, fm_regs_list(c.fd, 0, regs, FERMATA_MAX_REGS + 1));
+	EXPECT_EQ(-EFAULT, fm_regs_list(c.fd, 0, (void *)8, 1));
 	arg.reserved = 1;
 	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_REGS_LIST, &arg));
 	close(c.fd);
@@ -421,20 +317,21 @@ FM_TEST(travel, own_memory_is_a_state)
 	};
 	struct fm_ctx here, there;
 	struct fm_expect e;
-	struct parcel p;
+	struct fm_parcel p;
 
 	if (!confines())
 		SKIP(return, "the card does not confine such an engine");
 	half_done(&here, FM_LIST, &e);
-	pack(&here, &p);
+	fm_pack(&here, &p);
 	memcpy(mem, p.state, FM_PAGE);
 	fm_ctx_setup(&there, FM_LIST, -1);
 	ASSERT_EQ(0, fm_ioctl(there.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
 	/* Nothing has to be brought in: it is there. Without an arena its first access is a fault. */
 	ASSERT_EQ(0, fm_regs_write(there.fd, p.regs, p.nregs));
 	ASSERT_EQ(0, fm_reg_write(there.fd, FM_REG_TAG, there.token));
-	card_cmd("import token=%lu hash=%lu", there.token, p.digest);
-	ASSERT_EQ(0, start_saved(there.fd));
+	card_cmd("import token=%llu hash=%llu", (unsigned long long)there.token,
+		 (unsigned long long)p.digest);
+	ASSERT_EQ(0, fm_start_saved(there.fd));
 	fm_wait(there.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_finish(&here, &e));
 	close(there.fd);
