@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check check-debug fuzz mutate sim bench-sched bench-latency
+.PHONY: modules modules_install clean distclean help vm demo check check-debug fuzz mutate sim bench-sched bench-latency bench-queue travel epoch
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -74,6 +74,16 @@ bench-sched:
 bench-latency:
 	@vm/enter python3 -m fermatavm.latency $(LATENCY)
 
+# QUEUE: arguments of `fermata-queue-bench`.
+bench-queue:
+	@vm/enter python3 -m fermatavm.queuebench $(QUEUE)
+
+travel:
+	@vm/travel
+
+epoch:
+	@vm/epoch
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -82,6 +92,8 @@ help:
 	@echo '  make distclean         remove build/ and the cache (FERMATA_CACHE) that all checkouts share'
 	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
 	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
+	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
+	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make check             all checks; the last line counts them'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus'
@@ -90,4 +102,5 @@ help:
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
 	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'
 	@echo '  make bench-latency     how soon latency-critical work has a slot with 2, 64 and 1,000 contexts; build/reports/latency.json'
+	@echo '  make bench-queue       jobs posted to a queue, and started by a call each: system calls, times; build/reports/queue.json'
 	@echo '  make help              this list'

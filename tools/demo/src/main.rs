@@ -3,6 +3,7 @@
 //! then all run together, and must come to the same results.
 
 mod control;
+mod epoch;
 mod job;
 mod report;
 mod stage;
@@ -52,6 +53,8 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Role {
+    /// Play the first figure of EPOCH (`make epoch`)
+    Epoch(epoch::Options),
     /// One tenant; told what to do on its input (used by the demo itself)
     #[command(hide = true)]
     Tenant {
@@ -70,6 +73,7 @@ fn run(args: Args) -> Result<bool> {
             tenant::serve(&device, &serde_json::from_str(&job)?, token)?;
             Ok(true)
         }
+        Some(Role::Epoch(options)) => epoch::run(&options),
         None => stage::run(&args.options),
     }
 }

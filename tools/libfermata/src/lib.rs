@@ -73,6 +73,16 @@ impl EngineId {
         low: 0x3332_0000_0000_0005,
         high: 0x5249_5343_562d_5256,
     };
+    /// Counts up, in four bits (the emulated card).
+    pub const COUNTER_UP: Self = Self {
+        low: 7,
+        high: 0x434f_554e_5445_5255,
+    };
+    /// Counts down, in four bits (the emulated card).
+    pub const COUNTER_DOWN: Self = Self {
+        low: 8,
+        high: 0x434f_554e_5445_5244,
+    };
     /// Takes jobs from a queue (the emulated card).
     pub const QUEUE: Self = Self {
         low: uapi::QUEUE_AFU_ID_LO,

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The work: SHA-256 of 64 bytes, again and again, in one of three ways.
+
+use anyhow::{ensure, Context as _, Result};
+use fermata::queue::{Operation, Queue};
+use fermata::{uapi, Arena, Context, EngineId, Events};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Nothing takes this long; a guard against hangs, not a criterion.
+const GUARD: Duration = Duration::from_secs(60);
+const LENGTH: u64 = 64;
+/// Of the queue; more than the largest batch, since posting takes two free pairs.
+const ENTRIES: usize = 512;
+/// What is hashed, and for each job of a batch a place for the digest; the queue follows.
+const DATA: usize = 0;
+const DIGESTS: usize = 64;
+const QUEUE: usize = DIGESTS + 64 * ENTRIES;
+const ARENA: usize = (QUEUE + Queue::bytes(ENTRIES)).next_multiple_of(4096);
+/// What keeps the engine at work while jobs are posted: so many bytes to hash.
+const LONG: usize = 1 << 20;
+
+/// How jobs are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Way {
+    /// START and WAIT for each.
+    Calls,
+    /// Posted; WAIT until something is complete.
+    Queue,
+    /// Posted; the queue is looked at until all are complete.
+    Polled,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Calls, Self::Queue, Self::Polled];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "a call each",
+            Self::Queue => "queue, waits",
+            Self::Polled => "queue, polls",
+        }
+    }
+}
+
+/// Gives out batches of jobs.
+pub(crate) struct Worker {
+    context: Context,
+    // Lives until the engine has ended.
+    arena: &'static Arena,
+    queue: Option<Queue<'static>>,
+    way: Way,
+    batch: usize,
+    /// When the jobs that are out were posted.
+    since: Vec<Instant>,
+    /// From giving a job out to knowing that it is complete, in nanoseconds.
+    pub(crate) latencies: Vec<u64>,
+}
+
+impl Worker {
+    pub(crate) fn new(device: &Path, way: Way, batch: usize) -> Result<Self> {
+        let context = Context::open(device).with_context(|| device.display().to_string())?;
+        let engine = match way {
+            Way::Calls => EngineId::SHA256,
+            Way::Queue | Way::Polled => EngineId::QUEUE,
+        };
+        context.setup(engine, 0)?;
+        // The process ends soon after; a queue that borrows it can be kept beside it so.
+        let arena: &Arena = Box::leak(Box::new(context.create_arena(ARENA + LONG)?));
+        context.create_snapshot()?;
+        arena.write(DATA, &[7; LENGTH as usize]);
+        let mut worker = Self {
+            context,
+            arena,
+            queue: None,
+            way,
+            batch,
+            since: Vec::new(),
+            latencies: Vec::new(),
+        };
+        if way == Way::Calls {
+            let data = worker.arena.base() + DATA as u64;
+            let result = worker.arena.base() + DIGESTS as u64;
+            let registers = [(0x30, data), (0x38, LENGTH), (0x40, result)];
+            worker.context.write_registers(&registers)?;
+        } else {
+            worker.begin()?;
+        }
+        Ok(worker)
+    }
+
+    /// Starts the engine on an empty queue. It tells once for a batch, or after a millisecond.
+    fn begin(&mut self) -> Result<()> {
+        let queue = Queue::new(self.arena, QUEUE, ENTRIES)?;
+        self.context.write_registers(&queue.registers())?;
+        if self.way == Way::Queue {
+            self.context.write_registers(&[
+                (uapi::QUEUE_REG_COALESCE_COUNT, self.batch as u64),
+                (uapi::QUEUE_REG_COALESCE_US, 1000),
+            ])?;
+        }
+        self.queue = Some(queue);
+        self.context.start()?;
+        Ok(())
+    }
+
+    /// One batch, to its end.
+    pub(crate) fn batch(&mut self) -> Result<()> {
+        if self.way == Way::Calls {
+            for _ in 0..self.batch {
+                let from = Instant::now();
+                self.context.start()?;
+                self.context.wait(Events::DONE, Some(GUARD))?;
+                self.latencies.push(from.elapsed().as_nanos() as u64);
+            }
+            return Ok(());
+        }
+        let posted = self.post(self.batch)?;
+        ensure!(posted == self.batch, "the queue is full");
+        self.reap()
+    }
+
+    /// Posts so many jobs, as far as there is room, and rings if the engine has left. Returns how many.
+    fn post(&mut self, jobs: usize) -> Result<usize> {
+        let queue = self.queue.as_mut().context("no queue")?;
+        for number in 0..jobs {
+            let operation = Operation::Sha256 {
+                src: self.arena.base() + DATA as u64,
+                length: LENGTH,
+                digest: self.arena.base() + (DIGESTS + 64 * number) as u64,
+            };
+            let from = Instant::now();
+            if queue.push(operation, number as u64).is_none() {
+                return Ok(number);
+            }
+            self.since.push(from);
+        }
+        if queue.needs_doorbell() {
+            self.context.ring()?;
+        }
+        Ok(jobs)
+    }
+
+    /// Takes all jobs that are out.
+    fn reap(&mut self) -> Result<()> {
+        let until = Instant::now() + GUARD;
+        let queue = self.queue.as_mut().context("no queue")?;
+        while queue.outstanding() > 0 {
+            while let Some(reaped) = queue.reap() {
+                reaped.outcome?;
+                let since = self.since[reaped.tag as usize];
+                self.latencies.push(since.elapsed().as_nanos() as u64);
+            }
+            ensure!(Instant::now() < until, "a job does not come to its end");
+            if self.way == Way::Queue && queue.outstanding() > 0 {
+                self.context.wait(Events::COMPLETED, Some(GUARD))?;
+            }
+        }
+        self.since.clear();
+        Ok(())
+    }
+
+    /// Gives the engine something to do for a while.
+    pub(crate) fn occupy(&mut self) -> Result<()> {
+        let queue = self.queue.as_mut().context("no queue")?;
+        for number in 0..4 {
+            let long = Operation::Sha256 {
+                src: self.arena.base() + ARENA as u64,
+                length: LONG as u64,
+                digest: self.arena.base() + (DIGESTS + 64 * (ENTRIES - 1)) as u64,
+            };
+            queue.push(long, number).context("the queue is full")?;
+            self.since.push(Instant::now());
+        }
+        if queue.needs_doorbell() {
+            self.context.ring()?;
+        }
+        Ok(())
+    }
+
+    /// Posts a batch behind that. Returns how many jobs.
+    pub(crate) fn post_behind(&mut self) -> Result<usize> {
+        let jobs = self.batch;
+        self.post(jobs)
+    }
+
+    /// Sees what is out to its end, and ends the engine's job. The digest must be right.
+    pub(crate) fn end(mut self) -> Result<()> {
+        if self.queue.is_some() {
+            self.reap()?;
+            let queue = self.queue.as_mut().context("no queue")?;
+            let posted = queue.post(Operation::End, 0).context("the queue is full")?;
+            if posted.doorbell {
+                self.context.ring()?;
+            }
+            self.context.wait(Events::DONE, Some(GUARD))?;
+        }
+        let error = self.context.status()?.error;
+        ensure!(error == 0, "the engine's job failed: errno {error}");
+        let digest = Sha256::digest([7; LENGTH as usize]);
+        ensure!(self.arena.read(DIGESTS, 32) == digest[..], "a wrong digest");
+        Ok(())
+    }
+}
