@@ -42,6 +42,7 @@ void fermata_get_user(struct user_struct *user);
 unsigned long fermata_memlock_limit(void);
 u64 fermata_current_cgroup(void);
 struct pid *fermata_get_current_tgid(void);
+int fermata_pid_nr(struct pid *pid);
 const char *fermata_policy_parameter(void);
 void fermata_vma_forbid_exec(struct vm_area_struct *vma);
 

@@ -7,6 +7,7 @@ use crate::{
     card::Card,
     driver::{self, BoundCard},
     limits::Limits,
+    trace::CardEvent,
 };
 use core::mem::offset_of;
 use kernel::{
@@ -141,7 +142,9 @@ unsafe fn card_of<'a>(pdev: *mut bindings::pci_dev) -> &'a Card {
 /// Called by the PCI core for a bound device.
 unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
     // SAFETY: By the safety requirement.
-    unsafe { card_of(pdev) }.save();
+    let card = unsafe { card_of(pdev) };
+    card.note(CardEvent::ResetPrepare);
+    card.save();
 }
 
 /// Jobs go on.
@@ -151,7 +154,9 @@ unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
 /// Called by the PCI core for a bound device, after [`reset_prepare`].
 unsafe extern "C" fn reset_done(pdev: *mut bindings::pci_dev) {
     // SAFETY: By the safety requirement.
-    unsafe { card_of(pdev) }.restore();
+    let card = unsafe { card_of(pdev) };
+    card.note(CardEvent::ResetDone);
+    card.restore();
 }
 
 /// An error on the way to the card. As long as it can be reached, jobs are saved and the card set up
@@ -166,6 +171,7 @@ unsafe extern "C" fn error_detected(
 ) -> bindings::pci_ers_result_t {
     // SAFETY: By the safety requirement.
     let card = unsafe { card_of(pdev) };
+    card.note(CardEvent::Error);
     match state {
         bindings::pci_channel_io_normal => {
             card.save();
@@ -190,6 +196,8 @@ unsafe extern "C" fn error_detected(
 unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
     // SAFETY: `pdev` is bound, and its state was saved when it was enabled.
     unsafe { bindings::pci_restore_state(pdev) };
+    // SAFETY: By the safety requirement.
+    unsafe { card_of(pdev) }.note(CardEvent::LinkReset);
     bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
 }
 
@@ -200,7 +208,9 @@ unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_e
 /// Called by the PCI core for a bound device, after [`error_detected`].
 unsafe extern "C" fn recovered(pdev: *mut bindings::pci_dev) {
     // SAFETY: By the safety requirement.
-    unsafe { card_of(pdev) }.restore();
+    let card = unsafe { card_of(pdev) };
+    card.note(CardEvent::Recovered);
+    card.restore();
 }
 
 /// The card of a device that the PM core calls us for.
@@ -222,7 +232,9 @@ unsafe fn card_of_device<'a>(dev: *mut bindings::device) -> &'a Card {
 /// Called by the PM core for a bound device.
 unsafe extern "C" fn suspend(dev: *mut bindings::device) -> c_int {
     // SAFETY: By the safety requirement.
-    unsafe { card_of_device(dev) }.save();
+    let card = unsafe { card_of_device(dev) };
+    card.note(CardEvent::Suspend);
+    card.save();
     0
 }
 
@@ -233,6 +245,8 @@ unsafe extern "C" fn suspend(dev: *mut bindings::device) -> c_int {
 /// Called by the PM core for a bound device, after [`suspend`].
 unsafe extern "C" fn resume(dev: *mut bindings::device) -> c_int {
     // SAFETY: By the safety requirement.
-    unsafe { card_of_device(dev) }.restore();
+    let card = unsafe { card_of_device(dev) };
+    card.note(CardEvent::Resume);
+    card.restore();
     0
 }

@@ -2,7 +2,7 @@
 
 //! The device nodes /dev/fermata0, /dev/fermata1, …
 
-use crate::{card::Card, compat::this_module, file::OPERATIONS};
+use crate::{card::Card, compat::this_module, file::OPERATIONS, sysfs};
 use core::{
     ptr::{self, NonNull},
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
@@ -106,6 +106,8 @@ impl Node {
             let mut cards = CARDS.lock();
             let minor = cards.0.iter().position(Option::is_none).ok_or(ENOSPC)?;
             cards.0[minor] = Some(card.clone());
+            // CAST: below 64.
+            card.set_number(minor as u32);
             minor
         };
         // From here on its drop undoes what has been done.
@@ -115,7 +117,7 @@ impl Node {
             has_device: false,
         };
         node.make_cdev()?;
-        node.make_device(parent)?;
+        node.make_device(parent, card)?;
         Ok(node)
     }
 
@@ -138,16 +140,19 @@ impl Node {
         result
     }
 
-    fn make_device(&mut self, parent: &Device<Bound>) -> Result {
+    fn make_device(&mut self, parent: &Device<Bound>, card: &Card) -> Result {
         // CAST: `Device` is transparent over `struct device`; the minor number is below 64.
         let parent = ptr::from_ref(parent).cast_mut().cast();
-        // SAFETY: The class and the parent are registered, the format has one integer.
+        // SAFETY: The class and the parent are registered, the format has one integer. The card
+        // outlives the device: `CARDS` keeps it until our drop has destroyed that, which waits for
+        // those who read its files.
         from_err_ptr(unsafe {
-            bindings::device_create(
+            bindings::device_create_with_groups(
                 CLASS.load(Ordering::Acquire),
                 parent,
                 self.number(),
-                ptr::null_mut(),
+                ptr::from_ref(card).cast_mut().cast(),
+                sysfs::groups(card),
                 c"fermata%d".as_char_ptr(),
                 self.minor as c_int,
             )

@@ -14,10 +14,12 @@ use crate::{
     compat::errno,
     dma_memory::DmaMemory,
     image::{AppRegister, Image, Tenant},
+    measure::ContextMeter,
+    measurement,
     notifier::{Notice, Notifier},
     opener::Opener,
     sched::{ContextConfig, ContextId, Failure, JobState, Params},
-    shim,
+    shim, trace,
 };
 use core::{
     cell::UnsafeCell,
@@ -116,11 +118,13 @@ pub(crate) struct Context {
     memory: Mutex<Memory>,
     /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
     image: UnsafeCell<KBox<Image>>,
+    /// As the image.
+    meter: UnsafeCell<KBox<ContextMeter>>,
     #[pin]
     pub(crate) notifier: Notifier,
 }
 
-// SAFETY: `image` is shared as its comment says; all else is `Send` and `Sync`.
+// SAFETY: `image` and `meter` are shared as their comments say; all else is `Send` and `Sync`.
 unsafe impl Send for Context {}
 // SAFETY: As above.
 unsafe impl Sync for Context {}
@@ -136,10 +140,13 @@ impl Context {
         mapping: *mut bindings::address_space,
     ) -> Result<Arc<Self>> {
         let image = Image::new()?;
+        let opener = Opener::current();
+        card.note_open(opener.pid);
+        let meter = measurement::new_meter()?;
         Arc::pin_init(
             try_pin_init!(Self {
                 card,
-                opener: Opener::current(),
+                opener,
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
                 revoked: AtomicBool::new(false),
@@ -149,6 +156,7 @@ impl Context {
                     "fermata_memory"
                 ),
                 image: UnsafeCell::new(image),
+                meter: UnsafeCell::new(meter),
                 notifier <- Notifier::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -163,11 +171,7 @@ impl Context {
     /// The context's number for programs: no other one has it while it lives, and an index that is
     /// used again comes with another number. `ENXIO`: it is not set up.
     pub(crate) fn number(&self) -> Result<u32> {
-        let id = self.id()?;
-        // Never 0, which means the caller's own context.
-        let use_of_index = id.generation() % 0xffff + 1;
-        // CAST: a card has at most 2^16 contexts (`limits.rs`).
-        Ok(use_of_index << 16 | id.index() as u32)
+        Ok(trace::number(self.id()?))
     }
 
     /// All slots that have its engine, a bit each; none before it is set up.
@@ -255,11 +259,13 @@ impl Context {
             group: self.opener.group,
         };
         // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
-        // image.
+        // image and the meter.
         let tenant = unsafe {
             Tenant::new(
                 NonNull::from(&mut **self.image.get()),
+                NonNull::from(&mut **self.meter.get()),
                 NonNull::from(&self.notifier),
+                self.opener.pid,
             )
         };
         self.card.add(config, tenant).inspect_err(|_| {

@@ -221,7 +221,7 @@ impl DmaMemory {
     }
 
     /// `EINVAL`: there are no `length` bytes from `offset` on.
-    fn check_range(&self, offset: usize, length: usize) -> Result {
+    pub(crate) fn check_range(&self, offset: usize, length: usize) -> Result {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),
             _ => Err(EINVAL),

@@ -2,7 +2,7 @@
 
 //! fermata: shares a preemptible PCIe accelerator between processes, in time and in space.
 //!
-//! Arrows point one way: file operations ([`file`], [`ioctl`]) → context ([`context`]) → card
+//! Arrows point one way: file operations ([`mod@file`], [`ioctl`]) → context ([`context`]) → card
 //! ([`card`]: the scheduler and slot protocol of [`sched`], and the images of contexts) → registers
 //! ([`bar`]). Interrupts and timers ([`slot`]) come in at the card. See docs/architecture.md.
 
@@ -17,11 +17,21 @@ mod compat;
 mod context;
 mod dma_memory;
 mod driver;
+mod engine_name;
+mod fdinfo;
 mod file;
 mod gate;
 mod image;
 mod ioctl;
 mod limits;
+#[expect(
+    unreachable_pub,
+    dead_code,
+    unused_imports,
+    reason = "it is also compiled into rust/host, where all of its interface is used"
+)]
+mod measure;
+mod measurement;
 mod monotonic;
 mod notifier;
 mod opener;
@@ -31,13 +41,14 @@ mod regs;
 #[expect(
     unreachable_pub,
     dead_code,
-    unused_imports,
     reason = "it is also compiled into rust/host, where all of its interface is used"
 )]
 mod sched;
 mod shim;
 mod slot;
+mod sysfs;
 mod timer;
+mod trace;
 mod uapi;
 mod vector;
 

@@ -9,6 +9,7 @@ use crate::{
     chardev,
     compat::this_module,
     context::Context,
+    fdinfo,
     ioctl::{holding, Call},
     notifier::Notice,
     uapi,
@@ -19,6 +20,7 @@ use kernel::{
     fs::LocalFile,
     mm::virt::VmaNew,
     prelude::*,
+    seq_file::SeqFile,
     sync::{Arc, ArcBorrow},
     types::ForeignOwnable,
     uaccess::UserPtr,
@@ -46,6 +48,7 @@ pub(crate) static OPERATIONS: Operations = Operations(bindings::file_operations 
     compat_ioctl: bindings::compat_ptr_ioctl,
     mmap: Some(mmap),
     poll: Some(poll),
+    show_fdinfo: Some(show_fdinfo),
     llseek: Some(bindings::noop_llseek),
     ..pin_init::zeroed()
 });
@@ -144,4 +147,13 @@ unsafe extern "C" fn poll(
         .iter()
         .filter(|(event, _)| holding & event != 0)
         .fold(0, |mask, (_, bit)| mask | bit)
+}
+
+/// # Safety
+///
+/// Called by procfs for a file opened by [`open`].
+unsafe extern "C" fn show_fdinfo(seq: *mut bindings::seq_file, file: *mut bindings::file) {
+    // SAFETY: By the safety requirement; `seq` is nobody else's meanwhile.
+    let (seq, context) = unsafe { (SeqFile::from_raw(seq), context(file)) };
+    fdinfo::show(seq, &context);
 }

@@ -4,6 +4,7 @@
 
 use crate::{
     bar::{Bar, Fault, Identity, Window},
+    measure::ContextMeter,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     sched::SlotId,
@@ -65,6 +66,11 @@ impl RegisterSet {
     fn insert(&mut self, register: AppRegister) {
         let index = register.index();
         self.0[index / 64] |= 1 << (index % 64);
+    }
+
+    /// How many there are.
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
     }
 
     /// The registers of `self` that are not in `other`.
@@ -245,6 +251,13 @@ impl Image {
         self.faults += 1;
     }
 
+    /// How many registers [`Image::load`] writes with values of this context, and how many it clears
+    /// where those of `residue` may not be zero.
+    pub(crate) fn burst(&self, residue: &RegisterSet) -> (u32, u32) {
+        let set = &self.written.set;
+        (set.count(), residue.without(set).count())
+    }
+
     /// The access that stopped the last job, and how many jobs were stopped so.
     pub(crate) fn faults(&self) -> (Option<Fault>, u64) {
         (self.fault, self.faults)
@@ -285,10 +298,15 @@ impl Image {
     }
 }
 
-/// An image and the way to tell its owner, as the card's state refers to them.
+/// An image, a meter and the way to tell their owner, as the card's state refers to them.
 pub(crate) struct Tenant {
     image: NonNull<Image>,
+    meter: NonNull<ContextMeter>,
     notifier: NonNull<Notifier>,
+    /// Of its process, in the initial pid namespace.
+    pid: i32,
+    /// The number of its last job.
+    pub(crate) job: u64,
 }
 
 // SAFETY: Pointers to data that is shared under the card's lock.
@@ -297,16 +315,38 @@ unsafe impl Send for Tenant {}
 impl Tenant {
     /// # Safety
     ///
-    /// Both must stay valid until this value is dropped, and from then on the image must be touched
-    /// through it only.
-    pub(crate) unsafe fn new(image: NonNull<Image>, notifier: NonNull<Notifier>) -> Self {
-        Self { image, notifier }
+    /// All must stay valid until this value is dropped, and from then on the image and the meter
+    /// must be touched through it only.
+    pub(crate) unsafe fn new(
+        image: NonNull<Image>,
+        meter: NonNull<ContextMeter>,
+        notifier: NonNull<Notifier>,
+        pid: i32,
+    ) -> Self {
+        Self {
+            image,
+            meter,
+            notifier,
+            pid,
+            job: 0,
+        }
+    }
+
+    /// Its process, in the initial pid namespace.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// The image.
     pub(crate) fn image(&mut self) -> &mut Image {
         // SAFETY: By the contract of `new`: valid, and only reached through `self`.
         unsafe { self.image.as_mut() }
+    }
+
+    /// The meter.
+    pub(crate) fn meter(&mut self) -> &mut ContextMeter {
+        // SAFETY: As with the image.
+        unsafe { self.meter.as_mut() }
     }
 
     /// Tells the owner.

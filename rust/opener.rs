@@ -12,6 +12,8 @@ use kernel::bindings;
 /// `process` owns a reference of a `struct pid`.
 pub(crate) struct Opener {
     process: *mut bindings::pid,
+    /// The same, in the initial pid namespace.
+    pub(crate) pid: i32,
     /// In the initial user namespace.
     uid: u32,
     /// Who pays for its memory.
@@ -28,10 +30,13 @@ unsafe impl Sync for Opener {}
 impl Opener {
     /// The caller. Process context.
     pub(crate) fn current() -> Self {
+        // SAFETY: No requirement.
+        let process = unsafe { shim::fermata_get_current_tgid() };
         // INVARIANT: The reference is ours.
         Self {
-            // SAFETY: No requirement.
-            process: unsafe { shim::fermata_get_current_tgid() },
+            process,
+            // SAFETY: The reference was just taken.
+            pid: unsafe { shim::fermata_pid_nr(process) },
             uid: current_uid(),
             account: Account::current(),
             group: current_group(),

@@ -10,9 +10,9 @@ use kernel::{io::register, num::Bounded, prelude::*};
 pub(crate) const MAX_SLOTS: usize = 8;
 /// Bytes of BAR 0 that the driver needs: the manager page and eight slot pages.
 pub(crate) const BAR_SIZE: usize = 0x1000 * (1 + MAX_SLOTS);
-/// [`MAGIC`] of a card with the fermata profile, "FRMATA_1".
+/// [`const@MAGIC`] of a card with the fermata profile, "FRMATA_1".
 pub(crate) const FERMATA_MAGIC: u64 = 0x315f_4154_414d_5246;
-/// [`VERSION`] that this driver knows.
+/// [`const@VERSION`] that this driver knows.
 pub(crate) const FERMATA_VERSION: u64 = 1;
 /// First application register of a slot page, a byte offset.
 pub(crate) const APP_FIRST: u32 = 0x30;

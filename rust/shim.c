@@ -25,7 +25,7 @@
 
 /* The sizes that rust/uapi.rs has. */
 static_assert(sizeof(struct fermata_card_info) == 40);
-static_assert(sizeof(struct fermata_slot_info) == 88);
+static_assert(sizeof(struct fermata_slot_info) == 136);
 static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 40);
 static_assert(sizeof(struct fermata_snapshot_create) == 24);
@@ -41,7 +41,8 @@ static_assert(sizeof(struct fermata_hint) == 16);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);
 static_assert(sizeof(struct fermata_param) == 32);
-static_assert(sizeof(struct fermata_context_info) == 96);
+static_assert(sizeof(struct fermata_context_info) == 120);
+static_assert(sizeof(struct fermata_histogram) == 64);
 static_assert(sizeof(struct fermata_control) == 24);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_policy) == 32);
@@ -207,6 +208,12 @@ u64 fermata_current_cgroup(void)
 struct pid *fermata_get_current_tgid(void)
 {
 	return get_pid(task_tgid(current));
+}
+
+/* Its number in the initial pid namespace. */
+int fermata_pid_nr(struct pid *pid)
+{
+	return pid_nr(pid);
 }
 
 void fermata_vma_forbid_exec(struct vm_area_struct *vma)

@@ -42,6 +42,7 @@ extern "C" {
     pub(crate) fn fermata_memlock_limit() -> c_ulong;
     pub(crate) fn fermata_current_cgroup() -> u64;
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
+    pub(crate) fn fermata_pid_nr(pid: *mut bindings::pid) -> c_int;
     pub(crate) fn fermata_policy_parameter() -> *const c_char;
     pub(crate) fn fermata_vma_forbid_exec(vma: *mut bindings::vm_area_struct);
 }

@@ -59,7 +59,7 @@ arguments! {
         max_arena: u64,
     }
     /// `struct fermata_slot_info`
-    SlotInfo, 88 {
+    SlotInfo, 136 {
         size: u32,
         slot: u32,
         afu_id_lo: u64,
@@ -73,6 +73,12 @@ arguments! {
         restore_ns: u64,
         group: u64,
         storms: u64,
+        resumes: u64,
+        preemptions: u64,
+        finished: u64,
+        faults: u64,
+        timeouts: u64,
+        useless: u64,
     }
     /// `struct fermata_setup`
     Setup, 32 {
@@ -209,7 +215,7 @@ arguments! {
         max: u64,
     }
     /// `struct fermata_context_info`
-    ContextInfo, 96 {
+    ContextInfo, 120 {
         size: u32,
         flags: u32,
         cursor: u32,
@@ -228,6 +234,24 @@ arguments! {
         attributes: u32,
         latency_critical: u32,
         group: u64,
+        timeslice_ns: u64,
+        preempt_timeout_ns: u64,
+        cap: u32,
+        share: u32,
+    }
+    /// `struct fermata_histogram`
+    Histogram, 64 {
+        size: u32,
+        flags: u32,
+        kind: u32,
+        number: u32,
+        count: u64,
+        sum_ns: u64,
+        min_ns: u64,
+        max_ns: u64,
+        buckets: u32,
+        reserved: u32,
+        counts: u64,
     }
     /// `struct fermata_control`
     Control, 24 {
@@ -300,6 +324,7 @@ sized_arguments!(
     EventFd,
     Param,
     ContextInfo,
+    Histogram,
     Control,
     Reserve,
     Policy,
@@ -385,6 +410,18 @@ pub(crate) mod param {
     pub(crate) const COOPERATIVE: u32 = 9;
 }
 
+/// `FERMATA_HISTOGRAM_*`
+pub(crate) mod histogram {
+    pub(crate) const GAP: u32 = 1;
+    pub(crate) const SAVE: u32 = 2;
+    pub(crate) const RESTORE: u32 = 3;
+    pub(crate) const OVERRUN: u32 = 4;
+    pub(crate) const LATENCY: u32 = 5;
+    pub(crate) const WAIT: u32 = 16;
+    pub(crate) const ARRIVAL: u32 = 17;
+    pub(crate) const RUN: u32 = 18;
+}
+
 /// `FERMATA_CONTROL_*`
 pub(crate) mod control {
     pub(crate) const PREEMPT: u32 = 1;
@@ -460,6 +497,7 @@ pub(crate) mod ioc {
     pub(crate) const RESERVE_GET: u32 = ioctl::_IO(MAGIC, 0x43);
     pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);
     pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
+    pub(crate) const HISTOGRAM: u32 = ioctl::_IO(MAGIC, 0x52);
     pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
     pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
     pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x62);

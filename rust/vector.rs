@@ -112,6 +112,8 @@ pub(crate) struct Vector {
     slots: AtomicU8,
     /// How often it was switched off.
     storms: AtomicU64,
+    /// How often it told of nothing.
+    useless: AtomicU64,
     /// Not taken together with the card's lock.
     #[pin]
     delivery: RawSpinLock<Delivery>,
@@ -126,6 +128,7 @@ impl Vector {
             card: AtomicPtr::new(ptr::null_mut()),
             slots: AtomicU8::new(0),
             storms: AtomicU64::new(0),
+            useless: AtomicU64::new(0),
             delivery <- new_raw_spinlock!(Delivery::Absent, "fermata_vector"),
             // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
             timer <- unsafe { Timer::new() },
@@ -188,6 +191,11 @@ impl Vector {
         self.storms.load(Ordering::Relaxed)
     }
 
+    /// How often it told of nothing.
+    pub(crate) fn useless_count(&self) -> u64 {
+        self.useless.load(Ordering::Relaxed)
+    }
+
     /// Whether it is switched off at the moment.
     pub(crate) fn is_off(&self) -> bool {
         matches!(*self.delivery.lock(), Delivery::Off { .. })
@@ -195,6 +203,7 @@ impl Vector {
 
     /// An interrupt told of nothing.
     fn useless(&self, card: &Card) {
+        self.useless.fetch_add(1, Ordering::Relaxed);
         let mut delivery = self.delivery.lock();
         let Delivery::On { irq, mut watch } = *delivery else {
             return;

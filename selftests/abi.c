@@ -25,7 +25,7 @@ AT(fermata_card_info, features, 16, 8);
 AT(fermata_card_info, contexts, 24, 4);
 AT(fermata_card_info, max_contexts, 28, 4);
 AT(fermata_card_info, max_arena, 32, 8);
-SIZE(fermata_slot_info, 88);
+SIZE(fermata_slot_info, 136);
 AT(fermata_slot_info, size, 0, 4);
 AT(fermata_slot_info, slot, 4, 4);
 AT(fermata_slot_info, afu_id_lo, 8, 8);
@@ -39,6 +39,12 @@ AT(fermata_slot_info, save_ns, 56, 8);
 AT(fermata_slot_info, restore_ns, 64, 8);
 AT(fermata_slot_info, group, 72, 8);
 AT(fermata_slot_info, storms, 80, 8);
+AT(fermata_slot_info, resumes, 88, 8);
+AT(fermata_slot_info, preemptions, 96, 8);
+AT(fermata_slot_info, finished, 104, 8);
+AT(fermata_slot_info, faults, 112, 8);
+AT(fermata_slot_info, timeouts, 120, 8);
+AT(fermata_slot_info, useless, 128, 8);
 SIZE(fermata_setup, 32);
 AT(fermata_setup, size, 0, 4);
 AT(fermata_setup, flags, 4, 4);
@@ -142,7 +148,7 @@ AT(fermata_param, param, 4, 4);
 AT(fermata_param, value, 8, 8);
 AT(fermata_param, min, 16, 8);
 AT(fermata_param, max, 24, 8);
-SIZE(fermata_context_info, 96);
+SIZE(fermata_context_info, 120);
 AT(fermata_context_info, size, 0, 4);
 AT(fermata_context_info, flags, 4, 4);
 AT(fermata_context_info, cursor, 8, 4);
@@ -161,6 +167,22 @@ AT(fermata_context_info, weight, 76, 4);
 AT(fermata_context_info, attributes, 80, 4);
 AT(fermata_context_info, latency_critical, 84, 4);
 AT(fermata_context_info, group, 88, 8);
+AT(fermata_context_info, timeslice_ns, 96, 8);
+AT(fermata_context_info, preempt_timeout_ns, 104, 8);
+AT(fermata_context_info, cap, 112, 4);
+AT(fermata_context_info, share, 116, 4);
+SIZE(fermata_histogram, 64);
+AT(fermata_histogram, size, 0, 4);
+AT(fermata_histogram, flags, 4, 4);
+AT(fermata_histogram, kind, 8, 4);
+AT(fermata_histogram, number, 12, 4);
+AT(fermata_histogram, count, 16, 8);
+AT(fermata_histogram, sum_ns, 24, 8);
+AT(fermata_histogram, min_ns, 32, 8);
+AT(fermata_histogram, max_ns, 40, 8);
+AT(fermata_histogram, buckets, 48, 4);
+AT(fermata_histogram, reserved, 52, 4);
+AT(fermata_histogram, counts, 56, 8);
 SIZE(fermata_control, 24);
 AT(fermata_control, size, 0, 4);
 AT(fermata_control, operation, 4, 4);
@@ -247,6 +269,7 @@ CALL(FERMATA_IOC_RESERVE, 0xfe42);
 CALL(FERMATA_IOC_RESERVE_GET, 0xfe43);
 CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
 CALL(FERMATA_IOC_CONTROL, 0xfe51);
+CALL(FERMATA_IOC_HISTOGRAM, 0xfe52);
 CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
 CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
 CALL(FERMATA_IOC_GROUP, 0xfe62);
@@ -275,6 +298,11 @@ _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 64, "slot, group and gang");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
+_Static_assert(FERMATA_HISTOGRAM_GAP == 1 && FERMATA_HISTOGRAM_SAVE == 2 &&
+	       FERMATA_HISTOGRAM_RESTORE == 3 && FERMATA_HISTOGRAM_OVERRUN == 4 &&
+	       FERMATA_HISTOGRAM_LATENCY == 5 && FERMATA_HISTOGRAM_WAIT == 16 &&
+	       FERMATA_HISTOGRAM_ARRIVAL == 17 && FERMATA_HISTOGRAM_RUN == 18 &&
+	       FERMATA_HISTOGRAM_BUCKETS == 128, "histograms");
 _Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
 	       FERMATA_CONTROL_RESUME == 3 && FERMATA_CONTROL_PARAM == 4 &&
 	       FERMATA_CONTROL_DISABLE == 5 && FERMATA_CONTROL_ENABLE == 6, "operations");
@@ -297,6 +325,20 @@ TEST(layout_is_the_one_written_down)
 {
 	/* Judged by the compiler. */
 	TH_LOG("%zu-bit program", sizeof(void *) * 8);
+}
+
+TEST(bounds_of_a_histogram)
+{
+	u32 i;
+
+	for (i = 0; i < 4; i++)
+		EXPECT_EQ(16 * i, fermata_histogram_lower(i));
+	EXPECT_EQ(64, fermata_histogram_lower(4));
+	EXPECT_EQ(160, fermata_histogram_lower(9));
+	EXPECT_EQ(1 << 20, fermata_histogram_lower(60));
+	for (; i < FERMATA_HISTOGRAM_BUCKETS; i += 4)
+		EXPECT_EQ(2 * fermata_histogram_lower(i), fermata_histogram_lower(i + 4));
+	EXPECT_EQ(1ULL << 37, fermata_histogram_lower(FERMATA_HISTOGRAM_BUCKETS));
 }
 
 FM_FIXTURE_ANY(driver);
@@ -329,6 +371,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_RESERVE_GET,
 		FERMATA_IOC_CONTEXT_INFO,
 		FERMATA_IOC_CONTROL,
+		FERMATA_IOC_HISTOGRAM,
 		FERMATA_IOC_POLICY_GET,
 		FERMATA_IOC_POLICY_SET,
 		FERMATA_IOC_GROUP,
@@ -347,7 +390,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x52, 0x65, 0x80,
+		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x53, 0x65, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

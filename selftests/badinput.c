@@ -24,6 +24,7 @@ static struct fermata_reg good_regs[2] = {
 };
 static struct fermata_reg good_results[2] = { { .offset = 0x38 }, { .offset = 0x40 } };
 static struct fermata_reg listed[2];
+static u64 counts[2];
 static u8 snapshot[64];
 static int event_fd;
 
@@ -48,6 +49,7 @@ union arg {
 	struct fermata_doorbell doorbell;
 	struct fermata_param param;
 	struct fermata_context_info info;
+	struct fermata_histogram histogram;
 	struct fermata_control control;
 	struct fermata_reserve reserve;
 	struct fermata_policy policy;
@@ -89,6 +91,7 @@ static const struct call {
 	C(PARAM_GET, READY, fermata_param, ~0U, 0),
 	C(PARAM_SET, READY, fermata_param, ~0U, 0),
 	C(CONTEXT_INFO, FRESH, fermata_context_info, 0, 0),
+	C(HISTOGRAM, READY, fermata_histogram, 0, 52),
 	C(CONTROL, FRESH, fermata_control, ~0U, 0),
 	C(RESERVE, READY, fermata_reserve, 0, 12),
 	C(RESERVE_GET, READY, fermata_reserve, 0, 12),
@@ -168,6 +171,12 @@ static void fill(const struct call *k, union arg *a)
 		break;
 	case FERMATA_IOC_CONTEXT_INFO:
 		memset(a->bytes + 12, 0xa5, k->size - 12);
+		break;
+	case FERMATA_IOC_HISTOGRAM:
+		a->histogram.kind = FERMATA_HISTOGRAM_WAIT;
+		memset(&a->histogram.count, 0xa5, 32);
+		a->histogram.buckets = 2;
+		a->histogram.counts = (uintptr_t)counts;
 		break;
 	case FERMATA_IOC_CONTROL:
 		a->control.operation = FERMATA_CONTROL_HOLD;

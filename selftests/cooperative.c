@@ -2,6 +2,7 @@
 /* Cooperative contexts: their jobs stop at a boundary of the engine's work, as the card sees it. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
+#include "lib/travel.h"
 
 FM_FIXTURE_CARD(cooperative);
 
@@ -80,9 +81,6 @@ static void mix_new(struct mix *m, size_t len, size_t block, u64 seed)
 static const char *stopped_wrong(struct mix *m, u64 blocks)
 {
 	u64 state[2] = {}, digest;
-	struct fermata_snapshot_read arg = {
-		.size = sizeof(arg), .length = sizeof(state), .buffer = (uintptr_t)state
-	};
 	u8 *model = malloc(m->len);
 	const char *wrong = NULL;
 
@@ -97,7 +95,8 @@ static const char *stopped_wrong(struct mix *m, u64 blocks)
 		wrong = "it did not stop where it says";
 	if (fm_reg_get(m->c.fd, REG_DIGEST) != digest)
 		wrong = "the digest is not that of the last block done";
-	fm_must(m->c.fd, FERMATA_IOC_SNAPSHOT_READ, &arg, "SNAPSHOT_READ");
+	if (fm_snapshot_read(m->c.fd, state, 0, sizeof(state)))
+		wrong = "the snapshot cannot be read";
 	if (state[0] != blocks || state[1] != digest)
 		wrong = "the snapshot is not of the end of a block";
 	return wrong;

@@ -65,6 +65,7 @@ struct scene {
 	struct fm_expect e;
 	u32 number;
 	struct fermata_reg regs[2];
+	u64 counts[2];
 	u64 snapshot;	/* bytes that are read of it */
 	u8 buffer[2 * FM_PAGE];
 	void *own;	/* a page of the program's */
@@ -261,6 +262,8 @@ WALK_IOCTL(param_set_of_slots, READY, PARAM_SET, 0, param, .param = FERMATA_PARA
 WALK_IOCTL(reserve, READY, RESERVE, 0, reserve, .budget_ns = FM_MS, .deadline_ns = 10 * FM_MS,
 	   .period_ns = 10 * FM_MS)
 WALK_IOCTL(reserve_get, READY, RESERVE_GET, 0, reserve)
+WALK_IOCTL(histogram, READY, HISTOGRAM, 0, histogram, .kind = FERMATA_HISTOGRAM_WAIT,
+	   .buckets = 2, .counts = (uintptr_t)s->counts)
 WALK_IOCTL(control, READY, CONTROL, 0, control, .operation = FERMATA_CONTROL_ENABLE,
 	   .context = s->number)
 WALK_IOCTL(group, READY, GROUP, 0, group)

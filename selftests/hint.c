@@ -6,7 +6,7 @@
 FM_FIXTURE_CARD(hint);
 
 /* So often the machine may be too slow to start the work in time. */
-#define TRIES	8
+#define TRIES	16
 #define MANY	4000
 #define SAVE_US	5000
 /* Half a minute at speed 1. */

@@ -7,6 +7,7 @@
 #include <sys/klog.h>
 #include "lib/mem.h"
 #include "lib/sched.h"
+#include "lib/travel.h"
 
 #define ADDRESSES	((1ULL << 48) - 1)	/* that a card has */
 #define PATTERN		0xb5a93c6d5e8f7142ULL
@@ -264,15 +265,6 @@ static void leave_traces(enum fm_engine engine, size_t len)
 	fm_ctx_close(&c);
 }
 
-static int read_state(struct fm_ctx *c, void *buf, size_t len)
-{
-	struct fermata_snapshot_read read = {
-		.size = sizeof(read), .length = len, .buffer = (uintptr_t)buf
-	};
-
-	return fm_ioctl(c->fd, FERMATA_IOC_SNAPSHOT_READ, &read);
-}
-
 /* Looks into everything that a tenant can read: NULL or where something was. */
 static const char *look_around(enum fm_engine engine, size_t len)
 {
@@ -298,7 +290,7 @@ static const char *look_around(enum fm_engine engine, size_t len)
 		return "in the registers";
 	fm_hold(&c);
 	fm_status(c.fd, &st);
-	if (read_state(&c, state, st.snapshot_length))
+	if (fm_snapshot_read(c.fd, state, 0, st.snapshot_length))
 		return "the snapshot cannot be read";
 	if (has_pattern(state, st.snapshot_length))
 		return "in the snapshot";

@@ -2,6 +2,7 @@
 /* Taking a job off its slot: by request, and when the engine does not want to. */
 #include "kselftest_harness.h"
 #include "lib/fm.h"
+#include "lib/travel.h"
 
 FM_FIXTURE_ANY(any);
 FM_FIXTURE_CARD(preempt);
@@ -103,15 +104,6 @@ FM_TEST(any, point_09_results_captured_at_preemption)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-static int read_snapshot(int fd, u64 offset, void *buf, u64 len)
-{
-	struct fermata_snapshot_read arg = {
-		.size = sizeof(arg), .offset = offset, .length = len, .buffer = (uintptr_t)buf
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_READ, &arg);
-}
-
 FM_TEST(any, snapshot_read)
 {
 	u8 whole[4096], again[4096], part[16], zero[4096] = {};
@@ -119,28 +111,28 @@ FM_TEST(any, snapshot_read)
 	struct fm_ctx c;
 
 	slow_list(&c, LONG, 3, &e);
-	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+	EXPECT_EQ(-EBUSY, fm_snapshot_read(c.fd, whole, 0, 16));
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
-	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+	EXPECT_EQ(-EBUSY, fm_snapshot_read(c.fd, whole, 0, 16));
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
 	memset(whole, 0xa5, sizeof(whole));
-	ASSERT_EQ(0, read_snapshot(c.fd, 0, whole, sizeof(whole)));
+	ASSERT_EQ(0, fm_snapshot_read(c.fd, whole, 0, sizeof(whole)));
 	EXPECT_NE(0, memcmp(whole, zero, sizeof(whole)));
-	ASSERT_EQ(0, read_snapshot(c.fd, 8, part, sizeof(part)));
+	ASSERT_EQ(0, fm_snapshot_read(c.fd, part, 8, sizeof(part)));
 	EXPECT_EQ(0, memcmp(whole + 8, part, sizeof(part)));
-	ASSERT_EQ(0, read_snapshot(c.fd, 4095, part, 1));
+	ASSERT_EQ(0, fm_snapshot_read(c.fd, part, 4095, 1));
 	EXPECT_EQ(whole[4095], part[0]);
-	EXPECT_EQ(0, read_snapshot(c.fd, 0, NULL, 0));
+	EXPECT_EQ(0, fm_snapshot_read(c.fd, NULL, 0, 0));
 	fm_sleep_us(3000);
-	ASSERT_EQ(0, read_snapshot(c.fd, 0, again, sizeof(again)));
+	ASSERT_EQ(0, fm_snapshot_read(c.fd, again, 0, sizeof(again)));
 	EXPECT_EQ(0, memcmp(whole, again, sizeof(whole)));
 	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
-	EXPECT_EQ(-EBUSY, read_snapshot(c.fd, 0, whole, 16));
+	EXPECT_EQ(-EBUSY, fm_snapshot_read(c.fd, whole, 0, 16));
 }
 
 /* Held before its first slice: there is no state; it starts when resumed. */
@@ -165,7 +157,7 @@ FM_TEST(preempt, hold_while_queued)
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(b.fd));
 	ASSERT_EQ(0, fm_preempt(b.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(b.fd, FERMATA_EVENT_HELD);
-	EXPECT_EQ(-ENODATA, read_snapshot(b.fd, 0, buf, sizeof(buf)));
+	EXPECT_EQ(-ENODATA, fm_snapshot_read(b.fd, buf, 0, sizeof(buf)));
 	fm_list_cut(&a, FM_ENDLESS_NODES);
 	fm_wait(a.fd, FERMATA_EVENT_DONE);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(b.fd));
@@ -510,7 +502,7 @@ static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
 		return strerror(st.error);
 	if (fm_resume(c->fd) != -ENOENT)
 		return "the job can be resumed";
-	if (read_snapshot(c->fd, 0, buf, sizeof(buf)) != -EBUSY)
+	if (fm_snapshot_read(c->fd, buf, 0, sizeof(buf)) != -EBUSY)
 		return "there is a snapshot to be read";
 	card_run_of(c->slot, c->token, &run);
 	return run.resumes == before.resumes + 1 ? NULL : "it was resumed from the snapshot before";
@@ -653,7 +645,7 @@ FM_TEST(preempt, point_03_replayable_job_is_held_at_its_beginning)
 	EXPECT_EQ(FERMATA_NO_SLOT, st.slot);
 	EXPECT_EQ(1, st.replays);
 	EXPECT_EQ(1, st.slices);
-	EXPECT_EQ(-ENODATA, read_snapshot(c.fd, 0, buf, sizeof(buf)));
+	EXPECT_EQ(-ENODATA, fm_snapshot_read(c.fd, buf, 0, sizeof(buf)));
 	fm_list_expect(&c, 5000, 3, &e);
 	ASSERT_EQ(0, fm_reg_write(c.fd, 0x38, 5000));
 	fast(&c);
@@ -740,7 +732,7 @@ FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
-	ASSERT_EQ(0, read_snapshot(c.fd, 0, buf, sizeof(buf)));
+	ASSERT_EQ(0, fm_snapshot_read(c.fd, buf, 0, sizeof(buf)));
 	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);

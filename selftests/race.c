@@ -147,14 +147,14 @@ static int call_poll(int fd)
 enum call {
 	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
 	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
-	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, CONTROL, POLICY_GET, POLICY_SET, GROUP,
+	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, HISTOGRAM, CONTROL, POLICY_GET, POLICY_SET, GROUP,
 	EXCLUSIVE, GANG, MMAP, POLL, CALLS
 };
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
 	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
-	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO",
+	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO", "HISTOGRAM",
 	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "EXCLUSIVE", "GANG", "mmap", "poll"
 };
 
@@ -186,6 +186,11 @@ static int call(enum call call, int fd, u64 dice)
 	};
 	struct fermata_reserve reserve = { .size = sizeof(reserve) };
 	struct fermata_context_info info = { .size = sizeof(info) };
+	u64 counts[4];
+	struct fermata_histogram histogram = {
+		.size = sizeof(histogram), .kind = FERMATA_HISTOGRAM_WAIT + dice % 3,
+		.buckets = 4, .counts = (uintptr_t)counts
+	};
 	struct fermata_control control = {
 		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT + dice % 2 * 2
 	};
@@ -252,6 +257,8 @@ static int call(enum call call, int fd, u64 dice)
 		return fm_ioctl(fd, FERMATA_IOC_RESERVE_GET, &reserve);
 	case CONTEXT_INFO:
 		return fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, &info);
+	case HISTOGRAM:
+		return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &histogram);
 	case CONTROL: {
 		struct fermata_status st = { .size = sizeof(st) };
 

@@ -119,15 +119,6 @@ FM_TEST(travel, point_07_is_preempted_as_any_other)
 
 /* --- nothing is trusted ------------------------------------------------------------------ */
 
-static bool confines(void)
-{
-	struct fermata_card_info info;
-
-	fm_card_info(&info);
-	return info.features & FERMATA_FEATURE_WINDOW &&
-	       info.features & FERMATA_FEATURE_SNAPSHOT_UNIT;
-}
-
 FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 {
 	struct fm_ctx here, there, other;
@@ -136,7 +127,7 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	struct fm_parcel p;
 	u64 *words;
 
-	if (!confines())
+	if (!fm_confines())
 		SKIP(return, "the card does not confine such an engine");
 	fm_ctx_new(&other, FM_LIST, ARENA);
 	half_done(&here, FM_LIST, &e);
@@ -169,7 +160,7 @@ FM_TEST(travel, point_07_any_bytes_are_a_state)
 	u8 state[FM_PAGE];
 	int i;
 
-	if (!confines())
+	if (!fm_confines())
 		SKIP(return, "the card does not confine such an engine");
 	fm_ctx_new(&c, FM_LIST, ARENA);
 	fm_ctx_new(&other, FM_MEM, ARENA);
@@ -203,9 +194,9 @@ FM_TEST(travel, point_07_takes_a_capability_where_nothing_confines)
 		fm_say(&ch, -fm_snapshot_write(c.fd, &word, 0, 8));
 		_exit(0);
 	}
-	EXPECT_EQ(confines() ? 0 : EPERM, fm_hear(&ch));
+	EXPECT_EQ(fm_confines() ? 0 : EPERM, fm_hear(&ch));
 	fm_reap(&ch);
-	if (!confines()) {
+	if (!fm_confines()) {
 		EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
 		ASSERT_EQ(0, fm_snapshot_write(c.fd, &word, 0, 8));
 	}
@@ -319,7 +310,7 @@ FM_TEST(travel, own_memory_is_a_state)
 	struct fm_expect e;
 	struct fm_parcel p;
 
-	if (!confines())
+	if (!fm_confines())
 		SKIP(return, "the card does not confine such an engine");
 	half_done(&here, FM_LIST, &e);
 	fm_pack(&here, &p);

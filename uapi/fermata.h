@@ -142,6 +142,13 @@ struct fermata_card_info {
  *			fermata_status; 0: none, or the caller may not know
  * @storms:		out: how often its interrupts were switched off because
  *			too many came for nothing
+ * @resumes:		out: of @switches, jobs resumed
+ * @preemptions:	out: jobs taken off before their end, and saved
+ * @finished:		out: jobs finished
+ * @faults:		out: jobs stopped at an access outside their arenas
+ * @timeouts:		out: jobs that did not pause within their preempt timeout
+ * @useless:		out: interrupts that told of nothing; of all slots that share
+ *			the vector
  *
  * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
@@ -159,6 +166,12 @@ struct fermata_slot_info {
 	__aligned_u64 restore_ns;
 	__aligned_u64 group;
 	__aligned_u64 storms;
+	__aligned_u64 resumes;
+	__aligned_u64 preemptions;
+	__aligned_u64 finished;
+	__aligned_u64 faults;
+	__aligned_u64 timeouts;
+	__aligned_u64 useless;
 };
 
 /* --- the context -------------------------------------------------------- */
@@ -823,6 +836,10 @@ struct fermata_reserve {
  * @group:		out: its group, as in struct fermata_status; 0 if it is not
  *			that of the caller's context and the caller lacks
  *			CAP_SYS_ADMIN
+ * @timeslice_ns:	out: FERMATA_PARAM_TIMESLICE
+ * @preempt_timeout_ns:	out: FERMATA_PARAM_PREEMPT_TIMEOUT
+ * @cap:		out: FERMATA_PARAM_CAP
+ * @share:		out: FERMATA_PARAM_SHARE
  *
  * Lists the contexts that are set up, in no particular order; one that comes
  * or goes meanwhile may be listed or not.  Any time, also before
@@ -847,6 +864,92 @@ struct fermata_context_info {
 	__u32 attributes;
 	__u32 latency_critical;
 	__aligned_u64 group;
+	__aligned_u64 timeslice_ns;
+	__aligned_u64 preempt_timeout_ns;
+	__u32 cap;
+	__u32 share;
+};
+
+/* fermata_histogram kind: of a slot, since the driver was bound to the card */
+#define FERMATA_HISTOGRAM_GAP		1 /* run seen to end, to next START */
+#define FERMATA_HISTOGRAM_SAVE		2 /* PAUSE to PAUSED */
+#define FERMATA_HISTOGRAM_RESTORE	3 /* restores, as the card tells it */
+#define FERMATA_HISTOGRAM_OVERRUN	4 /* end of a slice to its PAUSE */
+#define FERMATA_HISTOGRAM_LATENCY	5 /* latency-critical arrival to START */
+/* of a context, since FERMATA_IOC_SETUP */
+#define FERMATA_HISTOGRAM_WAIT		16 /* time queued before a START */
+#define FERMATA_HISTOGRAM_ARRIVAL	17 /* arrival to START */
+#define FERMATA_HISTOGRAM_RUN		18 /* START to the end of the run */
+
+#define FERMATA_HISTOGRAM_BUCKETS	128
+
+/* The shortest time, in ns, that a bucket counts, 0 to 128. */
+static inline __u64 fermata_histogram_lower(__u32 bucket)
+{
+	if (bucket < 4)
+		return bucket * 16;
+	return (4ULL + bucket % 4) << (bucket / 4 + 3);
+}
+
+/**
+ * struct fermata_histogram - FERMATA_IOC_HISTOGRAM: how long it took, how often
+ * @size:		in: sizeof(struct fermata_histogram)
+ * @flags:		in: 0
+ * @kind:		in: FERMATA_HISTOGRAM_*
+ * @number:		in: of a slot: its number; of a context: 0: the caller's own,
+ *			else its number
+ * @count:		out: how many times were measured
+ * @sum_ns:		out: all of them together
+ * @min_ns:		out: the shortest; 0 if there are none
+ * @max_ns:		out: the longest; 0 if there are none
+ * @buckets:		in: entries that @counts has room for, any number; out: how
+ *			many there are, FERMATA_HISTOGRAM_BUCKETS
+ * @reserved:		in: 0
+ * @counts:		in: pointer to @buckets __u64; as many as there is room for are
+ *			filled in: how many of the times are in each bucket
+ *
+ * Bucket i has the times from fermata_histogram_lower(i) to below
+ * fermata_histogram_lower(i + 1): a quarter of an octave, so that a percentile
+ * that is read from them is at most 25 % (or 16 ns) too long.  The last one has
+ * all from there on.  The buckets together are @count.
+ *
+ * FERMATA_HISTOGRAM_GAP: from the status that showed PAUSED or FINISH until the
+ * next START was written, where the slot was not left vacant in between because
+ * nobody wanted it, or for a hint.  Its resets are in it, where there are any.
+ * FERMATA_HISTOGRAM_SAVE: from the first PAUSE; not for jobs that are stopped at
+ * boundaries, and not for queues that were empty.
+ * FERMATA_HISTOGRAM_RESTORE: without FERMATA_FEATURE_QUIESCENT, or where the card
+ * does not tell it: none.
+ * FERMATA_HISTOGRAM_OVERRUN: how long after its time the timer that ends a slice
+ * came to write PAUSE.
+ * FERMATA_HISTOGRAM_LATENCY: FERMATA_HISTOGRAM_ARRIVAL of all contexts with
+ * FERMATA_PARAM_LATENCY_CRITICAL, at the slot that they began on.
+ * FERMATA_HISTOGRAM_WAIT: a job that is preempted waits again, so this has every
+ * START.
+ * FERMATA_HISTOGRAM_ARRIVAL: from FERMATA_IOC_START, or FERMATA_IOC_DOORBELL in
+ * FERMATA_STATE_EMPTY, until the first START that follows was written.  A job that
+ * is held before that has none.
+ * FERMATA_HISTOGRAM_RUN: its restore and its save are in it.
+ *
+ * Those of slots any time, also before FERMATA_IOC_SETUP.
+ *
+ * EINVAL: no such kind or slot.  ESRCH: no context has this number.  EPERM:
+ * another user opened it, and the caller lacks CAP_SYS_ADMIN (as with @pid of
+ * struct fermata_context_info).  On EFAULT part of the array may be written.
+ * ENOMEM.
+ */
+struct fermata_histogram {
+	__u32 size;
+	__u32 flags;
+	__u32 kind;
+	__u32 number;
+	__aligned_u64 count;
+	__aligned_u64 sum_ns;
+	__aligned_u64 min_ns;
+	__aligned_u64 max_ns;
+	__u32 buckets;
+	__u32 reserved;
+	__aligned_u64 counts;
 };
 
 /* fermata_control operation */
@@ -1263,6 +1366,7 @@ struct fermata_queue_control {
 #define FERMATA_IOC_RESERVE_GET		_IO(FERMATA_IOC_MAGIC, 0x43)
 #define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)
 #define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
+#define FERMATA_IOC_HISTOGRAM		_IO(FERMATA_IOC_MAGIC, 0x52)
 #define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
 #define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
 #define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x62)

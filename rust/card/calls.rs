@@ -28,8 +28,10 @@ pub(crate) struct View {
 /// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
 /// the card is gone.
 impl Card {
-    /// Adds a context; `tenant` is used until [`Notice::Released`] after [`Card::close`].
+    /// Adds a context; `tenant` is used until
+    /// [`Notice::Released`](crate::notifier::Notice::Released) after [`Card::close`].
     pub(crate) fn add(&self, config: ContextConfig, tenant: Tenant) -> Result<ContextId> {
+        let slots = config.params.mask;
         let mut state = self.state.lock();
         let id = state.machine.add(config).map_err(refused)?;
         // The machine has places for as many contexts as this table.
@@ -37,6 +39,7 @@ impl Card {
             Some(place) => *place = Some(tenant),
             None => return Err(EINVAL),
         }
+        self.note_setup(&mut state, id, slots);
         Ok(id)
     }
 
@@ -62,7 +65,11 @@ impl Card {
             saved,
         };
         self.handle(&mut state, start).map_err(refused)?;
-        Ok(state.machine.stats(ctx, now()).map_err(refused)?.job)
+        let job = state.machine.stats(ctx, now()).map_err(refused)?.job;
+        if let Some(tenant) = state.tenant(ctx) {
+            tenant.job = job;
+        }
+        Ok(job)
     }
 
     /// What an owner asks for, and nothing comes back.
@@ -90,7 +97,8 @@ impl Card {
         self.ask(Event::Hint { ctx, at })
     }
 
-    /// Asks for the end of a context. [`Notice::Released`] follows, or [`Notice::Stuck`] has come.
+    /// Asks for the end of a context. [`Notice::Released`](crate::notifier::Notice::Released) follows,
+    /// or [`Notice::Stuck`](crate::notifier::Notice::Stuck) has come.
     pub(crate) fn close(&self, ctx: ContextId) {
         // A refusal means that it was released before.
         let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
@@ -124,16 +132,16 @@ impl Card {
         let mut state = self.state.lock();
         let mut params = state.machine.params(ctx).map_err(refused)?;
         change(&mut params);
-        self.act(&mut state, |machine, mut out| {
-            machine.set_params(now(), ctx, params, &mut out)
+        self.act(&mut state, |machine, at, mut out| {
+            machine.set_params(at, ctx, params, &mut out)
         })
         .map_err(refused)
     }
 
     /// Lets the jobs of a context run, or keeps them off slots.
     pub(crate) fn set_enabled(&self, ctx: ContextId, enabled: bool) -> Result {
-        self.act(&mut self.state.lock(), |machine, mut out| {
-            machine.set_enabled(now(), ctx, enabled, &mut out)
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.set_enabled(at, ctx, enabled, &mut out)
         })
         .map_err(refused)
     }
@@ -193,6 +201,7 @@ impl Card {
             let slot = slot.map(|slot| (slot, &mut slots.residue[slot.index()]));
             image.write(&self.bar, slot, register, value);
         }
+        self.note_registers(&mut guard, ctx, registers.len());
         Ok(())
     }
 
@@ -227,26 +236,26 @@ impl Card {
 
     /// Weighs the group of a context anew. `ERANGE`.
     pub(crate) fn set_group_weight(&self, ctx: ContextId, weight: u16) -> Result {
-        self.act(&mut self.state.lock(), |machine, mut out| {
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
             let group = machine.group_of(ctx)?;
-            machine.set_group_weight(now(), group, weight, &mut out)
+            machine.set_group_weight(at, group, weight, &mut out)
         })
         .map_err(refused)
     }
 
     /// Reserves slots for the group of a context. `EBUSY`: one is reserved for another group.
     pub(crate) fn reserve_slots(&self, slots: u8, ctx: ContextId) -> Result {
-        self.act(&mut self.state.lock(), |machine, mut out| {
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
             let group = machine.group_of(ctx)?;
-            machine.set_exclusive(now(), slots, Some(group), &mut out)
+            machine.set_exclusive(at, slots, Some(group), &mut out)
         })
         .map_err(refused)
     }
 
     /// Lets all groups use slots.
     pub(crate) fn share_slots(&self, slots: u8) -> Result {
-        self.act(&mut self.state.lock(), |machine, mut out| {
-            machine.set_exclusive(now(), slots, None, &mut out)
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.set_exclusive(at, slots, None, &mut out)
         })
         .map_err(refused)
     }
@@ -260,15 +269,23 @@ impl Card {
         (state.machine.policy(), state.machine.guard())
     }
 
+    /// Chooses the starvation guard. `ERANGE`.
+    pub(crate) fn set_guard(&self, guard: Duration) -> Result {
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.set_guard(at, guard, &mut out)
+        })
+        .map_err(refused)
+    }
+
     /// Chooses the policy, and the starvation guard where one is given. `ERANGE`: that is out of
     /// range; nothing was changed.
     pub(crate) fn set_policy(&self, policy: PolicyKind, guard: Option<Duration>) -> Result {
-        self.act(&mut self.state.lock(), |machine, mut out| {
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
             if let Some(guard) = guard {
-                machine.set_guard(now(), guard, &mut out)?;
+                machine.set_guard(at, guard, &mut out)?;
             }
             // Refused only where the guard was, too: the card is gone.
-            machine.set_policy(now(), policy, &mut out)
+            machine.set_policy(at, policy, &mut out)
         })
         .map_err(refused)
     }

@@ -7,6 +7,7 @@ use crate::{
     bar::{Bar, Identity, SlotIdentity},
     image::Tenant,
     limits::Limits,
+    measurement::Measurements,
     regs::MAX_SLOTS,
     sched::{self, Duration, MachineConfig, Profile, Refusal, SlotConfig, Status},
 };
@@ -21,8 +22,9 @@ pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<S
     let room = Scheduler::room(limits.contexts, GROUPS_REMEMBERED);
     let entries = table(room, || sched::Entry::EMPTY)?;
     let tenants = table(limits.contexts, || None)?;
+    let measurements = Measurements::new(fermata_slots(&config))?;
     let place = KBox::new_uninit(GFP_KERNEL)?;
-    let mut state = fill(place, limits.contexts, entries, tenants);
+    let mut state = fill(place, limits.contexts, entries, tenants, measurements);
     state.machine.add_slots(&config);
     // There are no contexts, so no action follows.
     state
@@ -41,15 +43,26 @@ fn fill(
     contexts: usize,
     entries: KVVec<sched::Entry>,
     tenants: KVVec<Option<Tenant>>,
+    measurements: KVBox<Measurements>,
 ) -> KBox<State> {
     let Ok(state) = place.write_init(init!(State {
         machine: Scheduler::without_slots(contexts, entries),
         tenants,
         slots: SlotRegisters::NEW,
+        measurements,
         state_pages: [0; MAX_SLOTS],
         completions: [0; MAX_SLOTS],
     }));
     state
+}
+
+/// The slots of the fermata profile, a bit each.
+fn fermata_slots(config: &MachineConfig) -> u8 {
+    // CAST: 8.
+    slot_ids(MAX_SLOTS as u8)
+        .zip(&config.slots)
+        .filter(|(_, slot)| slot.is_some_and(|slot| slot.profile == Profile::Fermata))
+        .fold(0, |slots, (id, _)| slots | id.bit())
 }
 
 /// So many places with the same in each.

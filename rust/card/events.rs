@@ -8,7 +8,7 @@ use crate::{
     image::Tenant,
     notifier::Notice,
     regs::Command,
-    sched::{Action, Event, Failure, Phase, Refusal, SlotId, SlotState, Status, Wake},
+    sched::{Action, Event, Failure, Phase, Refusal, SlotId, SlotState, Status, Time, Wake},
 };
 use core::sync::atomic::Ordering;
 use kernel::prelude::*;
@@ -42,6 +42,7 @@ impl Card {
             }
             useful |= seen(&state) != before;
         }
+        self.note_interrupt(slots, useful);
         useful
     }
 
@@ -84,22 +85,27 @@ impl Card {
         result
     }
 
-    /// Lets `act` work on the machine, and carries out what follows.
+    /// Lets `act` work on the machine, at the time that it is given, and carries out what follows.
     pub(super) fn act<R>(
         &self,
         state: &mut State,
-        act: impl FnOnce(&mut Scheduler, &mut dyn FnMut(Action)) -> R,
+        act: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
     ) -> R {
         let mut outbox = Outbox::default();
+        let at = now();
+        let cause = state.measurements.stopwatch.cause(at, None);
         let State {
             machine,
             tenants,
             slots,
+            measurements,
             ..
         } = state;
-        let result = act(machine, &mut |action| {
+        let result = act(machine, at, &mut |action| {
             self.carry_out(tenants, slots, &mut outbox, action);
+            measurements.note(&cause, action);
         });
+        state.settle(&cause);
         self.feed_reads(state, outbox);
         result
     }
@@ -119,11 +125,16 @@ impl Card {
         event: Event,
         outbox: &mut Outbox,
     ) -> Result<(), Refusal> {
+        self.note_event(state, event);
+        outbox.status = None;
         if let Event::Status { slot, status } = event {
+            outbox.status = Some(status);
             if status.is_gone() {
                 self.dead.store(true, Ordering::Release);
             } else if status.fault() {
-                match self.bar.fault(slot) {
+                let fault = self.bar.fault(slot);
+                let _ = fault.inspect(|fault| self.note_fault(state, slot, *fault));
+                match fault {
                     Ok(fault) => outbox.fault = fault,
                     Err(_) => outbox.doubt(slot),
                 }
@@ -131,22 +142,35 @@ impl Card {
                 self.note_completions(state, slot, outbox);
             }
         }
+        let at = now();
+        let cause = state.measurements.stopwatch.cause(at, Some(&event));
+        let arriving = state.arrive(at, &event);
         let State {
             machine,
             tenants,
             slots,
+            measurements,
             ..
         } = state;
         let was_gone = machine.is_gone();
-        let result = machine.handle(now(), event, &mut |action| {
-            self.carry_out(tenants, slots, outbox, action)
+        let result = machine.handle(at, event, &mut |action| {
+            self.carry_out(tenants, slots, outbox, action);
+            measurements.note(&cause, action);
         });
-        if machine.is_gone() && !was_gone {
+        let is_gone = machine.is_gone();
+        if let Err(refusal) = result {
+            self.note_refusal(state, event, refusal);
+        }
+        if is_gone && !was_gone {
             // Also those without a job may wait, for this.
-            for tenant in tenants.iter().flatten() {
+            for tenant in state.tenants.iter().flatten() {
                 tenant.notify(Notice::Gone);
             }
         }
+        if let (Err(_), Some(ctx)) = (result, arriving) {
+            state.withdraw(ctx);
+        }
+        state.settle(&cause);
         result
     }
 
@@ -163,6 +187,7 @@ impl Card {
         if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) =
             state.machine.slot_state(slot)
         {
+            self.note_queue(state, slot, ctx);
             if let Some(tenant) = state.tenant(ctx) {
                 tenant.notify(Notice::Completed);
             }
@@ -177,8 +202,10 @@ impl Card {
         outbox: &mut Outbox,
         action: Action,
     ) {
+        self.note_action(tenants, slots, outbox.status, &action);
         match action {
             Action::Load { slot, ctx } => {
+                slots.on[slot.index()] = Some(ctx);
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     tenant.image().load(
                         &self.bar,
@@ -192,6 +219,7 @@ impl Card {
                 if self.identity.has_window() {
                     self.bar.set_window(slot, &Default::default(), true);
                 }
+                slots.on[slot.index()] = None;
             }
             Action::Start { slot, resume, .. } => {
                 self.bar.command(
@@ -203,7 +231,7 @@ impl Card {
                     },
                 );
             }
-            Action::Pause { slot, boundary } => {
+            Action::Pause { slot, boundary, .. } => {
                 let command = if boundary {
                     Command::PauseAtBoundary
                 } else {
@@ -230,6 +258,7 @@ impl Card {
                     }
                 }
             }
+            Action::Keep { .. } => {}
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
             Action::Arm { slot, at } => self.events[slot.index()].arm(at),
             Action::Disarm { slot } => self.events[slot.index()].disarm(),
@@ -262,7 +291,9 @@ impl Card {
 struct Outbox {
     /// Slots whose status is to be read, a bit each.
     reads: u8,
-    /// The access that stopped the job whose status is being handled.
+    /// The status that is being handled.
+    status: Option<Status>,
+    /// The access that stopped the job whose status it is.
     fault: Fault,
 }
 
@@ -283,6 +314,7 @@ impl Outbox {
 
 /// Passes on what became of a job.
 fn tell(tenant: &mut Tenant, wake: Wake, fault: Fault) {
+    tenant.meter().withdraw();
     let notice = match wake {
         Wake::Done => Notice::Done,
         Wake::Held => Notice::Held,

@@ -7,7 +7,10 @@ use super::{
     quiesce::{quiesce, settle},
     slot_ids, Card, SlotRegisters,
 };
-use crate::sched::{Event, Status};
+use crate::{
+    sched::{Event, Status},
+    trace::CardEvent,
+};
 use core::sync::atomic::Ordering;
 use kernel::{
     bindings,
@@ -34,6 +37,7 @@ impl Card {
     /// the device is bound; once.
     pub(crate) fn shut_down(&self) {
         self.gate.close();
+        self.note(CardEvent::Removed);
         let contexts = {
             let mut registry = self.registry.lock();
             self.halt();
@@ -74,17 +78,19 @@ impl Card {
     /// that cannot be saved fails, within its preempt timeout. From then on no register is touched.
     /// Process context.
     pub(crate) fn save(&self) {
-        self.act(&mut self.state.lock(), |machine, mut out| {
-            machine.freeze(now(), &mut out);
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.freeze(at, &mut out);
         });
         while !self.state.lock().machine.is_at_rest() {
             fsleep(REST_LOOK);
         }
+        self.note(CardEvent::Frozen);
     }
 
     /// The card's state is lost, and it cannot be asked for more: jobs that were on it fail. Those
     /// that wait or are held go on after [`Card::restore`]. Process context.
     pub(crate) fn save_none(&self) {
+        self.note(CardEvent::CutOff);
         // As in `lose`: no memory is freed before the card has stopped.
         let _registry = self.registry.lock();
         {
@@ -95,8 +101,8 @@ impl Card {
         }
         settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
-        self.act(&mut self.state.lock(), |machine, mut out| {
-            machine.lose_runs(now(), &mut out);
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.lose_runs(at, &mut out);
         });
     }
 
@@ -124,10 +130,13 @@ impl Card {
                 let _ = self.handle(&mut state, Event::Status { slot, status });
                 return;
             }
-            self.act(&mut state, |machine, mut out| {
-                machine.renew(now(), slot, status, &mut out);
+            self.act(&mut state, |machine, at, mut out| {
+                machine.renew(at, slot, status, &mut out);
             });
         }
-        self.act(&mut state, |machine, mut out| machine.thaw(now(), &mut out));
+        self.note(CardEvent::Thawed);
+        self.act(&mut state, |machine, at, mut out| {
+            machine.thaw(at, &mut out)
+        });
     }
 }

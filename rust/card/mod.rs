@@ -5,17 +5,21 @@
 mod calls;
 mod config;
 mod events;
+mod histograms;
 mod lifetime;
 mod quiesce;
+mod record;
 mod registry;
 
 pub(crate) use calls::View;
 
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
+    engine_name::EngineName,
     gate::{Gate, Inside},
     image::{RegisterSet, Tenant},
     limits::Limits,
+    measurement::Measurements,
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
@@ -24,7 +28,7 @@ use crate::{
     vector::Vector,
 };
 use config::{class_of, machine_config, new_state};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{
     bindings,
     device::{Bound, Device},
@@ -46,9 +50,10 @@ pub(crate) type Scheduler = Machine<KVVec<sched::Entry>>;
 /// are accessed under it, so that no START comes between a status read and what follows from it.
 pub(crate) struct State {
     machine: Scheduler,
-    /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`].
+    /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`](crate::sched::Action::Released).
     tenants: KVVec<Option<Tenant>>,
     slots: SlotRegisters,
+    measurements: KVBox<Measurements>,
     /// By slot: the last answer to how large a snapshot is, in pages.
     state_pages: [u64; MAX_SLOTS],
     /// By slot: how often its engine had told of completions when it was looked at last.
@@ -61,13 +66,16 @@ struct SlotRegisters {
     in_reset: u8,
     /// By slot: application registers that may not be zero.
     residue: [RegisterSet; MAX_SLOTS],
+    /// By slot: who was put on it last, until its window was closed.
+    on: [Option<ContextId>; MAX_SLOTS],
 }
 
 impl SlotRegisters {
-    /// As [`quiesce`] leaves the card.
+    /// As [`quiesce()`] leaves the card.
     const NEW: Self = Self {
         in_reset: 0,
         residue: [RegisterSet::EMPTY; MAX_SLOTS],
+        on: [None; MAX_SLOTS],
     };
 }
 
@@ -82,15 +90,20 @@ fn tenant_of(tenants: &mut [Option<Tenant>], ctx: ContextId) -> Option<&mut Tena
     tenants.get_mut(ctx.index()).and_then(Option::as_mut)
 }
 
-/// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO`.
+/// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.
 pub(crate) struct SlotView {
     pub(crate) stats: SlotStats,
-    /// It is out of use.
-    pub(crate) quarantined: bool,
+    pub(crate) state: SlotState,
     /// The only group that it serves.
     pub(crate) exclusive: Option<GroupKey>,
     /// How often its vector was switched off because of a storm.
     pub(crate) storms: u64,
+    /// How often its vector told of nothing.
+    pub(crate) useless: u64,
+    /// Jobs that finished on it.
+    pub(crate) finished: u64,
+    /// Jobs that were stopped on it at an access outside their windows.
+    pub(crate) faults: u64,
     /// Its vector is off.
     pub(crate) is_polled: bool,
 }
@@ -107,6 +120,8 @@ pub(crate) struct Card {
     /// What is accepted of contexts.
     pub(crate) limits: Limits,
     slots: [SlotIdentity; MAX_SLOTS],
+    /// The number of its node, once it has one: what it is called in traces.
+    number: AtomicU32,
     device: ARef<Device>,
     /// The PCI side of `device`.
     pci: *mut bindings::pci_dev,
@@ -181,6 +196,7 @@ impl Card {
                 identity,
                 limits,
                 slots,
+                number: AtomicU32::new(u32::MAX),
                 device: device.into(),
                 pci,
                 translated,
@@ -302,16 +318,34 @@ impl Card {
     /// What `slot` has done, and whom it serves.
     pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
         let vector = self.vector_of(slot);
-        let (storms, is_polled) =
-            vector.map_or((0, false), |vector| (vector.storms(), vector.is_off()));
-        let machine = &self.state.lock().machine;
+        let (storms, useless, is_polled) = vector.map_or((0, 0, false), |vector| {
+            (vector.storms(), vector.useless_count(), vector.is_off())
+        });
+        let state = self.state.lock();
+        let machine = &state.machine;
+        let measured = &state.measurements.slots[slot.index()];
         SlotView {
             stats: machine.slot_stats(slot, now()).unwrap_or_default(),
-            quarantined: machine.slot_state(slot) == Some(SlotState::Quarantined),
+            // There is no such slot on a card that has no slots.
+            state: machine.slot_state(slot).unwrap_or(SlotState::Gone),
             exclusive: machine.exclusive(slot),
             storms,
+            useless,
+            finished: measured.finished,
+            faults: measured.faults,
             is_polled,
         }
+    }
+
+    /// The engine of a slot of the card.
+    pub(crate) fn engine_name(&self, slot: SlotId) -> EngineName {
+        let (low, high) = self.slots[slot.index()].afu_id();
+        EngineName { low, high }
+    }
+
+    /// The name of its PCI function.
+    pub(crate) fn name(&self) -> &CStr {
+        self.device.name()
     }
 
     /// Contexts that are set up.

@@ -82,17 +82,15 @@ impl Context {
         {
             let memory = self.memory.lock();
             let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
-            match usize::try_from(offset)?.checked_add(out.len()) {
-                Some(end) if end <= snapshot.length() => {}
-                _ => return Err(EINVAL),
-            }
+            let offset = usize::try_from(offset)?;
+            snapshot.check_range(offset, out.len())?;
             if stats.state != JobState::Held {
                 return Err(EBUSY);
             }
             if !stats.saved {
                 return Err(errno::enodata());
             }
-            snapshot.copy_to(usize::try_from(offset)?, out.len(), &mut copy)?;
+            snapshot.copy_to(offset, out.len(), &mut copy)?;
         }
         // Only what was read while the job stayed held is a snapshot.
         let after = self.card.view(self.id()?)?.stats;

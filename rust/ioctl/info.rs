@@ -8,8 +8,8 @@ use crate::{
     bar::Fault,
     card::{SlotView, View},
     context::{job_error, Context},
-    sched::{JobState, SlotId, Stats, Stops, Urgency},
-    uapi::{self, attribute, feature, state},
+    sched::{JobState, SlotId, SlotState, Stats, Stops, Urgency},
+    uapi::{self, attribute, feature, state as number_of_state},
 };
 use core::ops::BitOr;
 use kernel::{prelude::*, sync::Arc};
@@ -45,13 +45,16 @@ impl Call<'_> {
         let (id, slot) = card.slot(user.value.slot).ok_or(EINVAL)?;
         let SlotView {
             stats,
-            quarantined,
+            state,
             exclusive,
             storms,
+            useless,
+            finished,
+            faults,
             is_polled,
         } = card.slot_view(id);
         let flags = [
-            (quarantined, uapi::SLOT_QUARANTINED),
+            (state == SlotState::Quarantined, uapi::SLOT_QUARANTINED),
             (exclusive.is_some(), uapi::SLOT_EXCLUSIVE),
             (is_polled, uapi::SLOT_POLLED),
         ];
@@ -68,6 +71,12 @@ impl Call<'_> {
             restore_ns: stats.restore.as_ns(),
             group: exclusive.map_or(0, |group| self.group_number(group)),
             storms,
+            resumes: stats.resumes,
+            preemptions: stats.saves,
+            finished,
+            faults,
+            timeouts: stats.timeouts,
+            useless,
             ..Default::default()
         };
         user.write()
@@ -141,6 +150,10 @@ impl Call<'_> {
             attributes: attributes(&stats),
             latency_critical: (params.urgency == Urgency::LatencyCritical).into(),
             group: self.group_number(context.opener.group),
+            timeslice_ns: params.timeslice.as_ns(),
+            preempt_timeout_ns: params.preempt_timeout.as_ns(),
+            cap: params.cap.into(),
+            share: params.share.into(),
             ..Default::default()
         };
         user.write()
@@ -193,13 +206,13 @@ fn attributes(stats: &Stats) -> u32 {
 
 fn state_number(state: JobState) -> u32 {
     match state {
-        JobState::Idle => state::IDLE,
-        JobState::Queued => state::QUEUED,
-        JobState::Running => state::RUNNING,
-        JobState::Held => state::HELD,
-        JobState::Empty => state::EMPTY,
-        JobState::Done => state::DONE,
-        JobState::Failed(_) => state::FAILED,
+        JobState::Idle => number_of_state::IDLE,
+        JobState::Queued => number_of_state::QUEUED,
+        JobState::Running => number_of_state::RUNNING,
+        JobState::Held => number_of_state::HELD,
+        JobState::Empty => number_of_state::EMPTY,
+        JobState::Done => number_of_state::DONE,
+        JobState::Failed(_) => number_of_state::FAILED,
     }
 }
 

@@ -8,6 +8,7 @@
 mod control;
 mod gang;
 mod group;
+mod histogram;
 mod info;
 mod job;
 mod memory;
@@ -66,6 +67,7 @@ impl Call<'_> {
             ioc::RESERVE => self.reserve(),
             ioc::RESERVE_GET => self.reserve_get(),
             ioc::CONTEXT_INFO => self.context_info(),
+            ioc::HISTOGRAM => self.histogram(),
             ioc::CONTROL => self.control(),
             ioc::POLICY_GET => self.policy_get(),
             ioc::POLICY_SET => self.policy_set(),

@@ -60,14 +60,22 @@ pub enum Action {
     Load { slot: SlotId, ctx: ContextId },
     /// Close the window of `slot`: nobody's memory may be touched from here on (size 0 where the card has one).
     Unload { slot: SlotId },
-    /// Write START_RESUME (`resume`) or START_NEW to `slot`.
+    /// Write START_RESUME (`resume`) or START_NEW to `slot`. `starved`: it is not its turn, but it has waited for too long.
     Start {
         slot: SlotId,
         ctx: ContextId,
         resume: bool,
+        starved: bool,
     },
     /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`.
-    Pause { slot: SlotId, boundary: bool },
+    Pause {
+        slot: SlotId,
+        boundary: bool,
+        cause: PauseCause,
+    },
+    /// Nothing to do, but to know: `slot` is kept vacant, or will be once its job is off it, for the work that `ctx` has
+    /// announced.
+    Keep { slot: SlotId, ctx: ContextId },
     /// Set (`hold`) or clear the reset bit of `slot`.
     Reset { slot: SlotId, hold: bool },
     /// Read the declared result registers of `ctx` while they are still its own.
@@ -89,6 +97,30 @@ pub enum Action {
         slot: SlotId,
         ctx: Option<ContextId>,
     },
+}
+
+/// Why a job has to leave its slot. `waiter`: for whom.
+#[allow(missing_docs, reason = "`waiter` is in the text above")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseCause {
+    /// Its slice is over.
+    Slice { waiter: ContextId },
+    /// One goes before it under the policy.
+    Outranked { waiter: ContextId },
+    /// One has waited for too long.
+    Starving { waiter: ContextId },
+    /// It has had what its cap or its budget gives it.
+    Limit,
+    /// It may not be on this slot any more.
+    Slots,
+    /// One has announced that it will come.
+    Hint { waiter: ContextId },
+    /// Its owner, its gang or an administrator wants it.
+    Request,
+    /// All jobs are taken off the card.
+    Freeze,
+    /// An earlier PAUSE was not answered in time.
+    Again,
 }
 
 /// Why an owner is told.

@@ -11,7 +11,7 @@ use core::ops::DerefMut;
 use super::machine::{Machine, Out};
 use super::reset::{Outcome, Reset};
 use super::slot::{slots_in, Slot, State};
-use super::{Action, ContextId, Duration, Entry, Failure, Phase, SlotId, Status, Time};
+use super::{Action, ContextId, Duration, Entry, Failure, PauseCause, Phase, SlotId, Status, Time};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes the jobs off all slots, as by Preempt, and lets none on before [`Machine::thaw`]. Owners may ask for anything
@@ -118,7 +118,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Presses a class of a frozen machine: takes the jobs off its slots.
     pub(super) fn press_frozen(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
         for id in slots_in(self.class_slots(queue)) {
-            self.pause(now, id, out);
+            self.pause(now, id, PauseCause::Freeze, out);
             if self
                 .slot(id)
                 .is_some_and(|slot| slot.state == State::Vacant)

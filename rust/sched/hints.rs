@@ -16,7 +16,7 @@ use super::machine::{Machine, Out};
 use super::queue::Queue;
 use super::slot::{slots_in, Slot, State};
 use super::tree::{Node, Place, Tree};
-use super::{ContextId, Duration, Entry, Refusal, SlotId, Time};
+use super::{Action, ContextId, Duration, Entry, PauseCause, Refusal, SlotId, Time};
 
 /// How far ahead a hint may be.
 const AHEAD_MAX: Duration = Duration::from_ms(10_000);
@@ -479,7 +479,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Keeps a slot for the context; `made`: its job was told to pause for this.
-    pub(super) fn keep(&mut self, now: Time, id: SlotId, ctx: ContextId, made: bool) {
+    pub(super) fn keep(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        made: bool,
+        out: &mut Out<'_>,
+    ) {
+        if self.kept_for(id) != Some(ctx) {
+            out(Action::Keep { slot: id, ctx });
+        }
         match self.slot(id).and_then(|slot| slot.kept) {
             Some(kept) if kept.ctx == ctx => {}
             Some(_) => self.give_up(now, id),
@@ -520,10 +530,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Finds a slot for work that is to come: one that will be vacant anyway, or one that best-effort work leaves.
     fn serve(&mut self, now: Time, index: u8, ctx: ContextId, out: &mut Out<'_>) {
         if let Some(id) = self.leaving_for(index, ctx) {
-            self.keep(now, id, ctx, false);
+            self.keep(now, id, ctx, false, out);
         } else if let Some(id) = self.yielding_to(index, ctx) {
-            self.keep(now, id, ctx, true);
-            self.pause_for(now, id, Some(ctx), out);
+            self.keep(now, id, ctx, true, out);
+            let cause = PauseCause::Hint { waiter: ctx };
+            self.pause_for(now, id, Some(ctx), cause, out);
         }
     }
 

@@ -39,7 +39,7 @@ mod time;
 mod tree;
 
 pub use cooperative::Stops;
-pub use event::{Action, Event, Failure, Refusal, Wake};
+pub use event::{Action, Event, Failure, PauseCause, Refusal, Wake};
 pub use group::{GroupKey, GroupStats};
 pub use machine::{ContextConfig, Machine, MachineConfig};
 pub use params::{Params, Urgency};

@@ -8,7 +8,10 @@ use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::replay::Replays;
 use super::reset::Outcome;
-use super::{Action, ContextId, Entry, Failure, JobState, Params, PolicyKind, Refusal, Time, Wake};
+use super::{
+    Action, ContextId, Entry, Failure, JobState, Params, PauseCause, PolicyKind, Refusal, Time,
+    Wake,
+};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Start: a new job, from its beginning or from a `saved` state. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
@@ -80,7 +83,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                     entry.yields |= !hold;
                 }
                 if let Some(slot) = self.slab.get(ctx).and_then(|entry| entry.slot) {
-                    self.pause(now, slot, out);
+                    self.pause(now, slot, PauseCause::Request, out);
                 }
                 self.press(now, queue, out);
                 Ok(())

@@ -8,7 +8,7 @@ use super::machine::{Machine, Out};
 use super::reset::Outcome;
 use super::run::{Pause, Run};
 use super::slot::{Slot, State};
-use super::{Action, Duration, Entry, Failure, Phase, Profile, SlotId, Status, Time};
+use super::{Action, Duration, Entry, Failure, PauseCause, Phase, Profile, SlotId, Status, Time};
 
 /// Base: how long after START the status may still read IDLE.
 const START_LAG_MAX: Duration = Duration::from_ms(50);
@@ -214,14 +214,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         }
         if now >= pause.again {
-            Self::pause_again(now, &mut pause);
             if let Some(slot) = self.slot_mut(id) {
+                Self::pause_again(now, &mut pause, slot.save());
                 slot.stats.pauses_again += 1;
                 slot.state = State::Pausing(run, pause);
             }
             // Who is not cooperative any more is stopped at once; who just became so, next time.
             let boundary = pause.boundary && self.stops_at_boundary(id, run.ctx);
-            out(Action::Pause { slot: id, boundary });
+            out(Action::Pause {
+                slot: id,
+                boundary,
+                cause: PauseCause::Again,
+            });
         }
         if now >= run.look {
             self.look(now, id, run, Some(pause), out);

@@ -8,7 +8,9 @@ use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::policy::Turn;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
-use super::{Action, ContextId, Duration, Entry, JobState, Params, Profile, SlotId, Time};
+use super::{
+    Action, ContextId, Duration, Entry, JobState, Params, PauseCause, Profile, SlotId, Time,
+};
 
 /// An interrupt can be lost, so a job that runs or pauses is looked at this often.
 pub(super) const LOOK: Duration = Duration::from_ms(10);
@@ -57,6 +59,7 @@ struct End {
     /// Where the policy would put it if it waited.
     place: (u8, u64),
     payer: Option<ContextId>,
+    cause: PauseCause,
 }
 
 impl End {
@@ -79,6 +82,8 @@ pub(super) struct Pause {
     pub(super) wait: Duration,
     /// How often it was written again.
     pub(super) tries: u32,
+    /// A save would be over by now, as they go here.
+    pub(super) late: bool,
     /// When the job has had its time.
     pub(super) give_up: Time,
     /// It has had its time; the status is read a last time, in case an interrupt was lost.
@@ -127,8 +132,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Ends the slices of a class that are used up, the oldest first, as many as are needed.
     pub(super) fn end_slices(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
         let slots = self.class_slots(queue);
-        while let Some((id, payer)) = self.most_overdue(now, slots) {
-            self.pause_for(now, id, payer, out);
+        while let Some((id, payer, cause)) = self.most_overdue(now, slots) {
+            self.pause_for(now, id, payer, cause, out);
         }
     }
 
@@ -159,7 +164,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 (None, Some(ctx)) => self.start(now, id, slot, ctx, false, out),
                 (None, None) => self.unload(id, out),
                 (Some(ctx), _) => {
-                    self.keep(now, id, ctx, false);
+                    self.keep(now, id, ctx, false, out);
                     self.unload(id, out);
                 }
             },
@@ -218,6 +223,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             slot: id,
             ctx,
             resume,
+            starved: guarded,
         });
         let Some(slot) = self.slot_mut(id) else {
             return;
@@ -248,8 +254,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Writes PAUSE if the slot runs a job.
-    pub(super) fn pause(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
-        self.pause_for(now, id, None, out);
+    pub(super) fn pause(&mut self, now: Time, id: SlotId, cause: PauseCause, out: &mut Out<'_>) {
+        self.pause_for(now, id, None, cause, out);
     }
 
     /// The same, and charges the save to `payer`.
@@ -258,6 +264,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         now: Time,
         id: SlotId,
         payer: Option<ContextId>,
+        cause: PauseCause,
         out: &mut Out<'_>,
     ) {
         let Some(&Slot {
@@ -291,27 +298,38 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 restores: restored.is_some(),
                 wait,
                 tries: 0,
+                late: false,
                 give_up: now + timeout,
                 last: false,
                 payer: payer.filter(|_| !boundary),
                 boundary,
             },
         ));
-        out(Action::Pause { slot: id, boundary });
+        out(Action::Pause {
+            slot: id,
+            boundary,
+            cause,
+        });
     }
 
-    /// PAUSE was not answered in time: it may have been dropped during a restore, or lost.
-    pub(super) fn pause_again(now: Time, pause: &mut Pause) {
+    /// PAUSE was not answered in time: it may have been dropped during a restore, or lost, or the save is a long one.
+    /// `save`: what one takes there.
+    pub(super) fn pause_again(now: Time, pause: &mut Pause, save: Duration) {
         if !core::mem::take(&mut pause.restores) {
             pause.wait = pause.wait.doubled().min(AGAIN_MAX);
             pause.tries += 1;
+            pause.late = now >= pause.since + save.doubled();
         }
         pause.again = now + pause.wait;
     }
 
     /// The job that has to go, and for whom if before the end of its slice: the one whose time was up first, and of several
     /// that go at once the one that the policy puts last.
-    fn most_overdue(&self, now: Time, slots: u8) -> Option<(SlotId, Option<ContextId>)> {
+    fn most_overdue(
+        &self,
+        now: Time,
+        slots: u8,
+    ) -> Option<(SlotId, Option<ContextId>, PauseCause)> {
         let mut most: Option<(SlotId, End)> = None;
         for id in slots_in(slots) {
             match self.end(id) {
@@ -321,7 +339,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 _ => {}
             }
         }
-        most.map(|(id, end)| (id, end.payer))
+        most.map(|(id, end)| (id, end.payer, end.cause))
     }
 
     /// When the job that runs on the slot has to go: at the end of its slice or when the policy says, if somebody waits
@@ -333,24 +351,28 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         let entry = self.slab.get(run.ctx)?;
         let stands = self.standing(run.ctx)?;
-        let end = |at, payer| {
+        let end = |at, payer, cause| {
             Some(End {
                 at,
                 place: self.policy.place(stands),
                 payer,
+                cause,
             })
         };
         if entry.allowed & id.bit() == 0 {
-            return end(Time::ZERO, None);
+            return end(Time::ZERO, None, PauseCause::Slots);
         }
         let limit = self.limit_end(&run, entry);
         let Some(next) = self.candidate(id) else {
-            return end(limit?, None);
+            return end(limit?, None, PauseCause::Limit);
         };
         let slice = run.started + self.slice(slot, &run, entry) + run.extra;
         let at = match self.turn_end(&run, next, slice) {
-            Some(Time::ZERO) => return end(Time::ZERO, Some(next)),
-            at => at,
+            Some(Time::ZERO) => {
+                let cause = PauseCause::Outranked { waiter: next };
+                return end(Time::ZERO, Some(next), cause);
+            }
+            at => at.map(|at| (at, PauseCause::Slice { waiter: next })),
         };
         // A fellow may be owed less than another group, which the time of this run counts for, too.
         let beside = Some(next)
@@ -359,13 +381,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.queue(slot.queue)?
                     .first_beside(&self.slab, run.ctx, id.bit())
             })
-            .and_then(|other| self.turn_end(&run, other, slice));
+            .and_then(|other| Some((self.turn_end(&run, other, slice)?, other)))
+            .map(|(at, waiter)| match at {
+                Time::ZERO => (at, PauseCause::Outranked { waiter }),
+                _ => (at, PauseCause::Slice { waiter }),
+            });
         let guard = self
             .guard_end(id)
             .filter(|_| !self.is_reserved(run.ctx))
-            .map(|at| at.max(slice));
+            .map(|(waiter, at)| (at.max(slice), PauseCause::Starving { waiter }));
+        let limit = limit.map(|at| (at, PauseCause::Limit));
         let all = at.into_iter().chain(beside).chain(guard).chain(limit);
-        end(all.min()?, None)
+        let (at, cause) = all.min_by_key(|&(at, _)| at)?;
+        end(at, None, cause)
     }
 
     /// When a run has to make way for `next`, which waits; time zero: at once.
@@ -406,10 +434,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// When a job has to go because another starves, unless a slot will be free for that one anyway.
-    fn guard_end(&self, id: SlotId) -> Option<Time> {
+    fn guard_end(&self, id: SlotId) -> Option<(ContextId, Time)> {
         let slots = self.queue(self.slot(id)?.queue)?.slots;
         let leaving = slots_in(slots).any(|other| self.slot(other).is_some_and(Slot::is_leaving));
-        self.starving(id).filter(|_| !leaving).map(|(_, at)| at)
+        self.starving(id).filter(|_| !leaving)
     }
 
     /// The length of a slice on this slot: no shorter than [`SLICE_SWITCHES`] saves and restores take here, so that most of
@@ -561,7 +589,7 @@ impl Slot {
     /// Will the slot be free soon? One that does not answer as it should is not counted on.
     pub(super) fn is_leaving(&self) -> bool {
         match self.state {
-            State::Pausing(_, pause) => pause.tries == 0,
+            State::Pausing(_, pause) => !pause.late,
             State::Resetting(reset) => reset.tries == 0,
             _ => false,
         }

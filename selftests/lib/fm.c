@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "sched.h"
+#include "trace.h"
 #include "fm_priv.h"
 
 struct fm_shared *fm_sh;
@@ -341,6 +342,15 @@ bool fm_has_window(void)
 
 	fm_card_info(&info);
 	return info.features & FERMATA_FEATURE_WINDOW;
+}
+
+bool fm_confines(void)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	return info.features & FERMATA_FEATURE_WINDOW &&
+	       info.features & FERMATA_FEATURE_SNAPSHOT_UNIT;
 }
 
 static int slot_info(int fd, int slot, struct fermata_slot_info *info)
@@ -807,6 +817,7 @@ const char *fm_teardown(struct fm_shared *sh)
 	int fd;
 
 	fm_sh = sh;
+	fm_trace_close();
 	fm_cgroups_remove();
 	restore_policy(&sh->policy);
 	if (!card_present())

@@ -99,6 +99,8 @@ enum fm_engine {
 extern const u64 fm_afu[FM_ALL_ENGINES][2];	/* low, high */
 void fm_card_info(struct fermata_card_info *info);
 bool fm_has_window(void);
+/* Whether an engine whose state is forged reaches no more than its context's arena. */
+bool fm_confines(void);
 /* First slot with the engine, or -1. */
 int fm_slot_of(enum fm_engine engine);
 /* All of them, a bit each. */

@@ -68,6 +68,9 @@ static inline int fm_calls_not_gone(int fd)
 	struct fermata_gang gang = { .size = sizeof(gang) };
 	struct fermata_hint hint = { .size = sizeof(hint) };
 	struct fermata_context_info info = { .size = sizeof(info) };
+	struct fermata_histogram histogram = {
+		.size = sizeof(histogram), .kind = FERMATA_HISTOGRAM_WAIT
+	};
 	struct fermata_control control = {
 		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT
 	};
@@ -105,6 +108,7 @@ static inline int fm_calls_not_gone(int fd)
 		{ "PARAM_GET", FERMATA_IOC_PARAM_GET, &param },
 		{ "PARAM_SET", FERMATA_IOC_PARAM_SET, &param },
 		{ "CONTEXT_INFO", FERMATA_IOC_CONTEXT_INFO, &info },
+		{ "HISTOGRAM", FERMATA_IOC_HISTOGRAM, &histogram },
 		{ "CONTROL", FERMATA_IOC_CONTROL, &control },
 		{ "RESERVE", FERMATA_IOC_RESERVE, &reserve },
 		{ "RESERVE_GET", FERMATA_IOC_RESERVE_GET, &reserve },

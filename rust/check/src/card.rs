@@ -25,6 +25,7 @@ pub(crate) enum Deaf {
 
 pub(crate) const FAULT: u64 = 1 << 8;
 pub(crate) const SNAPSHOT_ERROR: u64 = 1 << 9;
+pub(crate) const EMPTY: u64 = 1 << 10;
 
 /// A slot. Contexts are named by their index.
 #[allow(
@@ -56,6 +57,8 @@ pub(crate) struct CardSlot {
     pub(crate) arrived: Option<u64>,
     /// Fermata: reset at work, and not flushed by a read since.
     pub(crate) unflushed: bool,
+    /// It leaves by itself, because its queue is empty.
+    pub(crate) empty: bool,
     /// It was told to stop at its next boundary.
     pub(crate) asked: bool,
     /// The results of the last run were read.
@@ -91,6 +94,7 @@ impl CardSlot {
             posted: false,
             arrived: None,
             unflushed: false,
+            empty: false,
             asked: false,
             captured: false,
             pauses: 0,
@@ -164,6 +168,7 @@ impl CardSlot {
             self.dirty,
             self.posted,
             self.unflushed,
+            self.empty,
             self.asked,
             self.captured && ended,
             self.quarantined,

@@ -13,6 +13,7 @@ const PLAIN: Bounds = Bounds {
     reset_before_resume: true,
     fair: false,
     boundary: false,
+    queues: false,
     control: false,
     imports: false,
     masks: false,
@@ -96,6 +97,18 @@ pub const QUICK: &[Bounds] = &[
     Bounds {
         name: "fermata, 1 slot, 2 contexts, hints",
         hints: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, queues, control",
+        queues: true,
+        control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, queues, faults",
+        queues: true,
+        faults: true,
         ..PLAIN
     },
     Bounds {

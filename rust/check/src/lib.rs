@@ -35,6 +35,8 @@ pub enum Step {
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
+    /// There is work in its queue; it rings for it if the engine has said that it leaves.
+    Post(usize),
     /// It is preempted and resumed together with another one, or alone again.
     Gang(usize, bool),
     /// It will want a slot soon, or takes that back.
@@ -49,6 +51,10 @@ pub enum Step {
     Restored(usize),
     Finish(usize),
     Boundary(usize),
+    /// The engine takes what is in its queue.
+    Take(usize),
+    /// It finds its queue empty, and leaves.
+    Leave(usize),
     Saved(usize),
     LagOver(usize),
     Interrupt(usize),
@@ -91,6 +97,8 @@ pub struct Bounds {
     pub fair: bool,
     /// The engine has boundaries, and the first context is cooperative.
     pub boundary: bool,
+    /// The engine takes the first context's work from a queue, and leaves when that is empty.
+    pub queues: bool,
     /// Owners preempt, hold and resume.
     pub control: bool,
     /// Jobs of the second context go on from states that it brings in.
@@ -148,7 +156,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 19] {
+    fn reached(&self) -> [Reached; 21] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
         let fermata_faults = faults && !self.base;
         [
@@ -162,6 +170,8 @@ impl Bounds {
             (hints, "a slot is kept vacant while one waits", |_, world| world.seen.kept),
             (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
             (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),
+            (self.queues, "a job leaves with an empty queue", |_, world| world.seen.emptied),
+            (self.queues, "a doorbell finds its job on the slot", |_, world| world.seen.rung),
             (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),
             (faults, "a preempt timeout", |_, world| world.seen.timeout),
             (faults, "a lost PAUSE", |_, world| world.seen.pause_lost),

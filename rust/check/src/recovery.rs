@@ -78,6 +78,12 @@ impl World {
             }
         }
         world.settle_down(&mut runs)?;
+        for &i in &all {
+            if world.job_state(i) == Some(JobState::Empty) && !world.gone {
+                world.step(Step::Post(i));
+            }
+        }
+        world.settle_down(&mut runs)?;
         world.must_have_ended("after Resume", true)?;
         for &i in &all {
             if world.owners[i].as_ref().is_some_and(|owner| !owner.closed) {

@@ -41,6 +41,7 @@ rules! {
     StartTaken = "START is written to a slot that can take it, with the job's own window",
     ToldQuiet = "an owner is told of an end only when its memory is quiet",
     ReleasedQuiet = "a context is released once, after Close, when nothing can touch its memory",
+    Doorbell = "no job waits for a doorbell while there is work in its queue",
     TimerArmed = "a slot that waits for something has a timer armed",
     Quarantine = "a slot is quarantined only if it does not come out of reset, and nothing is written to it after",
     AfterGone = "no register is touched and no job lives after the card is gone",

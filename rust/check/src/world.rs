@@ -16,7 +16,7 @@ use fermata_sched_host::sched::{
     Profile, Refusal, SlotConfig, SlotId, SlotState, Status, Stops, Time,
 };
 
-use crate::card::{CardSlot, Deaf, Engine, FAULT, SNAPSHOT_ERROR};
+use crate::card::{CardSlot, Deaf, Engine, EMPTY, FAULT, SNAPSHOT_ERROR};
 use crate::key::Key;
 use crate::{Bounds, Rule, Step};
 
@@ -57,6 +57,15 @@ pub(crate) struct Job {
     pub(crate) held: bool,
 }
 
+/// The queue of a context.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    /// There is work that the engine has not taken.
+    work: bool,
+    /// The engine has said that it leaves: who posts has to ring.
+    idle: bool,
+}
+
 /// An owner and its context.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
@@ -73,6 +82,7 @@ pub(crate) struct Owner {
     hint: Option<u64>,
     hinted: Option<u64>,
     pub(crate) job: Option<Job>,
+    queue: Queue,
     snapshot: Snapshot,
 }
 
@@ -89,6 +99,7 @@ impl Owner {
             hint: None,
             hinted: None,
             job: None,
+            queue: Queue::default(),
             snapshot: Snapshot::None,
         }
     }
@@ -158,6 +169,8 @@ pub(crate) struct Seen {
     pub(crate) reset_retried: bool,
     pub(crate) snapshot_failed: bool,
     pub(crate) boundary: bool,
+    pub(crate) emptied: bool,
+    pub(crate) rung: bool,
     pub(crate) kept: bool,
     pub(crate) hint_wasted: bool,
     pub(crate) hint_ignored: bool,
@@ -227,7 +240,7 @@ impl World {
                 },
                 class: 0,
                 reset_before_resume: bounds.reset_before_resume,
-                queues: false,
+                queues: bounds.queues,
                 stops: if bounds.boundary {
                     Stops::BoundaryToo
                 } else {
@@ -323,6 +336,7 @@ impl World {
                         word |= u64::from(flag) << (16 + bit);
                     }
                     word |= 1 << 24;
+                    word |= u64::from(owner.queue.work) << 25 | u64::from(owner.queue.idle) << 26;
                 }
             }
             key.word(word);
@@ -363,6 +377,7 @@ impl World {
             Step::Resume(i) => self.resume(i),
             Step::Close(i) => self.close(i),
             Step::Enable(i, enabled) => self.enable(i, enabled),
+            Step::Post(i) => self.post(i),
             Step::Gang(i, joins) => self.gang(i, joins),
             Step::Hint(i, given) => self.hint(i, given),
             Step::Exclusive(i) => self.reserve(i),
@@ -395,7 +410,10 @@ impl World {
                 self.card_event(Event::Status { slot, status });
             }
             Step::LagOver(i) => self.slots[i].lag = false,
-            Step::Restored(i) => self.slots[i].engine = Engine::Working,
+            Step::Restored(i) => {
+                self.slots[i].engine = Engine::Working;
+                self.attend(i);
+            }
             Step::Finish(i) => {
                 if let Some(job) = self.job_on(i) {
                     job.finished = true;
@@ -410,11 +428,18 @@ impl World {
                 self.seen.boundary = true;
                 self.save(i);
             }
+            Step::Take(i) => {
+                if let Some(owner) = self.owner_on(i) {
+                    owner.queue.work = false;
+                }
+            }
+            Step::Leave(i) => self.leave(i),
             Step::Saved(i) => {
                 if let Some(owner) = self.owner_on(i) {
                     owner.snapshot = Snapshot::Complete;
                 }
-                self.ended(i, Engine::Paused, 0);
+                let bits = if self.slots[i].empty { EMPTY } else { 0 };
+                self.ended(i, Engine::Paused, bits);
             }
             Step::Tear(i) => {
                 self.spoil(i);
@@ -455,6 +480,13 @@ impl World {
     fn spoil(&mut self, slot: usize) {
         if let Some(job) = self.job_on(slot) {
             job.spoilt = true;
+        }
+    }
+
+    /// The engine looks at its queue again.
+    fn attend(&mut self, i: usize) {
+        if let Some(owner) = self.owner_on(i) {
+            owner.queue.idle = false;
         }
     }
 

@@ -105,7 +105,8 @@ fn the_slot_is_vacant_when_the_work_comes() {
             Action::Start {
                 slot,
                 ctx: lc,
-                resume: false
+                resume: false,
+                starved: false,
             }
         ]
     );

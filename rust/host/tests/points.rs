@@ -5,7 +5,7 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    Action, Duration, Event, Failure, JobState, Params, Profile, SlotState, Wake,
+    Action, Duration, Event, Failure, JobState, Params, PauseCause, Profile, SlotState, Wake,
 };
 use model::card::Engine;
 use model::world::{ns, sid, World, BASE, FERMATA};
@@ -415,12 +415,13 @@ fn point_04_a_slot_that_does_not_reset_is_quarantined() {
 
 #[test]
 fn point_05_paused_is_not_quiescence_on_base() {
-    let (mut world, _) = contended(BASE);
+    let (mut world, [_, waiter]) = contended(BASE);
     world.run_for(30 * MS);
     // The model panics when a window changes too early; here the order itself.
     let from = world.position(Action::Pause {
         slot: S0,
         boundary: false,
+        cause: PauseCause::Slice { waiter },
     });
     let actions = world.actions(from);
     let mut actions = actions
@@ -741,6 +742,7 @@ fn a_switch_is_one_pause_and_no_read() {
         Action::Pause {
             slot: S0,
             boundary: false,
+            cause: PauseCause::Slice { waiter: a },
         },
         Action::Capture { slot: S0, ctx: b },
         Action::Reset {
@@ -756,6 +758,7 @@ fn a_switch_is_one_pause_and_no_read() {
             slot: S0,
             ctx: a,
             resume: true,
+            starved: false,
         },
     ];
     assert_eq!(world.actions(pauses[1])[..6], expected);

@@ -42,6 +42,14 @@ enum Op {
     Resume {
         who: usize,
     },
+    /// More work in its queue.
+    Post {
+        who: usize,
+        us: u64,
+    },
+    Ring {
+        who: usize,
+    },
     Close {
         who: usize,
     },
@@ -170,6 +178,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
         4 => who.clone().prop_map(|who| Op::Resume { who }),
+        6 => (who.clone(), 1..10_000u64).prop_map(|(who, us)| Op::Post { who, us }),
+        2 => who.clone().prop_map(|who| Op::Ring { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
         2 => (who.clone(), any::<bool>()).prop_map(|(who, enabled)| Op::Enable { who, enabled }),
         2 => (who.clone(), prop::option::weighted(0.8, who.clone()))
@@ -190,6 +200,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// The class of the engines that take jobs from a queue.
+const QUEUES: u8 = 2;
+
 fn plan() -> impl Strategy<Value = SlotPlan> {
     let base = prop_oneof![
         2 => Just(None),
@@ -200,9 +213,9 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
         Just(Stops::BoundaryToo),
         Just(Stops::BoundaryOnly)
     ];
-    let rest = (0..2u8, any::<bool>(), stops);
+    let rest = (0..3u8, any::<bool>(), stops);
     (base, rest).prop_map(|(base, (class, reset_before_resume, stops))| SlotPlan {
-        queues: false,
+        queues: class == QUEUES && base.is_none(),
         base,
         class,
         reset_before_resume,
@@ -300,6 +313,12 @@ impl Play {
             Op::Resume { who: i } => {
                 let _ = who(i).map(|ctx| self.world.event(Event::Resume { ctx }));
             }
+            Op::Post { who: i, us } => {
+                let _ = who(i).map(|ctx| self.post(ctx, us * US));
+            }
+            Op::Ring { who: i } => {
+                let _ = who(i).map(|ctx| self.world.event(Event::Ring { ctx }));
+            }
             Op::Close { who: i } => {
                 let _ = who(i).map(|ctx| self.world.close(ctx));
             }
@@ -349,6 +368,13 @@ impl Play {
         }
     }
 
+    /// As a program posts, which may have no job to ring for.
+    fn post(&mut self, ctx: ContextId, work: u64) {
+        if self.world.card.post(self.world.now, ctx, work) {
+            let _ = self.world.event(Event::Ring { ctx });
+        }
+    }
+
     fn fault(&mut self, i: usize, kind: Fault) {
         let fermata = self.world.plans[i].base.is_none();
         let slot = &mut self.world.card.slots[i];
@@ -392,6 +418,7 @@ impl Play {
             for ctx in self.who.clone() {
                 let _ = self.world.set_enabled(ctx, true);
                 let _ = self.world.event(Event::Resume { ctx });
+                self.post(ctx, 20 * MS);
                 if round % 4 == 3
                     && self
                         .world
@@ -465,6 +492,7 @@ proptest! {
         let mut setting = setting;
         setting.plans.truncate(1);
         setting.plans[0].class = 0;
+        setting.plans[0].queues = false;
         setting.plans[0].base = base.then_some((500 * US, 100 * US));
         let mut play = Play::new(&setting);
         for &us in slices.iter().take(6) {
@@ -491,6 +519,7 @@ proptest! {
         let mut setting = setting;
         let mut plan = setting.plans[0];
         plan.class = 0;
+        plan.queues = false;
         setting.plans = vec![plan; slots];
         let mut play = Play::new(&setting);
         for &us in slices.iter().take(6) {

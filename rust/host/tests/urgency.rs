@@ -5,7 +5,8 @@
 mod model;
 
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
+    Action, ContextId, Duration, Event, JobState, Params, PauseCause, PolicyKind, Refusal,
+    SlotState, Urgency,
 };
 use model::world::{sid, World, FERMATA};
 use model::{cases, MS, US};
@@ -53,7 +54,8 @@ fn lc_preempts_be_at_once_under_every_policy() {
             world.actions(from),
             [Action::Pause {
                 slot: sid(0),
-                boundary: false
+                boundary: false,
+                cause: PauseCause::Outranked { waiter: lc },
             }]
         );
         world.run_for(60 * US);
@@ -69,6 +71,37 @@ fn lc_preempts_be_at_once_under_every_policy() {
             (1, 0)
         );
     }
+}
+
+/// A PAUSE is written again every few milliseconds, also where a save is known to take longer; that the slot will be free soon holds all
+/// the same, and no other one is taken besides.
+#[test]
+fn a_save_that_takes_long_costs_no_second_preemption() {
+    let mut world = world(2, PolicyKind::Fair);
+    for slot in &mut world.card.slots {
+        slot.save = 42 * MS;
+    }
+    let be = [0; 2].map(|_| world.tenant(1_000 * MS));
+    for ctx in be {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(MS);
+    for ctx in be {
+        world.event(Event::Preempt { ctx, hold: true }).unwrap();
+    }
+    world.run_for(100 * MS);
+    for ctx in be {
+        world.event(Event::Resume { ctx }).unwrap();
+    }
+    world.run_for(100 * MS);
+    let preempted = |world: &World| be.map(|ctx| world.stats(ctx).preemptions);
+    let before = preempted(&world);
+    let lc = world.open(0, critical()).unwrap();
+    world.start(lc, MS).unwrap();
+    world.run_for(150 * MS);
+    assert_eq!(world.state(lc), JobState::Done);
+    let more = preempted(&world).iter().sum::<u64>() - before.iter().sum::<u64>();
+    assert_eq!(more, 1);
 }
 
 #[test]
@@ -94,7 +127,8 @@ fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
         world.actions(from),
         [Action::Pause {
             slot: sid(1),
-            boundary: false
+            boundary: false,
+            cause: PauseCause::Outranked { waiter: lc },
         }]
     );
     world.run_for(500 * US);
@@ -304,12 +338,14 @@ fn epoch_three_tenants_on_two_slots() {
         slot: slot_one,
         ctx,
         resume,
+        starved: false,
     };
     let order = [
         start(two, false),
         Action::Pause {
             slot: slot_one,
             boundary: false,
+            cause: PauseCause::Outranked { waiter: three },
         },
         start(three, false),
         start(two, true),

@@ -451,7 +451,9 @@ impl<'a> Sim<'a> {
         match action {
             Action::Load { slot, ctx } => card.slots[slot.index()].load(card.clients[ctx.index()]),
             Action::Unload { slot } => card.slots[slot.index()].unload(),
-            Action::Start { slot, ctx, resume } => {
+            Action::Start {
+                slot, ctx, resume, ..
+            } => {
                 let id = card.clients[ctx.index()];
                 let client = &mut self.clients[id as usize];
                 let saved = std::mem::take(&mut client.saved);
@@ -468,7 +470,7 @@ impl<'a> Sim<'a> {
                 self.agenda.push(at, what);
                 self.outcome.starts += 1;
             }
-            Action::Pause { slot, boundary } => {
+            Action::Pause { slot, boundary, .. } => {
                 assert!(!boundary, "no simulated engine has boundaries");
                 let it = &mut card.slots[slot.index()];
                 if let Some(at) = it.pause(self.now, costs.save) {
@@ -513,7 +515,7 @@ impl<'a> Sim<'a> {
                 self.agenda
                     .push(self.now + costs.wake, What::Heard { client });
             }
-            Action::Capture { .. } | Action::Released { .. } => {}
+            Action::Capture { .. } | Action::Released { .. } | Action::Keep { .. } => {}
             Action::Quarantine { .. } => unreachable!("no slot misbehaves"),
         }
     }

@@ -25,6 +25,7 @@ impl World {
             Action::ReadStatus { slot } => reads.push(slot.index()),
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
+            Action::Keep { .. } => {}
             Action::Quarantine { slot, .. } => {
                 self.seen.quarantined = true;
                 let slot = &mut self.slots[slot.index()];
@@ -43,8 +44,10 @@ impl World {
                 self.touch(slot.index(), "Unload");
                 self.slots[slot.index()].window = None;
             }
-            Action::Start { slot, ctx, resume } => self.started(slot.index(), ctx, resume),
-            Action::Pause { slot, boundary } => self.pause_written(slot.index(), boundary),
+            Action::Start {
+                slot, ctx, resume, ..
+            } => self.started(slot.index(), ctx, resume),
+            Action::Pause { slot, boundary, .. } => self.pause_written(slot.index(), boundary),
             Action::Reset { slot, hold } => self.reset_written(slot.index(), hold),
             Action::Capture { slot, ctx } => {
                 let slot = &mut self.slots[slot.index()];
@@ -152,11 +155,15 @@ impl World {
         slot.captured = false;
         slot.pauses = 0;
         slot.asked = false;
+        slot.empty = false;
         slot.engine = if resume {
             Engine::Restoring
         } else {
             Engine::Working
         };
+        if !resume {
+            self.attend(i);
+        }
     }
 
     fn pause_written(&mut self, i: usize, boundary: bool) {
@@ -173,6 +180,7 @@ impl World {
         self.must(boundary == cooperative, Rule::Boundary, || {
             format!("slot {i}: {boundary}")
         });
+        let drained = !self.has_work(i);
         let slot = &mut self.slots[i];
         let quarantined = slot.quarantined;
         if slot.pauses == 0 {
@@ -186,6 +194,7 @@ impl World {
                 self.seen.pause_lost = true;
             }
             Engine::Working if boundary => slot.asked = true,
+            Engine::Working if drained => self.leave(i),
             Engine::Working => self.save(i),
             Engine::Restoring => self.seen.pause_in_restore = true,
             Engine::Finished => self.seen.finish_won = true,
@@ -194,9 +203,19 @@ impl World {
         self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
     }
 
+    /// The engine has found its queue empty, has said so, and has looked once more.
+    pub(super) fn leave(&mut self, i: usize) {
+        if let Some(owner) = self.owner_on(i) {
+            owner.queue.idle = true;
+        }
+        self.save(i);
+        self.slots[i].empty = true;
+    }
+
     pub(super) fn save(&mut self, i: usize) {
         let slot = &mut self.slots[i];
         slot.asked = false;
+        slot.empty = false;
         slot.engine = Engine::Saving;
         if let Some(owner) = self.owner_on(i) {
             owner.snapshot = Snapshot::Torn;
@@ -274,20 +293,28 @@ impl World {
             return;
         };
         let (hold, snapshot, mask) = (owner.hold, owner.snapshot, owner.mask);
+        let work = owner.queue.work;
         let Some(job) = &mut owner.job else {
             self.must(false, Rule::RunOnce, || "told of no job".into());
             return;
         };
         let was = *job;
         job.held |= wake == Wake::Held;
-        job.ended |= wake != Wake::Held;
-        if wake != Wake::Held {
+        let ends = !matches!(wake, Wake::Held | Wake::Empty);
+        job.ended |= ends;
+        if ends {
             owner.hold = false;
         }
         self.must(!was.ended, Rule::RunOnce, || "told of its end twice".into());
         self.must(quiet, Rule::ToldQuiet, || format!("{wake:?}"));
         match wake {
-            Wake::Empty => unreachable!("no engine here has a queue"),
+            Wake::Empty => {
+                self.seen.emptied = true;
+                self.must(!hold, Rule::HoldKept, || "not held, but asked to be".into());
+                self.must(!work, Rule::Doorbell, || "told, with work".into());
+                let kept = !was.finished && snapshot == Snapshot::Complete;
+                self.must(kept, Rule::JobKept, || "empty without a snapshot".into());
+            }
             Wake::Held => {
                 self.seen.held = true;
                 self.must(hold, Rule::HoldKept, || "held, but nobody asked".into());

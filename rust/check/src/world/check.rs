@@ -127,6 +127,9 @@ impl World {
         self.must(held, Rule::HoldKept, || {
             format!("{state:?}, {:?}", owner.job)
         });
+        let usable = self.all_slots() & owner.mask & !self.quarantined();
+        let waits = state == JobState::Empty && owner.queue.work && usable != 0;
+        self.must(!waits, Rule::Doorbell, || format!("context {i}"));
         if let Some(slot) = stats.slot {
             users[slot.index()] += 1;
         }
@@ -148,7 +151,6 @@ impl World {
         let alive = self.gone && state.is_live();
         self.must(!alive, Rule::AfterGone, || format!("{state:?}"));
         if state == JobState::Queued {
-            let usable = self.all_slots() & owner.mask & !self.quarantined();
             let idles = (0..self.slots.len()).any(|i| {
                 let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
                 let serves = self.exclusive.is_none_or(|group| group == owner.group);

@@ -3,10 +3,10 @@
 //! What owners ask of the machine, and what it must answer.
 
 use fermata_sched_host::sched::{
-    ContextConfig, Duration, Event, GroupKey, Params, Refusal, Time, Urgency,
+    ContextConfig, Duration, Event, GroupKey, JobState, Params, Refusal, Time, Urgency,
 };
 
-use super::{Job, Owner, Snapshot, World, INTERVAL, MS, TIMEOUT};
+use super::{Job, Owner, Queue, Snapshot, World, INTERVAL, MS, TIMEOUT};
 use crate::Rule;
 
 const TIMESLICE: u64 = 2 * MS;
@@ -66,6 +66,7 @@ impl World {
                 owner.hold = false;
                 owner.hint = None;
                 owner.hinted = None;
+                owner.queue = Queue::default();
                 if saved {
                     owner.snapshot = Snapshot::Complete;
                 }
@@ -187,6 +188,32 @@ impl World {
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("hint: {result:?}")
         });
+    }
+
+    /// There is work in the queue, and the doorbell is rung if the engine has said that it leaves. A program that is refused takes
+    /// its work back.
+    pub(super) fn post(&mut self, i: usize) {
+        let now = self.time();
+        let Some(owner) = &mut self.owners[i] else {
+            return;
+        };
+        owner.queue.work = true;
+        let (ctx, idle, live, mask) = (owner.id, owner.queue.idle, owner.live(), owner.mask);
+        if !idle {
+            return;
+        }
+        let state = self.machine.stats(ctx, now).map(|stats| stats.state);
+        let usable = self.all_slots() & !self.quarantined() & mask;
+        let off = state == Ok(JobState::Empty);
+        let may = !self.gone && live.is_some() && (!off || usable != 0);
+        let result = self.event(Event::Ring { ctx });
+        self.seen.rung |= may && state == Ok(JobState::Running);
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("ring: {result:?}")
+        });
+        if let (false, Some(owner)) = (may, &mut self.owners[i]) {
+            owner.queue.work = false;
+        }
     }
 
     /// Those who are preempted and resumed together with context `i`, itself included.

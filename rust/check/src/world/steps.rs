@@ -36,6 +36,9 @@ impl World {
                     None => Some(i),
                 }));
             }
+            if self.takes_work(i) && !owner.queue.work && owner.live().is_some() {
+                steps.push(Step::Post(i));
+            }
             if self.bounds.gangs {
                 steps.push(Step::Gang(i, self.members(i).len() == 1));
             }
@@ -93,6 +96,13 @@ impl World {
             Engine::Restoring => steps.push(Step::Restored(i)),
             Engine::Working if !slot.hang => {
                 steps.push(Step::Finish(i));
+                if slot.last.is_some_and(|last| self.takes_work(last)) {
+                    steps.push(if self.has_work(i) {
+                        Step::Take(i)
+                    } else {
+                        Step::Leave(i)
+                    });
+                }
                 if slot.asked {
                     steps.push(Step::Boundary(i));
                 }
@@ -103,6 +113,18 @@ impl World {
         if faults && !self.slots.iter().any(CardSlot::misbehaves) {
             self.misbehaviours(i, steps);
         }
+    }
+
+    /// Has the context a queue? The first one has; that of another one is never empty.
+    fn takes_work(&self, i: usize) -> bool {
+        self.bounds.queues && i == 0
+    }
+
+    /// Is there work in the queue of the job on the slot?
+    pub(super) fn has_work(&self, i: usize) -> bool {
+        let last = self.slots[i].last.filter(|&last| self.takes_work(last));
+        let owner = last.and_then(|last| self.owners[last].as_ref());
+        owner.is_none_or(|owner| owner.queue.work)
     }
 
     /// One at a time, but one after the other without end.

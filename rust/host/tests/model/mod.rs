@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod card;
+pub mod measured;
 pub mod share;
 pub mod world;
 

@@ -14,6 +14,7 @@ use fermata_sched_host::sched::{
 };
 
 use super::card::{Card, CardSlot, Job, Program};
+use super::measured::Measured;
 
 /// Groups that are remembered, beyond one for each context.
 const GROUPS: usize = 2;
@@ -86,6 +87,7 @@ pub struct World {
     frozen: bool,
     ended: HashSet<Job>,
     past: HashMap<ContextId, Stats>,
+    pub measured: Measured,
 }
 
 /// Where the machine's actions go.
@@ -151,6 +153,7 @@ impl World {
             frozen: false,
             ended: HashSet::new(),
             past: HashMap::new(),
+            measured: Measured::new(plans),
         }
     }
 
@@ -328,6 +331,7 @@ impl World {
         {
             self.gone = true;
         }
+        self.measured.begin(&self.machine, ns(self.now), event);
         self.ask(
             |machine, now, out| machine.handle(now, event, out),
             |world| match event {
@@ -354,6 +358,8 @@ impl World {
         if result.is_ok() {
             note(self);
         }
+        self.measured
+            .follow(&self.machine, ns(self.now), &actions, result.is_err());
         self.follow(&before, result, actions);
         result
     }
@@ -403,12 +409,14 @@ impl World {
                 self.card.load(now, slot.index(), program);
             }
             Action::Unload { slot } if !dead => self.card.unload(now, slot.index()),
-            Action::Start { slot, ctx, resume } if !dead => {
+            Action::Start {
+                slot, ctx, resume, ..
+            } if !dead => {
                 assert_eq!(self.quarantined & slot.bit(), 0, "START in quarantine");
                 assert!(!self.frozen, "START while frozen");
                 self.card.start(now, slot.index(), ctx, resume);
             }
-            Action::Pause { slot, boundary } if !dead => {
+            Action::Pause { slot, boundary, .. } if !dead => {
                 let irqs = self.card.pause(now, slot.index(), boundary);
                 self.raise(irqs);
             }
@@ -417,7 +425,8 @@ impl World {
             | Action::Unload { .. }
             | Action::Start { .. }
             | Action::Pause { .. }
-            | Action::Reset { .. } => {}
+            | Action::Reset { .. }
+            | Action::Keep { .. } => {}
             Action::Capture { slot, ctx } => {
                 assert_eq!(self.machine_ctx(slot, ctx), ctx);
             }
@@ -604,7 +613,10 @@ impl World {
         let register = |action: &Action| {
             !matches!(
                 action,
-                Action::Arm { .. } | Action::Disarm { .. } | Action::Wake { .. }
+                Action::Arm { .. }
+                    | Action::Disarm { .. }
+                    | Action::Wake { .. }
+                    | Action::Keep { .. }
             )
         };
         let actions = self.log[from..].iter().map(|&(_, action)| action);

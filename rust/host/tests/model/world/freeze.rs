@@ -60,6 +60,7 @@ impl World {
             }
         }
         self.machine.cut_off(ns(self.now));
+        self.measured.cut_off();
         self.frozen = true;
         self.tell(|machine, now, out| machine.lose_runs(now, out));
     }

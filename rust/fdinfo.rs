@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What /proc/PID/fdinfo/FD says of a context, in the form of
+//! Documentation/gpu/drm-usage-stats.rst (docs/statistics.md argues).
+
+use crate::{
+    context::Context,
+    engine_name::EngineName,
+    sched::{JobState, Stats},
+};
+use kernel::seq_file::{seq_print, SeqFile};
+
+/// Shows `context`. Process context; any state of context and card.
+pub(crate) fn show(seq: &SeqFile, context: &Context) {
+    let card = &context.card;
+    seq_print!(seq, "drm-driver:\tfermata\n");
+    seq_print!(seq, "drm-pdev:\t{}\n", card.name());
+    if let Ok(number) = context.number() {
+        seq_print!(seq, "drm-client-id:\t{number}\n");
+    }
+    show_memory(seq, context);
+    let Some(view) = context.view().filter(|_| !card.is_gone()) else {
+        let state = if card.is_gone() { "gone" } else { "new" };
+        seq_print!(seq, "fermata-state:\t{state}\n");
+        return;
+    };
+    show_engine(seq, context, &view.stats);
+    show_job(seq, &view.stats);
+    seq_print!(seq, "fermata-faults:\t{}\n", view.faults);
+}
+
+/// The engine that it chose, for as long as it had one of those that are of this kind.
+fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
+    let slots = context.engine_slots();
+    let card = &context.card;
+    let Some((_, slot)) = card.slot(slots.trailing_zeros()) else {
+        return;
+    };
+    let engine = EngineName {
+        low: slot.afu_id_lo,
+        high: slot.afu_id_hi,
+    };
+    seq_print!(seq, "drm-engine-{engine}:\t{} ns\n", stats.run.as_ns());
+    seq_print!(
+        seq,
+        "drm-engine-capacity-{engine}:\t{}\n",
+        slots.count_ones()
+    );
+}
+
+/// All of it is pinned from the moment at which it is made.
+fn show_memory(seq: &SeqFile, context: &Context) {
+    let memory = context.memory_info();
+    let total = memory.arena_length + memory.snapshot_length;
+    seq_print!(seq, "drm-total-memory:\t{total}\n");
+    seq_print!(seq, "drm-shared-memory:\t0\n");
+    seq_print!(seq, "drm-resident-memory:\t{total}\n");
+    seq_print!(seq, "fermata-arena:\t{}\n", memory.arena_length);
+    seq_print!(seq, "fermata-snapshot:\t{}\n", memory.snapshot_length);
+}
+
+fn show_job(seq: &SeqFile, stats: &Stats) {
+    seq_print!(seq, "fermata-state:\t{}\n", state_name(stats.state));
+    if let Some(slot) = stats.slot {
+        seq_print!(seq, "fermata-slot:\t{}\n", slot.index());
+    }
+    seq_print!(seq, "fermata-job:\t{}\n", stats.job);
+    seq_print!(seq, "fermata-wait:\t{} ns\n", stats.wait.as_ns());
+    seq_print!(seq, "fermata-slices:\t{}\n", stats.slices);
+    seq_print!(seq, "fermata-preemptions:\t{}\n", stats.preemptions);
+    seq_print!(seq, "fermata-finished:\t{}\n", stats.finished);
+    seq_print!(seq, "fermata-failed:\t{}\n", stats.failed);
+}
+
+/// As `FERMATA_STATE_*`.
+fn state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::Idle => "idle",
+        JobState::Queued => "queued",
+        JobState::Running => "running",
+        JobState::Held => "held",
+        JobState::Empty => "empty",
+        JobState::Done => "done",
+        JobState::Failed(_) => "failed",
+    }
+}

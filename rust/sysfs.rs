@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files of a card below /sys/class/fermata/fermataN
+//! (docs/ABI/testing/sysfs-class-fermata): a value each, of the card and, in a folder for each, of
+//! its slots.
+//!
+//! They are made with the device and before anybody is told of it, and go before the card does.
+//! None of them touches a register.
+
+mod files;
+mod values;
+
+pub(crate) use files::groups;

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the files say, and what can be written to them.
+
+use crate::{
+    capability,
+    card::{Card, SlotView},
+    engine_name::EngineName,
+    sched::{Duration, SlotId, SlotState},
+    trace,
+    uapi::{self, policy},
+};
+use core::str;
+use kernel::{fmt, prelude::*};
+
+/// A value, as a file has it.
+pub(super) enum Value {
+    Number(u64),
+    Text(&'static str),
+    Engine(EngineName),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => f.write_str(text),
+            Self::Engine(engine) => engine.fmt(f),
+        }
+    }
+}
+
+/// A file of the card: its name, its value, and how it is changed.
+pub(super) struct CardValue {
+    pub(super) name: &'static CStr,
+    pub(super) read: fn(&Card) -> Value,
+    pub(super) write: Option<fn(&Card, &str) -> Result>,
+}
+
+/// A file of a slot: its name, its mode and its value.
+pub(super) struct SlotValue {
+    pub(super) name: &'static CStr,
+    pub(super) mode: u16,
+    read: SlotRead,
+}
+
+/// Where the value of a slot comes from.
+enum SlotRead {
+    Any(fn(&Card, SlotId) -> Value),
+    Count(fn(&SlotView) -> u64),
+}
+
+impl SlotValue {
+    /// The value.
+    pub(super) fn read(&self, card: &Card, slot: SlotId) -> Value {
+        match self.read {
+            SlotRead::Any(read) => read(card, slot),
+            SlotRead::Count(count) => Value::Number(count(&card.slot_view(slot))),
+        }
+    }
+}
+
+const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
+    SlotValue {
+        name,
+        mode: 0o444,
+        read: SlotRead::Count(count),
+    }
+}
+
+pub(super) const OF_CARD: [CardValue; 7] = [
+    read_only(c"profile", |card| {
+        let quiescent = card.identity.is_quiescent() && card.identity.has_irq();
+        Value::Text(if quiescent { "fermata" } else { "base" })
+    }),
+    read_only(c"uapi_version", |_| {
+        Value::Number(uapi::UAPI_VERSION.into())
+    }),
+    read_only(c"slots", |card| Value::Number(card.identity.slots.into())),
+    read_only(c"contexts", |card| {
+        Value::Number(card.context_count().into())
+    }),
+    read_only(c"max_contexts", |card| {
+        // CAST: at most 65,536 (`limits.rs`).
+        Value::Number(card.limits.contexts as u64)
+    }),
+    CardValue {
+        name: c"policy",
+        read: |card| {
+            let name = policy::name_of(card.policy().0);
+            Value::Text(str::from_utf8(name).unwrap_or(""))
+        },
+        write: Some(write_policy),
+    },
+    CardValue {
+        name: c"guard_ms",
+        read: |card| Value::Number(card.policy().1.as_ns() / 1_000_000),
+        write: Some(write_guard),
+    },
+];
+
+const fn read_only(name: &'static CStr, read: fn(&Card) -> Value) -> CardValue {
+    CardValue {
+        name,
+        read,
+        write: None,
+    }
+}
+
+/// `EPERM`; `ENOENT`: no policy has this name.
+fn write_policy(card: &Card, text: &str) -> Result {
+    if !capability::is_administrator() {
+        return Err(EPERM);
+    }
+    let policy = policy::named(text.as_bytes()).ok_or(ENOENT)?;
+    card.set_policy(policy, None)
+}
+
+/// `EPERM`; `EINVAL`: not a number; `ERANGE`.
+fn write_guard(card: &Card, text: &str) -> Result {
+    if !capability::is_administrator() {
+        return Err(EPERM);
+    }
+    let ms = text.parse().map_err(|_| EINVAL)?;
+    card.set_guard(Duration::from_ms(ms))
+}
+
+pub(super) const OF_SLOT: [SlotValue; 17] = [
+    SlotValue {
+        name: c"engine",
+        mode: 0o444,
+        read: SlotRead::Any(|card, slot| Value::Engine(card.engine_name(slot))),
+    },
+    SlotValue {
+        name: c"state",
+        mode: 0o444,
+        read: SlotRead::Any(|card, slot| Value::Text(state_name(card.slot_view(slot).state))),
+    },
+    // Who is there is nobody's business but the administrator's.
+    SlotValue {
+        name: c"context",
+        mode: 0o400,
+        read: SlotRead::Any(|card, slot| Value::Number(number_on(card, slot).into())),
+    },
+    count(c"starts", |view| view.stats.starts),
+    count(c"resumes", |view| view.stats.resumes),
+    count(c"preemptions", |view| view.stats.saves),
+    count(c"finished", |view| view.finished),
+    count(c"faults", |view| view.faults),
+    count(c"resets", |view| view.stats.resets),
+    count(c"timeouts", |view| view.stats.timeouts),
+    count(c"storms", |view| view.storms),
+    count(c"useless_interrupts", |view| view.useless),
+    count(c"polled", |view| view.is_polled.into()),
+    count(c"exclusive", |view| view.exclusive.is_some().into()),
+    count(c"busy_ns", |view| view.stats.busy.as_ns()),
+    count(c"save_ns", |view| view.stats.save.as_ns()),
+    count(c"restore_ns", |view| view.stats.restore.as_ns()),
+];
+
+/// What a slot does.
+fn state_name(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Vacant => "vacant",
+        SlotState::Running(_) => "running",
+        SlotState::Pausing(_) => "pausing",
+        SlotState::Resetting(_) => "resetting",
+        SlotState::Quarantined => "quarantined",
+        SlotState::Gone => "gone",
+    }
+}
+
+/// The number of the context that is on a slot; 0: none.
+fn number_on(card: &Card, slot: SlotId) -> u32 {
+    match card.slot_view(slot).state {
+        SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx) => {
+            trace::number(ctx)
+        }
+        SlotState::Vacant | SlotState::Quarantined | SlotState::Gone => 0,
+    }
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the driver measures. */
+#ifndef _FM_STATS_H
+#define _FM_STATS_H
+
+#include "fm.h"
+
+struct fm_histogram {
+	u64 count, sum, min, max;
+	u64 buckets[FERMATA_HISTOGRAM_BUCKETS];
+};
+
+void fm_slot_info(int slot, struct fermata_slot_info *info);
+/* Of a slot, or of a context (0: that of the file). */
+void fm_histogram(int fd, u32 kind, u32 number, struct fm_histogram *h);
+/* NULL, or what cannot be. */
+const char *fm_histogram_wrong(const struct fm_histogram *h);
+
+#endif

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The files of card and slots below /sys/class/fermata, against what the calls say. */
+#include "kselftest_harness.h"
+#include <dirent.h>
+#include <linux/capability.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include "lib/sched.h"
+#include "lib/stats.h"
+
+FM_FIXTURE_ANY(sysfs);
+FM_FIXTURE_CARD(card);
+
+static const char *const of_card[] = {
+	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "guard_ms"
+};
+static const char *const of_slot[] = {
+	"engine", "state", "context", "starts", "resumes", "preemptions", "finished", "faults",
+	"resets", "timeouts", "storms", "useless_interrupts", "polled", "exclusive", "busy_ns",
+	"save_ns", "restore_ns"
+};
+
+#define COUNT(a)	(sizeof(a) / sizeof((a)[0]))
+
+/* The folder of the card, remembered for when it is not there. */
+static const char *folder(void)
+{
+	static char path[64];
+	struct stat st;
+
+	if (*path)
+		return path;
+	if (stat(fm_dev(), &st))
+		fm_die("%s: %s", fm_dev(), strerror(errno));
+	snprintf(path, sizeof(path), "/sys/dev/char/%u:%u", major(st.st_rdev), minor(st.st_rdev));
+	return path;
+}
+
+/* A file of the card (slot -1) or of a slot. */
+static const char *path_of(int slot, const char *name)
+{
+	static char path[512];
+
+	if (slot < 0)
+		snprintf(path, sizeof(path), "%s/%s", folder(), name);
+	else
+		snprintf(path, sizeof(path), "%s/slot%d/%s", folder(), slot, name);
+	return path;
+}
+
+/* What stands in an open file, without its newline: its length, or a negative errno. */
+static int read_open(int fd, char *text, size_t size)
+{
+	ssize_t n = pread(fd, text, size - 1, 0);
+
+	if (n < 0)
+		return -errno;
+	text[n] = 0;
+	if (!n || strchr(text, '\n') != text + n - 1)
+		return -EPROTO;
+	text[n - 1] = 0;
+	return n - 1;
+}
+
+static int read_file(int slot, const char *name, char *text, size_t size)
+{
+	int fd = open(path_of(slot, name), O_RDONLY | O_CLOEXEC), rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = read_open(fd, text, size);
+	close(fd);
+	return rc;
+}
+
+static const char *text_of(int slot, const char *name)
+{
+	static char text[128];
+	int rc = read_file(slot, name, text, sizeof(text));
+
+	if (rc < 0)
+		fm_die("%s: %s", path_of(slot, name), strerror(-rc));
+	return text;
+}
+
+static u64 number_of(int slot, const char *name)
+{
+	const char *text = text_of(slot, name);
+	char *end;
+	u64 n = strtoull(text, &end, 10);
+
+	if (end == text || *end)
+		fm_die("%s: no number: %s", path_of(slot, name), text);
+	return n;
+}
+
+FM_TEST(sysfs, the_card)
+{
+	struct fermata_policy policy;
+	struct fermata_card_info info;
+	struct fm_ctx c;
+
+	fm_card_info(&info);
+	EXPECT_EQ(info.slots, number_of(-1, "slots"));
+	EXPECT_EQ(info.uapi_version, number_of(-1, "uapi_version"));
+	EXPECT_EQ(info.max_contexts, number_of(-1, "max_contexts"));
+	EXPECT_STREQ(info.features & FERMATA_FEATURE_QUIESCENT ? "fermata" : "base",
+		     text_of(-1, "profile"));
+	fm_policy_get(&policy);
+	EXPECT_STREQ(policy.name, text_of(-1, "policy"));
+	EXPECT_EQ(policy.guard_ns / FM_MS, number_of(-1, "guard_ms"));
+	EXPECT_EQ(0, number_of(-1, "contexts"));
+	fm_ctx_new(&c, FM_LIST, 65536);
+	EXPECT_EQ(1, number_of(-1, "contexts"));
+	/* A folder for each slot, and no more. */
+	EXPECT_EQ(0, access(path_of(info.slots - 1, "engine"), R_OK));
+	EXPECT_NE(0, access(path_of(info.slots, "engine"), F_OK));
+}
+
+static void check_slot(struct __test_metadata *_metadata, int slot)
+{
+	struct fermata_slot_info info;
+	char engine[40];
+
+	fm_slot_info(slot, &info);
+	snprintf(engine, sizeof(engine), "%08x-%04x-%04x-%04x-%012llx",
+		 (u32)(info.afu_id_hi >> 32), (u32)(info.afu_id_hi >> 16 & 0xffff),
+		 (u32)(info.afu_id_hi & 0xffff), (u32)(info.afu_id_lo >> 48),
+		 (unsigned long long)(info.afu_id_lo & 0xffffffffffff));
+	EXPECT_STREQ(engine, text_of(slot, "engine"));
+	EXPECT_EQ(info.switches, number_of(slot, "starts"));
+	EXPECT_EQ(info.resumes, number_of(slot, "resumes"));
+	EXPECT_EQ(info.preemptions, number_of(slot, "preemptions"));
+	EXPECT_EQ(info.finished, number_of(slot, "finished"));
+	EXPECT_EQ(info.faults, number_of(slot, "faults"));
+	EXPECT_EQ(info.resets, number_of(slot, "resets"));
+	EXPECT_EQ(info.timeouts, number_of(slot, "timeouts"));
+	EXPECT_EQ(info.storms, number_of(slot, "storms"));
+	/* One that comes late counts at any time. */
+	EXPECT_LE(info.useless, number_of(slot, "useless_interrupts"));
+	EXPECT_EQ(info.busy_ns, number_of(slot, "busy_ns"));
+	EXPECT_EQ(info.save_ns, number_of(slot, "save_ns"));
+	EXPECT_EQ(info.restore_ns, number_of(slot, "restore_ns"));
+	EXPECT_EQ(!!(info.flags & FERMATA_SLOT_EXCLUSIVE), number_of(slot, "exclusive"));
+	EXPECT_STREQ(info.flags & FERMATA_SLOT_QUARANTINED ? "quarantined" : "vacant",
+		     text_of(slot, "state"));
+	EXPECT_EQ(0, number_of(slot, "context"));
+}
+
+FM_TEST(sysfs, slots_as_the_calls_have_them)
+{
+	struct fermata_card_info card;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u32 slot;
+
+	fm_ctx_new(&c, FM_LIST, 65536);
+	fm_job_list(&c, 100, 0, 5, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_card_info(&card);
+	for (slot = 0; slot < card.slots; slot++)
+		check_slot(_metadata, slot);
+	EXPECT_LT(0, number_of(c.slot, "starts"));
+	EXPECT_LT(0, number_of(c.slot, "finished"));
+	EXPECT_LT(0, number_of(c.slot, "busy_ns"));
+}
+
+/* Who is on a slot, for as long as he is. */
+FM_TEST(card, the_context_on_a_slot)
+{
+	u64 starts, card_starts;
+	struct fm_ctx c;
+
+	fm_tenant(&c, FM_LONG_SLICE);
+	fm_job_endless(&c);
+	card_speed(c.slot, 1);
+	starts = number_of(c.slot, "starts");
+	card_starts = card_counter(c.slot, "starts");
+	EXPECT_STREQ("vacant", text_of(c.slot, "state"));
+	fm_must_start(&c);
+	card_until_runs(c.slot, c.token);
+	EXPECT_STREQ("running", text_of(c.slot, "state"));
+	EXPECT_EQ(fm_number(c.fd), number_of(c.slot, "context"));
+	fm_hold(&c);
+	EXPECT_STREQ("vacant", text_of(c.slot, "state"));
+	EXPECT_EQ(0, number_of(c.slot, "context"));
+	fm_must_resume(&c);
+	fm_end_endless(&c);
+	EXPECT_EQ(2, number_of(c.slot, "starts") - starts);
+	EXPECT_EQ(1, card_counter(c.slot, "starts") - card_starts);
+}
+
+static bool is_standard(const char *name)
+{
+	static const char *const standard[] = {
+		".", "..", "dev", "device", "power", "subsystem", "uevent", "waiting_for_supplier"
+	};
+	size_t i;
+
+	for (i = 0; i < COUNT(standard); i++)
+		if (!strcmp(name, standard[i]))
+			return true;
+	return false;
+}
+
+/* How many files there are in the folder besides the names, slot folders left out, or that are missing. */
+static int differing(int slot, const char *const *names, size_t count)
+{
+	DIR *dir = opendir(path_of(slot, ""));
+	struct dirent *entry;
+	int bad = 0;
+	size_t i;
+
+	if (!dir)
+		fm_die("%s: %s", path_of(slot, ""), strerror(errno));
+	while ((entry = readdir(dir))) {
+		for (i = 0; i < count && strcmp(entry->d_name, names[i]); i++)
+			;
+		if (i < count || is_standard(entry->d_name) ||
+		    (slot < 0 && !strncmp(entry->d_name, "slot", 4) && entry->d_type == DT_DIR))
+			continue;
+		printf("# %s is not known\n", path_of(slot, entry->d_name));
+		bad++;
+	}
+	closedir(dir);
+	for (i = 0; i < count; i++)
+		bad += access(path_of(slot, names[i]), F_OK) ? 1 : 0;
+	return bad;
+}
+
+FM_TEST(sysfs, no_files_but_those_documented)
+{
+	EXPECT_EQ(0, differing(-1, of_card, COUNT(of_card)));
+	EXPECT_EQ(0, differing(0, of_slot, COUNT(of_slot)));
+}
+
+FM_TEST(sysfs, policy_and_guard_are_written)
+{
+	struct fermata_policy policy;
+
+	ASSERT_EQ(0, fm_put(path_of(-1, "policy"), "priority"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "guard_ms"), "50\n"));
+	fm_policy_get(&policy);
+	EXPECT_STREQ("priority", policy.name);
+	EXPECT_EQ(50 * FM_MS, policy.guard_ns);
+	EXPECT_STREQ("priority", text_of(-1, "policy"));
+	EXPECT_EQ(50, number_of(-1, "guard_ms"));
+	EXPECT_EQ(-ENOENT, fm_put(path_of(-1, "policy"), "none"));
+	EXPECT_EQ(-ENOENT, fm_put(path_of(-1, "policy"), "fair share"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "soon"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "-1"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "99999999999999999999"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "1"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "60001"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "18446744073709551615"));
+	fm_policy_get(&policy);
+	EXPECT_STREQ("priority", policy.name);
+	EXPECT_EQ(50 * FM_MS, policy.guard_ns);
+	/* The others cannot be written, whoever tries. */
+	EXPECT_NE(0, fm_put(path_of(-1, "slots"), "8"));
+	EXPECT_NE(0, fm_put(path_of(0, "starts"), "0"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "guard_ms"), "0"));
+	EXPECT_EQ(0, number_of(-1, "guard_ms"));
+}
+
+static void drop_admin(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_capget, &head, data))
+		fm_die("capget: %s", strerror(errno));
+	data[0].effective &= ~(1U << CAP_SYS_ADMIN);
+	if (syscall(SYS_capset, &head, data))
+		fm_die("capset: %s", strerror(errno));
+}
+
+static int in_child(int (*test)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fm_die("fork: %s", strerror(errno));
+	if (!pid)
+		_exit(test());
+	if (waitpid(pid, &status, 0) != pid)
+		fm_die("waitpid: %s", strerror(errno));
+	return status;
+}
+
+/* Root by its files, but not the administrator. */
+static int without_admin(void)
+{
+	drop_admin();
+	if (fm_put(path_of(-1, "policy"), "fair") != -EPERM)
+		return 1;
+	if (fm_put(path_of(-1, "guard_ms"), "100") != -EPERM)
+		return 2;
+	return 0;
+}
+
+static int as_nobody(void)
+{
+	char text[128];
+	size_t i;
+
+	fm_drop_privileges();
+	if (fm_put(path_of(-1, "policy"), "fair") != -EACCES)
+		return 1;
+	if (read_file(0, "context", text, sizeof(text)) != -EACCES)
+		return 2;
+	for (i = 0; i < COUNT(of_card); i++)
+		if (read_file(-1, of_card[i], text, sizeof(text)) < 0)
+			return 10 + i;
+	for (i = 0; i < COUNT(of_slot); i++)
+		if (strcmp(of_slot[i], "context") &&
+		    read_file(0, of_slot[i], text, sizeof(text)) < 0)
+			return 30 + i;
+	return 0;
+}
+
+FM_TEST(sysfs, who_may_read_and_write)
+{
+	folder();
+	EXPECT_EQ(0, in_child(without_admin));
+	EXPECT_EQ(0, in_child(as_nobody));
+}
+
+static void read_all(void)
+{
+	char text[128];
+	size_t i;
+	int slot;
+
+	for (;;) {
+		for (i = 0; i < COUNT(of_card); i++)
+			read_file(-1, of_card[i], text, sizeof(text));
+		for (slot = 0; slot < 2; slot++)
+			for (i = 0; i < COUNT(of_slot); i++)
+				read_file(slot, of_slot[i], text, sizeof(text));
+		fm_put(path_of(-1, "policy"), "fair");
+	}
+}
+
+#define READERS	2
+
+/* Files are read and written all the time, and held open, while the card comes and goes. */
+FM_TEST(sysfs, unbound_under_readers)
+{
+	int open_files[2], i, status;
+	pid_t readers[READERS];
+	char text[128];
+
+	folder();
+	for (i = 0; i < READERS; i++) {
+		readers[i] = fork();
+		ASSERT_LE(0, readers[i]);
+		if (!readers[i])
+			read_all();
+	}
+	for (i = 0; i < 10; i++) {
+		open_files[0] = open(path_of(0, "state"), O_RDONLY | O_CLOEXEC);
+		open_files[1] = open(path_of(-1, "policy"), O_RDWR | O_CLOEXEC);
+		ASSERT_LE(0, open_files[0]);
+		ASSERT_LE(0, open_files[1]);
+		ASSERT_LT(0, read_open(open_files[0], text, sizeof(text)));
+		ASSERT_EQ(0, fm_unbind());
+		EXPECT_EQ(-ENODEV, read_open(open_files[0], text, sizeof(text)));
+		EXPECT_EQ(-1, write(open_files[1], "fair", 4));
+		EXPECT_EQ(ENODEV, errno);
+		EXPECT_NE(0, access(path_of(0, "state"), F_OK));
+		ASSERT_EQ(0, fm_bind());
+		/* They are those of a card that is gone still. */
+		EXPECT_EQ(-ENODEV, read_open(open_files[0], text, sizeof(text)));
+		close(open_files[0]);
+		close(open_files[1]);
+		EXPECT_STREQ("vacant", text_of(0, "state"));
+		EXPECT_EQ(0, number_of(0, "starts"));
+	}
+	for (i = 0; i < READERS; i++) {
+		kill(readers[i], SIGKILL);
+		ASSERT_EQ(readers[i], waitpid(readers[i], &status, 0));
+		/* It has not died of anything else. */
+		EXPECT_EQ(SIGKILL, status);
+	}
+}
+
+TEST_HARNESS_MAIN
