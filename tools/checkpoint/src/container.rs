@@ -79,15 +79,19 @@ impl SectionHeader {
         bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.stored.to_le_bytes());
         bytes[36..40].copy_from_slice(&crc32c::crc32c(stored).to_le_bytes());
-        let own = crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..40]);
+        let own = Self::checksum(&bytes);
         bytes[32..36].copy_from_slice(&own.to_le_bytes());
         bytes
     }
 
+    /// Of all but itself.
+    fn checksum(bytes: &[u8; SECTION_HEADER]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..40])
+    }
+
     /// The header, and the checksum of what is stored; `None`: its own checksum does not hold.
     fn from_bytes(bytes: &[u8; SECTION_HEADER]) -> Option<(Self, u32)> {
-        let own = crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..40]);
-        if word(bytes, 32) != own {
+        if word(bytes, 32) != Self::checksum(bytes) {
             return None;
         }
         let long = |at| u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32;

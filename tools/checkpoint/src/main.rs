@@ -2,6 +2,7 @@
 //! `fermata-checkpoint`: jobs of other programs to files and back, and from card to card.
 
 mod endpoint;
+mod generate;
 mod owner;
 mod show;
 
@@ -65,6 +66,17 @@ enum Command {
         end: End,
         /// Where to wait: tcp:HOST:PORT, unix:PATH, or a device
         at: endpoint::Endpoint,
+    },
+    /// Print completions of commands and options for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages to a folder, one for each command
+    Man {
+        /// The folder, which is there already
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
     },
 }
 
@@ -192,6 +204,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
             let restored = receive(&at.accept()?, &end.device)?;
             end.see(&restored)
         }
+        Command::Completions { shell } => generate::completions(*shell).map(|()| true),
+        Command::Man { folder } => generate::man(folder).map(|()| true),
     }
 }
 

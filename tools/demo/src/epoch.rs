@@ -7,6 +7,7 @@
 
 use crate::control::Control;
 use anyhow::{ensure, Context as _, Result};
+use fermata::riscv::{self, Outcome};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -39,15 +40,12 @@ pub(crate) struct Options {
 }
 
 /// The tenants of the figure: what they have to do, and their priorities.
-const TENANTS: [(u32, u64); 3] = [(36, 20), (16, 16), (5, 20)];
+const TENANTS: [(u32, u64); 3] = [(36, 17), (16, 16), (5, 20)];
 
-/// The arena of a RISC-V job: what the engine tells at the end, the output, the program.
-const OUTPUT: usize = 0x1000;
-const ELF: usize = 0x2000;
-
-/// What the engine tells of a program at its end, and what that has printed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Outcome {
+/// How an [`Outcome`] stands in the report.
+#[derive(Serialize)]
+#[serde(remote = "Outcome")]
+struct ReportedOutcome {
     end: u64,
     code: u64,
     cycles: u64,
@@ -66,22 +64,12 @@ impl Tenant {
         let (arg, priority) = TENANTS[number];
         let context = Context::open(&options.device)?;
         context.setup(EngineId::RISCV, 0)?;
-        let arena = context.create_arena((ELF + elf.len()).next_multiple_of(4096))?;
+        let arena = context.create_arena(riscv::arena_length(elf.len()))?;
         context.create_snapshot()?;
         context.set_param(Param::Timeslice, LONG)?;
         context.set_param(Param::Priority, priority)?;
         context.set_param(Param::PreemptTimeout, LONG)?;
-        arena.write(ELF, elf);
-        let base = arena.base();
-        context.write_registers(&[
-            (0x30, base + ELF as u64),
-            (0x38, elf.len() as u64),
-            (0x40, base + OUTPUT as u64),
-            (0x48, (ELF - OUTPUT) as u64),
-            (TAG, number as u64 + 1),
-            (0x58, arg.into()),
-            (0x60, base),
-        ])?;
+        riscv::load(&context, &arena, elf, arg, number as u64 + 1)?;
         Ok(Self { context, arena })
     }
 
@@ -103,28 +91,14 @@ impl Tenant {
             "a job failed: errno {}",
             status.error
         );
-        let word = |at: usize| self.arena.load(8 * at);
-        let output = self
-            .arena
-            .read(OUTPUT, (word(4) as usize).min(ELF - OUTPUT));
-        Ok(Outcome {
-            end: word(0),
-            code: word(1),
-            cycles: word(2),
-            instructions: word(3),
-            memory: word(5),
-            output: String::from_utf8_lossy(&output).into_owned(),
-        })
+        Ok(Outcome::of(&self.arena))
     }
 
     /// Its job, with nobody else on the card.
     fn alone(&self) -> Result<Outcome> {
         self.context.start()?;
         let outcome = self.finish()?;
-        ensure!(
-            (outcome.end, outcome.code) == (1, 0),
-            "the program does not exit with 0"
-        );
+        ensure!(outcome.is_success(), "the program does not exit with 0");
         Ok(outcome)
     }
 
@@ -150,6 +124,7 @@ impl Tenant {
 /// How a tenant of the figure fared.
 #[derive(Serialize)]
 struct Fate {
+    #[serde(with = "ReportedOutcome")]
     outcome: Outcome,
     as_alone: bool,
     preemptions: u64,

@@ -136,6 +136,9 @@ pub(crate) const CALLS: &[Call] = calls! {
         budget_ns: Duration, deadline_ns: Duration, period_ns: Duration
     }
     "context_info" IOC_CONTEXT_INFO ContextInfo { flags: Small, cursor: Small }
+    "histogram" IOC_HISTOGRAM Histogram {
+        flags: Small, kind: Small, number: Context, buckets: Small, reserved: Small, counts: Pointer
+    }
     "control" IOC_CONTROL Control {
         operation: Small, context: Context, param: Small, value: Duration
     }

@@ -23,72 +23,31 @@
 //! ```
 
 mod arena;
+mod engine;
 mod error;
+#[path = "../../../rust/measure/histogram.rs"]
+#[allow(dead_code, reason = "what the module does with it is not done here")]
+mod histogram;
+pub mod owner;
 pub mod queue;
+pub mod riscv;
 mod schedule;
+mod statistics;
 mod travel;
 pub mod uapi;
+pub mod work;
 
 pub use arena::Arena;
+pub use engine::{EngineId, NoUuid};
 pub use error::{Error, Result};
+pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
 pub use schedule::{Control, Param, Policy, Reservation};
+pub use statistics::{ContextHistogram, SlotHistogram};
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
-
-/// The UUID of an engine, in two words as the card has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EngineId {
-    /// The last eight bytes, as a big-endian number.
-    pub low: u64,
-    /// The first eight.
-    pub high: u64,
-}
-
-impl EngineId {
-    /// Walks linked lists (the emulated card).
-    pub const LINKED_LIST: Self = Self {
-        low: 0x5354_0000_0000_0001,
-        high: 0x4c49_4e4b_4544_4c49,
-    };
-    /// Reads and writes memory (the emulated card).
-    pub const MEMBENCH: Self = Self {
-        low: 2,
-        high: 0x4d45_4d42_454e_4348,
-    };
-    /// SHA-256 (the emulated card).
-    pub const SHA256: Self = Self {
-        low: 3,
-        high: 0x5348_4132_3536_0000,
-    };
-    /// Mixes blocks, and stops between them only (the emulated card).
-    pub const BLOCKMIX: Self = Self {
-        low: 4,
-        high: 0x424c_4f43_4b4d_4958,
-    };
-    /// Runs programs for RV32IMC (the emulated card).
-    pub const RISCV: Self = Self {
-        low: 0x3332_0000_0000_0005,
-        high: 0x5249_5343_562d_5256,
-    };
-    /// Counts up, in four bits (the emulated card).
-    pub const COUNTER_UP: Self = Self {
-        low: 7,
-        high: 0x434f_554e_5445_5255,
-    };
-    /// Counts down, in four bits (the emulated card).
-    pub const COUNTER_DOWN: Self = Self {
-        low: 8,
-        high: 0x434f_554e_5445_5244,
-    };
-    /// Takes jobs from a queue (the emulated card).
-    pub const QUEUE: Self = Self {
-        low: uapi::QUEUE_AFU_ID_LO,
-        high: uapi::QUEUE_AFU_ID_HI,
-    };
-}
 
 /// Events of a context that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +149,7 @@ arguments!(
     Wait,
     Param,
     ContextInfo,
+    Histogram,
     Control,
     Reserve,
     Policy,
@@ -322,16 +282,19 @@ impl Context {
 
     /// Starts a job; what was written to the arena before is visible to the engine. Returns the job's number.
     pub fn start(&self) -> Result<u64> {
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_START, uapi::Start::default()) }.map(|done| done.job)
+        self.start_with(0)
     }
 
     /// As [`Context::start`], for a job that may be run again from its beginning, whatever it has written to its arena by then:
     /// that is done, at most [`uapi::MAX_REPLAYS`] times, when its state was lost, instead of letting it fail.
     /// [`uapi::Status::replays`] tells how often.
     pub fn start_replayable(&self) -> Result<u64> {
+        self.start_with(uapi::START_REPLAYABLE)
+    }
+
+    fn start_with(&self, flags: u32) -> Result<u64> {
         let argument = uapi::Start {
-            flags: uapi::START_REPLAYABLE,
+            flags,
             ..Default::default()
         };
         // SAFETY: no pointers.
@@ -364,6 +327,18 @@ impl Context {
     pub fn status(&self) -> Result<uapi::Status> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_STATUS, uapi::Status::default()) }
+    }
+
+    /// Whether the last job has finished: [`Error::NotFound`] if there was none, [`Error::Busy`] while it has not ended; if it has
+    /// failed, why.
+    pub fn job_result(&self) -> Result<()> {
+        let status = self.status()?;
+        match State::from(status.state) {
+            State::Done => Ok(()),
+            State::Failed => Err(Error::from_errno(status.error as i32)),
+            State::New | State::Idle => Err(Error::NotFound),
+            _ => Err(Error::Busy),
+        }
     }
 
     /// Waits until one of `events` holds, for at most `limit`; a signal handler does not end it.

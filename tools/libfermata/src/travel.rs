@@ -63,12 +63,7 @@ impl Context {
 
     /// Starts a job from the state that was brought in. Returns the job's number. [`Error::NoState`]: there is none.
     pub fn start_saved(&self) -> Result<u64> {
-        let argument = uapi::Start {
-            flags: uapi::START_SAVED,
-            ..Default::default()
-        };
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_START, argument) }.map(|done| done.job)
+        self.start_with(uapi::START_SAVED)
     }
 
     /// The registers that were ever written, with the values that a job begins with.

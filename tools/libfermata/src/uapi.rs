@@ -24,7 +24,8 @@ layout! {
     }
     SlotInfo {
         size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
-        resets: u64, save_ns: u64, restore_ns: u64, group: u64, storms: u64,
+        resets: u64, save_ns: u64, restore_ns: u64, group: u64, storms: u64, resumes: u64, preemptions: u64, finished: u64,
+        faults: u64, timeouts: u64, useless: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
@@ -50,7 +51,11 @@ layout! {
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
         run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
-        latency_critical: u32, group: u64,
+        latency_critical: u32, group: u64, timeslice_ns: u64, preempt_timeout_ns: u64, cap: u32, share: u32,
+    }
+    Histogram {
+        size: u32, flags: u32, kind: u32, number: u32, count: u64, sum_ns: u64, min_ns: u64, max_ns: u64, buckets: u32,
+        reserved: u32, counts: u64,
     }
     Control { size: u32, operation: u32, context: u32, param: u32, value: u64 }
     Reserve {
@@ -132,6 +137,15 @@ constants! {
     PARAM_SLOT_MASK: u32 = 8;
     PARAM_COOPERATIVE: u32 = 9;
     NO_PID: u32 = 0;
+    HISTOGRAM_GAP: u32 = 1;
+    HISTOGRAM_SAVE: u32 = 2;
+    HISTOGRAM_RESTORE: u32 = 3;
+    HISTOGRAM_OVERRUN: u32 = 4;
+    HISTOGRAM_LATENCY: u32 = 5;
+    HISTOGRAM_WAIT: u32 = 16;
+    HISTOGRAM_ARRIVAL: u32 = 17;
+    HISTOGRAM_RUN: u32 = 18;
+    HISTOGRAM_BUCKETS: usize = 128;
     CONTROL_PREEMPT: u32 = 1;
     CONTROL_HOLD: u32 = 2;
     CONTROL_RESUME: u32 = 3;
@@ -215,6 +229,7 @@ calls! {
     IOC_RESERVE_GET = 0x43;
     IOC_CONTEXT_INFO = 0x50;
     IOC_CONTROL = 0x51;
+    IOC_HISTOGRAM = 0x52;
     IOC_POLICY_GET = 0x60;
     IOC_POLICY_SET = 0x61;
     IOC_GROUP = 0x62;

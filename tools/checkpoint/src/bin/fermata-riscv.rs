@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Runs a program on a card's RISC-V core, and says what came of it; the job that the demo of travelling snapshots lets travel.
 
-use anyhow::{bail, ensure, Context as _, Result};
+use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};
+use fermata::riscv::{self, Outcome};
 use fermata::{Context, EngineId, Events, State};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// The arena: what the engine tells at the end, then the program's output, then the program, then what is asked for besides.
-const OUTPUT: usize = 0x1000;
-const ELF: usize = 0x2000;
-const OUTPUT_ROOM: usize = ELF - OUTPUT;
-/// The engine's end word of a program that has called `exit()`.
-const EXITED: u64 = 1;
 
 /// Run a program on a card's RISC-V core.
 #[derive(Parser)]
@@ -67,21 +61,11 @@ fn run(device: &Path, program: &Path, arg: u32, mib: usize, tag: u64) -> Result<
     context
         .setup(EngineId::RISCV, 0)
         .context("the card has no RISC-V core")?;
-    let end = (ELF + elf.len()).next_multiple_of(4096);
+    let end = riscv::arena_length(elf.len());
     let arena = context.create_arena(end + (mib << 20))?;
     context.create_snapshot()?;
-    arena.write(ELF, &elf);
     arena.write(end, &ballast(mib << 20));
-    let base = arena.base();
-    context.write_registers(&[
-        (0x30, base + ELF as u64),
-        (0x38, elf.len() as u64),
-        (0x40, base + OUTPUT as u64),
-        (0x48, OUTPUT_ROOM as u64),
-        (0x50, tag),
-        (0x58, arg.into()),
-        (0x60, base),
-    ])?;
+    riscv::load(&context, &arena, &elf, arg, tag)?;
     context.declare_results(&[0x40])?;
     context.start()?;
     context.wait(Events::DONE, None)?;
@@ -92,27 +76,15 @@ fn run(device: &Path, program: &Path, arg: u32, mib: usize, tag: u64) -> Result<
     Ok(arena.read(0, arena.length()))
 }
 
-/// What came of a program.
+/// What came of a program, told; `true`: it was well.
 fn tell(arena: &[u8]) -> Result<bool> {
-    ensure!(arena.len() >= ELF, "this is no arena of such a program");
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&arena[8 * at..8 * at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    let (end, code) = (word(0), word(1));
+    let outcome = Outcome::from_bytes(arena).context("this is no arena of such a program")?;
     println!(
-        "end {end}, code {code}, {} cycles, {} instructions, memory {:#018x}",
-        word(2),
-        word(3),
-        word(5)
+        "end {}, code {}, {} cycles, {} instructions, memory {:#018x}",
+        outcome.end, outcome.code, outcome.cycles, outcome.instructions, outcome.memory
     );
-    let length = (word(4) as usize).min(OUTPUT_ROOM);
-    print!(
-        "{}",
-        String::from_utf8_lossy(&arena[OUTPUT..OUTPUT + length])
-    );
-    Ok(end == EXITED && code == 0)
+    print!("{}", outcome.output);
+    Ok(outcome.is_success())
 }
 
 fn main() -> ExitCode {

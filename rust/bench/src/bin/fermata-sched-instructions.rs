@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the pure part of a switch, and of a call, comes to in instructions: run under callgrind, which counts what is below `counted`
+//! (vm/fermatavm/instructions.py). Arguments: a case and an operation. Prints how many operations were counted.
+
+use fermata_sched_bench::{Case, Contended, CASES};
+use fermata_sched_host::sched::{Event, Params};
+
+/// Contexts that want the slot.
+const CONTEXTS: usize = 64;
+/// Operations that are counted, and as many before.
+const TIMES: usize = 200;
+
+/// All below it is counted.
+#[inline(never)]
+fn counted<R>(what: impl FnOnce() -> R) -> R {
+    std::hint::black_box(what())
+}
+
+/// What is done to a slot under contention.
+#[derive(Clone, Copy)]
+enum Operation {
+    /// A switch at the end of a slice: the timer, and PAUSED.
+    Switch,
+    /// An urgent job comes and goes: its START, PAUSED, and its FINISH.
+    Urgent,
+    /// The urgent job's START alone, as the ioctl brings it.
+    Start,
+    /// A waiting context is held, and resumed: two ioctls.
+    Hold,
+    /// A parameter is set.
+    SetParam,
+}
+
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("switch", Operation::Switch),
+    ("urgent", Operation::Urgent),
+    ("start", Operation::Start),
+    ("hold-resume", Operation::Hold),
+    ("set-param", Operation::SetParam),
+];
+
+fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) {
+    // Not in the order in which they were made.
+    let ctx = it.contexts()[round * 29 % CONTEXTS];
+    let run = |it: &mut Contended, what: &dyn Fn(&mut Contended)| {
+        if count {
+            counted(|| what(it));
+        } else {
+            what(it);
+        }
+    };
+    let event = |it: &mut Contended, event| {
+        it.call(|machine, now, out| machine.handle(now, event, &mut |action| out(action)))
+            .expect("nothing is refused");
+    };
+    match operation {
+        Operation::Switch => run(it, &|it| {
+            it.switch();
+        }),
+        Operation::Urgent => run(it, &|it| {
+            it.interrupt();
+        }),
+        Operation::Start => {
+            run(it, &|it| it.start_urgent());
+            it.interrupt();
+        }
+        Operation::Hold => {
+            run(it, &|it| event(it, Event::Preempt { ctx, hold: true }));
+            run(it, &|it| event(it, Event::Resume { ctx }));
+            it.switch();
+        }
+        Operation::SetParam => run(it, &|it| {
+            it.call(|machine, now, out| {
+                let mut params = machine.params(ctx).expect("it is there");
+                params.weight = 1 + (params.weight + 7) % Params::WEIGHT_MAX;
+                machine.set_params(now, ctx, params, &mut |action| out(action))
+            })
+            .expect("the parameters are good");
+        }),
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let case: Option<&Case> = CASES
+        .iter()
+        .find(|case| Some(case.name) == arguments.first().map(String::as_str));
+    let operation = OPERATIONS
+        .iter()
+        .find(|(name, _)| arguments.get(1).is_some_and(|it| it == name));
+    let (Some(case), Some((_, operation))) = (case, operation) else {
+        for case in CASES {
+            for (name, _) in OPERATIONS {
+                println!("{} {name}", case.name);
+            }
+        }
+        return;
+    };
+    let mut it = Contended::new(*case, CONTEXTS);
+    for round in 0..2 * TIMES {
+        perform(&mut it, *operation, round, round >= TIMES);
+    }
+    println!("{TIMES}");
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The card, owned through vfio-pci: registers mapped, one vector as an eventfd, memory mapped through the IOMMU. Only slot 0 is shared.
+
+use super::protocol::REGISTERS;
+use crate::mapping::Mapping;
+use anyhow::{Context as _, Result};
+use fermata_card::regs::{ctl, status};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use vfio_ioctls::{VfioContainer, VfioDevice};
+use vmm_sys_util::eventfd::{EventFd, EFD_NONBLOCK};
+
+/// Regions of a PCI device in linux/vfio.h.
+const BAR0: u32 = 0;
+const CONFIG: u32 = 7;
+/// The command register of the configuration space, and its bits: memory, bus master.
+const COMMAND: u64 = 4;
+const MEMORY: u16 = 1 << 1;
+const MASTER: u16 = 1 << 2;
+/// Slot 0's pages (docs/card.md).
+const SLOT: usize = 0x1000;
+const CONTROL: usize = SLOT + 0x18;
+const SNAPSHOT_ADDRESS: usize = SLOT + 0x28;
+const APPLICATION: usize = SLOT + 0x30;
+const DMA_OFFSET: usize = 0x30;
+const WINDOW_BASE: usize = 0x180;
+const WINDOW_SIZE: usize = 0x1c0;
+
+/// The card.
+pub(super) struct Device {
+    registers: Mapping,
+    container: Arc<VfioContainer>,
+    interrupt: EventFd,
+    /// Kept: with it the card is given back.
+    _owned: VfioDevice,
+    /// What was written last; what stands as it should is not written again.
+    place: Place,
+}
+
+/// A job's place in the IOMMU, and its registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Added to its device addresses.
+    pub(super) offset: u64,
+    /// First device address, and bytes.
+    pub(super) window: (u64, u64),
+    /// Where its state is saved.
+    pub(super) snapshot: u64,
+}
+
+/// The status of the slot (docs/card.md, Status).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub(super) u64);
+
+impl Status {
+    pub(super) fn is_paused(self) -> bool {
+        self.0 & 0xff == status::PAUSED
+    }
+
+    pub(super) fn is_finished(self) -> bool {
+        self.0 & 0xff == status::FINISH
+    }
+
+    /// What the last restore took.
+    pub(super) fn restore_us(self) -> u64 {
+        self.0 >> status::RESTORE_SHIFT & status::RESTORE_MAX
+    }
+
+    /// STARTs so far.
+    pub(super) fn starts(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl Device {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let container = Arc::new(VfioContainer::new(None).context("no VFIO container")?);
+        let device = VfioDevice::new(path, container.clone(), true)
+            .with_context(|| format!("{}: not bound to vfio-pci", path.display()))?;
+        let mut command = [0; 2];
+        device.region_read(CONFIG, &mut command, COMMAND);
+        let enabled = u16::from_le_bytes(command) | MEMORY | MASTER;
+        device.region_write(CONFIG, &enabled.to_le_bytes(), COMMAND);
+        // SAFETY: the device outlives the borrow.
+        let file = unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) };
+        let length = device.get_region_size(BAR0) as usize;
+        let registers = Mapping::new(&file, length, device.get_region_offset(BAR0))
+            .context("cannot map the registers")?;
+        let interrupt = EventFd::new(EFD_NONBLOCK)?;
+        device
+            .enable_msix(vec![&interrupt])
+            .context("no interrupt")?;
+        let starts = Status(registers.read(CONTROL)).starts();
+        anyhow::ensure!(starts == 0, "the card was not reset: {starts} STARTs");
+        Ok(Self {
+            registers,
+            container,
+            interrupt,
+            _owned: device,
+            place: Place::default(),
+        })
+    }
+
+    /// Signalled by the card's interrupt.
+    pub(super) fn interrupt(&self) -> BorrowedFd<'_> {
+        // SAFETY: the eventfd lives as long as self.
+        unsafe { BorrowedFd::borrow_raw(self.interrupt.as_raw_fd()) }
+    }
+
+    /// Bytes of a snapshot.
+    pub(super) fn snapshot_bytes(&self) -> usize {
+        self.registers.read(SLOT + 0x20) as usize * 4096
+    }
+
+    /// Lets the card reach memory at an address of its own.
+    pub(super) fn map(&self, iova: u64, memory: &Mapping) -> Result<()> {
+        // SAFETY: the memory is mapped, and is kept until it is unmapped again.
+        unsafe {
+            self.container
+                .vfio_dma_map(iova, memory.length(), memory.address())
+        }
+        .context("cannot map memory for the card")
+    }
+
+    pub(super) fn unmap(&self, iova: u64, memory: &Mapping) -> Result<()> {
+        self.container
+            .vfio_dma_unmap(iova, memory.length())
+            .context("cannot unmap memory")
+    }
+
+    /// The one trapped read of a switch.
+    pub(super) fn status(&self) -> Status {
+        Status(self.registers.read(CONTROL))
+    }
+
+    pub(super) fn pause(&self) {
+        self.registers.write(CONTROL, ctl::PAUSE);
+    }
+
+    /// Puts a job on the slot, which is idle. Application registers are written where the slot had another job last, even those that have the same
+    /// value: what one tenant wrote is not left to another.
+    pub(super) fn start(&mut self, place: Place, registers: &[u64; REGISTERS], resume: bool) {
+        let another = self.place.snapshot != place.snapshot;
+        let was = std::mem::replace(&mut self.place, place);
+        let write = |was: u64, offset: usize, value: u64| {
+            if was != value {
+                self.registers.write(offset, value);
+            }
+        };
+        write(was.offset, DMA_OFFSET, place.offset);
+        write(was.window.0, WINDOW_BASE, place.window.0);
+        write(was.window.1, WINDOW_SIZE, place.window.1);
+        if another || !resume {
+            for (number, value) in registers.iter().enumerate() {
+                self.registers.write(APPLICATION + 8 * number, *value);
+            }
+        }
+        if another {
+            self.registers.write(SNAPSHOT_ADDRESS, place.snapshot / 64);
+        }
+        let control = if resume {
+            ctl::START_RESUME
+        } else {
+            ctl::START_NEW
+        };
+        self.registers.write(CONTROL, control);
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The loop: clients, interrupt and timer.
+
+use super::device::{Device, Place};
+use super::protocol::{Reply, Request, Urgency, BASE};
+use super::schedule::{ClientId, Job, Schedule};
+use super::Options;
+use crate::mapping::Mapping;
+use crate::work::MEMORY;
+use anyhow::{Context as _, Result};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::net::{
+    accept_with, bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::time::{
+    clock_gettime, timerfd_create, timerfd_settime, ClockId, Itimerspec, TimerfdClockId,
+    TimerfdFlags, TimerfdTimerFlags,
+};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// What an event tells of; clients come after these.
+const INTERRUPT: u64 = 0;
+const TIMER: u64 = 1;
+const LISTENER: u64 = 2;
+const CLIENTS: u64 = 3;
+/// Where a client's memory and snapshot are for the card: a space for each.
+const SPACE: u64 = 1 << 32;
+const SNAPSHOT: u64 = 1 << 30;
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The end of a slice: a timerfd, or, for one who polls, a time to compare with.
+pub(super) enum Timer {
+    File(OwnedFd),
+    Polled {
+        due: Option<Duration>,
+        again: Duration,
+    },
+}
+
+impl Timer {
+    /// Fires after a time, and again and again.
+    pub(super) fn set(&mut self, after: Duration, every: Duration) -> Result<()> {
+        match self {
+            Self::File(file) => {
+                let times = Itimerspec {
+                    it_interval: timespec(every),
+                    it_value: timespec(after),
+                };
+                timerfd_settime(file, TimerfdTimerFlags::empty(), &times)?;
+            }
+            Self::Polled { due, again } => {
+                *due = Some(now() + after);
+                *again = every;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fires no more.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        match self {
+            Self::File(_) => self.set(Duration::ZERO, Duration::ZERO),
+            Self::Polled { due, .. } => {
+                *due = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether it is time, of one that is polled.
+    fn is_due(&mut self) -> bool {
+        let Self::Polled { due, again } = self else {
+            return false;
+        };
+        let late = due.filter(|due| *due <= now());
+        if late.is_some() {
+            *due = Some(now() + *again);
+        }
+        late.is_some()
+    }
+}
+
+/// A client, and what is mapped for it.
+struct Client {
+    socket: OwnedFd,
+    attached: Option<Attached>,
+}
+
+struct Attached {
+    urgency: Urgency,
+    memory: Mapping,
+    snapshot: Mapping,
+}
+
+/// The daemon.
+pub(super) struct Server {
+    schedule: Schedule,
+    timer: Timer,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    clients: Vec<Option<Client>>,
+}
+
+impl Server {
+    pub(super) fn new(options: &Options) -> Result<Self> {
+        let device = Device::open(&options.device)?;
+        let listener = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let _ = std::fs::remove_file(&options.socket);
+        bind(&listener, &SocketAddrUnix::new(&options.socket)?)?;
+        listen(&listener, 16)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let edge = EventFlags::IN | EventFlags::ET;
+        epoll::add(
+            &epoll,
+            device.interrupt(),
+            EventData::new_u64(INTERRUPT),
+            edge,
+        )?;
+        epoll::add(
+            &epoll,
+            &listener,
+            EventData::new_u64(LISTENER),
+            EventFlags::IN,
+        )?;
+        let timer = if options.poll {
+            let (due, again) = (None, Duration::ZERO);
+            Timer::Polled { due, again }
+        } else {
+            let file = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+            epoll::add(&epoll, &file, EventData::new_u64(TIMER), edge)?;
+            Timer::File(file)
+        };
+        Ok(Self {
+            schedule: Schedule::new(device, Duration::from_micros(options.slice_us.into())),
+            timer,
+            epoll,
+            listener,
+            clients: Vec::new(),
+        })
+    }
+
+    pub(super) fn serve(mut self) -> Result<()> {
+        println!("ready");
+        std::io::stdout().flush()?;
+        let polled = matches!(self.timer, Timer::Polled { .. });
+        let wait = polled.then(|| timespec(Duration::ZERO));
+        let mut events = Vec::with_capacity(16);
+        loop {
+            if self.timer.is_due() {
+                self.schedule.timeout();
+            }
+            events.clear();
+            let got = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                wait.as_ref(),
+            );
+            match got {
+                Err(rustix::io::Errno::INTR) => continue,
+                got => got?,
+            };
+            // The card first: the slot stands idle.
+            events.sort_unstable_by_key(|event| { event.data }.u64());
+            for event in &events {
+                self.take({ event.data }.u64())?;
+            }
+        }
+    }
+
+    fn take(&mut self, what: u64) -> Result<()> {
+        match what {
+            INTERRUPT => {
+                if let Some((client, status)) = self.schedule.interrupted(&mut self.timer)? {
+                    if let Some(Some(client)) = self.clients.get(client) {
+                        Reply::Done(status).send(&client.socket)?;
+                    }
+                }
+                Ok(())
+            }
+            TIMER => {
+                self.schedule.timeout();
+                Ok(())
+            }
+            LISTENER => self.accept(),
+            client => self.serve_client((client - CLIENTS) as ClientId),
+        }
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let socket = accept_with(&self.listener, SocketFlags::CLOEXEC)?;
+        let id = self.clients.len();
+        let data = EventData::new_u64(CLIENTS + id as u64);
+        epoll::add(&self.epoll, &socket, data, EventFlags::IN)?;
+        self.clients.push(Some(Client {
+            socket,
+            attached: None,
+        }));
+        Ok(())
+    }
+
+    fn serve_client(&mut self, id: ClientId) -> Result<()> {
+        let Some(Some(client)) = self.clients.get_mut(id) else {
+            return Ok(());
+        };
+        match Request::receive(&client.socket)? {
+            None => self.part(id),
+            Some((Request::Attach(urgency), Some(file))) => {
+                let memory = Mapping::new(&file, MEMORY, 0).context("a client's memory")?;
+                let bytes = self.schedule.device.snapshot_bytes();
+                let own = memfd_create("snapshot", MemfdFlags::CLOEXEC)?;
+                ftruncate(&own, bytes as u64)?;
+                let snapshot = Mapping::new(&own, bytes, 0)?;
+                let at = place(id);
+                self.schedule.device.map(at.offset + BASE, &memory)?;
+                self.schedule.device.map(at.snapshot, &snapshot)?;
+                client.attached = Some(Attached {
+                    urgency,
+                    memory,
+                    snapshot,
+                });
+                Reply::Attached.send(&client.socket)
+            }
+            Some((Request::Run(registers), None)) => {
+                let attached = client.attached.as_ref();
+                let urgency = attached.context("a job without memory")?.urgency;
+                let job = Job {
+                    client: id,
+                    urgency,
+                    place: place(id),
+                    registers,
+                    saved: false,
+                };
+                self.schedule.submit(job, &mut self.timer)
+            }
+            Some(_) => anyhow::bail!("a client sends nonsense"),
+        }
+    }
+
+    /// A client is gone.
+    fn part(&mut self, id: ClientId) -> Result<()> {
+        self.schedule.forget(id)?;
+        let gone = self.clients.get_mut(id).and_then(Option::take);
+        if let Some(attached) = gone.and_then(|client| client.attached) {
+            let at = place(id);
+            self.schedule
+                .device
+                .unmap(at.offset + BASE, &attached.memory)?;
+            self.schedule
+                .device
+                .unmap(at.snapshot, &attached.snapshot)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a client's memory is.
+fn place(id: ClientId) -> Place {
+    let offset = SPACE * (id as u64 + 1);
+    Place {
+        offset,
+        window: (BASE, MEMORY as u64),
+        snapshot: offset + SNAPSHOT,
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which driver has the card.
+
+use super::has_programs;
+use crate::visit::{Cell, Driver};
+use anyhow::{bail, ensure, Context as _, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// Of the emulated card (docs/card.md).
+const VENDOR: &str = "0x1af4";
+const DEVICE: &str = "0x10f1";
+
+/// Loads what is not loaded yet: vfio-pci, and the module of the lower bound.
+pub(super) fn load(bound: &Path) -> Result<()> {
+    command("modprobe", &["vfio_iommu_type1".as_ref()])?;
+    // It would put the card to sleep between two daemons.
+    command(
+        "modprobe",
+        &["vfio_pci".as_ref(), "disable_idle_d3=1".as_ref()],
+    )?;
+    command("insmod", &[bound])
+}
+
+fn command(program: &str, arguments: &[&Path]) -> Result<()> {
+    let status = Command::new(program).args(arguments).status()?;
+    ensure!(status.success(), "{program} {arguments:?}: {status}");
+    Ok(())
+}
+
+/// The card in sysfs.
+pub(super) struct Card {
+    pub(super) path: PathBuf,
+}
+
+impl Card {
+    pub(super) fn find() -> Result<Self> {
+        for entry in fs::read_dir(DEVICES)? {
+            let path = entry?.path();
+            let is = |file: &str, value| {
+                fs::read_to_string(path.join(file)).is_ok_and(|text| text.trim() == value)
+            };
+            if is("vendor", VENDOR) && is("device", DEVICE) {
+                return Ok(Self { path });
+            }
+        }
+        bail!("no card of the fermata profile is plugged")
+    }
+
+    fn driver(&self) -> Option<String> {
+        let link = fs::read_link(self.path.join("driver")).ok()?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// Binds the card to a driver, unless it is.
+    pub(super) fn bind(&self, driver: Driver) -> Result<()> {
+        if self.driver().as_deref() == Some(driver.name()) {
+            return Ok(());
+        }
+        self.release()?;
+        let write = |file: &Path, text: &str| {
+            fs::write(file, text).with_context(|| format!("{}: {text}", file.display()))
+        };
+        write(&self.path.join("driver_override"), driver.name())?;
+        let name = self.path.file_name().context("no such card")?;
+        write(
+            Path::new("/sys/bus/pci/drivers_probe"),
+            &name.to_string_lossy(),
+        )?;
+        let bound = self.driver();
+        ensure!(
+            bound.as_deref() == Some(driver.name()),
+            "{} did not take the card",
+            driver.name()
+        );
+        Ok(())
+    }
+
+    /// The lower bound runs from when it is bound: each of its visits begins with that.
+    pub(super) fn release_unless(&self, cell: Cell) -> Result<()> {
+        if has_programs(cell) {
+            Ok(())
+        } else {
+            self.release()
+        }
+    }
+
+    fn release(&self) -> Result<()> {
+        let Some(_) = self.driver() else {
+            return Ok(());
+        };
+        let name = self.path.file_name().context("no such card")?;
+        let unbind = self.path.join("driver/unbind");
+        fs::write(&unbind, name.to_string_lossy().as_bytes())
+            .with_context(|| unbind.display().to_string())
+    }
+}

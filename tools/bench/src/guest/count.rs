@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin), which looks for labels in what runs.
+
+use crate::work::{Job, MEMORY, TAGS};
+use anyhow::{ensure, Context as _, Result};
+use fermata::{Arena, Context, EngineId, Events, Param, Policy};
+use serde::Serialize;
+use std::arch::asm;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Nothing takes this long; a guard against hangs, not a criterion.
+const GUARD: Duration = Duration::from_secs(60);
+const SLICE: Duration = Duration::from_millis(2);
+/// Contexts that take turns.
+const CONTEXTS: u64 = 4;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The card
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: PathBuf,
+    /// How often each call is made
+    #[arg(long, default_value_t = 300)]
+    calls: u64,
+    /// Switches that are waited for
+    #[arg(long, default_value_t = 300)]
+    switches: u64,
+    /// What is left for the report
+    #[arg(long, default_value = "/report/count.json")]
+    out: PathBuf,
+}
+
+/// So many operations lay between labels `2 * number` and `2 * number + 1`.
+#[derive(Serialize)]
+struct Phase {
+    name: &'static str,
+    operations: u64,
+}
+
+#[derive(Serialize)]
+struct Counted {
+    /// Where the module's code is, and how long its memory is.
+    text: String,
+    bytes: u64,
+    phases: Vec<Phase>,
+}
+
+/// An instruction that does nothing, and tells the plugin where the program is: a long NOP with a number in its displacement.
+fn label<const NUMBER: u32>() {
+    const MAGIC: u32 = 0x5e9c << 16;
+    // SAFETY: a NOP.
+    unsafe {
+        asm!(
+            ".byte 0x0f, 0x1f, 0x84, 0x00",
+            ".long {word}",
+            word = const MAGIC | NUMBER,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
+macro_rules! phase {
+    ($counted:expr, $number:literal, $name:literal, $operations:expr) => {{
+        label::<{ 2 * $number }>();
+        let operations = $operations;
+        label::<{ 2 * $number + 1 }>();
+        $counted.phases.push(Phase {
+            name: $name,
+            operations,
+        });
+    }};
+}
+
+/// All phases.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let (text, bytes) = module()?;
+    let mut counted = Counted {
+        text,
+        bytes,
+        phases: Vec::new(),
+    };
+    let calls = options.calls;
+    let repeat = |call: &dyn Fn() -> Result<()>| -> Result<u64> {
+        (0..calls).try_for_each(|_| call()).map(|()| calls)
+    };
+    let job = Job {
+        tag: TAGS,
+        accesses: 1,
+    };
+    let (context, memory) = seat(options, job)?;
+    let registers = job.registers(memory.base());
+    context.set_policy(Policy::RoundRobin, None)?;
+    let start_and_wait = || {
+        context.start()?;
+        context.wait(Events::DONE, Some(GUARD))?;
+        Ok(())
+    };
+    // Once before, so that nothing is done for the first time.
+    start_and_wait()?;
+    phase!(counted, 0, "nothing", calls);
+    phase!(
+        counted,
+        1,
+        "STATUS",
+        repeat(&|| {
+            let _ = context.status()?;
+            Ok(())
+        })?
+    );
+    phase!(
+        counted,
+        2,
+        "REGS_WRITE of 7 registers",
+        repeat(&|| Ok(context.write_registers(&registers)?))?
+    );
+    phase!(counted, 3, "PARAM_SET", repeat(&|| set_slice(&context))?);
+    phase!(
+        counted,
+        4,
+        "START and WAIT, with the job's start and end",
+        repeat(&start_and_wait)?
+    );
+    let seats: Vec<_> = (1..=CONTEXTS)
+        .map(|number| {
+            let (context, memory) = seat(options, Job::endless(TAGS + number))?;
+            set_slice(&context)?;
+            context.start()?;
+            anyhow::Ok((context, memory))
+        })
+        .collect::<Result<_>>()?;
+    let preempted = || -> Result<u64> {
+        let counts = seats
+            .iter()
+            .map(|(context, _)| Ok(context.status()?.preemptions));
+        Ok(counts.collect::<Result<Vec<u64>>>()?.iter().sum())
+    };
+    let before = preempted()?;
+    phase!(counted, 5, "switch at the end of a slice", {
+        std::thread::sleep(SLICE * 2 * options.switches as u32);
+        0
+    });
+    let switches = preempted()? - before;
+    ensure!(switches > options.switches / 4, "only {switches} switches");
+    if let Some(last) = counted.phases.last_mut() {
+        last.operations = switches;
+    }
+    let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
+    serde_json::to_writer(out, &counted)?;
+    Ok(())
+}
+
+fn set_slice(context: &Context) -> Result<()> {
+    Ok(context.set_param(Param::Timeslice, SLICE.as_nanos() as u64)?)
+}
+
+fn seat(options: &Options, job: Job) -> Result<(Context, Arena)> {
+    let context = Context::open(&options.device)?;
+    context.setup(EngineId::MEMBENCH, 1)?;
+    let memory = context.create_arena(MEMORY)?;
+    context.create_snapshot()?;
+    job.fill(|offset, word| memory.store(offset, word));
+    context.write_registers(&job.registers(memory.base()))?;
+    Ok((context, memory))
+}
+
+/// Where the module is: address of its code, and bytes of all of it.
+fn module() -> Result<(String, u64)> {
+    let text = std::fs::read_to_string("/sys/module/fermata/sections/.text")
+        .context("fermata.ko is not loaded")?;
+    let modules = std::fs::read_to_string("/proc/modules")?;
+    let line = modules.lines().find(|line| line.starts_with("fermata "));
+    let bytes = line.and_then(|line| line.split_ascii_whitespace().nth(1));
+    let bytes = bytes.context("/proc/modules has no fermata")?.parse()?;
+    Ok((text.trim().into(), bytes))
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw of them. The card's log has the rest.
+
+mod bind;
+mod control;
+pub(crate) mod count;
+mod hog;
+mod seat;
+mod tenants;
+mod usage;
+
+pub(crate) use hog::spin;
+
+use crate::mark::{Mark, Marker};
+use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
+use anyhow::{Context as _, Result};
+use bind::Card;
+use control::Control;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tenants::Stage;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// One round with few slices: shows that all of it works
+    #[arg(long)]
+    quick: bool,
+    /// How often each cell is visited
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// A visit lasts for about so many slices
+    #[arg(long)]
+    slices: Option<u32>,
+    /// The card's control port
+    #[arg(long, default_value = "/dev/virtio-ports/fermata.card0")]
+    control: PathBuf,
+    /// The module of the lower bound
+    #[arg(long, default_value = "/bound/fermata_bound.ko")]
+    bound: PathBuf,
+    /// What is left for the report
+    #[arg(long, default_value = "/report/visits.json")]
+    out: PathBuf,
+}
+
+/// What a slice costs beside itself: save, restore, and what the host adds.
+const PER_SLICE: Duration = Duration::from_micros(900);
+/// Shorter visits would be all beginning and end.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// Without preemption a turn is a whole job.
+const COMPLETION: Duration = Duration::from_millis(2000);
+/// From the start of the tenants to the mark: all of them have had a turn.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Reads of a register that are timed, and writes before each: about as many as a switch takes.
+const ACCESSES: usize = 500;
+const BURST: u64 = 12;
+
+/// All rounds.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut extent = if options.quick {
+        Extent::QUICK
+    } else {
+        Extent::FULL
+    };
+    extent.rounds = options.rounds.unwrap_or(extent.rounds);
+    extent.slices = options.slices.unwrap_or(extent.slices);
+    bind::load(&options.bound)?;
+    let card = Card::find()?;
+    let marker = Marker::open(&card.path)?;
+    let mut conductor = Conductor {
+        control: Control::open(&options.control)?,
+        marker,
+        card,
+        extent,
+        costs: None,
+        visits: Vec::new(),
+    };
+    let (read_ns, write_ns) = conductor.time_accesses()?;
+    for round in 1..=extent.rounds {
+        conductor.round(round)?;
+    }
+    let visits = crate::visit::Run {
+        read_ns,
+        write_ns,
+        cpus: usage::cpus()?,
+        made: conductor.visits,
+    };
+    let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
+    serde_json::to_writer(out, &visits)?;
+    Ok(())
+}
+
+struct Conductor {
+    control: Control,
+    marker: Marker,
+    card: Card,
+    extent: Extent,
+    /// What is set.
+    costs: Option<Costs>,
+    visits: Vec<Visit>,
+}
+
+impl Conductor {
+    /// What a read of a register takes, and what a write adds to the read behind it, in ns: medians. A write is posted: what it costs shows in what comes
+    /// after it.
+    fn time_accesses(&mut self) -> Result<(u64, u64)> {
+        self.card.bind(Driver::Fermata)?;
+        let median = |writes: u64| {
+            let mut times: Vec<u64> = (0..ACCESSES)
+                .map(|_| {
+                    let from = Instant::now();
+                    (0..writes).for_each(|_| self.marker.mark(Mark::End(0)));
+                    self.marker.last();
+                    from.elapsed().as_nanos() as u64
+                })
+                .collect();
+            times.sort_unstable();
+            times[ACCESSES / 2]
+        };
+        let read = median(0);
+        Ok((read, median(BURST).saturating_sub(read) / BURST))
+    }
+
+    /// Each cell once. The drivers come in another order in each round, and so do the cells of a driver.
+    fn round(&mut self, round: u32) -> Result<()> {
+        let began = Instant::now();
+        let mut drivers = Driver::ALL;
+        drivers.rotate_left(round as usize % Driver::ALL.len());
+        for driver in drivers {
+            let mut cells = self.extent.cells(driver);
+            let by = round as usize * 7 % cells.len();
+            cells.rotate_left(by);
+            for cell in cells {
+                self.visit(round, cell)
+                    .with_context(|| format!("{cell:?}"))?;
+            }
+        }
+        println!(
+            "round {round} of {}: {:.0} s",
+            self.extent.rounds,
+            began.elapsed().as_secs_f64()
+        );
+        Ok(())
+    }
+
+    fn visit(&mut self, round: u32, cell: Cell) -> Result<()> {
+        if self.costs != Some(cell.costs) {
+            self.control
+                .ask(&format!("set slot=0 {}", cell.costs.settings()))?;
+            self.costs = Some(cell.costs);
+        }
+        // The handler of the lower bound begins at once.
+        self.card.release_unless(cell)?;
+        self.card.bind(cell.variant.driver())?;
+        let hogs = match cell.load {
+            Load::Idle => Vec::new(),
+            Load::Busy => hog::hogs()?,
+        };
+        let number = self.visits.len() as u32 + 1;
+        let stage = Stage::set(cell, &self.card, &self.marker)?;
+        let (usage, jobs, wrong) = std::thread::scope(|scope| {
+            let running = stage.start(scope);
+            std::thread::sleep(WARM_UP);
+            let before = usage::Sample::take(stage.daemon())?;
+            self.marker.mark(Mark::Begin(number));
+            std::thread::sleep(self.length(cell));
+            self.marker.mark(Mark::End(number));
+            let after = usage::Sample::take(stage.daemon())?;
+            let (jobs, wrong) = running.end(&stage)?;
+            anyhow::Ok((after.since(&before), jobs, wrong))
+        })?;
+        drop(hogs);
+        stage.strike()?;
+        self.visits.push(Visit {
+            number,
+            round,
+            cell,
+            jobs,
+            wrong,
+            usage,
+        });
+        Ok(())
+    }
+
+    fn length(&self, cell: Cell) -> Duration {
+        if cell.variant == Variant::Completion {
+            return COMPLETION.min(PER_SLICE * 40 * self.extent.slices);
+        }
+        let slice = Duration::from_micros(cell.slice_us.into());
+        SHORTEST.max((slice + PER_SLICE) * self.extent.slices)
+    }
+}
+
+/// Whether the tenants of a cell are programs.
+fn has_programs(cell: Cell) -> bool {
+    cell.tenants != Tenants::Alone
+}

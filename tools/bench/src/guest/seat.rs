@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A tenant's place: a context of fermata, or a connection to the daemon. The same jobs for both.
+
+use crate::daemon::{Client, Urgency};
+use crate::visit::Variant;
+use crate::work::{Job, MEMORY};
+use anyhow::{ensure, Result};
+use fermata::{Arena, Context, EngineId, Events, Param};
+use std::path::Path;
+use std::time::Duration;
+
+/// Nothing takes this long; a guard against hangs, not a criterion.
+const GUARD: Duration = Duration::from_secs(60);
+/// Longer than any job: nobody is preempted.
+const WHOLE_JOBS: Duration = Duration::from_secs(10);
+/// What daemon and driver leave in the status of a job that went well.
+const FINISH: u64 = 2;
+
+/// A tenant.
+pub(super) struct Seat {
+    job: Job,
+    place: Place,
+}
+
+enum Place {
+    Driver { context: Context, memory: Arena },
+    Daemon(Client),
+}
+
+impl Seat {
+    /// A context, with its job at hand. `urgent`: it goes before others.
+    pub(super) fn of_driver(
+        device: &Path,
+        job: Job,
+        variant: Variant,
+        slice: Duration,
+        urgent: bool,
+    ) -> Result<Self> {
+        let context = Context::open(device)?;
+        context.setup(EngineId::MEMBENCH, 1)?;
+        let memory = context.create_arena(MEMORY)?;
+        context.create_snapshot()?;
+        job.fill(|offset, word| memory.store(offset, word));
+        context.write_registers(&job.registers(memory.base()))?;
+        let completion = variant == Variant::Completion;
+        let slice = if completion { WHOLE_JOBS } else { slice };
+        context.set_param(Param::Timeslice, slice.as_nanos() as u64)?;
+        if urgent && !completion {
+            context.set_param(Param::LatencyCritical, 1)?;
+        }
+        let place = Place::Driver { context, memory };
+        Ok(Self { job, place })
+    }
+
+    /// A client of the daemon.
+    pub(super) fn of_daemon(socket: &Path, job: Job, urgent: bool) -> Result<Self> {
+        let urgency = if urgent {
+            Urgency::LatencyCritical
+        } else {
+            Urgency::BestEffort
+        };
+        let place = Place::Daemon(Client::connect(socket, job, urgency)?);
+        Ok(Self { job, place })
+    }
+
+    pub(super) fn start(&self) -> Result<()> {
+        match &self.place {
+            Place::Driver { context, .. } => context.start().map(drop)?,
+            Place::Daemon(client) => client.start()?,
+        }
+        Ok(())
+    }
+
+    /// Waits for the job's end.
+    pub(super) fn wait(&self) -> Result<()> {
+        match &self.place {
+            Place::Driver { context, .. } => {
+                context.wait(Events::DONE, Some(GUARD))?;
+                let error = context.status()?.error;
+                ensure!(error == 0, "a job failed: errno {error}");
+            }
+            Place::Daemon(client) => {
+                let status = client.wait()?;
+                ensure!(status & 0xfff == FINISH, "a job failed: status {status:#x}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the job left what it should; forgets it, so that the next one has to leave it again.
+    pub(super) fn take_result(&self, expected: [u64; 2]) -> bool {
+        let mut good = true;
+        for (number, expected) in expected.into_iter().enumerate() {
+            let found = match &self.place {
+                Place::Driver { memory, .. } => memory.load(number * 8),
+                Place::Daemon(client) => client.load(number * 8),
+            };
+            good &= found == expected;
+            match &self.place {
+                Place::Driver { memory, .. } => memory.store(number * 8, 0),
+                Place::Daemon(client) => client.store(number * 8, 0),
+            }
+        }
+        good
+    }
+
+    pub(super) fn job(&self) -> Job {
+        self.job
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The tenants of a visit, each a thread, and the daemon where there is one.
+
+use super::bind::Card;
+use super::seat::Seat;
+use crate::mark::{Mark, Marker};
+use crate::visit::{Cell, Driver, Tenants, Variant, BEST_EFFORT};
+use crate::work::{Job, TAGS, URGENT_TAG};
+use anyhow::{ensure, Context as _, Result};
+use fermata::{Context, Policy};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+const DEVICE: &str = "/dev/fermata0";
+const SOCKET: &str = "/run/fermata-bench";
+/// Microseconds of the engine's time: a best-effort job, and a latency-critical one.
+const LONG: u64 = 24_000;
+const SHORT: u64 = 100;
+/// Between two arrivals of urgent work: not in step with any timeslice.
+const PAUSE_US: std::ops::Range<u64> = 3_000..11_000;
+/// Open files beside those of contexts.
+const FILES: u64 = 64;
+
+/// All that a visit needs.
+pub(super) struct Stage<'a> {
+    /// Before those whose jobs it has: a client may not leave a job behind.
+    daemon: Option<Daemon>,
+    /// Jobs one after the other.
+    workers: Vec<Seat>,
+    /// At random times.
+    urgent: Option<Seat>,
+    /// Jobs that never end, kept for as long as the visit lasts.
+    #[allow(dead_code)] // kept, as said
+    endless: Vec<Seat>,
+    marker: &'a Marker,
+    ending: AtomicBool,
+}
+
+/// Ended with this.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The threads of the tenants. Jobs, and wrong ones.
+pub(super) struct Running<'scope>(Vec<ScopedJoinHandle<'scope, Result<(u64, u64)>>>);
+
+impl<'a> Stage<'a> {
+    pub(super) fn set(cell: Cell, card: &Card, marker: &'a Marker) -> Result<Self> {
+        let daemon = match cell.variant.driver() {
+            Driver::Vfio => Some(daemon(cell, card)?),
+            Driver::Fermata | Driver::Bound => None,
+        };
+        if cell.variant.driver() == Driver::Fermata {
+            let context = Context::open(DEVICE)?;
+            context.set_policy(Policy::RoundRobin, None)?;
+        }
+        let slice = Duration::from_micros(cell.slice_us.into());
+        let seat = |job, urgent| match cell.variant.driver() {
+            Driver::Vfio => Seat::of_daemon(Path::new(SOCKET), job, urgent),
+            _ => Seat::of_driver(Path::new(DEVICE), job, cell.variant, slice, urgent),
+        };
+        let mut stage = Self {
+            workers: Vec::new(),
+            urgent: None,
+            endless: Vec::new(),
+            daemon,
+            marker,
+            ending: AtomicBool::new(false),
+        };
+        match cell.tenants {
+            Tenants::Alone => {}
+            Tenants::Mixed => {
+                let accesses = LONG;
+                let jobs = (0..u64::from(BEST_EFFORT)).map(|i| TAGS + i);
+                stage.workers = jobs
+                    .map(|tag| seat(Job { tag, accesses }, false))
+                    .collect::<Result<_>>()?;
+                let (tag, accesses) = (URGENT_TAG, SHORT);
+                stage.urgent = Some(seat(Job { tag, accesses }, true)?);
+            }
+            Tenants::Endless(count) => {
+                allow_files(u64::from(count) + FILES)?;
+                for tag in TAGS..TAGS + u64::from(count) {
+                    let seat = seat(Job::endless(tag), false)?;
+                    seat.start()?;
+                    stage.endless.push(seat);
+                }
+            }
+        }
+        Ok(stage)
+    }
+
+    /// Its process.
+    pub(super) fn daemon(&self) -> Option<&Child> {
+        self.daemon.as_ref().map(|daemon| &daemon.0)
+    }
+
+    pub(super) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Running<'scope> {
+        let workers = self.workers.iter();
+        let mut threads: Vec<_> = workers
+            .map(|seat| scope.spawn(|| self.work(seat)))
+            .collect();
+        threads.extend(
+            self.urgent
+                .iter()
+                .map(|seat| scope.spawn(|| self.arrive(seat))),
+        );
+        Running(threads)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// One job after the other.
+    fn work(&self, seat: &Seat) -> Result<(u64, u64)> {
+        let expected = seat.job().result();
+        let (mut jobs, mut wrong) = (0, 0);
+        while !self.is_ending() {
+            seat.start()?;
+            seat.wait()?;
+            jobs += 1;
+            wrong += u64::from(!seat.take_result(expected));
+        }
+        Ok((jobs, wrong))
+    }
+
+    /// A job now and then.
+    fn arrive(&self, seat: &Seat) -> Result<(u64, u64)> {
+        let expected = seat.job().result();
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let (mut jobs, mut wrong) = (0, 0);
+        while !self.is_ending() {
+            std::thread::sleep(Duration::from_micros(random.random_range(PAUSE_US)));
+            jobs += 1;
+            self.marker.mark(Mark::Arrival(jobs as u32));
+            seat.start()?;
+            seat.wait()?;
+            wrong += u64::from(!seat.take_result(expected));
+        }
+        Ok((jobs, wrong))
+    }
+
+    /// Ends the daemon, which must be there still.
+    pub(super) fn strike(mut self) -> Result<()> {
+        if let Some(daemon) = &mut self.daemon {
+            let status = daemon.0.try_wait()?;
+            ensure!(status.is_none(), "the daemon ended: {status:?}");
+        }
+        Ok(())
+    }
+}
+
+impl Running<'_> {
+    /// Lets each tenant finish its job. Jobs of all, and how many were wrong.
+    pub(super) fn end(self, stage: &Stage<'_>) -> Result<(u64, u64)> {
+        stage.ending.store(true, Ordering::Relaxed);
+        let mut sums = (0, 0);
+        for thread in self.0 {
+            let done = thread.join().ok().context("a tenant panicked")?;
+            let (jobs, wrong) = done?;
+            sums = (sums.0 + jobs, sums.1 + wrong);
+        }
+        Ok(sums)
+    }
+}
+
+fn daemon(cell: Cell, card: &Card) -> Result<Daemon> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("daemon").arg("--device").arg(&card.path);
+    command.args(["--socket", SOCKET, "--slice-us", &cell.slice_us.to_string()]);
+    let (polls, fifo) = match cell.variant {
+        Variant::Poll => (true, false),
+        Variant::PollFifo => (true, true),
+        Variant::SleepFifo => (false, true),
+        _ => (false, false),
+    };
+    command.args(polls.then_some("--poll"));
+    command.args(fifo.then_some("--fifo"));
+    let mut child = Daemon(command.stdout(Stdio::piped()).spawn()?);
+    let output = child.0.stdout.take().context("no output")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    ensure!(line == "ready\n", "the daemon does not start");
+    Ok(child)
+}
+
+/// Raises the soft limit of open files.
+fn allow_files(count: u64) -> Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: count,
+        rlim_max: count.max(4096),
+    };
+    // SAFETY: a valid pointer.
+    let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    ensure!(
+        done == 0,
+        "cannot open {count} files: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
+}

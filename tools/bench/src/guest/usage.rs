@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the machine counts. Its idle time is of no use: this kernel charges interrupts of an idle CPU to it, and in them is all that the module does. So time of
+//! CPUs is taken on the host (vm/fermatavm/bench.py).
+
+use crate::visit::Usage;
+use anyhow::{Context as _, Result};
+use std::fs;
+use std::process::Child;
+use std::time::Instant;
+
+/// CPUs that are online.
+pub(super) fn cpus() -> Result<u64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let count = text
+        .lines()
+        .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "))
+        .count();
+    Ok(count as u64)
+}
+
+/// Sums since the machine booted.
+pub(super) struct Sample {
+    at: Instant,
+    context_switches: u64,
+    daemon_ns: u64,
+}
+
+impl Sample {
+    pub(super) fn take(daemon: Option<&Child>) -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        let line = |name: &str| {
+            let found = stat.lines().find_map(|line| line.strip_prefix(name));
+            found.with_context(|| format!("/proc/stat has no {name}"))
+        };
+        let daemon_ns = daemon.map_or(Ok(0), |daemon| {
+            let path = format!("/proc/{}/schedstat", daemon.id());
+            let text = fs::read_to_string(path)?;
+            let ran = text.split_ascii_whitespace().next();
+            ran.and_then(|ran| ran.parse().ok()).context("no schedstat")
+        })?;
+        Ok(Self {
+            at: Instant::now(),
+            context_switches: line("ctxt ")?.trim().parse()?,
+            daemon_ns,
+        })
+    }
+
+    pub(super) fn since(&self, before: &Self) -> Usage {
+        Usage {
+            wall_ns: (self.at - before.at).as_nanos() as u64,
+            context_switches: self.context_switches - before.context_switches,
+            daemon_ns: self.daemon_ns - before.daemon_ns,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `make bench`: the same tenants on the same card, shared by fermata, by a daemon on vfio-pci, and by nobody; with the lower bound beside them. `run`
+//! makes the visits in the guest; `report` reads from the card's log, on the host, what became of them.
+
+mod daemon;
+mod guest;
+mod mapping;
+mod mark;
+mod report;
+mod visit;
+mod work;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// In the guest: make all visits
+    Run(guest::Options),
+    /// In the guest: share the card among clients, through vfio-pci
+    Daemon(daemon::Options),
+    /// In the guest: do work whose instructions in the module a plugin of QEMU counts
+    Count(guest::count::Options),
+    /// In the guest: compute until killed
+    Spin,
+    /// On the host: make the report of the card's log and of what the guest left
+    Report(report::Options),
+    /// Print the tables of a report as Markdown
+    Table(report::Redo),
+}
+
+fn main() -> Result<()> {
+    match Args::parse().part {
+        Part::Run(options) => guest::run(&options),
+        Part::Daemon(options) => daemon::run(&options),
+        Part::Count(options) => guest::count::run(&options),
+        Part::Spin => guest::spin(),
+        Part::Report(options) => report::make(&options),
+        Part::Table(options) => report::redo(&options),
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Figures of a cell: medians of its visits.
+
+use super::host::{Host, Weather};
+use super::timeline::Seen;
+use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit};
+use anyhow::{ensure, Context as _, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A distribution in microseconds: medians of the visits' P50 and P99 (nearest rank), the largest of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) count: usize,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
+
+/// A row of the report.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    #[serde(flatten)]
+    pub(crate) cell: Cell,
+    pub(crate) visits: usize,
+    pub(crate) switches: u64,
+    /// Jobs whose results were right.
+    pub(crate) jobs: u64,
+    /// PAUSED or FINISH to the next START.
+    pub(crate) gap: Spread,
+    /// PAUSE, or the end of a job's work, until the next one works: save and restore are in it.
+    pub(crate) switch: Spread,
+    /// Arrival of urgent work to its START.
+    pub(crate) arrival: Spread,
+    /// How much longer than its slice a job worked.
+    pub(crate) overrun: Spread,
+    /// Part of the time that the slot works.
+    pub(crate) useful: f64,
+    /// That part beside what it would be if each gap were as long as those of the lower bound are on average.
+    pub(crate) useful_of_bound: f64,
+    /// Time that the guest's CPUs ran on the host per switch: interrupts and tenants are in it, waiting for the card is not. Only of an idle machine: on
+    /// a busy one they run all the time.
+    pub(crate) cpu_us: Option<f64>,
+    /// Time that the daemon ran, by the guest's clock: waiting for the card is in it.
+    pub(crate) daemon_us: Option<f64>,
+    pub(crate) context_switches: f64,
+    /// Accesses to registers per switch, but for the next.
+    pub(crate) reads: f64,
+    /// Reads of `STATE_SIZE_PG` per switch: one for each START that a program asks for.
+    pub(crate) size_reads: f64,
+    pub(crate) writes: f64,
+    pub(crate) host: Weather,
+}
+
+/// The least sample that at least `percent` % of all do not exceed.
+fn rank(sorted: &[i64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted
+        .get(rank.saturating_sub(1))
+        .map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+}
+
+/// Not a number without values.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+impl Spread {
+    fn of(visits: Vec<Vec<i64>>) -> Self {
+        let mut visits = visits;
+        visits
+            .iter_mut()
+            .for_each(|samples| samples.sort_unstable());
+        let all = |percent| median(visits.iter().map(|samples| rank(samples, percent)));
+        let max = visits.iter().filter_map(|samples| samples.last()).max();
+        let count = visits.iter().map(Vec::len).sum();
+        if count == 0 {
+            return Self::default();
+        }
+        Self {
+            count,
+            p50: all(50),
+            p99: all(99),
+            max: max.map_or(0.0, |ns| *ns as f64 / 1e3),
+        }
+    }
+}
+
+fn mean(samples: &[u64]) -> f64 {
+    samples.iter().sum::<u64>() as f64 / samples.len().max(1) as f64
+}
+
+/// Mean gaps of the lower bound in nanoseconds.
+type Bounds = BTreeMap<(u32, Load, Costs), f64>;
+
+/// All rows, in the order of the cells; fails if something is missing or wrong.
+pub(crate) fn rows(visits: &[Visit], seen: &BTreeMap<u32, Seen>, host: &Host) -> Result<Vec<Row>> {
+    let mut cells: BTreeMap<Cell, Vec<(&Visit, &Seen)>> = BTreeMap::new();
+    let mut bounds = Bounds::new();
+    for visit in visits {
+        let seen = seen.get(&visit.number);
+        let seen = seen.with_context(|| format!("the log does not have visit {}", visit.number))?;
+        ensure!(!seen.gap.is_empty(), "no switch in {:?}", visit.cell);
+        ensure!(
+            visit.wrong == 0,
+            "{} wrong results in {:?}",
+            visit.wrong,
+            visit.cell
+        );
+        let compares = visit.cell.tenants == Tenants::Mixed;
+        ensure!(
+            !compares || visit.jobs > 0,
+            "no job ended in {:?}",
+            visit.cell
+        );
+        ensure!(
+            !compares || !seen.arrival.is_empty(),
+            "no arrival in {:?}",
+            visit.cell
+        );
+        cells.entry(visit.cell).or_default().push((visit, seen));
+        if visit.cell.variant == Variant::Bound {
+            let key = (visit.round, visit.cell.load, visit.cell.costs);
+            bounds.insert(key, mean(&seen.gap));
+        }
+    }
+    cells
+        .into_iter()
+        .map(|(cell, visits)| Row::of(cell, &visits, &bounds, host))
+        .collect()
+}
+
+impl Row {
+    fn of(cell: Cell, visits: &[(&Visit, &Seen)], bounds: &Bounds, host: &Host) -> Result<Self> {
+        let spread = |samples: &dyn Fn(&Seen) -> Vec<i64>| {
+            Spread::of(visits.iter().map(|(_, seen)| samples(seen)).collect())
+        };
+        let signed = |samples: &[u64]| samples.iter().map(|ns| *ns as i64).collect();
+        let sum = |value: &dyn Fn(&Visit, &Seen) -> u64| {
+            visits
+                .iter()
+                .map(|(visit, seen)| value(visit, seen))
+                .sum::<u64>() as f64
+        };
+        let switches = sum(&|_, seen| seen.starts);
+        let length = sum(&|_, seen| seen.end - seen.begin);
+        let mut of_bound = Vec::new();
+        for (visit, seen) in visits {
+            let bound = bounds.get(&(visit.round, cell.load, cell.costs));
+            let bound = bound.context("the lower bound was not visited")?;
+            let cards_own = seen.useful + seen.saving + seen.restoring;
+            let least = cards_own as f64 + seen.gap.len() as f64 * bound;
+            of_bound.push(least / (seen.end - seen.begin) as f64);
+        }
+        let idle = cell.load == Load::Idle;
+        let windows = visits.iter().map(|(_, seen)| (seen.begin, seen.end));
+        let guest = host.guest_in(windows.clone());
+        let guest = guest.context("the host's samples do not cover the visits")?;
+        let daemon = sum(&|visit, _| visit.usage.daemon_ns);
+        Ok(Self {
+            cell,
+            visits: visits.len(),
+            switches: switches as u64,
+            jobs: sum(&|visit, _| visit.jobs) as u64,
+            gap: spread(&|seen| signed(&seen.gap)),
+            switch: spread(&|seen| signed(&seen.switch)),
+            arrival: spread(&|seen| signed(&seen.arrival)),
+            overrun: spread(&|seen| seen.overrun.clone()),
+            useful: sum(&|_, seen| seen.useful) / length,
+            useful_of_bound: median(of_bound),
+            cpu_us: idle.then(|| guest / switches / 1e3),
+            daemon_us: (daemon > 0.0).then(|| daemon / switches / 1e3),
+            context_switches: sum(&|visit, _| visit.usage.context_switches) / switches,
+            reads: sum(&|_, seen| seen.reads) / switches,
+            size_reads: sum(&|_, seen| seen.size_reads) / switches,
+            writes: sum(&|_, seen| seen.writes) / switches,
+            host: host.during(windows),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_visits() {
+        let visits = vec![vec![3000, 1000, 2000], vec![9000], vec![4000, 5000]];
+        let spread = Spread::of(visits);
+        let expected = Spread {
+            count: 6,
+            p50: 4.0,
+            p99: 5.0,
+            max: 9.0,
+        };
+        assert_eq!(spread, expected);
+        assert!(median([]).is_nan());
+        assert!((median([4.0, 1.0]) - 2.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The part on the host: what the guest saw and what the card's log says of it become a report, tables and pictures.
+
+mod figures;
+mod host;
+mod plot;
+mod table;
+mod targets;
+mod timeline;
+
+use crate::visit::Run;
+use anyhow::{bail, ensure, Context as _, Result};
+use fermata_card::event::Event;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+/// Said first, and kept in the report.
+const HONESTY: &str = "All times are those of an emulated card in an emulated machine: absolute figures say nothing about a device. Ratios within \
+    one run are what counts; P99 and max are the host's as much as the driver's.";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The card's log
+    log: PathBuf,
+    /// What the guest left
+    visits: PathBuf,
+    /// What was kept of the host
+    host: PathBuf,
+    /// Where report and pictures go
+    #[arg(long, default_value = "build/reports")]
+    out: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Redo {
+    /// A report
+    report: PathBuf,
+    /// Draw the pictures into this folder, too
+    #[arg(long)]
+    plots: Option<PathBuf>,
+    /// Put the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench end -->`
+    #[arg(long)]
+    into: Option<PathBuf>,
+}
+
+/// Between these lines of docs/benchmarks.md is what a run found.
+const BEGIN: &str = "<!-- bench -->\n";
+const END: &str = "<!-- bench end -->\n";
+/// `make bench-docs` puts them there.
+const PICTURES: &str = "![Gap](bench-gap.svg)\n\n![Urgent work waits](bench-arrival.svg)\n";
+
+/// Where it ran.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Machine {
+    cpus: u64,
+    /// What an access to a register takes, in ns: median.
+    read_ns: u64,
+    write_ns: u64,
+}
+
+/// All that was found.
+#[derive(Serialize, Deserialize)]
+struct Report {
+    note: String,
+    machine: Machine,
+    targets: Vec<targets::Target>,
+    rows: Vec<figures::Row>,
+}
+
+/// Makes the report; fails if a result was wrong, the checker found a violation, or something is missing.
+pub(crate) fn make(options: &Options) -> Result<()> {
+    let run: Run = read(&options.visits)?;
+    let slices = run.made.iter();
+    let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
+    let mut timeline = timeline::Timeline::new(slices.collect());
+    let log = File::open(&options.log).with_context(|| options.log.display().to_string())?;
+    for line in BufReader::new(log).lines() {
+        timeline.take(&serde_json::from_str::<Event>(&line?)?);
+    }
+    if let [first, ..] = &timeline.violations[..] {
+        bail!(
+            "{} violations, the first: {first}",
+            timeline.violations.len()
+        );
+    }
+    let machine = Machine {
+        cpus: run.cpus,
+        read_ns: run.read_ns,
+        write_ns: run.write_ns,
+    };
+    let host = host::Host::read(&options.host)?;
+    let rows = figures::rows(&run.made, &timeline.visits(), &host)?;
+    let targets = targets::judge(&rows, &machine);
+    let vague = targets.iter().find(|target| !target.found.is_finite());
+    ensure!(vague.is_none(), "too few samples: {vague:?}");
+    let report = Report {
+        note: HONESTY.into(),
+        machine,
+        targets,
+        rows,
+    };
+    std::fs::create_dir_all(&options.out)?;
+    let file = options.out.join("bench.json");
+    std::fs::write(&file, serde_json::to_string_pretty(&report)? + "\n")
+        .with_context(|| file.display().to_string())?;
+    println!("{}", table::markdown(&report));
+    println!("report: {}", file.display());
+    for picture in plot::draw(&report, &options.out)? {
+        println!("picture: {}", picture.display());
+    }
+    Ok(())
+}
+
+/// Tables and pictures of a report that was made.
+pub(crate) fn redo(options: &Redo) -> Result<()> {
+    let report: Report = read(&options.report)?;
+    let tables = table::markdown(&report);
+    match &options.into {
+        None => print!("{tables}"),
+        Some(file) => {
+            let text = std::fs::read_to_string(file)?;
+            let filled = between(&text, &format!("{tables}\n{PICTURES}"))
+                .context("no place for the tables")?;
+            std::fs::write(file, filled)?;
+        }
+    }
+    if let Some(folder) = &options.plots {
+        plot::draw(&report, folder)?;
+    }
+    Ok(())
+}
+
+fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T> {
+    let open = File::open(file).with_context(|| file.display().to_string())?;
+    serde_json::from_reader(BufReader::new(open)).with_context(|| file.display().to_string())
+}
+
+/// The text with something else between the two lines.
+fn between(text: &str, new: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}{new}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tables_go_between_the_lines() {
+        let text = "a\n<!-- bench -->\nold\n<!-- bench end -->\nb\n";
+        let found = super::between(text, "new\n");
+        let expected = "a\n<!-- bench -->\nnew\n<!-- bench end -->\nb\n";
+        assert_eq!(found.as_deref(), Some(expected));
+        assert_eq!(super::between("a\n", "new\n"), None);
+    }
+}

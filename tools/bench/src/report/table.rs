@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Tables as Markdown: what people read, and what docs/benchmarks.md holds.
+
+use super::figures::{Row, Spread};
+use super::{Report, HONESTY};
+use crate::visit::{Costs, Load, Tenants, Variant, SLICE_US};
+use comfy_table::{CellAlignment, Table};
+use std::fmt::Write as _;
+
+fn table(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        if !left.contains(&column.index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    // As narrow as can be: cells hold sentences.
+    let lines = table.to_string();
+    let lines = lines.lines().map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(compact).collect();
+        format!("| {} |\n", cells.join(" | "))
+    });
+    lines.collect()
+}
+
+fn compact(cell: &str) -> String {
+    let cell = cell.trim();
+    match (cell.starts_with("--"), cell.ends_with(':')) {
+        (true, true) => "--:".into(),
+        (true, false) => "---".into(),
+        (false, _) => cell.into(),
+    }
+}
+
+fn spread(spread: &Spread) -> String {
+    if spread.count == 0 {
+        return "-".into();
+    }
+    format!("{:.0}, {:.0}, {:.0}", spread.p50, spread.p99, spread.max)
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.0}"))
+}
+
+/// The report, headings included; pictures are beside it.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut text = format!("{HONESTY}\n\n{}\n", conditions(report));
+    let _ = writeln!(text, "\n**Targets**\n\n{}", targets(report));
+    for load in Load::ALL {
+        let name = load.name();
+        let _ = writeln!(
+            text,
+            "**Slices of 1 ms, {name} machine, a save and a restore 100 us each** (times in us: P50, P99, max)\n\n{}",
+            at_one_slice(report, load)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "**All slices** (P50, P99 in us)\n\n{}",
+        by_slice(report)
+    );
+    let _ = writeln!(
+        text,
+        "**Beside the lower bound, slices of 1 ms** (P50 in us)\n\n{}",
+        beside_bound(report)
+    );
+    let _ = writeln!(
+        text,
+        "**Nothing but switches: jobs that never end, slices of 1 ms, idle machine**\n\n{}",
+        switches(report)
+    );
+    text
+}
+
+fn conditions(report: &Report) -> String {
+    let machine = &report.machine;
+    let [first, ..] = &report.rows[..] else {
+        return String::new();
+    };
+    let most = report.rows.iter().map(|row| row.host.steal_percent);
+    let load = report.rows.iter().map(|row| row.host.load);
+    format!(
+        "Visits of each cell: {}; {} switches in all; {} CPUs in the guest; a read of a register takes {:.1} us, a posted write adds {:.1} us. \
+         The host's steal time was {:.1} % at worst, its load average {:.1} to {:.1}.",
+        first.visits,
+        report.rows.iter().map(|row| row.switches).sum::<u64>(),
+        machine.cpus,
+        machine.read_ns as f64 / 1e3,
+        machine.write_ns as f64 / 1e3,
+        most.fold(0.0, f64::max),
+        load.clone().fold(f64::MAX, f64::min),
+        load.fold(0.0, f64::max),
+    )
+}
+
+fn targets(report: &Report) -> String {
+    let rows = report.targets.iter().map(|target| {
+        vec![
+            target.what.clone(),
+            target.limit(),
+            format!("{:.2}", target.found),
+            target.verdict(),
+            target.because.clone(),
+        ]
+    });
+    table(
+        &["target", "limit", "found", "verdict", "in figures"],
+        rows.collect(),
+        &[0, 1, 3, 4],
+    )
+}
+
+fn selected(report: &Report, load: Load, costs: Costs) -> impl Iterator<Item = &Row> {
+    report.rows.iter().filter(move |row| {
+        let cell = row.cell;
+        let counts = !matches!(cell.tenants, Tenants::Endless(_));
+        counts && cell.load == load && cell.costs == costs
+    })
+}
+
+fn at_one_slice(report: &Report, load: Load) -> String {
+    let rows = selected(report, load, Costs::Even)
+        .filter(|row| matches!(row.cell.slice_us, 0 | SLICE_US))
+        .map(|row| {
+            vec![
+                row.cell.variant.name().into(),
+                spread(&row.gap),
+                spread(&row.arrival),
+                spread(&row.overrun),
+                format!("{:.1} %", row.useful * 100.0),
+                number(row.cpu_us),
+                number(row.daemon_us),
+                format!("{:.2}", row.context_switches),
+                format!("{:.2} + {:.2}", row.reads, row.size_reads),
+                format!("{:.1}", row.writes),
+                format!("{:.1} %, {:.1}", row.host.steal_percent, row.host.load),
+            ]
+        });
+    let header = [
+        "variant",
+        "gap",
+        "urgent work waits",
+        "slice error",
+        "useful",
+        "CPU us per switch",
+        "daemon's",
+        "context switches",
+        "reads",
+        "writes",
+        "steal, load",
+    ];
+    table(&header, rows.collect(), &[0])
+}
+
+fn by_slice(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for load in Load::ALL {
+        for row in selected(report, load, Costs::Even) {
+            let cell = row.cell;
+            if cell.variant == Variant::Bound {
+                continue;
+            }
+            let two = |spread: &Spread| match spread.count {
+                0 => "-".into(),
+                _ => format!("{:.0}, {:.0}", spread.p50, spread.p99),
+            };
+            let slice = match cell.slice_us {
+                0 => "whole jobs".into(),
+                us => format!("{}", f64::from(us) / 1e3),
+            };
+            rows.push(vec![
+                load.name().into(),
+                cell.variant.name().into(),
+                slice,
+                two(&row.gap),
+                two(&row.arrival),
+                two(&row.overrun),
+                format!("{:.1} %", row.useful * 100.0),
+                format!("{:.1} %", row.useful_of_bound * 100.0),
+            ]);
+        }
+    }
+    let header = [
+        "machine",
+        "variant",
+        "slice, ms",
+        "gap",
+        "urgent work waits",
+        "slice error",
+        "useful",
+        "of what the bound allows",
+    ];
+    table(&header, rows, &[0, 1])
+}
+
+fn beside_bound(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for costs in Costs::ALL {
+        for load in Load::ALL {
+            let at_slice =
+                || selected(report, load, costs).filter(|row| row.cell.slice_us == SLICE_US);
+            let bound = at_slice().find(|row| row.cell.variant == Variant::Bound);
+            for row in at_slice() {
+                let own = bound.map_or(f64::NAN, |bound| row.gap.p50 - bound.gap.p50);
+                rows.push(vec![
+                    costs.name().into(),
+                    load.name().into(),
+                    row.cell.variant.name().into(),
+                    format!("{:.1}", row.switch.p50),
+                    format!("{:.1}", row.gap.p50),
+                    format!("{own:.1}"),
+                ]);
+            }
+        }
+    }
+    let header = [
+        "card's costs",
+        "machine",
+        "variant",
+        "whole switch",
+        "gap",
+        "own part of the gap",
+    ];
+    table(&header, rows, &[0, 1, 2])
+}
+
+fn switches(report: &Report) -> String {
+    let rows = report.rows.iter().filter_map(|row| {
+        let Tenants::Endless(count) = row.cell.tenants else {
+            return None;
+        };
+        Some(vec![
+            row.cell.variant.name().into(),
+            count.to_string(),
+            spread(&row.gap),
+            number(row.cpu_us),
+            number(row.daemon_us),
+            format!("{:.2}", row.context_switches),
+            format!("{:.2}", row.reads),
+            format!("{:.1}", row.writes),
+        ])
+    });
+    let header = [
+        "contexts",
+        "gap, us",
+        "CPU us per switch",
+        "reads",
+        "writes",
+    ];
+    table(&header, rows.collect(), &[])
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the card's log says of each visit.
+
+use crate::mark::{Mark, CONTESTED_SLOT, MARK_OFFSET};
+use crate::work::URGENT_TAG;
+use fermata_card::event::{Event, PauseFate, Phase, What};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `CSR_STATE_SIZE_PG` of slot 0.
+const STATE_SIZE: u64 = 0x1020;
+
+/// Between the marks of a visit. Times in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) begin: u64,
+    /// 0: its mark is missing.
+    pub(crate) end: u64,
+    /// PAUSED or FINISH to the next START.
+    pub(crate) gap: Vec<u64>,
+    /// PAUSE, or the end of a job's work, until the next job works: save, gap and restore.
+    pub(crate) switch: Vec<u64>,
+    /// Arrival of urgent work to its START.
+    pub(crate) arrival: Vec<u64>,
+    /// How much longer than its slice a job worked. Only where it had a whole slice: not the rest of one that urgent work interrupted, and not if urgent
+    /// work came meanwhile.
+    pub(crate) overrun: Vec<i64>,
+    /// Time of work, of saves, and of restores.
+    pub(crate) useful: u64,
+    pub(crate) saving: u64,
+    pub(crate) restoring: u64,
+    pub(crate) starts: u64,
+    /// Accesses to registers, but for the marks and the next.
+    pub(crate) reads: u64,
+    /// Reads of `STATE_SIZE_PG`.
+    pub(crate) size_reads: u64,
+    pub(crate) writes: u64,
+}
+
+/// The visit that is open, and what its slot does.
+#[derive(Default)]
+struct Open {
+    number: u32,
+    seen: Seen,
+    slice_ns: u64,
+    /// Urgent work that was not started yet.
+    arrived: Option<u64>,
+}
+
+/// Goes through the log.
+#[derive(Default)]
+pub(crate) struct Timeline {
+    /// Lengths of slices by visit, 0: none.
+    slices: BTreeMap<u32, u64>,
+    visits: BTreeMap<u32, Seen>,
+    open: Option<Open>,
+    phase: Option<(Phase, u64)>,
+    /// Since when nobody works.
+    stopped: Option<u64>,
+    /// Since when the slot stands idle.
+    idle: Option<u64>,
+    /// Who runs, and whether it has a whole slice.
+    tag: u64,
+    whole_slice: bool,
+    /// Those that urgent work interrupted: they may have the rest of a slice next time.
+    interrupted: BTreeSet<u64>,
+    /// What the checker said.
+    pub(crate) violations: Vec<String>,
+}
+
+impl Timeline {
+    /// `slices`: length of a slice in nanoseconds by the number of the visit.
+    pub(crate) fn new(slices: BTreeMap<u32, u64>) -> Self {
+        Self {
+            slices,
+            ..Self::default()
+        }
+    }
+
+    /// By number of the visit.
+    pub(crate) fn visits(self) -> BTreeMap<u32, Seen> {
+        self.visits
+    }
+
+    /// The next line.
+    pub(crate) fn take(&mut self, event: &Event) {
+        let t = event.t;
+        match &event.what {
+            What::Write { off, val, .. } if *off == MARK_OFFSET => self.mark(t, *val),
+            What::Write { .. } => self.count(|seen| seen.writes += 1),
+            What::Read {
+                off: STATE_SIZE, ..
+            } => self.count(|seen| seen.size_reads += 1),
+            What::Read { off, .. } if *off != MARK_OFFSET => self.count(|seen| seen.reads += 1),
+            What::Pause {
+                slot: CONTESTED_SLOT,
+                fate: PauseFate::Honoured,
+                ..
+            } => self.pause(t),
+            What::Phase {
+                slot: CONTESTED_SLOT,
+                phase,
+                ..
+            } => self.enter(t, *phase),
+            What::Start {
+                slot: CONTESTED_SLOT,
+                accepted: true,
+                tag,
+                ..
+            } => self.start(t, *tag),
+            What::DeviceReset
+            | What::SlotReset {
+                slot: CONTESTED_SLOT,
+                ..
+            } => {
+                (self.idle, self.stopped) = (None, None);
+            }
+            What::Violation { kind, text } => self.violations.push(format!("{kind}: {text}")),
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, change: impl FnOnce(&mut Seen)) {
+        if let Some(open) = &mut self.open {
+            change(&mut open.seen);
+        }
+    }
+
+    fn mark(&mut self, t: u64, word: u64) {
+        match Mark::from_word(word) {
+            Some(Mark::Begin(number)) => {
+                self.open = Some(Open {
+                    number,
+                    slice_ns: self.slices.get(&number).copied().unwrap_or(0),
+                    seen: Seen {
+                        begin: t,
+                        ..Seen::default()
+                    },
+                    arrived: None,
+                });
+                // Samples begin within the visit.
+                (self.idle, self.stopped) = (None, None);
+            }
+            Some(Mark::End(number)) => {
+                self.account(t);
+                if let Some(mut open) = self.open.take().filter(|open| open.number == number) {
+                    open.seen.end = t;
+                    self.visits.insert(number, open.seen);
+                }
+            }
+            Some(Mark::Arrival(_)) => {
+                if let Some(open) = &mut self.open {
+                    open.arrived = Some(t);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Time in the present phase until now.
+    fn account(&mut self, t: u64) {
+        let Some((phase, since)) = self.phase else {
+            return;
+        };
+        self.count(|seen| {
+            let time = t.saturating_sub(since.max(seen.begin));
+            match phase {
+                Phase::Running | Phase::Ending => seen.useful += time,
+                Phase::Saving => seen.saving += time,
+                Phase::Restoring => seen.restoring += time,
+                Phase::Idle | Phase::Finished | Phase::Paused => {}
+            }
+        });
+    }
+
+    fn pause(&mut self, t: u64) {
+        self.stopped = Some(t);
+        let (Some((Phase::Running, since)), true) = (self.phase, self.whole_slice) else {
+            return;
+        };
+        if let Some(open) = &mut self.open {
+            if open.slice_ns > 0 && open.arrived.is_none() && since > open.seen.begin {
+                open.seen
+                    .overrun
+                    .push((t - since) as i64 - open.slice_ns as i64);
+            }
+        }
+    }
+
+    fn enter(&mut self, t: u64, phase: Phase) {
+        self.account(t);
+        self.phase = Some((phase, t));
+        match phase {
+            Phase::Paused | Phase::Finished => {
+                self.idle = Some(t);
+                self.stopped.get_or_insert(t);
+            }
+            Phase::Running => {
+                if let Some(stopped) = self.stopped.take() {
+                    self.count(|seen| seen.switch.push(t - stopped));
+                }
+            }
+            Phase::Idle | Phase::Restoring | Phase::Saving | Phase::Ending => {}
+        }
+    }
+
+    fn start(&mut self, t: u64, tag: u64) {
+        if tag == URGENT_TAG {
+            self.interrupted.insert(self.tag);
+        }
+        self.whole_slice = !self.interrupted.remove(&tag) && tag != URGENT_TAG;
+        self.tag = tag;
+        let idle = self.idle.take();
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        open.seen.starts += 1;
+        open.seen.gap.extend(idle.map(|since| t - since));
+        if tag == URGENT_TAG {
+            let arrived = open.arrived.take();
+            open.seen.arrival.extend(arrived.map(|since| t - since));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: usize = CONTESTED_SLOT;
+
+    fn mark(t: u64, mark: Mark) -> Event {
+        let what = What::Write {
+            off: MARK_OFFSET,
+            len: 8,
+            val: mark.to_word(),
+        };
+        Event { t, what }
+    }
+
+    fn phase(t: u64, phase: Phase) -> Event {
+        let what = What::Phase {
+            slot: SLOT,
+            phase,
+            fault: false,
+            snapshot_error: false,
+            empty: false,
+        };
+        Event { t, what }
+    }
+
+    fn start(t: u64, tag: u64) -> Event {
+        let what = What::Start {
+            slot: SLOT,
+            resume: true,
+            accepted: true,
+            tag,
+        };
+        Event { t, what }
+    }
+
+    fn pause(t: u64) -> Event {
+        let what = What::Pause {
+            slot: SLOT,
+            fate: PauseFate::Honoured,
+            at_boundary: false,
+        };
+        Event { t, what }
+    }
+
+    fn of(events: &[Event]) -> Seen {
+        let mut timeline = Timeline::new(BTreeMap::from([(7, 100)]));
+        events.iter().for_each(|event| timeline.take(event));
+        timeline.visits().remove(&7).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_slice_and_its_switch() {
+        let seen = of(&[
+            start(5, 1),
+            phase(6, Phase::Running),
+            mark(10, Mark::Begin(7)),
+            pause(20),
+            phase(20, Phase::Saving),
+            phase(30, Phase::Paused),
+            start(37, 2),
+            phase(37, Phase::Restoring),
+            phase(45, Phase::Running),
+            pause(150),
+            phase(150, Phase::Saving),
+            mark(160, Mark::End(7)),
+        ]);
+        assert_eq!((seen.gap, seen.switch), (vec![7], vec![25]));
+        // The first began before the visit; the second had 105 instead of 100.
+        assert_eq!(seen.overrun, [5]);
+        assert_eq!((seen.useful, seen.saving, seen.restoring), (115, 20, 8));
+        assert_eq!((seen.begin, seen.end, seen.starts), (10, 160, 1));
+    }
+
+    #[test]
+    fn urgent_work_is_timed_and_what_it_interrupts_is_no_slice() {
+        let seen = of(&[
+            mark(0, Mark::Begin(7)),
+            start(5, 1),
+            phase(6, Phase::Running),
+            mark(20, Mark::Arrival(1)),
+            pause(25),
+            phase(30, Phase::Paused),
+            start(40, URGENT_TAG),
+            phase(40, Phase::Running),
+            phase(50, Phase::Finished),
+            start(60, 2),
+            phase(61, Phase::Running),
+            pause(171),
+            phase(180, Phase::Paused),
+            start(190, 1),
+            phase(191, Phase::Running),
+            pause(250),
+            mark(260, Mark::End(7)),
+        ]);
+        assert_eq!(seen.arrival, [20]);
+        // Only the second job had a whole slice.
+        assert_eq!(seen.overrun, [10]);
+        assert_eq!(seen.gap, [10, 10, 10]);
+        assert_eq!(seen.switch, [15, 11, 20]);
+    }
+}

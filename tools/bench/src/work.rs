@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The jobs of the tenants: `membench` reads a page again and again, and sums it up (docs/card.md). The card gives it 64 bytes a microsecond, so
+//! its accesses are microseconds.
+
+use fermata_card::trace::LINE;
+
+/// By this register the card's log names who runs.
+pub(crate) const TAG: u32 = 0x50;
+/// Tag of the latency-critical tenant.
+pub(crate) const URGENT_TAG: u64 = 0x4c43;
+/// Tags of the others begin here.
+pub(crate) const TAGS: u64 = 0x1_0000;
+/// Bytes that a tenant shares with the engine: a page for the result, and one to read.
+pub(crate) const MEMORY: usize = 2 * DATA;
+
+/// Data begins here; before it is what the engine writes at the end.
+const DATA: usize = 4096;
+const WORDS: usize = DATA / 8;
+
+/// A job, the same each time it is started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// Who it belongs to.
+    pub(crate) tag: u64,
+    /// Accesses, which is how many microseconds it takes.
+    pub(crate) accesses: u64,
+}
+
+impl Job {
+    /// Never ends.
+    pub(crate) fn endless(tag: u64) -> Self {
+        let accesses = u64::MAX;
+        Self { tag, accesses }
+    }
+
+    /// What is at each word of the data.
+    fn value(self, word: usize) -> u64 {
+        (self.tag << 32 | word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Writes the data by `store`, which takes an offset and a word.
+    pub(crate) fn fill(self, store: impl Fn(usize, u64)) {
+        for word in 0..WORDS {
+            store(DATA + word * 8, self.value(word));
+        }
+    }
+
+    /// Registers, for memory at this device address.
+    pub(crate) fn registers(self, base: u64) -> [(u32, u64); 7] {
+        [
+            (0x30, base + DATA as u64),
+            (0x38, DATA as u64),
+            (0x40, self.accesses),
+            (0x48, 0),
+            (0x58, 0),
+            (0x60, base),
+            (TAG, self.tag),
+        ]
+    }
+
+    /// What the engine leaves in the first two words: accesses, and their sum.
+    pub(crate) fn result(self) -> [u64; 2] {
+        let per_line = LINE as usize / 8;
+        let mut sum = 0_u64;
+        for access in 0..self.accesses {
+            let line = access as usize % (WORDS / per_line);
+            for word in line * per_line..(line + 1) * per_line {
+                sum = sum.rotate_left(5) ^ self.value(word);
+            }
+        }
+        [self.accesses, sum]
+    }
+}

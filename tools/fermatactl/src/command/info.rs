@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `fermatactl info`.
+
+use crate::card::{Card, CardName};
+use crate::format::{bytes, or_dash, table, time};
+use crate::out::Out;
+use crate::trouble::Result;
+use crate::view::{CardView, ContextView, SlotView};
+
+/// Tell all about a card, or about a context
+#[derive(Debug, clap::Args)]
+pub(crate) struct Info {
+    /// The card; may be left out where there is only one
+    card: Option<CardName>,
+    /// The number of a context
+    context: Option<u32>,
+}
+
+impl Info {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let card = Card::open_one(self.card.as_ref())?;
+        let view = CardView::of(&card)?;
+        match self.context {
+            None => out.show(&view, about_card),
+            Some(number) => match view.context(number) {
+                Some(context) => out.show(context, about_context),
+                None => Err(card.no_context(number)),
+            },
+        }
+    }
+}
+
+/// Lines of a name and what it is.
+fn lines(pairs: &[(&str, String)]) -> String {
+    let row = |(name, value): &(&str, String)| vec![(*name).into(), value.clone()];
+    table(&["", ""], pairs.iter().map(row))
+        .lines()
+        .skip(1)
+        .fold(String::new(), |text, line| text + line.trim_end() + "\n")
+}
+
+fn words(words: &[&str]) -> String {
+    if words.is_empty() {
+        "none".into()
+    } else {
+        words.join(", ")
+    }
+}
+
+fn numbers(numbers: &[u32]) -> String {
+    let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    texts.join(", ")
+}
+
+/// Of a slot; 0 is none.
+fn percent(percent: u32) -> String {
+    match percent {
+        0 => "none".into(),
+        percent => format!("{percent} %"),
+    }
+}
+
+fn about_card(card: &CardView) -> String {
+    let guard = match card.guard_ns {
+        0 => "none".into(),
+        guard => time(guard),
+    };
+    let mut text = format!("{}\n", card.device.display());
+    text += &lines(&[
+        ("interface", card.interface_version.to_string()),
+        ("features", words(&card.features)),
+        ("policy", card.policy.unwrap_or("unknown").into()),
+        ("starvation guard", guard),
+        (
+            "contexts",
+            format!("{} of {}", card.contexts.len(), card.max_contexts),
+        ),
+        ("largest arena", bytes(card.max_arena_bytes)),
+    ]);
+    for slot in &card.slots {
+        text += &about_slot(slot);
+    }
+    for context in &card.contexts {
+        text += "\n";
+        text += &about_context(context);
+    }
+    text
+}
+
+fn about_slot(slot: &SlotView) -> String {
+    let mut pairs = vec![
+        ("engine", slot.engine_name().into()),
+        ("engine's UUID", slot.engine_id.clone()),
+        ("context on it", or_dash(slot.context)),
+        ("flags", words(&slot.flags)),
+        ("snapshot", bytes(slot.snapshot_bytes)),
+        ("switches", slot.switches.to_string()),
+        ("busy", time(slot.busy_ns)),
+        ("mean save", time(slot.save_ns)),
+        ("mean restore", time(slot.restore_ns)),
+        ("resets", slot.resets.to_string()),
+        ("interrupt storms", slot.interrupt_storms.to_string()),
+    ];
+    if let Some(group) = slot.exclusive_group {
+        pairs.push(("only for group", group.to_string()));
+    }
+    format!("\nslot {}\n", slot.slot) + &lines(&pairs)
+}
+
+fn about_context(context: &ContextView) -> String {
+    let pairs = [
+        ("state", context.state_text()),
+        ("engine", context.engine_name().into()),
+        ("on slot", or_dash(context.slot)),
+        ("may use slots", numbers(&context.slots)),
+        ("process", or_dash(context.pid)),
+        ("command", or_dash(context.command.as_deref())),
+        ("group", or_dash(context.group)),
+        ("job", context.job.to_string()),
+        ("priority", context.priority.to_string()),
+        ("weight", context.weight.to_string()),
+        (
+            "latency-critical",
+            if context.latency_critical {
+                "yes"
+            } else {
+                "no"
+            }
+            .into(),
+        ),
+        ("timeslice", or_dash(context.timeslice_ns.map(time))),
+        (
+            "preempt timeout",
+            or_dash(context.preempt_timeout_ns.map(time)),
+        ),
+        ("cap", or_dash(context.cap.map(percent))),
+        ("share", or_dash(context.share.map(percent))),
+        ("ran", time(context.run_ns)),
+        ("waited", time(context.wait_ns)),
+        ("slices", context.slices.to_string()),
+        ("preemptions", context.preemptions.to_string()),
+    ];
+    format!("context {}\n", context.context) + &lines(&pairs)
+}

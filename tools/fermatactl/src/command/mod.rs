@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The commands, one a file: its arguments, and what it does.
+
+mod control;
+mod generate;
+mod hint;
+mod info;
+mod list;
+mod run;
+mod set;
+mod stats;
+mod top;
+mod trace;
+
+use crate::out::Out;
+use crate::trouble::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// How a command ended that could be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Well.
+    Done,
+    /// The command that was run ended with this status.
+    Command(u8),
+}
+
+impl From<Ending> for ExitCode {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Done => Self::SUCCESS,
+            Ending::Command(status) => status.into(),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    List(list::List),
+    Info(info::Info),
+    Run(Box<run::Run>),
+    Top(top::Top),
+    Set(set::Set),
+    Preempt(control::Preempt),
+    Hold(control::Hold),
+    Resume(control::Resume),
+    Disable(control::Disable),
+    Enable(control::Enable),
+    Hint(hint::Hint),
+    Stats(stats::Stats),
+    Trace(trace::Trace),
+    Completions(generate::Completions),
+    Man(generate::Man),
+}
+
+impl Command {
+    pub(crate) fn run(&self, out: Out) -> Result<Ending> {
+        match self {
+            Self::List(command) => command.run(out)?,
+            Self::Info(command) => command.run(out)?,
+            Self::Run(command) => command.run(out)?,
+            Self::Top(command) => command.run(out)?,
+            Self::Set(command) => command.run(out)?,
+            Self::Preempt(command) => command.run(out)?,
+            Self::Hold(command) => command.run(out)?,
+            Self::Resume(command) => command.run(out)?,
+            Self::Disable(command) => command.run(out)?,
+            Self::Enable(command) => command.run(out)?,
+            Self::Hint(command) => command.run(out)?,
+            Self::Stats(command) => command.run(out)?,
+            Self::Trace(command) => return command.run(out),
+            Self::Completions(command) => command.run()?,
+            Self::Man(command) => command.run()?,
+        }
+        Ok(Ending::Done)
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Options of `run` that go with certain engines: each takes its own, and what is left was for another one.
+
+use super::raw::{Register, Value};
+use crate::trouble::{Result, Trouble};
+use fermata::work::Access;
+
+/// What a job does, as far as it can be chosen.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Options of engines")]
+pub(super) struct Options {
+    /// linkedlist, membench, blockmix: what checksum and pattern begin with [default: 0]
+    #[arg(long, value_name = "WORD", value_parser = number)]
+    pub(super) seed: Option<u64>,
+    /// linkedlist: nodes (0: all); membench: accesses [default: one for each line]; counters: counts [default: 1000]
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub(super) count: Option<u64>,
+    /// membench: what kind of access [default: read]
+    #[arg(long, value_enum)]
+    pub(super) access: Option<AccessName>,
+    /// membench: in random order
+    #[arg(long)]
+    pub(super) random: bool,
+    /// blockmix: bytes of a block [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = number)]
+    pub(super) block: Option<u64>,
+    /// counters: where to begin, 0 to 15 [default: 0]
+    #[arg(long, value_name = "BITS", value_parser = number)]
+    pub(super) first: Option<u64>,
+    /// queue: what is done to the file [default: sha256]
+    #[arg(long, value_enum)]
+    pub(super) op: Option<OperationName>,
+    /// riscv: what the program gets in a0 [default: 0]; queue: pattern of fill, CRC that crc32c goes on from [default: 0]
+    #[arg(long, value_name = "WORD", value_parser = number)]
+    pub(super) arg: Option<u64>,
+    /// Take a known engine as one by UUID
+    #[arg(long)]
+    pub(super) raw: bool,
+    /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena; may be given several times
+    #[arg(long, value_name = "OFFSET=VALUE")]
+    pub(super) reg: Vec<Register>,
+    /// by UUID: a register to be read at the end; may be given several times
+    #[arg(long, value_name = "OFFSET", value_parser = super::raw::offset)]
+    pub(super) result: Vec<u32>,
+    /// by UUID: bytes of the arena [default: the file's, in whole pages]
+    #[arg(long, value_name = "BYTES", value_parser = number)]
+    pub(super) arena: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum AccessName {
+    /// Reads lines
+    Read,
+    /// Writes a pattern
+    Write,
+    /// Reads lines and writes them, changed by the pattern
+    Update,
+}
+
+impl From<AccessName> for Access {
+    fn from(name: AccessName) -> Self {
+        match name {
+            AccessName::Read => Self::Read,
+            AccessName::Write => Self::Write,
+            AccessName::Update => Self::Update,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum OperationName {
+    /// Copies it
+    Copy,
+    /// Fills so many bytes with the pattern of --arg
+    Fill,
+    /// Its SHA-256
+    #[default]
+    Sha256,
+    /// Its CRC-32C
+    Crc32c,
+}
+
+/// A number, decimal or 0x….
+pub(super) fn number(text: &str) -> std::result::Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error} (decimal or 0x…)"))
+}
+
+impl Options {
+    /// All was taken by the engine, or something was meant for another one.
+    pub(super) fn none_left(&self, engine: &str) -> Result<()> {
+        let left = [
+            (self.seed.is_some(), "--seed"),
+            (self.count.is_some(), "--count"),
+            (self.access.is_some(), "--access"),
+            (self.random, "--random"),
+            (self.block.is_some(), "--block"),
+            (self.first.is_some(), "--first"),
+            (self.op.is_some(), "--op"),
+            (self.arg.is_some(), "--arg"),
+            (!self.reg.is_empty(), "--reg"),
+            (!self.result.is_empty(), "--result"),
+            (self.arena.is_some(), "--arena"),
+        ];
+        match left.into_iter().find(|(is_left, _)| *is_left) {
+            None => Ok(()),
+            Some((_, option)) => {
+                let trouble = Trouble::new(format!("{engine} has no {option}"));
+                Err(
+                    trouble.advise(if matches!(option, "--reg" | "--result" | "--arena") {
+                        "with --raw it is taken as an engine that is known by its UUID only"
+                    } else {
+                        "`fermatactl run --help` tells which options go with which engine"
+                    }),
+                )
+            }
+        }
+    }
+
+    /// Registers as they are in an arena with this device address.
+    pub(super) fn registers(&self, base: u64) -> Vec<(u32, u64)> {
+        let value = |value| match value {
+            Value::Plain(value) => value,
+            Value::InArena(offset) => base.wrapping_add(offset),
+        };
+        let registers = self.reg.iter();
+        registers
+            .map(|register| (register.offset, value(register.value)))
+            .collect()
+    }
+}

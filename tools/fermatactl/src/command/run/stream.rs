@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One operation of a queue engine on a file.
+
+use super::job::Product;
+use super::options::OperationName;
+use crate::format::{hex, Hex};
+use fermata::queue::{Operation, Queue};
+use fermata::work::DATA;
+use fermata::{Arena, Context, Error, Result};
+
+const ENTRIES: usize = 8;
+
+/// The operation; in the arena are the queue, the data, and as many bytes for what is made of them.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    pub(super) operation: OperationName,
+    pub(super) argument: u64,
+    pub(super) data: Vec<u8>,
+}
+
+/// Where the digest goes: after the queue.
+const DIGEST: usize = Queue::bytes(ENTRIES).next_multiple_of(64);
+const _: () = assert!(DIGEST + 32 <= DATA);
+
+impl Stream {
+    /// Where what is made of the data begins.
+    fn made_at(&self) -> usize {
+        DATA + self.data.len().next_multiple_of(4096)
+    }
+
+    pub(super) fn arena_length(&self) -> usize {
+        self.made_at() + self.data.len().next_multiple_of(4096)
+    }
+
+    /// Posts the operation and the end: the engine finds both when it starts.
+    pub(super) fn load<'a>(&self, context: &Context, arena: &'a Arena) -> Result<Queue<'a>> {
+        arena.write(DATA, &self.data);
+        let mut queue = Queue::new(arena, 0, ENTRIES)?;
+        for operation in [self.job(arena.base()), Operation::End] {
+            queue.push(operation, 0).ok_or(Error::NoSpace)?;
+        }
+        context.write_registers(&queue.registers())?;
+        Ok(queue)
+    }
+
+    fn job(&self, base: u64) -> Operation {
+        let (src, dst) = (base + DATA as u64, base + self.made_at() as u64);
+        let length = self.data.len() as u64;
+        match self.operation {
+            OperationName::Copy => Operation::Copy { src, dst, length },
+            OperationName::Fill => Operation::Fill {
+                dst,
+                length,
+                pattern: self.argument,
+            },
+            OperationName::Sha256 => Operation::Sha256 {
+                src,
+                length,
+                digest: base + DIGEST as u64,
+            },
+            OperationName::Crc32c => Operation::Crc32c {
+                src,
+                length,
+                crc: self.argument as u32,
+            },
+        }
+    }
+
+    /// What came of it; `result` is that of the operation's status.
+    pub(super) fn product(&self, arena: &Arena, result: u64) -> Product {
+        match self.operation {
+            OperationName::Sha256 => Product::Digest {
+                sha256: hex(&arena.read(DIGEST, 32)),
+            },
+            OperationName::Crc32c => Product::Crc {
+                crc32c: Hex(result),
+            },
+            OperationName::Copy | OperationName::Fill => Product::Bytes {
+                bytes: self.data.len(),
+            },
+        }
+    }
+
+    /// The bytes that it has made.
+    pub(super) fn made(&self, arena: &Arena) -> Vec<u8> {
+        arena.read(self.made_at(), self.data.len())
+    }
+}

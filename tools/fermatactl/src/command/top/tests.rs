@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The view on a terminal in memory, 80 columns wide.
+
+use super::columns::{count, Column, Order};
+use super::draw::draw;
+use super::plain;
+use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
+use super::screen::{Mode, Request, Screen};
+use crate::spread::Spread;
+use crate::view::{ContextView, SlotView};
+use fermata::{Control, Histogram, Param};
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::Terminal;
+
+fn spread() -> Spread {
+    let mut histogram = Histogram::EMPTY;
+    for _ in 0..100 {
+        histogram.add(123_456);
+    }
+    Spread::from(&histogram)
+}
+
+fn slot(number: u32, context: Option<u32>) -> SlotRow {
+    SlotRow {
+        card: 0,
+        view: SlotView {
+            slot: number,
+            engine: Some("linkedlist"),
+            engine_id: String::new(),
+            context,
+            flags: vec![],
+            exclusive_group: None,
+            snapshot_bytes: 4096,
+            switches: 1000,
+            busy_ns: 1,
+            resets: 0,
+            interrupt_storms: 0,
+            save_ns: 0,
+            restore_ns: 0,
+        },
+        command: None,
+        busy_percent: 97.25,
+        switches_per_second: 499.6,
+        gap: spread(),
+        latency: Spread::from(&Histogram::EMPTY),
+    }
+}
+
+fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
+    ContextRow {
+        card: 0,
+        view: ContextView {
+            context: number,
+            state,
+            attributes: vec![],
+            engine: Some("linkedlist"),
+            engine_id: None,
+            slot: None,
+            slots: vec![0],
+            pid: Some(4_000_000 + number),
+            command: Some(format!("/usr/bin/tenant --number {number} --of-many")),
+            group: None,
+            job: 1,
+            priority: 16,
+            weight: 100,
+            latency_critical: number == 3,
+            timeslice_ns: Some(2_000_000),
+            preempt_timeout_ns: None,
+            cap: None,
+            share: None,
+            run_ns: 12_345_678_901,
+            wait_ns: 5,
+            slices: 1_234_567,
+            preemptions: 1_234_566,
+        },
+        run_percent,
+        wait_percent: 100.0,
+    }
+}
+
+fn screen() -> Screen {
+    let frame = Frame {
+        interval_ns: 1_000_000_000,
+        cards: vec![CardFrame {
+            card: Some(0),
+            device: "/dev/fermata0".into(),
+            policy: Some("fair"),
+            guard_ns: 1_000_000_000,
+            slots: vec![slot(0, Some(2)), slot(1, None)],
+            contexts: vec![
+                context(1, "queued", 10.0),
+                context(2, "running", 89.5),
+                context(3, "held", 0.0),
+            ],
+        }],
+    };
+    let order = Order {
+        by: Column::Share,
+        reversed: false,
+        filter: String::new(),
+    };
+    Screen::new(frame, order)
+}
+
+/// The lines of a terminal of this size.
+fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|canvas| draw(screen, canvas)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| {
+        let cells = (0..width).map(|x| buffer[(x, y)].symbol());
+        cells.collect::<String>().trim_end().to_string()
+    };
+    (0..height).map(line).collect()
+}
+
+fn press(screen: &mut Screen, keys: &[KeyCode]) -> Request {
+    let press = |key: &KeyCode| screen.key(KeyEvent::from(*key));
+    keys.iter().map(press).last().unwrap_or(Request::None)
+}
+
+#[test]
+fn it_fits_in_80_columns() {
+    let lines = lines(&screen(), 80, 24);
+    assert_eq!(
+        lines[0],
+        "/dev/fermata0  policy fair, guard 1s  3 contexts: 1 running, 1 queued, 1 held"
+    );
+    assert_eq!(
+        lines[2].split_whitespace().collect::<Vec<_>>(),
+        [
+            "0",
+            "linkedlist",
+            "2",
+            "97.2",
+            "500",
+            "123us",
+            "123us",
+            "-",
+            "-"
+        ]
+    );
+    let titles: Vec<_> = lines[5].split_whitespace().collect();
+    assert_eq!(
+        titles,
+        [
+            "CTX", "STATE", "ENGINE", "SL", "PR", "SLICE", "RUN%", "RUN", "WAIT%", "PREEM", "PID",
+            "COMMAND"
+        ]
+    );
+    // Sorted by share, nothing cut but the command, which begins where its title does.
+    let first: Vec<_> = lines[6].split_whitespace().take(11).collect();
+    assert_eq!(
+        first,
+        [
+            "2",
+            "running",
+            "linkedlist",
+            "-",
+            "16",
+            "2ms",
+            "89.5",
+            "12.3s",
+            "100.0",
+            "1234k",
+            "4000002"
+        ]
+    );
+    assert!(lines[8].contains(" LC "));
+    assert!(lines[23].starts_with("sort RUN% down  |  ? help"));
+    assert!(lines[23].ends_with("/ filter"));
+}
+
+#[test]
+fn wide_terminals_have_more_columns() {
+    let lines = lines(&screen(), 120, 24);
+    assert!(lines[5].contains("WEIGHT") && lines[5].contains("SLICES"));
+    assert!(lines[6].contains("/usr/bin/tenant --num"));
+}
+
+#[test]
+fn small_terminals_do_no_harm() {
+    for (width, height) in [(1, 1), (10, 3), (80, 5), (300, 100)] {
+        let mut screen = screen();
+        lines(&screen, width, height);
+        screen.mode = Mode::Help;
+        lines(&screen, width, height);
+    }
+}
+
+#[test]
+fn keys_control_what_is_selected() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, &[KeyCode::Char('h')]), Request::None);
+    assert!(screen.message.contains("select a context"));
+    let hold = press(
+        &mut screen,
+        &[KeyCode::Down, KeyCode::Down, KeyCode::Char('h')],
+    );
+    assert!(matches!(
+        hold,
+        Request::Control {
+            context: 1,
+            control: Control::Hold,
+            ..
+        }
+    ));
+    // It stays selected wherever it goes.
+    screen.frame.cards[0].contexts[0].run_percent = 99.0;
+    let up = press(&mut screen, &[KeyCode::Char('+')]);
+    let raised = Control::Param(Param::Priority, 17);
+    assert!(matches!(up, Request::Control { context: 1, control, .. } if control == raised));
+    screen.frame.cards[0].contexts[0].view.priority = 31;
+    assert_eq!(press(&mut screen, &[KeyCode::Char('+')]), Request::None);
+    assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Request::Quit);
+    // Gone: nothing is done to another one.
+    screen.frame.cards[0].contexts.remove(0);
+    assert_eq!(press(&mut screen, &[KeyCode::Char('h')]), Request::None);
+}
+
+#[test]
+fn rows_are_sorted_and_filtered() {
+    let mut screen = screen();
+    let shown = |screen: &Screen| {
+        let rows = screen.rows().0;
+        rows.iter().map(|row| row.view.context).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&screen), [2, 1, 3]);
+    press(&mut screen, &[KeyCode::Char('i')]);
+    assert_eq!(shown(&screen), [3, 1, 2]);
+    let typed = ['/', 'H', 'E', 'L', 'X'].map(KeyCode::Char);
+    press(&mut screen, &typed);
+    assert_eq!(shown(&screen), [0; 0]);
+    assert!(lines(&screen, 80, 24)[23].starts_with("filter: HELX_"));
+    press(&mut screen, &[KeyCode::Backspace, KeyCode::Enter]);
+    assert_eq!(shown(&screen), [3]);
+    press(
+        &mut screen,
+        &[KeyCode::Char('/'), KeyCode::Char('x'), KeyCode::Esc],
+    );
+    assert_eq!(shown(&screen), [3]);
+    screen.order.filter.clear();
+    // Every column can be sorted by, and back at the first one all is as it was.
+    for column in Column::ALL {
+        screen.order.by = column;
+        assert_eq!(shown(&screen).len(), 3);
+    }
+}
+
+#[test]
+fn sorting_goes_round() {
+    let mut screen = screen();
+    for _ in Column::ALL {
+        press(&mut screen, &[KeyCode::Char('s')]);
+    }
+    assert_eq!(screen.order.by, Column::Share);
+    press(&mut screen, &[KeyCode::Char('s'), KeyCode::Char('S')]);
+    assert_eq!(screen.order.by, Column::Share);
+}
+
+#[test]
+fn help_lists_keys() {
+    let mut screen = screen();
+    press(&mut screen, &[KeyCode::Char('?')]);
+    let text = lines(&screen, 80, 24).join("\n");
+    for word in [" up, down", "hold its job", "priority up", "filter", "quit"] {
+        assert!(text.contains(word), "{word}");
+    }
+    press(&mut screen, &[KeyCode::Char('q')]);
+    assert_eq!(screen.mode, Mode::Table);
+}
+
+#[test]
+fn pipes_have_every_column() {
+    let screen = screen();
+    let text = plain::text(&screen.frame, &screen.order);
+    assert!(text.contains("SLICES") && text.contains("--number 2 --of-many"));
+    assert!(!text.contains('\x1b'));
+    assert!(text.lines().all(|line| line == line.trim_end()));
+}
+
+#[test]
+fn several_cards_are_told_apart() {
+    let mut screen = screen();
+    let mut other = screen.frame.cards[0].clone();
+    other.card = Some(7);
+    for row in &mut other.contexts {
+        row.card = 1;
+    }
+    screen.frame.cards.push(other);
+    let text = plain::text(&screen.frame, &screen.order);
+    assert!(text.contains("0/2") && text.contains("7/2"));
+}
+
+#[test]
+fn counts_are_short() {
+    let cases = [
+        (0, "0"),
+        (99_999, "99999"),
+        (100_000, "100k"),
+        (10_000_000, "10M"),
+    ];
+    for (n, text) in cases {
+        assert_eq!(count(n), text);
+    }
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `fermatactl trace`.
+
+use super::Ending;
+use crate::card::{Card, CardName};
+use crate::out::Out;
+use crate::process;
+use crate::tracefs::Instance;
+use crate::trouble::{Result, Trouble};
+use crate::view::CardView;
+use fermata_timeline::chrome::{self, Layer};
+use fermata_timeline::driver::{self, Line, Reader};
+use fermata_timeline::svg;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long nothing is done when nothing was recorded.
+const REST: Duration = Duration::from_millis(20);
+
+/// Record what the driver decides and does, and draw it: slots as tracks, contexts as colours
+///
+/// It records until COMMAND ends, for --duration, or until it is interrupted (^C). The trace can be opened at <https://ui.perfetto.dev> or in
+/// chrome://tracing, the picture in any browser. Takes root. The exit status is that of COMMAND.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Trace {
+    /// Only this card
+    card: Option<CardName>,
+    /// Where the trace for Perfetto and Chrome goes
+    #[arg(short, long, value_name = "FILE", default_value = "fermata-trace.json")]
+    output: PathBuf,
+    /// Where a picture goes
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Where the events go as the kernel prints them
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Record for so long, as 500ms or 10s
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "command")]
+    duration: Option<Duration>,
+    /// Room for events of each processor that are not yet read, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    buffer: u32,
+    /// Record while this runs
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    trace: PathBuf,
+    svg: Option<PathBuf>,
+    text: Option<PathBuf>,
+    events: u64,
+    lost: u64,
+    turns: usize,
+    contexts: usize,
+    seconds: f64,
+    /// Of the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<i32>,
+}
+
+/// What was recorded so far.
+#[derive(Default)]
+struct Record {
+    cards: BTreeMap<u32, Reader>,
+    /// Commands of processes, looked up as soon as they are heard of.
+    commands: BTreeMap<u32, String>,
+    /// The beginning of a line.
+    rest: Vec<u8>,
+    events: u64,
+}
+
+impl Trace {
+    pub(crate) fn run(&self, out: Out) -> Result<Ending> {
+        let only = self.only()?;
+        // Refused now rather than when all was recorded.
+        let mut text = self.text.as_ref().map(create).transpose()?;
+        drop(create(&self.output)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+                .map_err(|error| Trouble::new(format!("signals: {error}")))?;
+        }
+        let begin = Instant::now();
+        let mut instance = Instance::new(self.buffer)?;
+        let mut child = self.spawn()?;
+        let mut record = Record::default();
+        let mut status = None;
+        let mut is_last = false;
+        loop {
+            while self.read(&mut instance, only, &mut record, text.as_mut())? {}
+            if is_last {
+                break;
+            }
+            if let Some(ended) = child.as_mut().map(Child::try_wait) {
+                let ended = ended.map_err(|error| self.trouble_of_command(&error))?;
+                status = ended.map(|status| status.code().unwrap_or(-1));
+            }
+            let is_over = self.duration.is_some_and(|most| begin.elapsed() >= most);
+            if status.is_some() || is_over || stop.load(Ordering::Relaxed) {
+                instance.stop()?;
+                is_last = true;
+            } else {
+                std::thread::sleep(REST);
+            }
+        }
+        let lost = instance.lost()?;
+        drop(instance);
+        if let Some(text) = &mut text {
+            text.flush().map_err(|error| self.trouble_of_text(&error))?;
+        }
+        let answer = self.draw(record, lost, begin.elapsed(), status)?;
+        out.show(&answer, text_of)?;
+        Ok(match answer.status {
+            None | Some(0) => Ending::Done,
+            // One that a signal ended has none.
+            Some(status) => Ending::Command(u8::try_from(status).unwrap_or(1)),
+        })
+    }
+
+    /// The number of the one card that is wanted.
+    fn only(&self) -> Result<Option<u32>> {
+        let Some(name) = &self.card else {
+            return Ok(None);
+        };
+        match Card::open(name)?.number() {
+            None => Err(Trouble::new(format!("{name}: its number is not known"))
+                .advise("name the card by its number, or as fermataN")),
+            number => Ok(number),
+        }
+    }
+
+    fn spawn(&self) -> Result<Option<Child>> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Ok(None);
+        };
+        let child = Command::new(program).args(arguments).spawn();
+        child
+            .map(Some)
+            .map_err(|error| self.trouble_of_command(&error))
+    }
+
+    fn trouble_of_command(&self, error: &std::io::Error) -> Trouble {
+        let program = self.command.first().cloned().unwrap_or_default();
+        Trouble::new(format!("{}: {error}", program.to_string_lossy()))
+    }
+
+    fn trouble_of_text(&self, error: &std::io::Error) -> Trouble {
+        Trouble::of_file(self.text.as_deref().unwrap_or(&self.output), error)
+    }
+
+    /// Takes what was recorded since; false: nothing.
+    fn read(
+        &self,
+        instance: &mut Instance,
+        only: Option<u32>,
+        record: &mut Record,
+        text: Option<&mut BufWriter<File>>,
+    ) -> Result<bool> {
+        let mut buffer = vec![0; 1 << 16];
+        let count = instance.read(&mut buffer)?;
+        let read = &buffer[..count];
+        if let Some(text) = text {
+            text.write_all(read)
+                .map_err(|error| self.trouble_of_text(&error))?;
+        }
+        record.take(read, only)?;
+        Ok(count != 0)
+    }
+
+    fn draw(
+        &self,
+        record: Record,
+        lost: u64,
+        time: Duration,
+        status: Option<i32>,
+    ) -> Result<Answer> {
+        let events = record.events;
+        let commands = record.commands;
+        let mut told = Vec::new();
+        for (number, reader) in record.cards {
+            let mut trace = reader.end(lost);
+            name_engines(number, &mut trace);
+            // Time begins with the first event.
+            let first = trace.timeline.first();
+            let end = trace.timeline.length();
+            if end > first {
+                trace.timeline.cut(first, end);
+            }
+            told.push((format!("fermata{number}"), trace));
+        }
+        let jobs: Vec<Box<dyn Fn(u64) -> String>> = told
+            .iter()
+            .map(|(_, trace)| job_names(trace, &commands))
+            .collect();
+        let layers = told.iter().zip(&jobs).map(|((name, trace), job)| Layer {
+            name,
+            timeline: &trace.timeline,
+            job,
+        });
+        let layers: Vec<_> = layers.collect();
+        let trouble = |error: anyhow::Error| Trouble::new(format!("{error:#}"));
+        chrome::write(&layers, &self.output).map_err(trouble)?;
+        if let (Some(file), Some(layer)) = (&self.svg, layers.first()) {
+            let title = format!("{}: who was on its slots", layer.name);
+            svg::draw(layer.timeline, &title, layer.job, file).map_err(trouble)?;
+        }
+        Ok(Answer {
+            trace: self.output.clone(),
+            svg: self.svg.clone().filter(|_| !layers.is_empty()),
+            text: self.text.clone(),
+            events,
+            lost,
+            turns: told
+                .iter()
+                .map(|(_, trace)| trace.timeline.turns.len())
+                .sum(),
+            contexts: told.iter().map(|(_, trace)| trace.pids.len()).sum(),
+            seconds: time.as_secs_f64(),
+            status,
+        })
+    }
+}
+
+/// The names of contexts: a letter each, which is what tells them apart where numbers do not count, the command, and the process.
+fn job_names(
+    trace: &driver::Trace,
+    commands: &BTreeMap<u32, String>,
+) -> Box<dyn Fn(u64) -> String> {
+    let names: BTreeMap<u64, String> = trace
+        .timeline
+        .jobs()
+        .into_iter()
+        .zip(0..)
+        .map(|(ctx, n)| {
+            let pid = trace.pids.get(&ctx).copied().unwrap_or(0);
+            let command = commands.get(&pid).map_or("?", String::as_str);
+            (ctx, format!("{} {command} {pid}", letters(n)))
+        })
+        .collect();
+    Box::new(move |ctx| {
+        let name = names.get(&ctx);
+        name.cloned().unwrap_or_else(|| format!("context {ctx}"))
+    })
+}
+
+/// A, B, ... Z, AA, AB, ...
+fn letters(n: usize) -> String {
+    let letter = char::from(b'A' + u8::try_from(n % 26).unwrap_or(0));
+    match n / 26 {
+        0 => letter.into(),
+        more => letters(more - 1) + &letter.to_string(),
+    }
+}
+
+fn create(path: &PathBuf) -> Result<BufWriter<File>> {
+    let file = File::create(path).map_err(|error| Trouble::of_file(path, &error))?;
+    Ok(BufWriter::new(file))
+}
+
+/// What the slots are, if the card is still there.
+fn name_engines(number: u32, trace: &mut driver::Trace) {
+    let name = number.to_string().parse::<CardName>().ok();
+    let card = name.and_then(|name| Card::open(&name).ok());
+    if let Some(view) = card.and_then(|card| CardView::of(&card).ok()) {
+        for slot in &view.slots {
+            let engines = &mut trace.timeline.engines;
+            if let Some(engine) = engines.get_mut(slot.slot as usize) {
+                *engine = slot.engine_name().into();
+            }
+        }
+    }
+}
+
+impl Record {
+    /// Takes what was read, which may begin and end within a line.
+    fn take(&mut self, read: &[u8], only: Option<u32>) -> Result<()> {
+        self.rest.extend_from_slice(read);
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(());
+        };
+        let rest = self.rest.split_off(end + 1);
+        let lines = std::mem::replace(&mut self.rest, rest);
+        for line in String::from_utf8_lossy(&lines).lines() {
+            self.take_line(line, only)
+                .map_err(|error| Trouble::new(format!("{error:#}")))?;
+        }
+        Ok(())
+    }
+
+    fn take_line(&mut self, line: &str, only: Option<u32>) -> anyhow::Result<()> {
+        let Line::Event(event) = driver::parse(line)? else {
+            return Ok(());
+        };
+        let card = event.card()?;
+        if only.is_some_and(|only| only != card) {
+            return Ok(());
+        }
+        self.events += 1;
+        if let Some(Ok(pid)) = event.text("pid").map(str::parse::<u32>) {
+            if pid != 0 && !self.commands.contains_key(&pid) {
+                if let Some(command) = process::name(pid) {
+                    self.commands.insert(pid, command);
+                }
+            }
+        }
+        self.cards.entry(card).or_default().take(&event)
+    }
+}
+
+fn text_of(answer: &Answer) -> String {
+    let Answer {
+        events,
+        turns,
+        contexts,
+        seconds,
+        ..
+    } = answer;
+    let mut text = format!(
+        "{events} events in {seconds:.1} s: {contexts} contexts had {turns} turns on slots\n"
+    );
+    if answer.lost != 0 {
+        text += &format!(
+            "{} events were LOST: what is drawn is not all; a larger --buffer helps\n",
+            answer.lost
+        );
+    }
+    text += &format!("trace: {}\n", answer.trace.display());
+    if let Some(svg) = &answer.svg {
+        text += &format!("picture: {}\n", svg.display());
+    }
+    if let Some(file) = &answer.text {
+        text += &format!("events: {}\n", file.display());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_may_come_in_pieces() {
+        let mut record = Record::default();
+        let line = "a-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=65536 pid=0 resume=0 why=turn\n";
+        let (head, tail) = line.as_bytes().split_at(40);
+        record.take(head, None).unwrap();
+        assert_eq!(record.events, 0);
+        record.take(tail, None).unwrap();
+        record.take(line.as_bytes(), Some(0)).unwrap();
+        assert_eq!(record.events, 1);
+        assert_eq!(record.cards.keys().collect::<Vec<_>>(), [&2]);
+        assert!(record
+            .take(b"a-1 x: fermata_start: card=fermata2\n", None)
+            .is_err());
+    }
+
+    #[test]
+    fn contexts_are_told_apart_by_letters() {
+        assert_eq!(
+            [0, 1, 25, 26, 27, 701, 702].map(letters),
+            ["A", "B", "Z", "AA", "AB", "ZZ", "AAA"]
+        );
+    }
+}

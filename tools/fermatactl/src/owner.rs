@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The context of another program, by its number.
+
+use crate::card::Card;
+use crate::trouble::{Result, Trouble};
+use fermata::{owner, Context};
+use std::io;
+use std::os::fd::AsFd;
+
+/// Got from the program that opened it. Ours, too, until it is dropped.
+pub(crate) fn context(card: &Card, number: u32) -> Result<Context> {
+    let contexts = card.contexts()?;
+    let info = contexts.iter().find(|info| info.context == number);
+    let info = info.ok_or_else(|| card.no_context(number))?;
+    let whose = format!("{}: context {number}", card.name);
+    let advice = "only its user and root may have it: run it as root";
+    if info.pid <= 0 {
+        let text =
+            format!("{whose}: it is another user's, or its program is not to be seen from here");
+        return Err(Trouble::new(text).advise(advice));
+    }
+    let pid = info.pid.unsigned_abs();
+    match find(card, number, pid) {
+        Ok(Some(context)) => Ok(context),
+        Ok(None) => Err(Trouble::new(format!(
+            "{whose}: process {pid}, which opened it, has it no more"
+        ))
+        .advise("it was passed on to another process, which cannot be told from outside")),
+        Err(error) => Err(Trouble::new(format!(
+            "{whose}: the descriptor of process {pid}: {error}"
+        ))
+        .advise(advice)),
+    }
+}
+
+/// Among all that the process has of this card.
+fn find(card: &Card, number: u32, pid: u32) -> io::Result<Option<Context>> {
+    let device = |context: &Context| rustix::fs::fstat(context.as_fd()).map(|about| about.st_rdev);
+    let wanted = device(&card.file)?;
+    for fd in owner::descriptors(pid)? {
+        let context = owner::context(pid, fd)?;
+        let is_it = context
+            .status()
+            .is_ok_and(|status| status.context == number);
+        if is_it && device(&context)? == wanted {
+            return Ok(Some(context));
+        }
+    }
+    Ok(None)
+}

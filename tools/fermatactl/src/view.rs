@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a card tells, as it is shown and as it stands in JSON (docs/fermatactl.md).
+
+use crate::card::Card;
+use crate::process;
+use crate::trouble::Result;
+use fermata::{uapi, EngineId, State};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A card.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CardView {
+    /// Its number; null where its device has an unusual name.
+    pub(crate) card: Option<u32>,
+    pub(crate) device: PathBuf,
+    pub(crate) interface_version: u32,
+    pub(crate) features: Vec<&'static str>,
+    /// Null: one of a later driver.
+    pub(crate) policy: Option<&'static str>,
+    /// The starvation guard; 0: none.
+    pub(crate) guard_ns: u64,
+    pub(crate) max_contexts: u32,
+    pub(crate) max_arena_bytes: u64,
+    pub(crate) slots: Vec<SlotView>,
+    pub(crate) contexts: Vec<ContextView>,
+}
+
+/// A slot of a card.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SlotView {
+    pub(crate) slot: u32,
+    /// Null: none of those that docs/card.md names.
+    pub(crate) engine: Option<&'static str>,
+    /// Its UUID.
+    pub(crate) engine_id: String,
+    /// The context that is on it.
+    pub(crate) context: Option<u32>,
+    pub(crate) flags: Vec<&'static str>,
+    /// The only group that it serves, where there is one that we may know.
+    pub(crate) exclusive_group: Option<u64>,
+    pub(crate) snapshot_bytes: u64,
+    pub(crate) switches: u64,
+    pub(crate) busy_ns: u64,
+    pub(crate) resets: u64,
+    pub(crate) interrupt_storms: u64,
+    pub(crate) save_ns: u64,
+    pub(crate) restore_ns: u64,
+}
+
+/// A context: one program's use of a card.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ContextView {
+    pub(crate) context: u32,
+    pub(crate) state: &'static str,
+    /// `disabled`, `parked`, `no-slot`.
+    pub(crate) attributes: Vec<&'static str>,
+    pub(crate) engine: Option<&'static str>,
+    pub(crate) engine_id: Option<String>,
+    /// That it is on.
+    pub(crate) slot: Option<u32>,
+    /// That it may use.
+    pub(crate) slots: Vec<u32>,
+    /// Null: not ours to know.
+    pub(crate) pid: Option<u32>,
+    pub(crate) command: Option<String>,
+    /// Null: not ours to know.
+    pub(crate) group: Option<u64>,
+    /// The number of the current or last job; 0: none yet.
+    pub(crate) job: u64,
+    pub(crate) priority: u32,
+    pub(crate) weight: u32,
+    pub(crate) latency_critical: bool,
+    /// Null: an older driver does not tell; so with the next three.
+    pub(crate) timeslice_ns: Option<u64>,
+    pub(crate) preempt_timeout_ns: Option<u64>,
+    /// Percent of a slot; 0: none.
+    pub(crate) cap: Option<u32>,
+    pub(crate) share: Option<u32>,
+    pub(crate) run_ns: u64,
+    pub(crate) wait_ns: u64,
+    pub(crate) slices: u64,
+    pub(crate) preemptions: u64,
+}
+
+impl CardView {
+    /// All that the card tells now.
+    pub(crate) fn of(card: &Card) -> Result<Self> {
+        let info = card.file.card_info();
+        let info = info.map_err(|error| card.refused("what it is", error))?;
+        let contexts = card.contexts()?;
+        let slots = (0..info.slots)
+            .map(|slot| {
+                let info = card.file.slot_info(slot);
+                let info = info.map_err(|error| card.refused("its slots", error))?;
+                Ok(SlotView::of(&info, &contexts))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let policy = card.file.policy();
+        let (policy, guard) = policy.map_err(|error| card.refused("its policy", error))?;
+        Ok(Self {
+            card: card.number(),
+            device: card.device().into(),
+            interface_version: info.uapi_version,
+            features: names_of_bits(info.features, &FEATURES),
+            policy: policy.map(fermata::Policy::name),
+            guard_ns: guard.as_nanos() as u64,
+            max_contexts: info.max_contexts,
+            max_arena_bytes: info.max_arena,
+            contexts: contexts
+                .iter()
+                .map(|context| ContextView::of(context, &slots))
+                .collect(),
+            slots,
+        })
+    }
+
+    /// The context of this number.
+    pub(crate) fn context(&self, number: u32) -> Option<&ContextView> {
+        let mut contexts = self.contexts.iter();
+        contexts.find(|context| context.context == number)
+    }
+}
+
+const FEATURES: [(u64, &str); 5] = [
+    (uapi::FEATURE_IRQ, "irq"),
+    (uapi::FEATURE_WINDOW, "window"),
+    (uapi::FEATURE_QUIESCENT, "quiescent"),
+    (uapi::FEATURE_SNAPSHOT_UNIT, "snapshot-unit"),
+    (uapi::FEATURE_IOMMU, "iommu"),
+];
+const SLOT_FLAGS: [(u64, &str); 5] = [
+    (uapi::SLOT_QUARANTINED as u64, "quarantined"),
+    (uapi::SLOT_BOUNDARY as u64, "boundary"),
+    (uapi::SLOT_BOUNDARY_ONLY as u64, "boundary-only"),
+    (uapi::SLOT_EXCLUSIVE as u64, "exclusive"),
+    (uapi::SLOT_POLLED as u64, "polled"),
+];
+const ATTRIBUTES: [(u64, &str); 3] = [
+    (uapi::STATUS_DISABLED as u64, "disabled"),
+    (uapi::STATUS_PARKED as u64, "parked"),
+    (uapi::STATUS_NO_SLOT as u64, "no-slot"),
+];
+
+fn names_of_bits(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
+    let set = names.iter().filter(|(bit, _)| bits & bit != 0);
+    set.map(|(_, name)| *name).collect()
+}
+
+/// The numbers of the bits that are set.
+pub(crate) fn numbers_of_bits(mask: u32) -> Vec<u32> {
+    (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0).collect()
+}
+
+impl SlotView {
+    fn of(info: &uapi::SlotInfo, contexts: &[uapi::ContextInfo]) -> Self {
+        let engine = EngineId {
+            low: info.afu_id_lo,
+            high: info.afu_id_hi,
+        };
+        let on_it = contexts.iter().find(|context| context.slot == info.slot);
+        Self {
+            slot: info.slot,
+            engine: engine.name(),
+            engine_id: engine.to_string(),
+            context: on_it.map(|context| context.context),
+            flags: names_of_bits(info.flags.into(), &SLOT_FLAGS),
+            exclusive_group: Some(info.group).filter(|group| *group != 0),
+            snapshot_bytes: u64::from(info.state_pages) * 4096,
+            switches: info.switches,
+            busy_ns: info.busy_ns,
+            resets: info.resets,
+            interrupt_storms: info.storms,
+            save_ns: info.save_ns,
+            restore_ns: info.restore_ns,
+        }
+    }
+
+    /// The engine's name, or its UUID.
+    pub(crate) fn engine_name(&self) -> &str {
+        self.engine.unwrap_or(&self.engine_id)
+    }
+}
+
+impl ContextView {
+    fn of(info: &uapi::ContextInfo, slots: &[SlotView]) -> Self {
+        let allowed = numbers_of_bits(info.slot_mask);
+        // All slots that a context may use have the same engine.
+        let engine = slots.iter().find(|slot| allowed.contains(&slot.slot));
+        // No timeslice is 0.
+        let tells_more = info.timeslice_ns != 0;
+        let pid = u32::try_from(info.pid)
+            .ok()
+            .filter(|pid| *pid != uapi::NO_PID);
+        Self {
+            context: info.context,
+            state: name_of(info.state.into()),
+            attributes: names_of_bits(info.attributes.into(), &ATTRIBUTES),
+            engine: engine.and_then(|slot| slot.engine),
+            engine_id: engine.map(|slot| slot.engine_id.clone()),
+            slot: Some(info.slot).filter(|slot| *slot != uapi::NO_SLOT),
+            slots: allowed,
+            pid,
+            command: pid.and_then(process::command),
+            group: Some(info.group).filter(|group| *group != 0),
+            job: info.job,
+            priority: info.priority,
+            weight: info.weight,
+            latency_critical: info.latency_critical != 0,
+            timeslice_ns: Some(info.timeslice_ns).filter(|_| tells_more),
+            preempt_timeout_ns: Some(info.preempt_timeout_ns).filter(|_| tells_more),
+            cap: Some(info.cap).filter(|_| tells_more),
+            share: Some(info.share).filter(|_| tells_more),
+            run_ns: info.run_ns,
+            wait_ns: info.wait_ns,
+            slices: info.slices,
+            preemptions: info.preemptions,
+        }
+    }
+
+    /// The engine's name, or its UUID.
+    pub(crate) fn engine_name(&self) -> &str {
+        self.engine.or(self.engine_id.as_deref()).unwrap_or("-")
+    }
+
+    /// The state, and what else there is to say of it.
+    pub(crate) fn state_text(&self) -> String {
+        std::iter::once(self.state)
+            .chain(self.attributes.iter().copied())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
+/// A state as it is shown.
+pub(crate) fn name_of(state: State) -> &'static str {
+    match state {
+        State::New => "new",
+        State::Idle => "idle",
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Held => "held",
+        State::Done => "done",
+        State::Failed => "failed",
+        State::Empty => "empty",
+        State::Unknown(_) => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_have_names() {
+        assert_eq!(names_of_bits(0, &FEATURES), [""; 0]);
+        assert_eq!(names_of_bits(1 << 32 | 1, &FEATURES), ["irq", "iommu"]);
+        assert_eq!(numbers_of_bits(0b1010), [1, 3]);
+    }
+
+    #[test]
+    fn a_context_has_the_engine_of_its_slots() {
+        let (low, high) = (EngineId::SHA256.low, EngineId::SHA256.high);
+        let slot = uapi::SlotInfo {
+            slot: 2,
+            afu_id_lo: low,
+            afu_id_hi: high,
+            ..Default::default()
+        };
+        let context = uapi::ContextInfo {
+            context: 7,
+            slot: 2,
+            slot_mask: 1 << 2,
+            state: uapi::STATE_RUNNING,
+            attributes: uapi::STATUS_DISABLED,
+            ..Default::default()
+        };
+        let slots = [SlotView::of(&slot, &[context])];
+        assert_eq!(slots[0].context, Some(7));
+        let view = ContextView::of(&context, &slots);
+        assert_eq!((view.engine_name(), view.slot), ("sha256", Some(2)));
+        assert_eq!(view.state_text(), "running,disabled");
+        assert_eq!((view.pid, view.group), (None, None));
+    }
+}

@@ -1,0 +1,217 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Drives fermatactl in the guest of vm/ctl: each `point` is a TAP point, numbered there. What is to be parsed as JSON goes to /report.
+point() { # point WHAT COMMAND…: good if the command succeeds
+	what=$1
+	shift
+	if "$@" >/tmp/why 2>&1; then echo "ok - $what"; else
+		echo "not ok - $what"
+		sed 's/^/# /' /tmp/why
+	fi
+}
+ctl() { fermatactl "$@"; }
+# says TEXT COMMAND…: the command fails with status 1 and says TEXT on standard error, with advice below it
+says() {
+	text=$1
+	shift
+	"$@" >/tmp/out 2>/tmp/err
+	status=$?
+	cat /tmp/out /tmp/err
+	[ $status = 1 ] && grep -qF -- "$text" /tmp/err && [ "$(wc -l </tmp/err)" -ge 2 ]
+}
+state_of() { ctl info 0 "$1" | awk '$1 == "state" { print $2 }'; }
+is_state() { # is_state CONTEXT STATE: comes to be so
+	tries=0
+	until [ "$(state_of "$1")" = "$2" ]; do
+		[ $((tries += 1)) -lt 100 ] || { ctl list; return 1; }
+		sleep 0.1
+	done
+}
+value_of() { ctl info 0 "$1" | awk -v name="$2" '$0 ~ "^  *" name "  " { print $NF }'; }
+is() { [ "$1" = "$2" ] || { echo "$1, not $2"; return 1; }; }
+json() { # json NAME COMMAND…: one value a line, parsed outside
+	name=$1
+	shift
+	ctl --json "$@" >"/report/$name.json"
+}
+tenant() { su tenant -c "$*"; }
+screen() { fermata-screen --size 80x24 -- "$@"; }
+
+# --- no card -------------------------------------------------------------
+point "without the module it says what to load" says "modprobe fermata" ctl list
+point "and so does top" says "modprobe fermata" ctl top --once
+insmod /fermata.ko || exit 1
+
+# --- tenants -------------------------------------------------------------
+# Counters that go on until they are killed: two that share slot 0.
+forever=1000000000000000
+fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
+one=$!
+fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
+two=$!
+until [ "$(ctl list | grep -c 'fermatactl run')" = 2 ]; do sleep 0.1; done
+# Lines of their own, in the order of their numbers.
+A=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 1p)
+B=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 2p)
+ctl list >/report/list
+ctl info 0 "$A" >/report/info
+
+point "list has both" test -n "$A" -a -n "$B"
+point "list as JSON" json list list
+point "a card as JSON" json card info 0
+point "a context as JSON" json context info 0 "$A"
+point "a card that is not there" says "there are: fermata0" ctl list 7
+point "a context that is not there" says "there are: $A, $B" ctl info 0 4000000000
+point "a word that is no card" sh -c '! fermatactl list nonsense 2>/tmp/err && grep -q "a card is a number" /tmp/err'
+point "an error as JSON" sh -c '! fermatactl --json info 0 4000000000 2>/report/error.json'
+point "nobody reads" sh -c 'fermatactl list | true; fermatactl info | head -1'
+
+# --- control -------------------------------------------------------------
+point "hold" ctl hold 0 "$A"
+point "it is held" is_state "$A" held
+point "the other one runs" sh -c "fermatactl info 0 $B | grep -qE 'state +(running|queued)'"
+point "resume" ctl resume 0 "$A"
+point "it is held no more" sh -c "fermatactl info 0 $A | grep -qE 'state +(running|queued)'"
+point "preempt both" ctl preempt 0 "$A" "$B"
+point "disable" ctl disable 0 "$A"
+point "it is disabled" sh -c "until fermatactl info 0 $A | grep -q 'queued,disabled'; do sleep 0.1; done"
+point "enable" ctl enable 0 "$A"
+point "hold of a context that is not there" says "there is no context" ctl hold 0 4000000000
+point "as JSON" json hold hold 0 "$B"
+ctl resume 0 "$B"
+
+# --- set -----------------------------------------------------------------
+point "parameters of a context" ctl set 0 "$A" weight=300 priority=20 timeslice=2ms cap=50
+point "weight" is "$(value_of "$A" weight)" 300
+point "priority" is "$(value_of "$A" priority)" 20
+point "timeslice" is "$(value_of "$A" timeslice)" 2ms
+ctl set 0 "$A" cap=0
+point "policy and guard" ctl set 0 policy=priority guard=500ms
+point "policy" sh -c 'fermatactl info 0 | grep -q "policy  *priority"'
+ctl set 0 policy=fair guard=1s
+point "as JSON" json set set 0 "$A" weight=100
+point "a value out of range" says "out of range" ctl set 0 "$A" priority=32
+point "a slot of another engine" says "another engine" ctl set 0 "$A" slots=1
+point "a policy that there is not" sh -c '! fermatactl set 0 policy=best 2>/tmp/err && grep -q "there are fair" /tmp/err'
+point "a share that cannot be admitted" says "cannot be admitted" ctl set 0 "$A" share=100
+point "of a card, to a context" says "leave out the number" ctl set 0 "$A" policy=fair
+
+# --- stats ---------------------------------------------------------------
+ctl stats 0 >/report/stats
+point "stats of a card" sh -c 'grep -qE "gap +[1-9]" /report/stats'
+point "as JSON" json stats stats 0
+point "stats of a context, as JSON" json stats-context stats 0 "$A"
+point "stats of a context that is not there" says "there is no context" ctl stats 0 4000000000
+
+# --- hint ----------------------------------------------------------------
+point "a hint while the job runs" says "has not ended" ctl hint 0 "$A" 5ms
+fermatactl run counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+three=$!
+until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0.1; done
+point "a hint for a program that waits" ctl hint 0 "$C" 5ms
+point "it is taken back, as JSON" json hint hint 0 "$C" never
+kill $three 2>/dev/null
+point "a hint that is too far" sh -c "! fermatactl hint 0 $A 1h 2>/tmp/err && grep -q '10s is the longest' /tmp/err"
+
+# --- top -----------------------------------------------------------------
+point "top in a pipe" sh -c 'fermatactl top --once -i 500ms >/report/top && grep -q "RUN%" /report/top'
+point "no escapes in a pipe" sh -c "! grep -q '$(printf '\033')' /report/top"
+point "top as JSON, twice" json top top -n 2 -i 300ms
+point "top, filtered" sh -c "fermatactl top --once -i 200ms -f $one >/tmp/filtered && grep -q $one /tmp/filtered && ! grep -q $two /tmp/filtered"
+# Sorted by number, the first row is A's: it is held and resumed by keys, then raised.
+screen fermatactl top -i 200ms --sort context >/report/screen 2>/tmp/screen.err <<END
+wait q quit
+wait fermatact
+show
+keys j
+keys h
+wait hold: context $A: done
+wait 1 held
+show
+keys r
+wait resume: context $A: done
+keys +
+wait priority up: context $A: done
+keys /held
+wait filter: held_
+gone fermatact
+keys \r
+wait filter held  |
+keys /
+wait filter: _
+keys \e
+wait filter held  |
+keys ?
+wait any key goes on
+show
+keys x
+gone any key goes on
+keys s
+wait sort STATE down
+keys q
+end
+END
+screen_status=$?
+point "top on a terminal of 80x24, with keys" sh -c "cat /tmp/screen.err; [ $screen_status = 0 ]"
+point "its keys have raised the priority" is "$(value_of "$A" priority)" 21
+
+# --- nobody special ------------------------------------------------------
+point "a device that is not for everybody" says "only root may" tenant fermatactl list
+echo fermata:x:999: >>/etc/group
+chgrp fermata /dev/fermata0
+chmod 660 /dev/fermata0
+point "a device of a group that one is not in" says "a member of the group fermata" tenant fermatactl list
+sed -i s/fermata:x:999:/fermata:x:999:tenant/ /etc/group
+point "a member of its group" tenant fermatactl list
+chmod 666 /dev/fermata0
+point "no pids of others for a tenant" sh -c "su tenant -c 'fermatactl list' | grep -q 'counter_up.* -  -\$'"
+point "no control for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl hold 0 $A"
+point "no policy for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl set 0 policy=fair"
+point "no hint for a tenant" says "run it as root" tenant "fermatactl hint 0 $A 5ms"
+point "a job of a tenant's own" tenant "fermatactl run sha256 /etc/passwd"
+kill $one $two
+wait $one $two 2>/dev/null
+until ctl list | grep -q ', 0 of'; do sleep 0.1; done
+
+# --- run -----------------------------------------------------------------
+head -c 65536 /bin/busybox >/tmp/list
+ctl run sha256 /etc/passwd >/report/run
+point "sha256 as sha256sum has it" grep -q "$(sha256sum </etc/passwd | cut -c1-64)" /report/run
+point "a list" json list-run run linkedlist /tmp/list --seed 5
+point "membench" json membench run membench /tmp/list --access update --random --seed 5 -o /report/membench
+point "blockmix" json blockmix run blockmix /tmp/list --seed 5 -o /report/blockmix
+point "a program, with its output" sh -c 'fermatactl run riscv /selftests/riscv-mixture --arg 2 | grep -q "exit 0"'
+point "a counter, hinted" json counter run counter_up --count 21 --first 3 --hint 5ms
+for op in sha256 crc32c copy fill; do
+	point "queue: $op" json "queue-$op" run queue /tmp/list --op $op --arg 0 -o "/tmp/made-$op"
+done
+point "queue: the copy is one" cmp /tmp/list /tmp/made-copy
+point "an engine by its registers" json raw run sha256 /tmp/list --raw \
+	--reg 0x30=@0 --reg 0x38=4096 --reg 0x40=0 --result 0x58 --result 0x60 --result 0x68 --result 0x70
+cp /tmp/list /report/list-data
+ctl run sha256 /tmp/list --raw --reg 0x30=0x5000 --reg 0x38=64 2>/tmp/err
+status=$?
+point "a job that fails has a status of its own" is $status 3
+point "and the address is told" grep -q "has read 0x5000, which is outside of the arena" /tmp/err
+point "an option of another engine" says "sha256 has no --block" ctl run sha256 /tmp/list --block 4096
+point "an engine that no slot has" says "there are fermata0: counter_up" ctl run counter_down
+point "a file that is not there" sh -c '! fermatactl run sha256 /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
+
+# --- examples ------------------------------------------------------------
+abc=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad
+zeros=$(head -c 33554432 /dev/zero | sha256sum | cut -c1-64)
+for example in /examples/hash /examples/hash-rust; do point "$example" is "$($example)" $abc; done
+for example in /examples/hold /examples/hold-rust; do
+	$example >/tmp/held
+	point "$example" is "$(tail -1 /tmp/held)" "$zeros"
+	point "$example was taken off its slot" grep -qE "taken off [1-9]" /tmp/held
+done
+
+# --- pages and completions -----------------------------------------------
+# shellcheck disable=SC2016 # of the inner shell
+point "completions" sh -c 'for shell in bash zsh fish; do fermatactl completions $shell | grep -q preempt || exit 1; done'
+point "manual pages" sh -c 'mkdir /report/man && fermatactl man /report/man && test -s /report/man/fermatactl-top.1'
+
+# --- the card goes -------------------------------------------------------
+echo 1 >"/sys/bus/pci/devices/$(basename "$(readlink -f /sys/bus/pci/drivers/fermata/0000:*)")/remove"
+point "a card that is gone" says "the module fermata is loaded, but has bound none" ctl list

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The card's view and the driver's view of the same time: held against each other, and laid over each other.
+//!
+//! Each has a clock of its own: the card that of the machine that emulates it, the driver that of the guest; both count nanoseconds, the
+//! guest's so well as its processor's clock was measured. Causes come before effects: the driver's START is written before the card takes
+//! it, and the card has ended a turn before the driver sees that. So each turn of the one clock must fit into that of the other, and bounds
+//! how far the clocks are apart.
+
+use crate::spans::{End, Timeline, Turn};
+use anyhow::{bail, Result};
+use std::collections::BTreeMap;
+
+/// What the driver's times are cut to.
+const RESOLUTION: u64 = 1_000;
+
+/// How the two views fit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fit {
+    /// Turns that both tell of.
+    pub turns: usize,
+    /// What is added to the card's times at the card's time `since`...
+    offset: f64,
+    since: f64,
+    /// ... and so much more for each nanosecond after that.
+    drift: f64,
+}
+
+impl Fit {
+    /// The driver's time of a moment of the card.
+    pub fn driver_time(&self, card: u64) -> u64 {
+        let ahead = card as f64 - self.since;
+        (card as f64 + self.offset + self.drift * ahead).max(0.0) as u64
+    }
+
+    /// The card's timeline in times of the driver.
+    pub fn translate(&self, card: &Timeline) -> Timeline {
+        let mut card = card.clone();
+        for span in &mut card.spans {
+            (span.from, span.to) = (self.driver_time(span.from), self.driver_time(span.to));
+        }
+        for turn in &mut card.turns {
+            (turn.from, turn.to) = (self.driver_time(turn.from), self.driver_time(turn.to));
+        }
+        for instant in &mut card.instants {
+            instant.at = self.driver_time(instant.at);
+        }
+        card.last = self.driver_time(card.last);
+        card
+    }
+}
+
+/// Holds the two views against each other: on each slot the same turns in the same order, START and end of the same kind, of the same job, and
+/// each as the card saw it within as the driver saw it.
+///
+/// # Errors
+///
+/// The first difference.
+pub fn compare(card: &Timeline, driver: &Timeline) -> Result<Fit> {
+    let slots = card.engines.len().max(driver.engines.len());
+    let mut pairs = Vec::new();
+    for slot in 0..slots {
+        let of = |timeline: &Timeline| -> Vec<Turn> {
+            let turns = timeline.turns.iter();
+            turns.filter(|turn| turn.slot == slot).copied().collect()
+        };
+        let (cards, drivers) = (of(card), of(driver));
+        for (n, (of_card, of_driver)) in cards.iter().zip(&drivers).enumerate() {
+            compare_turn(of_card, of_driver)
+                .map_err(|error| error.context(format!("slot {slot}, turn {n}")))?;
+            pairs.push((*of_card, *of_driver));
+        }
+        if cards.len() != drivers.len() {
+            let (cards, drivers) = (cards.len(), drivers.len());
+            bail!("slot {slot}: {cards} turns on the card, {drivers} of the driver");
+        }
+    }
+    compare_jobs(&pairs)?;
+    fit(&pairs)
+}
+
+/// Of a turn that the driver ends by a reset, it does not know how it would have ended, and the card hears of that later.
+fn compare_turn(card: &Turn, driver: &Turn) -> Result<()> {
+    let same_end = driver.end == End::Reset || card.end == driver.end;
+    if card.resumed != driver.resumed || !same_end {
+        bail!("the card saw {card:?}, the driver {driver:?}");
+    }
+    let (of_card, of_driver) = (card.to - card.from, driver.to - driver.from);
+    if of_card > of_driver + RESOLUTION && driver.end != End::Reset {
+        bail!("it took {of_card} ns on the card, and {of_driver} ns of the driver's, which must be more");
+    }
+    Ok(())
+}
+
+/// A job of the card is always of the same context.
+fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
+    let mut contexts = BTreeMap::new();
+    for (card, driver) in pairs {
+        let context = *contexts.entry(card.job).or_insert(driver.job);
+        if context != driver.job {
+            let job = card.job;
+            bail!(
+                "job {job:#x} of the card is of contexts {context} and {}",
+                driver.job
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The line that lies nearest to the middles of what each turn allows.
+fn fit(pairs: &[(Turn, Turn)]) -> Result<Fit> {
+    let points: Vec<(f64, f64)> = pairs
+        .iter()
+        .filter(|(_, driver)| driver.end != End::Reset)
+        .map(|(card, driver)| {
+            let at = (card.from + card.to) as f64 / 2.0;
+            (at, (driver.from + driver.to) as f64 / 2.0 - at)
+        })
+        .collect();
+    if points.is_empty() {
+        bail!("nothing to compare: neither tells of a turn that ended by itself");
+    }
+    let count = points.len() as f64;
+    let mean = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (since, offset) = (mean(&|p| p.0), mean(&|p| p.1));
+    let spread = mean(&|p| (p.0 - since).powi(2));
+    let drift = if spread > 0.0 {
+        mean(&|p| (p.0 - since) * (p.1 - offset)) / spread
+    } else {
+        0.0
+    };
+    Ok(Fit {
+        turns: pairs.len(),
+        offset,
+        since,
+        drift,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spans::{Doing, Span};
+
+    fn turn(job: u64, from: u64, to: u64, end: End) -> Turn {
+        Turn {
+            slot: 0,
+            job,
+            resumed: false,
+            from,
+            to,
+            end,
+        }
+    }
+
+    fn timeline(turns: &[Turn]) -> Timeline {
+        Timeline {
+            engines: vec!["list".into()],
+            turns: turns.to_vec(),
+            ..Timeline::default()
+        }
+    }
+
+    const MS: u64 = 1_000_000;
+
+    fn views() -> (Vec<Turn>, Vec<Turn>) {
+        let card = [
+            turn(0xa, 10 * MS, 20 * MS, End::Saved),
+            turn(0xb, 21 * MS, 30 * MS, End::Finished),
+        ];
+        let driver = [
+            turn(1, 109 * MS, 121 * MS, End::Saved),
+            turn(2, 121 * MS, 130 * MS, End::Finished),
+        ];
+        (card.into(), driver.into())
+    }
+
+    #[test]
+    fn views_of_the_same() {
+        let (card, driver) = views();
+        let fit = compare(&timeline(&card), &timeline(&driver)).unwrap();
+        assert_eq!(fit.turns, 2);
+        let mut both = timeline(&card);
+        both.spans.push(Span {
+            slot: 0,
+            job: 0xa,
+            doing: Doing::Run,
+            from: 10 * MS,
+            to: 20 * MS,
+        });
+        let moved = fit.translate(&both);
+        assert!(moved.turns[0].from.abs_diff(110 * MS) < MS / 10);
+        assert!(moved.spans[0].to.abs_diff(120 * MS) < MS / 10);
+    }
+
+    fn difference(change: impl FnOnce(&mut Vec<Turn>, &mut Vec<Turn>)) -> String {
+        let (mut card, mut driver) = views();
+        change(&mut card, &mut driver);
+        format!(
+            "{:#}",
+            compare(&timeline(&card), &timeline(&driver)).unwrap_err()
+        )
+    }
+
+    #[test]
+    fn differences_are_found() {
+        let missing = difference(|card, _| card.truncate(1));
+        assert_eq!(missing, "slot 0: 1 turns on the card, 2 of the driver");
+        let other = difference(|card, _| card[1].end = End::Saved);
+        assert!(other.starts_with("slot 0, turn 1: the card saw"));
+        let kind = difference(|_, driver| driver[0].resumed = true);
+        assert!(kind.starts_with("slot 0, turn 0"));
+        let long = difference(|card, _| card[1].to += MS);
+        assert!(long.contains("must be more"));
+        let context = difference(|card, _| card[1].job = 0xa);
+        assert_eq!(context, "job 0xa of the card is of contexts 1 and 2");
+        let nothing = difference(|card, driver| {
+            card.clear();
+            driver.clear();
+        });
+        assert!(nothing.starts_with("nothing to compare"));
+    }
+}

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-2.0
+"""fermatactl and the examples in a machine with tenants on a card: tools/fermatactl/tests/guest.sh drives, what it leaves is judged here.
+
+Each point of the script is a TAP point; what engines have computed is computed here once more, JSON is parsed, and the
+manual pages are looked over by mandoc.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+from .common import BUILD, TOP
+
+NAME = "ctl"
+SCRIPT = TOP / "tools/fermatactl/tests/guest.sh"
+SLOTS = "counter_up+membench+sha256+blockmix+queue+riscv+linkedlist"
+OPTIONS = ["--name", NAME, "--timeout", "300", "--iommu", "intel", "--no-load", "--card", f"profile=fermata,slots={SLOTS}"]
+# What clap_mangen writes by its own rules, and what is no fault of a page: spaces at ends of lines, breaks beside paragraphs, long lines.
+LINT = ("whitespace at end of input line", "skipping paragraph macro", "longer than 80 bytes")
+MASK = (1 << 64) - 1
+
+
+def rotate(word, bits):
+    return (word << bits | word >> 64 - bits) & MASK
+
+
+def splitmix(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def words(data):
+    data += bytes(-len(data) % 8)
+    return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
+
+
+def crc32c(data):
+    crc = MASK >> 32
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ MASK >> 32
+
+
+def walk(data, seed):
+    for word in words(data):
+        seed = rotate(seed, 1) ^ word
+    return seed
+
+
+def update(data, seed):
+    """What a membench makes of data by an update of each line or another, in random order."""
+    data += bytes(-len(data) % 64)
+    memory, checksum = words(data), 0
+    lines = len(memory) // 8
+    for access in range(lines):
+        line = splitmix(seed + access & MASK) % lines
+        for index in range(line * 8, line * 8 + 8):
+            checksum = rotate(checksum, 5) ^ memory[index]
+            memory[index] ^= splitmix(seed ^ index)
+    return checksum, b"".join(word.to_bytes(8, "little") for word in memory)
+
+
+def mix(data, digest, block=4096):
+    """What a blockmix makes of data, and the digest of its last block."""
+    memory = words(data + bytes(-len(data) % 64))
+    for begin in range(0, len(memory), block // 8):
+        before = digest
+        for index in range(begin, min(begin + block // 8, len(memory))):
+            memory[index] ^= splitmix(before + index - begin & MASK)
+            digest = rotate(digest, 5) ^ memory[index]
+    return digest, b"".join(word.to_bytes(8, "little") for word in memory)
+
+
+class Left:
+    """What the guest has left."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def data(self, name):
+        return (self.folder / name).read_bytes()
+
+    def values(self, name):
+        """JSON values, one a line."""
+        return [json.loads(line) for line in self.data(f"{name}.json").splitlines()]
+
+    def result(self, name):
+        [answer] = self.values(name)
+        return answer["result"]
+
+
+def list_is_whole(left):
+    [answer] = left.values("list")
+    [card] = answer["cards"]
+    assert card["device"] == "/dev/fermata0" and "window" in card["features"], card
+    assert [slot["engine"] for slot in card["slots"]] == SLOTS.split("+"), card["slots"]
+    assert len(card["contexts"]) == 2, card["contexts"]
+    for context in card["contexts"]:
+        assert context["engine"] == "counter_up" and context["slots"] == [0], context
+        assert context["command"].startswith("fermatactl run counter_up") and context["timeslice_ns"] == 1_000_000, context
+    [whole] = left.values("card")
+    assert whole.keys() == card.keys()
+    [context] = left.values("context")
+    assert context.keys() == card["contexts"][0].keys()
+
+
+def errors_have_advice(left):
+    [error] = left.values("error")
+    assert "there is no context" in error["error"] and "there are" in error["advice"], error
+
+
+def answers_say_what_was_done(left):
+    [hold], [done] = left.values("hold"), left.values("set")
+    assert hold["done"] == "held" and len(hold["contexts"]) == 1, hold
+    assert done["set"] == ["weight=100"], done
+    [hint] = left.values("hint")
+    assert hint["ahead_ns"] is None, hint
+
+
+def top_has_intervals(left):
+    first, second = left.values("top")
+    for frame in (first, second):
+        [card] = frame["cards"]
+        busy = card["slots"][0]["busy_percent"]
+        runs = sum(context["run_percent"] for context in card["contexts"])
+        assert 0 < busy <= 100 and 0 < runs <= 200, frame
+        assert frame["interval_ns"] > 0, frame
+
+
+def statistics_add_up(left):
+    [card], [context] = left.values("stats"), left.values("stats-context")
+    gap, wait = card["slots"][0]["histograms"]["gap"], context["histograms"]["wait"]
+    for spread in (gap, wait):
+        assert 0 < spread["count"] == sum(bucket["count"] for bucket in spread["buckets"]), spread
+        times = [spread[name] for name in ("min_ns", "p50_ns", "p90_ns", "p99_ns", "max_ns")]
+        assert times == sorted(times), spread
+    # Each slice ends a wait; the counters are read before the histograms, and the job goes on meanwhile.
+    assert wait["count"] >= context["slices"] > 0, context
+
+
+def screens_are_whole(left):
+    shown = left.data("screen").decode().splitlines()
+    assert len(shown) >= 3 * 15 and all(len(line) <= 80 for line in shown), shown
+    titles = [line.split() for line in shown if line.split()[:1] == ["CTX"]]
+    assert titles and all(title[-2:] == ["PID", "COMMAND"] for title in titles), shown
+
+
+def lists_and_lines(left):
+    data = left.data("list-data")
+    assert left.result("list-run") == {"count": len(data) // 8, "checksum": hex(walk(data, 5))}
+    checksum, memory = update(data, 5)
+    assert left.result("membench") == {"count": len(data) // 64, "checksum": hex(checksum)}
+    assert left.data("membench") == memory
+    digest, memory = mix(data, 5)
+    assert left.result("blockmix") == {"count": len(data) // 4096, "checksum": hex(digest)}
+    assert left.data("blockmix") == memory
+    assert left.result("counter") == {"count": 21, "bits": (3 + 21) % 16}
+
+
+def queues(left):
+    data = left.data("list-data")
+    assert left.result("queue-sha256") == {"sha256": hashlib.sha256(data).hexdigest()}
+    assert left.result("queue-crc32c") == {"crc32c": hex(crc32c(data))}
+    assert left.result("queue-copy") == left.result("queue-fill") == {"bytes": len(data)}
+
+
+def registers(left):
+    values = b"".join(int(register["value"], 16).to_bytes(8, "little") for register in left.result("raw")["registers"])
+    assert values == hashlib.sha256(left.data("list-data")[:4096]).digest(), values
+
+
+def pages(left):
+    folder = left.folder / "man"
+    done = subprocess.run(["mandoc", "-T", "lint", *folder.glob("*.1")], capture_output=True, text=True)
+    wrong = [line for line in done.stdout.splitlines() if not any(known in line for known in LINT)]
+    assert not wrong, "\n".join(wrong)
+    assert {"fermatactl.1", "fermatactl-run.1", "fermatactl-top.1"} <= {page.name for page in folder.iterdir()}
+
+
+JUDGED = {
+    "list and info have all there is": list_is_whole,
+    "an error as JSON has advice": errors_have_advice,
+    "control and set as JSON": answers_say_what_was_done,
+    "top as JSON": top_has_intervals,
+    "stats: histograms add up": statistics_add_up,
+    "top on a terminal has all of its columns": screens_are_whole,
+    "lists, lines, blocks and counts are what they should be": lists_and_lines,
+    "so is what queues make": queues,
+    "so are registers of an engine by its UUID": registers,
+    "mandoc has nothing against the manual pages": pages,
+}
+
+
+def main():
+    command = [sys.executable, "-m", "fermatavm.boot", *OPTIONS, "--add", f"{SCRIPT}:ctl.sh", *sys.argv[1:], "--", "sh", "/ctl.sh"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=TOP)
+    number = failed = 0
+
+    def point(good, what):
+        nonlocal number, failed
+        number, failed = number + 1, failed + (not good)
+        print(f"{'ok' if good else 'not ok'} {number} {what}", flush=True)
+
+    print("TAP version 13")
+    for line in done.stdout.splitlines():
+        verdict, dash, what = line.partition(" - ")
+        if dash and verdict in ("ok", "not ok"):
+            point(verdict == "ok", what)
+        else:
+            print(line)
+    left = Left(BUILD / "vm" / NAME / "files")
+    for what, judge in JUDGED.items():
+        try:
+            judge(left)
+        except (AssertionError, OSError, ValueError, KeyError) as error:
+            print(f"# {type(error).__name__}: {error}")
+            point(False, what)
+        else:
+            point(True, what)
+    point(done.returncode == 0, "the machine, the card and the kernel are content")
+    print(f"1..{number}")
+    sys.exit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Count the instructions of the scheduler's part of a switch and of the calls under callgrind, and hold them against rust/bench/instructions.json.
+
+The same program on the same compiler gives the same counts on any machine; more than 5 % off, up or down, fails. --update writes the
+counts of this compiler into that file: do so, and commit it, when a change was meant, or when the build root has a new compiler.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .common import BUILD, JOBS, TOP, die, run, say
+
+BASELINE = TOP / "rust/bench/instructions.json"
+PROGRAM = BUILD / "cargo/release/fermata-sched-instructions"
+TOLERANCE = 0.05
+UPDATE = "vm/enter python3 -m fermatavm.instructions --update"
+
+
+def compiler():
+    text = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout
+    return text.split()[1]
+
+
+def count(case):
+    """Instructions of one operation of a case, as `POLICY OPERATION` names it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        # By the name that the compiler gave it: `counted` of this program.
+        options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--collect-atstart=no", "--toggle-collect=*counted*"]
+        done = run(["valgrind", *options, PROGRAM, *case.split()], capture_output=True, text=True)
+        found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M)
+    times = int(done.stdout.split()[-1])
+    if not found or int(found.group(1)) < times:
+        die(f"callgrind counted nothing of {case}: {done.stderr[-500:]}")
+    return round(int(found.group(1)) / times)
+
+
+def compare(counts, known):
+    """Lines of what is off."""
+    wrong = [f"{case}: not in the baseline" for case in counts if case not in known]
+    wrong += [f"{case}: in the baseline, but not counted any more" for case in known if case not in counts]
+    for case in counts.keys() & known.keys():
+        change = counts[case] / known[case] - 1
+        if abs(change) > TOLERANCE:
+            wrong.append(f"{case}: {counts[case]} instructions, {known[case]} in the baseline ({change:+.1%})")
+    return sorted(wrong)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--update", action="store_true", help="write the baseline of this compiler")
+    args = parser.parse_args()
+    build = ["cargo", "build", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
+    run(build, cwd=TOP)
+    cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()
+    with ThreadPoolExecutor(JOBS) as pool:
+        counts = dict(zip(cases, pool.map(count, cases), strict=True))
+    report = BUILD / "reports/instructions.json"
+    report.parent.mkdir(exist_ok=True)
+    report.write_text(json.dumps({"rustc": compiler(), "instructions": counts}, indent=1) + "\n")
+    for case in cases:
+        print(f"{case:<24} {counts[case]:>7}")
+    baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    if args.update:
+        baseline[compiler()] = counts
+        BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
+        say(f"baseline of rustc {compiler()} written: commit rust/bench/instructions.json")
+        return
+    if compiler() not in baseline:
+        die(f"no baseline for rustc {compiler()}: look at the counts above, then run {UPDATE} and commit rust/bench/instructions.json")
+    wrong = compare(counts, baseline[compiler()])
+    for line in wrong:
+        print(line)
+    if wrong:
+        die(f"more than {TOLERANCE:.0%} off; if that is meant: {UPDATE}, and commit rust/bench/instructions.json with the reason")
+    say(f"{len(counts)} counts within {TOLERANCE:.0%} of the baseline of rustc {compiler()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
