@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# Shared by dkms/build and dkms/metadata: messages, settings, what the kernel was built with. docs/packaging.md explains the settings.
+
+say() { echo "fermata: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+SETTINGS=${FERMATA_DKMS_SETTINGS:-/etc/default/fermata-dkms}
+# shellcheck disable=SC1090 # the administrator's
+if [ -r "$SETTINGS" ]; then . "$SETTINGS"; fi
+CACHE=${FERMATA_METADATA_CACHE:-/var/cache/fermata-dkms}
+
+# config HEADERS NAME: a value of the kernel's configuration, as make sees it.
+config() { sed -n "s/^$2=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$1/include/config/auto.conf"; }
+
+# compiler HEADERS: the C compiler by the name that the kernel was built with, else as `gcc`.
+compiler() {
+	name=$(config "$1" CONFIG_CC_VERSION_TEXT)
+	name=${name%% *}
+	if command -v "$name" >/dev/null; then echo "$name"; else echo gcc; fi
+}
+
+# Rust symbols carry a hash of compiler and crate: another rustc makes a module that the kernel refuses.
+check_rustc() {
+	command -v rustc >/dev/null || die "rustc is missing: apt-get install rustc"
+	built=$(config "$1" CONFIG_RUSTC_VERSION_TEXT)
+	here=$(rustc --version)
+	[ "$here" = "$built" ] ||
+		die "the kernel was built by '$built', and rustc here is '$here': put the kernel's into the path"
+}

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# TAP points for scripts that run in the machine: plan N, then point WHAT COMMAND...
+
+number=0
+failed=0
+plan() { echo "TAP version 13"; echo "1..$1"; }
+point() {
+	what=$1
+	shift
+	number=$((number + 1))
+	if "$@" >/tmp/point 2>&1; then
+		echo "ok $number $what"
+	else
+		failed=$((failed + 1))
+		sed 's/^/# /' /tmp/point
+		echo "not ok $number $what"
+	fi
+}
+# The command fails, and what it or the kernel says since then holds the words.
+refused() {
+	words=$1
+	shift
+	dmesg -c >/dev/null
+	! "$@" >/tmp/said 2>&1 || return 1
+	dmesg >>/tmp/said
+	cat /tmp/said
+	grep -q "$words" /tmp/said
+}

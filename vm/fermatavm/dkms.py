@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Build fermata.ko by DKMS as on a Debian machine, whose headers have no Rust metadata, and sign it.
+
+The machine is made of links below build/dkms: headers are the kernel's build tree without what Debian's lack, and the metadata
+are those of the cache (FERMATA_METADATA), since to build them takes a minute. What cannot be built must say what is missing.
+The module comes to build/dkms/fermata.ko, signed by a key that DKMS made, and as a tarball for `dkms ldtarball`;
+without its signature it is unsigned.ko. An argument names another kernel than 7.2.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from .common import BUILD, TOP, die, say
+from .kernel import kernel_named
+
+OUT = BUILD / "dkms"
+
+
+def headers(kernel, release):
+    """What linux-headers-RELEASE installs."""
+    tree = OUT / "modules" / release / "build"
+    (tree / "scripts").mkdir(parents=True)
+    for path in kernel.build.iterdir():
+        if path.name not in ("rust", "scripts", "Makefile"):
+            (tree / path.name).symlink_to(path)
+    for path in (kernel.build / "scripts").iterdir():
+        if path.name != "target.json":
+            (tree / "scripts" / path.name).symlink_to(path)
+    (tree / "Makefile").write_text((kernel.build / "Makefile").read_text().replace(str(kernel.build), str(tree)))
+    return tree
+
+
+class Dkms:
+    """dkms with trees of its own."""
+
+    def __init__(self, release):
+        self.release = release
+        version = subprocess.run(["make", "-s", "-C", TOP / "packaging", "version"], capture_output=True, text=True, check=True)
+        self.name = f"fermata/{version.stdout.strip()}"
+        self.source = OUT / "src" / self.name.replace("/", "-")
+        self.log = OUT / "tree" / self.name / "build/make.log"
+        make = ["make", "-s", "-C", TOP / "packaging", "install-dkms", f"DESTDIR={OUT}/root", f"dkmsdir=/../src/{self.source.name}"]
+        subprocess.run(make, check=True)
+
+    def __call__(self, *args, **settings):
+        cmd = ["dkms", *args, "--dkmstree", OUT / "tree", "--sourcetree", OUT / "src", "--installtree", OUT / "modules"]
+        keys = {"mok_signing_key": f"{OUT}/mok.key", "mok_certificate": f"{OUT}/mok.pub", "FERMATA_METADATA_CACHE": f"{OUT}/cache"}
+        return subprocess.run(cmd, env=os.environ | keys | settings, stdout=sys.stderr, stdin=subprocess.DEVNULL).returncode
+
+    def build(self, **settings):
+        return self("build", self.name, "-k", self.release, **settings)
+
+    def must_fail(self, words, **settings):
+        """A build that cannot be done must say what to do."""
+        if not self.build(**settings):
+            die(f"DKMS builds where it cannot: {words}")
+        log = self.log.read_text()
+        if words not in log:
+            sys.stderr.write(log)
+            die(f"DKMS does not say: {words}")
+        say(f"refused, as it must be: {words}")
+
+
+def without(program):
+    """A path that lacks one program."""
+    folder = OUT / f"without-{program}"
+    folder.mkdir()
+    for path in [*os.scandir("/usr/bin"), *os.scandir("/usr/sbin")]:
+        if path.name != program and not (folder / path.name).is_symlink():
+            (folder / path.name).symlink_to(path.path)
+    return str(folder)
+
+
+def main():
+    kernel = kernel_named(sys.argv[1] if sys.argv[1:] else "7.2").ensure()
+    release = kernel.info["release"]
+    shutil.rmtree(OUT, ignore_errors=True)
+    (OUT / "tree").mkdir(parents=True)
+    tree = headers(kernel, release)
+    dkms = Dkms(release)
+    if dkms("add", dkms.name):
+        die("dkms add failed")
+    dkms.must_fail(f"apt-get install linux-source-{kernel.series}")
+    dkms.must_fail("cannot be built: apt-get install bindgen", PATH=without("bindgen"))
+    dkms.must_fail("no nowhere/rust/libkernel.rmeta", FERMATA_METADATA="nowhere")
+    if dkms.build(FERMATA_METADATA=str(kernel.build)):
+        sys.stderr.write(dkms.log.read_text())
+        die("DKMS does not build the module")
+    built = OUT / "tree" / dkms.name / release / "x86_64/module/fermata.ko"
+    shutil.copy(built, OUT / "fermata.ko")
+    signer = subprocess.run(["modinfo", "-F", "signer", built], capture_output=True, text=True, check=True).stdout.strip()
+    if signer != "DKMS module signing key":
+        die(f"DKMS did not sign the module (signer: {signer or 'none'})")
+    shutil.copy(built, OUT / "unsigned.ko")
+    subprocess.run(["strip", "--strip-debug", OUT / "unsigned.ko"], check=True)  # takes the signature, too
+    if dkms("mktarball", dkms.name, "-k", release, "--binaries-only", "--archive", "fermata.dkms.tar.gz"):
+        die("dkms mktarball failed")
+    shutil.copy(OUT / "tree" / dkms.name / "tarball/fermata.dkms.tar.gz", OUT)
+    print(f"{tree.parent.name}: {OUT.name}/fermata.ko, signed by {signer}")
+
+
+if __name__ == "__main__":
+    main()
