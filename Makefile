@@ -10,7 +10,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install clean distclean help vm demo check check-debug fuzz mutate sim bench-sched bench-latency bench-queue travel epoch
+.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo check check-debug fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -34,6 +34,13 @@ else
 	@if command -v depmod >/dev/null; then depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(KRELEASE); \
 	else echo "warning: no depmod in the path (package kmod): run it for $(KRELEASE)" >&2; fi
 endif
+
+# DESTDIR and prefix are honoured (packaging/Makefile has all of it).
+tools install uninstall install-dkms:
+	@$(MAKE) --no-print-directory -C packaging $@
+
+deb:
+	@packaging/deb
 
 clean:
 	rm -rf build
@@ -67,6 +74,19 @@ SIM ?= all
 sim:
 	@vm/enter cargo run --release --locked --quiet --package fermata-sim -- $(SIM)
 
+# BENCH: arguments of `fermata-bench run` (docs/benchmarks.md), e.g. BENCH=--quick.
+bench:
+	@vm/enter python3 -m fermatavm.bench $(BENCH)
+
+bench-docs:
+	@test -e build/reports/bench.json || { echo "run make bench first" >&2; exit 1; }
+	@vm/enter build/guest/bin/fermata-bench table build/reports/bench.json --into docs/benchmarks.md
+	@cp build/reports/bench-gap.svg build/reports/bench-arrival.svg docs/
+
+bench-instructions:
+	@vm/enter python3 -m fermatavm.instructions
+	@vm/enter python3 -m fermatavm.modulecount
+
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
 
@@ -88,18 +108,25 @@ help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
 	@echo '  make modules_install   install it (INSTALL_MOD_PATH= is honoured)'
+	@echo '  make tools             build the programs that make install installs (in the build root, static)'
+	@echo '  make install           programs, header, udev rule, group, manual pages, documentation (DESTDIR=, prefix=; also make uninstall)'
+	@echo '  make install-dkms      the source where DKMS finds it; then dkms add, build and install'
 	@echo '  make clean             remove build/'
 	@echo '  make distclean         remove build/ and the cache (FERMATA_CACHE) that all checkouts share'
 	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
-	@echo '  make demo              tenants share a card: live view, then a table and build/reports/demo.json'
+	@echo '  make demo              tenants share a card: live view, then a table; build/reports/demo.json, demo.svg, demo-trace.json'
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make check             all checks; the last line counts them'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
+	@echo '  make deb               Debian packages of module (DKMS), tools and header; build/deb'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
+	@echo '  make bench             beside a daemon on vfio-pci, no preemption, and the lower bound; 10 to 15 minutes (BENCH=--quick: 1);'
+	@echo '                         tables, plots, build/reports/bench.json; make bench-docs puts them into docs/'
+	@echo '  make bench-instructions  instructions of a switch and of a call; build/reports/{module-,}instructions.json'
 	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'
 	@echo '  make bench-latency     how soon latency-critical work has a slot with 2, 64 and 1,000 contexts; build/reports/latency.json'
 	@echo '  make bench-queue       jobs posted to a queue, and started by a call each: system calls, times; build/reports/queue.json'

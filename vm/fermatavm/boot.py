@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, host, initramfs, module, tsc
+from . import debian, guest, host, initramfs, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -204,6 +204,9 @@ class Vm:
             payload.append((self.ko, "fermata.ko"))
         if opt.with_image:
             payload.append((self.kernel.vmlinuz, "boot/vmlinuz"))
+        if opt.debian:
+            payload += debian.payload()
+            load += debian.MODULES
         initramfs.build(initrd, self.kernel, config, [*load, *opt.modprobe], shlex.join(opt.command) + "\n", payload)
         tails = [] if opt.shell else [Tail(out / "stdout", sys.stdout.buffer), Tail(out / "stderr", sys.stderr.buffer)]
         if self.quiet:
@@ -301,6 +304,8 @@ class Vm:
         for card in self.cards:
             cmd += card.qemu()
         cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
+        if opt.debian:
+            cmd += debian.qemu()
         if opt.qmp:
             cmd += ["-qmp", f"unix:{opt.qmp},server=on,wait=off"]
         return cmd + opt.qemu
@@ -355,6 +360,7 @@ def parse(argv):
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
     add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
+    add("--debian", action="store_true", help="the Debian system of the build root, which `debian CMD` runs commands in")
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
     add("--allow", action="append", default=[], metavar="REGEX", help="kernel complaints that are expected")
     add("--allow-card", action="store_true", help="do not fail when the card ends with a status other than 0")

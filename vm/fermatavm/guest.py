@@ -7,6 +7,7 @@ import tomllib
 from .common import BUILD, JOBS, TOP, die, locked, run, say
 
 TARGET = "x86_64-unknown-linux-gnu"
+STATIC = ["--release", "--target", TARGET, f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"]
 
 
 def members():
@@ -33,7 +34,7 @@ def build(kernel):
     A part that does not build is left out with a message: a run that needs none of it goes on, one that does fails at once.
     """
     with locked(BUILD / ".guest.lock"):
-        for part, make in (("bin", tools), ("selftests", selftests)):
+        for part, make in (("bin", tools), ("selftests", selftests), ("examples", examples)):
             folder = BUILD / "guest" / part
             folder.mkdir(parents=True, exist_ok=True)
             built = make(kernel)
@@ -53,8 +54,7 @@ def tools(_kernel):
     names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in members() if path.parent == TOP / "tools"]
     if not names:
         return []
-    flags = f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"
-    if not cargo("build", "--release", "--target", TARGET, flags, "--bins", *(f"--package={name}" for name in names)):
+    if not cargo("build", *STATIC, "--bins", *(f"--package={name}" for name in names)):
         say("the tools do not build: the machine goes without them")
         return []
     return programs(BUILD / f"cargo/{TARGET}/release")
@@ -70,6 +70,21 @@ def selftests(kernel):
     return programs(out)
 
 
+def examples(_kernel):
+    """What examples/Makefile makes, and libfermata's examples as NAME-rust."""
+    out = BUILD / "examples"
+    made = run(["make", "-s", "-C", TOP / "examples", f"OUT={out}", "LDFLAGS=-static"], check=False).returncode == 0
+    if not made or not cargo("build", *STATIC, "--examples", "--package=libfermata"):
+        say("the examples do not build: the machine goes without them")
+        return []
+    for source in (TOP / "tools/libfermata/examples").glob("*.rs"):
+        copy(BUILD / f"cargo/{TARGET}/release/examples/{source.stem}", out / f"{source.stem}-rust")
+    return programs(out)
+
+
 def copy(source, dest):
+    """Programs by cargo without what is for debuggers, five sixths of them: the guest has its files in memory."""
     if not dest.exists() or dest.stat().st_mtime < source.stat().st_mtime:
         shutil.copy2(source, dest)
+        if TARGET in source.parts:
+            run(["strip", "--strip-debug", dest])

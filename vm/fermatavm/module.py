@@ -2,7 +2,9 @@
 """Build fermata.ko for a stock kernel into build/module-SERIES/, and compare its Rust symbols with the kernel's."""
 
 import argparse
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,6 +40,29 @@ def build_in(out, kernel, source, clippy=False, strict=False):
     return out
 
 
+def document(kernel):
+    """rustdoc of the module, build/rustdoc-SERIES/; fails on any warning. Returns the path of its first page.
+
+    kbuild has a target for that in its own tree only, so this is rustc's command line, as kbuild has saved it, given to rustdoc.
+    """
+    build(kernel)
+    out = BUILD / f"module-{kernel.name}"
+    saved = (out / "rust/.fermata_main.o.cmd").read_text().splitlines()[0].partition(":=")[2]
+    words = shlex.split(saved)
+    program = words.index("rustc")
+    environment = dict(word.split("=", 1) for word in words[:program]) | {"RUSTC_BOOTSTRAP": "1"}
+    flags = [word for word in words[program + 1 :] if not word.startswith("--emit=")]
+    at = flags.index("--out-dir")
+    del flags[at : at + 2]
+    pages = BUILD / f"rustdoc-{kernel.name}"
+    shutil.rmtree(pages, ignore_errors=True)
+    # Links to private items are fine where these are documented, too.
+    options = ["--crate-name", "fermata", "--document-private-items", "--output", pages, "-Dwarnings", "-Arustdoc::private_intra_doc_links"]
+    if run(["rustdoc", *flags, *options], check=False, cwd=out, env=os.environ | environment).returncode:
+        die("the module's documentation does not build, or not without warnings")
+    return pages / "fermata/index.html"
+
+
 def check_symbols(module, kernel):
     """There is no MODVERSIONS: a Rust symbol that the kernel does not export under this very name shows another layout."""
     nm = subprocess.run(["nm", "-u", module], capture_output=True, text=True, check=True).stdout
@@ -56,10 +81,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kernel", nargs="?", default="7.2", help="series or Debian release (default 7.2)")
     parser.add_argument("--clippy", action="store_true", help="check with clippy and the kernel's lints instead")
+    parser.add_argument("--rustdoc", action="store_true", help="make its documentation instead; warnings are errors")
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
     parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
     args = parser.parse_args()
     kernel = kernel_named(args.kernel).ensure()
+    if args.rustdoc:
+        print(str(document(kernel)).removeprefix(f"{TOP}/"))
+        return
     module = build(kernel, args.clippy, args.strict)
     if args.symbols:
         check_symbols(module, kernel)
