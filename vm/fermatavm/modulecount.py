@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """Count the instructions that fermata.ko itself runs, per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin).
 
-Everything of the module is counted, interrupt handler, timer and calls; what it calls in the kernel is not.
+Everything of the module is counted, interrupt handler, timer and calls; what it calls in the kernel is not. --functions N also tells
+where they are spent, the N functions with most of them for each phase.
 """
 
+import argparse
+import bisect
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 
@@ -34,12 +38,36 @@ def counts(path, text, size):
     return found
 
 
+def functions(module):
+    """Of a built module: where the functions of .text begin, and their names, by address."""
+    table = subprocess.run(["objdump", "-t", "-C", module], capture_output=True, text=True, check=True).stdout
+    found = {}
+    for line in table.splitlines():
+        symbol, _, rest = line.partition("\t")
+        if symbol.split()[-2:] == ["F", ".text"]:
+            # Its size, then its name, which may have blanks in it.
+            found[int(symbol.split()[0], 16)] = rest.split(maxsplit=1)[-1].removeprefix(".hidden ")
+    return sorted(found), found
+
+
+def print_functions(spent, operations, module, most):
+    starts, names = functions(module)
+    total = Counter()
+    for offset, count in spent.items():
+        total[starts[bisect.bisect_right(starts, offset) - 1]] += count
+    for start, count in total.most_common(most):
+        print(f"    {count / operations:>8.1f}  {names[start][:150]}")
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions that run most instructions")
+    args, rest = parser.parse_known_args()
     os.environ["FERMATA_ACCEL"] = "tcg"
     out = BUILD / "count.out"
     plugin = f"file={build_plugin()},out={out}"
     options = ["--name", NAME, "--iommu", "intel", "--card", CARD, "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "300"]
-    status = boot.run(boot.parse([*options, "--", "fermata-bench", "count", *sys.argv[1:]]))
+    status = boot.run(boot.parse([*options, "--", "fermata-bench", "count", *rest]))
     if status:
         sys.exit(status)
     told = json.loads((BUILD / f"vm/{NAME}/files/count.json").read_text())
@@ -49,6 +77,8 @@ def main():
         spent = by_label.get(2 * number + 1, Counter()) - by_label.get(2 * number, Counter())
         report[phase["name"]] = round(spent.total() / phase["operations"])
         print(f"{phase['name']:<48} {report[phase['name']]:>7}")
+        if args.functions:
+            print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", args.functions)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
         die("the plugin did not count what it should")
     file = BUILD / "reports/module-instructions.json"
