@@ -12,7 +12,7 @@ use core::ops::DerefMut;
 
 use super::machine::Machine;
 use super::run::Run;
-use super::slot::{slots_in, MAX_SLOTS};
+use super::slot::slots_in;
 use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 
 /// How far behind the others one may be that did not want to run for a while, in virtual ns: what a slice of the default
@@ -110,20 +110,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         group(one).is_some_and(|at| group(other) == Some(at))
     }
 
-    /// The jobs on slots, by slot.
-    pub(super) fn runs(&self) -> [Option<Run>; MAX_SLOTS] {
-        self.slots.map(|slot| slot.state.run())
+    /// The jobs on slots.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.slots.iter().filter_map(|slot| slot.state.run())
     }
 
-    /// The contexts on slots, by slot.
-    pub(super) fn running(&self) -> [Option<ContextId>; MAX_SLOTS] {
-        self.runs().map(|run| Some(run?.ctx))
+    /// The contexts on slots.
+    pub(super) fn running(&self) -> impl Iterator<Item = ContextId> + '_ {
+        self.slots.iter().filter_map(|slot| slot.state.ctx())
     }
 
     /// How many contexts of a group are on slots.
     pub(super) fn lanes(&self, group: u32) -> u64 {
-        let running = self.running().into_iter().flatten();
-        let entries = running.filter_map(|ctx| self.slab.get(ctx));
+        let entries = self.running().filter_map(|ctx| self.slab.get(ctx));
         entries
             .filter(|entry| entry.grouped && entry.group == group)
             .count() as u64
@@ -205,8 +204,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(queue) = self.queue(index) else {
             return;
         };
-        let run = slots_in(queue.slots).filter_map(|id| Some(self.slot(id)?.state.run()?.ctx));
-        let least = run
+        let running = slots_in(queue.slots).filter_map(|id| self.slot(id)?.state.ctx());
+        let least = running
             .chain(queue.first_of(&self.slab, queue.slots))
             .chain(leaver)
             .filter_map(|ctx| {
@@ -225,8 +224,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         };
         let first = record.record.members.first(&self.slab, u8::MAX);
-        let running = self.running().into_iter().flatten();
-        let least = running
+        let least = self
+            .running()
             .filter_map(|ctx| self.slab.get(ctx))
             .filter(|entry| entry.grouped && entry.group == at)
             .chain(first.and_then(|ctx| self.slab.get(ctx)))

@@ -48,8 +48,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// again if they may. The machine is at rest then.
     pub fn lose_runs(&mut self, now: Time, out: &mut impl FnMut(Action)) {
         for id in slots_in(u8::MAX) {
-            if let Some(State::Resetting(reset)) = self.slot(id).map(|slot| slot.state) {
-                self.quiescent(now, id, reset.ctx, reset.outcome, out);
+            let Some(slot) = self.slot(id) else {
+                continue;
+            };
+            if let (State::Resetting(reset), queue) = (slot.state, slot.queue) {
+                let told = self.quiescent(now, id, reset.ctx, reset.outcome, out);
+                self.press(now, queue, out);
+                told.into_iter().for_each(&mut *out);
             }
         }
     }

@@ -12,7 +12,7 @@ use core::ops::DerefMut;
 use super::chain::Chain;
 use super::machine::Machine;
 use super::slab::{Slab, NONE};
-use super::slot::MAX_SLOTS;
+use super::slot::{slots_in, MAX_SLOTS};
 use super::tree::Tree;
 use super::{Action, ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
 
@@ -263,7 +263,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 stats.run += entry.run;
             }
         }
-        for run in self.runs().into_iter().flatten() {
+        for run in self.runs() {
             if self.slab.key_of(run.ctx) == Some(group) {
                 stats.run += now.since(run.started);
             }
@@ -302,8 +302,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     fn replace_weight(&mut self, now: Time, at: u32, weight: u16) {
-        for ctx in self.running().into_iter().flatten() {
-            if self.slab.get(ctx).is_some_and(|entry| entry.group == at) {
+        for id in slots_in(u8::MAX) {
+            let runs = self.slot(id).and_then(|slot| slot.state.ctx());
+            let theirs =
+                |ctx: &ContextId| self.slab.get(*ctx).is_some_and(|entry| entry.group == at);
+            if let Some(ctx) = runs.filter(theirs) {
                 self.meter(now, ctx);
             }
         }

@@ -55,6 +55,10 @@ impl Hints {
         deaf: Time::ZERO,
     };
 
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.common.is_empty()
+    }
+
     fn tree_mut(&mut self, list: List) -> &mut Tree {
         match list {
             List::Urgent => &mut self.urgent,
@@ -357,6 +361,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         slots.map(what).max().unwrap_or_default()
     }
 
+    /// Does a hint of the class stand, or is a slot of it kept for one that did?
+    pub(super) fn is_hinted(&self, index: u8) -> bool {
+        let stands = self
+            .queue(index)
+            .is_some_and(|queue| !queue.hints.is_empty());
+        let kept = |id| self.slot(id).is_some_and(|slot| slot.kept.is_some());
+        stands || slots_in(self.class_slots(index)).any(kept)
+    }
+
     /// Drops hints whose time is over, and lets go of slots that can be of no use to the one they are kept for. O(log n).
     pub(super) fn expire_hints(&mut self, now: Time, index: u8) {
         let grace = self.hint_grace(index);
@@ -429,6 +442,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         };
         if let Some(ctx) = self.kept_for(id) {
             return Some(ctx).filter(yields);
+        }
+        if self.queue(slot.queue)?.hints.is_empty() {
+            return None;
         }
         // One that would have to leave before it is restored is not begun.
         let more = match first {

@@ -31,34 +31,35 @@ enum Verdict {
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// The status register of a slot was read.
     pub(super) fn status(&mut self, now: Time, id: SlotId, status: Status, out: &mut Out<'_>) {
-        let Some(slot) = self.slot(id).copied() else {
+        let Some(slot) = self.slot(id) else {
             return;
         };
-        match slot.state {
-            State::Running(run) => self.run_status(now, id, &slot, run, None, status, out),
-            State::Pausing(run, pause) => {
-                self.run_status(now, id, &slot, run, Some(pause), status, out);
-            }
+        let queue = slot.queue;
+        let told = match slot.state {
+            State::Running(run) => self.run_status(now, id, run, None, status, out),
+            State::Pausing(run, pause) => self.run_status(now, id, run, Some(pause), status, out),
             State::Resetting(reset) => self.reset_status(now, id, reset, status, out),
             // Nobody is on it: an interrupt that came late, or that nobody sent.
             State::Absent | State::Vacant | State::Quarantined(_) | State::Gone => return,
+        };
+        self.press(now, queue, out);
+        if let Some(told) = told {
+            out(told);
         }
-        self.press(now, slot.queue, out);
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// The result is what the owner is to be told when the class was pressed.
     fn run_status(
         &mut self,
         now: Time,
         id: SlotId,
-        slot: &Slot,
         mut run: Run,
         pause: Option<Pause>,
         status: Status,
         out: &mut Out<'_>,
-    ) {
+    ) -> Option<Action> {
         let ctx = run.ctx;
-        match judge(now, slot, &run, pause.is_some(), status) {
+        match judge(now, self.slot(id)?, &run, pause.is_some(), status) {
             Verdict::Runs => self.runs_on(now, id, run, pause, status, out),
             Verdict::Doubtful => {
                 run.doubt = true;
@@ -75,18 +76,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 } else {
                     Outcome::Saved
                 };
-                self.leave(now, id, ctx, outcome, out);
+                return self.leave(now, id, ctx, outcome, out);
             }
             Verdict::Ended(outcome) => {
                 self.note_restore(id, status);
                 self.end_run(now, id, ctx);
                 out(Action::Capture { slot: id, ctx });
-                self.leave(now, id, ctx, outcome, out);
+                return self.leave(now, id, ctx, outcome, out);
             }
             Verdict::Broken => {
                 self.begin_reset(now, id, ctx, Outcome::Failed(Failure::Protocol), out);
             }
         }
+        None
     }
 
     /// The job runs, or on base has not begun.
@@ -157,20 +159,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(slot) = self.slot_mut(id) else {
             return;
         };
-        if slot.state == State::Gone {
+        if matches!(slot.state, State::Gone) {
             return;
         }
         slot.armed = None;
-        let slot = *slot;
+        let queue = slot.queue;
         // A slice that is used up ends by PAUSE, which spares the look at the status.
-        self.end_slices(now, slot.queue, out);
+        self.end_slices(now, queue, out);
         match self.slot(id).map(|slot| slot.state) {
             Some(State::Running(run)) if now >= run.look => self.look(now, id, run, None, out),
             Some(State::Pausing(run, pause)) => self.pause_timer(now, id, run, pause, out),
             Some(State::Resetting(reset)) => self.reset_timer(now, id, reset, out),
             _ => {}
         }
-        self.press(now, slot.queue, out);
+        self.press(now, queue, out);
     }
 
     fn look(

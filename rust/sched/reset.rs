@@ -79,7 +79,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.leave_lane(ctx);
     }
 
-    /// The job ended by PAUSED or FINISH. On fermata the slot is quiescent with that.
+    /// The job ended by PAUSED or FINISH. On fermata the slot is quiescent with that: what [`Self::quiescent`] gives.
     pub(super) fn leave(
         &mut self,
         now: Time,
@@ -87,12 +87,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         ctx: ContextId,
         outcome: Outcome,
         out: &mut Out<'_>,
-    ) {
+    ) -> Option<Action> {
         match self.slot(id).map(|slot| slot.settle()) {
             Some(None) => self.quiescent(now, id, ctx, outcome, out),
             _ => {
                 self.end_run(now, id, ctx);
                 self.hold(now, id, ctx, outcome, 0, out);
+                None
             }
         }
     }
@@ -177,10 +178,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         reset: Reset,
         status: Status,
         out: &mut Out<'_>,
-    ) {
-        let Some(slot) = self.slot_mut(id) else {
-            return;
-        };
+    ) -> Option<Action> {
+        let slot = self.slot_mut(id)?;
         let settle = slot.settle();
         if let (Some(settle), false) = (settle, reset.settling) {
             slot.enter(State::Resetting(Reset {
@@ -188,10 +187,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 next: now + settle,
                 ..reset
             }));
-            return;
+            return None;
         }
         if status.phase() != Phase::Idle || (settle.is_some() && !reset.released) {
-            return;
+            return None;
         }
         if settle.is_none() {
             // Whether the card took the last START is known now.
@@ -201,11 +200,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 hold: false,
             });
         }
-        self.quiescent(now, id, reset.ctx, reset.outcome, out);
+        self.quiescent(now, id, reset.ctx, reset.outcome, out)
     }
 
-    /// Nothing of the job can touch memory any more: only here may the window go to somebody else, and the owner be
-    /// told of the end. The owner is told last: the next job need not wait for that.
+    /// Nothing of the job can touch memory any more: only from here on may the window go to somebody else, and the owner be
+    /// told of the end. The caller presses the class, and then tells the owner what the result says: the next job need not
+    /// wait for that.
+    #[must_use]
     pub(super) fn quiescent(
         &mut self,
         now: Time,
@@ -213,28 +214,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         ctx: ContextId,
         outcome: Outcome,
         out: &mut Out<'_>,
-    ) {
-        let Some(slot) = self.slot_mut(id) else {
-            return;
-        };
-        slot.enter(State::Vacant);
-        let queue = slot.queue;
+    ) -> Option<Action> {
+        self.slot_mut(id)?.enter(State::Vacant);
         let closing = self.slab.get(ctx).is_some_and(Entry::is_closing);
         let outcome = self.or_again(ctx, outcome);
         if self.takes_yield(ctx) && outcome.goes_on() {
             self.yield_to_next(id, ctx);
         }
-        let wake = if closing {
+        if closing {
             self.unload(id, out);
             self.release(ctx, out);
-            None
-        } else {
-            self.settle_job(now, ctx, outcome)
-        };
-        self.press(now, queue, out);
-        if let Some(wake) = wake {
-            out(Action::Wake { ctx, wake });
+            return None;
         }
+        let wake = self.settle_job(now, ctx, outcome)?;
+        Some(Action::Wake { ctx, wake })
     }
 
     /// What a job that is off its slot becomes.

@@ -94,6 +94,18 @@ pub(super) struct Pause {
     pub(super) boundary: bool,
 }
 
+/// The earlier of two times to go, if there is any; the first if they are the same.
+fn earlier(
+    one: Option<(Time, PauseCause)>,
+    other: Option<(Time, PauseCause)>,
+) -> Option<(Time, PauseCause)> {
+    match (one, other) {
+        (Some((at, _)), Some((earlier, _))) if earlier < at => other,
+        (None, _) => other,
+        _ => one,
+    }
+}
+
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Puts the slots of a class to work after something changed: fills those that are vacant, ends the slices that are
     /// used up if somebody waits, and arms the timers. O(log n) in the number of contexts; a card has at most
@@ -107,14 +119,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         }
         self.unpark(now, queue);
-        self.expire_hints(now, queue);
+        // Nothing below makes a hint.
+        let hinted = self.is_hinted(queue);
+        if hinted {
+            self.expire_hints(now, queue);
+        }
         let slots = self.class_slots(queue);
         for id in slots_in(slots) {
             self.fill(now, id, out);
         }
         self.end_slices(now, queue, out);
-        self.serve_hints(now, queue, out);
-        self.meter_kept(now, queue);
+        if hinted {
+            self.serve_hints(now, queue, out);
+            self.meter_kept(now, queue);
+        }
         for id in slots_in(slots) {
             self.arm(now, id, out);
         }
@@ -139,14 +157,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Gives a vacant slot to the next who waits, or closes its window if nobody does.
     fn fill(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
-        let Some(slot) = self.slot(id).copied() else {
+        let Some(index) = self
+            .slot(id)
+            .filter(|slot| matches!(slot.state, State::Vacant))
+            .map(|slot| slot.queue)
+        else {
             return;
         };
-        if slot.state != State::Vacant {
-            return;
-        }
         let first = self
-            .queue(slot.queue)
+            .queue(index)
             .and_then(|queue| queue.first(&self.slab, id));
         let keeper = self.keeper(now, id, first);
         // Who would be next if all that is announced were there.
@@ -155,13 +174,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             (Some(next), Some((ctx, at)))
                 if ctx != next && at <= now && !self.is_reserved(next) =>
             {
-                if let Some(queue) = self.queue_mut(slot.queue) {
+                if let Some(queue) = self.queue_mut(index) {
                     queue.guarded = now;
                 }
-                self.start(now, id, slot, ctx, true, out);
+                self.start(now, id, ctx, true, out);
             }
             _ => match (keeper, first) {
-                (None, Some(ctx)) => self.start(now, id, slot, ctx, false, out),
+                (None, Some(ctx)) => self.start(now, id, ctx, false, out),
                 (None, None) => self.unload(id, out),
                 (Some(ctx), _) => {
                     self.keep(now, id, ctx, false, out);
@@ -181,15 +200,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Starts or resumes the job of `ctx`, which is queued, on a vacant slot.
-    fn start(
-        &mut self,
-        now: Time,
-        id: SlotId,
-        was: Slot,
-        ctx: ContextId,
-        guarded: bool,
-        out: &mut Out<'_>,
-    ) {
+    fn start(&mut self, now: Time, id: SlotId, ctx: ContextId, guarded: bool, out: &mut Out<'_>) {
         self.take_kept(now, id);
         self.dequeue(now, ctx, JobState::Running);
         self.enter_lane(ctx);
@@ -207,8 +218,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.slices += 1;
         entry.resumes += u64::from(resume);
         // A base slot was reset when the last job left it.
-        let reset = resume && was.config.reset_before_resume && was.settle().is_none();
-        if reset {
+        let resets = |slot: &Slot| slot.config.reset_before_resume && slot.settle().is_none();
+        if resume && self.slot(id).is_some_and(resets) {
             out(Action::Reset {
                 slot: id,
                 hold: true,
@@ -391,8 +402,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             .filter(|_| !self.is_reserved(run.ctx))
             .map(|(waiter, at)| (at.max(slice), PauseCause::Starving { waiter }));
         let limit = limit.map(|at| (at, PauseCause::Limit));
-        let all = at.into_iter().chain(beside).chain(guard).chain(limit);
-        let (at, cause) = all.min_by_key(|&(at, _)| at)?;
+        let (at, cause) = earlier(earlier(at, beside), earlier(guard, limit))?;
         end(at, None, cause)
     }
 
@@ -453,11 +463,27 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// The first context that waits for the slot and that no slot which is about to be free will take.
     fn candidate(&self, id: SlotId) -> Option<ContextId> {
         let index = self.slot(id)?.queue;
+        let queue = self.queue(index)?;
+        if self.free_soon(index) == 0 {
+            return queue.first(&self.slab, id);
+        }
         let mut taken = [None; MAX_SLOTS];
         for (place, (_, taker)) in taken.iter_mut().zip(self.takers(index)) {
             *place = taker;
         }
-        self.queue(index)?.first_but(&self.slab, id, &taken)
+        queue.first_but(&self.slab, id, &taken)
+    }
+
+    /// The slots of a class that are about to be free, or kept vacant for a hint, a bit each.
+    fn free_soon(&self, index: u8) -> u8 {
+        let soon = |id: &SlotId| {
+            self.slot(*id).is_some_and(|slot| match slot.state {
+                State::Vacant => self.kept_for(*id).is_some(),
+                _ => slot.is_leaving(),
+            })
+        };
+        let slots = slots_in(self.class_slots(index)).filter(soon);
+        slots.fold(0, |soon, id| soon | id.bit())
     }
 
     /// The slots of a class that are about to be free, and who takes each. One that is kept for a hint is counted for who
@@ -466,22 +492,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         &self,
         index: u8,
     ) -> impl Iterator<Item = (SlotId, Option<ContextId>)> + '_ {
-        let slots = self.class_slots(index);
-        let leaving = slots_in(slots).filter(|&id| {
-            let vacant = self
-                .slot(id)
-                .is_some_and(|slot| slot.state == State::Vacant);
-            self.slot(id).is_some_and(Slot::is_leaving) || (vacant && self.kept_for(id).is_some())
-        });
         let mut taken = [None; MAX_SLOTS];
-        leaving.zip(0..).map(move |(id, count)| {
-            let queue = self.queue(index);
-            let next = queue.and_then(|queue| queue.first_but(&self.slab, id, &taken));
-            if let Some(place) = taken.get_mut(count) {
-                *place = next;
-            }
-            (id, next)
-        })
+        slots_in(self.free_soon(index))
+            .zip(0..)
+            .map(move |(id, count)| {
+                let queue = self.queue(index);
+                let next = queue.and_then(|queue| queue.first_but(&self.slab, id, &taken));
+                if let Some(place) = taken.get_mut(count) {
+                    *place = next;
+                }
+                (id, next)
+            })
     }
 
     /// Arms the timer of a slot for what is next, if it is not armed for that time or an earlier one: a timer that

@@ -21,6 +21,7 @@ pub struct SlotId(
 
 impl SlotId {
     /// The slot number `n`; `None` above 7.
+    #[inline]
     pub const fn new(n: u8) -> Option<Self> {
         match NonZeroU8::MIN.checked_add(n) {
             Some(next) if (n as usize) < MAX_SLOTS => Some(Self(next)),
@@ -41,9 +42,13 @@ impl SlotId {
 
 /// The slots whose bit is set in `mask`, lowest first.
 pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
-    (0..MAX_SLOTS as u8)
-        .filter_map(SlotId::new)
-        .filter(move |slot| mask & slot.bit() != 0)
+    let mut left = mask;
+    core::iter::from_fn(move || {
+        // CAST: at most 8, which is no slot.
+        let slot = SlotId::new(left.trailing_zeros() as u8)?;
+        left &= !slot.bit();
+        Some(slot)
+    })
 }
 
 /// How much of its protocol the slot keeps by itself (docs/card.md, F and O).
@@ -152,6 +157,14 @@ impl State {
     pub(super) const fn run(&self) -> Option<Run> {
         match self {
             Self::Running(run) | Self::Pausing(run, _) => Some(*run),
+            _ => None,
+        }
+    }
+
+    /// Whose that is.
+    pub(super) const fn ctx(&self) -> Option<ContextId> {
+        match self {
+            Self::Running(run) | Self::Pausing(run, _) => Some(run.ctx),
             _ => None,
         }
     }
