@@ -20,19 +20,20 @@ KERNEL = "7.2"
 OPTIONS = ["--kernel", KERNEL, "--name", "bench", "--iommu", "intel+intremap", "--append", "iomem=relaxed", "--timeout", "1700"]
 # The engine in slot 0 makes one access a microsecond (tools/bench/src/work.rs); marks go to slot 1.
 OPTIONS += ["--card", "profile=fermata,slots=membench+linkedlist,0.speed=64"]
-# By name, so that the threads of the guest's CPUs are found.
-OPTIONS += ["--qemu=-name", "--qemu=bench,debug-threads=on"]
+# By name, so that the threads of the guest's CPUs are found: the first boot on a machine comes after one that tries KVM.
+NAME = "bench,debug-threads=on"
+OPTIONS += ["--qemu=-name", f"--qemu={NAME}"]
 PERIOD = 0.02
 # A device does not wait for the CPUs of its machine: on the host the card goes before them.
 NICE = 5
 
 
 def guest_cpus():
-    """schedstat of each thread of QEMU that is a CPU of the guest. In the build root no other QEMU is seen."""
+    """schedstat of each thread of QEMU that is a CPU of the guest."""
     found = []
     for comm in Path("/proc").glob("[0-9]*/task/*/comm"):
         try:
-            if comm.read_text().startswith("CPU "):
+            if comm.read_text().startswith("CPU ") and NAME in comm.with_name("cmdline").read_text():
                 found.append(comm.with_name("schedstat"))
         except OSError:
             continue  # it ended meanwhile
