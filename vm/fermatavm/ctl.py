@@ -143,6 +143,16 @@ def statistics_add_up(left):
     assert wait["count"] >= context["slices"] > 0, context
 
 
+def traces_are_whole(left):
+    [answer] = left.values("trace")
+    assert answer["events"] > 20 and answer["turns"] > 3 and answer["contexts"] == 2 and answer["lost"] == 0, answer
+    assert len(left.data("trace.txt").splitlines()) >= answer["events"]
+    assert left.data("trace.svg").startswith(b"<svg"), "no picture"
+    events = json.loads(left.data("trace-events.json"))["traceEvents"]
+    runs = [event for event in events if event["ph"] == "X" and event["cat"] == "run"]
+    assert len(runs) > 3 and all(event["dur"] >= 0 for event in runs), events[:5]
+
+
 def screens_are_whole(left):
     shown = left.data("screen").decode().splitlines()
     assert len(shown) >= 3 * 15 and all(len(line) <= 80 for line in shown), shown
@@ -188,6 +198,7 @@ JUDGED = {
     "control and set as JSON": answers_say_what_was_done,
     "top as JSON": top_has_intervals,
     "stats: histograms add up": statistics_add_up,
+    "trace: events, turns and both drawings": traces_are_whole,
     "top on a terminal has all of its columns": screens_are_whole,
     "lists, lines, blocks and counts are what they should be": lists_and_lines,
     "so is what queues make": queues,

@@ -103,6 +103,31 @@ point "as JSON" json stats stats 0
 point "stats of a context, as JSON" json stats-context stats 0 "$A"
 point "stats of a context that is not there" says "there is no context" ctl stats 0 4000000000
 
+# --- trace ---------------------------------------------------------------
+tracing=/sys/kernel/tracing
+umount $tracing
+umount /sys/kernel/debug
+point "without tracefs it says what to mount" says "mount -t tracefs" ctl trace --duration 10ms -o /tmp/trace.json
+mount -t tracefs nodev $tracing
+mount -t debugfs nodev /sys/kernel/debug
+point "nobody but root may trace" says "run it as root" tenant "fermatactl trace --duration 10ms -o /tmp/tenant.json"
+point "a trace, as JSON" json trace trace 0 --duration 500ms -o /report/trace-events.json --svg /report/trace.svg --text /report/trace.txt
+point "a trace of a card that is not there" says "there are: fermata0" ctl trace 7 --duration 10ms -o /tmp/trace.json
+point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
+point "a command that there is not" sh -c '! fermatactl trace -o /tmp/trace.json -- /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
+point "a trace that cannot be written" sh -c '! fermatactl trace -o /nowhere/trace --duration 10ms 2>/tmp/err && grep -q "/nowhere/trace: No such file" /tmp/err'
+# One that does not get to read for a while.
+fermatactl set 0 "$A" timeslice=500us
+fermatactl trace --buffer 64 --duration 4s -o /tmp/trace.json >/tmp/lost &
+slow=$!
+sleep 1
+kill -STOP $slow
+sleep 2
+kill -CONT $slow
+wait $slow
+point "what was lost is told" grep -qE "^[1-9][0-9]* events were LOST" /tmp/lost
+point "no instance is left behind" sh -c "! ls $tracing/instances | grep ."
+
 # --- hint ----------------------------------------------------------------
 point "a hint while the job runs" says "has not ended" ctl hint 0 "$A" 5ms
 fermatactl run counter_up --count 1 --hint 10s >/dev/null 2>&1 &
