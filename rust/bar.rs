@@ -229,18 +229,30 @@ impl Bar {
         ));
     }
 
-    /// Sets the window of `slot`; `checked`: the card checks it, so its bounds are written too.
-    pub(crate) fn set_window(&self, slot: SlotId, window: &Window, checked: bool) {
+    /// Sets the window of `slot`; `was`: what is known to stand there, which is not written again.
+    /// `checked`: the card checks it, so its bounds are written too.
+    pub(crate) fn set_window(
+        &self,
+        slot: SlotId,
+        was: Option<Window>,
+        window: &Window,
+        checked: bool,
+    ) {
+        let changes = |part: fn(&Window) -> u64| was.as_ref().map(part) != Some(part(window));
         let _ = with_registers!(self, |io| {
-            io.try_write(
-                of_slot!(DMA_OFFSET, slot),
-                regs::DMA_OFFSET::from_raw(window.offset()),
-            )?;
-            if checked {
+            if changes(Window::offset) {
+                io.try_write(
+                    of_slot!(DMA_OFFSET, slot),
+                    regs::DMA_OFFSET::from_raw(window.offset()),
+                )?;
+            }
+            if checked && changes(|window| window.device_base) {
                 io.try_write(
                     of_slot!(WINDOW_BASE, slot),
                     regs::WINDOW_BASE::from_raw(window.device_base),
                 )?;
+            }
+            if checked && changes(|window| window.length) {
                 io.try_write(
                     of_slot!(WINDOW_SIZE, slot),
                     regs::WINDOW_SIZE::from_raw(window.length),
@@ -250,7 +262,7 @@ impl Bar {
         });
     }
 
-    /// Reads which access the window of `slot` refused first since [`Bar::clear_fault`].
+    /// Reads which access the window of `slot` refused first since the last START.
     /// `ENODEV`: the card is gone.
     pub(crate) fn fault(&self, slot: SlotId) -> Result<Fault> {
         with_registers!(self, |io| {
@@ -264,12 +276,6 @@ impl Bar {
                 is_write: info.write(),
             })
         })
-    }
-
-    /// Forgets which access the window of `slot` refused.
-    pub(crate) fn clear_fault(&self, slot: SlotId) {
-        let _ = with_registers!(self, |io| io
-            .try_write(of_slot!(FAULT_INFO, slot), regs::FAULT_INFO::zeroed()));
     }
 
     /// Reads the application register at `offset`, which the caller has checked, of `slot`.

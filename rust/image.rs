@@ -113,16 +113,66 @@ impl Written {
         self.set.insert(register);
     }
 
-    /// Makes the registers of `slot` those of this context. `residue`: those that may not be zero
-    /// on it.
-    fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet) {
+    /// Makes the registers of `slot` those of this context.
+    fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut Residue) {
         residue
+            .registers
             .without(&self.set)
             .for_each(|register| bar.write_application(slot, register.offset(), 0));
         self.set.for_each(|register| {
             bar.write_application(slot, register.offset(), self.values[register.index()])
         });
-        *residue = self.set;
+        residue.registers = self.set;
+    }
+}
+
+/// What the driver has written last to the registers of a slot.
+///
+/// Those that only the driver writes are not written again where they stand as they should: the slot
+/// is vacant meanwhile, and each write takes a part of that time.
+#[derive(Clone, Copy)]
+pub(crate) struct Residue {
+    /// Application registers that may not be zero.
+    registers: RegisterSet,
+    /// `None`: not known.
+    window: Option<Window>,
+    /// The address of snapshots; `None`: not known.
+    snapshot: Option<u64>,
+}
+
+impl Residue {
+    /// Of a slot whose application registers are all zero.
+    pub(crate) const NEW: Self = Self {
+        registers: RegisterSet::EMPTY,
+        window: None,
+        snapshot: None,
+    };
+
+    /// The slot is reset: what that leaves of registers that only the driver writes is the card's
+    /// affair.
+    pub(crate) fn note_reset(&mut self) {
+        (self.window, self.snapshot) = (None, None);
+    }
+
+    /// Moves the window of `slot`; `card` says whether it checks it.
+    fn move_window(&mut self, bar: &Bar, slot: SlotId, window: Window, card: &Identity) {
+        bar.set_window(slot, self.window, &window, card.has_window());
+        self.window = Some(window);
+    }
+
+    /// Closes the window of `slot`, whose card checks it.
+    pub(crate) fn close_window(&mut self, bar: &Bar, slot: SlotId, card: &Identity) {
+        let window = Window {
+            length: 0,
+            ..self.window.unwrap_or_default()
+        };
+        self.move_window(bar, slot, window, card);
+    }
+
+    fn set_snapshot(&mut self, bar: &Bar, slot: SlotId, address: u64) {
+        if self.snapshot.replace(address) != Some(address) {
+            bar.set_snapshot(slot, address);
+        }
     }
 }
 
@@ -184,14 +234,14 @@ impl Image {
     pub(crate) fn write(
         &mut self,
         bar: &Bar,
-        slot: Option<(SlotId, &mut RegisterSet)>,
+        slot: Option<(SlotId, &mut Residue)>,
         register: AppRegister,
         value: u64,
     ) {
         self.written.set(register, value);
         if let Some((slot, residue)) = slot {
             bar.write_application(slot, register.offset(), value);
-            residue.insert(register);
+            residue.registers.insert(register);
         }
     }
 
@@ -253,9 +303,9 @@ impl Image {
 
     /// How many registers [`Image::load`] writes with values of this context, and how many it clears
     /// where those of `residue` may not be zero.
-    pub(crate) fn burst(&self, residue: &RegisterSet) -> (u32, u32) {
+    pub(crate) fn burst(&self, residue: &Residue) -> (u32, u32) {
         let set = &self.written.set;
-        (set.count(), residue.without(set).count())
+        (set.count(), residue.registers.without(set).count())
     }
 
     /// The access that stopped the last job, and how many jobs were stopped so.
@@ -275,15 +325,10 @@ impl Image {
         sure
     }
 
-    /// Writes everything that `slot` needs before a START. `residue`: the registers that may not be
-    /// zero on it; `card` says how addresses are meant.
-    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut RegisterSet, card: &Identity) {
+    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
+    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut Residue, card: &Identity) {
         let window = self.window.unwrap_or_default();
-        bar.set_window(slot, &window, card.has_window());
-        if card.has_window() {
-            // What was refused before was none of this job's.
-            bar.clear_fault(slot);
-        }
+        residue.move_window(bar, slot, window, card);
         self.written.replay(bar, slot, residue);
         if let Some(iova) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any
@@ -293,7 +338,7 @@ impl Image {
             } else {
                 iova.wrapping_sub(window.offset())
             };
-            bar.set_snapshot(slot, address);
+            residue.set_snapshot(bar, slot, address);
         }
     }
 }

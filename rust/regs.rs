@@ -101,7 +101,8 @@ register! {
         63:0 value;
     }
 
-    /// F: the first access that the window refused; any write clears it and [`FAULT_ADDR`].
+    /// F: the first access that the window refused since the last START; that, and any write, clears
+    /// it and [`FAULT_ADDR`].
     pub(crate) FAULT_INFO(u64)[8] @ 0x200 {
         /// There was one.
         0:0 valid => bool;

@@ -221,6 +221,11 @@ fn write_after_paused() {
     while rig.table("counters slot=0")["dma_writes"] < 6 && rig.r(0x200) != 3 | 8 << 8 {
         assert!(begin.elapsed() < LIMIT);
     }
+    // The next START forgets it.
+    rig.ask("fault slot=0 clear");
+    rig.open(0);
+    walk_on(&mut rig);
+    assert_eq!((rig.r(0x200), rig.r(0x240)), (0, 0));
 }
 
 #[test]

@@ -217,7 +217,7 @@ impl Card {
             }
             Action::Unload { slot } => {
                 if self.identity.has_window() {
-                    self.bar.set_window(slot, &Default::default(), true);
+                    slots.residue[slot.index()].close_window(&self.bar, slot, &self.identity);
                 }
                 slots.on[slot.index()] = None;
             }
@@ -240,6 +240,7 @@ impl Card {
                 self.bar.command(slot, command);
             }
             Action::Reset { slot, hold } => {
+                slots.residue[slot.index()].note_reset();
                 slots.in_reset = if hold {
                     slots.in_reset | slot.bit()
                 } else {

@@ -17,7 +17,7 @@ use crate::{
     bar::{Bar, Identity, SlotIdentity},
     engine_name::EngineName,
     gate::{Gate, Inside},
-    image::{RegisterSet, Tenant},
+    image::{Residue, Tenant},
     limits::Limits,
     measurement::Measurements,
     monotonic::now,
@@ -64,8 +64,8 @@ pub(crate) struct State {
 struct SlotRegisters {
     /// The reset bits.
     in_reset: u8,
-    /// By slot: application registers that may not be zero.
-    residue: [RegisterSet; MAX_SLOTS],
+    /// By slot.
+    residue: [Residue; MAX_SLOTS],
     /// By slot: who was put on it last, until its window was closed.
     on: [Option<ContextId>; MAX_SLOTS],
 }
@@ -74,7 +74,7 @@ impl SlotRegisters {
     /// As [`quiesce()`] leaves the card.
     const NEW: Self = Self {
         in_reset: 0,
-        residue: [RegisterSet::EMPTY; MAX_SLOTS],
+        residue: [Residue::NEW; MAX_SLOTS],
         on: [None; MAX_SLOTS],
     };
 }

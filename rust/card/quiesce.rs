@@ -16,7 +16,7 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     settle(bar, identity, limits);
     for slot in slot_ids(identity.slots) {
         if identity.has_window() {
-            bar.set_window(slot, &Default::default(), true);
+            bar.set_window(slot, None, &Default::default(), true);
         }
         AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
     }

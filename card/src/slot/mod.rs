@@ -206,6 +206,7 @@ impl Slot {
         ));
         state.pause = None;
         state.restore_us = 0;
+        (state.fault_info, state.fault_addr) = (0, 0);
         state.reset_at = None;
         let registers = state.reads;
         if !(resume && self.engine.needs_reset()) {
