@@ -10,6 +10,7 @@ use anyhow::{ensure, Context as _, Result};
 use fermata::{Context, Policy};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::process::{setrlimit, Resource, Rlimit};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -198,16 +199,9 @@ fn daemon(cell: Cell, card: &Card) -> Result<Daemon> {
 
 /// Raises the soft limit of open files.
 fn allow_files(count: u64) -> Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: count,
-        rlim_max: count.max(4096),
+    let limit = Rlimit {
+        current: Some(count),
+        maximum: Some(count.max(4096)),
     };
-    // SAFETY: a valid pointer.
-    let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    ensure!(
-        done == 0,
-        "cannot open {count} files: {}",
-        std::io::Error::last_os_error()
-    );
-    Ok(())
+    setrlimit(Resource::Nofile, limit).with_context(|| format!("cannot open {count} files"))
 }
