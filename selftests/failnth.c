@@ -5,6 +5,7 @@
  * context works after it. Only on a kernel that injects faults.
  */
 #include "kselftest_harness.h"
+#include <glob.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -32,6 +33,7 @@ static const char *make_all_fail(void)
 	if (control < 0)
 		return "this kernel injects no faults";
 	if (fm_put(DEBUG "/failslab/ignore-gfp-wait", "N") ||
+	    fm_put(DEBUG "/failslab/cache-filter", "N") ||
 	    fm_put(DEBUG "/fail_page_alloc/ignore-gfp-wait", "N") ||
 	    fm_put(DEBUG "/fail_page_alloc/ignore-gfp-highmem", "N") ||
 	    fm_put(DEBUG "/fail_page_alloc/min-order", "0"))
@@ -370,8 +372,25 @@ static bool is_of_kernel(int rc)
 	return rc == -ENOMEM || rc == -EFAULT || rc == -EBUSY || rc == -ENOSPC || rc == -EINVAL;
 }
 
-/* A walk through probe, or removal: the card can be bound and used after each fault. */
-static void walk_driver(struct __test_metadata *_metadata, bool bind)
+/* Only what kmalloc() gives counts as a point, until make_all_fail(). NULL, or what cannot be set up. */
+static const char *make_only_kmalloc_fail(void)
+{
+	glob_t caches;
+	size_t i;
+	int rc = 0;
+
+	if (glob("/sys/kernel/slab/kmalloc-*/failslab", 0, NULL, &caches))
+		return "no cache of kmalloc() can be chosen";
+	for (i = 0; i < caches.gl_pathc && !rc; i++)
+		rc = fm_put(caches.gl_pathv[i], "1");
+	globfree(&caches);
+	if (rc || fm_put(DEBUG "/failslab/cache-filter", "Y") || fm_put(DEBUG "/fail_page_alloc/min-order", "20"))
+		return "faults cannot be set up";
+	return NULL;
+}
+
+/* A walk through probe, or removal, by all points or by kmalloc()'s: the card can be bound and used after each fault. */
+static void walk_driver(struct __test_metadata *_metadata, bool bind, bool only_kmalloc)
 {
 	const char *why = make_all_fail();
 	unsigned int nth, failed = 0;
@@ -380,6 +399,8 @@ static void walk_driver(struct __test_metadata *_metadata, bool bind)
 
 	if (why)
 		SKIP(return, "%s", why);
+	if (only_kmalloc)
+		ASSERT_GOOD(make_only_kmalloc_fail());
 	ASSERT_NE(NULL, fm_pci());
 	fd = driver_file(bind ? "bind" : "unbind");
 	for (nth = 1; came && nth < POINTS_MAX; nth++) {
@@ -400,18 +421,28 @@ static void walk_driver(struct __test_metadata *_metadata, bool bind)
 		if (rc)
 			ASSERT_TRUE(came && is_of_kernel(rc));
 	}
+	close(fd);
 	ASSERT_FALSE(came);
 	TH_LOG("%u points, %u of them failed the call", nth - 2, failed);
 }
 
 TEST_F_TIMEOUT(failnth, probe, 1200)
 {
-	walk_driver(_metadata, true);
+	walk_driver(_metadata, true, false);
+}
+
+/*
+ * Files in /proc and /sys and the kernel's trees need new nodes with some probes and not with others, so
+ * that points come earlier or later, and the walk passes over some. Without these they stay where they are.
+ */
+TEST_F_TIMEOUT(failnth, probe_by_kmalloc, 1200)
+{
+	walk_driver(_metadata, true, true);
 }
 
 TEST_F_TIMEOUT(failnth, removal, 600)
 {
-	walk_driver(_metadata, false);
+	walk_driver(_metadata, false, false);
 }
 
 static void probe_by_itself(bool on)
