@@ -73,14 +73,14 @@ FM_TEST(trace, life_of_a_job)
 	ASSERT_RECORDED(&w);
 	if (card_base())
 		return;
-	/* It is told of when it is over. */
+	/* It is told of when it is over, and that may be after the program was woken. */
 	w.n = 0;
 	want(&w, "stop slot=%d ctx=%u", c.slot, ctx);
 	want(&w, "interrupt slots=0x%x useful=1", 1U << c.slot);
-	ASSERT_RECORDED(&w);
+	fm_trace_until(w.list, w.n);
 }
 
-/* Two that take turns: who leaves, for whom, and who comes back. */
+/* Two that take turns: who leaves, for whom, and who comes back. A busy host makes slices many times as long. */
 FM_TEST(trace, slices)
 {
 	struct wanted w = { .n = 0 };
@@ -91,7 +91,7 @@ FM_TEST(trace, slices)
 
 	RECORD();
 	for (i = 0; i < 2; i++) {
-		fm_tenant_list(&c[i], 2 * FM_MS, 20000, i, &e[i]);
+		fm_tenant_list(&c[i], 2 * FM_MS, 100000, i, &e[i]);
 		ctx[i] = fm_number(c[i].fd);
 	}
 	slot = c[0].slot;
