@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from .common import BUILD, TOP
 
