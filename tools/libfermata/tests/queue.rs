@@ -2,7 +2,7 @@
 //! A program's side of job queues against the emulated card's engine, in one process: no job is lost, whoever is first.
 #![allow(missing_docs, clippy::pedantic)]
 
-#[path = "../../../card/tests/words/mod.rs"]
+#[path = "../../../card/tests/engine/words.rs"]
 mod words;
 
 use fermata::queue::{Operation, Queue, Reaped};

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A card in this process, plugged by a vfio-user client that is not the card's own code, with a memfd as guest memory.
+
+use fermata_card::card::Card;
+use fermata_card::config::{CardConfig, IrqKind, Profile};
+use fermata_card::control::Control;
+use fermata_card::engine::EngineKind;
+use fermata_card::log::{replay, Recorder};
+use fermata_card::vfio::Server;
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fs::{memfd_create, MemfdFlags};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vfio_user::Client;
+
+pub use fermata_card::engine::splitmix64;
+
+pub const BAR0: u32 = 0;
+pub const CONFIG: u32 = 7;
+pub const RAM: u64 = 16 << 20;
+pub const READ_ONLY: u64 = 1 << 32;
+pub const START_NEW: u64 = 1;
+pub const START_RESUME: u64 = 5;
+pub const PAUSE: u64 = 6;
+pub const PAUSE_AT_BOUNDARY: u64 = 7;
+pub const IDLE: u64 = 0;
+pub const RUNNING: u64 = 1;
+pub const FINISH: u64 = 2;
+pub const PAUSED: u64 = 4;
+pub const CTL: u64 = 0x18;
+pub const SNAPSHOT: u64 = 0x28;
+pub const TAG: u64 = 0x50;
+/// Nothing that is waited for takes as long, on any machine.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Rig {
+    dir: tempfile::TempDir,
+    pub client: Client,
+    pub card: Arc<Card>,
+    pub control: Arc<Control>,
+    pub ram: File,
+    pub irqs: Vec<OwnedFd>,
+    server: Arc<Server>,
+    serving: Option<JoinHandle<()>>,
+    recorder: Recorder,
+    writer: Option<JoinHandle<()>>,
+}
+
+pub struct Options {
+    pub profile: Profile,
+    pub irq: IrqKind,
+    pub engines: Vec<EngineKind>,
+    pub set: Vec<&'static str>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        use EngineKind::{Linkedlist, Membench, Sha256};
+        Self {
+            profile: Profile::Fermata,
+            irq: IrqKind::Msix,
+            engines: vec![Linkedlist, Membench, Sha256],
+            set: vec![],
+        }
+    }
+}
+
+pub fn fermata() -> Rig {
+    Rig::new(Options::default())
+}
+
+pub fn base() -> Rig {
+    Rig::new(Options {
+        profile: Profile::Base,
+        ..Options::default()
+    })
+}
+
+impl Rig {
+    pub fn new(options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = CardConfig::new(options.profile, options.irq, &options.engines).unwrap();
+        options.set.iter().for_each(|s| config.apply(s).unwrap());
+        let log = File::create(dir.path().join("log")).unwrap();
+        let (recorder, writer) = Recorder::start(Box::new(std::io::BufWriter::new(log)));
+        let card = Card::new(config, recorder.clone());
+        let socket = dir.path().join("card.sock");
+        let server = Arc::new(Server::new(
+            card.clone(),
+            UnixListener::bind(&socket).unwrap(),
+        ));
+        let serve = server.clone();
+        let serving = Some(std::thread::spawn(move || serve.run().unwrap()));
+        let stop = server.clone();
+        let control = Control::new(card.clone(), move || stop.stop());
+        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+        ram.set_len(RAM).unwrap();
+        let client = Client::new(&socket).unwrap();
+        let writer = Some(writer);
+        let mut rig = Self {
+            dir,
+            client,
+            card,
+            control,
+            ram,
+            irqs: vec![],
+            server,
+            serving,
+            recorder,
+            writer,
+        };
+        rig.plug(options.irq);
+        rig
+    }
+
+    /// Memory, interrupts and bus mastering, as a guest sets them up.
+    pub fn plug(&mut self, irq: IrqKind) {
+        self.client
+            .dma_map(0, 0, RAM, self.ram.as_raw_fd())
+            .unwrap();
+        self.irqs = (0..8)
+            .map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap())
+            .collect();
+        let fds: Vec<_> = self.irqs.iter().map(AsRawFd::as_raw_fd).collect();
+        match irq {
+            IrqKind::Msix => self.client.set_irqs(2, 0x24, 0, 8, &fds).unwrap(),
+            IrqKind::Msi => self.client.set_irqs(1, 0x24, 0, 8, &fds).unwrap(),
+            IrqKind::None => {}
+        }
+        self.master();
+    }
+
+    pub fn master(&mut self) {
+        self.client.region_write(CONFIG, 4, &[6, 0]).unwrap();
+    }
+
+    /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the client (which answers no questions).
+    pub fn map_read_only(&mut self) {
+        let own = memfd_create("ro", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&own, 1 << 20).unwrap();
+        let file = File::open(format!("/proc/self/fd/{}", own.as_raw_fd())).unwrap();
+        self.client
+            .dma_map(0, READ_ONLY, 1 << 20, file.as_raw_fd())
+            .unwrap();
+    }
+
+    /// Connects again, as QEMU does after a reboot.
+    pub fn reconnect(&mut self) {
+        self.client.shutdown().unwrap();
+        self.client = Client::new(&self.dir.path().join("card.sock")).unwrap();
+    }
+
+    pub fn r(&mut self, off: u64) -> u64 {
+        let mut data = [0; 8];
+        self.client.region_read(BAR0, off, &mut data).unwrap();
+        u64::from_le_bytes(data)
+    }
+
+    pub fn w(&mut self, off: u64, val: u64) {
+        self.client
+            .region_write(BAR0, off, &val.to_le_bytes())
+            .unwrap();
+    }
+
+    pub fn sr(&mut self, slot: u64, off: u64) -> u64 {
+        self.r(0x1000 * (slot + 1) + off)
+    }
+
+    pub fn sw(&mut self, slot: u64, off: u64, val: u64) {
+        self.w(0x1000 * (slot + 1) + off, val);
+    }
+
+    /// Status without START_COUNT and what the last restore took.
+    pub fn status(&mut self, slot: u64) -> u64 {
+        self.sr(slot, CTL) & 0xfff
+    }
+
+    pub fn offset(&mut self, slot: u64, val: u64) {
+        self.w(0x30 + 8 * slot, val);
+    }
+
+    pub fn window(&mut self, slot: u64, base: u64, size: u64) {
+        self.w(0x180 + 8 * slot, base);
+        self.w(0x1c0 + 8 * slot, size);
+    }
+
+    pub fn open(&mut self, slot: u64) {
+        self.window(slot, 0, RAM);
+    }
+
+    pub fn snapshot(&mut self, slot: u64, at: u64) {
+        self.sw(slot, SNAPSHOT, at / 64);
+    }
+
+    pub fn reset(&mut self, slot: u64) {
+        self.w(0x18, 1 << slot);
+        self.w(0x18, 0);
+    }
+
+    /// Reset as a base driver does it: read back, wait the settle time.
+    pub fn reset_and_settle(&mut self, slot: u64) {
+        self.reset(slot);
+        self.status(slot);
+        std::thread::sleep(Duration::from_micros(600));
+    }
+
+    /// Does the memory hold that, now or soon?
+    pub fn comes_to_hold(&mut self, at: u64, want: &[u8]) -> bool {
+        let begin = Instant::now();
+        while self.get(at, want.len()) != want {
+            if begin.elapsed() > LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    pub fn wait(&mut self, slot: u64, want: impl Fn(u64) -> bool) -> u64 {
+        let begin = Instant::now();
+        loop {
+            let status = self.status(slot);
+            if want(status) {
+                return status;
+            }
+            assert!(
+                begin.elapsed() < LIMIT,
+                "slot {slot} stays at status {status:#x}"
+            );
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    pub fn wait_rest(&mut self, slot: u64) -> u64 {
+        self.wait(slot, |s| s != RUNNING)
+    }
+
+    /// Waits until the engine computes: a restore is over, and a PAUSE is honoured.
+    pub fn wait_running(&self, slot: u64) {
+        let begin = Instant::now();
+        while !self
+            .ask(&format!("state slot={slot}"))
+            .contains("phase=running")
+        {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// A list that never ends. Returns its head.
+    pub fn endless(&self, at: u64) -> u64 {
+        self.put64(at, at);
+        self.put64(at + 8, 5);
+        at
+    }
+
+    pub fn put(&self, gpa: u64, data: &[u8]) {
+        self.ram.write_all_at(data, gpa).unwrap();
+    }
+
+    pub fn get(&self, gpa: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.ram.read_exact_at(&mut data, gpa).unwrap();
+        data
+    }
+
+    pub fn put64(&self, gpa: u64, value: u64) {
+        self.put(gpa, &value.to_le_bytes());
+    }
+
+    pub fn get64(&self, gpa: u64) -> u64 {
+        u64::from_le_bytes(self.get(gpa, 8).try_into().unwrap())
+    }
+
+    /// A control request that must succeed. Returns what follows `ok`.
+    pub fn ask(&self, request: &str) -> String {
+        let reply = self.control.answer(&format!("t {request}")).unwrap();
+        reply
+            .strip_prefix("t ok")
+            .unwrap_or_else(|| panic!("{request}: {reply}"))
+            .trim()
+            .to_string()
+    }
+
+    /// A reply as a table.
+    pub fn table(&self, request: &str) -> BTreeMap<String, u64> {
+        let reply = self.ask(request);
+        let number = |v: &str| fermata_card::config::parse_number(v).ok();
+        reply
+            .split_whitespace()
+            .filter_map(|w| w.split_once('='))
+            .filter_map(|(k, v)| Some((k.into(), number(v)?)))
+            .collect()
+    }
+
+    pub fn violations(&self) -> BTreeMap<String, u64> {
+        let mut table = self.table("violations");
+        let total = table.remove("total").unwrap();
+        assert_eq!(total, table.values().sum::<u64>());
+        table
+    }
+
+    #[track_caller]
+    pub fn clean(&self) {
+        assert_eq!(self.ask("violations"), "total=0", "{}", self.ask("why"));
+    }
+
+    /// Exactly this kind was seen, so often.
+    #[track_caller]
+    pub fn saw(&self, kind: &str, n: u64) {
+        assert_eq!(
+            self.violations(),
+            BTreeMap::from([(kind.to_string(), n)]),
+            "{}",
+            self.ask("why")
+        );
+    }
+
+    /// Interrupts of a vector since the last call.
+    pub fn irqs(&self, vector: usize) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.irqs[vector], &mut count) {
+            Ok(8) => u64::from_ne_bytes(count),
+            _ => 0,
+        }
+    }
+
+    pub fn wait_irq(&self, vector: usize) -> u64 {
+        let begin = Instant::now();
+        loop {
+            match self.irqs(vector) {
+                0 => assert!(begin.elapsed() < LIMIT, "no interrupt"),
+                n => return n,
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// A list of `n` nodes in random order at `at`. Returns its head, and count and checksum of a walk from `seed`.
+    pub fn list(&self, at: u64, n: u64, seed: u64) -> (u64, u64, u64) {
+        let mut order: Vec<u64> = (0..n).collect();
+        order.sort_by_key(|i| splitmix64(seed ^ i));
+        let mut bytes = vec![0; n as usize * 16];
+        let mut checksum = seed;
+        for (k, &i) in order.iter().enumerate() {
+            let next = order.get(k + 1).map_or(0, |j| at + 16 * j);
+            let value = splitmix64(seed.wrapping_add(i));
+            bytes[i as usize * 16..][..8].copy_from_slice(&next.to_le_bytes());
+            bytes[i as usize * 16 + 8..][..8].copy_from_slice(&value.to_le_bytes());
+            checksum = checksum.rotate_left(1) ^ value;
+        }
+        self.put(at, &bytes);
+        (at + 16 * order[0], n, checksum)
+    }
+
+    /// Ends the card and replays its log: online and offline verdict must agree.
+    pub fn replay(mut self) -> (String, String) {
+        let online = self.ask("violations");
+        self.end();
+        let log = BufReader::new(File::open(self.dir.path().join("log")).unwrap());
+        let offline = replay(log).unwrap().checker.text();
+        (online, offline)
+    }
+
+    pub fn log_text(&self) -> String {
+        self.ask("violations");
+        let mut text = String::new();
+        File::open(self.dir.path().join("log"))
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        text
+    }
+
+    fn end(&mut self) {
+        self.server.stop();
+        if let Some(thread) = self.serving.take() {
+            thread.join().unwrap();
+        }
+        self.card.stop();
+        self.recorder.stop();
+        if let Some(thread) = self.writer.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The card as a device: registers, jobs, interrupts and what goes wrong, through vfio-user.
+#![allow(missing_docs, unreachable_pub, clippy::pedantic)]
+
+mod boundaries;
+mod common;
+mod empty;
+mod frames;
+mod jobs;
+mod misbehave;
+mod process;
+mod protocol;
+mod registers;
+mod violations;

@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Each kind of violation, planted by a raw client, is seen; the replay of the log agrees with the verdict at run time.
+
+use crate::common::*;
+use fermata_card::checker::{Checker, Kind};
+use fermata_card::config::{CardConfig, IrqKind, Profile};
+use fermata_card::engine::EngineKind;
+use fermata_card::event::{Event, IrqFate, PauseFate, Phase, What};
+use std::time::{Duration, Instant};
+
+const A: u64 = 0xa;
+const B: u64 = 0xb;
+const ARENA_A: u64 = 0x10_0000;
+const ARENA_B: u64 = 0x20_0000;
+const SNAP_A: u64 = 0x40_0000;
+const SNAP_B: u64 = 0x41_0000;
+
+/// Two tenants with an arena each, on a slow card.
+fn rig(profile: Profile) -> Rig {
+    let set = vec!["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=10"];
+    let mut rig = Rig::new(Options {
+        profile,
+        set,
+        ..Options::default()
+    });
+    rig.ask(&format!("tenant token={A} pages={ARENA_A:#x}+0x20000"));
+    rig.ask(&format!(
+        "tenant token={B} pages={ARENA_B:#x}+0x10000,{:#x}+0x10000",
+        ARENA_B + 0x1_0000
+    ));
+    rig.ask("enforce on");
+    if profile == Profile::Fermata {
+        (0..3).for_each(|slot| rig.open(slot));
+    }
+    rig
+}
+
+fn arena(tag: u64) -> u64 {
+    if tag == A {
+        ARENA_A
+    } else {
+        ARENA_B
+    }
+}
+
+/// Registers of a membench job that never ends by itself.
+fn load(rig: &mut Rig, tag: u64) {
+    for (off, val) in [
+        (0x30, arena(tag)),
+        (0x38, 0x1000),
+        (0x40, 1 << 30),
+        (0x48, tag),
+        (0x58, 1),
+        (TAG, tag),
+        (0x60, 0),
+    ] {
+        rig.sw(1, off, val);
+    }
+    rig.snapshot(1, if tag == A { SNAP_A } else { SNAP_B });
+}
+
+fn start(rig: &mut Rig, tag: u64) {
+    load(rig, tag);
+    rig.sw(1, CTL, START_NEW);
+}
+
+fn resume(rig: &mut Rig, tag: u64) {
+    load(rig, tag);
+    rig.sw(1, CTL, START_RESUME);
+    rig.wait_running(1);
+}
+
+fn pause(rig: &mut Rig) {
+    let begin = Instant::now();
+    while rig.sr(1, 0x48) == 0 {
+        assert!(begin.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    rig.sw(1, CTL, PAUSE);
+    assert_eq!(rig.wait_rest(1), PAUSED);
+}
+
+/// What a reset costs on each profile.
+fn quiet(rig: &mut Rig, profile: Profile) {
+    match profile {
+        Profile::Base => rig.reset_and_settle(1),
+        Profile::Fermata => {
+            rig.reset(1);
+            rig.status(1);
+        }
+    }
+}
+
+#[test]
+fn a_clean_driver_violates_nothing() {
+    for profile in [Profile::Fermata, Profile::Base] {
+        let mut rig = rig(profile);
+        let mut begun = [false; 2];
+        for turn in 0..10 {
+            let tag = if turn % 2 == 0 { A } else { B };
+            quiet(&mut rig, profile);
+            if std::mem::replace(&mut begun[turn % 2], true) {
+                resume(&mut rig, tag);
+            } else {
+                start(&mut rig, tag);
+            }
+            pause(&mut rig);
+        }
+        quiet(&mut rig, profile);
+        rig.ask("mark text=end");
+        rig.clean();
+        let runs = rig.ask("runs slot=1");
+        assert!(
+            runs.contains("0xa:1:4:5:0:") && runs.contains("0xb:1:4:5:0:"),
+            "{runs}"
+        );
+        let gaps = rig.table("gaps slot=1");
+        assert_eq!((gaps["count"], gaps["pause_to_paused_count"]), (9, 10));
+        assert!(gaps["p50"] <= gaps["p99"] && gaps["p99"] <= gaps["max"]);
+        let (online, offline) = rig.replay();
+        assert_eq!((online.as_str(), offline.as_str()), ("total=0", "total=0"));
+    }
+}
+
+/// Plants a violation on a fermata card, and holds the replay of the log against it.
+fn planted(kind: Kind, n: u64, plant: impl FnOnce(&mut Rig)) {
+    planted_on(Profile::Fermata, kind, n, plant);
+}
+
+fn planted_on(profile: Profile, kind: Kind, n: u64, plant: impl FnOnce(&mut Rig)) {
+    let mut rig = rig(profile);
+    plant(&mut rig);
+    rig.saw(kind.name(), n);
+    assert!(rig.ask("why").starts_with(kind.name()));
+    assert!(rig
+        .log_text()
+        .contains(&format!("\"kind\":\"{}\"", kind.name())));
+    let (online, offline) = rig.replay();
+    assert_eq!(online, offline);
+}
+
+#[test]
+fn start_busy() {
+    planted(Kind::StartBusy, 2, |rig| {
+        start(rig, A);
+        rig.sw(1, CTL, START_NEW);
+        rig.w(0x18, 2);
+        rig.sw(1, CTL, START_NEW);
+    });
+}
+
+#[test]
+fn start_undrained() {
+    planted_on(Profile::Base, Kind::StartUndrained, 1, |rig| {
+        rig.ask("set slot=1 settle_us=60000000");
+        rig.reset(1);
+        start(rig, A);
+    });
+    planted_on(Profile::Base, Kind::StartUndrained, 1, |rig| {
+        rig.ask("set slot=1 settle_us=60000000");
+        rig.reset(1);
+        rig.offset(1, 4096);
+    });
+    // PAUSED is not quiescence.
+    planted_on(Profile::Base, Kind::StartUndrained, 1, |rig| {
+        rig.ask("set slot=1 drain_us=60000000");
+        start(rig, A);
+        pause(rig);
+        rig.sw(1, CTL, START_RESUME);
+    });
+    // Fermata: the read that flushes a reset is missing.
+    planted(Kind::StartUndrained, 1, |rig| {
+        start(rig, A);
+        rig.reset(1);
+        rig.window(1, 0, RAM / 2);
+    });
+}
+
+#[test]
+fn window_busy() {
+    planted(Kind::WindowBusy, 4, |rig| {
+        start(rig, A);
+        rig.offset(1, 4096);
+        rig.offset(1, 0);
+        rig.w(0x1c8, RAM - 64);
+        rig.w(0x1c8, RAM - 64);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, PAUSE);
+        rig.wait_rest(1);
+    });
+}
+
+#[test]
+fn resume_incomplete() {
+    planted(Kind::ResumeIncomplete, 1, |rig| resume(rig, A));
+    // A save that was cut short is none.
+    planted(Kind::ResumeIncomplete, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        rig.ask("fault slot=1 save_torn=20");
+        resume(rig, A);
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), FINISH | 1 << 9);
+        resume(rig, A);
+    });
+}
+
+#[test]
+fn resume_stale() {
+    // Twice from the same snapshot.
+    planted(Kind::ResumeStale, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        resume(rig, A);
+        quiet(rig, Profile::Fermata);
+        resume(rig, A);
+    });
+    // From an older one.
+    planted(Kind::ResumeStale, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        resume(rig, A);
+        pause(rig);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_NEW);
+        pause(rig);
+        // Its newest snapshot is in place B; what is in place A was the last of another job, and is resumed twice.
+        resume(rig, A);
+        quiet(rig, Profile::Fermata);
+        resume(rig, A);
+    });
+    // Of a job that is over.
+    planted(Kind::ResumeStale, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        rig.ask("set slot=1 speed=0");
+        load(rig, A);
+        rig.sw(1, 0x40, 10);
+        rig.sw(1, CTL, START_RESUME);
+        assert_eq!(rig.wait_rest(1), FINISH);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_rest(1);
+    });
+}
+
+#[test]
+fn resume_forged() {
+    planted(Kind::ResumeForged, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        rig.put64(SNAP_A, 12345);
+        resume(rig, A);
+    });
+}
+
+/// A state from elsewhere, announced by its digest or without.
+#[test]
+fn imported() {
+    for announced in ["", " hash="] {
+        let mut rig = rig(Profile::Fermata);
+        start(&mut rig, A);
+        pause(&mut rig);
+        let hash = rig.table(&format!("saved token={A}"))["hash"];
+        let state = rig.get(SNAP_A, 4096);
+        rig.put(SNAP_B, &state);
+        let hash = if announced.is_empty() {
+            String::new()
+        } else {
+            format!("{announced}{hash}")
+        };
+        rig.ask(&format!("import token={A}{hash}"));
+        quiet(&mut rig, Profile::Fermata);
+        load(&mut rig, A);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_running(1);
+        rig.clean();
+        // It is a job as any other from there on.
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+        quiet(&mut rig, Profile::Fermata);
+        load(&mut rig, A);
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_running(1);
+        rig.clean();
+        // The announcement was for one restore.
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+        rig.put(SNAP_A, &state);
+        resume(&mut rig, A);
+        rig.clean();
+        rig.sw(1, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(1), PAUSED);
+    }
+}
+
+#[test]
+fn imported_and_not_what_was_announced() {
+    planted(Kind::ResumeForged, 1, |rig| {
+        rig.ask(&format!("import token={A} hash=1"));
+        resume(rig, A);
+    });
+    planted(Kind::ResumeStale, 1, |rig| {
+        rig.ask(&format!("import token={A}"));
+        resume(rig, A);
+        quiet(rig, Profile::Fermata);
+        resume(rig, A);
+    });
+}
+
+#[test]
+fn imported_at_any_time() {
+    let mut rig = rig(Profile::Fermata);
+    rig.ask("imports on");
+    for _ in 0..2 {
+        resume(&mut rig, A);
+        quiet(&mut rig, Profile::Fermata);
+    }
+    rig.clean();
+    rig.ask("imports off");
+    resume(&mut rig, A);
+    rig.saw("resume_stale", 1);
+}
+
+#[test]
+fn resume_unreset() {
+    planted(Kind::ResumeUnreset, 1, |rig| {
+        let head = rig.endless(ARENA_A);
+        for (off, val) in [(0x30, head), (0x40, 1), (TAG, A)] {
+            rig.sw(0, off, val);
+        }
+        rig.snapshot(0, SNAP_A);
+        rig.sw(0, CTL, START_NEW);
+        rig.sw(0, CTL, PAUSE);
+        assert_eq!(rig.wait_rest(0), PAUSED);
+        rig.sw(0, CTL, START_RESUME);
+    });
+}
+
+#[test]
+fn mixed_tenant() {
+    planted(Kind::MixedTenant, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        quiet(rig, Profile::Fermata);
+        load(rig, B);
+        rig.snapshot(1, SNAP_A);
+        rig.sw(1, CTL, START_RESUME);
+        rig.wait_running(1);
+    });
+}
+
+#[test]
+fn register_residue() {
+    planted(Kind::RegisterResidue, 2, |rig| {
+        start(rig, A);
+        pause(rig);
+        // SEED (0x48) is forgotten, and so is the length.
+        for (off, val) in [(0x30, ARENA_B), (0x40, 10), (0x58, 1), (TAG, B)] {
+            rig.sw(1, off, val);
+        }
+        rig.snapshot(1, SNAP_B);
+        rig.sw(1, CTL, START_NEW);
+    });
+    // A reset leaves MODE.
+    planted(Kind::RegisterResidue, 1, |rig| {
+        start(rig, A);
+        pause(rig);
+        quiet(rig, Profile::Fermata);
+        for (off, val) in [(0x30, ARENA_B), (0x38, 64), (0x40, 10), (TAG, B)] {
+            rig.sw(1, off, val);
+        }
+        rig.sw(1, CTL, START_NEW);
+    });
+}
+
+#[test]
+fn foreign_dma() {
+    let one_line = |rig: &mut Rig, tag: u64, at: u64| {
+        for (off, val) in [(0x30, at), (0x38, 64), (0x40, 1), (TAG, tag)] {
+            rig.sw(1, off, val);
+        }
+        rig.sw(1, CTL, START_NEW);
+        assert_eq!(rig.wait_rest(1), FINISH);
+        rig.reset(1);
+    };
+    planted(Kind::ForeignDma, 1, |rig| {
+        one_line(rig, A, ARENA_A);
+        one_line(rig, A, ARENA_B);
+    });
+    planted(Kind::ForeignDma, 1, |rig| {
+        one_line(rig, A, ARENA_A);
+        rig.ask(&format!("tenant token={A} gone"));
+        one_line(rig, A, ARENA_A);
+        rig.ask(&format!("tenant token={B} pages={ARENA_A:#x}+0x1000"));
+        one_line(rig, B, ARENA_A);
+    });
+    planted(Kind::ForeignDma, 1, |rig| {
+        one_line(rig, A, 0x80_0000);
+        rig.ask("enforce off");
+        one_line(rig, A, 0x80_0000);
+    });
+    planted(Kind::ForeignDma, 1, |rig| {
+        rig.ask(&format!("tenant token={A} gone"));
+        one_line(rig, A, ARENA_A);
+        rig.ask("enforce off");
+        one_line(rig, A, ARENA_A);
+    });
+}
+
+#[test]
+fn snapshot_in_arena() {
+    planted(Kind::SnapshotInArena, 1, |rig| {
+        start(rig, A);
+        rig.ask(&format!("tenant token={B} pages={SNAP_A:#x}+4096"));
+        pause(rig);
+        rig.ask(&format!("tenant token={B} gone"));
+    });
+}
+
+#[test]
+fn canary() {
+    planted(Kind::Canary, 1, |rig| {
+        rig.ask(&format!("canary gpa={:#x} len=64", ARENA_A + 0x1000));
+        rig.ask(&format!("canary gpa={:#x} len=64", ARENA_A + 0x80));
+        rig.ask(&format!("canary gpa={:#x} gone", ARENA_A + 0x80));
+        for (off, val) in [(0x30, ARENA_A), (0x38, 0x1000), (0x40, 64), (TAG, A)] {
+            rig.sw(1, off, val);
+        }
+        rig.sw(1, CTL, START_NEW);
+        rig.wait_rest(1);
+        rig.clean();
+        rig.sw(1, 0x38, 0x1040);
+        rig.sw(1, 0x40, 65);
+        rig.sw(1, CTL, START_NEW);
+        rig.wait_rest(1);
+    });
+}
+
+#[test]
+fn unmapped_dma() {
+    planted_on(Profile::Base, Kind::UnmappedDma, 2, |rig| {
+        rig.map_read_only();
+        load(rig, A);
+        rig.snapshot(1, READ_ONLY);
+        rig.sw(1, CTL, START_NEW);
+        pause(rig);
+    });
+}
+
+#[test]
+fn bad_access() {
+    planted(Kind::BadAccess, 3, |rig| {
+        rig.r(0x28);
+        rig.sw(1, CTL, 2);
+        rig.client.region_write(BAR0, 0x1030, &[1; 4]).unwrap();
+    });
+}
+
+#[test]
+fn write_running() {
+    planted(Kind::WriteRunning, 1, |rig| {
+        start(rig, A);
+        rig.sw(1, TAG, A);
+        rig.sw(1, TAG, B);
+    });
+}
+
+/// What the checker says to a card that does this: on slot 0 a queue engine, on slot 1 another one.
+fn judged(profile: Profile, events: &[What]) -> String {
+    let engines = [EngineKind::Queue, EngineKind::Sha256];
+    let config = CardConfig::new(profile, IrqKind::Msix, &engines).unwrap();
+    let mut checker = Checker::default();
+    for what in [What::Card { config }].iter().chain(events) {
+        checker.step(&Event {
+            t: 0,
+            what: what.clone(),
+        });
+    }
+    checker.text()
+}
+
+fn fermata_judged(events: &[What]) -> String {
+    judged(Profile::Fermata, events)
+}
+
+fn started(slot: usize) -> What {
+    What::Start {
+        slot,
+        resume: false,
+        accepted: true,
+        tag: A,
+    }
+}
+
+fn pause_honoured(slot: usize) -> What {
+    What::Pause {
+        slot,
+        fate: PauseFate::Honoured,
+        at_boundary: false,
+    }
+}
+
+fn paused(slot: usize, empty: bool) -> What {
+    What::Phase {
+        slot,
+        phase: Phase::Paused,
+        fault: false,
+        snapshot_error: false,
+        empty,
+    }
+}
+
+fn irq(slot: usize) -> What {
+    What::Irq {
+        slot,
+        fate: IrqFate::Sent,
+    }
+}
+
+fn told(slot: usize) -> What {
+    What::Completions { slot, n: 2 }
+}
+
+#[test]
+fn what_a_card_may_do_by_itself_is_no_violation() {
+    for good in [
+        vec![started(0), told(0), irq(0), paused(0, true), irq(0)],
+        vec![started(0), pause_honoured(0), paused(0, true), irq(0)],
+        vec![started(1), pause_honoured(1), paused(1, false), irq(1)],
+    ] {
+        assert_eq!(fermata_judged(&good), "total=0", "{good:?}");
+    }
+}
+
+/// A sound card does none of it, so the events are made up.
+#[test]
+fn unasked_pause() {
+    for bad in [
+        vec![started(0), paused(0, false)],
+        vec![started(1), paused(1, true)],
+        vec![started(1), pause_honoured(1), paused(1, true)],
+        vec![
+            started(0),
+            pause_honoured(0),
+            paused(0, false),
+            started(0),
+            paused(0, false),
+        ],
+    ] {
+        assert_eq!(fermata_judged(&bad), "total=1 unasked_pause=1", "{bad:?}");
+    }
+    let on_base = judged(Profile::Base, &[started(0), paused(0, true)]);
+    assert_eq!(on_base, "total=1 unasked_pause=1");
+}
+
+#[test]
+fn unasked_irq() {
+    for bad in [
+        vec![started(0), irq(0)],
+        vec![started(1), told(1), irq(1)],
+        vec![told(0), irq(0)],
+        vec![started(0), told(0), irq(0), irq(0)],
+        vec![
+            started(1),
+            pause_honoured(1),
+            paused(1, false),
+            irq(1),
+            irq(1),
+        ],
+    ] {
+        assert_eq!(fermata_judged(&bad), "total=1 unasked_irq=1", "{bad:?}");
+    }
+}
+
+#[test]
+fn every_kind_has_a_test() {
+    let source = include_str!("violations.rs");
+    for kind in Kind::ALL {
+        assert!(
+            source.contains(&format!("fn {}()", kind.name())),
+            "{}",
+            kind.name()
+        );
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Cooperative contexts: their jobs stop at a boundary, and the time until then is their own.
+
+use crate::model::share::{check_shares, ran, shares};
+use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
+use crate::model::{cases, MS, US};
+use fermata_sched_host::sched::{
+    Action, ContextId, Duration, Failure, JobState, Params, PolicyKind, SlotStats, Stops, Urgency,
+    Wake,
+};
+use proptest::prelude::*;
+
+const ENDLESS: u64 = 1_000_000 * MS;
+const SAVE: u64 = 50 * US;
+
+const COOPERATIVE: Params = Params {
+    cooperative: true,
+    ..Params::DEFAULT
+};
+const URGENT: Params = Params {
+    urgency: Urgency::LatencyCritical,
+    ..Params::DEFAULT
+};
+
+/// One slot; the engine has a boundary after each millisecond of work.
+fn world(stops: Stops) -> World {
+    let plan = SlotPlan { stops, ..FERMATA };
+    let mut world = World::new(&[plan], 8);
+    world.set_policy(PolicyKind::Fair).unwrap();
+    world
+}
+
+fn slot(world: &World) -> SlotStats {
+    world.machine.slot_stats(sid(0), ns(world.now)).unwrap()
+}
+
+/// The job of `ctx` runs; then work that cannot wait comes, `after` later.
+fn interrupted(world: &mut World, params: Params, after: u64) -> [ContextId; 2] {
+    let (job, urgent) = (
+        world.open(0, params).unwrap(),
+        world.open(0, URGENT).unwrap(),
+    );
+    world.start(job, ENDLESS).unwrap();
+    world.run_for(after);
+    world.start(urgent, 10 * US).unwrap();
+    [job, urgent]
+}
+
+fn pauses(world: &World) -> Vec<bool> {
+    let boundary = |(_, action): &(u64, Action)| match action {
+        Action::Pause { boundary, .. } => Some(*boundary),
+        _ => None,
+    };
+    world.log.iter().filter_map(boundary).collect()
+}
+
+#[test]
+fn a_cooperative_job_stops_at_its_next_boundary() {
+    let mut world = world(Stops::BoundaryToo);
+    let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
+    world.run_for(690 * US);
+    assert_eq!(world.state(urgent), JobState::Queued, "before the boundary");
+    world.run_for(10 * US + SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
+    assert!(pauses(&world).iter().all(|&boundary| boundary));
+    // It worked on until the boundary, and the rest is a save.
+    assert_eq!(world.stats(job).run, Duration::from_ns(MS + SAVE));
+}
+
+#[test]
+fn any_other_job_stops_at_once() {
+    for (stops, params) in [
+        (Stops::BoundaryToo, Params::DEFAULT),
+        // An engine without boundaries has no cooperative contexts.
+        (Stops::Anywhere, COOPERATIVE),
+    ] {
+        let mut world = world(stops);
+        let [_, urgent] = interrupted(&mut world, params, 300 * US);
+        world.run_for(SAVE);
+        assert_eq!(world.state(urgent), JobState::Running);
+        assert_eq!(pauses(&world), [false]);
+    }
+}
+
+#[test]
+fn an_engine_that_stops_at_boundaries_only_makes_all_cooperative() {
+    let mut world = world(Stops::BoundaryOnly);
+    let [_, urgent] = interrupted(&mut world, Params::DEFAULT, 300 * US);
+    world.run_for(600 * US);
+    assert_eq!(world.state(urgent), JobState::Queued);
+    world.run_for(100 * US + SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
+    assert!(pauses(&world).iter().all(|&boundary| boundary));
+}
+
+/// Until the boundary it is the job's own work; the save itself cannot be told apart, and is its own, too.
+#[test]
+fn the_time_until_the_boundary_is_charged_to_the_job() {
+    let share = |params: Params| {
+        let mut world = world(Stops::BoundaryToo);
+        let [a, b] = [params, params].map(|params| world.open(0, params).unwrap());
+        let urgent = world.open(0, URGENT).unwrap();
+        world.start(a, ENDLESS).unwrap();
+        world.start(b, ENDLESS).unwrap();
+        // Work that cannot wait always meets `a`.
+        for _ in 0..2_000 {
+            while world.state(a) != JobState::Running {
+                world.run_for(20 * US);
+            }
+            world.run_for(100 * US);
+            if world.state(a) == JobState::Running {
+                world.start(urgent, 10 * US).unwrap();
+            }
+            world.run_for(3 * MS);
+        }
+        shares(&[ran(&world, a), ran(&world, b)])[0]
+    };
+    let share = share(COOPERATIVE);
+    assert!((share - 0.5).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn the_time_until_the_boundary_is_no_save() {
+    let mut world = world(Stops::BoundaryToo);
+    interrupted(&mut world, COOPERATIVE, 100 * US);
+    world.run_for(5 * MS);
+    let stats = slot(&world);
+    assert_eq!((stats.saves, stats.save_max), (1, Duration::ZERO));
+    // The restore is known by now, and stands for the save.
+    world.run_for(10 * MS);
+    interrupted(&mut world, Params::DEFAULT, 100 * US);
+    world.run_for(50 * MS);
+    let stats = slot(&world);
+    assert_eq!(stats.restore, Duration::from_us(50));
+    assert!(stats.save_max <= Duration::from_ns(SAVE));
+}
+
+#[test]
+fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].block = 1_000 * MS;
+    let params = Params {
+        preempt_timeout: Duration::from_ms(20),
+        ..COOPERATIVE
+    };
+    let [job, urgent] = interrupted(&mut world, params, 100 * US);
+    let spoilt = (job, world.tenants[&job].job);
+    world.card.guilty.insert(spoilt);
+    world.run_for(19 * MS);
+    assert_eq!(world.state(urgent), JobState::Queued);
+    world.run_for(6 * MS);
+    let failed = Wake::Failed(Failure::PreemptTimeout);
+    assert_eq!(world.wakes, [(job, failed), (urgent, Wake::Done)]);
+    assert!(pauses(&world).iter().all(|&boundary| boundary));
+}
+
+/// The boundary is far away when the owner changes its mind.
+#[test]
+fn who_is_not_cooperative_any_more_is_stopped_at_once() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].block = 50 * MS;
+    let [job, urgent] = interrupted(&mut world, COOPERATIVE, 100 * US);
+    world.run_for(5 * MS);
+    assert_eq!(world.state(urgent), JobState::Queued);
+    world.set_params(job, Params::DEFAULT).unwrap();
+    world.run_for(6 * MS);
+    assert_eq!(world.wakes, [(urgent, Wake::Done)]);
+    assert_eq!(pauses(&world).last(), Some(&false));
+    assert!(pauses(&world)[0]);
+}
+
+#[test]
+fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].ignore_pauses = 1;
+    let [job, urgent] = interrupted(&mut world, Params::DEFAULT, 100 * US);
+    world.set_params(job, COOPERATIVE).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.wakes, [(urgent, Wake::Done)]);
+    assert_eq!(pauses(&world), [false, false]);
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// Time until a boundary is time on the slot, so shares are as they should be with blocks of any length.
+    #[test]
+    fn shares_do_not_depend_on_blocks(
+        blocks in 10..3_000u64,
+        weights in prop::collection::vec(50..400u16, 2..5),
+        only in any::<bool>(),
+    ) {
+        let mut world = world(if only { Stops::BoundaryOnly } else { Stops::BoundaryToo });
+        world.card.slots[0].block = blocks * US;
+        let who: Vec<ContextId> = weights
+            .iter()
+            .enumerate()
+            .map(|(i, &weight)| {
+                let cooperative = i % 2 == 0;
+                let params = Params { weight, cooperative, ..Params::DEFAULT };
+                world.open(0, params).unwrap()
+            })
+            .collect();
+        for &ctx in &who {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(6_000 * MS);
+        let had: Vec<f64> = who.iter().map(|&ctx| ran(&world, ctx)).collect();
+        check_shares(&had, &weights, 0.01)?;
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Deadlines, budgets, shares and caps, and what is admitted of them.
+
+use crate::model::world::{sid, World, FERMATA};
+use crate::model::{cases, MS, US};
+use fermata_sched_host::sched::{
+    ContextId, Duration, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
+};
+use proptest::prelude::*;
+
+const ENDLESS: u64 = 1_000_000 * MS;
+
+fn world(slots: usize, policy: PolicyKind) -> World {
+    let mut world = World::new(&vec![FERMATA; slots], 32);
+    world.set_policy(policy).unwrap();
+    world
+}
+
+fn reservation(budget_us: u64, deadline_us: u64, period_us: u64) -> Params {
+    Params {
+        budget: Duration::from_us(budget_us),
+        deadline: Duration::from_us(deadline_us),
+        period: Duration::from_us(period_us),
+        ..Params::DEFAULT
+    }
+}
+
+fn share(share: u8, cap: u8) -> Params {
+    Params {
+        share,
+        cap,
+        ..Params::DEFAULT
+    }
+}
+
+fn used(world: &World, ctx: ContextId, since: u64) -> f64 {
+    world.stats(ctx).run.as_ns() as f64 / (world.now - since) as f64
+}
+
+/// Jobs that come at the beginning of each period.
+struct Periodic {
+    ctx: ContextId,
+    period: u64,
+    deadline: u64,
+    work: u64,
+    next: u64,
+    due: Option<u64>,
+    jobs: u64,
+}
+
+impl Periodic {
+    /// Starts the job that is due to begin; fails if the last one is late.
+    fn tick(&mut self, world: &mut World) {
+        if world.now < self.next {
+            return;
+        }
+        assert!(
+            self.due.is_none() || world.state(self.ctx) == JobState::Done,
+            "a period is over, and its job is not"
+        );
+        world.start(self.ctx, self.work).unwrap();
+        self.due = Some(self.next + self.deadline);
+        self.next += self.period;
+        self.jobs += 1;
+    }
+
+    fn check(&mut self, world: &World, slack: u64) {
+        if let Some(due) = self.due.map(|due| due + slack) {
+            if world.state(self.ctx) == JobState::Done {
+                assert!(world.now <= due, "late by {}", world.now - due);
+                self.due = None;
+            } else {
+                assert!(world.now <= due, "late");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    /// Whatever is admitted is done in time: against best-effort and latency-critical work that wants all slots.
+    #[test]
+    fn deadlines_are_kept_under_admitted_load(
+        slots in 1..4usize,
+        tasks in prop::collection::vec((4_000..40_000u64, 10..60u64, 60..=100u64), 1..8),
+        save in 1..60u64,
+    ) {
+        let mut world = world(slots, PolicyKind::Deadline);
+        for slot in &mut world.card.slots {
+            slot.save = save * US;
+            slot.restore = save * US;
+        }
+        for i in 0..slots {
+            let urgency = if i == 0 { Urgency::LatencyCritical } else { Urgency::BestEffort };
+            let other = world.open(0, Params { urgency, ..Params::DEFAULT }).unwrap();
+            world.start(other, ENDLESS).unwrap();
+        }
+        world.run_for(5 * MS);
+        let mut periodic = Vec::new();
+        for (period, percent, deadline) in tasks {
+            let deadline = period * deadline / 100;
+            let budget = (deadline * percent / 100).max(1_000);
+            let Ok(ctx) = world.open(0, reservation(budget, deadline, period)) else {
+                continue;
+            };
+            // The budget is for the saves and restores, too; a PAUSE in a restore is repeated late.
+            periodic.push(Periodic {
+                ctx,
+                period: period * US,
+                deadline: deadline * US,
+                work: budget * US * 6 / 10,
+                next: world.now,
+                due: None,
+                jobs: 0,
+            });
+        }
+        // The step of this loop; and a slot is taken over once a PAUSE that fell into a restore was written again.
+        let slack = (100 + 500 + 5 * save) * US;
+        let end = world.now + 400 * MS;
+        while world.now < end {
+            for task in &mut periodic {
+                task.tick(&mut world);
+            }
+            world.run_for(100 * US);
+            for task in &mut periodic {
+                task.check(&world, slack);
+            }
+        }
+        for task in &periodic {
+            prop_assert!(task.jobs >= 10);
+        }
+    }
+
+    #[test]
+    fn shares_are_kept(parts in prop::collection::vec(1..45u8, 2..7), without in 0..4usize) {
+        let mut world = world(1, PolicyKind::Share);
+        let mut who = Vec::new();
+        for part in parts {
+            if let Ok(ctx) = world.open(0, share(part, 0)) {
+                who.push((ctx, f64::from(part) / 100.0));
+            }
+        }
+        let sum: f64 = who.iter().map(|(_, part)| part).sum();
+        prop_assert!(sum <= 0.9 + 1e-9);
+        for _ in 0..without {
+            let ctx = world.open(0, Params::DEFAULT).unwrap();
+            who.push((ctx, (1.0 - sum) / without as f64));
+        }
+        for &(ctx, _) in &who {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        let begin = world.now;
+        world.run_for(4_000 * MS);
+        let total: f64 = who.iter().map(|(_, part)| part).sum();
+        let busy: f64 = who.iter().map(|&(ctx, _)| used(&world, ctx, begin)).sum();
+        for (ctx, part) in who {
+            let (had, due) = (used(&world, ctx, begin) / busy, part / total);
+            prop_assert!((had - due).abs() < 0.01, "{had} for {due}");
+        }
+    }
+
+    /// A cap holds under every policy, alone and among others, and is not undercut either.
+    #[test]
+    fn caps_hold(
+        cap in 1..100u8,
+        alone in any::<bool>(),
+        policy in prop::sample::select(vec![
+            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority, PolicyKind::Share,
+        ]),
+    ) {
+        let mut world = world(1, policy);
+        let ctx = world.open(0, Params { priority: 31, ..share(0, cap) }).unwrap();
+        world.start(ctx, ENDLESS).unwrap();
+        if !alone {
+            let other = world.open(0, Params::DEFAULT).unwrap();
+            world.start(other, ENDLESS).unwrap();
+        }
+        let begin = world.now;
+        world.run_for(10_000 * MS);
+        let (had, most) = (used(&world, ctx, begin), f64::from(cap) / 100.0);
+        // What it may have saved up at the beginning is within this.
+        prop_assert!(had <= most + 0.012, "{had} for {most}");
+        if alone {
+            prop_assert!(had >= most - 0.01, "{had} for {most}");
+        }
+    }
+}
+
+#[test]
+fn budget_is_enforced_on_a_free_slot_too() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let ctx = world.open(0, reservation(2_000, 10_000, 10_000)).unwrap();
+    world.start(ctx, ENDLESS).unwrap();
+    let begin = world.now;
+    world.run_for(2_100 * US);
+    assert!(world.stats(ctx).parked);
+    assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
+    world.run_for(2_000 * MS);
+    let had = used(&world, ctx, begin);
+    assert!((had - 0.2).abs() < 0.005, "{had}");
+}
+
+#[test]
+fn budget_is_not_renewed_by_starting_again_or_by_new_parameters() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let params = reservation(2_000, 10_000, 10_000);
+    let ctx = world.open(0, params).unwrap();
+    let begin = world.now;
+    for i in 0..4_000u64 {
+        let _ = world.start(ctx, 300 * US);
+        if i % 3 == 0 {
+            let other = reservation(1_000, 10_000, 10_000);
+            world.set_params(ctx, other).unwrap();
+            world.set_params(ctx, params).unwrap();
+        }
+        world.run_for(250 * US);
+    }
+    let had = used(&world, ctx, begin);
+    assert!(had < 0.21, "{had}");
+}
+
+#[test]
+fn earliest_deadline_goes_first_at_once() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let late = world.open(0, reservation(10_000, 50_000, 50_000)).unwrap();
+    let early = world.open(0, reservation(1_000, 5_000, 5_000)).unwrap();
+    world.start(late, 5 * MS).unwrap();
+    world.run_for(MS);
+    world.start(early, MS / 2).unwrap();
+    assert_eq!(
+        world.machine.slot_state(sid(0)),
+        Some(SlotState::Pausing(late))
+    );
+    world.run_for(10 * MS);
+    assert_eq!(
+        (world.state(early), world.state(late)),
+        (JobState::Done, JobState::Done)
+    );
+    assert_eq!(world.stats(early).preemptions, 0);
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused() {
+    let mut world = world(1, PolicyKind::Fair);
+    let a = world.open(0, reservation(5_000, 10_000, 20_000)).unwrap();
+    assert_eq!(
+        world.open(0, reservation(4_001, 10_000, 10_000)),
+        Err(Refusal::Admission)
+    );
+    let b = world.open(0, reservation(4_000, 10_000, 10_000)).unwrap();
+    assert_eq!(
+        world.set_params(a, reservation(5_100, 10_000, 20_000)),
+        Err(Refusal::Admission)
+    );
+    world
+        .set_params(a, reservation(4_000, 10_000, 20_000))
+        .unwrap();
+    world.close(b).unwrap();
+    world
+        .set_params(a, reservation(9_000, 10_000, 20_000))
+        .unwrap();
+    world.open(0, share(90, 0)).unwrap();
+    assert_eq!(world.open(0, share(1, 0)), Err(Refusal::Admission));
+    world.open(0, share(0, 10)).unwrap();
+}
+
+#[test]
+fn what_is_admitted_on_several_slots() {
+    let mut world = world(2, PolicyKind::Deadline);
+    assert_eq!(
+        world.open(0, reservation(5_001, 10_000, 10_000)),
+        Err(Refusal::Admission)
+    );
+    let one = Params {
+        mask: 1,
+        ..reservation(1_000, 10_000, 10_000)
+    };
+    assert_eq!(world.open(0, one), Err(Refusal::Admission));
+    for _ in 0..3 {
+        world.open(0, reservation(4_500, 10_000, 10_000)).unwrap();
+    }
+    assert_eq!(
+        world.open(0, reservation(1_000, 10_000, 10_000)),
+        Err(Refusal::Admission)
+    );
+}
+
+#[test]
+fn limits_out_of_range() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let ctx = world.open(0, Params::DEFAULT).unwrap();
+    let huge = u64::MAX / 1_000;
+    let bad = [
+        share(101, 0),
+        share(0, 101),
+        reservation(99, 5_000, 5_000),
+        reservation(6_000, 5_000, 5_000),
+        reservation(100, 6_000, 5_000),
+        reservation(100, 900, 900),
+        reservation(100, 10_000_001, 10_000_001),
+        reservation(huge, huge, huge),
+        reservation(0, 1_000, 1_000),
+        reservation(100, 0, 0),
+    ];
+    for params in bad {
+        assert_eq!(world.open(0, params), Err(Refusal::Range));
+        assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
+    }
+}
+
+#[test]
+fn a_parked_job_can_be_held_closed_and_let_go() {
+    let mut world = world(1, PolicyKind::Fair);
+    let who = [0; 3].map(|_| world.open(0, share(0, 10)).unwrap());
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    while !who.iter().all(|&ctx| world.stats(ctx).parked) {
+        world.run_for(100 * US);
+    }
+    world
+        .event(fermata_sched_host::sched::Event::Preempt {
+            ctx: who[0],
+            hold: true,
+        })
+        .unwrap();
+    assert_eq!(world.state(who[0]), JobState::Held);
+    world.close(who[1]).unwrap();
+    world.set_params(who[2], Params::DEFAULT).unwrap();
+    assert_eq!(world.machine.slot_of(who[2]), Some(sid(0)));
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The scheduler and what it measures, in virtual time against the model of a card. One program: so the model is compiled once.
+
+mod access;
+mod between;
+mod causes;
+mod cooperative;
+mod freeze;
+mod gangs;
+mod groups;
+mod hints;
+mod histogram;
+mod limits;
+mod measure;
+mod model;
+mod order;
+mod owners;
+mod points;
+mod policies;
+mod queues;
+mod random;
+mod urgency;

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What owners may ask for, and what they are refused. That a refusal changes nothing is checked in `model/world.rs`.
+
+use crate::model::world::{sid, World, FERMATA};
+use crate::model::MS;
+use fermata_sched_host::sched::{Duration, Event, JobState, Params, Refusal, SlotState, Wake};
+
+#[test]
+fn values_out_of_range() {
+    let mut world = World::new(&[FERMATA], 4);
+    let ctx = world.tenant(MS);
+    let slice = |timeslice| Params {
+        timeslice,
+        ..Params::DEFAULT
+    };
+    let timeout = |preempt_timeout| Params {
+        preempt_timeout,
+        ..Params::DEFAULT
+    };
+    let huge = Duration::from_ns(u64::MAX);
+    let bad = [
+        slice(Duration::ZERO),
+        slice(Duration::from_ns(Params::TIMESLICE_MIN.as_ns() - 1)),
+        slice(Duration::from_ns(Params::TIMESLICE_MAX.as_ns() + 1)),
+        slice(huge),
+        timeout(Duration::ZERO),
+        timeout(huge),
+    ];
+    for params in bad {
+        assert_eq!(world.open(0, params), Err(Refusal::Range));
+        assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
+    }
+    let nowhere = Params {
+        mask: 0xfe,
+        ..Params::DEFAULT
+    };
+    assert_eq!(world.open(0, nowhere), Err(Refusal::NoSlot));
+    assert_eq!(world.open(1, Params::DEFAULT), Err(Refusal::NoSlot));
+    assert_eq!(world.set_params(ctx, nowhere), Err(Refusal::NoSlot));
+    assert_eq!(world.set_params(ctx, slice(Params::TIMESLICE_MIN)), Ok(()));
+}
+
+#[test]
+fn capacity_and_stale_ids() {
+    let mut world = World::new(&[FERMATA], 2);
+    let (a, b) = (world.tenant(MS), world.tenant(MS));
+    assert_eq!(world.open(0, Params::DEFAULT), Err(Refusal::NoSpace));
+    world.close(a).unwrap();
+    let c = world.tenant(MS);
+    assert_eq!(c.index(), a.index());
+    assert_ne!(c, a);
+    for event in [
+        Event::Start {
+            ctx: a,
+            replayable: false,
+            saved: false,
+        },
+        Event::Preempt { ctx: a, hold: true },
+        Event::Resume { ctx: a },
+        Event::Close { ctx: a },
+    ] {
+        assert_eq!(world.event(event), Err(Refusal::NoContext));
+    }
+    assert_eq!(
+        world.set_params(a, Params::DEFAULT),
+        Err(Refusal::NoContext)
+    );
+    assert!(world.machine.params(a).is_err());
+    assert_eq!(world.machine.contexts(), 2);
+    let _ = b;
+}
+
+#[test]
+fn each_request_in_each_state() {
+    let mut world = World::new(&[FERMATA], 4);
+    let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
+    let hold = |ctx| Event::Preempt { ctx, hold: true };
+    for event in [hold(a), Event::Resume { ctx: a }] {
+        assert_eq!(world.event(event), Err(Refusal::NoJob));
+    }
+    world.start(a, 3 * MS).unwrap();
+    world.start(b, 3 * MS).unwrap();
+    assert_eq!(world.state(b), JobState::Queued);
+    for ctx in [a, b] {
+        assert_eq!(world.start(ctx, MS), Err(Refusal::Busy));
+        world.event(Event::Resume { ctx }).unwrap();
+    }
+    // One who waits is held at once, and is started, not resumed, when it is let go.
+    world.event(hold(b)).unwrap();
+    assert_eq!(world.wakes, [(b, Wake::Held)]);
+    world.event(hold(b)).unwrap();
+    assert_eq!(world.start(b, MS), Err(Refusal::Busy));
+    world.run_for(5 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+    assert_eq!(world.state(b), JobState::Held);
+    world.event(Event::Resume { ctx: b }).unwrap();
+    world.run_for(5 * MS);
+    assert_eq!(world.state(b), JobState::Done);
+    assert_eq!(world.stats(b).resumes, 0);
+    for ctx in [a, b] {
+        assert_eq!(world.event(hold(ctx)), Err(Refusal::NoJob));
+    }
+}
+
+#[test]
+fn resume_takes_a_hold_back() {
+    let mut world = World::new(&[FERMATA], 4);
+    let a = world.tenant(2 * MS);
+    world.start(a, 5 * MS).unwrap();
+    world.run_for(MS);
+    world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+    world.event(Event::Resume { ctx: a }).unwrap();
+    world.run_for(10 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+    assert_eq!(world.stats(a).resumes, 1);
+}
+
+#[test]
+fn parameters_hold_at_once() {
+    let mut world = World::new(&[FERMATA, FERMATA], 4);
+    let first = Params {
+        mask: 1,
+        timeslice: Duration::from_ms(1_000),
+        ..Params::DEFAULT
+    };
+    let (a, b) = (world.open(0, first).unwrap(), world.open(0, first).unwrap());
+    world.start(a, 50 * MS).unwrap();
+    world.start(b, 50 * MS).unwrap();
+    world.run_for(5 * MS);
+    assert_eq!(world.state(b), JobState::Queued);
+    // One who waits may run on another slot now; it starts there.
+    let second = Params { mask: 2, ..first };
+    world.set_params(b, second).unwrap();
+    assert_eq!(world.machine.slot_of(b), Some(sid(1)));
+    // One who runs where it must not any more leaves, and waits for the other.
+    world.set_params(a, second).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
+    assert_eq!(world.state(a), JobState::Queued);
+    // A slice that is cut short below what it has had ends at once.
+    let short = Params {
+        timeslice: Duration::from_ms(1),
+        ..second
+    };
+    world.set_params(b, short).unwrap();
+    assert_eq!(
+        world.machine.slot_state(sid(1)),
+        Some(SlotState::Pausing(b))
+    );
+    world.run_for(MS);
+    assert_eq!(world.machine.slot_of(a), Some(sid(1)));
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What each policy promises, in virtual time against the model of the card.
+
+use crate::model::share::{check_shares, ran, shares};
+use crate::model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
+use crate::model::{cases, MS, US};
+use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, PolicyKind};
+use proptest::prelude::*;
+
+/// Work without an end.
+const ENDLESS: u64 = 1_000_000 * MS;
+
+fn world(slots: usize, policy: PolicyKind) -> World {
+    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
+    let mut world = World::new(&plans, 32);
+    world.set_policy(policy).unwrap();
+    world
+}
+
+fn weighted(world: &mut World, weight: u16) -> ContextId {
+    let params = Params {
+        weight,
+        ..Params::DEFAULT
+    };
+    world.open(0, params).unwrap()
+}
+
+/// What each has run, in ns.
+fn all_ran(world: &World, who: &[ContextId]) -> Vec<f64> {
+    who.iter().map(|&ctx| ran(world, ctx)).collect()
+}
+
+/// The share of the first in what all of them had since `before`.
+fn first_share(world: &World, who: &[ContextId], before: &[f64]) -> f64 {
+    let had = all_ran(world, who).into_iter().zip(before);
+    let had: Vec<f64> = had.map(|(now, before)| now - before).collect();
+    shares(&had)[0]
+}
+
+fn slices(world: &World, who: &[ContextId]) -> u64 {
+    who.iter().map(|&ctx| world.stats(ctx).slices).sum()
+}
+
+/// Lets the world run until `n` more slices have begun.
+fn run_slices(world: &mut World, who: &[ContextId], n: u64) {
+    let end = slices(world, who) + n;
+    while slices(world, who) < end {
+        world.run_for(20 * MS);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    #[test]
+    fn fair_shares_are_as_the_weights(
+        weights in prop::collection::vec(1..=1_000u16, 2..6),
+        save in 1..500u64,
+    ) {
+        let mut world = world(1, PolicyKind::Fair);
+        world.card.slots[0].save = save * US;
+        let who: Vec<_> = weights.iter().map(|&w| weighted(&mut world, w)).collect();
+        for &ctx in &who {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        run_slices(&mut world, &who, 1_000);
+        check_shares(&all_ran(&world, &who), &weights, 0.01)?;
+    }
+
+    /// Whatever sleepers and heavy ones do, all get on.
+    #[test]
+    fn fair_starves_nobody(
+        weights in prop::collection::vec(50..=200u16, 2..6),
+        sleeps in prop::collection::vec((1..4_000u64, 1..4_000u64), 2..6),
+    ) {
+        let mut world = world(1, PolicyKind::Fair);
+        let busy: Vec<_> = weights.iter().map(|&w| weighted(&mut world, w)).collect();
+        let sleepers: Vec<_> = sleeps.iter().map(|_| weighted(&mut world, 200)).collect();
+        for &ctx in &busy {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        for step in 0..2_000u64 {
+            for (&ctx, &(work, pause)) in sleepers.iter().zip(&sleeps) {
+                if step % (1 + pause / 500) == 0 {
+                    let _ = world.start(ctx, work * US);
+                }
+            }
+            world.run_for(500 * US);
+        }
+        for ctx in busy.iter().chain(&sleepers) {
+            let longest = world.tenants[ctx].longest_wait;
+            prop_assert!(longest < 200 * MS, "{longest}");
+            prop_assert!(world.stats(*ctx).slices > 0);
+        }
+    }
+}
+
+#[test]
+fn fair_is_the_default() {
+    assert_eq!(PolicyKind::default(), PolicyKind::Fair);
+}
+
+#[test]
+fn fair_weight_may_change_while_it_runs() {
+    let mut world = world(1, PolicyKind::Fair);
+    let who = [weighted(&mut world, 100), weighted(&mut world, 100)];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    run_slices(&mut world, &who, 200);
+    let heavy = Params {
+        weight: 300,
+        ..Params::DEFAULT
+    };
+    world.set_params(who[0], heavy).unwrap();
+    let before = all_ran(&world, &who);
+    run_slices(&mut world, &who, 1_000);
+    let share = first_share(&world, &who, &before);
+    assert!((share - 0.75).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn fair_sleep_saves_up_no_more_than_a_slice() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (busy, sleeper) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(busy, ENDLESS).unwrap();
+    world.start(sleeper, MS).unwrap();
+    world.run_for(1_000 * MS);
+    world.start(sleeper, ENDLESS).unwrap();
+    let before = [ran(&world, busy), ran(&world, sleeper)];
+    world.run_for(100 * MS);
+    let had = ran(&world, sleeper) - before[1];
+    assert!(had < 56.0 * MS as f64, "{had}");
+}
+
+#[test]
+fn fair_time_had_alone_is_not_held_against_one() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (alone, other) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(alone, 1_000 * MS).unwrap();
+    world.run_for(1_001 * MS);
+    world.start(other, ENDLESS).unwrap();
+    world.start(alone, ENDLESS).unwrap();
+    let before = [ran(&world, alone), ran(&world, other)];
+    world.run_for(200 * MS);
+    let share = first_share(&world, &[alone, other], &before);
+    assert!((share - 0.5).abs() < 0.03, "{share}");
+}
+
+#[test]
+fn fair_shares_on_several_slots() {
+    let mut world = world(2, PolicyKind::Fair);
+    // Nobody is due more than one of the two slots.
+    let weights = [400, 200, 100, 100];
+    let who = weights.map(|w| weighted(&mut world, w));
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    run_slices(&mut world, &who, 2_000);
+    check_shares(&all_ran(&world, &who), &weights, 0.02).unwrap();
+}
+
+#[test]
+fn slices_are_no_shorter_than_saves_allow() {
+    let mut world = world(1, PolicyKind::RoundRobin);
+    (world.card.slots[0].save, world.card.slots[0].restore) = (MS, MS);
+    let params = Params {
+        timeslice: Duration::from_us(100),
+        ..Params::DEFAULT
+    };
+    let who = [
+        world.open(0, params).unwrap(),
+        world.open(0, params).unwrap(),
+    ];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(1_000 * MS);
+    // Slice of 4 ms, a save of 1 ms, and the restore made up for.
+    assert!(slices(&world, &who) < 200);
+}
+
+/// A resumed job works for twice a save and a restore at least, each as measured on its own.
+#[test]
+fn slices_are_no_shorter_than_restores_allow() {
+    let mut world = world(1, PolicyKind::RoundRobin);
+    (world.card.slots[0].save, world.card.slots[0].restore) = (100 * US, 900 * US);
+    let params = Params {
+        timeslice: Duration::from_us(100),
+        ..Params::DEFAULT
+    };
+    let who = [
+        world.open(0, params).unwrap(),
+        world.open(0, params).unwrap(),
+    ];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(1_000 * MS);
+    // Slice of 2 ms, a save of 0.1 ms, the restore of 0.9 ms made up for: 3 ms a switch.
+    let switches = slices(&world, &who);
+    assert!((325..=345).contains(&switches), "{switches}");
+    let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
+    assert_eq!(stats.restore.as_ns() / US, 900);
+    assert_eq!(stats.restore_max, Duration::from_us(900));
+    // The average forgets a remainder of an eighth at a time.
+    assert_eq!(stats.save.as_ns() / US, 100);
+}
+
+#[test]
+fn a_restore_that_nobody_tells_is_taken_to_cost_a_save() {
+    let base = SlotPlan {
+        base: Some((500 * US, 0)),
+        ..BASE
+    };
+    let mut world = World::new(&[base], 2);
+    world.card.slots[0].restore = 300 * US;
+    let who = [world.tenant(2 * MS), world.tenant(2 * MS)];
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(100 * MS);
+    let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
+    assert!(stats.resumes > 10 && stats.save > Duration::ZERO);
+    assert_eq!(
+        (stats.restore, stats.restore_max),
+        (stats.save, Duration::ZERO)
+    );
+}
+
+#[test]
+fn weights_out_of_range() {
+    use fermata_sched_host::sched::Refusal;
+    let mut world = world(1, PolicyKind::Fair);
+    let ctx = weighted(&mut world, 1);
+    for weight in [0, 10_001, u16::MAX] {
+        let params = Params {
+            weight,
+            ..Params::DEFAULT
+        };
+        assert_eq!(world.open(0, params), Err(Refusal::Range));
+        assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
+    }
+}
+
+/// The one that yields goes behind the next, whatever it is owed, and only it pays.
+#[test]
+fn a_yield_goes_behind_the_next() {
+    for policy in [
+        PolicyKind::Fair,
+        PolicyKind::RoundRobin,
+        PolicyKind::Priority,
+        PolicyKind::Deadline,
+        PolicyKind::Share,
+    ] {
+        let mut world = world(1, policy);
+        let long = Params {
+            timeslice: Duration::from_ms(1_000),
+            ..Params::DEFAULT
+        };
+        let [a, b] = [(); 2].map(|()| world.open(0, long).unwrap());
+        for ctx in [a, b] {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(10 * MS);
+        for (round, ms) in [1, 30, 2, 1, 5].into_iter().enumerate() {
+            let (runs, waits) = if round % 2 == 0 { (a, b) } else { (b, a) };
+            assert_eq!(world.state(runs), JobState::Running, "{policy:?} {round}");
+            world
+                .event(Event::Preempt {
+                    ctx: runs,
+                    hold: false,
+                })
+                .unwrap();
+            world.run_for(MS);
+            assert_eq!(world.state(waits), JobState::Running, "{policy:?} {round}");
+            world.run_for(ms * MS);
+        }
+    }
+}
+
+#[test]
+fn a_yield_is_given_for_good() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (a, b) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(a, ENDLESS).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    run_slices(&mut world, &[a, b], 100);
+    // Yields that come at once: `a` gives up most of each slice, and gets nothing back for it.
+    for _ in 0..200 {
+        while world.state(a) != JobState::Running {
+            world.run_for(100 * US);
+        }
+        world
+            .event(Event::Preempt {
+                ctx: a,
+                hold: false,
+            })
+            .unwrap();
+        world.run_for(500 * US);
+        assert_eq!(world.state(b), JobState::Running);
+    }
+    let before = [ran(&world, a), ran(&world, b)];
+    run_slices(&mut world, &[a, b], 100);
+    let share = first_share(&world, &[a, b], &before);
+    assert!((share - 0.5).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn a_yield_to_nobody_goes_on() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (a, b) = (weighted(&mut world, 100), weighted(&mut world, 100));
+    world.start(a, ENDLESS).unwrap();
+    world.run_for(10 * MS);
+    world
+        .event(Event::Preempt {
+            ctx: a,
+            hold: false,
+        })
+        .unwrap();
+    world.run_for(MS);
+    assert_eq!(world.state(a), JobState::Running);
+    // It is not remembered for one who comes later.
+    world.start(b, ENDLESS).unwrap();
+    let before = [ran(&world, a), ran(&world, b)];
+    run_slices(&mut world, &[a, b], 200);
+    let share = first_share(&world, &[a, b], &before);
+    assert!((share - 0.5).abs() < 0.02, "{share}");
+}
