@@ -76,7 +76,7 @@ impl Watch {
         let since = *self.idle_since.get_or_insert(now);
         let state = slot.lock();
         let lingers = us(state.settings.linger_us).saturating_sub(now.saturating_sub(since));
-        let stays = state.aborted() || state.pause.is_some();
+        let stays = state.aborted() || state.pause.is_some() || state.misbehaviour.hang;
         if slot.fermata() && lingers == 0 && !stays {
             drop(state);
             self.idle_since = None;
