@@ -20,26 +20,128 @@ use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Does only a report show the field of a structure? Or is it the same for ever?
-fn left_out(inside: Inside, field: &str) -> bool {
+fn left_out(inside: Inside, field: Name) -> bool {
     match inside {
         Inside::Entry => matches!(
             field,
-            "since"
-                | "run"
-                | "wait"
-                | "slices"
-                | "resumes"
-                | "preemptions"
-                | "finished"
-                | "failed"
-                | "hints"
+            Name::SINCE
+                | Name::RUN
+                | Name::WAIT
+                | Name::SLICES
+                | Name::RESUMES
+                | Name::PREEMPTIONS
+                | Name::FINISHED
+                | Name::FAILED
+                | Name::HINTS
                 // Nobody looks at it where no context has a budget or a cap, as in all configurations.
-                | "purse"
+                | Name::PURSE
         ),
-        Inside::Slot => matches!(field, "config" | "stats"),
-        Inside::Run => field == "started",
-        Inside::Pause => field == "since",
+        Inside::Slot => matches!(field, Name::CONFIG | Name::STATS),
+        Inside::Run => field == Name::STARTED,
+        Inside::Pause => field == Name::SINCE,
         Inside::ContextId | Inside::Other => false,
+    }
+}
+
+/// A word of the text, by its hash: most of a check's time goes into reading, and words are compared at each step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Name(u64);
+
+/// Names, and the words that they are.
+macro_rules! names {
+    ($($name:ident = $word:literal)*) => {
+        impl Name {
+            $(const $name: Self = Self::of($word);)*
+        }
+    };
+}
+
+names! {
+    CONFIG = "config"
+    CONTEXT_ID = "ContextId"
+    COUNT = "count"
+    DONE = "Done"
+    DURATION = "Duration"
+    ENTRY = "Entry"
+    FAILED_JOB = "Failed"
+    FAILED = "failed"
+    FAULT = "Fault"
+    FINISHED = "finished"
+    GENERATION = "generation"
+    HINTS = "hints"
+    IDLE = "Idle"
+    INDEX = "index"
+    KEY = "key"
+    PAUSE = "Pause"
+    PREEMPTIONS = "preemptions"
+    PREEMPT_TIMEOUT = "PreemptTimeout"
+    PROTOCOL = "Protocol"
+    PURSE = "purse"
+    RESUMES = "resumes"
+    RUN_OF_JOB = "Run"
+    RUN = "run"
+    SINCE = "since"
+    SLICES = "slices"
+    SLOT = "Slot"
+    SNAPSHOT = "Snapshot"
+    STARTED = "started"
+    STATE = "state"
+    STATS = "stats"
+    TIME = "Time"
+    TURN = "turn"
+    TURNS = "turns"
+    VIRTUAL_NS = "virtual_ns"
+    WAIT = "wait"
+}
+
+impl Name {
+    /// FNV-1a: keys are hashed well enough at the end.
+    const fn of(word: &str) -> Self {
+        let (bytes, mut hash, mut i) = (word.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
+        while i < bytes.len() {
+            hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
+            i += 1;
+        }
+        Self(hash)
+    }
+
+    fn field(self) -> Field {
+        match self {
+            Self::COUNT => Field::Count,
+            Self::GENERATION => Field::Generation,
+            Self::INDEX => Field::Index,
+            Self::STATE => Field::State,
+            Self::VIRTUAL_NS | Self::KEY => Field::Virtual,
+            Self::TURN | Self::TURNS => Field::Turn,
+            _ => Field::Other,
+        }
+    }
+
+    fn structure(self) -> Inside {
+        match self {
+            Self::ENTRY => Inside::Entry,
+            Self::SLOT => Inside::Slot,
+            Self::RUN_OF_JOB => Inside::Run,
+            Self::PAUSE => Inside::Pause,
+            Self::CONTEXT_ID => Inside::ContextId,
+            _ => Inside::Other,
+        }
+    }
+
+    fn unit(self) -> Unit {
+        match self {
+            Self::TIME => Unit::Time,
+            Self::DURATION => Unit::Duration,
+            _ => Unit::None,
+        }
+    }
+
+    /// Why a job fails is not looked at by the machine again.
+    fn is_failure(self) -> bool {
+        matches!(
+            self,
+            Self::PREEMPT_TIMEOUT | Self::FAULT | Self::SNAPSHOT | Self::PROTOCOL
+        )
     }
 }
 
@@ -53,9 +155,6 @@ enum Inside {
     ContextId,
     Other,
 }
-
-/// Why a job fails is not looked at by the machine again.
-const FAILURES: &[&str] = &["PreemptTimeout", "Fault", "Snapshot", "Protocol"];
 
 /// Collects what makes up a state.
 pub(crate) struct Key {
@@ -93,12 +192,7 @@ impl Key {
     }
 
     pub(crate) fn text(&mut self, text: &str) {
-        // FNV-1a: the words are hashed well enough at the end.
-        let mut word = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in text.bytes() {
-            word = (word ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        self.words.push(word);
+        self.words.push(Name::of(text).0);
     }
 
     /// A deadline: once it has passed it does not matter when it was.
@@ -191,7 +285,7 @@ struct Reader<'a> {
 impl Write for Reader<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
         let around = *self.inside.last().unwrap_or(&Inside::Other);
-        match piece.trim_ascii().as_bytes() {
+        match piece.trim_ascii_start().as_bytes() {
             [] => {}
             [open @ (b'{' | b'(' | b'['), ..] => {
                 let structure = *open == b'{';
@@ -204,13 +298,13 @@ impl Write for Reader<'_> {
                     self.skip = None;
                 }
             }
-            [b','] => {
+            [b',', ..] => {
                 if self.skip == Some(self.inside.len()) {
                     self.skip = None;
                 }
             }
             _ if self.skip.is_some() => {}
-            [b':'] => {
+            [b':', ..] => {
                 self.key.words.truncate(self.word.len);
                 self.field = self.word.field;
                 self.time = Unit::None;
@@ -219,7 +313,7 @@ impl Write for Reader<'_> {
                 }
             }
             [b'0'..=b'9', ..] => self.number(around, piece.parse().unwrap_or(u64::MAX)),
-            _ => self.ident(around, piece.trim_ascii()),
+            _ => self.ident(around, Name::of(piece)),
         }
         Ok(())
     }
@@ -252,37 +346,22 @@ impl Reader<'_> {
         self.time = Unit::None;
     }
 
-    fn ident(&mut self, around: Inside, word: &str) {
-        self.word.len = self.key.words.len();
-        self.word.left_out = left_out(around, word);
-        self.word.field = match word {
-            "count" => Field::Count,
-            "generation" => Field::Generation,
-            "index" => Field::Index,
-            "state" => Field::State,
-            "virtual_ns" | "key" => Field::Virtual,
-            "turn" | "turns" => Field::Turn,
-            _ => Field::Other,
+    fn ident(&mut self, around: Inside, word: Name) {
+        self.word = Candidate {
+            len: self.key.words.len(),
+            field: word.field(),
+            left_out: left_out(around, word),
         };
-        self.structure = match word {
-            "Entry" => Inside::Entry,
-            "Slot" => Inside::Slot,
-            "Run" => Inside::Run,
-            "Pause" => Inside::Pause,
-            "ContextId" => Inside::ContextId,
-            _ => Inside::Other,
-        };
-        self.time = match word {
-            "Time" => Unit::Time,
-            "Duration" => Unit::Duration,
-            _ => Unit::None,
-        };
+        self.structure = word.structure();
+        self.time = word.unit();
         match (around, self.field, word) {
-            (_, _, "Time" | "Duration" | "Entry" | "Slot") => {}
+            (_, _, Name::TIME | Name::DURATION | Name::ENTRY | Name::SLOT) => {}
             // No job: it does not matter how the last one ended.
-            (Inside::Entry, Field::State, "Idle" | "Done" | "Failed") => self.key.word(0),
-            _ if FAILURES.contains(&word) => {}
-            _ => self.key.text(word),
+            (Inside::Entry, Field::State, Name::IDLE | Name::DONE | Name::FAILED_JOB) => {
+                self.key.word(0);
+            }
+            _ if word.is_failure() => {}
+            _ => self.key.word(word.0),
         }
     }
 }
