@@ -163,7 +163,7 @@ impl Conductor {
             std::thread::sleep(WARM_UP);
             let before = usage::Sample::take(stage.daemon())?;
             self.marker.mark(Mark::Begin(number));
-            std::thread::sleep(self.length(cell));
+            stage.watch(self.length(cell));
             self.marker.mark(Mark::End(number));
             let after = usage::Sample::take(stage.daemon())?;
             let (jobs, wrong) = running.end(&stage)?;

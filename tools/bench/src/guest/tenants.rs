@@ -14,9 +14,9 @@ use rustix::process::{setrlimit, Resource, Rlimit};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DEVICE: &str = "/dev/fermata0";
 const SOCKET: &str = "/run/fermata-bench";
@@ -25,6 +25,8 @@ const LONG: u64 = 24_000;
 const SHORT: u64 = 100;
 /// Between two arrivals of urgent work: not in step with any timeslice.
 const PAUSE_US: std::ops::Range<u64> = 3_000..11_000;
+/// With an urgent job that does not end; the report then says that there was none.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Open files beside those of contexts.
 const FILES: u64 = 64;
 
@@ -40,6 +42,8 @@ pub(super) struct Stage<'a> {
     #[allow(dead_code)] // kept, as said
     endless: Vec<Seat>,
     marker: &'a Marker,
+    /// Urgent jobs that ended.
+    answered: AtomicU64,
     ending: AtomicBool,
 }
 
@@ -77,6 +81,7 @@ impl<'a> Stage<'a> {
             endless: Vec::new(),
             daemon,
             marker,
+            answered: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         };
         match cell.tenants {
@@ -149,8 +154,22 @@ impl<'a> Stage<'a> {
             seat.start()?;
             seat.wait()?;
             wrong += u64::from(!seat.take_result(expected));
+            self.answered.fetch_add(1, Ordering::Relaxed);
         }
         Ok((jobs, wrong))
+    }
+
+    /// Lets the tenants run for so long, and on until an urgent job has come and ended meanwhile, where there are any: with busy CPUs a daemon that polls
+    /// may starve them for longer than a short visit lasts.
+    pub(super) fn watch(&self, length: Duration) {
+        // The first to end may have come before.
+        let enough = self.answered.load(Ordering::Relaxed) + 2;
+        std::thread::sleep(length);
+        let patience = Instant::now() + PATIENCE;
+        let awaits = || self.urgent.is_some() && self.answered.load(Ordering::Relaxed) < enough;
+        while awaits() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Ends the daemon, which must be there still.
