@@ -59,7 +59,7 @@ class Card:
         profile = options.pop("profile", "fermata")
         irq = options.pop("irq", "none" if profile == "base" else "msix")
         slots = options.pop("slots", "linkedlist+membench+sha256")
-        self.program = Path(options.pop("program", BUILD / "cargo/release/fermata-card"))
+        self.program = Path(options.pop("program", guest.CARD))
         self.index, self.out = index, out
         self.socket, self.control = f"{run}/card{index}.sock", f"{run}/card{index}.ctl"
         self.log = out / f"card{index}.log"

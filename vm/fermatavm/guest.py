@@ -8,6 +8,8 @@ from .common import BUILD, JOBS, TOP, die, locked, run, say
 
 TARGET = "x86_64-unknown-linux-gnu"
 STATIC = ["--release", "--target", TARGET, f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"]
+# Like the guest's programs: so what both are made of is compiled once.
+CARD = BUILD / f"cargo/{TARGET}/release/fermata-card"
 
 
 def members():
@@ -23,9 +25,9 @@ def cargo(*args):
 
 
 def build_card():
-    """The card server, build/cargo/release/fermata-card."""
+    """The card server."""
     with locked(BUILD / ".guest.lock"):
-        cargo("build", "--release", "--package", "fermata-card", "--bins") or die("the card server does not build")
+        cargo("build", *STATIC, "--package", CARD.name, "--bins") or die("the card server does not build")
 
 
 def build(kernel):
@@ -57,7 +59,7 @@ def tools(_kernel):
     if not cargo("build", *STATIC, "--bins", *(f"--package={name}" for name in names)):
         say("the tools do not build: the machine goes without them")
         return []
-    return programs(BUILD / f"cargo/{TARGET}/release")
+    return [file for file in programs(CARD.parent) if file != CARD]
 
 
 def selftests(kernel):
