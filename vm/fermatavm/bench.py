@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from . import boot, module
+from . import boot, guest, module
 from .common import BUILD, TOP, run
 from .kernel import kernel_named
 
@@ -88,9 +88,8 @@ def main():
     watch.stop()
     if status:
         sys.exit(status)
-    # Static, so it runs on either side.
-    program, out = BUILD / "guest/bin/fermata-bench", BUILD / "vm/bench"
-    command = [program, "report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl"]
+    out = BUILD / "vm/bench"
+    command = [guest.PROGRAMS / "fermata-bench", "report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl"]
     sys.exit(run(command, check=False, cwd=TOP).returncode)
 
 

@@ -2,7 +2,8 @@
 """Boot a stock kernel in QEMU with emulated cards plugged, run one command in it, and say how it went.
 
 The command's output is vm/boot's own, free of kernel messages. Files that the guest leaves in /report, the kernel's log and
-each card's log come to build/vm/NAME/, figures of the run to result.json there (and to the folder FERMATA_RESULTS). The status is that of the command, or
+each card's log come to build/vm/NAME/, figures of the run to result.json there (and to the folder FERMATA_RESULTS). The status
+is that of the command, or
   121  the card failed or found a violation of the protocol
   122  the kernel complained (Oops, BUG, WARNING, IOMMU fault, ...): the lines are shown
   123  the machine ended before the command did
@@ -37,7 +38,8 @@ TROUBLE = re.compile(
     r"Oops|BUG[: ]|WARNING:|Call Trace|Kernel panic|panicked at|general protection|UBSAN|KASAN|blocked for more than|rcu.*stall"
     r"|soft lockup|hard LOCKUP|nobody cared|DMAR: .*(fault|\[DMA)|virtio_iommu.*fault|refcount_t:|scheduling while atomic"
     r"|possible recursive|inconsistent lock state|possible circular|suspicious RCU|non-static key|turning off the locking"
-    r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption|kmemleak: (Cannot|Memory pool empty)"
+    r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption"
+    r"|kmemleak: (Cannot|Memory pool empty)"
 )
 # Of a guest without KVM. With 5-level page tables KASAN says that an interrupt while the kernel reads the processor's features has
 # touched memory that is not there: for that moment the kernel takes it for one with 4.
@@ -287,7 +289,8 @@ class Vm:
         accel, clock = self.accel, ""
         if self.accel == "tcg":
             accel, clock = "tcg,thread=multi", f"tsc_early_khz={tsc.khz()}"
-        append = f"console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 {clock} {iommu_append} {self.kernel.append} {opt.append}"
+        append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
+        append += f"{clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else CPU, "-smp", str(opt.cpus)]
         cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]

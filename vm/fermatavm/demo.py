@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""make demo: boot with an IOMMU, run fermata-demo in the guest, keep its report in build/reports/, and what the driver did meanwhile: a picture
-and a trace for Perfetto, in which the card's view stands below. It fails where the two views differ."""
+"""make demo: boot with an IOMMU, run fermata-demo in the guest, keep its report in build/reports/, and what the driver did
+meanwhile: a picture and a trace for Perfetto, in which the card's view stands below. It fails where the two views differ."""
 
 import gzip
 import shutil
 import sys
 
-from . import boot
-from .common import BUILD, JOBS, TOP, run, say
+from . import boot, guest
+from .common import BUILD, TOP, run, say
 
 # What the demo boots and runs.
 OPTIONS = ["--name", "demo", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench+sha256"]
@@ -37,8 +37,7 @@ def lay_over(files, reports):
     """Holds the driver's trace against the card's log, and writes the trace for Perfetto anew with both."""
     text = files / "demo-trace.txt"
     text.write_bytes(gzip.decompress((files / "demo-trace.txt.gz").read_bytes()))
-    compare = ["cargo", "run", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-timeline", "--", BUILD / "vm/demo/card0.log"]
-    compare += ["--driver", text, "--trace", reports / "demo-trace.json"]
+    compare = [guest.PROGRAMS / "fermata-timeline", BUILD / "vm/demo/card0.log", "--driver", text, "--trace", reports / "demo-trace.json"]
     return run(compare, check=False, cwd=TOP).returncode
 
 

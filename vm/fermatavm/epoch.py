@@ -4,8 +4,8 @@
 import shutil
 import sys
 
-from . import boot
-from .common import BUILD, JOBS, TOP, run, say
+from . import boot, guest
+from .common import BUILD, TOP, run, say
 
 # What EPOCH measured for a frame (shared/reference/prior-art.md, section 4); one of its device has 101 words of 32 bits.
 FRAMES = ",".join(f"{slot}.frame_bytes=404,{slot}.frame_save_ns=62200,{slot}.frame_restore_ns=67400" for slot in (0, 1))
@@ -20,7 +20,7 @@ def main():
     reports.mkdir(exist_ok=True)
     if (out / "files/epoch.json").exists():
         shutil.copy(out / "files/epoch.json", reports / "epoch.json")
-        draw = ["cargo", "run", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-timeline", "--", out / "card0.log"]
+        draw = [guest.PROGRAMS / "fermata-timeline", out / "card0.log"]
         draw += ["--from", "t1", "--to", "end", "--title", "The first figure of EPOCH, as the card saw it"]
         draw += [word for name in NAMES for word in ("--name", name)]
         draw += ["--svg", reports / "epoch.svg", "--trace", reports / "epoch-trace.json"]

@@ -50,14 +50,12 @@ def main():
     parser.add_argument("--keep", action="store_true", help="add what was found to the corpus")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
-    status = boot.run(
-        boot.parse(
-            ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz",
-             "--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus", "--",
-             # States that it brings in are no violations.
-             "sh", "-c", "echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers \"$@\"", "-", "fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
-        )
-    )  # fmt: skip
+    options = ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz"]
+    options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus"]
+    # States that it brings in are no violations.
+    script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
+    fuzz = ["fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
+    status = boot.run(boot.parse([*options, "--", "sh", "-c", script, "-", *fuzz]))
     files = BUILD / "vm/fuzz/files"
     if not (files / "fuzz.json").exists():
         say("the fuzzer did not come to its end")

@@ -8,6 +8,8 @@ from .common import BUILD, JOBS, TOP, die, locked, run, say
 
 TARGET = "x86_64-unknown-linux-gnu"
 STATIC = ["--release", "--target", TARGET, f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"]
+# The guest's programs: static, so they run on either side.
+PROGRAMS = BUILD / "guest/bin"
 # Like the guest's programs: so what both are made of is compiled once.
 CARD = BUILD / f"cargo/{TARGET}/release/fermata-card"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count the instructions of the scheduler's part of a switch and of the calls under callgrind, and hold them against rust/bench/instructions.json.
+"""Count the instructions of the scheduler's part of a switch and of the calls under callgrind, and hold them against
+rust/bench/instructions.json.
 
 The same program on the same compiler gives the same counts on any machine; more than 5 % off, up or down, fails. --update writes the
 counts of this compiler into that file: do so, and commit it, when a change was meant, or when the build root has a new compiler.

@@ -3,8 +3,8 @@
 
 import sys
 
-from . import boot
-from .common import BUILD, JOBS, TOP, run
+from . import boot, guest
+from .common import BUILD, TOP, run
 
 # The engines where tools/latency/src/marker.rs has them.
 OPTIONS = ["--name", "latency", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench", "--timeout", "400"]
@@ -15,8 +15,8 @@ def main():
     status = boot.run(boot.parse([*OPTIONS, "--", *command]))
     if status:
         sys.exit(status)
-    report = ["cargo", "run", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-latency", "--", "report"]
-    sys.exit(run([*report, BUILD / "vm/latency/card0.log"], check=False, cwd=TOP).returncode)
+    report = [guest.PROGRAMS / "fermata-latency", "report", BUILD / "vm/latency/card0.log"]
+    sys.exit(run(report, check=False, cwd=TOP).returncode)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ from .common import BUILD, TOP, die, say
 SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
 # What each has to print, of a slot that is shared.
 EXPECTED = {
-    "perf": [r"fermata:fermata_pause: .* why=slice waiter=\d+", r"fermata:fermata_start: .* resume=1 why=turn", r"\d+ +fermata:fermata_start"],
+    "perf": [
+        r"fermata:fermata_pause: .* why=slice waiter=\d+",
+        r"fermata:fermata_start: .* resume=1 why=turn",
+        r"\d+ +fermata:fermata_start",
+    ],
     "bpftrace": [r"@waited_us\[\d+\]:", r"@why\[\d+\]: \d+"],
     "trace-cmd": [r"fermata_stop: .* why=paused", r"fermata_start: .* resume=1 why=turn"],
 }

@@ -136,7 +136,8 @@ def main():
         return machine.ends_well() and home != "" and machine.left("travelled") == home
 
     file = ["--add", f"{saved.out}/files/job:job"]
-    points.point(arrived(Machine("travel-restored", GO_ON, "--kernel", "7.3", "--iommu", "none", *file)), "it goes on from the file in a second machine")
+    restored = Machine("travel-restored", GO_ON, "--kernel", "7.3", "--iommu", "none", *file)
+    points.point(arrived(restored), "it goes on from the file in a second machine")
     card = Machine("travel-cards", MOVE, "--iommu", "intel", cards=2)
     with tempfile.TemporaryDirectory(prefix="travel-") as folder:
         receiver = Machine("travel-receiver", RECEIVE, "--iommu", "intel", *peer(f"{folder}/peer", True))
