@@ -47,11 +47,15 @@ FM_TEST(slots, moves_between_slices)
 	if (!two_slots(slot))
 		SKIP(return, "no two slots with one engine");
 	for (i = 0; i < 3; i++) {
-		fm_tenant_list(&c[i], FM_MS, 150000, i + 1, &e[i]);
+		fm_tenant_list(&c[i], FM_MS, 4000000, i + 1, &e[i]);
 		allow(&c[i], both(slot));
 	}
 	for (i = 0; i < 3; i++)
 		fm_must_start(&c[i]);
+	/* However late the ends of slices are. */
+	for (i = 0; i < 3; i++)
+		fm_until_preempted(c[i].fd, 5);
+	both_fast(slot);
 	for (i = 0; i < 3; i++) {
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));

@@ -312,6 +312,17 @@ u64 fm_preemptions(int fd)
 	return st.preemptions;
 }
 
+void fm_until_preempted(int fd, u64 times)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (fm_preemptions(fd) < times) {
+		if (fm_now() > end)
+			fm_die("not preempted %d times", (int)times);
+		fm_sleep_us(1000);
+	}
+}
+
 void fm_until_state(int fd, u32 state)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;

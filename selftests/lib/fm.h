@@ -84,6 +84,8 @@ int fm_eventfd(int fd);
 int fm_eventfd_of(int fd, u32 events);
 /* How often its job was preempted. */
 u64 fm_preemptions(int fd);
+/* Waits until it was, however late the host makes the ends of slices. */
+void fm_until_preempted(int fd, u64 times);
 /* Waits until the driver says so. */
 void fm_until_state(int fd, u32 state);
 
