@@ -96,7 +96,7 @@ FM_TEST(control, job_of_another_process)
 		fm_ctx_new(&c, FM_LIST, 64 * 1024);
 		if (card_present())
 			card_speed(c.slot, 1);
-		fm_job_list(&c, 1000, 200000, 1, &e);
+		fm_job_list(&c, 1000, 3000000, 1, &e);
 		fm_say(&ch, number_of(c.fd));
 		if (fm_start(c.fd))
 			_exit(1);
@@ -115,6 +115,8 @@ FM_TEST(control, job_of_another_process)
 	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_HOLD, word, 0, 0));
 	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_PARAM, word, FERMATA_PARAM_TIMESLICE,
 			     5 * FM_MS));
+	if (card_present())
+		card_speed(fm_slot_of(FM_LIST), 0);
 	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_RESUME, word, 0, 0));
 	status = fm_reap(&ch);
 	EXPECT_TRUE(WIFEXITED(status));

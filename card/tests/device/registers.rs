@@ -201,7 +201,7 @@ fn pause_is_a_pulse() {
     rig.reset(0);
     let (head, ..) = rig.list(LIST, LONG, 3);
     rig.sw(0, 0x30, head);
-    rig.ask("set slot=0 restore_us=300000 speed=0");
+    rig.ask("set slot=0 restore_us=1000000 speed=0");
     rig.sw(0, CTL, START_RESUME);
     rig.sw(0, CTL, PAUSE);
     assert_eq!(rig.wait_rest(0), FINISH);

@@ -40,7 +40,7 @@ pub(crate) struct Options {
 }
 
 /// The tenants of the figure: what they have to do, and their priorities.
-const TENANTS: [(u32, u64); 3] = [(36, 17), (16, 16), (5, 20)];
+const TENANTS: [(u32, u64); 3] = [(120, 17), (80, 16), (5, 20)];
 
 /// How an [`Outcome`] stands in the report.
 #[derive(Serialize)]

@@ -111,7 +111,7 @@ point "without tracefs it says what to mount" says "mount -t tracefs" ctl trace 
 mount -t tracefs nodev $tracing
 mount -t debugfs nodev /sys/kernel/debug
 point "nobody but root may trace" says "run it as root" tenant "fermatactl trace --duration 10ms -o /tmp/tenant.json"
-point "a trace, as JSON" json trace trace 0 --duration 500ms -o /report/trace-events.json --svg /report/trace.svg --text /report/trace.txt
+point "a trace, as JSON" json trace trace 0 --duration 2s -o /report/trace-events.json --svg /report/trace.svg --text /report/trace.txt
 point "a trace of a card that is not there" says "there are: fermata0" ctl trace 7 --duration 10ms -o /tmp/trace.json
 point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
 point "a command that there is not" sh -c '! fermatactl trace -o /tmp/trace.json -- /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
