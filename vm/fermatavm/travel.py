@@ -18,7 +18,7 @@ from .common import BUILD, TOP
 SLOTS = "profile=fermata,slots=riscv+riscv"
 TAG = 0x7A
 # Some seconds of work, when the engine is as slow as it is by itself.
-PROGRAM = f"--arg 400 --tag {TAG} /selftests/riscv-mixture"
+PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
 # What every script begins with: the card is told that a state from elsewhere will come, and how a job is waited for.
 PRELUDE = f"""
 set -e
