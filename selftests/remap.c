@@ -11,7 +11,7 @@
 #include "lib/mem.h"
 #include "lib/gone.h"
 
-#define STEPS	3000000	/* of the job: three seconds at speed 1 */
+#define STEPS	1000000	/* of the job: a second at speed 1 */
 
 FM_FIXTURE_CARD(remap);
 

@@ -11,9 +11,9 @@
 
 FM_FIXTURE_CARD(travel);
 
-#define ARENA	(2 * 1024 * 1024)
+#define ARENA	(1024 * 1024)
 /* Longer than any machine takes to hold it. */
-#define LONG_US	2000000
+#define LONG_US	1000000
 
 /* --- it goes on ------------------------------------------------------------------------- */
 
