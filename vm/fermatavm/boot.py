@@ -288,7 +288,9 @@ class Vm:
         iommu_args, iommu_append = IOMMUS[opt.iommu]
         accel, clock = self.accel, ""
         if self.accel == "tcg":
-            accel, clock = "tcg,thread=multi", f"tsc_early_khz={tsc.khz()}"
+            # Both CPUs are told how fast they are: measuring it on a busy host has come out wrong, and once to no end.
+            khz = tsc.khz()
+            accel, clock = "tcg,thread=multi", f"tsc_early_khz={khz} lpj={khz * 1000 // self.kernel.hz}"
         append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
         append += f"{clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]

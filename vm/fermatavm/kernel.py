@@ -73,6 +73,11 @@ class Kernel:
     modules = property(lambda self: self.dir / "modules/lib/modules" / self.info["release"])
     kselftest = property(lambda self: self.src / "tools/testing/selftests")
 
+    @property
+    def hz(self):
+        """Ticks a second."""
+        return int(re.search(r"^CONFIG_HZ=(\d+)$", (self.build / ".config").read_text(), re.MULTILINE).group(1))
+
     def ready(self):
         return (self.dir / "info.json").exists() and self.vmlinuz.exists() and (self.build / "rust/libkernel.rmeta").exists()
 
