@@ -556,7 +556,7 @@ static bool reads_once_per_switch(struct __test_metadata *_metadata)
 	for (i = 0; i < 2; i++) {
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		card_speed(c[i].slot, 1);
-		fm_job_list(&c[i], 64, 30000, i, &e[i]);
+		fm_job_list(&c[i], 64, 100000, i, &e[i]);
 		ASSERT_EQ(0, fm_results(c[i].fd, NULL, 0));
 		ASSERT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_TIMESLICE, 2 * FM_MS));
 	}
@@ -574,7 +574,8 @@ static bool reads_once_per_switch(struct __test_metadata *_metadata)
 	       (int)ends);
 	for (i = 0; i < 2; i++)
 		fm_ctx_close(&c[i]);
-	return ends >= 10 && status <= ends + 4 && reads <= status + 2;
+	/* The slowest kernel makes few of them. */
+	return ends >= (fm_is_slow() ? 2 : 10) && status <= ends + 4 && reads <= status + 2;
 }
 
 /*
