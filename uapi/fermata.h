@@ -635,8 +635,9 @@ struct fermata_hint {
  * on its slot is not lost: the job does not stay away then.  One for nothing
  * costs its context a look at the queue.  A held job stays held.
  *
- * ENOENT: no job, or it has ended.  EIO: no slot that this context may use is
- * in service any more.
+ * ENOENT: no job, or it has ended: so a FERMATA_QUEUE_OP_END that the engine
+ * finds when it looks once more has it end before the doorbell comes.  EIO: no
+ * slot that this context may use is in service any more.
  */
 struct fermata_doorbell {
 	__u32 size;

@@ -66,6 +66,7 @@ void fm_queue_post(struct fm_queue *q, u32 op, u64 src, u64 dst, u64 length, u64
 	job->length = length;
 	job->arg = arg;
 	memset(job->reserved, 0, sizeof(job->reserved));
+	q->ends |= op == FERMATA_QUEUE_OP_END;
 	__atomic_store_n(&job->header, FERMATA_QUEUE_VALID, __ATOMIC_RELEASE);
 	q->tail++;
 }
@@ -78,6 +79,9 @@ void fm_queue_tell(struct fm_queue *q)
 	if (!__atomic_load_n(&q->control->idle, __ATOMIC_RELAXED))
 		return;
 	rc = fm_ring(q->c.fd);
+	/* The engine has looked once more, and come to its end. */
+	if (rc == -ENOENT && q->ends && fm_state(q->c.fd) == FERMATA_STATE_DONE)
+		return;
 	if (rc)
 		fm_die("DOORBELL: %s", strerror(-rc));
 	q->rings++;

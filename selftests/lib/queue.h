@@ -11,6 +11,7 @@ struct fm_queue {
 	u64 tail;	/* jobs posted */
 	u64 reaped;
 	u64 rings;	/* doorbells that were needed */
+	bool ends;	/* FERMATA_QUEUE_OP_END was posted */
 	struct fermata_queue_control *control;
 	struct fermata_queue_job *jobs;
 	struct fermata_queue_status *statuses;

@@ -317,7 +317,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_RESUME, uapi::Resume::default()) }.map(drop)
     }
 
-    /// Tells that there is work in the queue of the job again.
+    /// Tells that there is work in the queue of the job again. [`Error::NotFound`]: there is no job, or it has ended, as one does
+    /// whose engine found an [`End`](queue::Operation::End) without being told.
     pub fn ring(&self) -> Result<()> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_DOORBELL, uapi::Doorbell::default()) }.map(drop)

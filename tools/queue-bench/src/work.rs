@@ -3,7 +3,7 @@
 
 use anyhow::{ensure, Context as _, Result};
 use fermata::queue::{Operation, Queue};
-use fermata::{uapi, Arena, Context, EngineId, Events};
+use fermata::{uapi, Arena, Context, EngineId, Error, Events};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -194,7 +194,11 @@ impl Worker {
             let queue = self.queue.as_mut().context("no queue")?;
             let posted = queue.post(Operation::End, 0).context("the queue is full")?;
             if posted.doorbell {
-                self.context.ring()?;
+                // The engine may have looked once more, and come to its end.
+                match self.context.ring() {
+                    Ok(()) | Err(Error::NotFound) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
             self.context.wait(Events::DONE, Some(GUARD))?;
         }
