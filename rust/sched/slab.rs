@@ -6,7 +6,8 @@
 //! is O(1). Entries are linked by index into the free list or into the queue of their class; an entry is never in both.
 //! Behind those of the contexts stand the records of their groups (`group.rs`).
 
-use core::ops::DerefMut;
+use core::fmt::{self, Debug, Formatter};
+use core::ops::{Deref, DerefMut};
 
 use super::clock::Clock;
 use super::doorbell::Parting;
@@ -304,7 +305,7 @@ impl Default for Entry {
 }
 
 /// The storage and its free list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Slab<S> {
     entries: S,
     /// Places for contexts; those behind them are for records of groups.
@@ -312,6 +313,63 @@ pub(super) struct Slab<S> {
     free: u32,
     used: u32,
     pub(super) records: Records,
+}
+
+/// Short where entries are empty: see that of [`Machine`](super::Machine).
+impl<S: Deref<Target = [Entry]>> Debug for Slab<S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self {
+            entries,
+            contexts,
+            free,
+            used,
+            records,
+        } = self;
+        f.debug_struct("Slab")
+            .field("entries", &Entries(entries))
+            .field("contexts", contexts)
+            .field("free", free)
+            .field("used", used)
+            .field("records", records)
+            .finish()
+    }
+}
+
+struct Entries<'a>(&'a [Entry]);
+
+impl Debug for Entries<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(Short)).finish()
+    }
+}
+
+/// An entry that differs in nothing but this from an empty one says no more.
+struct Short<'a>(&'a Entry);
+
+impl Debug for Short<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(entry) = self;
+        let &&Entry {
+            generation,
+            next,
+            record,
+            ..
+        } = entry;
+        let empty = Entry {
+            generation,
+            next,
+            record,
+            ..Entry::EMPTY
+        };
+        if **entry != empty {
+            return entry.fmt(f);
+        }
+        f.debug_struct("Entry")
+            .field("generation", &generation)
+            .field("next", &next)
+            .field("record", &record)
+            .finish()
+    }
 }
 
 impl<S: DerefMut<Target = [Entry]>> Slab<S> {

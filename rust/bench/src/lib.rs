@@ -58,7 +58,6 @@ pub const fn room(contexts: usize) -> usize {
 
 /// Slots under contention. Jobs never end, but for those of one context that is urgent: latency-critical, and under `Deadline` with
 /// a reservation that is due before all others.
-#[derive(Debug)]
 pub struct Contended<S = Vec<Entry>> {
     machine: Machine<S>,
     contexts: Vec<ContextId>,

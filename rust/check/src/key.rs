@@ -47,6 +47,12 @@ fn left_out(inside: Inside, field: Name) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name(u64);
 
+const fn mix(hash: u64, piece: u64) -> u64 {
+    (hash ^ piece)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+}
+
 /// Names, and the words that they are.
 macro_rules! names {
     ($($name:ident = $word:literal)*) => {
@@ -95,12 +101,20 @@ names! {
 }
 
 impl Name {
-    /// FNV-1a: keys are hashed well enough at the end.
+    /// In pieces of eight bytes; keys are hashed well enough at the end.
     const fn of(word: &str) -> Self {
-        let (bytes, mut hash, mut i) = (word.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
-        while i < bytes.len() {
-            hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
-            i += 1;
+        let (mut rest, mut hash) = (word.as_bytes(), word.len() as u64);
+        while let Some((piece, behind)) = rest.split_first_chunk() {
+            hash = mix(hash, u64::from_le_bytes(*piece));
+            rest = behind;
+        }
+        if let Some((piece, behind)) = rest.split_first_chunk() {
+            hash = mix(hash, u32::from_le_bytes(*piece) as u64);
+            rest = behind;
+        }
+        while let [byte, behind @ ..] = rest {
+            hash = mix(hash, *byte as u64);
+            rest = behind;
         }
         Self(hash)
     }
