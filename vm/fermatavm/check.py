@@ -26,10 +26,10 @@ WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test (failed|terminated)|FAILED|P
 
 
 class Step:
-    """One line of the table: it counts as one check, or (`tap`, `boot`) as its TAP points."""
+    """One line of the table: it counts as one check, or (`tap`) as its TAP points; and may run `beside` others."""
 
     def __init__(self, kind, name, command, logs):
-        self.kind, self.name, self.command = kind, name, command
+        self.tap, self.beside, self.name, self.command = kind.startswith("tap"), kind.endswith("+"), name, command
         self.log = logs / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
         self.passed, self.failures, self.skipped, self.seconds = 0, [], 0, 0
 
@@ -41,7 +41,7 @@ class Step:
                 stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"FERMATA_LOG": str(self.log), "JOBS": str(JOBS)},
             )  # fmt: skip
             status = process.wait()
-        if self.kind != "step":
+        if self.tap:
             self.count_points(status)
         elif status:
             self.failures.append(f"status {status}")
@@ -98,8 +98,8 @@ def read_table(table, logs):
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split("|", 2)]
-        if len(fields) != 3 or fields[0] not in ("step", "tap", "boot"):
-            die(f"vm/{table.name}: not `step|tap|boot | name | command`: {line}")
+        if len(fields) != 3 or fields[0] not in ("step", "tap", "step+", "tap+"):
+            die(f"vm/{table.name}: not `step|tap|step+|tap+ | name | command`: {line}")
         kind, name, command = fields
         choices = [group.split(",") for group in re.findall(r"\{([^}]*)\}", name)]
         pieces = re.split(r"\{[^}]*\}", name)
@@ -138,10 +138,10 @@ def main():
     run_all(steps, logs, min(JOBS if args.debug else JOBS + 1, 4))
 
 
-def run_steps(steps, boots):
-    """Runs steps in their order, but so many boots beside one another; yields each when it and those before it are done."""
-    for kind, group in itertools.groupby(steps, key=lambda step: step.kind):
-        with ThreadPoolExecutor(boots if kind == "boot" else 1) as pool:
+def run_steps(steps, width):
+    """Runs steps in their order, but so many beside one another where they may; yields each when it and those before it are done."""
+    for beside, group in itertools.groupby(steps, key=lambda step: step.beside):
+        with ThreadPoolExecutor(width if beside else 1) as pool:
             try:
                 yield from pool.map(Step.run, group)
             except KeyboardInterrupt:
@@ -152,7 +152,7 @@ def run_steps(steps, boots):
 def tell(step, place):
     """Prints how a step went, and what one needs to see of a failure."""
     result = "FAILED" if step.failures else "ok"
-    counts = f" {step.passed} passed" if step.kind != "step" else ""
+    counts = f" {step.passed} passed" if step.tap else ""
     counts += f", {step.skipped} skipped" if step.skipped else ""
     print(f"[{place}] {step.name}: {result}{counts} ({step.seconds:.0f} s)", flush=True)
     if step.failures:
@@ -163,9 +163,9 @@ def tell(step, place):
         print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
 
 
-def run_all(steps, logs, boots):
+def run_all(steps, logs, width):
     started = time.monotonic()
-    for number, step in enumerate(run_steps(steps, boots), 1):
+    for number, step in enumerate(run_steps(steps, width), 1):
         tell(step, f"{number}/{len(steps)}")
         if sys.stdout.isatty() and number < len(steps):
             print(f"[{number + 1}/{len(steps)}] {steps[number].name} ...", end="\r", flush=True)

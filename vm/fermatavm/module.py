@@ -18,8 +18,7 @@ def build(kernel, clippy=False, strict=False):
 
     A strict build starts from nothing, to see every warning, and fails when there is one.
     """
-    kind = "clippy" if clippy else "strict" if strict else "module"
-    return build_in(BUILD / f"{kind}-{kernel.name}", kernel, TOP, clippy, strict) / "fermata.ko"
+    return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict) / "fermata.ko"
 
 
 def build_in(out, kernel, source, clippy=False, strict=False):
