@@ -32,5 +32,9 @@ pub(super) fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
     }
     if !identity.is_quiescent() {
         kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
+        // What has left an engine by now may be on its way still: a read comes behind it.
+        for slot in slot_ids(identity.slots) {
+            let _ = bar.status(slot);
+        }
     }
 }
