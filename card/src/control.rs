@@ -7,6 +7,7 @@ use crate::event::{Range, What};
 use crate::misbehave::FaultCommand;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// A line is no longer than this.
@@ -236,6 +237,8 @@ fn on_or_off(words: &mut Words<'_>) -> Result<bool, String> {
 pub struct Control {
     card: Arc<Card>,
     quit: Box<dyn Fn() + Send + Sync>,
+    /// It was asked for, and is done behind the answer, for which the process must live.
+    quits: AtomicBool,
 }
 
 impl Control {
@@ -244,6 +247,7 @@ impl Control {
         Arc::new(Self {
             card,
             quit: Box::new(quit),
+            quits: AtomicBool::new(false),
         })
     }
 
@@ -270,6 +274,9 @@ impl Control {
             };
             if output.write_all(format!("{reply}\n").as_bytes()).is_err() {
                 return;
+            }
+            if self.quits.load(Ordering::Relaxed) {
+                (self.quit)();
             }
         }
     }
@@ -329,7 +336,7 @@ impl Control {
             Request::Runs { slot } => recorder.ask(move |j| j.ledger.runs_text(slot)),
             Request::History { from } => recorder.ask(move |j| j.history.text(from)),
             Request::Quit => {
-                (self.quit)();
+                self.quits.store(true, Ordering::Relaxed);
                 String::new()
             }
         })
