@@ -162,25 +162,27 @@ static u32 contexts(void)
 /* Enough to see in what the machine has left. */
 #define ARENA_KIB	(48 * 1024)
 
+/* What is free, also what the kernel keeps for a processor: that may be all of an arena. */
 static long free_kib(void)
 {
-	FILE *f = fopen("/proc/meminfo", "re");
+	FILE *f = fopen("/proc/zoneinfo", "re");
+	long pages, free = 0;
 	char line[128];
-	long kib = -1;
 
-	while (f && kib < 0 && fgets(line, sizeof(line), f))
-		sscanf(line, "MemFree: %ld kB", &kib);
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, " pages free %ld", &pages) == 1 || sscanf(line, " count: %ld", &pages) == 1)
+			free += pages;
 	if (f)
 		fclose(f);
-	return kib;
+	return free * (long)(FM_PAGE / 1024);
 }
 
-/* Much of the arena comes back to what was free; the kernel keeps some of it for its processors. */
+/* The arena comes back to what was free. */
 static bool comes_back(long kib)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	while (free_kib() < kib + ARENA_KIB / 12) {
+	while (free_kib() < kib + ARENA_KIB / 2) {
 		if (fm_now() > end)
 			return false;
 		fm_sleep_us(10000);

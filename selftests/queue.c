@@ -123,7 +123,7 @@ FM_TEST(queue, jobs_are_done)
 		SKIP(return, "no slot with a queue engine");
 	fm_queue_new(&q, ENTRIES, DATA, 0, 0);
 	ASSERT_GOOD(run_jobs(&q, 300));
-	EXPECT_EQ(300, __atomic_load_n(&q.control->completed, __ATOMIC_ACQUIRE));
+	EXPECT_EQ(300, fm_queue_counted(&q, 300));
 	fm_queue_post(&q, FERMATA_QUEUE_OP_END, 0, 0, 0, 0);
 	fm_queue_tell(&q);
 	fm_wait(q.c.fd, FERMATA_EVENT_DONE);
@@ -512,7 +512,7 @@ FM_TEST(queue, point_07_travels_with_its_jobs)
 		EXPECT_EQ(there.reaped - 1, status.tag);
 		EXPECT_EQ(crc, status.result);
 	}
-	EXPECT_EQ(there.tail, __atomic_load_n(&there.control->completed, __ATOMIC_ACQUIRE));
+	EXPECT_EQ(there.tail, fm_queue_counted(&there, there.tail));
 	ASSERT_GOOD(run_jobs(&there, 100));
 	fm_queue_post(&there, FERMATA_QUEUE_OP_END, 0, 0, 0, 0);
 	fm_queue_tell(&there);

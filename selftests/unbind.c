@@ -264,6 +264,9 @@ FM_TEST(unbind, point_17_calls_race_with_unbind)
 			r[i].fd = c[i].fd;
 			ASSERT_EQ(0, pthread_create(&r[i].thread, NULL, race, &r[i]));
 		}
+		for (i = 0; i < 2; i++)
+			while (!__atomic_load_n(&r[i].calls, __ATOMIC_RELAXED))
+				fm_sleep_us(100);
 		fm_sleep_us(10000);
 		ASSERT_EQ(0, fm_unbind());
 		for (i = 0; i < 2; i++)

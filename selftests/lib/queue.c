@@ -93,6 +93,15 @@ bool fm_queue_is_complete(const struct fm_queue *q, u64 n)
 	       FERMATA_QUEUE_COMPLETE;
 }
 
+u64 fm_queue_counted(const struct fm_queue *q, u64 n)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (__atomic_load_n(&q->control->completed, __ATOMIC_ACQUIRE) < n && fm_now() < end)
+		fm_sleep_us(20);
+	return __atomic_load_n(&q->control->completed, __ATOMIC_ACQUIRE);
+}
+
 struct fermata_queue_status fm_queue_reap(struct fm_queue *q)
 {
 	u64 n = q->reaped % q->entries, end = fm_now() + FM_GUARD_MS * FM_MS;

@@ -29,6 +29,11 @@ void fm_queue_post(struct fm_queue *q, u32 op, u64 src, u64 dst, u64 length, u64
 void fm_queue_tell(struct fm_queue *q);
 /* The status of job n, once it is complete. */
 bool fm_queue_is_complete(const struct fm_queue *q, u64 n);
+/*
+ * What the engine has counted, once that is as much as n, or at the end of a long wait: it tells of
+ * a job first, and counts it then.
+ */
+u64 fm_queue_counted(const struct fm_queue *q, u64 n);
 /* Waits for the oldest job that was not reaped, looking at memory only; its status. */
 struct fermata_queue_status fm_queue_reap(struct fm_queue *q);
 /* CRC-32C of bytes, going on from crc. */

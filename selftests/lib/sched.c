@@ -209,8 +209,22 @@ static const char * const names[] = {
 	[CARD_EMPTIED] = "emptied", [CARD_FINISHED] = "finished"
 };
 
+/*
+ * What the driver writes is posted, and the card is asked on another way: a read of a register comes
+ * behind it. SLOT_INFO does one.
+ */
+static void push_writes(void)
+{
+	struct fermata_slot_info info = { .size = sizeof(info) };
+	int fd = fm_open_dev(0);
+
+	fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &info);
+	close(fd);
+}
+
 u64 card_history_end(void)
 {
+	push_writes();
 	return card_key(card_cmd("history"), "next");
 }
 
@@ -246,6 +260,7 @@ static int read_history(u64 from, struct card_turn *turns, int max, bool all)
 {
 	int n = 0;
 
+	push_writes();
 	for (;;) {
 		const char *reply = card_cmd("history from=%llu", (unsigned long long)from);
 		const char *p = strstr(reply, "events=") + 7;
