@@ -38,7 +38,12 @@ const char *fm_trace_open(void)
 
 void fm_trace_begin(void)
 {
-	put("trace", "");
+	/* It is the opening that erases. */
+	int fd = open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
+
+	if (fd < 0)
+		fm_die("trace: %s", strerror(errno));
+	close(fd);
 }
 
 void fm_trace_switch(const char *which, bool on)
