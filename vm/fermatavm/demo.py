@@ -11,7 +11,7 @@ from .common import BUILD, TOP, run, say
 
 # What the demo boots and runs.
 OPTIONS = ["--name", "demo", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench+sha256"]
-OPTIONS += ["--with-image", "--timeout", "300"]
+OPTIONS += ["--with-image", "--timeout", "900"]
 # The guest cannot know whether there is a terminal to redraw.
 COMMAND = ["fermata-demo", *(["--live"] if sys.stdout.isatty() else [])]
 RECORD = ["fermatactl", "trace", "--output", "/report/demo-trace.json", "--svg", "/report/demo.svg", "--text", "/tmp/demo-trace.txt", "--"]

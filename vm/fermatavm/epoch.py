@@ -9,7 +9,7 @@ from .common import BUILD, TOP, run, say
 
 # What EPOCH measured for a frame (shared/reference/prior-art.md, section 4); one of its device has 101 words of 32 bits.
 FRAMES = ",".join(f"{slot}.frame_bytes=404,{slot}.frame_save_ns=62200,{slot}.frame_restore_ns=67400" for slot in (0, 1))
-OPTIONS = ["--name", "epoch", "--iommu", "intel", "--timeout", "200"]
+OPTIONS = ["--name", "epoch", "--iommu", "intel", "--timeout", "900"]
 OPTIONS += ["--card", f"profile=fermata,slots=riscv+riscv+counter_up+counter_down,{FRAMES}"]
 NAMES = ["1=tenant 1", "2=tenant 2", "3=tenant 3"]
 

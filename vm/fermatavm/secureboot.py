@@ -123,7 +123,7 @@ def machine(disk, variables):
     cmd += ["-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
     cmd += ["-drive", f"if=virtio,format=raw,readonly=on,file=fat:{disk}"]
     with open(OUT / "console", "a", encoding="utf-8") as log:
-        child = pexpect.spawn("qemu-system-x86_64", cmd, timeout=180, encoding="utf-8", codec_errors="replace")
+        child = pexpect.spawn("qemu-system-x86_64", cmd, timeout=600, encoding="utf-8", codec_errors="replace")
         child.logfile_read = log
         try:
             yield child

@@ -22,7 +22,7 @@ PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
 # What every script begins with: the card is told that a state from elsewhere will come, and how a job is waited for.
 PRELUDE = f"""
 set -e
-announce() {{ echo "0 import token={TAG}" >/dev/virtio-ports/fermata.card$1; }}
+announce() {{ exec 3<>/dev/virtio-ports/fermata.card$1; echo "0 import token={TAG}" >&3; read -r answer <&3; exec 3>&-; }}
 fd_of() {{ ls -l /proc/$1/fd 2>/dev/null | grep -c /dev/fermata; }}
 begin() {{
 	fermata-riscv run --device /dev/fermata0 $1 {PROGRAM} >/tmp/stayed & program=$!
@@ -84,7 +84,7 @@ class Machine:
 
     def __init__(self, name, script, *options, cards=1):
         self.out = BUILD / "vm" / name
-        command = [sys.executable, "-m", "fermatavm.boot", "--name", name, "--timeout", "240", *options]
+        command = [sys.executable, "-m", "fermatavm.boot", "--name", name, "--timeout", "900", *options]
         command += ["--card", SLOTS] * cards + ["--", "sh", "-c", PRELUDE + script]
         self.process = subprocess.Popen(command, stdout=sys.stderr, cwd=TOP)
 

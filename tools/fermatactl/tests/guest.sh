@@ -49,7 +49,7 @@ fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-tim
 one=$!
 fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
 two=$!
-until [ "$(ctl list | grep -c 'fermatactl run')" = 2 ]; do sleep 0.1; done
+until [ "$(ctl list | awk '/fermatactl run/ && $2 ~ /running|queued/' | wc -l)" = 2 ]; do sleep 0.1; done
 # Lines of their own, in the order of their numbers.
 A=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 1p)
 B=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 2p)
@@ -116,14 +116,16 @@ point "a trace of a card that is not there" says "there are: fermata0" ctl trace
 point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
 point "a command that there is not" sh -c '! fermatactl trace -o /tmp/trace.json -- /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
 point "a trace that cannot be written" sh -c '! fermatactl trace -o /nowhere/trace --duration 10ms 2>/tmp/err && grep -q "/nowhere/trace: No such file" /tmp/err'
-# One that does not get to read for a while.
+# One that does not get to read until its buffer has overflowed.
 fermatactl set 0 "$A" timeslice=500us
-fermatactl trace --buffer 64 --duration 4s -o /tmp/trace.json >/tmp/lost &
+fermatactl trace --buffer 64 -o /tmp/trace.json >/tmp/lost &
 slow=$!
+until [ -d $tracing/instances/fermatactl-$slow ]; do sleep 0.1; done
 sleep 1
 kill -STOP $slow
-sleep 2
+until cat $tracing/instances/fermatactl-$slow/per_cpu/cpu*/stats | grep -q '^overrun: [1-9]'; do sleep 0.1; done
 kill -CONT $slow
+kill -TERM $slow
 wait $slow
 point "what was lost is told" grep -qE "^[1-9][0-9]* events were LOST" /tmp/lost
 point "no instance is left behind" sh -c "! ls $tracing/instances | grep ."
@@ -142,7 +144,7 @@ point "a hint that is too far" sh -c "! fermatactl hint 0 $A 1h 2>/tmp/err && gr
 point "top in a pipe" sh -c 'fermatactl top --once -i 500ms >/report/top && grep -q "RUN%" /report/top'
 point "no escapes in a pipe" sh -c "! grep -q '$(printf '\033')' /report/top"
 point "top as JSON, twice" json top top -n 2 -i 300ms
-point "top, filtered" sh -c "fermatactl top --once -i 200ms -f $one >/tmp/filtered && grep -q $one /tmp/filtered && ! grep -q $two /tmp/filtered"
+point "top, filtered" sh -c "fermatactl top --once -i 200ms -f $one >/tmp/filtered && grep -qE ' $one +fermatactl run' /tmp/filtered && ! grep -qE ' $two +fermatactl run' /tmp/filtered"
 # Sorted by number, the first row is A's: it is held and resumed by keys, then raised.
 screen fermatactl top -i 200ms --sort context >/report/screen 2>/tmp/screen.err <<END
 wait q quit
