@@ -329,13 +329,17 @@ static bool all_raced(void)
 	return true;
 }
 
-/* As long as was asked for, and until each call was raced (READ of a snapshot: one must be held in time). */
+/*
+ * As long as was asked for, and until each call was raced (READ of a snapshot: one must be held in
+ * time), if there is time for that.
+ */
 static void *race(void *arg)
 {
+	u64 end = fm_now() + FM_TIMEOUT / 2 * 1000 * FM_MS;
 	struct racer *me = arg;
 	u32 n;
 
-	for (n = 0; n < me->rounds || (n < 20 * me->rounds && !all_raced()); n++) {
+	for (n = 0; n < me->rounds || (fm_now() < end && !all_raced()); n++) {
 		u64 dice = fm_splitmix(me->seed + n), other = fm_splitmix(dice);
 		enum call what = dice % CALLS;
 		int fd, rc;
