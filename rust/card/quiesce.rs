@@ -25,16 +25,17 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
 
 /// Waits until no DMA of slots that are held in reset can arrive any more.
 pub(super) fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
-    for slot in slot_ids(identity.slots) {
-        // On a card that is quiescent the read itself waits for the last DMA; on others it only
-        // pushes the reset.
-        let _ = bar.status(slot);
-    }
-    if !identity.is_quiescent() {
-        kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
-        // What has left an engine by now may be on its way still: a read comes behind it.
+    let read_each = || {
         for slot in slot_ids(identity.slots) {
             let _ = bar.status(slot);
         }
+    };
+    // On a card that is quiescent the read itself waits for the last DMA; on others it only pushes
+    // the reset.
+    read_each();
+    if !identity.is_quiescent() {
+        kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
+        // What has left an engine by now may be on its way still: a read comes behind it.
+        read_each();
     }
 }
