@@ -222,14 +222,14 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 		card_fault(slot, "clear");
 		ASSERT_EQ(0, fm_reset());
 		EXPECT_EQ(0, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
-		if (!i)
+		if (i) {
+			fm_ctx_close(&guilty);
+		} else {
 			EXPECT_TRUE(comes_back(kept)) {
 				TH_LOG("%ld KiB were free, and %ld are", kept, free_kib());
 			}
-		if (i)
-			fm_ctx_close(&guilty);
-		else
 			fm_agent_gone(guilty.token);
+		}
 		EXPECT_EQ(2, contexts());
 		ASSERT_GOOD(fm_job_run(&waits, &e));
 	}
