@@ -426,7 +426,7 @@ static void walk_driver(struct __test_metadata *_metadata, bool bind, bool only_
 	TH_LOG("%u points, %u of them failed the call", nth - 2, failed);
 }
 
-TEST_F_TIMEOUT(failnth, probe, 1200)
+TEST_F_TIMEOUT(failnth, probe, 2400)
 {
 	walk_driver(_metadata, true, false);
 }
@@ -435,7 +435,7 @@ TEST_F_TIMEOUT(failnth, probe, 1200)
  * Files in /proc and /sys and the kernel's trees need new nodes with some probes and not with others, so
  * that points come earlier or later, and the walk passes over some. Without these they stay where they are.
  */
-TEST_F_TIMEOUT(failnth, probe_by_kmalloc, 1200)
+TEST_F_TIMEOUT(failnth, probe_by_kmalloc, 2400)
 {
 	walk_driver(_metadata, true, true);
 }
@@ -495,7 +495,7 @@ static unsigned int points_of_load(struct __test_metadata *_metadata, int fd)
  * than once: what a load has left in caches saves the next one some. What the kernel does before is hundreds
  * of points, and when it cannot register tracepoints it warns of itself (event_define_fields()).
  */
-TEST_F_TIMEOUT(failnth, load, 1200)
+TEST_F_TIMEOUT(failnth, load, 2400)
 {
 	const char *why = make_all_fail(), *file = getenv("FERMATA_MODULE");
 	unsigned int from = 0, nth, walks, failed = 0;

@@ -22,7 +22,7 @@ from .kernel import DEBUG, kernel_named, pins
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
 # What a test says of itself, without the harness's own lines.
-WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test (failed|terminated)|FAILED|PASSED|Totals|\d+ skipped)")
+WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test failed|FAILED|PASSED|Totals|\d+ skipped)")
 
 
 class Step:

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A test that takes too long, on purpose, and one that comes after it: ./harness says what they must. */
+#include "kselftest_harness.h"
+
+#include "lib/fm.h"
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(hangs);
+
+#define GUARD_NS	(777 * FM_MS)
+
+static u64 starvation_guard(void)
+{
+	struct fermata_policy policy;
+
+	fm_policy_get(&policy);
+	return policy.guard_ns;
+}
+
+TEST_F_TIMEOUT(hangs, with_a_context_and_its_own_policy, 10)
+{
+	struct fm_ctx c;
+
+	fm_policy(FERMATA_POLICY_PRIORITY, GUARD_NS);
+	ASSERT_EQ(GUARD_NS, starvation_guard());
+	fm_ctx_new(&c, FM_LIST, FM_PAGE);
+	for (;;)
+		pause();
+}
+
+FM_TEST(hangs, next_one_finds_nothing_of_it)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	EXPECT_EQ(0, info.contexts);
+	EXPECT_NE(GUARD_NS, starvation_guard());
+}
+
+TEST_HARNESS_MAIN
