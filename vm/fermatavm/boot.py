@@ -155,7 +155,7 @@ def accelerator(kernel):
             if not answer.exists():
                 say("trying a boot under KVM (once; 20 s at most)")
                 options = parse(
-                    ["--kernel", kernel.series, "--no-module", "--no-guest", "--timeout", "20", "--name", "kvm-probe", "--", "true"]
+                    ["--kernel", kernel.series, "--no-module", "--guest", "none", "--timeout", "20", "--name", "kvm-probe", "--", "true"]
                 )
                 worked = Vm(options, kernel, "kvm", quiet=True).run() == 0
                 temporary = answer.with_suffix(".tmp")
@@ -213,8 +213,7 @@ class Vm:
             "SHELL_TTY": "1" if opt.shell else "",
         }
         payload = [tuple(item.rsplit(":", 1)) for item in opt.add]
-        if not opt.no_guest:
-            payload.append((BUILD / "guest", ""))
+        payload += guest.payload(opt.guest)
         if self.ko:
             payload.append((self.ko, "fermata.ko"))
         if opt.with_image:
@@ -378,7 +377,7 @@ def parse(argv):
     add("--params", default="", metavar="ARGS", help="parameters that fermata.ko is loaded with")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
-    add("--no-guest", action="store_true", help="neither build the selftests and tools nor put them into the machine")
+    add("--guest", choices=["all", "selftests", "none"], default="all", help="which of our programs are built and put into the machine")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
     add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
@@ -403,7 +402,7 @@ def prepare(options):
     ko = None
     if not options.no_module:
         ko = Path(options.module).resolve() if options.module else module.build(kernel)
-    if not options.no_guest:
+    if options.guest != "none":
         guest.build(kernel)
     if options.card:
         guest.build_card()

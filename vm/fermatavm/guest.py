@@ -2,6 +2,7 @@
 """Programs for both ends: the card server for the host side, tests and tools for build/guest, which is laid over the guest's /."""
 
 import shutil
+import subprocess
 import tomllib
 
 from .common import BUILD, JOBS, TOP, die, locked, run, say
@@ -9,7 +10,8 @@ from .common import BUILD, JOBS, TOP, die, locked, run, say
 TARGET = "x86_64-unknown-linux-gnu"
 STATIC = ["--release", "--target", TARGET, f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"]
 # The guest's programs: static, so they run on either side.
-PROGRAMS = BUILD / "guest/bin"
+PARTS = BUILD / "guest"
+PROGRAMS = PARTS / "bin"
 # Like the guest's programs: so what both are made of is compiled once.
 CARD = BUILD / f"cargo/{TARGET}/release/fermata-card"
 
@@ -39,7 +41,7 @@ def build(kernel):
     """
     with locked(BUILD / ".guest.lock"):
         for part, make in (("bin", tools), ("selftests", selftests), ("examples", examples)):
-            folder = BUILD / "guest" / part
+            folder = PARTS / part
             folder.mkdir(parents=True, exist_ok=True)
             built = make(kernel)
             for old in folder.iterdir():
@@ -47,6 +49,11 @@ def build(kernel):
                     old.unlink()
             for file in built:
                 copy(file, folder / file.name)
+
+
+def payload(which):
+    """What goes into the machine, with its place there: unpacking all of it takes the debug kernel half a minute."""
+    return {"all": [(PARTS, "")], "selftests": [(PARTS / "selftests", "selftests")], "none": []}[which]
 
 
 def programs(folder):
@@ -87,8 +94,8 @@ def examples(_kernel):
 
 
 def copy(source, dest):
-    """Programs by cargo without what is for debuggers, five sixths of them: the guest has its files in memory."""
+    """Programs without what is for debuggers, which is most of them: the guest has its files in memory. Scripts and programs of another
+    machine stay as they are."""
     if not dest.exists() or dest.stat().st_mtime < source.stat().st_mtime:
         shutil.copy2(source, dest)
-        if TARGET in source.parts:
-            run(["strip", "--strip-debug", dest])
+        run(["strip", "--strip-debug", dest], check=False, stderr=subprocess.DEVNULL)
