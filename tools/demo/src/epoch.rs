@@ -5,10 +5,10 @@
 //! and at t4 the third has its slot; at t5 it is done, and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
 //! vm/epoch sets them. The card's log has marks t1 to t6, where the picture of it begins and ends.
 
-use crate::control::Control;
 use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
+use fermata_card_control::Control;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -2,7 +2,6 @@
 //! `make demo`, the part in the guest: tenants, each a process of its own, share the slots of a card. Each job runs alone first;
 //! then all run together, and must come to the same results.
 
-mod control;
 mod epoch;
 mod job;
 mod report;

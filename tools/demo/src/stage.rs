@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The demo itself: makes the tenants, lets them run, and judges.
 
-use crate::control::{Control, Run};
 use crate::job::{hex, Job};
 use crate::report::{Gaps, Phase, Report, SlotReport, TenantReport};
 use crate::tenant::{Ending, Order, Word};
@@ -9,6 +8,7 @@ use crate::view::{Look, View};
 use crate::Options;
 use anyhow::{bail, Context as _, Result};
 use fermata::{uapi, Context};
+use fermata_card_control::{Control, Run};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};

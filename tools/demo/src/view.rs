@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Who runs, while it happens: redrawn in place on a terminal, a line now and then in a pipe.
 
-use crate::control::Run;
 use crate::stage::Tenant;
 use crate::tenant::Ending;
+use fermata_card_control::Run;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;

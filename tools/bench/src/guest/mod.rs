@@ -2,7 +2,6 @@
 //! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw of them. The card's log has the rest.
 
 mod bind;
-mod control;
 pub(crate) mod count;
 mod hog;
 mod seat;
@@ -15,7 +14,7 @@ use crate::mark::{Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
 use anyhow::{Context as _, Result};
 use bind::Card;
-use control::Control;
+use fermata_card_control::Control;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

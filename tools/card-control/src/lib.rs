@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The emulated card's control connection (docs/card.md).
+//! A client of the emulated card's control connection: requests and replies are lines (docs/card.md).
 
 use anyhow::{bail, Context as _, Result};
 use std::collections::HashMap;
@@ -7,8 +7,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
-/// The connection.
-pub(crate) struct Control {
+/// The connection. Others may use the port too: a reply is known by the name that its request had.
+#[derive(Debug)]
+pub struct Control {
     input: BufReader<File>,
     output: File,
     requests: u64,
@@ -16,13 +17,13 @@ pub(crate) struct Control {
 
 /// What the card saw of a tenant on a slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Run {
+pub struct Run {
     /// Times put on the slot.
-    pub(crate) turns: u64,
+    pub turns: u64,
     /// Times paused.
-    pub(crate) pauses: u64,
+    pub pauses: u64,
     /// Nanoseconds on the slot.
-    pub(crate) busy_ns: u64,
+    pub busy_ns: u64,
 }
 
 fn number(text: &str) -> Result<u64> {
@@ -33,8 +34,8 @@ fn number(text: &str) -> Result<u64> {
 }
 
 impl Control {
-    /// Opens the port.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Opens the port: in the machine, /dev/virtio-ports/fermata.card0.
+    pub fn open(path: &Path) -> Result<Self> {
         let output = OpenOptions::new()
             .read(true)
             .write(true)
@@ -48,9 +49,9 @@ impl Control {
     }
 
     /// Sends a request; its reply without `ok`.
-    pub(crate) fn ask(&mut self, request: &str) -> Result<String> {
+    pub fn ask(&mut self, request: &str) -> Result<String> {
         self.requests += 1;
-        let id = format!("demo{}.{}", std::process::id(), self.requests);
+        let id = format!("{}.{}", std::process::id(), self.requests);
         self.output
             .write_all(format!("{id} {request}\n").as_bytes())?;
         let mut line = String::new();
@@ -71,8 +72,8 @@ impl Control {
         }
     }
 
-    /// The numbers of a reply.
-    pub(crate) fn numbers(&mut self, request: &str) -> Result<HashMap<String, u64>> {
+    /// The numbers of a reply, which are all its words of the form KEY=NUMBER.
+    pub fn numbers(&mut self, request: &str) -> Result<HashMap<String, u64>> {
         let reply = self.ask(request)?;
         Ok(reply
             .split_ascii_whitespace()
@@ -82,7 +83,7 @@ impl Control {
     }
 
     /// Tells the card whose these pages are.
-    pub(crate) fn register(&mut self, token: u64, pages: &[(u64, u64)]) -> Result<()> {
+    pub fn register(&mut self, token: u64, pages: &[(u64, u64)]) -> Result<()> {
         for some in pages.chunks(500) {
             let list: Vec<_> = some
                 .iter()
@@ -94,14 +95,14 @@ impl Control {
     }
 
     /// The token of the tenant that has the slot, if any.
-    pub(crate) fn running(&mut self, slot: u32) -> Result<Option<u64>> {
+    pub fn running(&mut self, slot: u32) -> Result<Option<u64>> {
         let state = self.numbers(&format!("state slot={slot}"))?;
         let get = |key| state.get(key).copied().unwrap_or(0);
         Ok((get("status") & 0xff == 1).then(|| get("tag")))
     }
 
     /// What each tenant had of a slot, by token.
-    pub(crate) fn runs(&mut self, slot: u32) -> Result<HashMap<u64, Run>> {
+    pub fn runs(&mut self, slot: u32) -> Result<HashMap<u64, Run>> {
         let reply = self.ask(&format!("runs slot={slot}"))?;
         let mut runs = HashMap::new();
         for entry in reply.split(',').filter(|e| !e.is_empty()) {
