@@ -212,7 +212,8 @@ void card_speed(int slot, unsigned int speed)
 void card_fault(int slot, const char *kind)
 {
 	card_cmd("fault slot=%d %s", slot, kind);
-	fm_tally("faults of the card", 1);
+	if (strcmp(kind, "clear"))
+		fm_tally("faults of the card", 1);
 }
 
 u64 card_counter(int slot, const char *name)

@@ -757,14 +757,9 @@ void fm_thread_asleep(struct fm_thread *t, void (*run)(void *arg), void *arg, lo
 
 static void reset_card(void)
 {
-	int i, slots = card_slots();
-
-	for (i = 0; i < slots; i++) {
-		card_fault(i, "clear");
-		card_set(i, card_base() ? "speed=0 save_us=0 restore_us=0 start_lag_us=0"
-					: "speed=0 save_us=0 restore_us=0");
-		card_set(i, "frame_bytes=0 frame_save_ns=0 frame_restore_ns=0");
-	}
+	card_cmd("fault slot=all clear");
+	card_cmd("set slot=all speed=0 save_us=0 restore_us=0 frame_bytes=0 frame_save_ns=0 frame_restore_ns=0%s",
+		 card_base() ? " start_lag_us=0" : "");
 }
 
 /* A test may leave another policy behind, by dying above all: the next one finds what it found. */
