@@ -330,23 +330,22 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 	struct fm_expect e;
 	struct fm_ctx c;
 	int tries = 0, n;
-	u64 from, done = 0;
+	u64 from, done;
 
 	if (!has_boundaries(FM_SHA))
 		SKIP(return, "no boundaries");
 	fm_ctx_new(&c, FM_SHA, 4 << 20);
 	fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
 	fm_job_any(&c, 4 << 20, 3, &e);
-	card_speed(c.slot, 1);
-	fm_must_start(&c);
 	do {
-		/* The boundary may come first: 4 ms are not long. */
-		ASSERT_GT(TRIES, tries++);
+		/* The boundary may come first: 4 ms are not long. Each try has a job of its own, of 4 s. */
+		card_speed(c.slot, 1);
+		fm_must_start(&c);
 		/*
 		 * PAUSE is repeated the sooner the shorter saves are: one more that is. A PAUSE that
 		 * is lost in a restore would be a long one.
 		 */
-		until_done(&c, done);
+		until_done(&c, 0);
 		fm_hold(&c);
 		done = fm_reg_get(c.fd, REG_DONE);
 		fm_must_resume(&c);
@@ -357,17 +356,18 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 0);
 		fm_wait(c.fd, FERMATA_EVENT_HELD);
-		done = fm_reg_get(c.fd, REG_DONE);
 		n = card_history(from, turns, MANY);
 		fm_must_resume(&c);
-	} while (n == 2);
+		card_speed(c.slot, 0);
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c, &e));
+	} while (n == 2 && ++tries < TRIES);
+	if (n == 2 && fm_is_slow())
+		SKIP(return, "the boundary always comes first");
 	ASSERT_EQ(3, n);
 	EXPECT_EQ(CARD_BOUNDARY, turns[0].what);
 	EXPECT_EQ(CARD_PAUSE, turns[1].what);
 	EXPECT_EQ(CARD_PAUSED, turns[2].what);
-	card_speed(c.slot, 0);
-	fm_wait(c.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
 /* Work that may not wait waits for the boundary: the job is cooperative for everybody. */
