@@ -12,8 +12,8 @@
 
 FM_FIXTURE_CARD(riscv);
 
-#define ROOM	4096		/* for the output */
-#define ELF	0x2000		/* where the program is in the arena */
+#define ROOM	8192		/* for the output: more than any program has */
+#define ELF	0x4000		/* where the program is in the arena, behind that */
 #define FILE_ROOM	65536
 
 /* What the engine writes at the end, at the arena's beginning. */
@@ -63,7 +63,7 @@ static const struct program programs[] = {
 /* How a job ended, and what it printed. */
 struct outcome {
 	struct end end;
-	char text[ROOM];
+	char text[ROOM + 8];	/* with an end, whatever the engine wrote */
 };
 
 /* Reads a file that stands beside this program. */
@@ -113,6 +113,7 @@ static void new_job(struct fm_ctx *c, const struct program *p)
 static void take(struct fm_ctx *c, struct outcome *o)
 {
 	memcpy(&o->end, c->mem, sizeof(o->end));
+	memset(o->text, 0, sizeof(o->text));
 	memcpy(o->text, c->mem + FM_DATA, ROOM);
 }
 
