@@ -17,7 +17,7 @@ static u64 starvation_guard(void)
 	return policy.guard_ns;
 }
 
-TEST_F_TIMEOUT(hangs, with_a_context_and_its_own_policy, 10)
+TEST_F_TIMEOUT(hangs, with_a_context_and_its_own_policy, 16)
 {
 	struct fm_ctx c;
 

@@ -90,7 +90,7 @@ bool fm_is_slow(void)
 
 int fm_timeout(void)
 {
-	return fm_is_slow() ? 300 : 60;
+	return fm_is_slow() ? 400 : 80;
 }
 
 const char *fm_dev(void)
@@ -830,7 +830,7 @@ void fm_end_before(int timeout)
 {
 	fflush(stdout);
 	signal(SIGALRM, too_long);
-	alarm(timeout - timeout / 10);
+	alarm(timeout - timeout / 4);
 }
 
 const char *fm_teardown(struct fm_shared *sh)

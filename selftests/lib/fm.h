@@ -36,7 +36,7 @@ typedef uint64_t u64;
 
 #define FM_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, fm_timeout())
 
-/* Seconds that a test may take where it says nothing else: a guard as well. */
+/* Seconds that a test may take with its teardown where it says nothing else: a guard as well. */
 int fm_timeout(void);
 
 __attribute__((noreturn, format(printf, 1, 2)))
@@ -286,8 +286,9 @@ struct fm_shared {
 /* NULL, or why the test cannot run. */
 const char *fm_setup(struct fm_shared *sh, bool card);
 /*
- * Ends the process before the harness does, which would kill the one that does the teardown too: what
- * a test that takes too long leaves behind (a policy, pages that are some tenant's) would be the others'.
+ * Ends the process after three quarters of this time. The harness does at its end, and would kill the
+ * one that does the teardown too: what a test that takes too long leaves behind (a policy, pages that
+ * are some tenant's) would be the others'.
  */
 void fm_end_before(int timeout);
 /* NULL, or what the card says against the test. */
