@@ -377,7 +377,7 @@ def parse(argv):
     add("--params", default="", metavar="ARGS", help="parameters that fermata.ko is loaded with")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
-    add("--guest", choices=["all", "selftests", "none"], default="all", help="which of our programs are built and put into the machine")
+    add("--guest", choices=["all", "selftests", "none"], default="all", help="our programs in the machine (none: nor are they built)")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
     add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
