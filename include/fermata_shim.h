@@ -9,6 +9,7 @@
 
 #include <linux/ktime.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 
 struct device;
 struct file;
@@ -18,7 +19,6 @@ struct page;
 struct pid;
 struct poll_table_struct;
 struct user_struct;
-struct vm_area_struct;
 struct wait_queue_head;
 
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
@@ -26,12 +26,19 @@ void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 void fermata_raw_spin_assert_held(raw_spinlock_t *lock);
 void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work));
+void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);
+void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
 void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
 		       struct poll_table_struct *table);
 bool fermata_dma_is_translated(struct device *dev);
-bool fermata_dma_mapping_failed(struct device *dev, dma_addr_t address);
+bool fermata_dma_is_coherent(struct device *dev);
+bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address);
+void fermata_dma_flush(struct device *dev);
+struct page *fermata_pages_alloc(unsigned int order);
 struct page *fermata_contig_alloc(unsigned long count);
-void fermata_contig_free(struct page *page, unsigned long count);
+bool fermata_contig_is_charged(unsigned long count);
+void fermata_get_pages(struct page **pages, unsigned long count);
+void fermata_put_pages(struct page **pages, unsigned long count);
 void *fermata_page_address(struct page *page);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);
@@ -40,10 +47,12 @@ u32 fermata_current_uid(void);
 struct user_struct *fermata_get_current_user(void);
 void fermata_get_user(struct user_struct *user);
 unsigned long fermata_memlock_limit(void);
-u64 fermata_current_cgroup(void);
 struct pid *fermata_get_current_tgid(void);
 int fermata_pid_nr(struct pid *pid);
 const char *fermata_policy_parameter(void);
-void fermata_vma_forbid_exec(struct vm_area_struct *vma);
+bool fermata_fatal_signal_pending(void);
+void fermata_unplug_teach(void);
+void fermata_unplug_acquire(void);
+void fermata_unplug_release(void);
 
 #endif /* _FERMATA_SHIM_H */

@@ -46,6 +46,7 @@ unsafe impl RegistrationOps for Adapter {
             (*raw).name = name.as_char_ptr();
             (*raw).probe = Some(probe);
             (*raw).remove = Some(remove);
+            (*raw).shutdown = Some(shutdown);
             (*raw).id_table = driver::id_table();
             (*raw).err_handler = &ERROR_HANDLERS;
             (*raw).driver.pm = &POWER;
@@ -73,10 +74,15 @@ static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handle
     ..pin_init::zeroed()
 };
 
-/// Suspend.
+/// Suspend and hibernation. The card is at rest while the image of the memory is made, while the
+/// machine is off, and while another kernel, which restores the image, has had the card.
 static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops {
     suspend: Some(suspend),
     resume: Some(resume),
+    freeze: Some(suspend),
+    thaw: Some(resume),
+    poweroff: Some(suspend),
+    restore: Some(resume),
     ..pin_init::zeroed()
 };
 
@@ -124,6 +130,19 @@ unsafe extern "C" fn probe(
 ///
 /// Called by the PCI core.
 unsafe extern "C" fn remove(_pdev: *mut bindings::pci_dev) {}
+
+/// The machine goes down, or another kernel takes over (kexec): all jobs fail, and the card is at rest
+/// before its bus mastering ends.
+///
+/// # Safety
+///
+/// Called by the PCI core for a bound device.
+unsafe extern "C" fn shutdown(pdev: *mut bindings::pci_dev) {
+    // SAFETY: By the safety requirement.
+    let card = unsafe { card_of(pdev) };
+    card.note(CardEvent::Shutdown);
+    card.lose();
+}
 
 /// The card of a device that the PCI core calls us for.
 ///
@@ -225,7 +244,7 @@ unsafe fn card_of_device<'a>(dev: *mut bindings::device) -> &'a Card {
     unsafe { bound(device) }.get_ref().card()
 }
 
-/// Jobs are saved; one that cannot be fails, as at any PAUSE.
+/// Jobs are saved; a job that cannot be saved fails, as at any PAUSE.
 ///
 /// # Safety
 ///

@@ -59,6 +59,8 @@ pub(crate) struct SlotIdentity {
     pub(crate) reset_before_resume: bool,
     /// The engine reads a queue of jobs.
     pub(crate) queues: bool,
+    /// A reset clears all application registers.
+    pub(crate) reset_clears: bool,
     /// Where the engine can stop for a PAUSE.
     pub(crate) stops: Stops,
 }
@@ -173,6 +175,7 @@ impl Bar {
                 afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
                 reset_before_resume: caps.reset_before_resume(),
                 queues: caps.queues(),
+                reset_clears: caps.reset_clears(),
                 stops: caps.stops(),
             })
         })?;

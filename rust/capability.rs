@@ -10,6 +10,11 @@ pub(crate) fn is_administrator() -> bool {
     has(bindings::CAP_SYS_ADMIN)
 }
 
+/// CAP_PERFMON or CAP_SYS_ADMIN: know what contexts of other users do.
+pub(crate) fn may_monitor() -> bool {
+    has(bindings::CAP_PERFMON) || is_administrator()
+}
+
 /// CAP_SYS_NICE: take more than what everybody has by default.
 pub(crate) fn may_raise() -> bool {
     has(bindings::CAP_SYS_NICE)

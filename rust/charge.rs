@@ -16,6 +16,7 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::{Atomic, Relaxed},
+        Arc,
     },
 };
 
@@ -79,6 +80,60 @@ impl Drop for Account {
     }
 }
 
+/// Bytes of pinned memory that a context has.
+pub(crate) struct Pinned {
+    all: Atomic<u64>,
+    /// Of these, those that are charged to no memory cgroup.
+    uncharged: Atomic<u64>,
+}
+
+impl Pinned {
+    /// None.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let none = Self {
+            all: Atomic::new(0),
+            uncharged: Atomic::new(0),
+        };
+        Ok(Arc::new(none, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    pub(crate) fn all(&self) -> u64 {
+        self.all.load(Relaxed)
+    }
+
+    pub(crate) fn uncharged(&self) -> u64 {
+        self.uncharged.load(Relaxed)
+    }
+}
+
+/// Bytes that are counted for a context, until it is dropped.
+pub(crate) struct PinnedBytes {
+    of: Arc<Pinned>,
+    all: u64,
+    uncharged: u64,
+}
+
+impl PinnedBytes {
+    /// Counts `bytes`, as `uncharged` if no memory cgroup is charged for them.
+    pub(crate) fn new(of: &Arc<Pinned>, bytes: u64, uncharged: bool) -> Self {
+        let counted = Self {
+            of: of.clone(),
+            all: bytes,
+            uncharged: if uncharged { bytes } else { 0 },
+        };
+        of.all.fetch_add(counted.all, Relaxed);
+        of.uncharged.fetch_add(counted.uncharged, Relaxed);
+        counted
+    }
+}
+
+impl Drop for PinnedBytes {
+    fn drop(&mut self) {
+        self.of.all.fetch_sub(self.all, Relaxed);
+        self.of.uncharged.fetch_sub(self.uncharged, Relaxed);
+    }
+}
+
 /// Pages that are charged, until it is dropped.
 pub(crate) struct Charge {
     /// Who was charged; `None`: the caller was exempt.
@@ -86,12 +141,14 @@ pub(crate) struct Charge {
     /// The address space that was charged; `None`: the caller was a kernel thread.
     mm: Option<ARef<Mm>>,
     pages: i64,
+    _counted: PinnedBytes,
 }
 
 impl Charge {
-    /// Charges `length` bytes to `account`, unless the caller has CAP_IPC_LOCK, and to the caller's
-    /// address space. Process context. `ENOMEM`: more than the caller's RLIMIT_MEMLOCK.
-    pub(crate) fn new(account: &Account, length: usize) -> Result<Self> {
+    /// Charges `length` bytes, which are `counted` for a context, to `account`, unless the caller has
+    /// CAP_IPC_LOCK, and to the caller's address space. Process context. `ENOMEM`: more than the
+    /// caller's RLIMIT_MEMLOCK.
+    pub(crate) fn new(account: &Account, length: usize, counted: PinnedBytes) -> Result<Self> {
         let pages = i64::try_from(length.div_ceil(PAGE_SIZE))?;
         let account = if capability::may_lock_memory() {
             None
@@ -103,7 +160,12 @@ impl Charge {
         if let Some(mm) = &mm {
             pinned_vm(mm).add(pages, Relaxed);
         }
-        Ok(Self { account, mm, pages })
+        Ok(Self {
+            account,
+            mm,
+            pages,
+            _counted: counted,
+        })
     }
 }
 

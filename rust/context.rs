@@ -4,31 +4,31 @@
 
 mod snapshot;
 
-pub(crate) use snapshot::STATE_MAX;
-
 use crate::{
     bar::Window,
     capability,
-    card::{BoundDevice, Card, View},
-    charge::Charge,
+    card::{Card, Registry, View},
+    charge::{Charge, Pinned},
     compat::errno,
-    dma_memory::DmaMemory,
+    dma_memory::{DmaMemory, Kind, UnmappedMemory},
     image::{AppRegister, Image, Tenant},
     measure::ContextMeter,
     measurement,
     notifier::{Notice, Notifier},
     opener::Opener,
-    sched::{ContextConfig, ContextId, Failure, JobState, Params},
-    shim, trace,
+    pages::HeldPages,
+    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
+    trace,
 };
 use core::{
     cell::UnsafeCell,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use kernel::{
     bindings,
-    mm::virt::{flags, VmaNew},
+    error::to_result,
+    mm::virt::{flags, VmaNew, VmaRef},
     page::PAGE_SIZE,
     prelude::*,
     sync::{new_mutex, Arc, ArcBorrow, Mutex, SetOnce},
@@ -61,9 +61,11 @@ struct Memory {
     snapshot: Option<DmaMemory>,
     /// The program has put a state into the snapshot buffer since the last START.
     imported: bool,
-    /// The page cache of the device node, through which mappings are found. Null when no mapping
-    /// can be left.
+    /// The page cache of the device node, through which mappings are found; null when there can be
+    /// none.
     mapping: *mut bindings::address_space,
+    /// Mappings must not be filled any more.
+    revoked: bool,
 }
 
 // SAFETY: `mapping` is only handed to C functions that lock it.
@@ -75,6 +77,20 @@ impl Memory {
     fn holds_state(&self) -> bool {
         let snapshot = self.snapshot.as_ref();
         self.imported || snapshot.is_some_and(|snapshot| !snapshot.is_allocated())
+    }
+
+    /// `ENODEV`: it was revoked, because the card is gone.
+    fn check_present(&self) -> Result {
+        match self.revoked {
+            true => Err(ENODEV),
+            false => Ok(()),
+        }
+    }
+
+    /// The snapshot buffer. `ENODEV`; `ENXIO`: there is none.
+    fn snapshot(&self) -> Result<&DmaMemory> {
+        self.check_present()?;
+        self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
     /// Takes all of it out.
@@ -108,20 +124,23 @@ pub(crate) struct Context {
     #[pin]
     setting_up: Mutex<()>,
     setup: SetOnce<Setup>,
-    /// [`Context::revoke`] is done.
+    /// [`revoke`] is done.
     revoked: AtomicBool,
     /// [`Context::release`] is done, without freeing the memory. Behind the registry's lock.
     left_behind: AtomicBool,
-    /// Nests inside `mmap_lock` (`mmap()` takes it), so no user memory is touched under it. Outside
-    /// the card's raw lock.
+    /// Memory for the card. Only ever raised under the registry's lock.
+    pub(crate) pinned: Arc<Pinned>,
+    /// The number of its group, from set-up on. Only changed under the registry's lock.
+    group: AtomicU64,
+    /// Nests inside `mmap_lock` (`mmap()` takes it) and the unplug gate, so no user memory is touched
+    /// and no memory allocated under it. Outside the card's raw lock.
     #[pin]
     memory: Mutex<Memory>,
     /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
     image: UnsafeCell<KBox<Image>>,
     /// As the image.
     meter: UnsafeCell<KBox<ContextMeter>>,
-    #[pin]
-    pub(crate) notifier: Notifier,
+    pub(crate) notifier: Arc<Notifier>,
 }
 
 // SAFETY: `image` and `meter` are shared as their comments say; all else is `Send` and `Sync`.
@@ -130,19 +149,14 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// A context for the opener of a device node whose page cache is `mapping`.
-    ///
-    /// # Safety
-    ///
-    /// `mapping` must stay valid until [`Context::release`] is called.
-    pub(crate) unsafe fn new(
-        card: Arc<Card>,
-        mapping: *mut bindings::address_space,
-    ) -> Result<Arc<Self>> {
+    /// A context of the caller, who opens `card`.
+    pub(crate) fn new(card: Arc<Card>) -> Result<Arc<Self>> {
         let image = Image::new()?;
-        let opener = Opener::current();
+        let opener = Opener::current()?;
+        let pinned = Pinned::new()?;
         card.note_open(opener.pid);
         let meter = measurement::new_meter()?;
+        let notifier = Arc::pin_init(Notifier::new(), GFP_KERNEL_ACCOUNT)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 card,
@@ -151,13 +165,21 @@ impl Context {
                 setup: SetOnce::new(),
                 revoked: AtomicBool::new(false),
                 left_behind: AtomicBool::new(false),
+                pinned,
+                group: AtomicU64::new(0),
                 memory <- new_mutex!(
-                    Memory { arena: None, snapshot: None, imported: false, mapping },
+                    Memory {
+                        arena: None,
+                        snapshot: None,
+                        imported: false,
+                        mapping: ptr::null_mut(),
+                        revoked: false,
+                    },
                     "fermata_memory"
                 ),
                 image: UnsafeCell::new(image),
                 meter: UnsafeCell::new(meter),
-                notifier <- Notifier::new(),
+                notifier,
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -190,6 +212,26 @@ impl Context {
         self.card.set_params(id, |params| params.mask = slots)
     }
 
+    /// The group that it belongs to, or would if it were set up now.
+    pub(crate) fn group(&self) -> GroupKey {
+        if self.is_set_up() {
+            self.joined_group()
+        } else {
+            self.card.group_of(&self.opener)
+        }
+    }
+
+    /// The group of a context that is set up.
+    pub(crate) fn joined_group(&self) -> GroupKey {
+        GroupKey(self.group.load(Ordering::Relaxed))
+    }
+
+    /// Notes the group that it belongs to from now on; whether that is another one. Under the
+    /// registry's lock.
+    pub(crate) fn put_group(&self, group: GroupKey) -> bool {
+        self.group.swap(group.0, Ordering::Relaxed) != group.0
+    }
+
     /// Whether it is set up.
     pub(crate) fn is_set_up(&self) -> bool {
         self.setup.as_ref().is_some()
@@ -211,10 +253,8 @@ impl Context {
             _ => return Err(EINVAL),
         };
         self.check_separation()?;
-        let id = self.join(slots)?;
-        // Another one cannot have set it: `setting_up` is held.
-        self.setup.populate(Setup { id, engine: able });
-        Ok(())
+        self.card
+            .register(self.into(), |registry| self.join(registry, slots, able))
     }
 
     /// Without a window check nothing but the IOMMU stands between tenants and the host, and
@@ -229,26 +269,30 @@ impl Context {
         Ok(())
     }
 
-    /// Whether it may be set up beside `others`. `EBUSY`: nothing separates it from one of them;
-    /// `EDQUOT`: too many are its user's.
-    fn check_others(&self, others: &[Arc<Self>]) -> Result {
-        let of_user = others
-            .iter()
-            .filter(|other| self.opener.is_same_user(&other.opener))
-            .count();
-        if !self.card.identity.has_window() && of_user != others.len() {
+    /// Whether it may be set up as one of `group` beside those that are. `EBUSY`: nothing separates it
+    /// from one of them; `EDQUOT`: too many are its group's.
+    fn check_others(&self, registry: &Registry, group: GroupKey) -> Result {
+        let mut others = registry.contexts().iter();
+        let is_foreign = |other: &Arc<Self>| !self.opener.is_same_user(&other.opener);
+        if !self.card.identity.has_window() && others.any(is_foreign) {
             return Err(EBUSY);
         }
-        if of_user >= self.card.limits.contexts_of_user && !capability::may_have_any_number() {
+        let most = match registry.limits_of(group).contexts {
+            0 => self.card.limits.contexts_of_group,
+            // CAST: at least 32 bits.
+            contexts => contexts as usize,
+        };
+        if registry.members(group).count() >= most && !capability::may_have_any_number() {
             return Err(errno::edquot());
         }
         Ok(())
     }
 
-    /// Enters the card's registry and its scheduler.
-    fn join(self: ArcBorrow<'_, Self>, slots: u8) -> Result<ContextId> {
-        self.card
-            .register(self.into(), |others| self.check_others(others))?;
+    /// Enters the card's scheduler, with `slots` of those that are `able`. The registry is locked:
+    /// whoever changes groups finds the context as one that is set up, or comes before.
+    fn join(&self, registry: &Registry, slots: u8, able: u8) -> Result {
+        let group = registry.group_of(&self.opener);
+        self.check_others(registry, group)?;
         let config = ContextConfig {
             class: self.card.class_of(slots.trailing_zeros() as usize),
             params: Params {
@@ -256,7 +300,7 @@ impl Context {
                 cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
-            group: self.opener.group,
+            group,
         };
         // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
         // image and the meter.
@@ -264,24 +308,20 @@ impl Context {
             Tenant::new(
                 NonNull::from(&mut **self.image.get()),
                 NonNull::from(&mut **self.meter.get()),
-                NonNull::from(&self.notifier),
+                self.notifier.clone(),
                 self.opener.pid,
             )
         };
-        self.card.add(config, tenant).inspect_err(|_| {
-            self.card.unregister(&self, || ());
-        })
+        let id = self.card.add(config, tenant)?;
+        self.put_group(group);
+        // Another one cannot have set it: `setting_up` is held.
+        self.setup.populate(Setup { id, engine: able });
+        Ok(())
     }
 
-    /// Makes the arena, or takes the caller's own memory from the address `own` on for it. `base`:
-    /// its device address; `None`: that of the first mapping of the whole.
-    pub(crate) fn create_arena(
-        &self,
-        device: &BoundDevice<'_>,
-        length: u64,
-        own: Option<u64>,
-        base: Option<u64>,
-    ) -> Result {
+    /// Makes the arena of `length` bytes, or takes the caller's own memory from the address `own`
+    /// on for it. `base`: its device address; `None`: the address of the first mapping of the whole.
+    pub(crate) fn create_arena(&self, length: u64, own: Option<u64>, base: Option<u64>) -> Result {
         let id = self.id()?;
         let end = |base: u64| {
             base.checked_add(length)
@@ -298,8 +338,10 @@ impl Context {
         if self.memory.lock().arena.is_some() {
             return Err(EEXIST);
         }
+        let unmapped = self.unmapped_memory(usize::try_from(length)?, own)?;
+        let device = self.card.enter()?;
         let arena = Arena {
-            memory: self.make_memory(device, usize::try_from(length)?, own)?,
+            memory: unmapped.map(&device)?,
             device_base: base,
         };
         let mut memory = self.memory.lock();
@@ -311,19 +353,18 @@ impl Context {
         Ok(())
     }
 
-    /// Memory that the card reaches: allocated, or the caller's own from the address `own` on;
-    /// charged to the opener.
-    fn make_memory(
-        &self,
-        device: &BoundDevice<'_>,
-        length: usize,
-        own: Option<u64>,
-    ) -> Result<DmaMemory> {
-        let charge = Charge::new(&self.opener.account, length)?;
-        match own {
-            None => DmaMemory::new(device, length, charge),
-            Some(address) => DmaMemory::pinned(device, usize::try_from(address)?, length, charge),
-        }
+    /// Memory for the card, not yet mapped: allocated, or the caller's own from the address `own`
+    /// on; charged to the opener. Not to be called inside the unplug gate.
+    fn unmapped_memory(&self, length: usize, own: Option<u64>) -> Result<UnmappedMemory> {
+        let kind = match own {
+            Some(address) => Kind::Own(usize::try_from(address)?),
+            None if self.card.translated => Kind::Scattered,
+            None => Kind::Contiguous,
+        };
+        let uncharged = !kind.is_charged_to_cgroup(length);
+        let counted = self.card.count_pinned(self, length as u64, uncharged)?;
+        let charge = Charge::new(&self.opener.account, length, counted)?;
+        UnmappedMemory::new(kind, length, charge)
     }
 
     /// Tells the card's state where the arena is, if its device address is known.
@@ -357,7 +398,7 @@ impl Context {
 
     /// Whether everything is there that a job needs.
     fn check_memory(&self, id: ContextId, memory: &Memory) -> Result {
-        let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
+        let snapshot = memory.snapshot()?;
         let has_window = self.card.with_image(id, |image| image.window().is_some())?;
         // A card without window check would let an engine without an arena touch anything.
         if !has_window && (memory.arena.is_some() || !self.card.identity.has_window()) {
@@ -381,7 +422,7 @@ impl Context {
     pub(crate) fn list_registers(&self, results: bool) -> Result<KVec<(AppRegister, u64)>> {
         let id = self.id()?;
         // Nothing is allocated under the card's lock.
-        let mut list = KVec::with_capacity(AppRegister::COUNT, GFP_KERNEL)?;
+        let mut list = KVec::with_capacity(AppRegister::COUNT, GFP_KERNEL_ACCOUNT)?;
         self.card.with_image(id, |image| {
             image.list(results, |register, value| {
                 // There is room for all.
@@ -416,11 +457,14 @@ impl Context {
         }
     }
 
-    /// Maps a part of the arena. The caller is the `mmap` file operation, and holds the gate.
+    /// Prepares a mapping of a part of the arena; [`Context::fault`] inserts the pages. The caller is
+    /// the `mmap` file operation.
     pub(crate) fn map(&self, vma: &VmaNew) -> Result {
         let id = self.id()?;
         let mut memory = self.memory.lock();
-        let arena = memory.arena.as_mut().ok_or_else(errno::enxio)?;
+        memory.check_present()?;
+        let Memory { arena, mapping, .. } = &mut *memory;
+        let arena = arena.as_mut().ok_or_else(errno::enxio)?;
         let length = vma.end() - vma.start();
         // SAFETY: `vma` is valid.
         let first_page = unsafe { (*vma.as_ptr()).vm_pgoff };
@@ -433,12 +477,14 @@ impl Context {
         {
             return Err(EINVAL);
         }
+        // `EINVAL`: the mapping is executable.
+        vma.try_clear_mayexec()?;
         vma.set_dontcopy();
         vma.set_dontexpand();
         vma.set_dontdump();
-        // SAFETY: `vma` is valid, and being set up.
-        unsafe { shim::fermata_vma_forbid_exec(vma.as_ptr()) };
-        arena.memory.map(vma, first_page)?;
+        vma.set_mixedmap();
+        // SAFETY: `vma` is valid, and has the file that is being mapped.
+        *mapping = unsafe { (*(*vma.as_ptr()).vm_file).f_mapping };
         if arena.device_base.is_none() && length == arena.memory.length() {
             arena.device_base = Some(vma.start() as u64);
             self.publish_window(id, arena)?;
@@ -446,59 +492,87 @@ impl Context {
         Ok(())
     }
 
-    /// Takes all memory away: from the program, from the card, from the kernel. While the device is
-    /// bound, and no DMA can come.
-    pub(crate) fn revoke(&self) {
-        let freed = {
-            let mut memory = self.memory.lock();
-            if !memory.mapping.is_null() {
-                // All contexts of a node share its page cache and are revoked together, so all of
-                // it may go.
-                // SAFETY: `release` sets it to null, or waits for `revoked`, before the node can
-                // go.
-                unsafe { bindings::unmap_mapping_range(memory.mapping, 0, 0, 1) };
-            }
-            memory.take()
+    /// Inserts the page that backs `address`, page number `page` of the arena, and some of those
+    /// behind it, into `vma`. `false`: the memory has been revoked.
+    ///
+    /// Page tables are allocated without the memory's lock, for which removal waits. So [`revoke`] can
+    /// come in between, and miss what is inserted: then it is removed here. The caller is the `fault`
+    /// operation of a mapping that [`Context::map`] prepared.
+    pub(crate) fn fault(&self, vma: &VmaRef, address: usize, page: usize) -> Result<bool> {
+        let most = (vma.end() - address) / PAGE_SIZE;
+        let Some(pages) = self.hold_pages(page, most) else {
+            return Ok(false);
         };
-        drop(freed);
-        self.revoked.store(true, Ordering::Release);
-        self.notifier.notify(Notice::Gone);
+        for (n, &page) in pages.as_slice().iter().enumerate() {
+            // SAFETY: `vma` is valid and locked, and may have pages inserted (`set_mixedmap`). The
+            // page has a reference, and gets another.
+            let inserted = to_result(unsafe {
+                bindings::vm_insert_page(vma.as_ptr(), address + n * PAGE_SIZE, page)
+            });
+            match inserted {
+                // Another thread's fault has inserted the page.
+                Err(error) if error == EBUSY => {}
+                // The page that is needed is there.
+                Err(_) if n > 0 => break,
+                inserted => inserted?,
+            }
+        }
+        let (revoked, mapping) = {
+            let memory = self.memory.lock();
+            (memory.revoked, memory.mapping)
+        };
+        if revoked && !mapping.is_null() {
+            // SAFETY: The file of `vma`, whose page cache it is, lives as long as `vma`.
+            unsafe { bindings::unmap_mapping_range(mapping, 0, 0, 1) };
+        }
+        Ok(!revoked)
     }
 
-    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the
-    /// memory, in the order of prior-art.md, section 8, item 6: dequeue, stop or reset, unmap,
-    /// free. Sleeps until the slot is quiescent.
+    /// Some pages of the arena from page number `page` on, `most` at the most. `None`: there are none,
+    /// or not any more.
+    fn hold_pages(&self, page: usize, most: usize) -> Option<HeldPages> {
+        let memory = self.memory.lock();
+        memory.check_present().ok()?;
+        let pages = memory.arena.as_ref()?.memory.pages().get(page..)?;
+        Some(HeldPages::new(&pages[..most.min(pages.len())]))
+    }
+
+    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the memory.
+    /// Sleeps until the slot is quiescent.
     pub(crate) fn release(&self) {
         let Ok(id) = self.id() else { return };
         self.card.close(id);
-        self.notifier.wait_uninterruptible(|| {
-            self.notifier.has(Notice::Released) || self.notifier.has(Notice::Stuck)
-        });
+        self.notifier
+            .wait_uninterruptible(|| self.notifier.has(Notice::Released) || self.card.is_stuck(id));
         self.memory.lock().mapping = ptr::null_mut();
         if self.card.leave_behind(self) {
-            // A quarantined slot may still reach our memory: the registry keeps us until the whole
-            // card has been reset, or is shut down.
+            // A quarantined slot may still reach the memory: the registry keeps the context until the
+            // whole card has been reset, or is shut down.
             return;
         }
         self.card.wait_for_notices();
-        if !self.card.unregister(self, || self.free_memory()) {
-            // `Card::shut_down` has taken us out before, and revokes us while the device is bound.
-            self.notifier
-                .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire));
+        match self.card.unregister(self) {
+            Some(_bound) => self.free_memory(),
+            // `Card::shut_down` revokes the memory while the device is bound.
+            None => self
+                .notifier
+                .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire)),
         }
     }
 }
 
-/// What becomes of the memory of a context whose owner is gone. Under the registry's lock.
+/// What becomes of the memory of a context whose owner is gone.
 impl Context {
-    /// Leaves the memory to the registry, unless the context has been released by now.
+    /// Leaves the memory to the registry, unless the context has been released by now. Under the
+    /// registry's lock.
     pub(crate) fn leave_behind(&self) -> bool {
         let leaves = !self.notifier.has(Notice::Released);
         self.left_behind.store(leaves, Ordering::Relaxed);
         leaves
     }
 
-    /// Whether its memory was left behind, and can be reached by no slot any more.
+    /// Whether its memory was left behind, and can be reached by no slot any more. Under the
+    /// registry's lock.
     pub(crate) fn may_be_freed(&self) -> bool {
         self.left_behind.load(Ordering::Relaxed) && self.notifier.has(Notice::Released)
     }
@@ -507,6 +581,30 @@ impl Context {
     pub(crate) fn free_memory(&self) {
         let freed = self.memory.lock().take();
         drop(freed);
+    }
+}
+
+/// Takes the memory of `contexts` away from their programs and from the card: accesses to mappings
+/// give SIGBUS from now on. The device is bound, and no DMA can come.
+pub(crate) fn revoke(contexts: &[Arc<Context>]) {
+    for context in contexts {
+        context.memory.lock().revoked = true;
+    }
+    let mut last = ptr::null_mut();
+    for context in contexts {
+        let memory = context.memory.lock();
+        // The mappings of all contexts of a node are found through one page cache.
+        if !memory.mapping.is_null() && memory.mapping != last {
+            last = memory.mapping;
+            // SAFETY: `Context::release`, after which the node can go, clears `mapping` first, for
+            // which it needs the lock that is held.
+            unsafe { bindings::unmap_mapping_range(last, 0, 0, 1) };
+        }
+    }
+    for context in contexts {
+        context.free_memory();
+        context.revoked.store(true, Ordering::Release);
+        context.card.delivery.tell(&context.notifier, Notice::Gone);
     }
 }
 

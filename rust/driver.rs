@@ -3,8 +3,14 @@
 //! The PCI driver: what happens when a card comes and goes.
 
 use crate::{
-    bar::Bar, card::Card, chardev::Node, compat, dma_memory::MAX_SEGMENT, limits::Limits,
-    regs::BAR_SIZE, sched::SlotId,
+    bar::Bar,
+    card::Card,
+    chardev::Node,
+    compat,
+    dma_memory::{is_coherent, MAX_SEGMENT},
+    limits::Limits,
+    regs::BAR_SIZE,
+    sched::SlotId,
 };
 use kernel::{
     bindings,
@@ -140,7 +146,32 @@ impl Vectors {
     }
 }
 
-/// Binds a card. `ENODEV`: it is none of ours; nothing was written to it.
+/// Refuses a machine in which the driver could not keep its promises.
+///
+/// # Safety
+///
+/// `raw` must be that of `pdev`.
+unsafe fn check_machine(pdev: &pci::Device<Core<'_>>, raw: *mut bindings::pci_dev) -> Result {
+    if !is_coherent(pdev.as_ref()) {
+        dev_err!(
+            pdev,
+            "DMA is not cache-coherent: program and engine could not share an arena\n"
+        );
+        return Err(ENODEV);
+    }
+    // SAFETY: By the safety requirement.
+    if unsafe { (*raw).ats_enabled() } != 0 {
+        dev_err!(
+            pdev,
+            "address translation services (ATS) let the card bypass the IOMMU: boot with pci=noats\n"
+        );
+        return Err(ENODEV);
+    }
+    Ok(())
+}
+
+/// Binds a card. `ENODEV`: it is none of ours, or the machine does not suit it; nothing was written
+/// to it.
 ///
 /// # Safety
 ///
@@ -152,6 +183,8 @@ pub(crate) unsafe fn probe(
 ) -> Result<BoundCard> {
     pdev.enable_device_mem()?;
     let enabled = Enabled(raw);
+    // SAFETY: By the safety requirement.
+    unsafe { check_machine(pdev, raw)? };
     let device: &Device<Bound> = pdev.as_ref();
     let bar = Bar::new(
         pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?
@@ -163,7 +196,6 @@ pub(crate) unsafe fn probe(
     unsafe { pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())? };
     // SAFETY: As above.
     unsafe { pdev.dma_set_max_seg_size(MAX_SEGMENT) };
-    pdev.set_master();
 
     let vectors = if identity.has_irq() {
         // SAFETY: `raw` is bound.

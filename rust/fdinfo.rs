@@ -27,6 +27,8 @@ pub(crate) fn show(seq: &SeqFile, context: &Context) {
     show_engine(seq, context, &view.stats);
     show_job(seq, &view.stats);
     seq_print!(seq, "fermata-faults:\t{}\n", view.faults);
+    seq_print!(seq, "fermata-overruns:\t{}\n", view.overruns);
+    seq_print!(seq, "fermata-overrun:\t{} ns\n", view.overrun.as_ns());
 }
 
 /// The engine that it chose, for as long as it had one of those that are of this kind.
@@ -73,7 +75,7 @@ fn show_job(seq: &SeqFile, stats: &Stats) {
 }
 
 /// As `FERMATA_STATE_*`.
-fn state_name(state: JobState) -> &'static str {
+pub(crate) fn state_name(state: JobState) -> &'static str {
     match state {
         JobState::Idle => "idle",
         JobState::Queued => "queued",

@@ -11,10 +11,13 @@ mod argument;
 mod bar;
 mod capability;
 mod card;
+mod cgroup;
 mod chardev;
 mod charge;
 mod compat;
 mod context;
+mod delayed_work;
+mod delivery;
 mod dma_memory;
 mod driver;
 mod engine_name;
@@ -35,7 +38,8 @@ mod measurement;
 mod monotonic;
 mod notifier;
 mod opener;
-mod pinned;
+mod pages;
+mod presence;
 mod raw_spinlock;
 mod regs;
 #[expect(
@@ -66,13 +70,21 @@ module! {
             default: 4096,
             description: "Contexts that can be set up on a card at once, 1 to 65536",
         },
-        max_contexts_user: u32 {
+        max_contexts_group: u32 {
             default: 1024,
-            description: "Contexts of one user that can be set up on a card, 1 to 65536",
+            description: "Contexts of one group that can be set up on a card, 1 to 65536",
+        },
+        max_pinned_group_mib: u32 {
+            default: 4096,
+            description: "Pinned memory of the contexts of one group on a card in MiB, 0: no limit",
         },
         max_arena_mib: u32 {
             default: 1024,
             description: "Largest arena in MiB",
+        },
+        max_contiguous_mib: u32 {
+            default: 256,
+            description: "Contiguous memory of a user or group without an IOMMU, in pieces above 4 MiB, in MiB",
         },
         timeslice_us: u32 {
             default: 2000,
@@ -86,6 +98,14 @@ module! {
             default: 1000,
             description: "Starvation guard of a card in ms, 10 to 60000, 0: none",
         },
+        boundary_wait_us: u32 {
+            default: 1000,
+            description: "How long work that goes first waits for a boundary of a cooperative job, us, up to 10000000",
+        },
+        completion_rate: u32 {
+            default: 1000,
+            description: "Completion interrupts of a vector in a second, 100 to 1000000",
+        },
         base_settle_us: u32 {
             default: 1000,
             description: "How long DMA may arrive after a reset (base cards), us, up to 1000000",
@@ -94,18 +114,20 @@ module! {
 }
 
 /// The module. Dropped in the order of the fields: the driver, and with it all cards, before the
-/// class.
+/// class and what the module has of the tree of cgroups.
 #[pin_data]
 struct Fermata {
     #[pin]
     _driver: kernel::driver::Registration<adapter::Adapter>,
     _class: Class,
+    _cgroups: cgroup::Tree,
 }
 
 impl kernel::InPlaceModule for Fermata {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _class: Class::new()?,
+            _cgroups: cgroup::Tree::new(),
             _driver <- kernel::driver::Registration::new(
                 <Self as kernel::ModuleMetadata>::NAME,
                 module,

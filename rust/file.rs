@@ -18,7 +18,7 @@ use kernel::{
     bindings,
     error::from_result,
     fs::LocalFile,
-    mm::virt::VmaNew,
+    mm::virt::{VmaNew, VmaRef},
     prelude::*,
     seq_file::SeqFile,
     sync::{Arc, ArcBorrow},
@@ -58,13 +58,13 @@ pub(crate) static OPERATIONS: Operations = Operations(bindings::file_operations 
 /// Called by the VFS with a new file of a node of ours.
 unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     from_result(|| {
-        // SAFETY: Both are valid by the safety requirement.
-        let (device_number, mapping) = unsafe { ((*inode).i_rdev, (*file).f_mapping) };
+        // SAFETY: Valid by the safety requirement.
+        let device_number = unsafe { (*inode).i_rdev };
         let card = chardev::find(device_number).ok_or(ENODEV)?;
-        drop(card.enter()?);
-        // SAFETY: The page cache lives as long as the file, whose `release` calls
-        // `Context::release`.
-        let context = unsafe { Context::new(card, mapping) }?;
+        if card.is_gone() {
+            return Err(ENODEV);
+        }
+        let context = Context::new(card)?;
         // SAFETY: `file` is ours until it is returned.
         unsafe { (*file).private_data = context.into_foreign() };
         Ok(0)
@@ -116,12 +116,42 @@ unsafe extern "C" fn ioctl(
 /// Called by the VFS for a file opened by [`open`], with a new area.
 unsafe extern "C" fn mmap(file: *mut bindings::file, vma: *mut bindings::vm_area_struct) -> c_int {
     // SAFETY: By the safety requirement.
-    let (context, vma) = unsafe { (context(file), VmaNew::from_raw(vma)) };
+    let (context, new) = unsafe { (context(file), VmaNew::from_raw(vma)) };
     from_result(|| {
-        let _bound = context.card.enter()?;
-        context.map(vma)?;
+        if context.card.is_gone() {
+            return Err(ENODEV);
+        }
+        context.map(new)?;
+        // SAFETY: `vma` is being set up by the caller.
+        unsafe { (*vma).vm_ops = &MAPPING.0 };
         Ok(0)
     })
+}
+
+/// The operations of a mapping of an arena.
+struct MappingOperations(bindings::vm_operations_struct);
+
+// SAFETY: Never written; it holds function pointers only.
+unsafe impl Sync for MappingOperations {}
+
+static MAPPING: MappingOperations = MappingOperations(bindings::vm_operations_struct {
+    fault: Some(fault),
+    ..pin_init::zeroed()
+});
+
+/// # Safety
+///
+/// Called by the memory management for an area that [`mmap`] has prepared.
+unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
+    // SAFETY: By the safety requirement.
+    let at = unsafe { &(*vmf).__bindgen_anon_1 };
+    // SAFETY: The area is locked during the call, and its file was opened by `open`.
+    let (vma, context) = unsafe { (VmaRef::from_raw(at.vma), context((*at.vma).vm_file)) };
+    match context.fault(vma, at.address, at.pgoff) {
+        Ok(true) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
+        Err(error) if error == ENOMEM => bindings::vm_fault_reason_VM_FAULT_OOM,
+        Ok(false) | Err(_) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
+    }
 }
 
 /// # Safety
@@ -135,7 +165,7 @@ unsafe extern "C" fn poll(
     let context = unsafe { context(file) };
     // SAFETY: As above.
     unsafe { context.notifier.poll(file, table) };
-    if context.card.is_gone() || context.notifier.has(Notice::Gone) {
+    if context.card.is_gone() {
         return uapi::poll::GONE;
     }
     let Some(view) = context.view() else { return 0 };

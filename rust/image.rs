@@ -4,13 +4,14 @@
 
 use crate::{
     bar::{Bar, Fault, Identity, Window},
+    delivery::Delivery,
     measure::ContextMeter,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
-    sched::SlotId,
+    sched::{Duration, SlotId},
 };
 use core::ptr::NonNull;
-use kernel::prelude::*;
+use kernel::{prelude::*, sync::Arc};
 
 /// Application registers of a slot.
 const APP_COUNT: usize = ((APP_LAST - APP_FIRST) / 8 + 1) as usize;
@@ -63,9 +64,13 @@ impl RegisterSet {
     /// No register.
     pub(crate) const EMPTY: Self = Self([0; APP_COUNT.div_ceil(64)]);
 
-    fn insert(&mut self, register: AppRegister) {
+    /// Returns whether `register` was not in the set before.
+    pub(crate) fn insert(&mut self, register: AppRegister) -> bool {
         let index = register.index();
-        self.0[index / 64] |= 1 << (index % 64);
+        let (word, bit) = (&mut self.0[index / 64], 1 << (index % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
     }
 
     /// How many there are.
@@ -113,12 +118,8 @@ impl Written {
         self.set.insert(register);
     }
 
-    /// Makes the registers of `slot` those of this context.
+    /// Makes the registers of `slot`, whose residue is cleared, those of this context.
     fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut Residue) {
-        residue
-            .registers
-            .without(&self.set)
-            .for_each(|register| bar.write_application(slot, register.offset(), 0));
         self.set.for_each(|register| {
             bar.write_application(slot, register.offset(), self.values[register.index()])
         });
@@ -149,9 +150,12 @@ impl Residue {
     };
 
     /// The slot is reset: what that leaves of registers that only the driver writes is the card's
-    /// affair.
-    pub(crate) fn note_reset(&mut self) {
+    /// affair. `clears`: it clears the application registers.
+    pub(crate) fn note_reset(&mut self, clears: bool) {
         (self.window, self.snapshot) = (None, None);
+        if clears {
+            self.registers = RegisterSet::EMPTY;
+        }
     }
 
     /// Moves the window of `slot`; `card` says whether it checks it.
@@ -325,7 +329,15 @@ impl Image {
         sure
     }
 
-    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
+    /// Clears the registers of `slot` that the tenant before has written, and this one has not.
+    pub(crate) fn clear_residue(&self, bar: &Bar, slot: SlotId, residue: &mut Residue) {
+        let left = residue.registers.without(&self.written.set);
+        left.for_each(|register| bar.write_application(slot, register.offset(), 0));
+        residue.registers = residue.registers.without(&left);
+    }
+
+    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant. After
+    /// [`Image::clear_residue`].
     pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut Residue, card: &Identity) {
         let window = self.window.unwrap_or_default();
         residue.move_window(bar, slot, window, card);
@@ -347,11 +359,17 @@ impl Image {
 pub(crate) struct Tenant {
     image: NonNull<Image>,
     meter: NonNull<ContextMeter>,
-    notifier: NonNull<Notifier>,
+    /// Not the last reference: the context, which has one, ends only after the card's lock was free
+    /// once more (`Card::wait_for_notices`).
+    notifier: Arc<Notifier>,
     /// Of its process, in the initial pid namespace.
     pid: i32,
     /// The number of its last job.
     pub(crate) job: u64,
+    /// How often its job let another one wait for a boundary for too long.
+    pub(crate) overruns: u64,
+    /// The time beyond that, where the engine stops at boundaries only.
+    pub(crate) overrun: Duration,
 }
 
 // SAFETY: Pointers to data that is shared under the card's lock.
@@ -360,12 +378,12 @@ unsafe impl Send for Tenant {}
 impl Tenant {
     /// # Safety
     ///
-    /// All must stay valid until this value is dropped, and from then on the image and the meter
-    /// must be touched through it only.
+    /// The image and the meter must stay valid until this value is dropped, and must be touched
+    /// through it only.
     pub(crate) unsafe fn new(
         image: NonNull<Image>,
         meter: NonNull<ContextMeter>,
-        notifier: NonNull<Notifier>,
+        notifier: Arc<Notifier>,
         pid: i32,
     ) -> Self {
         Self {
@@ -374,6 +392,8 @@ impl Tenant {
             notifier,
             pid,
             job: 0,
+            overruns: 0,
+            overrun: Duration::ZERO,
         }
     }
 
@@ -394,9 +414,8 @@ impl Tenant {
         unsafe { self.meter.as_mut() }
     }
 
-    /// Tells the owner.
-    pub(crate) fn notify(&self, notice: Notice) {
-        // SAFETY: By the contract of `new`.
-        unsafe { self.notifier.as_ref() }.notify(notice);
+    /// Tells the owner, by the `delivery` of its card.
+    pub(crate) fn notify(&self, delivery: &Delivery, notice: Notice) {
+        delivery.tell(&self.notifier, notice);
     }
 }

@@ -50,5 +50,5 @@ pub(crate) fn new_meter() -> Result<KBox<ContextMeter>> {
 
 /// Room for the copy of a histogram: it is larger than what a stack should bear.
 pub(crate) fn new_copy() -> Result<KBox<Histogram>> {
-    KBox::init(pin_init::init_zeroed(), GFP_KERNEL)
+    KBox::init(pin_init::init_zeroed(), GFP_KERNEL_ACCOUNT)
 }

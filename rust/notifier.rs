@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling a context's owner, from any context, what happened to its job.
-//!
-//! Whoever holds the card's raw lock may not wake anybody, so a wake-up is noted in an atomic and
-//! an `irq_work` is queued, which runs as soon as interrupts are on again and does the wake-up and
-//! the eventfd signal.
+//! Telling a context's owner what happened to its job. Notices are given by
+//! [`Delivery::tell`](crate::delivery::Delivery::tell).
 
 use crate::{sched::Time, shim};
 use core::{
+    cell::UnsafeCell,
     ptr,
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
-use kernel::{bindings, error::from_err_ptr, prelude::*, types::Opaque};
+use kernel::{bindings, error::from_err_ptr, prelude::*, sync::rcu, types::Opaque};
 
 /// Something that an owner can be told; bits, so that several can be noted at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,27 +31,59 @@ pub(crate) enum Notice {
     Stuck = 1 << 18,
 }
 
+/// An eventfd, and the notices that its owner wants to be told by it.
+///
+/// # Invariants
+///
+/// `context` owns a reference.
+struct EventFd {
+    context: *mut bindings::eventfd_ctx,
+    mask: u32,
+}
+
+impl EventFd {
+    /// `EBADF`: `fd` is no descriptor; `EINVAL`: it is no eventfd.
+    fn new(fd: i32, mask: u32) -> Result<Self> {
+        // INVARIANT: The reference is ours.
+        Ok(Self {
+            // SAFETY: No requirement; it fails for what is no descriptor of an eventfd.
+            context: from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?,
+            mask: mask | Notice::Gone as u32,
+        })
+    }
+}
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant. Any context but NMI.
+        unsafe { bindings::eventfd_ctx_put(self.context) };
+    }
+}
+
 /// A wait queue and an optional eventfd of one context.
 ///
 /// # Invariants
 ///
-/// `eventfd` is null or owns a reference. The `irq_work` handler is the only other reader of it,
-/// and the reference is dropped only after that handler was waited for.
+/// `eventfd` is null or comes from a `KBox`. What was replaced there is freed after an RCU grace
+/// period.
+///
+/// `pending` is not zero while the notifier is on a list of [`Delivery`](crate::delivery::Delivery).
 #[pin_data(PinnedDrop)]
 pub(crate) struct Notifier {
     #[pin]
     queue: Opaque<bindings::wait_queue_head>,
-    #[pin]
-    work: Opaque<bindings::irq_work>,
     /// Noted and not yet delivered.
     pending: AtomicU32,
     /// All that was noted, and not taken.
     noted: AtomicU32,
-    eventfd: AtomicPtr<bindings::eventfd_ctx>,
-    eventfd_mask: AtomicU32,
+    eventfd: AtomicPtr<EventFd>,
+    /// The next notifier on the list. Belongs to the caller to whom [`Notifier::note`] has returned
+    /// `true` until the notifier is on the list, and from when it was taken off to the caller of
+    /// [`Notifier::deliver`].
+    pub(crate) next: UnsafeCell<*mut Notifier>,
 }
 
-// SAFETY: All fields are atomics or C objects with locks of their own.
+// SAFETY: All fields but `next` are atomics or C objects with locks of their own; for `next` see there.
 unsafe impl Send for Notifier {}
 // SAFETY: As above.
 unsafe impl Sync for Notifier {}
@@ -72,14 +102,10 @@ impl Notifier {
                     )
                 }
             }),
-            work <- Opaque::ffi_init(|work| {
-                // SAFETY: `work` is valid for writes.
-                unsafe { shim::fermata_irq_work_init(work, Self::deliver) }
-            }),
             pending: AtomicU32::new(0),
             noted: AtomicU32::new(0),
             eventfd: AtomicPtr::new(ptr::null_mut()),
-            eventfd_mask: AtomicU32::new(0),
+            next: UnsafeCell::new(ptr::null_mut()),
         })
     }
 
@@ -93,61 +119,52 @@ impl Notifier {
         self.noted.fetch_and(!(notice as u32), Ordering::AcqRel) & notice as u32 != 0
     }
 
-    /// Notes `notice` and lets it be delivered soon. Any context, under any lock.
-    pub(crate) fn notify(&self, notice: Notice) {
+    /// Notes `notice`. Returns whether the caller has to put the notifier on the list of what is to be
+    /// delivered. Any context, under any lock.
+    pub(crate) fn note(&self, notice: Notice) -> bool {
         self.noted.fetch_or(notice as u32, Ordering::Release);
-        self.pending.fetch_or(notice as u32, Ordering::Release);
-        // SAFETY: `work` is initialised and pinned; `drop` waits for it.
-        unsafe { bindings::irq_work_queue(self.work.get()) };
+        // Release lets the delivery, whoever puts the notifier on the list, find what was noted.
+        // Acquire orders our use of `next` after that of the last delivery.
+        self.pending.fetch_or(notice as u32, Ordering::AcqRel) == 0
     }
 
-    /// Delivers what was noted.
-    ///
-    /// # Safety
-    ///
-    /// `work` must be the `work` of a live `Notifier`. Only called by `irq_work`.
-    unsafe extern "C" fn deliver(work: *mut bindings::irq_work) {
-        // SAFETY: By the safety requirement; `Opaque<T>` has the layout of `T`.
-        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Self, work) };
-        let pending = this.pending.swap(0, Ordering::Acquire);
+    /// Tells the owner what was noted. Called by [`Delivery`](crate::delivery::Delivery), in an
+    /// interrupt or, on PREEMPT_RT, in a thread.
+    pub(crate) fn deliver(&self) {
+        // Before the wake-up: what is noted from now on is delivered once more. Release and Acquire as
+        // in `note`.
+        let pending = self.pending.swap(0, Ordering::AcqRel);
         // SAFETY: `queue` is initialised. TASK_NORMAL, all waiters, no key: every poller looks
         // again.
-        unsafe { bindings::__wake_up(this.queue.get(), bindings::TASK_NORMAL, 0, ptr::null_mut()) };
+        unsafe { bindings::__wake_up(self.queue.get(), bindings::TASK_NORMAL, 0, ptr::null_mut()) };
 
-        let mask = this.eventfd_mask.load(Ordering::Acquire) | Notice::Gone as u32;
-        let eventfd = this.eventfd.load(Ordering::Acquire);
-        if !eventfd.is_null() && pending & mask != 0 {
-            // SAFETY: By the type invariant the reference is held until this handler has returned.
-            unsafe { bindings::eventfd_signal_mask(eventfd, 0) };
+        let _reader = rcu::read_lock();
+        // SAFETY: By the type invariant it is null, or valid as long as we are an RCU reader.
+        if let Some(eventfd) = unsafe { self.eventfd.load(Ordering::Acquire).as_ref() } {
+            if pending & eventfd.mask != 0 {
+                // SAFETY: By the type invariant of `EventFd`.
+                unsafe { bindings::eventfd_signal_mask(eventfd.context, 0) };
+            }
         }
     }
 
     /// Replaces the eventfd by that of descriptor `fd` (`None`: by none), to be told of the notices
-    /// in `mask`. May sleep.
+    /// in `mask`. Sleeps, if there was one, until nobody signals that any more.
     ///
-    /// `EBADF`: no descriptor; `EINVAL`: no eventfd. Nothing is changed then.
+    /// `EBADF`: no descriptor; `EINVAL`: no eventfd; `ENOMEM`. Nothing is changed then.
     pub(crate) fn set_eventfd(&self, fd: Option<i32>, mask: u32) -> Result {
         let new = match fd {
-            // SAFETY: No requirement; it fails for what is no descriptor of an eventfd.
-            Some(fd) => from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?,
+            Some(fd) => KBox::into_raw(KBox::new(EventFd::new(fd, mask)?, GFP_KERNEL_ACCOUNT)?),
             None => ptr::null_mut(),
         };
-        self.eventfd_mask.store(mask, Ordering::Release);
-        self.replace_eventfd(new);
-        Ok(())
-    }
-
-    /// Takes over the reference `new` (or null) and drops the one before.
-    fn replace_eventfd(&self, new: *mut bindings::eventfd_ctx) {
         let old = self.eventfd.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: `work` is initialised. A handler that runs after this one was waited for sees
-            // `new`.
-            unsafe { bindings::irq_work_sync(self.work.get()) };
-            // SAFETY: By the type invariant we own the reference, and nobody else can have it any
-            // more.
-            unsafe { bindings::eventfd_ctx_put(old) };
+            // SAFETY: No requirement.
+            unsafe { bindings::synchronize_rcu() };
+            // SAFETY: By the type invariant. All who have loaded it were RCU readers, and are done.
+            drop(unsafe { KBox::from_raw(old) });
         }
+        Ok(())
     }
 
     /// Registers a poller.
@@ -226,9 +243,12 @@ impl Notifier {
 
 #[pinned_drop]
 impl PinnedDrop for Notifier {
+    /// Any context but NMI, not under a raw lock: a delivery may hold the last reference.
     fn drop(self: Pin<&mut Self>) {
-        self.replace_eventfd(ptr::null_mut());
-        // SAFETY: `work` is initialised; after this no handler uses `self`.
-        unsafe { bindings::irq_work_sync(self.work.get()) };
+        let eventfd = self.eventfd.load(Ordering::Relaxed);
+        if !eventfd.is_null() {
+            // SAFETY: By the type invariant, and nobody else refers to the notifier.
+            drop(unsafe { KBox::from_raw(eventfd) });
+        }
     }
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Who opened a context.
+//!
+//! Time is shared between groups of cgroups, not users: a user can have as many subordinate users as
+//! `/etc/subuid` gives it. So those in the root cgroup are one group, whoever they are.
 
-use crate::{capability, charge::Account, sched::GroupKey, shim};
-use kernel::bindings;
+use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey, shim};
+use kernel::{bindings, prelude::*};
 
-/// A process, its user and its group, at the time of `open()`.
+/// A process, its user and its cgroup, at the time of `open()`.
 ///
 /// # Invariants
 ///
@@ -18,8 +21,11 @@ pub(crate) struct Opener {
     uid: u32,
     /// Who pays for its memory.
     pub(crate) account: Account,
-    /// Whose part of the card's time it uses.
-    pub(crate) group: GroupKey,
+    /// Its cgroup.
+    pub(crate) cgroup: Cgroup,
+    /// The group of contexts where no cgroup above is registered: the nearest cgroup whose directory
+    /// is root's. In the others a user can make as many cgroups as it likes.
+    pub(crate) own_group: GroupKey,
 }
 
 // SAFETY: A `struct pid` is reference-counted and never changes.
@@ -28,19 +34,22 @@ unsafe impl Send for Opener {}
 unsafe impl Sync for Opener {}
 
 impl Opener {
-    /// The caller. Process context.
-    pub(crate) fn current() -> Self {
+    /// The caller. Process context, may sleep. `ENOMEM`.
+    pub(crate) fn current() -> Result<Self> {
+        let cgroup = Cgroup::current();
+        let own_group = GroupKey(cgroup.nearest_of_root()?);
         // SAFETY: No requirement.
         let process = unsafe { shim::fermata_get_current_tgid() };
         // INVARIANT: The reference is ours.
-        Self {
+        Ok(Self {
             process,
             // SAFETY: The reference was just taken.
             pid: unsafe { shim::fermata_pid_nr(process) },
             uid: current_uid(),
             account: Account::current(),
-            group: current_group(),
-        }
+            cgroup,
+            own_group,
+        })
     }
 
     /// Whether both are processes of one user.
@@ -75,16 +84,4 @@ impl Drop for Opener {
 fn current_uid() -> u32 {
     // SAFETY: No requirement.
     unsafe { shim::fermata_current_uid() }
-}
-
-/// Marks the key of a user's group; cgroups' numbers do not come so far.
-const USER: u64 = 1 << 63;
-
-/// The group of the caller's work: its cgroup or, where that is the root, its user.
-fn current_group() -> GroupKey {
-    // SAFETY: No requirement.
-    match unsafe { shim::fermata_current_cgroup() } {
-        0 => GroupKey(USER | u64::from(current_uid())),
-        cgroup => GroupKey(cgroup & !USER),
-    }
 }

@@ -5,7 +5,7 @@
 //! The `kernel` crate's `SpinLock` leaves interrupts on and sleeps on PREEMPT_RT; taking it in a
 //! hard timer is an invalid wait context. This one is built on the crate's `Lock` with a
 //! `raw_spinlock_t`. Under it: no sleeping, no wake-ups, no eventfd signals, no freeing of memory;
-//! those are deferred to after the unlock (see [`crate::notifier`]).
+//! those are deferred to after the unlock (see [`crate::delivery`]).
 
 use crate::shim;
 use kernel::{

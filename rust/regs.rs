@@ -128,6 +128,8 @@ register! {
         /// It reads a queue of jobs, leaves by itself when that is empty, and counts
         /// [`EVENTS`].
         3:3 queues => bool;
+        /// A reset of the slot clears all its application registers.
+        4:4 reset_clears => bool;
     }
 
     /// F: how often the engine of the slot has told, while it ran, that jobs of its queue are

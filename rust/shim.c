@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-#include <linux/cgroup.h>
 #include <linux/cred.h>
 #include <linux/device.h>
+#include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
+#include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/pid.h>
 #include <linux/poll.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
 #include <linux/security.h>
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
 #include <linux/uidgid.h>
+#include <linux/workqueue.h>
 
 #include "fermata.h"
 #include "fermata_shim.h"
@@ -47,7 +50,7 @@ static_assert(sizeof(struct fermata_control) == 24);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_policy) == 32);
 static_assert(sizeof(struct fermata_group) == 40);
-static_assert(sizeof(struct fermata_exclusive) == 16);
+static_assert(sizeof(struct fermata_group_set) == 72);
 
 /* The kernel crate's module! knows parameters that are numbers only. */
 static char *fermata_policy = FERMATA_POLICY_FAIR;
@@ -84,6 +87,23 @@ void fermata_irq_work_init(struct irq_work *work,
 	*work = IRQ_WORK_INIT(func);
 }
 
+void fermata_delayed_work_init(struct delayed_work *work, work_func_t func)
+{
+	INIT_DELAYED_WORK(work, func);
+}
+
+/*
+ * Not while the machine is asleep.  A work that is queued already comes when it
+ * would have come, or sooner.
+ */
+void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms)
+{
+	if (ms)
+		queue_delayed_work(system_freezable_wq, work, msecs_to_jiffies(ms));
+	else
+		mod_delayed_work(system_freezable_wq, work, 0);
+}
+
 void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
 		       struct poll_table_struct *table)
 {
@@ -98,16 +118,60 @@ bool fermata_dma_is_translated(struct device *dev)
 	return domain && (domain->type & __IOMMU_DOMAIN_PAGING);
 }
 
-bool fermata_dma_mapping_failed(struct device *dev, dma_addr_t address)
+bool fermata_dma_is_coherent(struct device *dev)
 {
-	return dma_mapping_error(dev, address);
+	return dev_is_dma_coherent(dev);
+}
+
+bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address)
+{
+	return dma_need_sync(dev, address);
 }
 
 /*
- * Zeroed, physically contiguous pages, each with a reference of its own, so
- * that each can be mapped into a process: what the page allocator gives where
- * that is large enough, else what page migration can make free, which knows
- * nothing of memory cgroups.
+ * A domain with a flush queue (the default of most distributions) leaves what
+ * was unmapped in the IOTLB for some milliseconds.  After this the device
+ * cannot reach it any more, and the pages may be freed.
+ */
+void fermata_dma_flush(struct device *dev)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	if (domain && domain->type == IOMMU_DOMAIN_DMA_FQ)
+		iommu_flush_iotlb_all(domain);
+}
+
+/*
+ * Of memory for a tenant: zeroed and charged to the memory cgroup.  A failure
+ * is reported instead of calling the OOM killer, which would shoot bystanders,
+ * because no process has these pages in its resident set.
+ */
+#define FERMATA_GFP_TENANT	(GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN)
+
+/*
+ * 2^order contiguous pages, each with a reference of its own.  Orders above 0
+ * are an optimisation: no effort is made for them.
+ */
+struct page *fermata_pages_alloc(unsigned int order)
+{
+	gfp_t effort = order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
+	struct page *page = alloc_pages(FERMATA_GFP_TENANT | effort, order);
+
+	if (page && order)
+		split_page(page, order);
+	return page;
+}
+
+/* The page allocator has so many contiguous pages, and charges them. */
+bool fermata_contig_is_charged(unsigned long count)
+{
+	return get_order(count * PAGE_SIZE) <= MAX_PAGE_ORDER;
+}
+
+/*
+ * Physically contiguous pages, each with a reference of its own, so that each
+ * can be mapped into a process.  More than the page allocator has come from
+ * page migration, which neither zeroes them nor knows of memory cgroups.
  */
 struct page *fermata_contig_alloc(unsigned long count)
 {
@@ -115,10 +179,9 @@ struct page *fermata_contig_alloc(unsigned long count)
 	unsigned long i;
 	void *cpu;
 
-	if (get_order(count * PAGE_SIZE) <= MAX_PAGE_ORDER) {
-		cpu = alloc_pages_exact(count * PAGE_SIZE,
-					GFP_KERNEL_ACCOUNT | __GFP_ZERO |
-					__GFP_NOWARN);
+	if (fermata_contig_is_charged(count)) {
+		cpu = alloc_pages_exact(count * PAGE_SIZE, FERMATA_GFP_TENANT |
+					__GFP_RETRY_MAYFAIL);
 		return cpu ? virt_to_page(cpu) : NULL;
 	}
 
@@ -131,13 +194,23 @@ struct page *fermata_contig_alloc(unsigned long count)
 	return page;
 }
 
-/* A page that somebody else still refers to is freed when that one lets go. */
-void fermata_contig_free(struct page *page, unsigned long count)
+void fermata_get_pages(struct page **pages, unsigned long count)
 {
 	unsigned long i;
 
 	for (i = 0; i < count; i++)
-		put_page(fermata_nth_page(page, i));
+		get_page(pages[i]);
+}
+
+void fermata_put_pages(struct page **pages, unsigned long count)
+{
+	unsigned long i;
+
+	for (i = 0; i < count; i++) {
+		put_page(pages[i]);
+		if (!((i + 1) % 4096))
+			cond_resched();
+	}
 }
 
 void *fermata_page_address(struct page *page)
@@ -185,25 +258,6 @@ unsigned long fermata_memlock_limit(void)
 	return rlimit(RLIMIT_MEMLOCK);
 }
 
-/*
- * The number of the caller's cgroup (version 2); 0: it is in the root, or there
- * are none.
- */
-u64 fermata_current_cgroup(void)
-{
-	u64 id = 0;
-#ifdef CONFIG_CGROUPS
-	struct cgroup *cgroup;
-
-	rcu_read_lock();
-	cgroup = task_dfl_cgroup(current);
-	if (cgroup_parent(cgroup))
-		id = cgroup_id(cgroup);
-	rcu_read_unlock();
-#endif
-	return id;
-}
-
 /* The caller's process, with a reference for put_pid(). */
 struct pid *fermata_get_current_tgid(void)
 {
@@ -216,7 +270,39 @@ int fermata_pid_nr(struct pid *pid)
 	return pid_nr(pid);
 }
 
-void fermata_vma_forbid_exec(struct vm_area_struct *vma)
+bool fermata_fatal_signal_pending(void)
 {
-	vm_flags_clear(vma, VM_MAYEXEC);
+	return fatal_signal_pending(current);
 }
+
+#ifdef CONFIG_LOCKDEP
+static struct lock_class_key fermata_unplug_key;
+static struct lockdep_map fermata_unplug_map =
+	STATIC_LOCKDEP_MAP_INIT("fermata_unplug", &fermata_unplug_key);
+
+/* Tells lockdep what must not be entered inside, by doing the opposite once. */
+void fermata_unplug_teach(void)
+{
+	fs_reclaim_acquire(GFP_KERNEL);
+	fermata_unplug_acquire();
+	fermata_unplug_release();
+	fs_reclaim_release(GFP_KERNEL);
+
+	if (!current->mm)
+		return;
+	mmap_read_lock(current->mm);
+	fermata_unplug_acquire();
+	fermata_unplug_release();
+	mmap_read_unlock(current->mm);
+}
+
+void fermata_unplug_acquire(void)
+{
+	lock_map_acquire(&fermata_unplug_map);
+}
+
+void fermata_unplug_release(void)
+{
+	lock_map_release(&fermata_unplug_map);
+}
+#endif

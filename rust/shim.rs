@@ -20,18 +20,28 @@ extern "C" {
         work: *mut bindings::irq_work,
         func: unsafe extern "C" fn(*mut bindings::irq_work),
     );
+    pub(crate) fn fermata_delayed_work_init(
+        work: *mut bindings::delayed_work,
+        func: unsafe extern "C" fn(*mut bindings::work_struct),
+    );
+    pub(crate) fn fermata_delayed_work_queue(work: *mut bindings::delayed_work, ms: c_uint);
     pub(crate) fn fermata_poll_wait(
         file: *mut bindings::file,
         queue: *mut bindings::wait_queue_head,
         table: *mut bindings::poll_table,
     );
     pub(crate) fn fermata_dma_is_translated(dev: *mut bindings::device) -> bool;
-    pub(crate) fn fermata_dma_mapping_failed(
+    pub(crate) fn fermata_dma_is_coherent(dev: *mut bindings::device) -> bool;
+    pub(crate) fn fermata_dma_needs_sync(
         dev: *mut bindings::device,
         address: bindings::dma_addr_t,
     ) -> bool;
+    pub(crate) fn fermata_dma_flush(dev: *mut bindings::device);
+    pub(crate) fn fermata_pages_alloc(order: c_uint) -> *mut bindings::page;
     pub(crate) fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
-    pub(crate) fn fermata_contig_free(page: *mut bindings::page, count: c_ulong);
+    pub(crate) fn fermata_contig_is_charged(count: c_ulong) -> bool;
+    pub(crate) fn fermata_get_pages(pages: *mut *mut bindings::page, count: c_ulong);
+    pub(crate) fn fermata_put_pages(pages: *mut *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_page_address(page: *mut bindings::page) -> *mut c_void;
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
     pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
@@ -40,9 +50,14 @@ extern "C" {
     pub(crate) fn fermata_get_current_user() -> *mut bindings::user_struct;
     pub(crate) fn fermata_get_user(user: *mut bindings::user_struct);
     pub(crate) fn fermata_memlock_limit() -> c_ulong;
-    pub(crate) fn fermata_current_cgroup() -> u64;
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
     pub(crate) fn fermata_pid_nr(pid: *mut bindings::pid) -> c_int;
     pub(crate) fn fermata_policy_parameter() -> *const c_char;
-    pub(crate) fn fermata_vma_forbid_exec(vma: *mut bindings::vm_area_struct);
+    pub(crate) fn fermata_fatal_signal_pending() -> bool;
+    #[cfg(CONFIG_LOCKDEP)]
+    pub(crate) fn fermata_unplug_teach();
+    #[cfg(CONFIG_LOCKDEP)]
+    pub(crate) fn fermata_unplug_acquire();
+    #[cfg(CONFIG_LOCKDEP)]
+    pub(crate) fn fermata_unplug_release();
 }

@@ -80,6 +80,7 @@ pub(crate) enum QueueEvent {
     Doorbell,
     Completed,
     Empty,
+    Throttled,
 }
 
 /// What happened to the card, in the numbers of `fermata_card`.
@@ -98,6 +99,7 @@ pub(crate) enum CardEvent {
     Thawed,
     Gone,
     Removed,
+    Shutdown,
 }
 
 /// The number of `urgency` in `fermata_arrival`.
@@ -154,6 +156,7 @@ pub(crate) fn refusal(refusal: Refusal) -> u32 {
         Refusal::Range => 6,
         Refusal::Rate => 7,
         Refusal::Gone => 8,
+        Refusal::Ceiling => 9,
     }
 }
 
@@ -235,5 +238,6 @@ tracepoints! {
     status => __tracepoint_fermata_status, rust_do_trace_fermata_status(status: u64);
     fault => __tracepoint_fermata_fault, rust_do_trace_fermata_fault(address: u64, write: bool);
     interrupt => __tracepoint_fermata_interrupt, rust_do_trace_fermata_interrupt(slots: u32, useful: bool);
+    group => __tracepoint_fermata_group, rust_do_trace_fermata_group(group: u64, set: bool, weight: u32, max_priority: u32, cap: u32, slots: u32);
     card => __tracepoint_fermata_card, rust_do_trace_fermata_card(event: u32);
 }

@@ -289,12 +289,22 @@ arguments! {
         number: u64,
         run_ns: u64,
     }
-    /// `struct fermata_exclusive`
-    Exclusive, 16 {
+    /// `struct fermata_group_set`
+    GroupSet, 72 {
         size: u32,
         flags: u32,
-        context: u32,
+        cgroup: i32,
+        weight: u32,
+        max_priority: u32,
+        cap: u32,
+        max_contexts: u32,
         slot_mask: u32,
+        contexts: u32,
+        reserved: u32,
+        max_bytes: u64,
+        bytes: u64,
+        number: u64,
+        run_ns: u64,
     }
     /// `struct fermata_gang`
     Gang, 16 {
@@ -329,7 +339,7 @@ sized_arguments!(
     Reserve,
     Policy,
     Group,
-    Exclusive,
+    GroupSet,
     Gang
 );
 
@@ -351,8 +361,13 @@ pub(crate) const SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
 pub(crate) const SLOT_EXCLUSIVE: u32 = 1 << 3;
 /// `FERMATA_SLOT_POLLED`
 pub(crate) const SLOT_POLLED: u32 = 1 << 4;
-pub(crate) const GROUP_SET_WEIGHT: u32 = 1 << 0;
-pub(crate) const EXCLUSIVE_RELEASE: u32 = 1 << 0;
+pub(crate) const GROUP_WEIGHT: u32 = 1 << 0;
+pub(crate) const GROUP_MAX_PRIORITY: u32 = 1 << 1;
+pub(crate) const GROUP_CAP: u32 = 1 << 2;
+pub(crate) const GROUP_MAX_CONTEXTS: u32 = 1 << 3;
+pub(crate) const GROUP_MAX_BYTES: u32 = 1 << 4;
+pub(crate) const GROUP_EXCLUSIVE: u32 = 1 << 5;
+pub(crate) const GROUP_REMOVE: u32 = 1 << 6;
 pub(crate) const GANG_JOIN: u32 = 1 << 0;
 pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
@@ -501,8 +516,8 @@ pub(crate) mod ioc {
     pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
     pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
     pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x62);
-    pub(crate) const EXCLUSIVE: u32 = ioctl::_IO(MAGIC, 0x63);
     pub(crate) const GANG: u32 = ioctl::_IO(MAGIC, 0x64);
+    pub(crate) const GROUP_SET: u32 = ioctl::_IO(MAGIC, 0x65);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

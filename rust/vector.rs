@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An interrupt vector, and what keeps a storm on it from taking a processor.
+//! An interrupt vector, and what keeps its interrupts from taking a processor.
 //!
 //! A card that interrupts for nothing costs a handler and a trapped read each time. Too many of
 //! these in a short time are a storm: the vector is switched off, its slots go on by their timers,
 //! which look at a busy slot every 10 ms, and it is switched on again after a delay that grows from
 //! storm to storm.
+//!
+//! Interrupts that tell of nothing but completions in job queues are of use, and a program chooses how
+//! many there are. A token bucket bounds their rate: when it is empty the vector is switched off until
+//! there is a token, or a slot of the vector is told to pause. What came meanwhile comes then.
 
 use crate::{
     card::Card,
@@ -21,6 +25,13 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, Ordering},
 };
 use kernel::{bindings, error::to_result, prelude::*};
+
+/// How long a vector is off at least when it is throttled.
+const THROTTLE_MIN: Duration = Duration::from_ms(1);
+/// Completion interrupts that a vector which was quiet may raise at once...
+const BURST: u64 = 32;
+/// ... or those of this time at the allowed rate, if that is more.
+const BURST_SPAN: Duration = Duration::from_ms(10);
 
 /// Useless interrupts within [`SPAN`] that are still borne. One comes late for a job at the most,
 /// after a timer has looked, and timers look at a slot less than once in a millisecond.
@@ -87,15 +98,45 @@ impl Watch {
     }
 }
 
+/// The token bucket of a vector's completion interrupts.
+#[derive(Clone, Copy)]
+struct Bucket {
+    /// When all tokens are there again: each that is taken moves it on by the time between two.
+    full_at: Time,
+}
+
+impl Bucket {
+    /// Takes a token, of which there is a new one every `interval`. Returns the time of the next token
+    /// if the bucket is empty now.
+    fn take(&mut self, now: Time, interval: Duration) -> Option<Time> {
+        let depth = interval.times(BURST).max(BURST_SPAN);
+        // A token that is not there is not owed.
+        self.full_at = (self.full_at.max(now) + interval).min(now + depth);
+        let missing = self.full_at.since(now) + interval;
+        (missing > depth).then(|| now + Duration::from_ns(missing.as_ns() - depth.as_ns()))
+    }
+}
+
+/// An interrupt that is requested.
+#[derive(Clone, Copy)]
+struct Line {
+    irq: u32,
+    watch: Watch,
+    bucket: Bucket,
+}
+
 /// How a vector is delivered.
 #[derive(Clone, Copy)]
 enum Delivery {
     /// No interrupt is requested.
     Absent,
-    /// Interrupt `irq` comes in.
-    On { irq: u32, watch: Watch },
-    /// Interrupt `irq` is disabled, by us, once; the timer enables it.
-    Off { irq: u32, watch: Watch },
+    /// The interrupt comes in.
+    On(Line),
+    /// The interrupt is disabled, by us, once, because of a storm; the timer enables it.
+    Storm(Line),
+    /// The interrupt is disabled, by us, once, because it told of too many completions; the timer
+    /// or a PAUSE enables it.
+    Throttled(Line),
 }
 
 /// A vector of a card, for one slot or for several that share it.
@@ -114,7 +155,9 @@ pub(crate) struct Vector {
     storms: AtomicU64,
     /// How often it told of nothing.
     useless: AtomicU64,
-    /// Not taken together with the card's lock.
+    /// How often it was switched off because it told of too many completions.
+    throttled: AtomicU64,
+    /// Taken under the card's lock, or without it; nothing is taken under it.
     #[pin]
     delivery: RawSpinLock<Delivery>,
     #[pin]
@@ -129,6 +172,7 @@ impl Vector {
             slots: AtomicU8::new(0),
             storms: AtomicU64::new(0),
             useless: AtomicU64::new(0),
+            throttled: AtomicU64::new(0),
             delivery <- new_raw_spinlock!(Delivery::Absent, "fermata_vector"),
             // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
             timer <- unsafe { Timer::new() },
@@ -162,10 +206,12 @@ impl Vector {
             )
         })?;
         // INVARIANT: It is requested. What came until now was not counted.
-        *self.delivery.lock() = Delivery::On {
+        let now = now();
+        *self.delivery.lock() = Delivery::On(Line {
             irq,
-            watch: Watch::new(now()),
-        };
+            watch: Watch::new(now),
+            bucket: Bucket { full_at: now },
+        });
         Ok(())
     }
 
@@ -174,16 +220,21 @@ impl Vector {
     pub(crate) fn stop(&self) {
         // From here on neither the handler nor the timer touches the interrupt.
         let delivery = core::mem::replace(&mut *self.delivery.lock(), Delivery::Absent);
-        if let Delivery::On { irq, .. } | Delivery::Off { irq, .. } = delivery {
+        if let Delivery::On(line) | Delivery::Storm(line) | Delivery::Throttled(line) = delivery {
             // SAFETY: By the type invariant requested with this cookie, and freed once.
-            unsafe { bindings::free_irq(irq, ptr::from_ref(self).cast_mut().cast()) };
+            unsafe { bindings::free_irq(line.irq, ptr::from_ref(self).cast_mut().cast()) };
         }
         self.timer.stop();
     }
 
+    /// The slots that interrupt by it, a bit each.
+    pub(crate) fn slots(&self) -> u8 {
+        self.slots.load(Ordering::Acquire)
+    }
+
     /// Whether `slot` interrupts by it.
     pub(crate) fn serves(&self, slot: SlotId) -> bool {
-        self.slots.load(Ordering::Acquire) & slot.bit() != 0
+        self.slots() & slot.bit() != 0
     }
 
     /// How often it was switched off because of a storm.
@@ -196,33 +247,73 @@ impl Vector {
         self.useless.load(Ordering::Relaxed)
     }
 
-    /// Whether it is switched off at the moment.
+    /// How often it was switched off because it told of too many completions.
+    pub(crate) fn throttled(&self) -> u64 {
+        self.throttled.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is switched off because of a storm at the moment.
     pub(crate) fn is_off(&self) -> bool {
-        matches!(*self.delivery.lock(), Delivery::Off { .. })
+        matches!(*self.delivery.lock(), Delivery::Storm(_))
+    }
+
+    /// An interrupt told of completions only, of which there may be one every `interval`. `true`: the
+    /// vector was switched off, until there may be one again and for a millisecond at least. Under the
+    /// card's lock, so that no PAUSE comes in between.
+    pub(crate) fn completed(&self, interval: Duration) -> bool {
+        let mut delivery = self.delivery.lock();
+        let Delivery::On(mut line) = *delivery else {
+            return false;
+        };
+        let now = now();
+        let empty = line.bucket.take(now, interval);
+        let Some(until) = empty else {
+            *delivery = Delivery::On(line);
+            return false;
+        };
+        // SAFETY: As in `useless`.
+        unsafe { bindings::disable_irq_nosync(line.irq) };
+        *delivery = Delivery::Throttled(line);
+        self.throttled.fetch_add(1, Ordering::Relaxed);
+        self.timer.arm(until.max(now + THROTTLE_MIN));
+        true
+    }
+
+    /// Switches the vector on if it is throttled: an answer to a PAUSE must not wait. Under the card's
+    /// lock.
+    pub(crate) fn end_throttle(&self) {
+        let mut delivery = self.delivery.lock();
+        if let Delivery::Throttled(line) = *delivery {
+            // The timer may fire all the same, and finds nothing to do, or ends another throttling early.
+            self.timer.disarm();
+            *delivery = Delivery::On(line);
+            // SAFETY: As in `timer_fired`; `completed` has disabled it.
+            unsafe { bindings::enable_irq(line.irq) };
+        }
     }
 
     /// An interrupt told of nothing.
     fn useless(&self, card: &Card) {
         self.useless.fetch_add(1, Ordering::Relaxed);
         let mut delivery = self.delivery.lock();
-        let Delivery::On { irq, mut watch } = *delivery else {
+        let Delivery::On(mut line) = *delivery else {
             return;
         };
         let now = now();
-        let first = watch.is_first(now);
-        if !watch.storms(now) {
-            *delivery = Delivery::On { irq, watch };
+        let first = line.watch.is_first(now);
+        if !line.watch.storms(now) {
+            *delivery = Delivery::On(line);
             return;
         }
         // SAFETY: By the type invariant it is requested; it is freed only after `delivery` was
         // replaced under the lock that we hold.
-        unsafe { bindings::disable_irq_nosync(irq) };
-        *delivery = Delivery::Off { irq, watch };
+        unsafe { bindings::disable_irq_nosync(line.irq) };
+        *delivery = Delivery::Storm(line);
         self.storms.fetch_add(1, Ordering::Relaxed);
-        self.timer.arm(now + watch.off);
+        self.timer.arm(now + line.watch.off);
         if first {
             // At most once in a CALM time: those that follow are counted only.
-            card.report_storm(self.slots.load(Ordering::Acquire));
+            card.report_storm(self.slots());
         }
     }
 
@@ -236,7 +327,7 @@ impl Vector {
         let Some(card) = (unsafe { this.card.load(Ordering::Acquire).as_ref() }) else {
             return c_enum::IRQ_NONE;
         };
-        if !card.interrupt(this.slots.load(Ordering::Acquire)) {
+        if !card.interrupt(this) {
             this.useless(card);
         }
         c_enum::IRQ_HANDLED
@@ -249,16 +340,19 @@ impl Timed for Vector {
 
     fn timer_fired(&self) {
         let mut delivery = self.delivery.lock();
-        if let Delivery::Off { irq, watch } = *delivery {
-            *delivery = Delivery::On {
-                irq,
-                watch: watch.switched_on(now()),
-            };
-            // What came meanwhile comes now, once.
-            // SAFETY: As in `useless`, which has disabled it. MSI chips have no slow bus, so it may
-            // be called from interrupts.
-            unsafe { bindings::enable_irq(irq) };
-        }
+        let line = match *delivery {
+            Delivery::Storm(line) => Line {
+                watch: line.watch.switched_on(now()),
+                ..line
+            },
+            Delivery::Throttled(line) => line,
+            Delivery::Absent | Delivery::On(_) => return,
+        };
+        *delivery = Delivery::On(line);
+        // What came meanwhile comes now, once.
+        // SAFETY: As in `useless`; that or `completed` has disabled it. MSI chips have no slow bus, so
+        // it may be called from interrupts.
+        unsafe { bindings::enable_irq(line.irq) };
     }
 }
 

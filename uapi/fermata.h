@@ -77,7 +77,10 @@
 /* Application registers of a slot: byte offsets, multiples of 8. */
 #define FERMATA_REG_FIRST	0x30
 #define FERMATA_REG_LAST	0xff8
-/* Entries of one FERMATA_IOC_REGS_WRITE or _READ at the most. */
+/*
+ * Entries of one FERMATA_IOC_REGS_WRITE or _READ at the most; no register may
+ * be named twice, and there are 506.
+ */
 #define FERMATA_MAX_REGS	512
 
 /* enum-like constants are macros, so that #ifdef can find new ones. */
@@ -139,7 +142,7 @@ struct fermata_card_info {
  * @restore_ns:		out: mean time of a restore, as the card tells it; where
  *			it tells none as @save_ns
  * @group:		out: with FERMATA_SLOT_EXCLUSIVE: the group, as in struct
- *			fermata_status; 0: none, or the caller may not know
+ *			fermata_status; 0: none, or the caller may not know of it
  * @storms:		out: how often its interrupts were switched off because
  *			too many came for nothing
  * @resumes:		out: of @switches, jobs resumed
@@ -149,6 +152,10 @@ struct fermata_card_info {
  * @timeouts:		out: jobs that did not pause within their preempt timeout
  * @useless:		out: interrupts that told of nothing; of all slots that share
  *			the vector
+ *
+ * What jobs of all users have done on it is not told to everybody: @switches,
+ * @busy_ns, @resets and all from @storms on are 0 unless the caller has
+ * CAP_PERFMON or CAP_SYS_ADMIN.
  *
  * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
@@ -190,10 +197,10 @@ struct fermata_slot_info {
  * Once per context, before any of the calls below (they give ENXIO until then).
  *
  * EEXIST: the context is set up already.  ENOENT: no slot has this engine.
- * ENOSPC: @max_contexts are set up.  EDQUOT: the user who opened the file has as
- * many as the module parameter max_contexts_user allows, and the caller lacks
- * CAP_SYS_RESOURCE.  EBUSY: the card has no DMA window check,
- * and a context of another user is set up.  EPERM: the card has no DMA window
+ * ENOSPC: @max_contexts are set up.  EDQUOT: the group (struct fermata_status) has
+ * as many as the module parameter max_contexts_group or FERMATA_IOC_GROUP_SET
+ * allows, and the caller lacks CAP_SYS_RESOURCE.  EBUSY: the card has no DMA
+ * window check, and a context of another user is set up.  EPERM: the card has no DMA window
  * check and is not behind an IOMMU: CAP_SYS_RAWIO is needed, without lockdown.
  * ENOMEM.
  */
@@ -214,14 +221,14 @@ struct fermata_setup {
  * struct fermata_arena_create - FERMATA_IOC_ARENA_CREATE: make the arena
  * @size:		in: sizeof(struct fermata_arena_create)
  * @flags:		in: FERMATA_ARENA_*
- * @length:		in: bytes, a multiple of 4096, up to @max_arena
+ * @length:		in: bytes, a multiple of the page size, up to @max_arena
  * @device_base:	in, with FERMATA_ARENA_FIXED_BASE: the device address
- *			of its first byte, a multiple of 4096; base + length at
- *			most 2^47.  Without: 0; it becomes the address at
+ *			of its first byte, a multiple of the page size; base +
+ *			length at most 2^47.  Without: 0; it becomes the address at
  *			which the arena is first mapped whole, or @user_addr
  * @mmap_offset:	out: offset for mmap()
  * @user_addr:		in, with FERMATA_ARENA_USER: address of the caller's own
- *			memory, a multiple of 4096; else 0
+ *			memory, a multiple of the page size; else 0
  *
  * The arena is the memory that the engine may touch, pinned, and contiguous for
  * the card.  It lives as long as the context.  Its pages are charged to the user
@@ -229,25 +236,34 @@ struct fermata_setup {
  * CAP_IPC_LOCK.
  *
  * Without FERMATA_ARENA_USER it is allocated, and zeroed.  Map it with mmap(),
- * MAP_SHARED, at any offset within it.  Mappings are not inherited over fork()
- * and not dumped.
+ * MAP_SHARED, at any offset within it.  Mappings are not inherited over fork(),
+ * not dumped, and not executable.  A mapping keeps the context, and what is
+ * charged for it, after the descriptor is closed.
  *
  * FERMATA_ARENA_USER: it is the memory that is mapped at @user_addr now, as it
- * is: private or shared anonymous memory, huge pages, a memfd, all in one or
- * not.  The arena is these pages, whatever is done to the mapping later
- * (munmap(), mremap(), madvise(), truncation of the memfd): the engine goes on
- * with them, and they are freed when the context ends.  There is nothing to
+ * is: private or shared anonymous memory, huge pages, a memfd, a mapping of
+ * another context's arena (both contexts are charged then), all in one or not.
+ * The arena is these pages, whatever is done to the mapping later (munmap(),
+ * mremap(), madvise(), truncation of the memfd): the engine goes on with them,
+ * and they are freed when the context ends.  There is nothing to
  * mmap(), and @mmap_offset is 0.
  *
  * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
- * not so much contiguous memory), or more than RLIMIT_MEMLOCK allows.
+ * not so much contiguous memory), in the machine or in the caller's memory
+ * cgroup; more than RLIMIT_MEMLOCK allows; more than the module parameter
+ * max_pinned_group_mib or FERMATA_IOC_GROUP_SET allows the group, and the caller
+ * lacks CAP_IPC_LOCK; or, without an IOMMU, more in pieces
+ * above 4 MiB than the module parameter max_contiguous_mib allows the user and
+ * the group.  EINTR: a fatal signal came.  EOPNOTSUPP: DMA needs a bounce buffer
+ * (swiotlb=force, confidential guests), which an engine cannot use.
  * FERMATA_ARENA_USER: EFAULT: not all of it is mapped and writable, or some of
  * it cannot stay pinned: device memory, memfd_secret(), a shared mapping of a file
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
  * of addresses: with an IOMMU it is 4 GiB or more; without, it is not physically
  * contiguous; or it is a file of a DAX file system.
  *
- * mmap() of it: EINVAL: not MAP_SHARED, or beyond its end, or FERMATA_ARENA_USER;
+ * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, or
+ * FERMATA_ARENA_USER;
  * ENXIO: no arena yet; ENODEV: the card is gone.  An access to a mapping whose
  * card is gone: SIGBUS; the program's own memory stays with it.
  */
@@ -269,10 +285,10 @@ struct fermata_arena_create {
  * @size:		in: sizeof(struct fermata_snapshot_create)
  * @flags:		in: FERMATA_SNAPSHOT_*
  * @length:		out: its size in bytes; with FERMATA_SNAPSHOT_USER in, too:
- *			a multiple of 4096, at least @state_pages of the slots
- *			(struct fermata_slot_info), at most 4096 pages
+ *			a multiple of the page size, at least @state_pages of the
+ *			slots (struct fermata_slot_info), at most 16 MiB
  * @user_addr:		in, with FERMATA_SNAPSHOT_USER: address of the caller's own
- *			memory, a multiple of 4096; else 0
+ *			memory, a multiple of the page size; else 0
  *
  * The buffer is pinned, belongs to the kernel and cannot be written by the
  * program; on a card with FERMATA_FEATURE_SNAPSHOT_UNIT no engine can write it
@@ -284,10 +300,11 @@ struct fermata_arena_create {
  * the state stands there.  A program that writes to it makes the engine go on from
  * what it wrote: its own job's matter, and in its arena only.
  *
- * EEXIST: there is one already.  ENOMEM: also more than RLIMIT_MEMLOCK allows.
+ * EEXIST: there is one already.  ENOMEM, EINTR, EOPNOTSUPP: as with
+ * FERMATA_IOC_ARENA_CREATE.
  * EPROTO: the card reports a size that cannot be (0, or above 4096 pages).
- * FERMATA_SNAPSHOT_USER: EFAULT as with FERMATA_ARENA_USER.  EOPNOTSUPP: as there;
- * or the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
+ * FERMATA_SNAPSHOT_USER: EFAULT: as with FERMATA_ARENA_USER.  EOPNOTSUPP: also
+ * where the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
  * that nothing would confine an engine whose state is forged.
  */
 struct fermata_snapshot_create {
@@ -334,6 +351,10 @@ struct fermata_snapshot_read {
  * The driver does not look at a state, and does not trust it: its engine can do what
  * the program could let it do by its registers, and touch this context's arena.
  *
+ * The state is copied in pieces.  On EFAULT some of it may have been written; then,
+ * and while the call is under way, there is no state to start from, also not
+ * from an earlier call.
+ *
  * EINVAL: also beyond the buffer's end.  EPERM: the card lacks
  * FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so that nothing confines
  * an engine whose state is forged: CAP_SYS_RAWIO is needed, without lockdown.
@@ -378,7 +399,8 @@ struct fermata_reg {
  *
  * FERMATA_IOC_REGS_WRITE: write registers, in order, all or none.  While the
  * context is on a slot they are forwarded at once; else they are kept and
- * written when it is next put on a slot.  The driver replays every register that was ever
+ * written when it is next put on a slot.  The context may be put on a slot, or
+ * taken off, between any two of them.  The driver replays every register that was ever
  * written, before each START, so application registers must have no side effects.
  *
  * FERMATA_IOC_RESULTS: declare the registers to be read when the job ends or
@@ -398,7 +420,7 @@ struct fermata_reg {
  * in their order, with the value 0.  So a context can be made anew elsewhere.  As many as
  * there is room for are filled in.  On EFAULT part of the array may be written.
  *
- * EINVAL: an offset out of range or not a multiple of 8.  ENOMEM.
+ * EINVAL: an offset out of range or not a multiple of 8, or named twice.  ENOMEM.
  */
 struct fermata_regs {
 	__u32 size;
@@ -556,9 +578,12 @@ struct fermata_resume {
  *			its beginning, because its state was lost; 0 to
  *			FERMATA_MAX_REPLAYS, 0 without FERMATA_START_REPLAYABLE
  *
- * The group of a context is its opener's cgroup (version 2) at open(), whose
- * number is that of the inode of its directory; or, where that is the root
- * cgroup, its opener's user, with the number 2^63 + uid.
+ * The group of a context is a cgroup (version 2), and its number that of the
+ * inode of the cgroup's directory.  It is the nearest one that is registered
+ * (FERMATA_IOC_GROUP_SET), of the cgroup that its opener was in at open() and
+ * those above; else the nearest of them whose directory belonged to root in the
+ * initial user namespace.  So cgroups that a user has made in a delegated subtree
+ * are one group.  All in the root cgroup are one group, too, whoever they are.
  *
  * Works before FERMATA_IOC_SETUP.
  */
@@ -655,7 +680,7 @@ struct fermata_doorbell {
  * @size:		in: sizeof(struct fermata_wait)
  * @events:		in: FERMATA_EVENT_* to wait for, at least one
  * @deadline:		in: CLOCK_MONOTONIC time in ns at which to give up;
- *			0: look, do not wait; U64_MAX: never
+ *			0: do not wait; U64_MAX: never
  * @happened:		out: those of @events that hold now
  * @error:		out: as in struct fermata_status
  *
@@ -667,7 +692,8 @@ struct fermata_doorbell {
  * nothing is complete that the program has not seen already.  A signal handler
  * with SA_RESTART restarts the call, with the same deadline.
  *
- * ENOENT: no job was started.  ETIMEDOUT: @deadline came first.  EAGAIN: the
+ * ENOENT: no job was started.  ETIMEDOUT: @deadline came first; also @deadline 0,
+ * where none of @events holds.  EAGAIN: the
  * file is O_NONBLOCK and nothing has happened.  EINTR: a signal.
  *
  * poll(): POLLIN: FERMATA_EVENT_DONE holds.  POLLPRI: FERMATA_EVENT_HELD
@@ -693,7 +719,7 @@ struct fermata_wait {
  * card goes.  Replaces the eventfd set before.
  *
  * EBADF: @fd is no descriptor.  EINVAL: it is no eventfd; or @events is 0 with
- * an @fd, or not 0 without.
+ * an @fd, or not 0 without.  ENOMEM.
  */
 struct fermata_eventfd {
 	__u32 size;
@@ -751,12 +777,15 @@ struct fermata_eventfd {
  *
  * FERMATA_PARAM_COOPERATIVE: 1: its job is stopped at the next boundary of the
  * engine's work.  The time until then is the job's own, and bounded by
- * FERMATA_PARAM_PREEMPT_TIMEOUT.  Only 0 without FERMATA_SLOT_BOUNDARY, only 1
+ * FERMATA_PARAM_PREEMPT_TIMEOUT; while one waits that goes before it at once, by
+ * boundary_wait_us of the card in sysfs, if the engine can be stopped elsewhere.
+ * Only 0 without FERMATA_SLOT_BOUNDARY, only 1
  * with FERMATA_SLOT_BOUNDARY_ONLY; default: the smallest value.
  *
  * EINVAL: no such parameter.  ERANGE: value out of range.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
- * above the default, _LATENCY_CRITICAL 1 and _SHARE above 0 take CAP_SYS_NICE.
+ * above the default, _LATENCY_CRITICAL 1 and _SHARE above 0 take CAP_SYS_NICE;
+ * FERMATA_PARAM_PRIORITY is above what FERMATA_IOC_GROUP_SET allows the group.
  * EBUSY: FERMATA_PARAM_SHARE cannot be admitted; FERMATA_PARAM_SLOT_MASK leaves
  * out a slot of the engine, and the context has a reservation.
  * FERMATA_PARAM_SLOT_MASK: EINVAL: 0, or a slot of another engine; EIO: none of
@@ -841,6 +870,10 @@ struct fermata_reserve {
  * @preempt_timeout_ns:	out: FERMATA_PARAM_PREEMPT_TIMEOUT
  * @cap:		out: FERMATA_PARAM_CAP
  * @share:		out: FERMATA_PARAM_SHARE
+ *
+ * Of contexts of other users @slot is FERMATA_NO_SLOT, and @job to
+ * @latency_critical and all from @timeslice_ns on are 0, unless the caller has
+ * CAP_PERFMON or CAP_SYS_ADMIN.
  *
  * Lists the contexts that are set up, in no particular order; one that comes
  * or goes meanwhile may be listed or not.  Any time, also before
@@ -935,8 +968,8 @@ static inline __u64 fermata_histogram_lower(__u32 bucket)
  * Those of slots any time, also before FERMATA_IOC_SETUP.
  *
  * EINVAL: no such kind or slot.  ESRCH: no context has this number.  EPERM:
- * another user opened it, and the caller lacks CAP_SYS_ADMIN (as with @pid of
- * struct fermata_context_info).  On EFAULT part of the array may be written.
+ * it is of a slot, or another user opened the context, and the caller has neither
+ * CAP_PERFMON nor CAP_SYS_ADMIN.  On EFAULT part of the array may be written.
  * ENOMEM.
  */
 struct fermata_histogram {
@@ -1034,29 +1067,25 @@ struct fermata_policy {
 	__aligned_u64 guard_ns;
 };
 
-/* fermata_group flags */
-#define FERMATA_GROUP_SET_WEIGHT	(1U << 0) /* @weight is given */
-
 /**
  * struct fermata_group - FERMATA_IOC_GROUP: those who share a part of the time
  * @size:		in: sizeof(struct fermata_group)
- * @flags:		in: FERMATA_GROUP_*
+ * @flags:		in: 0
  * @context:		in: 0: the caller's own; else the number of a context of the
  *			group
- * @weight:		in, with FERMATA_GROUP_SET_WEIGHT: 1 to 10000; out: its
- *			weight, at first 100
+ * @weight:		out: its weight, 100 unless FERMATA_IOC_GROUP_SET has set another
  * @contexts:		out: its contexts that are set up on the card
  * @reserved:		in and out: 0
  * @number:		out: as @group of struct fermata_status
- * @run_ns:		out: time on slots of all its contexts, of closed ones too
+ * @run_ns:		out: time on slots that contexts have had in it, closed ones too
  *
  * Under the policies "fair", "share" and "deadline" time that nobody has been
  * promised goes to the groups that want it by their weights, and in a group to
- * its contexts by theirs.  So nobody has more by more contexts.  Weight and time
- * are kept while the group has a context, and for a while after; then both
- * begin anew.
+ * its contexts by theirs.  So nobody has more by more contexts, and by the choice
+ * of groups (struct fermata_status) not by more cgroups or subordinate users
+ * either.  The time is kept while the group is registered (FERMATA_IOC_GROUP_SET)
+ * or has a context, and for a while after; then it begins anew.
  *
- * FERMATA_GROUP_SET_WEIGHT: EPERM: CAP_SYS_ADMIN is needed.  ERANGE.
  * With a number: EPERM: CAP_SYS_ADMIN is needed; ESRCH: no context has it.
  */
 struct fermata_group {
@@ -1070,37 +1099,87 @@ struct fermata_group {
 	__aligned_u64 run_ns;
 };
 
-/* fermata_exclusive flags */
-#define FERMATA_EXCLUSIVE_RELEASE	(1U << 0) /* serve all groups again */
+/* fermata_group_set flags */
+#define FERMATA_GROUP_WEIGHT		(1U << 0) /* @weight is given */
+#define FERMATA_GROUP_MAX_PRIORITY	(1U << 1) /* @max_priority is given */
+#define FERMATA_GROUP_CAP		(1U << 2) /* @cap is given */
+#define FERMATA_GROUP_MAX_CONTEXTS	(1U << 3) /* @max_contexts is given */
+#define FERMATA_GROUP_MAX_BYTES		(1U << 4) /* @max_bytes is given */
+#define FERMATA_GROUP_EXCLUSIVE		(1U << 5) /* @slot_mask is given */
+#define FERMATA_GROUP_REMOVE		(1U << 6) /* end the registration */
+
+/* Groups that can be registered on a card. */
+#define FERMATA_MAX_GROUPS	256
 
 /**
- * struct fermata_exclusive - FERMATA_IOC_EXCLUSIVE: slots for one group only
- * @size:		in: sizeof(struct fermata_exclusive)
- * @flags:		in: FERMATA_EXCLUSIVE_*
- * @context:		in: 0: the caller's own; else the number of a context of the
- *			group; with FERMATA_EXCLUSIVE_RELEASE: 0
- * @slot_mask:		in: bit i: slot i, at least one
+ * struct fermata_group_set - FERMATA_IOC_GROUP_SET: register a cgroup
+ * @size:		in: sizeof(struct fermata_group_set)
+ * @flags:		in: FERMATA_GROUP_*; 0: only tell
+ * @cgroup:		in: descriptor of the directory of a cgroup (version 2)
+ * @weight:		in or out: its weight, 1 to 10000, at first 100
+ * @max_priority:	in or out: the highest FERMATA_PARAM_PRIORITY of its
+ *			contexts, 0 to 31, at first 31
+ * @cap:		in or out: time on slots of all its contexts together, in
+ *			percent of one slot, 1 to 800; 0, at first: no cap
+ * @max_contexts:	in or out: contexts that are set up at the most, 1 to 65536; 0,
+ *			at first: as the module parameter max_contexts_group
+ * @slot_mask:		in or out: slots that serve its contexts only, a bit each; at
+ *			first 0
+ * @contexts:		out: its contexts that are set up
+ * @reserved:		in and out: 0
+ * @max_bytes:		in or out: bytes of the arenas and snapshot buffers of all its
+ *			contexts at the most; 0, at first: as the module parameter
+ *			max_pinned_group_mib
+ * @bytes:		out: bytes that they have
+ * @number:		out: as @group of struct fermata_status
+ * @run_ns:		out: as in struct fermata_group
  *
- * The slots serve contexts of that group only (see @group of struct
- * fermata_status).  Jobs of others that are on them are preempted at once; who
- * has no other slot waits (FERMATA_STATUS_NO_SLOT).  Slots that the group has
- * already and that are not in @slot_mask stay its own.  It ends by
- * FERMATA_EXCLUSIVE_RELEASE, whichever group has the slots, or when the last
- * context of the group is closed.  Reservations and shares of others that count
- * on the slots are not kept meanwhile.
+ * Makes the cgroup with all its subtree one group, and sets what the flags name;
+ * the rest stays as it is.  Contexts whose openers are in the subtree belong to
+ * the group, unless a cgroup between is registered, too: also those that are open
+ * already.  A context that moves so takes its job with it, is new among
+ * the contexts of the group, and leaves a gang that has members in another one.
+ * Of a cgroup that is registered already, only what the flags name changes.
  *
- * FERMATA_EXCLUSIVE_RELEASE: any time, also before FERMATA_IOC_SETUP.
+ * The registration is in force as long as the cgroup is there, whether the group
+ * has contexts or not: it can be made before any.  A second after the cgroup was
+ * removed, at the latest, it is gone.  With FERMATA_GROUP_REMOVE it ends now; the
+ * structure tells what it was.  Contexts then belong to the group that they would
+ * have been in without it.
  *
- * EINVAL: @slot_mask is 0, or has a slot that is not there; or @context with
- * FERMATA_EXCLUSIVE_RELEASE.  EPERM: CAP_SYS_ADMIN is needed.  ESRCH: no context
- * has this number.  EBUSY: a slot is reserved for another group; nothing was
- * changed.
+ * FERMATA_GROUP_MAX_PRIORITY: contexts above it are set to it.
+ * FERMATA_GROUP_CAP: while slots are free, too (FERMATA_STATUS_PARKED meanwhile).
+ * Contexts with a reservation in force are neither bound by it nor counted.
+ * FERMATA_GROUP_MAX_CONTEXTS, FERMATA_GROUP_MAX_BYTES: what is there stays; no
+ * more is given.  Not for callers with CAP_SYS_RESOURCE, and with CAP_IPC_LOCK.
+ * FERMATA_GROUP_EXCLUSIVE: jobs of others that are on the slots are preempted at
+ * once; who has no other slot waits (FERMATA_STATUS_NO_SLOT).  Reservations and
+ * shares of others that count on the slots are not kept meanwhile.
+ *
+ * Any time, also before FERMATA_IOC_SETUP.
+ *
+ * EINVAL: FERMATA_GROUP_REMOVE with another flag; @slot_mask has a slot that is
+ * not there.  EPERM: CAP_SYS_ADMIN is needed.  EBADF: @cgroup is no descriptor of
+ * a directory of cgroups (version 2).  ENOENT: the cgroup was removed; or, without
+ * flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value.
+ * EBUSY: a slot serves another group only.  ENOSPC: FERMATA_MAX_GROUPS are
+ * registered, all of cgroups that are there.  ENOMEM.
  */
-struct fermata_exclusive {
+struct fermata_group_set {
 	__u32 size;
 	__u32 flags;
-	__u32 context;
+	__s32 cgroup;
+	__u32 weight;
+	__u32 max_priority;
+	__u32 cap;
+	__u32 max_contexts;
 	__u32 slot_mask;
+	__u32 contexts;
+	__u32 reserved;
+	__aligned_u64 max_bytes;
+	__aligned_u64 bytes;
+	__aligned_u64 number;
+	__aligned_u64 run_ns;
 };
 
 /* fermata_gang flags */
@@ -1371,7 +1450,7 @@ struct fermata_queue_control {
 #define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
 #define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
 #define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x62)
-#define FERMATA_IOC_EXCLUSIVE		_IO(FERMATA_IOC_MAGIC, 0x63)
 #define FERMATA_IOC_GANG		_IO(FERMATA_IOC_MAGIC, 0x64)
+#define FERMATA_IOC_GROUP_SET		_IO(FERMATA_IOC_MAGIC, 0x65)
 
 #endif /* _UAPI_FERMATA_H */

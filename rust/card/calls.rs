@@ -13,6 +13,10 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// Registers that a call reads or writes while it holds the card's lock with interrupts off: a read
+/// waits for the card, for a microsecond or more.
+const REGISTERS_AT_ONCE: usize = 8;
+
 /// What a context has at a moment, for `FERMATA_IOC_STATUS`, `FERMATA_IOC_WAIT` and `poll()`.
 pub(crate) struct View {
     /// The scheduler's part.
@@ -23,10 +27,14 @@ pub(crate) struct View {
     pub(crate) fault: Option<Fault>,
     /// Jobs that were stopped so.
     pub(crate) faults: u64,
+    /// How often its job let another one wait for a boundary for too long.
+    pub(crate) overruns: u64,
+    /// The time beyond that, where the engine stops at boundaries only.
+    pub(crate) overrun: Duration,
 }
 
-/// Calls for one context. All may be made in process context, outside or inside the gate; `ENODEV`:
-/// the card is gone.
+/// Calls for one context. Process context; `ENODEV`: the card is gone. From the moment at which the
+/// machine knows that, none of them touches a register, so they need not keep the device bound.
 impl Card {
     /// Adds a context; `tenant` is used until
     /// [`Notice::Released`](crate::notifier::Notice::Released) after [`Card::close`].
@@ -46,24 +54,20 @@ impl Card {
     /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may
     /// be run again from its beginning if `replayable`.
     pub(crate) fn start(&self, ctx: ContextId, replayable: bool, saved: bool) -> Result<u64> {
-        let mut state = self.state.lock();
-        if state
-            .machine
-            .stats(ctx, now())
-            .map_err(refused)?
-            .state
-            .is_live()
-        {
-            return Err(EBUSY);
-        }
-        if let Some(tenant) = state.tenant(ctx) {
-            tenant.image().begin_job();
-        }
         let start = Event::Start {
             ctx,
             replayable,
             saved,
         };
+        let mut state = self.state.lock();
+        // A start that is refused leaves the results of the last job.
+        if let Err(refusal) = state.machine.check_start(ctx) {
+            self.note_refusal(&mut state, start, refusal);
+            return Err(refused(refusal));
+        }
+        if let Some(tenant) = state.tenant(ctx) {
+            tenant.image().begin_job();
+        }
         self.handle(&mut state, start).map_err(refused)?;
         let job = state.machine.stats(ctx, now()).map_err(refused)?.job;
         if let Some(tenant) = state.tenant(ctx) {
@@ -104,17 +108,25 @@ impl Card {
         let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
     }
 
+    /// Whether a quarantined slot may still reach the memory of a context.
+    pub(crate) fn is_stuck(&self, ctx: ContextId) -> bool {
+        self.state.lock().machine.is_stuck(ctx)
+    }
+
     /// Where a context stands.
     pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
         let mut state = self.state.lock();
         let stats = state.machine.stats(ctx, now()).map_err(refused)?;
         let params = state.machine.params(ctx).map_err(refused)?;
-        let (fault, faults) = state.tenant(ctx).ok_or(ENODEV)?.image().faults();
+        let tenant = state.tenant(ctx).ok_or(ENODEV)?;
+        let (fault, faults) = tenant.image().faults();
         Ok(View {
             stats,
             params,
             fault,
             faults,
+            overruns: tenant.overruns,
+            overrun: tenant.overrun,
         })
     }
 
@@ -182,12 +194,20 @@ impl Card {
         Ok(f(self.state.lock().tenant(ctx).ok_or(ENODEV)?.image()))
     }
 
-    /// Writes registers of a context, to its slot too while it is on one.
+    /// Writes registers of a context, to its slot too while it is on one. In pieces, between which
+    /// other users of the card get their turn; the context may come to a slot or leave it there.
     pub(crate) fn write_registers(
         &self,
         ctx: ContextId,
         registers: &[(AppRegister, u64)],
     ) -> Result {
+        for piece in registers.chunks(REGISTERS_AT_ONCE) {
+            self.write_some_registers(ctx, piece)?;
+        }
+        Ok(())
+    }
+
+    fn write_some_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
         let mut guard = self.state.lock();
         let State {
             machine,
@@ -205,13 +225,20 @@ impl Card {
         Ok(())
     }
 
-    /// Reads registers of a context, from its slot while it is on one. `EAGAIN`: one is not to be
-    /// had now.
+    /// Reads registers of a context, from its slot while it is on one. In pieces, as
+    /// [`Card::write_registers`]. `EAGAIN`: one is not to be had now.
     pub(crate) fn read_registers(
         &self,
         ctx: ContextId,
         registers: &mut [(AppRegister, u64)],
     ) -> Result {
+        for piece in registers.chunks_mut(REGISTERS_AT_ONCE) {
+            self.read_some_registers(ctx, piece)?;
+        }
+        Ok(())
+    }
+
+    fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         let slot = state.machine.slot_of(ctx);
         let image = state.tenant(ctx).ok_or(ENODEV)?.image();
@@ -224,8 +251,7 @@ impl Card {
     }
 }
 
-/// Calls for groups, and for slots that serve one of them only. Process context; `ENODEV`: the card
-/// is gone.
+/// Calls for the group of a context. Process context; `ENODEV`: the card is gone.
 impl Card {
     /// The group of a context, and what it has.
     pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
@@ -234,30 +260,9 @@ impl Card {
         Ok((group, machine.group_stats(group, now())))
     }
 
-    /// Weighs the group of a context anew. `ERANGE`.
-    pub(crate) fn set_group_weight(&self, ctx: ContextId, weight: u16) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            let group = machine.group_of(ctx)?;
-            machine.set_group_weight(at, group, weight, &mut out)
-        })
-        .map_err(refused)
-    }
-
-    /// Reserves slots for the group of a context. `EBUSY`: one is reserved for another group.
-    pub(crate) fn reserve_slots(&self, slots: u8, ctx: ContextId) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            let group = machine.group_of(ctx)?;
-            machine.set_exclusive(at, slots, Some(group), &mut out)
-        })
-        .map_err(refused)
-    }
-
-    /// Lets all groups use slots.
-    pub(crate) fn share_slots(&self, slots: u8) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.set_exclusive(at, slots, None, &mut out)
-        })
-        .map_err(refused)
+    /// The highest priority that a context may have.
+    pub(crate) fn max_priority(&self, ctx: ContextId) -> Result<u8> {
+        self.state.lock().machine.max_priority(ctx).map_err(refused)
     }
 }
 
@@ -275,6 +280,17 @@ impl Card {
             machine.set_guard(at, guard, &mut out)
         })
         .map_err(refused)
+    }
+
+    /// How long work that goes first waits for a boundary.
+    pub(crate) fn boundary_wait(&self) -> Duration {
+        self.state.lock().machine.boundary_wait()
+    }
+
+    /// Chooses that. `ERANGE`.
+    pub(crate) fn set_boundary_wait(&self, wait: Duration) -> Result {
+        let mut state = self.state.lock();
+        state.machine.set_boundary_wait(wait).map_err(refused)
     }
 
     /// Chooses the policy, and the starvation guard where one is given. `ERANGE`: that is out of

@@ -16,10 +16,12 @@ use kernel::prelude::*;
 
 /// Groups whose last context closed are remembered as long as there is room, so many at least.
 const GROUPS_REMEMBERED: usize = 64;
+/// Groups beyond one for each context: those, and the registered ones.
+const GROUPS: usize = GROUPS_REMEMBERED + Scheduler::GROUPS_MAX as usize;
 
 /// The state of a card without contexts.
 pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
-    let room = Scheduler::room(limits.contexts, GROUPS_REMEMBERED);
+    let room = Scheduler::room(limits.contexts, GROUPS);
     let entries = table(room, || sched::Entry::EMPTY)?;
     let tenants = table(limits.contexts, || None)?;
     let measurements = Measurements::new(fermata_slots(&config))?;
@@ -31,6 +33,7 @@ pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<S
         .machine
         .set_policy(now(), limits.policy, &mut |_| ())
         .and_then(|()| state.machine.set_guard(now(), limits.guard, &mut |_| ()))
+        .and_then(|()| state.machine.set_boundary_wait(limits.boundary_wait))
         .map_err(refused)?;
     Ok(state)
 }
@@ -127,6 +130,7 @@ pub(super) fn refused(refusal: Refusal) -> Error {
         Refusal::NoSpace => ENOSPC,
         Refusal::Admission => EBUSY,
         Refusal::Range => ERANGE,
+        Refusal::Ceiling => EPERM,
         Refusal::Rate => EAGAIN,
     }
 }

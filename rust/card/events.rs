@@ -5,12 +5,13 @@
 use super::{now, tenant_of, Card, Scheduler, SlotRegisters, State};
 use crate::{
     bar::Fault,
+    delivery::Delivery,
     image::Tenant,
     notifier::Notice,
     regs::Command,
     sched::{Action, Event, Failure, Phase, Refusal, SlotId, SlotState, Status, Time, Wake},
+    vector::Vector,
 };
-use core::sync::atomic::Ordering;
 use kernel::prelude::*;
 
 /// Events of the card.
@@ -21,11 +22,14 @@ impl Card {
         let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
     }
 
-    /// One of `slots` interrupted, a bit each. `false`: it was for nothing. Interrupt context.
-    pub(crate) fn interrupt(&self, slots: u8) -> bool {
-        let mut state = self.state.lock();
+    /// One of the slots of `vector` interrupted. `false`: it was for nothing. Interrupt context.
+    pub(crate) fn interrupt(&self, vector: &Vector) -> bool {
+        let slots = vector.slots();
         let mut useful = false;
+        let mut completed = None;
         for slot in self.slots_in(slots) {
+            // Anew for each slot: of a shared vector, each can have a load of all registers.
+            let mut state = self.state.lock();
             let seen = |state: &State| {
                 (
                     state.machine.slot_state(slot),
@@ -40,9 +44,24 @@ impl Card {
                 // is being waited for by timer, is not worth a read.
                 _ => {}
             }
-            useful |= seen(&state) != before;
+            let after = seen(&state);
+            useful |= after != before;
+            if after.0 == before.0 && after.1 != before.1 {
+                completed = Some(slot);
+            }
         }
         self.note_interrupt(slots, useful);
+        if let Some(slot) = completed {
+            let mut state = self.state.lock();
+            let is_pausing = |slot| {
+                let slot_state = state.machine.slot_state(slot);
+                matches!(slot_state, Some(SlotState::Pausing(_)))
+            };
+            let is_awaited = self.slots_in(slots).any(is_pausing);
+            if !is_awaited && vector.completed(self.limits.completion_interval) {
+                self.note_throttled(&mut state, slot);
+            }
+        }
         useful
     }
 
@@ -106,6 +125,7 @@ impl Card {
             measurements.note(&cause, action);
         });
         state.settle(&cause);
+        self.note_loads(state, &mut outbox);
         self.feed_reads(state, outbox);
         result
     }
@@ -130,7 +150,7 @@ impl Card {
         if let Event::Status { slot, status } = event {
             outbox.status = Some(status);
             if status.is_gone() {
-                self.dead.store(true, Ordering::Release);
+                self.presence.note_death();
             } else if status.fault() {
                 let fault = self.bar.fault(slot);
                 let _ = fault.inspect(|fault| self.note_fault(state, slot, *fault));
@@ -164,13 +184,14 @@ impl Card {
         if is_gone && !was_gone {
             // Also those without a job may wait, for this.
             for tenant in state.tenants.iter().flatten() {
-                tenant.notify(Notice::Gone);
+                tenant.notify(&self.delivery, Notice::Gone);
             }
         }
         if let (Err(_), Some(ctx)) = (result, arriving) {
             state.withdraw(ctx);
         }
         state.settle(&cause);
+        self.note_loads(state, outbox);
         result
     }
 
@@ -189,9 +210,21 @@ impl Card {
         {
             self.note_queue(state, slot, ctx);
             if let Some(tenant) = state.tenant(ctx) {
-                tenant.notify(Notice::Completed);
+                tenant.notify(&self.delivery, Notice::Completed);
             }
         }
+    }
+
+    /// Writes the RESET bit of `slot`.
+    pub(super) fn reset_slot(&self, slots: &mut SlotRegisters, slot: SlotId, hold: bool) {
+        let clears = self.slots[slot.index()].reset_clears;
+        slots.residue[slot.index()].note_reset(clears);
+        slots.in_reset = if hold {
+            slots.in_reset | slot.bit()
+        } else {
+            slots.in_reset & !slot.bit()
+        };
+        self.bar.reset(slots.in_reset);
     }
 
     /// Does what the machine wants.
@@ -207,12 +240,9 @@ impl Card {
             Action::Load { slot, ctx } => {
                 slots.on[slot.index()] = Some(ctx);
                 if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tenant.image().load(
-                        &self.bar,
-                        slot,
-                        &mut slots.residue[slot.index()],
-                        &self.identity,
-                    );
+                    if self.load(slots, slot, tenant.image()) {
+                        outbox.loads |= slot.bit();
+                    }
                 }
             }
             Action::Unload { slot } => {
@@ -238,16 +268,11 @@ impl Card {
                     Command::Pause
                 };
                 self.bar.command(slot, command);
+                if let Some(vector) = self.vector_of(slot) {
+                    vector.end_throttle();
+                }
             }
-            Action::Reset { slot, hold } => {
-                slots.residue[slot.index()].note_reset();
-                slots.in_reset = if hold {
-                    slots.in_reset | slot.bit()
-                } else {
-                    slots.in_reset & !slot.bit()
-                };
-                self.bar.reset(slots.in_reset);
-            }
+            Action::Reset { slot, hold } => self.reset_slot(slots, slot, hold),
             Action::Capture { slot, ctx } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     if !tenant.image().capture(&self.bar, slot) {
@@ -255,32 +280,39 @@ impl Card {
                     }
                     if self.slots[slot.index()].queues {
                         // What it has completed last it tells by leaving.
-                        tenant.notify(Notice::Completed);
+                        tenant.notify(&self.delivery, Notice::Completed);
                     }
                 }
             }
             Action::Keep { .. } => {}
+            Action::Overrun { ctx, span, .. } => {
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tenant.overruns += 1;
+                    tenant.overrun += span;
+                }
+            }
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
             Action::Arm { slot, at } => self.events[slot.index()].arm(at),
             Action::Disarm { slot } => self.events[slot.index()].disarm(),
             Action::Wake { ctx, wake } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
-                    tell(tenant, wake, outbox.fault);
+                    tell(&self.delivery, tenant, wake, outbox.fault);
                 }
             }
             Action::Released { ctx } => {
                 if let Some(tenant) = tenants.get_mut(ctx.index()).and_then(Option::take) {
-                    tenant.notify(Notice::Released);
+                    tenant.notify(&self.delivery, Notice::Released);
                 }
             }
             Action::Quarantine { slot, ctx } => {
+                self.reset_slot(slots, slot, true);
                 dev_err!(
                     self.device,
                     "slot {} does not come out of reset: out of use\n",
                     slot.index()
                 );
                 if let Some(tenant) = ctx.and_then(|ctx| tenant_of(tenants, ctx)) {
-                    tenant.notify(Notice::Stuck);
+                    tenant.notify(&self.delivery, Notice::Stuck);
                 }
             }
         }
@@ -289,13 +321,15 @@ impl Card {
 
 /// What actions leave to be done after the machine has returned.
 #[derive(Default)]
-struct Outbox {
+pub(super) struct Outbox {
     /// Slots whose status is to be read, a bit each.
     reads: u8,
     /// The status that is being handled.
     status: Option<Status>,
     /// The access that stopped the job whose status it is.
     fault: Fault,
+    /// Slots with a Load whose time was measured, a bit each.
+    loads: u8,
 }
 
 impl Outbox {
@@ -306,15 +340,24 @@ impl Outbox {
     }
 
     fn take_read(&mut self) -> Option<SlotId> {
-        // CAST: at most 8.
-        let slot = SlotId::new(self.reads.trailing_zeros() as u8)?;
-        self.reads &= !slot.bit();
-        Some(slot)
+        take_first(&mut self.reads)
+    }
+
+    pub(super) fn take_load(&mut self) -> Option<SlotId> {
+        take_first(&mut self.loads)
     }
 }
 
+/// Takes the first slot out of a set.
+fn take_first(slots: &mut u8) -> Option<SlotId> {
+    // CAST: at most 8.
+    let slot = SlotId::new(slots.trailing_zeros() as u8)?;
+    *slots &= !slot.bit();
+    Some(slot)
+}
+
 /// Passes on what became of a job.
-fn tell(tenant: &mut Tenant, wake: Wake, fault: Fault) {
+fn tell(delivery: &Delivery, tenant: &mut Tenant, wake: Wake, fault: Fault) {
     tenant.meter().withdraw();
     let notice = match wake {
         Wake::Done => Notice::Done,
@@ -327,5 +370,5 @@ fn tell(tenant: &mut Tenant, wake: Wake, fault: Fault) {
             Notice::Done
         }
     };
-    tenant.notify(notice);
+    tenant.notify(delivery, notice);
 }

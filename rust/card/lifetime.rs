@@ -8,10 +8,10 @@ use super::{
     slot_ids, Card, SlotRegisters,
 };
 use crate::{
+    context,
     sched::{Event, Status},
     trace::CardEvent,
 };
-use core::sync::atomic::Ordering;
 use kernel::{
     bindings,
     time::{delay::fsleep, Delta},
@@ -36,19 +36,18 @@ impl Card {
     /// mapped for the card, and every call on an open file gives `ENODEV`. Process context, while
     /// the device is bound; once.
     pub(crate) fn shut_down(&self) {
-        self.gate.close();
+        self.presence.close();
         self.note(CardEvent::Removed);
         let contexts = {
             let mut registry = self.registry.lock();
             self.halt();
-            core::mem::take(&mut registry.contexts)
+            registry.take_all()
         };
         for events in &self.events {
             events.stop();
         }
-        for context in &contexts {
-            context.revoke();
-        }
+        context::revoke(&contexts);
+        self.sweeper.stop();
     }
 
     /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on.
@@ -61,16 +60,15 @@ impl Card {
     /// Fails all jobs and stops the card's DMA. The caller holds the registry's lock, so that no
     /// context whose job has failed frees its memory before the card has stopped.
     fn halt(&self) {
-        {
+        self.presence.die(|| {
             let mut state = self.state.lock();
             // The machine does nothing more to the card, so nothing takes a slot out of the reset
             // that follows.
             let _ = self.handle(&mut state, Event::Gone);
             self.bar.reset(u8::MAX);
-        }
-        if !self.dead.swap(true, Ordering::AcqRel) {
-            settle(&self.bar, &self.identity, &self.limits);
-        }
+        });
+        // Also of a card that did not answer: it may be back.
+        settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
     }
 
@@ -84,6 +82,8 @@ impl Card {
         while !self.state.lock().machine.is_at_rest() {
             fsleep(REST_LOOK);
         }
+        // A quarantined slot, which is held in reset, may have obeyed by now.
+        settle(&self.bar, &self.identity, &self.limits);
         self.note(CardEvent::Frozen);
     }
 
@@ -112,9 +112,9 @@ impl Card {
         if self.is_gone() {
             return;
         }
+        quiesce(&self.bar, &self.identity, &self.limits);
         // SAFETY: By the safety requirement of `new` it is the device's.
         unsafe { bindings::pci_set_master(self.pci) };
-        quiesce(&self.bar, &self.identity, &self.limits);
         self.renew();
         self.free_left_behind();
     }

@@ -5,22 +5,29 @@
 mod calls;
 mod config;
 mod events;
+mod groups;
 mod histograms;
 mod lifetime;
+mod load;
 mod quiesce;
 mod record;
 mod registry;
 
 pub(crate) use calls::View;
+pub(crate) use groups::{GroupLimits, GroupView};
+pub(crate) use registry::Registry;
 
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
+    delayed_work::DelayedWork,
+    delivery::Delivery,
     engine_name::EngineName,
-    gate::{Gate, Inside},
+    gate::UnplugGuard,
     image::{Residue, Tenant},
     limits::Limits,
     measurement::Measurements,
     monotonic::now,
+    presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
     sched::{self, ContextId, GroupKey, Machine, SlotId, SlotState, SlotStats, Stops},
@@ -28,15 +35,16 @@ use crate::{
     vector::Vector,
 };
 use config::{class_of, machine_config, new_state};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
+use events::Outbox;
 use kernel::{
     bindings,
     device::{Bound, Device},
     prelude::*,
     sync::{aref::ARef, new_mutex, Arc, Mutex},
 };
+use load::LoadTime;
 use quiesce::quiesce;
-use registry::Registry;
 
 /// The scheduler of a card.
 pub(crate) type Scheduler = Machine<KVVec<sched::Entry>>;
@@ -68,6 +76,10 @@ struct SlotRegisters {
     residue: [Residue; MAX_SLOTS],
     /// By slot: who was put on it last, until its window was closed.
     on: [Option<ContextId>; MAX_SLOTS],
+    /// By slot: who has written many of its application registers, if anybody has.
+    writer: [Option<(ContextId, GroupKey)>; MAX_SLOTS],
+    /// By slot: what the last measured Load took.
+    load_time: [LoadTime; MAX_SLOTS],
 }
 
 impl SlotRegisters {
@@ -76,6 +88,8 @@ impl SlotRegisters {
         in_reset: 0,
         residue: [Residue::NEW; MAX_SLOTS],
         on: [None; MAX_SLOTS],
+        writer: [None; MAX_SLOTS],
+        load_time: [LoadTime::ZERO; MAX_SLOTS],
     };
 }
 
@@ -100,6 +114,8 @@ pub(crate) struct SlotView {
     pub(crate) storms: u64,
     /// How often its vector told of nothing.
     pub(crate) useless: u64,
+    /// How often its vector was switched off because it told of too many completions.
+    pub(crate) throttled: u64,
     /// Jobs that finished on it.
     pub(crate) finished: u64,
     /// Jobs that were stopped on it at an access outside their windows.
@@ -112,7 +128,7 @@ pub(crate) struct SlotView {
 ///
 /// # Invariants
 ///
-/// `device` is bound to this driver until the gate is closed and those inside have left.
+/// `device` is bound to this driver until `presence` is closed and all its guards are dropped.
 #[pin_data]
 pub(crate) struct Card {
     /// What the card is.
@@ -129,22 +145,27 @@ pub(crate) struct Card {
     pub(crate) translated: bool,
     bar: Bar,
     #[pin]
-    gate: Gate,
-    /// The card answered all-ones.
-    dead: AtomicBool,
+    presence: Presence,
+    #[pin]
+    pub(crate) delivery: Delivery,
     /// On the heap: it would fill the stack of whoever makes a card.
     #[pin]
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
+    /// Ends registrations of groups. Queued under the registry's lock only, and not once the card is
+    /// gone.
+    #[pin]
+    sweeper: DelayedWork<Self>,
     #[pin]
     events: [SlotEvents; MAX_SLOTS],
 }
 
-/// The bound device of a card, for as long as the gate is held.
+/// The device of a card, which stays bound while this exists. Holders do bounded work only, see
+/// [`UnplugGate`](crate::gate::UnplugGate).
 pub(crate) struct BoundDevice<'a> {
     device: &'a Device<Bound>,
-    _inside: Inside<'a>,
+    _guard: UnplugGuard<'a>,
 }
 
 impl core::ops::Deref for BoundDevice<'_> {
@@ -167,7 +188,7 @@ unsafe impl Sync for Card {}
 
 impl Card {
     /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their
-    /// windows closed. May sleep.
+    /// windows closed, and only then it may do DMA. May sleep.
     ///
     /// # Safety
     ///
@@ -185,6 +206,8 @@ impl Card {
             *slot = bar.identify_slot(id, &identity)?;
         }
         quiesce(&bar, &identity, &limits);
+        // SAFETY: By the safety requirement.
+        unsafe { bindings::pci_set_master(pci) };
         let config = machine_config(&bar, &identity, &slots, &limits)?;
         let mut state = new_state(config, &limits)?;
         for (pages, id) in state.state_pages.iter_mut().zip(slot_ids(identity.slots)) {
@@ -201,10 +224,13 @@ impl Card {
                 pci,
                 translated,
                 bar,
-                gate <- Gate::new(),
-                dead: AtomicBool::new(false),
+                presence <- Presence::new(),
+                delivery <- Delivery::new(),
                 state <- new_raw_spinlock!(state, "fermata_card"),
-                registry <- new_mutex!(Registry { contexts: KVec::new() }, "fermata_registry"),
+                registry <- new_mutex!(Registry::new(limits.contexts)?, "fermata_registry"),
+                // SAFETY: `OFFSET` is that of this field. `shut_down`, which comes before the end, stops
+                // it, and it is not queued from then on.
+                sweeper <- unsafe { DelayedWork::new() },
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
                     SlotEvents::new(n as u8)
@@ -220,23 +246,23 @@ impl Card {
         Ok(card)
     }
 
-    /// Goes inside the gate. `ENODEV`: the card is gone.
+    /// Keeps the device bound. `ENODEV`: the card is gone. Process context.
     pub(crate) fn enter(&self) -> Result<BoundDevice<'_>> {
-        let inside = self.gate.enter()?;
-        if self.dead.load(Ordering::Acquire) {
+        let guard = self.presence.enter()?;
+        if self.presence.is_dead() {
             return Err(ENODEV);
         }
-        // SAFETY: By the type invariant the device is bound while somebody is inside.
+        // SAFETY: By the type invariant the device is bound while there is a guard.
         let device = unsafe { self.device.as_bound() };
         Ok(BoundDevice {
             device,
-            _inside: inside,
+            _guard: guard,
         })
     }
 
     /// Whether the card is gone: unbound, unplugged or dead.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gate.is_closed() || self.dead.load(Ordering::Acquire)
+        self.presence.is_gone()
     }
 
     /// Requests the interrupt `irq` of vector number `vector`, which tells of the slots of `slots`.
@@ -305,6 +331,9 @@ impl Card {
     /// gone.
     pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
         let mut state = self.state.lock();
+        if state.machine.is_gone() {
+            return Err(ENODEV);
+        }
         if state.machine.is_at_rest() {
             // No register may be touched: the last answer stands.
             return Ok(state.state_pages[slot.index()]);
@@ -318,8 +347,13 @@ impl Card {
     /// What `slot` has done, and whom it serves.
     pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
         let vector = self.vector_of(slot);
-        let (storms, useless, is_polled) = vector.map_or((0, 0, false), |vector| {
-            (vector.storms(), vector.useless_count(), vector.is_off())
+        let (storms, useless, throttled, is_polled) = vector.map_or((0, 0, 0, false), |vector| {
+            (
+                vector.storms(),
+                vector.useless_count(),
+                vector.throttled(),
+                vector.is_off(),
+            )
         });
         let state = self.state.lock();
         let machine = &state.machine;
@@ -331,6 +365,7 @@ impl Card {
             exclusive: machine.exclusive(slot),
             storms,
             useless,
+            throttled,
             finished: measured.finished,
             faults: measured.faults,
             is_polled,

@@ -6,7 +6,10 @@ use super::{now, tenant_of, Card, SlotRegisters, State};
 use crate::{
     bar::Fault,
     image::Tenant,
-    sched::{Action, ContextId, Event, JobState, Refusal, SlotId, SlotState, Status, Wake},
+    sched::{
+        Action, ContextId, Event, GroupKey, GroupSettings, JobState, Refusal, SlotId, SlotState,
+        Status, Wake,
+    },
     trace::{self, Arrival, CardEvent, QueueEvent, Request, Subject},
 };
 use core::sync::atomic::Ordering;
@@ -66,6 +69,28 @@ impl Card {
         trace::context_setup(|| {
             let group = state.machine.group_of(ctx).map_or(0, |group| group.0);
             (self.context_in(state, ctx), slots.into(), group)
+        });
+    }
+
+    /// A group was registered or changed; `None`: its registration ended.
+    pub(super) fn note_group(&self, group: GroupKey, settings: Option<GroupSettings>) {
+        trace::group(|| {
+            let set = settings.is_some();
+            let GroupSettings {
+                weight,
+                max_priority,
+                cap,
+                slots,
+            } = settings.unwrap_or_default();
+            (
+                self.subject(),
+                group.0,
+                set,
+                weight.into(),
+                max_priority.into(),
+                cap.into(),
+                slots.into(),
+            )
         });
     }
 
@@ -163,6 +188,11 @@ impl Card {
         });
     }
 
+    /// The vector of `slot` was switched off for a moment: too many completions were told of.
+    pub(super) fn note_throttled(&self, state: &mut State, slot: SlotId) {
+        trace::queue(|| (self.slot_in(state, slot), QueueEvent::Throttled as u32));
+    }
+
     /// The job on `slot` made an access that its window refused.
     pub(super) fn note_fault(&self, state: &mut State, slot: SlotId, fault: Fault) {
         trace::fault(|| (self.slot_in(state, slot), fault.address, fault.is_write));
@@ -213,7 +243,10 @@ impl Card {
                 trace::context_released(|| (self.context_on(tenants, None, Some(ctx)),));
             }
             Action::Quarantine { slot, ctx } => trace::quarantine(|| (on(tenants, slot, ctx),)),
-            Action::ReadStatus { .. } | Action::Arm { .. } | Action::Disarm { .. } => {}
+            Action::ReadStatus { .. }
+            | Action::Overrun { .. }
+            | Action::Arm { .. }
+            | Action::Disarm { .. } => {}
         }
     }
 

@@ -3,22 +3,21 @@
 //! The snapshot buffer of a context: making it, copying a state out of it and into it.
 
 use super::Context;
-use crate::{capability, card::BoundDevice, compat::errno, sched::JobState};
-use kernel::{page::PAGE_SIZE, prelude::*, uaccess::UserSliceWriter};
+use crate::{capability, compat::errno, sched::JobState};
+use kernel::{page::PAGE_SIZE, prelude::*};
 
-/// Largest snapshot that is believed, in pages (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
+/// Bytes of a page of a state, whatever the size of the kernel's pages (docs/card.md,
+/// CSR_STATE_SIZE_PG).
+const STATE_PAGE: u64 = 4096;
+/// Largest snapshot that is believed, in such pages (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
 const STATE_PAGES_MAX: u64 = 4096;
 /// The same in bytes.
-pub(crate) const STATE_MAX: u64 = STATE_PAGES_MAX * PAGE_SIZE as u64;
+const STATE_MAX: u64 = STATE_PAGES_MAX * STATE_PAGE;
 
 impl Context {
     /// Makes the snapshot buffer, and returns its size in bytes. `own`: address and length of the
     /// caller's own memory, which it is then.
-    pub(crate) fn create_snapshot(
-        &self,
-        device: &BoundDevice<'_>,
-        own: Option<(u64, u64)>,
-    ) -> Result<u64> {
+    pub(crate) fn create_snapshot(&self, own: Option<(u64, u64)>) -> Result<u64> {
         let id = self.id()?;
         if self.memory.lock().snapshot.is_some() {
             return Err(EEXIST);
@@ -27,21 +26,22 @@ impl Context {
         if pages == 0 || pages > STATE_PAGES_MAX {
             return Err(errno::eproto());
         }
-        let needed = pages * PAGE_SIZE as u64;
+        let needed = (pages * STATE_PAGE).next_multiple_of(PAGE_SIZE as u64);
         let length = match own {
             Some((address, length)) => self.check_own_snapshot(address, length, needed)?,
             None => needed,
         };
         let address = own.map(|(address, _)| address);
-        // CAST: at most STATE_PAGES_MAX pages.
-        let snapshot = self.make_memory(device, length as usize, address)?;
+        // CAST: at most STATE_MAX, or a page.
+        let unmapped = self.unmapped_memory(length as usize, address)?;
+        let device = self.card.enter()?;
+        let snapshot = unmapped.map(&device)?;
         let mut memory = self.memory.lock();
         if memory.snapshot.is_some() {
             return Err(EEXIST);
         }
         self.card
             .with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
-        let length = snapshot.length() as u64;
         memory.snapshot = Some(snapshot);
         Ok(length)
     }
@@ -60,7 +60,7 @@ impl Context {
         Ok(length)
     }
 
-    /// The largest snapshot, in pages, of `slots`.
+    /// The largest snapshot of `slots`, in pages of a state.
     fn state_pages(&self, slots: u8) -> Result<u64> {
         self.card
             .slots_in(slots)
@@ -69,53 +69,90 @@ impl Context {
 
     /// Whether a snapshot of `length` bytes takes the state of all of `slots`. `EPROTO`.
     pub(super) fn check_snapshot(&self, slots: u8, length: u64) -> Result {
-        match self.state_pages(slots)?.checked_mul(PAGE_SIZE as u64) {
+        match self.state_pages(slots)?.checked_mul(STATE_PAGE) {
             Some(needed) if needed <= length && needed != 0 => Ok(()),
             _ => Err(errno::eproto()),
         }
     }
 
-    /// Copies the bytes of a held job's snapshot from `offset` on to the program.
-    pub(crate) fn read_snapshot(&self, offset: u64, out: &mut UserSliceWriter) -> Result {
+    /// Whether `length` bytes of the snapshot from `offset` on can be read now: the time on slots that
+    /// the job has had, for [`Context::check_still_held`]. `ENXIO`: no buffer; `EINVAL`: beyond its
+    /// end; `EBUSY`: the job is not held; `ENODATA`: no state was saved.
+    pub(crate) fn check_snapshot_read(&self, offset: u64, length: u64) -> Result<HeldSince> {
         let stats = self.card.view(self.id()?)?.stats;
-        let mut copy = KVVec::new();
-        {
-            let memory = self.memory.lock();
-            let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
-            let offset = usize::try_from(offset)?;
-            snapshot.check_range(offset, out.len())?;
-            if stats.state != JobState::Held {
-                return Err(EBUSY);
-            }
-            if !stats.saved {
-                return Err(errno::enodata());
-            }
-            snapshot.copy_to(offset, out.len(), &mut copy)?;
-        }
-        // Only what was read while the job stayed held is a snapshot.
-        let after = self.card.view(self.id()?)?.stats;
-        if after.state != JobState::Held || after.slices != stats.slices {
+        self.check_snapshot_range(offset, length)?;
+        if stats.state != JobState::Held {
             return Err(EBUSY);
         }
-        out.write_slice(&copy)
+        if !stats.saved {
+            return Err(errno::enodata());
+        }
+        Ok(HeldSince {
+            slices: stats.slices,
+        })
     }
 
-    /// Puts a state into the snapshot buffer from `offset` on, from which the next job can start.
-    ///
-    /// It is whatever the program says: where the card does not confine an engine whose state is
-    /// forged, that takes who may touch all memory anyway.
-    pub(crate) fn write_snapshot(&self, offset: u64, state: &[u8]) -> Result {
+    /// Whether the job has been held all the time. `EBUSY`.
+    pub(crate) fn check_still_held(&self, since: HeldSince) -> Result {
+        let stats = self.card.view(self.id()?)?.stats;
+        if stats.state != JobState::Held || stats.slices != since.slices {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of the snapshot from `offset` on.
+    pub(crate) fn copy_from_snapshot(&self, offset: usize, out: &mut [u8]) -> Result {
+        self.memory.lock().snapshot()?.copy_to(offset, out)
+    }
+
+    /// Whether a state of `length` bytes may be brought in from `offset` on. `ENXIO`, `EINVAL`, `EBUSY`;
+    /// `EPERM`: the card does not confine an engine whose state is forged, and the caller may not
+    /// touch all memory.
+    pub(crate) fn check_snapshot_write(&self, offset: u64, length: u64) -> Result {
         if !self.card.identity.confines_any_state() && !capability::may_touch_all_memory() {
             return Err(EPERM);
         }
-        let id = self.id()?;
+        self.check_snapshot_range(offset, length)?;
+        self.check_no_job()
+    }
+
+    /// Copies a piece of a state into the snapshot buffer. `EBUSY`: a job was started meanwhile.
+    pub(crate) fn copy_to_snapshot(&self, offset: usize, state: &[u8]) -> Result {
+        // No job starts while it is held.
         let mut memory = self.memory.lock();
-        let snapshot = memory.snapshot.as_ref().ok_or_else(errno::enxio)?;
-        if self.card.view(id)?.stats.state.is_live() {
-            return Err(EBUSY);
-        }
-        snapshot.copy_from(usize::try_from(offset)?, state)?;
+        self.check_no_job()?;
+        // Until all of the state is there, no job goes on from a part of it.
+        memory.imported = false;
+        memory.snapshot()?.copy_from(offset, state)
+    }
+
+    /// All of a state was brought in: the next job can go on from it.
+    pub(crate) fn note_import(&self) -> Result {
+        let mut memory = self.memory.lock();
+        self.check_no_job()?;
         memory.imported = true;
         Ok(())
     }
+
+    /// `EBUSY`: there is a job that has not ended.
+    fn check_no_job(&self) -> Result {
+        match self.card.view(self.id()?)?.stats.state.is_live() {
+            true => Err(EBUSY),
+            false => Ok(()),
+        }
+    }
+
+    /// `ENXIO`: no snapshot buffer; `EINVAL`: it has no `length` bytes from `offset` on.
+    fn check_snapshot_range(&self, offset: u64, length: u64) -> Result {
+        let memory = self.memory.lock();
+        let snapshot = memory.snapshot()?;
+        snapshot.check_range(usize::try_from(offset)?, usize::try_from(length)?)
+    }
+}
+
+/// A moment at which a job was held.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldSince {
+    slices: u64,
 }

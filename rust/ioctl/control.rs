@@ -4,7 +4,6 @@
 
 use super::{param::Parameter, Call};
 use crate::{
-    argument::User,
     context::Context,
     uapi::{self, control},
 };
@@ -12,7 +11,7 @@ use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn control(&self) -> Result {
-        let control = User::<uapi::Control>::read(self.argument)?.value;
+        let control = self.read::<uapi::Control>()?.value;
         let operation = Operation::of(&control)?;
         self.on_other(control.context, |other| operation.apply(other))
     }

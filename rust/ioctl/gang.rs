@@ -3,15 +3,12 @@
 //! The call for gangs: contexts that are preempted and resumed together.
 
 use super::Call;
-use crate::{
-    argument::{check_flags, User},
-    capability, uapi,
-};
+use crate::{argument::check_flags, capability, uapi};
 use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn gang(&self) -> Result {
-        let mut user = User::<uapi::Gang>::read(self.argument)?;
+        let mut user = self.read::<uapi::Gang>()?;
         let wanted = user.value;
         check_flags(wanted.flags, uapi::GANG_JOIN | uapi::GANG_LEAVE)?;
         let ctx = self.context.id()?;

@@ -4,34 +4,34 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::check_flags,
     capability,
-    sched::GroupKey,
+    card::{GroupLimits, GroupView},
+    cgroup::Cgroup,
+    limits::CONTEXTS_MAX,
+    sched::{GroupKey, GroupSettings},
     uapi,
 };
 use kernel::prelude::*;
 
+/// The flags that say what is given.
+const FIELDS: u32 = uapi::GROUP_WEIGHT
+    | uapi::GROUP_MAX_PRIORITY
+    | uapi::GROUP_CAP
+    | uapi::GROUP_MAX_CONTEXTS
+    | uapi::GROUP_MAX_BYTES
+    | uapi::GROUP_EXCLUSIVE;
+
 impl Call<'_> {
     pub(super) fn group(&self) -> Result {
-        let mut user = User::<uapi::Group>::read(self.argument)?;
+        let mut user = self.read::<uapi::Group>()?;
         let wanted = user.value;
-        check_flags(wanted.flags, uapi::GROUP_SET_WEIGHT)?;
+        check_flags(wanted.flags, 0)?;
         if wanted.reserved != 0 {
             return Err(EINVAL);
         }
-        let sets = wanted.flags & uapi::GROUP_SET_WEIGHT != 0;
-        if sets && !capability::is_administrator() {
-            return Err(EPERM);
-        }
-        user.check_writable()?;
-        let (group, stats) = self.on_context(wanted.context, |context| {
-            let id = context.id()?;
-            if sets {
-                let weight = u16::try_from(wanted.weight).map_err(|_| ERANGE)?;
-                context.card.set_group_weight(id, weight)?;
-            }
-            context.card.group(id)
-        })?;
+        let (group, stats) =
+            self.on_context(wanted.context, |context| context.card.group(context.id()?))?;
         user.value = uapi::Group {
             context: wanted.context,
             weight: stats.weight.into(),
@@ -43,33 +43,109 @@ impl Call<'_> {
         user.write()
     }
 
-    pub(super) fn exclusive(&self) -> Result {
-        let wanted = User::<uapi::Exclusive>::read(self.argument)?.value;
-        check_flags(wanted.flags, uapi::EXCLUSIVE_RELEASE)?;
-        let release = wanted.flags & uapi::EXCLUSIVE_RELEASE != 0;
-        if release && wanted.context != 0 {
+    pub(super) fn group_set(&self) -> Result {
+        let mut user = self.read::<uapi::GroupSet>()?;
+        let wanted = user.value;
+        let flags = wanted.flags;
+        check_flags(flags, FIELDS | uapi::GROUP_REMOVE)?;
+        let removes = flags & uapi::GROUP_REMOVE != 0;
+        if removes && flags != uapi::GROUP_REMOVE || wanted.reserved != 0 {
             return Err(EINVAL);
         }
         let card = &self.context.card;
-        let slots = card.existing_slots(wanted.slot_mask)?;
+        let slots = match wanted.slot_mask {
+            mask if flags & uapi::GROUP_EXCLUSIVE != 0 && mask != 0 => card.existing_slots(mask)?,
+            _ => 0,
+        };
         if !capability::is_administrator() {
             return Err(EPERM);
         }
-        if release {
-            return card.share_slots(slots);
-        }
-        self.on_context(wanted.context, |context| {
-            card.reserve_slots(slots, context.id()?)
-        })
+        let cgroup = Cgroup::of_descriptor(wanted.cgroup)?;
+        let change = Change::of(&wanted, slots)?;
+        user.check_writable()?;
+        let GroupView {
+            settings,
+            limits,
+            stats,
+            bytes,
+        } = if removes {
+            card.remove_group(&cgroup)?
+        } else if flags == 0 {
+            card.registered_group(&cgroup)?
+        } else {
+            card.set_group(&cgroup, |settings, limits| change.apply(settings, limits))?
+        };
+        user.value = uapi::GroupSet {
+            flags,
+            cgroup: wanted.cgroup,
+            weight: settings.weight.into(),
+            max_priority: settings.max_priority.into(),
+            cap: settings.cap.into(),
+            max_contexts: limits.contexts,
+            slot_mask: settings.slots.into(),
+            contexts: stats.contexts,
+            max_bytes: limits.bytes,
+            bytes,
+            number: cgroup.number(),
+            run_ns: stats.run.as_ns(),
+            ..Default::default()
+        };
+        user.write()
     }
 
     /// The number of a group, if the caller may know it: it is that of the own context, or the
     /// caller is an administrator. Else 0.
     pub(super) fn group_number(&self, group: GroupKey) -> u64 {
-        if group == self.context.opener.group || capability::is_administrator() {
+        if capability::is_administrator() || group == self.context.group() {
             group.0
         } else {
             0
         }
     }
+}
+
+/// What is to be set for a group.
+struct Change {
+    weight: Option<u16>,
+    max_priority: Option<u8>,
+    cap: Option<u16>,
+    contexts: Option<u32>,
+    bytes: Option<u64>,
+    slots: Option<u8>,
+}
+
+impl Change {
+    /// What `wanted` has flags for, with `slots` for its mask. `ERANGE`: what no group can have.
+    fn of(wanted: &uapi::GroupSet, slots: u8) -> Result<Self> {
+        let given = |flag| wanted.flags & flag != 0;
+        let contexts = given(uapi::GROUP_MAX_CONTEXTS).then_some(wanted.max_contexts);
+        if contexts.is_some_and(|contexts| contexts > CONTEXTS_MAX) {
+            return Err(ERANGE);
+        }
+        Ok(Self {
+            weight: narrow(given(uapi::GROUP_WEIGHT), wanted.weight)?,
+            max_priority: narrow(given(uapi::GROUP_MAX_PRIORITY), wanted.max_priority)?,
+            cap: narrow(given(uapi::GROUP_CAP), wanted.cap)?,
+            contexts,
+            bytes: given(uapi::GROUP_MAX_BYTES).then_some(wanted.max_bytes),
+            slots: given(uapi::GROUP_EXCLUSIVE).then_some(slots),
+        })
+    }
+
+    fn apply(&self, settings: &mut GroupSettings, limits: &mut GroupLimits) {
+        settings.weight = self.weight.unwrap_or(settings.weight);
+        settings.max_priority = self.max_priority.unwrap_or(settings.max_priority);
+        settings.cap = self.cap.unwrap_or(settings.cap);
+        settings.slots = self.slots.unwrap_or(settings.slots);
+        limits.contexts = self.contexts.unwrap_or(limits.contexts);
+        limits.bytes = self.bytes.unwrap_or(limits.bytes);
+    }
+}
+
+/// A value that is `given`, in its own type; the scheduler checks its range. `ERANGE`.
+fn narrow<T: TryFrom<u32>>(given: bool, value: u32) -> Result<Option<T>> {
+    if !given {
+        return Ok(None);
+    }
+    T::try_from(value).map(Some).map_err(|_| ERANGE)
 }

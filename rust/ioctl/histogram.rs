@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::check_flags,
     capability,
     context::Context,
     measure::{ContextHistograms, Histogram, SlotHistograms, BUCKETS},
@@ -41,7 +41,7 @@ impl Which {
 
 impl Call<'_> {
     pub(super) fn histogram(&self) -> Result {
-        let mut user = User::<uapi::Histogram>::read(self.argument)?;
+        let mut user = self.read::<uapi::Histogram>()?;
         let wanted = user.value;
         check_flags(wanted.flags, 0)?;
         if wanted.reserved != 0 {
@@ -65,12 +65,16 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies a histogram of slot or context number `number`.
+    /// Copies a histogram of slot or context number `number`. `EPERM`: it is of a slot, which tells of
+    /// other users, too, and the caller may not know of them.
     fn copy_histogram(&self, which: Which, number: u32, copy: &mut Histogram) -> Result {
         let card = &self.context.card;
         match which {
             Which::OfSlot(which) => {
                 let (slot, _) = card.slot(number).ok_or(EINVAL)?;
+                if !capability::may_monitor() {
+                    return Err(EPERM);
+                }
                 card.copy_of_slot(slot, which, copy);
                 Ok(())
             }
@@ -81,14 +85,14 @@ impl Call<'_> {
     }
 
     /// Looks at the caller's own context (`number` 0), or at that of the number. `ESRCH`: there is
-    /// none, or it was closed meanwhile; `EPERM`: another user opened it, and the caller is no
-    /// administrator.
+    /// none, or it was closed meanwhile; `EPERM`: another user opened it, and the caller may not
+    /// know of others.
     fn on_visible<T>(&self, number: u32, look: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         if number == 0 {
             return look(&self.context);
         }
         let other = self.find(number)?;
-        if !other.opener.is_caller() && !capability::is_administrator() {
+        if !other.opener.is_caller() && !capability::may_monitor() {
             return Err(EPERM);
         }
         self.context.card.unless_closed(look(&other))

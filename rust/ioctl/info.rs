@@ -4,19 +4,20 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::check_flags,
     bar::Fault,
+    capability,
     card::{SlotView, View},
     context::{job_error, Context},
     sched::{JobState, SlotId, SlotState, Stats, Stops, Urgency},
     uapi::{self, attribute, feature, state as number_of_state},
 };
-use core::ops::BitOr;
+use core::{ops::BitOr, ptr};
 use kernel::{prelude::*, sync::Arc};
 
 impl Call<'_> {
     pub(super) fn card_info(&self) -> Result {
-        let mut user = User::<uapi::CardInfo>::read(self.argument)?;
+        let mut user = self.read::<uapi::CardInfo>()?;
         check_flags(user.value.flags, 0)?;
         let card = &self.context.card;
         let features = [
@@ -40,7 +41,7 @@ impl Call<'_> {
     }
 
     pub(super) fn slot_info(&self) -> Result {
-        let mut user = User::<uapi::SlotInfo>::read(self.argument)?;
+        let mut user = self.read::<uapi::SlotInfo>()?;
         let card = &self.context.card;
         let (id, slot) = card.slot(user.value.slot).ok_or(EINVAL)?;
         let SlotView {
@@ -52,6 +53,7 @@ impl Call<'_> {
             finished,
             faults,
             is_polled,
+            ..
         } = card.slot_view(id);
         let flags = [
             (state == SlotState::Quarantined, uapi::SLOT_QUARANTINED),
@@ -64,26 +66,31 @@ impl Call<'_> {
             afu_id_hi: slot.afu_id_hi,
             state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
             flags: stops_flags(slot.stops) | set_bits(&flags),
-            switches: stats.starts,
-            busy_ns: stats.busy.as_ns(),
-            resets: stats.resets,
             save_ns: stats.save.as_ns(),
             restore_ns: stats.restore.as_ns(),
             group: exclusive.map_or(0, |group| self.group_number(group)),
-            storms,
-            resumes: stats.resumes,
-            preemptions: stats.saves,
-            finished,
-            faults,
-            timeouts: stats.timeouts,
-            useless,
             ..Default::default()
         };
+        if capability::may_monitor() {
+            user.value = uapi::SlotInfo {
+                switches: stats.starts,
+                busy_ns: stats.busy.as_ns(),
+                resets: stats.resets,
+                storms,
+                resumes: stats.resumes,
+                preemptions: stats.saves,
+                finished,
+                faults,
+                timeouts: stats.timeouts,
+                useless,
+                ..user.value
+            };
+        }
         user.write()
     }
 
     pub(super) fn status(&self) -> Result {
-        let mut user = User::<uapi::Status>::read(self.argument)?;
+        let mut user = self.read::<uapi::Status>()?;
         check_flags(user.value.flags, 0)?;
         let memory = self.context.memory_info();
         user.value = uapi::Status {
@@ -91,7 +98,7 @@ impl Call<'_> {
             device_base: memory.device_base,
             snapshot_length: memory.snapshot_length,
             slot: uapi::NO_SLOT,
-            group: self.group_number(self.context.opener.group),
+            group: self.group_number(self.context.group()),
             ..Default::default()
         };
         if self.context.is_set_up() {
@@ -129,7 +136,7 @@ impl Call<'_> {
     }
 
     pub(super) fn context_info(&self) -> Result {
-        let mut user = User::<uapi::ContextInfo>::read(self.argument)?;
+        let mut user = self.read::<uapi::ContextInfo>()?;
         check_flags(user.value.flags, 0)?;
         let from = user.value.cursor as usize;
         let (index, context, View { stats, params, .. }) = self.listed(from)?;
@@ -138,24 +145,31 @@ impl Call<'_> {
             context: context.number()?,
             pid: context.opener.pid_for_caller(),
             state: state_number(stats.state),
-            slot: slot_number(stats.slot),
+            slot: uapi::NO_SLOT,
             slot_mask: params.mask.into(),
-            job: stats.job,
-            run_ns: stats.run.as_ns(),
-            wait_ns: stats.wait.as_ns(),
-            slices: stats.slices,
-            preemptions: stats.preemptions,
-            priority: params.priority.into(),
-            weight: params.weight.into(),
-            attributes: attributes(&stats),
-            latency_critical: (params.urgency == Urgency::LatencyCritical).into(),
-            group: self.group_number(context.opener.group),
-            timeslice_ns: params.timeslice.as_ns(),
-            preempt_timeout_ns: params.preempt_timeout.as_ns(),
-            cap: params.cap.into(),
-            share: params.share.into(),
+            group: self.group_number(context.joined_group()),
             ..Default::default()
         };
+        let is_own = ptr::eq(&*context, &*self.context) || context.opener.is_caller();
+        if is_own || capability::may_monitor() {
+            user.value = uapi::ContextInfo {
+                slot: slot_number(stats.slot),
+                job: stats.job,
+                run_ns: stats.run.as_ns(),
+                wait_ns: stats.wait.as_ns(),
+                slices: stats.slices,
+                preemptions: stats.preemptions,
+                priority: params.priority.into(),
+                weight: params.weight.into(),
+                attributes: attributes(&stats),
+                latency_critical: (params.urgency == Urgency::LatencyCritical).into(),
+                timeslice_ns: params.timeslice.as_ns(),
+                preempt_timeout_ns: params.preempt_timeout.as_ns(),
+                cap: params.cap.into(),
+                share: params.share.into(),
+                ..user.value
+            };
+        }
         user.write()
     }
 

@@ -5,7 +5,7 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::check_flags,
     context::job_error,
     monotonic,
     notifier::Notice,
@@ -16,7 +16,7 @@ use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn start(&self) -> Result {
-        let mut user = User::<uapi::Start>::read(self.argument)?;
+        let mut user = self.read::<uapi::Start>()?;
         let flags = user.value.flags;
         check_flags(flags, uapi::START_REPLAYABLE | uapi::START_SAVED)?;
         user.check_writable()?;
@@ -28,7 +28,7 @@ impl Call<'_> {
     }
 
     pub(super) fn preempt(&self) -> Result {
-        let preempt = User::<uapi::Preempt>::read(self.argument)?.value;
+        let preempt = self.read::<uapi::Preempt>()?.value;
         check_flags(preempt.flags, uapi::PREEMPT_HOLD)?;
         self.context
             .card
@@ -36,33 +36,30 @@ impl Call<'_> {
     }
 
     pub(super) fn resume(&self) -> Result {
-        check_flags(User::<uapi::Resume>::read(self.argument)?.value.flags, 0)?;
+        check_flags(self.read::<uapi::Resume>()?.value.flags, 0)?;
         self.context.card.resume(self.context.id()?)
     }
 
     pub(super) fn hint(&self) -> Result {
-        let hint = User::<uapi::Hint>::read(self.argument)?.value;
+        let hint = self.read::<uapi::Hint>()?.value;
         check_flags(hint.flags, 0)?;
         let at = monotonic::of_caller(hint.at);
         self.context.card.hint(self.context.id()?, at)
     }
 
     pub(super) fn doorbell(&self) -> Result {
-        check_flags(User::<uapi::Doorbell>::read(self.argument)?.value.flags, 0)?;
+        check_flags(self.read::<uapi::Doorbell>()?.value.flags, 0)?;
         self.context.card.ring(self.context.id()?)
     }
 
     pub(super) fn wait(&self) -> Result {
-        let mut user = User::<uapi::Wait>::read(self.argument)?;
+        let mut user = self.read::<uapi::Wait>()?;
         let wait = user.value;
         if wait.events == 0 {
             return Err(EINVAL);
         }
         check_flags(wait.events, event::ALL)?;
         let context = &self.context;
-        if context.card.is_gone() {
-            return Err(ENODEV);
-        }
         context.id()?;
         let mut found = self.happened(wait.events);
         if !over(&found) {
@@ -105,7 +102,7 @@ impl Call<'_> {
     }
 
     pub(super) fn eventfd(&self) -> Result {
-        let eventfd = User::<uapi::EventFd>::read(self.argument)?.value;
+        let eventfd = self.read::<uapi::EventFd>()?.value;
         check_flags(eventfd.events, event::ALL)?;
         let fd = (eventfd.fd != -1).then_some(eventfd.fd);
         if eventfd.reserved != 0 || fd.is_some() != (eventfd.events != 0) {

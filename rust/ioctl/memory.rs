@@ -3,12 +3,7 @@
 //! Calls that set a context up and give it memory.
 
 use super::Call;
-use crate::{
-    argument::{check_flags, User},
-    card::BoundDevice,
-    context::STATE_MAX,
-    uapi,
-};
+use crate::{argument::check_flags, uapi};
 use kernel::{
     prelude::*,
     uaccess::{UserPtr, UserSlice},
@@ -16,7 +11,7 @@ use kernel::{
 
 impl Call<'_> {
     pub(super) fn set_up(&self) -> Result {
-        let mut user = User::<uapi::Setup>::read(self.argument)?;
+        let mut user = self.read::<uapi::Setup>()?;
         let setup = user.value;
         check_flags(setup.flags, 0)?;
         user.check_writable()?;
@@ -29,8 +24,8 @@ impl Call<'_> {
         user.write()
     }
 
-    pub(super) fn arena_create(&self, device: &BoundDevice<'_>) -> Result {
-        let mut user = User::<uapi::ArenaCreate>::read(self.argument)?;
+    pub(super) fn arena_create(&self) -> Result {
+        let mut user = self.read::<uapi::ArenaCreate>()?;
         let arena = user.value;
         check_flags(arena.flags, uapi::ARENA_FIXED_BASE | uapi::ARENA_USER)?;
         let base = (arena.flags & uapi::ARENA_FIXED_BASE != 0).then_some(arena.device_base);
@@ -39,8 +34,7 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         user.check_writable()?;
-        self.context
-            .create_arena(device, arena.length, own, base.or(own))?;
+        self.context.create_arena(arena.length, own, base.or(own))?;
         // The arena is all that a context has to map.
         user.value = uapi::ArenaCreate {
             mmap_offset: 0,
@@ -49,8 +43,8 @@ impl Call<'_> {
         user.write()
     }
 
-    pub(super) fn snapshot_create(&self, device: &BoundDevice<'_>) -> Result {
-        let mut user = User::<uapi::SnapshotCreate>::read(self.argument)?;
+    pub(super) fn snapshot_create(&self) -> Result {
+        let mut user = self.read::<uapi::SnapshotCreate>()?;
         let snapshot = user.value;
         check_flags(snapshot.flags, uapi::SNAPSHOT_USER)?;
         let own = (snapshot.flags & uapi::SNAPSHOT_USER != 0)
@@ -59,27 +53,61 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         user.check_writable()?;
-        user.value.length = self.context.create_snapshot(device, own)?;
+        user.value.length = self.context.create_snapshot(own)?;
         user.write()
     }
 
     pub(super) fn snapshot_read(&self) -> Result {
-        let read = User::<uapi::SnapshotRead>::read(self.argument)?.value;
+        let read = self.read::<uapi::SnapshotRead>()?.value;
         check_flags(read.flags, 0)?;
-        let buffer = UserPtr::from_addr(usize::try_from(read.buffer)?);
-        let mut out = UserSlice::new(buffer, usize::try_from(read.length)?).writer();
-        self.context.read_snapshot(read.offset, &mut out)
+        let mut out = user_buffer(read.buffer, read.length)?.writer();
+        let before = self.context.check_snapshot_read(read.offset, read.length)?;
+        let mut offset = usize::try_from(read.offset)?;
+        let mut copy = copy_buffer(out.len())?;
+        while !out.is_empty() {
+            let piece = out.len().min(copy.len());
+            self.context
+                .copy_from_snapshot(offset, &mut copy[..piece])?;
+            out.write_slice(&copy[..piece])?;
+            offset += piece;
+        }
+        // Only what was read while the job stayed held is a snapshot.
+        self.check_present()?;
+        self.context.check_still_held(before)
     }
 
     pub(super) fn snapshot_write(&self) -> Result {
-        let write = User::<uapi::SnapshotWrite>::read(self.argument)?.value;
+        let write = self.read::<uapi::SnapshotWrite>()?.value;
         check_flags(write.flags, 0)?;
-        if write.length > STATE_MAX {
-            return Err(EINVAL);
+        let mut from = user_buffer(write.buffer, write.length)?.reader();
+        self.context
+            .check_snapshot_write(write.offset, write.length)?;
+        let mut offset = usize::try_from(write.offset)?;
+        let mut copy = copy_buffer(from.len())?;
+        while !from.is_empty() {
+            let piece = from.len().min(copy.len());
+            from.read_slice(&mut copy[..piece])?;
+            self.context.copy_to_snapshot(offset, &copy[..piece])?;
+            offset += piece;
         }
-        let buffer = UserPtr::from_addr(usize::try_from(write.buffer)?);
-        let mut state = KVVec::new();
-        UserSlice::new(buffer, usize::try_from(write.length)?).read_all(&mut state, GFP_KERNEL)?;
-        self.context.write_snapshot(write.offset, &state)
+        self.context.note_import()
     }
+}
+
+/// Bytes of a snapshot that are copied at once: what a call costs its memory cgroup.
+const COPY_MAX: usize = 64 << 10;
+
+/// Room for a piece of `length` bytes.
+fn copy_buffer(length: usize) -> Result<KVVec<u8>> {
+    Ok(KVVec::from_elem(
+        0,
+        length.min(COPY_MAX),
+        GFP_KERNEL_ACCOUNT,
+    )?)
+}
+
+/// The `length` bytes of the caller's memory from `address` on.
+fn user_buffer(address: u64, length: u64) -> Result<UserSlice> {
+    let address = UserPtr::from_addr(usize::try_from(address)?);
+    Ok(UserSlice::new(address, usize::try_from(length)?))
 }

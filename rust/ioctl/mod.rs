@@ -2,8 +2,9 @@
 
 //! The calls. What each does, and its errors, stand in `uapi/fermata.h`.
 //!
-//! Every handler first checks its argument completely, then that the answer can be written, and
-//! then acts.
+//! Every handler first copies its argument in and checks it completely, then makes sure that the
+//! answer can be written, then acts, and last copies the answer out. What acts holds nothing that
+//! removal of the card waits for while user memory is accessed.
 
 mod control;
 mod gang;
@@ -19,7 +20,12 @@ mod reserve;
 
 pub(crate) use job::holding;
 
-use crate::{capability, context::Context, uapi::ioc};
+use crate::{
+    argument::User,
+    capability,
+    context::Context,
+    uapi::{ioc, Argument},
+};
 use kernel::{
     prelude::*,
     sync::{Arc, ArcBorrow},
@@ -38,17 +44,12 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Carries out the call `command`.
     pub(crate) fn run(&self, command: u32) -> Result {
-        if command == ioc::WAIT {
-            // Sleeps, so not inside the gate.
-            return self.wait();
-        }
-        let device = self.context.card.enter()?;
         match command {
             ioc::CARD_INFO => self.card_info(),
             ioc::SLOT_INFO => self.slot_info(),
             ioc::SETUP => self.set_up(),
-            ioc::ARENA_CREATE => self.arena_create(&device),
-            ioc::SNAPSHOT_CREATE => self.snapshot_create(&device),
+            ioc::ARENA_CREATE => self.arena_create(),
+            ioc::SNAPSHOT_CREATE => self.snapshot_create(),
             ioc::SNAPSHOT_READ => self.snapshot_read(),
             ioc::SNAPSHOT_WRITE => self.snapshot_write(),
             ioc::REGS_WRITE => self.regs_write(),
@@ -59,6 +60,7 @@ impl Call<'_> {
             ioc::PREEMPT => self.preempt(),
             ioc::RESUME => self.resume(),
             ioc::STATUS => self.status(),
+            ioc::WAIT => self.wait(),
             ioc::EVENTFD => self.eventfd(),
             ioc::HINT => self.hint(),
             ioc::DOORBELL => self.doorbell(),
@@ -72,9 +74,25 @@ impl Call<'_> {
             ioc::POLICY_GET => self.policy_get(),
             ioc::POLICY_SET => self.policy_set(),
             ioc::GROUP => self.group(),
-            ioc::EXCLUSIVE => self.exclusive(),
             ioc::GANG => self.gang(),
+            ioc::GROUP_SET => self.group_set(),
             _ => Err(ENOTTY),
+        }
+    }
+
+    /// Copies the argument in. The errors are those of [`User::read`]; `ENODEV`: the card is gone, or
+    /// went while the caller's memory was waited for.
+    fn read<T: Argument>(&self) -> Result<User<T>> {
+        let user = User::read(self.argument)?;
+        self.check_present()?;
+        Ok(user)
+    }
+
+    /// `ENODEV`: the card is gone.
+    fn check_present(&self) -> Result {
+        match self.context.card.is_gone() {
+            true => Err(ENODEV),
+            false => Ok(()),
         }
     }
 

@@ -4,7 +4,6 @@
 
 use super::Call;
 use crate::{
-    argument::User,
     capability,
     context::Context,
     sched::{Duration, Params, Urgency},
@@ -14,7 +13,7 @@ use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn param_get(&self) -> Result {
-        let mut user = User::<uapi::Param>::read(self.argument)?;
+        let mut user = self.read::<uapi::Param>()?;
         let parameter = Parameter::of(user.value.param)?;
         let params = self.context.card.params(self.context.id()?)?;
         let (min, max) = parameter.limits(&self.context);
@@ -29,7 +28,7 @@ impl Call<'_> {
     }
 
     pub(super) fn param_set(&self) -> Result {
-        let wanted = User::<uapi::Param>::read(self.argument)?.value;
+        let wanted = self.read::<uapi::Param>()?.value;
         let parameter = Parameter::of(wanted.param)?;
         self.context.id()?;
         if wanted.min != 0 || wanted.max != 0 {
@@ -41,6 +40,7 @@ impl Call<'_> {
 
 /// A parameter, its values, and where it is kept.
 pub(super) struct Parameter {
+    number: u32,
     values: Values,
     get: fn(&Params) -> u64,
     set: fn(&mut Params, u64),
@@ -66,6 +66,7 @@ impl Parameter {
     pub(super) fn of(number: u32) -> Result<Self> {
         Ok(match number {
             param::TIMESLICE => Self {
+                number,
                 values: Values::Range {
                     min: Params::TIMESLICE_MIN.as_ns(),
                     max: Params::TIMESLICE_MAX.as_ns(),
@@ -75,6 +76,7 @@ impl Parameter {
                 set: |params, value| params.timeslice = Duration::from_ns(value),
             },
             param::PREEMPT_TIMEOUT => Self {
+                number,
                 values: Values::Range {
                     min: Params::PREEMPT_TIMEOUT_MIN.as_ns(),
                     max: Params::PREEMPT_TIMEOUT_MAX.as_ns(),
@@ -84,6 +86,7 @@ impl Parameter {
                 set: |params, value| params.preempt_timeout = Duration::from_ns(value),
             },
             param::PRIORITY => Self {
+                number,
                 values: Values::Range {
                     min: 0,
                     max: Params::PRIORITY_MAX.into(),
@@ -94,6 +97,7 @@ impl Parameter {
                 set: |params, value| params.priority = value as u8,
             },
             param::WEIGHT => Self {
+                number,
                 values: Values::Range {
                     min: Params::WEIGHT_MIN.into(),
                     max: Params::WEIGHT_MAX.into(),
@@ -104,6 +108,7 @@ impl Parameter {
                 set: |params, value| params.weight = value as u16,
             },
             param::LATENCY_CRITICAL => Self {
+                number,
                 values: Values::Range {
                     min: 0,
                     max: 1,
@@ -118,6 +123,7 @@ impl Parameter {
                 },
             },
             param::CAP => Self {
+                number,
                 values: Values::Range {
                     min: 0,
                     max: 100,
@@ -128,6 +134,7 @@ impl Parameter {
                 set: |params, value| params.cap = value as u8,
             },
             param::SHARE => Self {
+                number,
                 values: Values::Range {
                     min: 0,
                     max: 100,
@@ -138,12 +145,14 @@ impl Parameter {
                 set: |params, value| params.share = value as u8,
             },
             param::SLOT_MASK => Self {
+                number,
                 values: Values::Slots,
                 get: |params| params.mask.into(),
                 // CAST: within the slots of an engine.
                 set: |params, value| params.mask = value as u8,
             },
             param::COOPERATIVE => Self {
+                number,
                 values: Values::Cooperative,
                 get: |params| params.cooperative.into(),
                 set: |params, value| params.cooperative = value != 0,
@@ -172,7 +181,15 @@ impl Parameter {
     /// The smallest and the largest value that the caller may set for `context`.
     fn limits(&self, context: &Context) -> (u64, u64) {
         let (min, max, free) = self.range(context);
-        (min, if capability::may_raise() { max } else { free })
+        let most = if capability::may_raise() { max } else { free };
+        (min, most.min(self.ceiling(context)))
+    }
+
+    /// The largest value that the group of `context` allows.
+    fn ceiling(&self, context: &Context) -> u64 {
+        let id = context.id().ok().filter(|_| self.number == param::PRIORITY);
+        let most = id.and_then(|id| context.card.max_priority(id).ok());
+        most.map_or(u64::MAX, u64::from)
     }
 
     /// Sets the parameter of `context` to `value`. `ERANGE`; `EPERM`: the caller may not; of slots:

@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::check_flags,
     capability,
     sched::Duration,
     uapi::{self, policy},
@@ -14,7 +14,7 @@ use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn policy_get(&self) -> Result {
-        let mut user = User::<uapi::Policy>::read(self.argument)?;
+        let mut user = self.read::<uapi::Policy>()?;
         check_flags(user.value.flags, 0)?;
         let (kind, guard) = self.context.card.policy();
         user.value = uapi::Policy {
@@ -28,7 +28,7 @@ impl Call<'_> {
     }
 
     pub(super) fn policy_set(&self) -> Result {
-        let wanted = User::<uapi::Policy>::read(self.argument)?.value;
+        let wanted = self.read::<uapi::Policy>()?.value;
         check_flags(wanted.flags, 0)?;
         let name = CStr::from_bytes_until_nul(&wanted.name).map_err(|_| EINVAL)?;
         if !capability::is_administrator() {

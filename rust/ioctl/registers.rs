@@ -4,8 +4,8 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
-    image::{AppRegister, MAX_RESULTS},
+    argument::check_flags,
+    image::{AppRegister, RegisterSet, MAX_RESULTS},
     uapi,
 };
 use core::mem::size_of;
@@ -31,18 +31,18 @@ impl Call<'_> {
     pub(super) fn results(&self) -> Result {
         // CAST: 16.
         let (regs, _) = self.registers(MAX_RESULTS as u32)?;
-        let mut registers = KVec::with_capacity(regs.len(), GFP_KERNEL)?;
+        let mut registers = KVec::with_capacity(regs.len(), GFP_KERNEL_ACCOUNT)?;
         for &(register, value) in &regs {
             if value != 0 {
                 return Err(EINVAL);
             }
-            registers.push(register, GFP_KERNEL)?;
+            registers.push(register, GFP_KERNEL_ACCOUNT)?;
         }
         self.context.declare_results(&registers)
     }
 
     pub(super) fn regs_list(&self) -> Result {
-        let mut user = User::<uapi::Regs>::read(self.argument)?;
+        let mut user = self.read::<uapi::Regs>()?;
         let regs = user.value;
         check_flags(regs.flags, uapi::REGS_RESULTS)?;
         if regs.reserved != 0 || regs.count > uapi::MAX_REGS {
@@ -60,9 +60,10 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked.
+    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked. `EINVAL` also
+    /// for a register that is named twice.
     fn registers(&self, most: u32) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
-        let regs = User::<uapi::Regs>::read(self.argument)?.value;
+        let regs = self.read::<uapi::Regs>()?.value;
         check_flags(regs.flags, 0)?;
         if regs.reserved != 0 || regs.count > most {
             return Err(EINVAL);
@@ -70,14 +71,17 @@ impl Call<'_> {
         let count = regs.count as usize;
         let array = UserPtr::from_addr(usize::try_from(regs.regs)?);
         let mut reader = UserSlice::new(array, count * size_of::<uapi::Reg>()).reader();
-        let mut registers = KVec::with_capacity(count, GFP_KERNEL)?;
+        let mut registers = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let mut named = RegisterSet::EMPTY;
         for _ in 0..count {
             let reg = reader.read::<uapi::Reg>()?;
-            if reg.reserved != 0 {
+            let register = AppRegister::new(reg.offset)?;
+            if reg.reserved != 0 || !named.insert(register) {
                 return Err(EINVAL);
             }
-            registers.push((AppRegister::new(reg.offset)?, reg.value), GFP_KERNEL)?;
+            registers.push((register, reg.value), GFP_KERNEL_ACCOUNT)?;
         }
+        self.check_present()?;
         Ok((registers, array))
     }
 }

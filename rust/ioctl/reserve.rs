@@ -43,7 +43,7 @@ impl Call<'_> {
 
     /// The argument of both calls.
     fn reservation(&self) -> Result<User<uapi::Reserve>> {
-        let user = User::<uapi::Reserve>::read(self.argument)?;
+        let user = self.read::<uapi::Reserve>()?;
         check_flags(user.value.flags, 0)?;
         if user.value.reserved != 0 {
             return Err(EINVAL);

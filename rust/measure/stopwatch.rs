@@ -177,6 +177,14 @@ impl Stopwatch {
         }
     }
 
+    /// The run that was just started on `slot` begins `span` later
+    /// ([`LoadCost::clearing`](crate::sched::LoadCost::clearing)).
+    pub fn delay(&mut self, slot: SlotId, span: Duration) {
+        if let Some(run) = self.watch(slot).and_then(|watch| watch.run.as_mut()) {
+            run.started = run.started + span;
+        }
+    }
+
     /// After each call of the scheduler: has contexts told by `tell` what was measured of them.
     pub fn settle<S: DerefMut<Target = [Entry]>>(
         &mut self,
@@ -253,11 +261,16 @@ impl Stopwatch {
         let run = self
             .watch(slot)
             .and_then(|watch| watch.run.as_mut())
-            .filter(|run| run.pause.is_none());
+            // A plain PAUSE takes the place of one at a boundary: the save begins with it.
+            .filter(|run| run.pause.is_none_or(|(_, before)| before && !boundary));
         let Some(run) = run else {
             return;
         };
+        let is_first = run.pause.is_none();
         run.pause = Some((cause.at, boundary));
+        if !is_first {
+            return;
+        }
         if let (Some(due), Some(histograms)) = (cause.due, slots.get_mut(slot.index())) {
             histograms.overrun.add(cause.at.since(due).as_ns());
         }

@@ -11,7 +11,6 @@
 use core::ops::DerefMut;
 
 use super::machine::Machine;
-use super::run::Run;
 use super::slot::slots_in;
 use super::{ContextId, Duration, Entry, JobState, Params, SlotId, Time};
 
@@ -47,7 +46,7 @@ impl Entry {
     }
 
     /// Charges `span` on a slot.
-    fn advance(&mut self, span: Duration) {
+    pub(super) fn advance(&mut self, span: Duration) {
         self.clock.virtual_ns = self.virtual_after(span);
     }
 
@@ -57,7 +56,7 @@ impl Entry {
     }
 
     /// The part of the run under way that was not charged yet.
-    fn due(&self, now: Time) -> Duration {
+    pub(super) fn due(&self, now: Time) -> Duration {
         if self.is_metered() {
             now.since(self.since)
         } else {
@@ -110,11 +109,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         group(one).is_some_and(|at| group(other) == Some(at))
     }
 
-    /// The jobs on slots.
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.slots.iter().filter_map(|slot| slot.state.run())
-    }
-
     /// The contexts on slots.
     pub(super) fn running(&self) -> impl Iterator<Item = ContextId> + '_ {
         self.slots.iter().filter_map(|slot| slot.state.ctx())
@@ -139,6 +133,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         entry.run += span;
         entry.since = now;
         let group = entry.grouped.then_some(entry.group);
+        self.note_run(ctx, span);
+        self.spend_of_group(ctx, span);
         self.change_group(group, |record| record.advance(span));
     }
 
@@ -148,12 +144,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             entry.spend(span);
             entry.advance(span);
         }
+        self.spend_of_group(ctx, span);
         let group = self.stands_for(ctx);
         self.change_group(group, |record| record.advance(span));
     }
 
     /// Changes the virtual time of a group, if one is meant.
-    fn change_group(&mut self, group: Option<u32>, change: impl FnOnce(&mut Entry)) {
+    pub(super) fn change_group(&mut self, group: Option<u32>, change: impl FnOnce(&mut Entry)) {
         let Some(record) = group.and_then(|at| self.slab.at_mut(at)) else {
             return;
         };
@@ -171,6 +168,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         };
         self.advance_clock(now, queue, None);
+        self.wake_in_group(now, ctx);
+    }
+
+    /// The same, where the virtual time of the class is up to date.
+    pub(super) fn wake_in_group(&mut self, now: Time, ctx: ContextId) {
+        let Some(queue) = self.slab.get(ctx).map(|entry| entry.queue) else {
+            return;
+        };
         let mut start = self.queue(queue).map_or(0, |queue| queue.virtual_ns);
         if let Some(at) = self.stands_for(ctx) {
             self.advance_group(now, at, None);
@@ -200,7 +205,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// The virtual time of a class is the least of those who run, of the first who waits, and of `leaver`, who just ran;
     /// it never runs backwards. O(log n).
-    fn advance_clock(&mut self, now: Time, index: u8, leaver: Option<ContextId>) {
+    pub(super) fn advance_clock(&mut self, now: Time, index: u8, leaver: Option<ContextId>) {
         let Some(queue) = self.queue(index) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 //! What goes into the machine and what comes out of it.
 
-use super::{ContextId, SlotId, Status, Time};
+use super::{ContextId, Duration, SlotId, Status, Time};
 
 /// Something that happened.
 ///
@@ -76,6 +76,13 @@ pub enum Action {
     /// Nothing to do, but to know: `slot` is kept vacant, or will be once its job is off it, for the work that `ctx` has
     /// announced.
     Keep { slot: SlotId, ctx: ContextId },
+    /// Nothing to do, but to know: the job of `ctx` on `slot` let one that goes before it wait for a boundary for longer than
+    /// [`Machine::boundary_wait`](super::Machine::boundary_wait), `span` longer. Zero: it is stopped where it is.
+    Overrun {
+        slot: SlotId,
+        ctx: ContextId,
+        span: Duration,
+    },
     /// Set (`hold`) or clear the reset bit of `slot`.
     Reset { slot: SlotId, hold: bool },
     /// Read the declared result registers of `ctx` while they are still its own.
@@ -91,8 +98,8 @@ pub enum Action {
     /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may be unmapped. Its id is
     /// free from now on.
     Released { ctx: ContextId },
-    /// `slot` did not even come out of a reset: it is out of use, and `ctx` (if any) must keep its memory mapped until the
-    /// whole card is reset.
+    /// `slot` did not even come out of a reset: it is out of use and to be held in reset, and `ctx` (if any) must keep its
+    /// memory mapped until the whole card is reset.
     Quarantine {
         slot: SlotId,
         ctx: Option<ContextId>,
@@ -168,6 +175,8 @@ pub enum Refusal {
     Admission,
     /// A value out of range.
     Range,
+    /// The priority is above the ceiling of the context's group.
+    Ceiling,
     /// Too many hints in too short a time.
     Rate,
     /// The card is gone.

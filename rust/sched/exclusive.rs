@@ -2,58 +2,16 @@
 
 //! Slots that serve one group only.
 //!
-//! For all others such a slot is not allowed (`access.rs`). The reservation lasts until it is lifted, or until the last context
-//! of the group is released.
+//! For all others such a slot is not allowed (`access.rs`). The reservation is a part of the group's registration
+//! (`registration.rs`), and lasts as long.
 
 use core::ops::DerefMut;
 
-use super::machine::{Machine, Out};
-use super::slot::{slots_in, State};
-use super::{Action, Entry, GroupKey, Refusal, SlotId, Time};
+use super::machine::Machine;
+use super::slot::slots_in;
+use super::{Entry, GroupKey, SlotId};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Reserves `slots`, a bit each, for a group; `None` lets all contexts use them again. Jobs of others on them are
-    /// preempted at once. Slots that the group has already, and has not been named, stay its own. O(n log n) in the card's
-    /// capacity.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Gone`], [`Refusal::NoSlot`] (no slot, or one that the card does not have), [`Refusal::NoContext`] (the
-    /// group has none), [`Refusal::Busy`] (a slot is reserved for another group); nothing was changed.
-    pub fn set_exclusive(
-        &mut self,
-        now: Time,
-        slots: u8,
-        group: Option<GroupKey>,
-        out: &mut impl FnMut(Action),
-    ) -> Result<(), Refusal> {
-        if self.gone {
-            return Err(Refusal::Gone);
-        }
-        let there = |id| {
-            self.slot(id)
-                .is_some_and(|slot| slot.state != State::Absent)
-        };
-        if slots == 0 || !slots_in(slots).all(there) {
-            return Err(Refusal::NoSlot);
-        }
-        if let Some(group) = group {
-            if self.group_contexts(group) == 0 {
-                return Err(Refusal::NoContext);
-            }
-            if self.foreign_slots(group) & slots != 0 {
-                return Err(Refusal::Busy);
-            }
-        }
-        for id in slots_in(slots) {
-            if let Some(slot) = self.slot_mut(id) {
-                slot.exclusive = group;
-            }
-        }
-        self.allow_all(now, out);
-        Ok(())
-    }
-
     /// The group that a slot is reserved for.
     pub fn exclusive(&self, slot: SlotId) -> Option<GroupKey> {
         self.slot(slot)?.exclusive
@@ -66,38 +24,17 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             .fold(0, |slots, id| slots | id.bit())
     }
 
-    /// The last context of a group may be gone.
-    pub(super) fn note_parted(&mut self, group: GroupKey) {
-        let theirs = |id: &SlotId| self.exclusive(*id) == Some(group);
-        if !slots_in(u8::MAX).any(|id| theirs(&id)) || self.group_contexts(group) != 0 {
-            return;
-        }
+    /// Reserves `slots`, a bit each, for a group, and no others any more. What contexts may use is brought in line later.
+    pub(super) fn reserve_slots(&mut self, group: GroupKey, slots: u8) {
         for id in slots_in(u8::MAX) {
-            if let Some(slot) = self
-                .slot_mut(id)
-                .filter(|slot| slot.exclusive == Some(group))
-            {
+            let Some(slot) = self.slot_mut(id) else {
+                continue;
+            };
+            if slots & id.bit() != 0 {
+                slot.exclusive = Some(group);
+            } else if slot.exclusive == Some(group) {
                 slot.exclusive = None;
-                self.lapsed = true;
             }
         }
-    }
-
-    /// Lets all contexts use again what has ceased to be reserved.
-    pub(super) fn end_lapsed(&mut self, now: Time, out: &mut Out<'_>) {
-        if core::mem::take(&mut self.lapsed) {
-            self.allow_all(now, out);
-        }
-    }
-
-    /// Makes right what every context may use. O(n log n).
-    fn allow_all(&mut self, now: Time, out: &mut Out<'_>) {
-        self.each_context(|machine, ctx| {
-            let allowed = machine.slab.get(ctx).map(|entry| entry.allowed);
-            if allowed != machine.allowed_to(ctx) {
-                machine.change_access(now, ctx, |_| ());
-            }
-        });
-        self.press_all(now, out);
     }
 }

@@ -101,6 +101,19 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         Ok(())
     }
 
+    /// Takes a context out of its gang if that has a member of another group: a context has been moved
+    /// ([`Machine::regroup`]). O([`Machine::GANG_MAX`]).
+    pub fn leave_foreign_gang(&mut self, ctx: ContextId) {
+        let own = self.slab.key_of(ctx);
+        if self
+            .slab
+            .mates(ctx)
+            .any(|mate| self.slab.key_of(mate) != own)
+        {
+            self.slab.leave_gang(ctx);
+        }
+    }
+
     /// How many members the gang of a context has; 1: it is in none.
     ///
     /// # Errors

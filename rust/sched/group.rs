@@ -11,10 +11,11 @@ use core::ops::DerefMut;
 
 use super::chain::Chain;
 use super::machine::Machine;
+use super::registration::Registered;
 use super::slab::{Slab, NONE};
 use super::slot::{slots_in, MAX_SLOTS};
 use super::tree::Tree;
-use super::{Action, ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
+use super::{ContextId, Duration, Entry, Params, Refusal, Time, Urgency};
 
 /// Names a group: a number that the caller chooses. Contexts of one card with the same key belong together, in all classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,7 +28,8 @@ pub struct GroupStats {
     pub contexts: u32,
     /// Its weight against that of other groups.
     pub weight: u16,
-    /// Time on slots of all that it has had, the runs that are under way included. Begins again when the group was forgotten.
+    /// Time on slots that contexts have had while they belonged to the group, the runs that are under way included. Begins again
+    /// when the group was forgotten, which no group is while it is registered.
     pub run: Duration,
 }
 
@@ -37,7 +39,7 @@ const URGENCIES: [Urgency; 2] = [Urgency::LatencyCritical, Urgency::BestEffort];
 /// What only the record of a group has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    key: GroupKey,
+    pub(super) key: GroupKey,
     /// First of those whose hash leads here; `next` of an entry links them.
     first: u32,
     /// Contexts of the record.
@@ -68,6 +70,7 @@ pub(super) struct Records {
     pub(super) free: u32,
     /// Those that are only remembered, the one that has been without a context for longest first.
     remembered: Chain,
+    pub(super) registered: Registered,
 }
 
 impl Records {
@@ -75,6 +78,7 @@ impl Records {
         Self {
             free,
             remembered: Chain::EMPTY,
+            registered: Registered::NONE,
         }
     }
 }
@@ -185,14 +189,14 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     }
 
     /// A record is not only remembered any more.
-    fn recall(&mut self, at: u32) {
+    pub(super) fn recall(&mut self, at: u32) {
         let mut remembered = self.records.remembered;
         remembered.remove(self, at);
         self.records.remembered = remembered;
     }
 
     /// A new record, remembered only.
-    fn make_record(&mut self, of: &Of, weight: u16) -> Option<u32> {
+    pub(super) fn make_record(&mut self, of: &Of, weight: u16) -> Option<u32> {
         let at = match self.records.free {
             NONE => self.forget_oldest()?,
             free => {
@@ -221,9 +225,15 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
     /// Forgets the group that has been without a context for longest, and gives its place.
     fn forget_oldest(&mut self) -> Option<u32> {
         let gone = self.records.remembered.oldest;
+        self.unlink_record(gone)?;
+        self.recall(gone);
+        Some(gone)
+    }
+
+    /// Takes a record out of the list of its bucket.
+    fn unlink_record(&mut self, gone: u32) -> Option<()> {
         let entry = self.at(gone)?;
         let (after, bucket) = (entry.next, self.bucket(&Of::record(entry)));
-        self.recall(gone);
         let mut at = self.at(bucket)?.record.first;
         if at == gone {
             self.at_mut(bucket)?.record.first = after;
@@ -235,7 +245,38 @@ impl<S: DerefMut<Target = [Entry]>> Slab<S> {
             }
             at = entry.next;
         }
-        Some(gone)
+        Some(())
+    }
+
+    /// Frees the place of a record without contexts that is not among those that are remembered.
+    pub(super) fn free_record(&mut self, at: u32) {
+        if self.unlink_record(at).is_none() {
+            return;
+        }
+        let free = core::mem::replace(&mut self.records.free, at);
+        if let Some(entry) = self.at_mut(at) {
+            let record = Record {
+                first: entry.record.first,
+                ..Record::EMPTY
+            };
+            *entry = Entry::EMPTY;
+            entry.next = free;
+            entry.record = record;
+        }
+    }
+
+    /// Lets a context that belongs to a record belong to the record `of`, which is made with this weight if there is none.
+    pub(super) fn rejoin(&mut self, ctx: ContextId, of: &Of, weight: u16) {
+        let Some(old) = self.get(ctx).map(|entry| entry.group) else {
+            return;
+        };
+        // There is room: the context leaves a record, which if it was the last of it may be forgotten.
+        self.part(ctx);
+        if self.join(ctx, of, weight).is_err() {
+            if let Some(entry) = self.get_mut(ctx) {
+                entry.group = old;
+            }
+        }
     }
 }
 
@@ -250,55 +291,45 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.slab.key_of(ctx).ok_or(Refusal::NoContext)
     }
 
-    /// What a group has done until `now`, in all classes; nothing if none of its contexts is there and it was forgotten.
+    /// What a group has done until `now`, in all classes; nothing if none of its contexts is there, and it was forgotten or
+    /// never was.
     pub fn group_stats(&self, group: GroupKey, now: Time) -> GroupStats {
         let mut stats = GroupStats {
             contexts: 0,
             weight: self.group_weight(group),
-            run: Duration::ZERO,
+            run: self.recorded_run(group),
         };
-        for at in self.records_of(group) {
-            if let Some(entry) = self.slab.at(at) {
-                stats.contexts += entry.record.contexts;
-                stats.run += entry.run;
-            }
+        if let Some(entry) = self
+            .slab
+            .registration(group)
+            .and_then(|at| self.slab.at(at))
+        {
+            stats.run = entry.run;
         }
-        for run in self.runs() {
-            if self.slab.key_of(run.ctx) == Some(group) {
-                stats.run += now.since(run.started);
+        stats.contexts = self.group_contexts(group);
+        for ctx in self.running() {
+            if self.slab.key_of(ctx) == Some(group) {
+                let due = self.slab.get(ctx).map(|entry| entry.due(now));
+                stats.run += due.unwrap_or(Duration::ZERO);
             }
         }
         stats
     }
 
-    /// Sets the weight of a group, by which time is shared between groups that want it: [`Params::WEIGHT_MIN`] to
-    /// [`Params::WEIGHT_MAX`]. It holds at once; what ran before is charged at the old one. It lasts until the group is
-    /// forgotten.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoContext`] (there is no such group); nothing was changed.
-    pub fn set_group_weight(
-        &mut self,
-        now: Time,
-        group: GroupKey,
-        weight: u16,
-        out: &mut impl FnMut(Action),
-    ) -> Result<(), Refusal> {
-        if self.gone {
-            return Err(Refusal::Gone);
+    /// Time on slots that the records of a group have, without what is under way.
+    pub(super) fn recorded_run(&self, group: GroupKey) -> Duration {
+        let mut run = Duration::ZERO;
+        for at in self.records_of(group) {
+            run += self.slab.at(at).map_or(Duration::ZERO, |entry| entry.run);
         }
-        if !(Params::WEIGHT_MIN..=Params::WEIGHT_MAX).contains(&weight) {
-            return Err(Refusal::Range);
-        }
-        if self.records_of(group).next().is_none() {
-            return Err(Refusal::NoContext);
-        }
+        run
+    }
+
+    /// Replaces the weight of all records of a group; what ran before is charged at the old one.
+    pub(super) fn set_group_weight(&mut self, now: Time, group: GroupKey, weight: u16) {
         for at in self.records_of(group) {
             self.replace_weight(now, at, weight);
         }
-        self.press_all(now, out);
-        Ok(())
     }
 
     fn replace_weight(&mut self, now: Time, at: u32, weight: u16) {
@@ -323,9 +354,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// The weight of a group.
     pub(super) fn group_weight(&self, group: GroupKey) -> u16 {
-        self.records_of(group)
-            .find_map(|at| self.slab.at(at))
-            .map_or(Params::WEIGHT_DEFAULT, |record| record.params.weight)
+        let entry = self
+            .slab
+            .registration(group)
+            .and_then(|at| self.slab.at(at));
+        entry.map_or(Params::WEIGHT_DEFAULT, |entry| entry.params.weight)
     }
 
     /// How many contexts of a group there are.
@@ -356,11 +389,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         found.into_iter().flatten().flatten()
     }
 
-    /// A run of a context was `span` long.
+    /// Counts `span` of a run of a context for its group.
     pub(super) fn note_run(&mut self, ctx: ContextId, span: Duration) {
-        if let Some(record) = self.slab.record_of_mut(ctx) {
-            record.run += span;
-        }
+        let Some(record) = self.slab.record_of_mut(ctx) else {
+            return;
+        };
+        record.run += span;
+        let key = record.record.key;
+        self.slab.note_registered_run(key, span);
     }
 
     /// A context whose urgency changed belongs to another record of its group.
@@ -373,13 +409,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             urgency: entry.params.urgency,
             key: record.record.key,
         };
-        let (old, weight) = (entry.group, record.params.weight);
-        // There is room: it leaves one, which if it was the last of it may be forgotten.
-        self.slab.part(ctx);
-        if self.slab.join(ctx, &of, weight).is_err() {
-            if let Some(entry) = self.slab.get_mut(ctx) {
-                entry.group = old;
-            }
-        }
+        let weight = record.params.weight;
+        self.slab.rejoin(ctx, &of, weight);
     }
 }

@@ -304,6 +304,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             if let Some(entry) = self.slab.get_mut(kept.ctx) {
                 entry.spend(save);
             }
+            self.spend_of_group(kept.ctx, save);
         }
         idle + save + restore
     }

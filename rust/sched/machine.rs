@@ -48,11 +48,11 @@ pub struct Machine<S> {
     pub(super) queues: [Queue; MAX_SLOTS],
     pub(super) policy: PolicyKind,
     pub(super) guard: Duration,
+    /// How long work that goes first waits for a boundary (`cooperative.rs`).
+    pub(super) boundary_wait: Duration,
     pub(super) gone: bool,
     /// No job is let on a slot (`freeze.rs`).
     pub(super) frozen: bool,
-    /// Slots have just ceased to be reserved, and nobody has been let on them yet.
-    pub(super) lapsed: bool,
 }
 
 /// All of it but slots that the card does not have. The model checker takes each state from this text
@@ -65,18 +65,18 @@ impl<S: Deref<Target = [Entry]>> Debug for Machine<S> {
             queues,
             policy,
             guard,
+            boundary_wait,
             gone,
             frozen,
-            lapsed,
         } = self;
         f.debug_struct("Machine")
             .field("slab", slab)
             .field("slots and queues", &there(slots, queues))
             .field("policy", policy)
             .field("guard", guard)
+            .field("boundary_wait", boundary_wait)
             .field("gone", gone)
             .field("frozen", frozen)
-            .field("lapsed", lapsed)
             .finish()
     }
 }
@@ -94,8 +94,8 @@ fn there<'a>(
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// How long the storage has to be for so many contexts, each in a group of its own, and to remember `groups` more
-    /// groups. With less, contexts are refused for whose group there is no place.
+    /// How long the storage has to be for so many contexts, each in a group of its own, and for `groups` more groups: those that
+    /// are registered and those that are remembered. With less, contexts are refused for whose group there is no place.
     pub const fn room(contexts: usize, groups: usize) -> usize {
         contexts.saturating_mul(2).saturating_add(groups)
     }
@@ -118,9 +118,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             queues: [Queue::EMPTY; MAX_SLOTS],
             policy: PolicyKind::default(),
             guard: Self::GUARD_DEFAULT,
+            boundary_wait: Self::BOUNDARY_WAIT_DEFAULT,
             gone: false,
             frozen: false,
-            lapsed: false,
         }
     }
 
@@ -152,7 +152,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             .map(|slot| slot.queue)
     }
 
-    /// Adds a context, and its group if it is the first of it. O(1).
+    /// Adds a context, and its group if it is the first of it. A priority above the ceiling of the group is lowered to that. O(1).
     ///
     /// # Errors
     ///
@@ -167,8 +167,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         self.check_mask(queue, config.params.mask)?;
         self.check_admission(queue, None, &config.params)?;
         let weight = self.group_weight(config.group);
-        let ctx = self.slab.add(queue, config.params, config.group, weight)?;
-        self.note_admission(queue, None, Some(&config.params));
+        let params = self.within_ceiling(config.params, config.group);
+        let ctx = self.slab.add(queue, params, config.group, weight)?;
+        self.note_admission(queue, None, Some(&params));
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.open_purse();
         }
@@ -188,8 +189,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out at once and in
     /// order. `now` must not be before that of an earlier call; it may be (the machine then waits longer than it need).
     ///
-    /// O(log n) in the number of contexts, but for [`Event::Gone`], for a slot that is quarantined, and for the end of the
-    /// last context of a group that has slots of its own.
+    /// O(log n) in the number of contexts, but for [`Event::Gone`] and for a slot that is quarantined.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         event: Event,
         out: &mut impl FnMut(Action),
     ) -> Result<(), Refusal> {
-        let done = match event {
+        match event {
             Event::Start {
                 ctx,
                 replayable,
@@ -227,9 +227,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 self.card_gone(now, out);
                 Ok(())
             }
-        };
-        self.end_lapsed(now, out);
-        done
+        }
     }
 
     /// The parameters of a context.
@@ -246,7 +244,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoSlot`],
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::Ceiling`], [`Refusal::NoSlot`],
     /// [`Refusal::Admission`]; nothing was changed.
     pub fn set_params(
         &mut self,
@@ -260,6 +258,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return Err(Refusal::Gone);
         }
         params.check()?;
+        self.check_priority(ctx, &params)?;
         self.check_mask(index, params.mask)?;
         let old = self.slab.owned(ctx)?.params;
         self.check_admission(index, Some(&old), &params)?;
@@ -306,6 +305,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             no_slot: self.has_no_slot(entry),
             ..entry.stats(now)
         })
+    }
+
+    /// Whether a quarantined slot may still reach the memory of a context, also of one that was closed.
+    pub fn is_stuck(&self, ctx: ContextId) -> bool {
+        self.slab.get(ctx).is_some_and(|entry| entry.stuck)
     }
 
     /// The slot whose application registers are those of `ctx` now, so that its writes and reads may be forwarded: from

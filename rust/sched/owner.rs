@@ -14,15 +14,13 @@ use super::{
 };
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Start: a new job, from its beginning or from a `saved` state. [`Refusal::NoSlot`] also while a quarantined slot can still reach the context's memory.
-    pub(super) fn start_job(
-        &mut self,
-        now: Time,
-        ctx: ContextId,
-        replayable: bool,
-        saved: bool,
-        out: &mut Out<'_>,
-    ) -> Result<(), Refusal> {
+    /// Whether a Start would be accepted now.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Busy`] (the last job has not ended), [`Refusal::NoSlot`] (also
+    /// while a quarantined slot can still reach the context's memory).
+    pub fn check_start(&self, ctx: ContextId) -> Result<(), Refusal> {
         let entry = self.slab.owned(ctx)?;
         if self.gone {
             return Err(Refusal::Gone);
@@ -33,8 +31,20 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if entry.stuck {
             return Err(Refusal::NoSlot);
         }
-        let queue = entry.queue;
-        self.check_mask(queue, entry.params.mask)?;
+        self.check_mask(entry.queue, entry.params.mask)
+    }
+
+    /// Start: a new job, from its beginning or from a `saved` state.
+    pub(super) fn start_job(
+        &mut self,
+        now: Time,
+        ctx: ContextId,
+        replayable: bool,
+        saved: bool,
+        out: &mut Out<'_>,
+    ) -> Result<(), Refusal> {
+        self.check_start(ctx)?;
+        let queue = self.slab.owned(ctx)?.queue;
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.saved = saved;
             entry.replays = Replays::of_new_job(replayable);
@@ -180,11 +190,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             let (index, params) = (entry.queue, entry.params);
             self.note_admission(index, Some(&params), None);
         }
-        let group = self.slab.key_of(ctx);
         self.slab.free(ctx);
-        if let Some(group) = group {
-            self.note_parted(group);
-        }
         out(Action::Released { ctx });
     }
 
@@ -219,7 +225,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let grouped = self.policy.policy().groups(entry);
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
             match until {
-                Some(at) => queue.park(&mut self.slab, ctx, at),
+                Some((at, why)) => queue.park(&mut self.slab, ctx, at, why),
                 None => queue.push(&mut self.slab, ctx, place, grouped),
             }
         }
@@ -265,7 +271,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         // Its place among the others stays, unless what it may have at all is another.
         let aside = entry.aside;
         let others = limits(&old) != limits(&params);
-        let anew = entry.state == JobState::Queued && (entry.parked || aside || others);
+        let anew = entry.state == JobState::Queued && (entry.is_parked() || aside || others);
         let grouped = self.policy.policy().groups(entry);
         let hint = self.take_hint(ctx);
         if runs {
@@ -312,7 +318,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let Some(entry) = self.slab.get(ctx) else {
             return;
         };
-        if entry.state != JobState::Queued || entry.parked || entry.aside {
+        if entry.state != JobState::Queued || entry.is_parked() || entry.aside {
             return;
         }
         let (rank, key) = self.policy.place(entry);

@@ -68,6 +68,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             Verdict::Saved { empty } => {
                 self.note_restore(id, status);
+                self.end_overrun(now, id, out);
                 self.end_run(now, id, ctx);
                 self.note_save(now, id, run, pause, empty);
                 out(Action::Capture { slot: id, ctx });
@@ -80,6 +81,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             Verdict::Ended(outcome) => {
                 self.note_restore(id, status);
+                self.end_overrun(now, id, out);
                 self.end_run(now, id, ctx);
                 out(Action::Capture { slot: id, ctx });
                 return self.leave(now, id, ctx, outcome, out);
@@ -216,13 +218,16 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             return;
         }
         if now >= pause.again {
+            // Who is not cooperative any more is stopped at once; who just became so, next time.
+            let boundary = pause.boundary && self.stops_at_boundary(id, run.ctx);
             if let Some(slot) = self.slot_mut(id) {
                 Self::pause_again(now, &mut pause, slot.save());
+                if pause.boundary && !boundary {
+                    pause.begin_save(now, slot.save());
+                }
                 slot.stats.pauses_again += 1;
                 slot.state = State::Pausing(run, pause);
             }
-            // Who is not cooperative any more is stopped at once; who just became so, next time.
-            let boundary = pause.boundary && self.stops_at_boundary(id, run.ctx);
             out(Action::Pause {
                 slot: id,
                 boundary,

@@ -7,6 +7,7 @@ use core::ops::DerefMut;
 use super::admission::Reserved;
 use super::chain::Chain;
 use super::hints::Hints;
+use super::limit::{Parked, THROTTLE_MAX};
 use super::slab::Slab;
 use super::tree::{Place, Tree};
 use super::{ContextId, Entry, SlotId, Time};
@@ -24,6 +25,8 @@ pub(super) struct Queue {
     pub(super) reserved: Reserved,
     /// Those that are ready, the one that waits longest first.
     pub(super) waiting: Chain,
+    /// How many contexts whose groups are at their caps this decision may still park. None: there may be more of them.
+    pub(super) throttles: u8,
     /// When the starvation guard last gave a slice.
     pub(super) guarded: Time,
     /// Counts the contexts that began to wait.
@@ -44,6 +47,7 @@ impl Queue {
         weights: 0,
         reserved: Reserved::NONE,
         waiting: Chain::EMPTY,
+        throttles: THROTTLE_MAX,
         guarded: Time::ZERO,
         turns: 0,
         virtual_ns: 0,
@@ -66,13 +70,18 @@ impl Queue {
             return;
         }
         self.waiting.push(slab, ctx.index() as u32);
-        self.turns += 1;
-        let turn = self.turns;
+        let turn = self.next_turn();
         let place = Place { rank, key, turn };
         if grouped {
             self.activate(slab, ctx);
         }
         self.insert(slab, ctx, place);
+    }
+
+    /// A number for a context that begins to wait.
+    pub(super) fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
     }
 
     /// The group of a context stands for it from now on, while it waits or runs.
@@ -186,9 +195,10 @@ impl Queue {
         if core::mem::take(&mut entry.aside) {
             return;
         }
-        if core::mem::take(&mut entry.parked) {
-            self.parked.remove(slab, ctx);
-            return;
+        match core::mem::replace(&mut entry.parked, Parked::No) {
+            Parked::No => {}
+            Parked::Own => return self.unpark_alone(slab, ctx),
+            Parked::Group => return self.unpark_behind(slab, ctx),
         }
         self.waiting.remove(slab, ctx.index() as u32);
         self.take(slab, ctx);
@@ -261,20 +271,38 @@ impl Queue {
     }
 
     /// Puts a context that is not queued aside until `at`. O(log n).
-    pub(super) fn park<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, at: Time)
+    pub(super) fn park<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, at: Time, why: Parked)
     where
         S: DerefMut<Target = [Entry]>,
     {
-        self.turns += 1;
+        if let Some(entry) = slab.get_mut(ctx) {
+            entry.parked = why;
+        }
+        match why {
+            Parked::Group => self.park_behind(slab, ctx, at),
+            Parked::No | Parked::Own => self.park_alone(slab, ctx, at),
+        }
+    }
+
+    /// Puts a context into the order of those that wait until some time.
+    pub(super) fn park_alone<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, at: Time)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
         let place = Place {
             rank: 0,
             key: at.as_ns(),
-            turn: self.turns,
+            turn: self.next_turn(),
         };
-        if let Some(entry) = slab.get_mut(ctx) {
-            entry.parked = true;
-        }
         self.parked.insert(slab, ctx, place);
+    }
+
+    /// Takes a context out of that order.
+    pub(super) fn unpark_alone<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId)
+    where
+        S: DerefMut<Target = [Entry]>,
+    {
+        self.parked.remove(slab, ctx);
     }
 
     /// The one that was put aside for the shortest time. O(log n).

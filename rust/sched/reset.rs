@@ -74,7 +74,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(slot) = self.slot_mut(id) {
             slot.stats.busy += span;
         }
-        self.note_run(ctx, span);
         self.note_charge(now, ctx);
         self.leave_lane(ctx);
     }
@@ -107,6 +106,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         outcome: Outcome,
         out: &mut Out<'_>,
     ) {
+        self.end_overrun(now, id, out);
         self.end_run(now, id, ctx);
         if let Some(slot) = self.slot_mut(id) {
             slot.stats.resets += 1;

@@ -5,6 +5,7 @@
 use core::{cmp::Reverse, ops::DerefMut};
 
 use super::doorbell::Parting;
+use super::limit::{THROTTLE_MAX, THROTTLE_NEXT};
 use super::machine::{Machine, Out};
 use super::policy::Turn;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
@@ -36,9 +37,9 @@ const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) ctx: ContextId,
-    /// When START was written.
+    /// When START was written, or what is charged begins (`load.rs`).
     pub(super) started: Time,
-    /// Added to the slice: the cost of the restore, so that a slice always makes progress.
+    /// Added to the slice: the cost of the restore, and of loading registers, so that a slice always makes progress.
     pub(super) extra: Duration,
     /// When to look at the status if nothing happens.
     pub(super) look: Time,
@@ -92,6 +93,10 @@ pub(super) struct Pause {
     pub(super) payer: Option<ContextId>,
     /// It stops at a boundary: the time until PAUSED is not that of a save, but its own.
     pub(super) boundary: bool,
+    /// Until when the one that goes first and waits for the slot waits for a boundary; `None` if there is none.
+    pub(super) bound: Option<Time>,
+    /// That was passed.
+    pub(super) overrun: bool,
 }
 
 /// The earlier of two times to go, if there is any; the first if they are the same.
@@ -118,6 +123,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             self.press_frozen(now, queue, out);
             return;
         }
+        if let Some(queue) = self.queue_mut(queue) {
+            queue.throttles = THROTTLE_MAX;
+        }
         self.unpark(now, queue);
         // Nothing below makes a hint.
         let hinted = self.is_hinted(queue);
@@ -133,6 +141,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             self.serve_hints(now, queue, out);
             self.meter_kept(now, queue);
         }
+        self.bound_boundaries(now, slots, out);
         for id in slots_in(slots) {
             self.arm(now, id, out);
         }
@@ -149,6 +158,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Ends the slices of a class that are used up, the oldest first, as many as are needed.
     pub(super) fn end_slices(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
+        self.throttle(now, queue);
         let slots = self.class_slots(queue);
         while let Some((id, payer, cause)) = self.most_overdue(now, slots) {
             self.pause_for(now, id, payer, cause, out);
@@ -164,13 +174,15 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         else {
             return;
         };
+        self.throttle(now, index);
         let first = self
             .queue(index)
+            .filter(|queue| queue.throttles != 0)
             .and_then(|queue| queue.first(&self.slab, id));
         let keeper = self.keeper(now, id, first);
         // Who would be next if all that is announced were there.
         let next = keeper.or(first);
-        match (next, self.starving(id)) {
+        match (next, self.starving(id).filter(|_| first.is_some())) {
             (Some(next), Some((ctx, at)))
                 if ctx != next && at <= now && !self.is_reserved(next) =>
             {
@@ -314,6 +326,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 last: false,
                 payer: payer.filter(|_| !boundary),
                 boundary,
+                bound: None,
+                overrun: false,
             },
         ));
         out(Action::Pause {
@@ -411,15 +425,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         let entry = self.slab.get(run.ctx)?;
         let turn = if run.guarded && !self.is_reserved(next) {
             Turn::Slice
-        } else if self.are_fellows(run.ctx, next) {
-            self.policy.turn(entry, self.slab.get(next)?)
         } else {
-            let turn = self
-                .policy
-                .turn(self.standing(run.ctx)?, self.standing(next)?);
-            match turn {
+            match self.turn(run.ctx, next)? {
                 // All of the group that run use up what it is owed.
-                Turn::After(span) if entry.grouped => {
+                Turn::After(span) if entry.grouped && !self.are_fellows(run.ctx, next) => {
                     Turn::After(span.parts(self.lanes(entry.group)))
                 }
                 turn => turn,
@@ -434,6 +443,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             Turn::Never => None,
         }
+    }
+
+    /// When the job of `runs` makes way for `waits` under the policy.
+    #[inline(always)]
+    pub(super) fn turn(&self, runs: ContextId, waits: ContextId) -> Option<Turn> {
+        Some(if self.are_fellows(runs, waits) {
+            self.policy
+                .turn(self.slab.get(runs)?, self.slab.get(waits)?)
+        } else {
+            self.policy
+                .turn(self.standing(runs)?, self.standing(waits)?)
+        })
     }
 
     /// Has it a reservation that is in force? Its load is admitted and bounded, so the guard leaves it alone.
@@ -461,9 +482,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The first context that waits for the slot and that no slot which is about to be free will take.
-    fn candidate(&self, id: SlotId) -> Option<ContextId> {
+    pub(super) fn candidate(&self, id: SlotId) -> Option<ContextId> {
         let index = self.slot(id)?.queue;
-        let queue = self.queue(index)?;
+        let queue = self.queue(index).filter(|queue| queue.throttles != 0)?;
         if self.free_soon(index) == 0 {
             return queue.first(&self.slab, id);
         }
@@ -537,7 +558,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
         let parked = self.next_parked(slot.queue).map(|(_, at)| at);
         let hint = self.next_hint(now, slot.queue);
-        own.into_iter().chain(parked).chain(hint).min()
+        let throttle = (queue.throttles == 0).then_some(now + THROTTLE_NEXT);
+        let next = own.into_iter().chain(parked).chain(hint);
+        next.chain(throttle).min()
     }
 
     /// When the timer is needed for the slot itself.
@@ -593,11 +616,21 @@ impl Pause {
         now >= self.give_up && self.tries >= Self::TRIES_MIN
     }
 
+    /// The times of a plain PAUSE that is written now, where a save takes `save`.
+    pub(super) fn begin_save(&mut self, now: Time, save: Duration) {
+        self.boundary = false;
+        self.since = now;
+        self.wait = save.doubled().clamp(AGAIN_MIN, AGAIN_MAX);
+        self.again = now + self.wait;
+        self.late = false;
+    }
+
     fn next(&self, run: Run) -> Time {
         if self.last {
             return run.look;
         }
-        let next = self.again.min(run.look);
+        let bound = self.bound.filter(|_| !self.overrun);
+        let next = bound.into_iter().fold(self.again.min(run.look), Time::min);
         if self.tries >= Self::TRIES_MIN {
             next.min(self.give_up)
         } else {

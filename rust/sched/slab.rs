@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::doorbell::Parting;
 use super::group::{Of, Record, Records};
 use super::hints::{List, Tally};
-use super::limit::Purse;
+use super::limit::{Parked, Purse};
 use super::replay::Replays;
 use super::tree::Node;
 use super::{Duration, Failure, GroupKey, Params, Refusal, SlotId, Time};
@@ -150,8 +150,8 @@ pub struct Entry {
     pub(super) weight: u32,
     /// It stands among the contexts of its group, which runs or waits for it: the group is charged for it, too.
     pub(super) grouped: bool,
-    /// It waits, but must not run yet.
-    pub(super) parked: bool,
+    /// Why it waits, but must not run yet.
+    pub(super) parked: Parked,
     /// It waits, but for no slot that it may use now (`access.rs`).
     pub(super) aside: bool,
     /// Its jobs may run.
@@ -209,7 +209,7 @@ impl Entry {
             purse: Purse::EMPTY,
             weight: Params::WEIGHT_DEFAULT as u32,
             grouped: false,
-            parked: false,
+            parked: Parked::No,
             aside: false,
             enabled: true,
             allowed: params.mask,
@@ -278,7 +278,7 @@ impl Entry {
             state: self.state,
             slot: self.slot,
             saved: self.saved,
-            parked: self.parked,
+            parked: self.is_parked(),
             enabled: self.enabled,
             no_slot: false,
             job: self.finished + self.failed + u64::from(self.state.is_live()),

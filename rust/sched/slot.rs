@@ -117,6 +117,10 @@ pub struct SlotStats {
     pub resets: u64,
     /// Jobs that did not pause within their preempt timeout.
     pub timeouts: u64,
+    /// Jobs that let another one wait for a boundary longer than [`Machine::boundary_wait`](super::Machine::boundary_wait).
+    pub overruns: u64,
+    /// The time beyond that, where the engine stops at boundaries only. It is a part of `busy`.
+    pub overrun: Duration,
     /// Time from the first PAUSE to PAUSED, moving average over about eight saves; those at a boundary do not count. Where
     /// there were none, the same as `restore`.
     pub save: Duration,
@@ -219,6 +223,8 @@ impl Slot {
             reads: 0,
             resets: 0,
             timeouts: 0,
+            overruns: 0,
+            overrun: Duration::ZERO,
             save: Duration::ZERO,
             save_max: Duration::ZERO,
             restore: Duration::ZERO,

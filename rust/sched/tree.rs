@@ -92,6 +92,15 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) const EMPTY: Self = Self { root: NONE };
 
+    /// The tree with this root.
+    pub(super) const fn of(root: u32) -> Self {
+        Self { root }
+    }
+
+    pub(super) const fn root(self) -> u32 {
+        self.root
+    }
+
     /// Puts a context that is in no tree in. O(log n).
     pub(super) fn insert<S>(&mut self, slab: &mut Slab<S>, ctx: ContextId, place: Place)
     where

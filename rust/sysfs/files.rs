@@ -15,7 +15,7 @@ enum Of {
 }
 
 /// As `as_char_ptr()`, in constants.
-const fn char_ptr(text: &CStr) -> *const c_char {
+pub(super) const fn char_ptr(text: &CStr) -> *const c_char {
     text.to_bytes_with_nul().as_ptr()
 }
 
@@ -137,8 +137,15 @@ const FOLDERS: [&CStr; MAX_SLOTS] = [
     c"slot0", c"slot1", c"slot2", c"slot3", c"slot4", c"slot5", c"slot6", c"slot7",
 ];
 
-static CARD_GROUP: Table<bindings::attribute_group> =
-    Table(group(ptr::null(), CARD_POINTERS.0.as_ptr()));
+static MONITOR: Table<bindings::bin_attribute> = Table(super::monitor::ATTRIBUTE);
+static MONITOR_POINTERS: Table<[*const bindings::bin_attribute; 2]> =
+    Table([&raw const MONITOR.0, ptr::null()]);
+
+static CARD_GROUP: Table<bindings::attribute_group> = Table({
+    let mut group = group(ptr::null(), CARD_POINTERS.0.as_ptr());
+    group.bin_attrs = MONITOR_POINTERS.0.as_ptr();
+    group
+});
 static SLOT_GROUPS: Table<[bindings::attribute_group; MAX_SLOTS]> = Table({
     let mut groups = [group(ptr::null(), ptr::null()); MAX_SLOTS];
     let mut slot = 0;

@@ -60,7 +60,8 @@ impl SlotValue {
     }
 }
 
-const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
+/// What everybody may know.
+const fn figure(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     SlotValue {
         name,
         mode: 0o444,
@@ -68,7 +69,15 @@ const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     }
 }
 
-pub(super) const OF_CARD: [CardValue; 7] = [
+/// What tells of tenants.
+const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
+    SlotValue {
+        mode: 0o400,
+        ..figure(name, count)
+    }
+}
+
+pub(super) const OF_CARD: [CardValue; 8] = [
     read_only(c"profile", |card| {
         let quiescent = card.identity.is_quiescent() && card.identity.has_irq();
         Value::Text(if quiescent { "fermata" } else { "base" })
@@ -96,6 +105,11 @@ pub(super) const OF_CARD: [CardValue; 7] = [
         name: c"guard_ms",
         read: |card| Value::Number(card.policy().1.as_ns() / 1_000_000),
         write: Some(write_guard),
+    },
+    CardValue {
+        name: c"boundary_wait_us",
+        read: |card| Value::Number(card.boundary_wait().as_ns() / 1_000),
+        write: Some(write_boundary_wait),
     },
 ];
 
@@ -125,7 +139,16 @@ fn write_guard(card: &Card, text: &str) -> Result {
     card.set_guard(Duration::from_ms(ms))
 }
 
-pub(super) const OF_SLOT: [SlotValue; 17] = [
+/// `EPERM`; `EINVAL`: not a number; `ERANGE`.
+fn write_boundary_wait(card: &Card, text: &str) -> Result {
+    if !capability::is_administrator() {
+        return Err(EPERM);
+    }
+    let us = text.parse().map_err(|_| EINVAL)?;
+    card.set_boundary_wait(Duration::from_us(us))
+}
+
+pub(super) const OF_SLOT: [SlotValue; 20] = [
     SlotValue {
         name: c"engine",
         mode: 0o444,
@@ -140,7 +163,9 @@ pub(super) const OF_SLOT: [SlotValue; 17] = [
     SlotValue {
         name: c"context",
         mode: 0o400,
-        read: SlotRead::Any(|card, slot| Value::Number(number_on(card, slot).into())),
+        read: SlotRead::Any(|card, slot| {
+            Value::Number(number_on(card.slot_view(slot).state).into())
+        }),
     },
     count(c"starts", |view| view.stats.starts),
     count(c"resumes", |view| view.stats.resumes),
@@ -149,17 +174,20 @@ pub(super) const OF_SLOT: [SlotValue; 17] = [
     count(c"faults", |view| view.faults),
     count(c"resets", |view| view.stats.resets),
     count(c"timeouts", |view| view.stats.timeouts),
+    count(c"overruns", |view| view.stats.overruns),
+    count(c"overrun_ns", |view| view.stats.overrun.as_ns()),
     count(c"storms", |view| view.storms),
     count(c"useless_interrupts", |view| view.useless),
-    count(c"polled", |view| view.is_polled.into()),
-    count(c"exclusive", |view| view.exclusive.is_some().into()),
+    count(c"throttled_interrupts", |view| view.throttled),
+    figure(c"polled", |view| view.is_polled.into()),
+    figure(c"exclusive", |view| view.exclusive.is_some().into()),
     count(c"busy_ns", |view| view.stats.busy.as_ns()),
-    count(c"save_ns", |view| view.stats.save.as_ns()),
-    count(c"restore_ns", |view| view.stats.restore.as_ns()),
+    figure(c"save_ns", |view| view.stats.save.as_ns()),
+    figure(c"restore_ns", |view| view.stats.restore.as_ns()),
 ];
 
 /// What a slot does.
-fn state_name(state: SlotState) -> &'static str {
+pub(super) fn state_name(state: SlotState) -> &'static str {
     match state {
         SlotState::Vacant => "vacant",
         SlotState::Running(_) => "running",
@@ -170,9 +198,9 @@ fn state_name(state: SlotState) -> &'static str {
     }
 }
 
-/// The number of the context that is on a slot; 0: none.
-fn number_on(card: &Card, slot: SlotId) -> u32 {
-    match card.slot_view(slot).state {
+/// The number of the context that is on a slot of this state; 0: none.
+pub(super) fn number_on(state: SlotState) -> u32 {
+    match state {
         SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx) => {
             trace::number(ctx)
         }

@@ -181,7 +181,7 @@ TRACE_EVENT(fermata_refused,
 			{ 0, "no-context" }, { 1, "busy" }, { 2, "no-job" },
 			{ 3, "no-slot" }, { 4, "no-space" },
 			{ 5, "admission" }, { 6, "range" }, { 7, "rate" },
-			{ 8, "gone" }))
+			{ 8, "gone" }, { 9, "ceiling" }))
 );
 
 /* What the scheduler decides, and the steps of a switch. */
@@ -333,7 +333,8 @@ TRACE_EVENT(fermata_queue,
 	),
 	TP_printk(FERMATA_SUBJECT_FORMAT " event=%s", FERMATA_SUBJECT_ARGS,
 		  __print_symbolic(__entry->event,
-			{ 0, "doorbell" }, { 1, "completed" }, { 2, "empty" }))
+			{ 0, "doorbell" }, { 1, "completed" }, { 2, "empty" },
+			{ 3, "throttled" }))
 );
 
 /* Registers. */
@@ -420,6 +421,33 @@ TRACE_EVENT(fermata_interrupt,
 		  __entry->slots, __entry->useful)
 );
 
+TRACE_EVENT(fermata_group,
+	TP_PROTO(const struct fermata_subject *subject, u64 group, bool set,
+		 u32 weight, u32 max_priority, u32 cap, u32 slots),
+	TP_ARGS(subject, group, set, weight, max_priority, cap, slots),
+	TP_STRUCT__entry(
+		__field(u32, card)
+		__field(u64, group)
+		__field(bool, set)
+		__field(u32, weight)
+		__field(u32, max_priority)
+		__field(u32, cap)
+		__field(u32, slots)
+	),
+	TP_fast_assign(
+		__entry->card = subject->card;
+		__entry->group = group;
+		__entry->set = set;
+		__entry->weight = weight;
+		__entry->max_priority = max_priority;
+		__entry->cap = cap;
+		__entry->slots = slots;
+	),
+	TP_printk("card=fermata%u group=%llu set=%d weight=%u max_priority=%u cap=%u slots=0x%x",
+		  __entry->card, __entry->group, __entry->set, __entry->weight,
+		  __entry->max_priority, __entry->cap, __entry->slots)
+);
+
 TRACE_EVENT(fermata_card,
 	TP_PROTO(const struct fermata_subject *subject, u32 event),
 	TP_ARGS(subject, event),
@@ -437,7 +465,8 @@ TRACE_EVENT(fermata_card,
 			{ 2, "suspend" }, { 3, "resume" }, { 4, "error" },
 			{ 5, "link-reset" }, { 6, "recovered" },
 			{ 7, "frozen" }, { 8, "cut-off" }, { 9, "thawed" },
-			{ 10, "gone" }, { 11, "removed" }))
+			{ 10, "gone" }, { 11, "removed" },
+			{ 12, "shutdown" }))
 );
 
 #endif /* _TRACE_FERMATA_H */

@@ -61,6 +61,8 @@ pub(crate) struct CardSlot {
     pub(crate) empty: bool,
     /// It was told to stop at its next boundary.
     pub(crate) asked: bool,
+    /// It is stopped before its boundary, for one that has waited for long enough.
+    pub(crate) bounded: bool,
     /// The results of the last run were read.
     pub(crate) captured: bool,
     /// PAUSEs written since the last START; counted up to four.
@@ -96,6 +98,7 @@ impl CardSlot {
             unflushed: false,
             empty: false,
             asked: false,
+            bounded: false,
             captured: false,
             pauses: 0,
             first_pause: 0,
@@ -170,6 +173,7 @@ impl CardSlot {
             self.unflushed,
             self.empty,
             self.asked,
+            self.bounded,
             self.captured && ended,
             self.quarantined,
             self.hang,

@@ -13,6 +13,7 @@ const PLAIN: Bounds = Bounds {
     reset_before_resume: true,
     fair: false,
     boundary: false,
+    urgent: false,
     queues: false,
     control: false,
     imports: false,
@@ -126,6 +127,13 @@ pub const QUICK: &[Bounds] = &[
     Bounds {
         name: "fermata, 1 slot, 2 contexts, boundaries, control",
         boundary: true,
+        control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, boundaries, urgent, control",
+        boundary: true,
+        urgent: true,
         control: true,
         ..PLAIN
     },

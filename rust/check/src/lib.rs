@@ -97,6 +97,8 @@ pub struct Bounds {
     pub fair: bool,
     /// The engine has boundaries, and the first context is cooperative.
     pub boundary: bool,
+    /// All contexts but the first are latency-critical.
+    pub urgent: bool,
     /// The engine takes the first context's work from a queue, and leaves when that is empty.
     pub queues: bool,
     /// Owners preempt, hold and resume.
@@ -156,7 +158,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 21] {
+    fn reached(&self) -> [Reached; 22] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
         let fermata_faults = faults && !self.base;
         [
@@ -173,6 +175,7 @@ impl Bounds {
             (self.queues, "a job leaves with an empty queue", |_, world| world.seen.emptied),
             (self.queues, "a doorbell finds its job on the slot", |_, world| world.seen.rung),
             (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),
+            (boundary && self.urgent, "a job is stopped before its boundary", |_, world| world.seen.bounded),
             (faults, "a preempt timeout", |_, world| world.seen.timeout),
             (faults, "a lost PAUSE", |_, world| world.seen.pause_lost),
             (faults, "a reset is tried again", |_, world| world.seen.reset_retried),

@@ -169,6 +169,7 @@ pub(crate) struct Seen {
     pub(crate) reset_retried: bool,
     pub(crate) snapshot_failed: bool,
     pub(crate) boundary: bool,
+    pub(crate) bounded: bool,
     pub(crate) emptied: bool,
     pub(crate) rung: bool,
     pub(crate) kept: bool,
@@ -249,7 +250,9 @@ impl World {
                 start_count: 0,
             });
         }
-        let storage = vec![Entry::EMPTY; 2 * bounds.contexts].into_boxed_slice();
+        // A group for each context, and one that is registered.
+        let room = 2 * bounds.contexts + usize::from(bounds.groups);
+        let storage = vec![Entry::EMPTY; room].into_boxed_slice();
         let mut world = Self {
             bounds,
             machine: Machine::new(config, bounds.contexts, storage),

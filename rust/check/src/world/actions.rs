@@ -25,7 +25,7 @@ impl World {
             Action::ReadStatus { slot } => reads.push(slot.index()),
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
-            Action::Keep { .. } => {}
+            Action::Keep { .. } | Action::Overrun { .. } => {}
             Action::Quarantine { slot, .. } => {
                 self.seen.quarantined = true;
                 let slot = &mut self.slots[slot.index()];
@@ -155,6 +155,7 @@ impl World {
         slot.captured = false;
         slot.pauses = 0;
         slot.asked = false;
+        slot.bounded = false;
         slot.empty = false;
         slot.engine = if resume {
             Engine::Restoring
@@ -172,14 +173,23 @@ impl World {
         let params = last.and_then(|ctx| self.machine.params(ctx).ok());
         let cooperative = params.is_some_and(|params| params.cooperative);
         let critical = last.is_some_and(|ctx| self.is_critical(ctx));
+        let awaited = self.critical_waits();
         // There is one such context, so nobody is its equal, and nobody goes before it.
         let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
         self.must(!critical || asked, Rule::Kept, || {
             format!("slot {i}: PAUSE")
         });
-        self.must(boundary == cooperative, Rule::Boundary, || {
-            format!("slot {i}: {boundary}")
-        });
+        let slot = &mut self.slots[i];
+        let over =
+            slot.pauses != 0 && now >= slot.first_pause + self.machine.boundary_wait().as_ns();
+        slot.bounded |= cooperative && !boundary && over && awaited;
+        let bounded = slot.bounded;
+        self.seen.bounded |= bounded;
+        self.must(
+            boundary == (cooperative && !bounded),
+            Rule::Boundary,
+            || format!("slot {i}: {boundary}"),
+        );
         let drained = !self.has_work(i);
         let slot = &mut self.slots[i];
         let quarantined = slot.quarantined;
@@ -358,10 +368,6 @@ impl World {
                 slot.last = None;
             }
         }
-        self.exclusive = self.exclusive.filter(|group| {
-            let mut others = self.owners.iter().flatten();
-            others.any(|owner| owner.group == *group && owner.id != ctx)
-        });
         self.owners[index] = None;
         self.dead[index] = Some(ctx);
     }

@@ -4,7 +4,7 @@
 
 use fermata_sched_host::sched::{ContextId, JobState, SlotState, Urgency};
 
-use super::{slot_id, Snapshot, World, MS};
+use super::{slot_id, Snapshot, World, MS, TIMEOUT};
 use crate::Rule;
 
 /// No hint holds for longer than this after its time.
@@ -46,9 +46,36 @@ impl World {
         let gone = state == Some(SlotState::Gone);
         self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
         self.check_kept(i);
+        self.check_bound(i);
         let quarantined = state == Some(SlotState::Quarantined);
         let same = gone || quarantined == self.slots[i].quarantined;
         self.must(same, Rule::Quarantine, || format!("{state:?}"));
+    }
+
+    /// Does latency-critical work wait for a slot?
+    pub(super) fn critical_waits(&self) -> bool {
+        let now = self.time();
+        self.owners.iter().flatten().any(|owner| {
+            let stats = self.machine.stats(owner.id, now);
+            stats.is_ok_and(|stats| stats.state == JobState::Queued) && self.is_critical(owner.id)
+        })
+    }
+
+    /// A job on its way to a boundary, if it is, for which one waits that goes before it.
+    fn check_bound(&mut self, i: usize) {
+        let Some(SlotState::Pausing(ctx)) = self.machine.slot_state(slot_id(i)) else {
+            return;
+        };
+        let slot = &self.slots[i];
+        let params = self.machine.params(ctx);
+        let cooperative = params.is_ok_and(|params| params.cooperative);
+        let given_up = self.now >= slot.first_pause + TIMEOUT;
+        if !cooperative || slot.bounded || given_up || self.frozen || !self.critical_waits() {
+            return;
+        }
+        let bound = self.now + self.machine.boundary_wait().as_ns();
+        let timely = slot.timer.is_some_and(|at| at <= bound);
+        self.must(timely, Rule::Bounded, || format!("slot {i}"));
     }
 
     /// A slot that is kept for a hint, if it is.

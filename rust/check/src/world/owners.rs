@@ -3,7 +3,8 @@
 //! What owners ask of the machine, and what it must answer.
 
 use fermata_sched_host::sched::{
-    ContextConfig, Duration, Event, GroupKey, JobState, Params, Refusal, Time, Urgency,
+    ContextConfig, Duration, Event, GroupKey, GroupSettings, JobState, Params, Refusal, Time,
+    Urgency,
 };
 
 use super::{Job, Owner, Queue, Snapshot, World, INTERVAL, MS, TIMEOUT};
@@ -17,7 +18,8 @@ impl World {
     pub(super) fn open(&mut self) {
         let first = self.owners.first().is_some_and(Option::is_none);
         let mut others = self.owners.iter().flatten();
-        let critical = self.bounds.hints && !others.any(|owner| self.is_critical(owner.id));
+        let critical = (self.bounds.hints && !others.any(|owner| self.is_critical(owner.id)))
+            || (self.bounds.urgent && !first);
         let params = Params {
             timeslice: Duration::from_ns(TIMESLICE),
             preempt_timeout: Duration::from_ns(TIMEOUT),
@@ -280,11 +282,26 @@ impl World {
         let owner = i.and_then(|i| self.owners[i].clone());
         let group = owner.as_ref().map(|owner| owner.group);
         let (now, slots, may) = (self.time(), self.all_slots(), !self.gone);
+        let before = self.exclusive;
         if may {
             self.exclusive = group;
         }
+        let settings = GroupSettings {
+            slots,
+            ..GroupSettings::DEFAULT
+        };
+        let all = self.owners.iter().flatten();
+        let all: Vec<_> = all.map(|owner| (owner.id, owner.group)).collect();
         let result = self.call("reserve", |machine, actions| {
-            machine.set_exclusive(now, slots, group, &mut |action| actions.push(action))
+            let mut out = |action| actions.push(action);
+            match (group, before) {
+                (Some(group), _) => machine.set_group(now, group, settings, &mut out)?,
+                (None, Some(group)) => machine.remove_group(now, group, &mut out)?,
+                (None, None) if machine.is_gone() => return Err(Refusal::Gone),
+                (None, None) => {}
+            }
+            machine.regroup(now, all.into_iter(), &mut out);
+            Ok(())
         });
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("reserve: {result:?}")

@@ -6,13 +6,15 @@ use crate::model::share::{check_shares, ran, shares};
 use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Failure, JobState, Params, PolicyKind, SlotStats, Stops, Urgency,
-    Wake,
+    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, Refusal, SlotStats,
+    Stops, Urgency, Wake,
 };
 use proptest::prelude::*;
 
 const ENDLESS: u64 = 1_000_000 * MS;
 const SAVE: u64 = 50 * US;
+/// Longer than any block.
+const PATIENT: Duration = Duration::from_ms(10_000);
 
 const COOPERATIVE: Params = Params {
     cooperative: true,
@@ -140,6 +142,7 @@ fn the_time_until_the_boundary_is_no_save() {
 fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
     let mut world = world(Stops::BoundaryToo);
     world.card.slots[0].block = 1_000 * MS;
+    world.set_boundary_wait(PATIENT).unwrap();
     let params = Params {
         preempt_timeout: Duration::from_ms(20),
         ..COOPERATIVE
@@ -160,6 +163,7 @@ fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
 fn who_is_not_cooperative_any_more_is_stopped_at_once() {
     let mut world = world(Stops::BoundaryToo);
     world.card.slots[0].block = 50 * MS;
+    world.set_boundary_wait(PATIENT).unwrap();
     let [job, urgent] = interrupted(&mut world, COOPERATIVE, 100 * US);
     world.run_for(5 * MS);
     assert_eq!(world.state(urgent), JobState::Queued);
@@ -168,6 +172,128 @@ fn who_is_not_cooperative_any_more_is_stopped_at_once() {
     assert_eq!(world.wakes, [(urgent, Wake::Done)]);
     assert_eq!(pauses(&world).last(), Some(&false));
     assert!(pauses(&world)[0]);
+}
+
+/// The spans of what was told of jobs that let one that goes first wait for too long.
+fn overruns(world: &World) -> Vec<Duration> {
+    let span = |(_, action): &(u64, Action)| match action {
+        Action::Overrun { span, .. } => Some(*span),
+        _ => None,
+    };
+    world.log.iter().filter_map(span).collect()
+}
+
+#[test]
+fn work_that_goes_first_does_not_wait_for_a_far_boundary() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].block = 50 * MS;
+    let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
+    world.run_for(990 * US);
+    assert_eq!(world.state(urgent), JobState::Queued, "before the bound");
+    world.run_for(10 * US + SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
+    assert_eq!(world.state(job), JobState::Queued);
+    let told = pauses(&world);
+    assert_eq!(told.last(), Some(&false));
+    assert!(told[..told.len() - 1].iter().all(|&boundary| boundary));
+    assert_eq!(overruns(&world), [Duration::ZERO]);
+    // From the plain PAUSE on it is a save.
+    let stats = slot(&world);
+    assert_eq!(stats.overruns, 1);
+    assert_eq!(stats.save_max, Duration::from_ns(SAVE));
+}
+
+/// It is on its way to a boundary because its slice is over; then work comes that goes first.
+#[test]
+fn the_bound_begins_when_work_that_goes_first_comes() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].block = 50 * MS;
+    let [job, other] = [COOPERATIVE, COOPERATIVE].map(|params| world.open(0, params).unwrap());
+    let urgent = world.open(0, URGENT).unwrap();
+    world.start(job, ENDLESS).unwrap();
+    world.start(other, ENDLESS).unwrap();
+    world.run_for(20 * MS);
+    assert_eq!(pauses(&world).first(), Some(&true));
+    assert!(
+        overruns(&world).is_empty(),
+        "an equal waits for the boundary"
+    );
+    world.start(urgent, 10 * US).unwrap();
+    world.run_for(990 * US);
+    assert_eq!(world.state(urgent), JobState::Queued);
+    world.run_for(10 * US + SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
+    assert_eq!(overruns(&world), [Duration::ZERO]);
+}
+
+#[test]
+fn who_does_not_wait_any_more_bounds_nothing() {
+    let mut world = world(Stops::BoundaryToo);
+    world.card.slots[0].block = 50 * MS;
+    let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
+    world.run_for(500 * US);
+    world
+        .event(Event::Preempt {
+            ctx: urgent,
+            hold: true,
+        })
+        .unwrap();
+    world.run_for(20 * MS);
+    assert_eq!(world.state(job), JobState::Running);
+    assert!(pauses(&world).iter().all(|&boundary| boundary));
+    assert!(overruns(&world).is_empty());
+}
+
+#[test]
+fn a_higher_priority_does_not_wait_for_a_far_boundary() {
+    let mut world = world(Stops::BoundaryToo);
+    world.set_policy(PolicyKind::Priority).unwrap();
+    world.card.slots[0].block = 50 * MS;
+    let high = Params {
+        priority: Params::PRIORITY_MAX,
+        ..Params::DEFAULT
+    };
+    let [job, first] = [COOPERATIVE, high].map(|params| world.open(0, params).unwrap());
+    world.start(job, ENDLESS).unwrap();
+    world.run_for(300 * US);
+    world.start(first, 10 * US).unwrap();
+    world.run_for(MS + SAVE);
+    assert_eq!(world.state(first), JobState::Running);
+}
+
+/// Such an engine cannot be stopped before: what is over the bound is the job's own time, and counted.
+#[test]
+fn beyond_the_bound_an_engine_that_stops_at_boundaries_only_is_charged_and_counted() {
+    let mut world = world(Stops::BoundaryOnly);
+    world.card.slots[0].block = 20 * MS;
+    let [job, urgent] = interrupted(&mut world, Params::DEFAULT, 300 * US);
+    let group = world.tenants[&job].group;
+    world.run_for(20 * MS - 300 * US + SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
+    assert!(pauses(&world).iter().all(|&boundary| boundary));
+    let over = Duration::from_ns(20 * MS - 300 * US - MS + SAVE);
+    assert_eq!(overruns(&world), [over]);
+    assert_eq!((slot(&world).overruns, slot(&world).overrun), (1, over));
+    let ran = Duration::from_ns(20 * MS + SAVE);
+    assert_eq!(world.stats(job).run, ran);
+    assert_eq!(world.stats(urgent).run, Duration::ZERO);
+    assert_eq!(world.machine.group_stats(group, ns(world.now)).run, ran);
+}
+
+#[test]
+fn a_bound_is_no_longer_than_the_longest_preempt_timeout() {
+    let mut world = world(Stops::BoundaryToo);
+    assert_eq!(world.machine.boundary_wait(), Duration::from_ms(1));
+    assert_eq!(
+        world.set_boundary_wait(Duration::from_ns(10_000 * MS + 1)),
+        Err(Refusal::Range)
+    );
+    assert_eq!(world.machine.boundary_wait(), Duration::from_ms(1));
+    world.set_boundary_wait(Duration::ZERO).unwrap();
+    world.card.slots[0].block = 50 * MS;
+    let [_, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
+    world.run_for(SAVE);
+    assert_eq!(world.state(urgent), JobState::Running);
 }
 
 #[test]
@@ -183,6 +309,44 @@ fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
 
 proptest! {
     #![proptest_config(cases(24))]
+
+    /// Whatever blocks, bound and policy are: work that goes first waits for the bound and the save, and for nothing else.
+    #[test]
+    fn nobody_waits_for_a_boundary_beyond_the_bound(
+        block in 10..100_000u64,
+        wait in 0..20_000u64,
+        afters in prop::collection::vec(200..30_000u64, 1..20),
+        policy in prop::sample::select(vec![
+            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority, PolicyKind::Share,
+        ]),
+        others in 0..3usize,
+    ) {
+        let mut world = world(Stops::BoundaryToo);
+        world.set_policy(policy).unwrap();
+        world.card.slots[0].block = block * US;
+        world.set_boundary_wait(Duration::from_us(wait)).unwrap();
+        for _ in 0..=others {
+            let ctx = world.open(0, COOPERATIVE).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        let urgent = world.open(0, URGENT).unwrap();
+        for after in afters {
+            world.run_for(after * US);
+            let before = world.stats(urgent).wait;
+            world.start(urgent, 10 * US).unwrap();
+            while world.state(urgent) == JobState::Queued {
+                world.run_for(10 * US);
+            }
+            let waited = world.stats(urgent).wait.as_ns() - before.as_ns();
+            // One that was just resumed does not hear before its restore is over; a PAUSE that was lost in it is written again.
+            let most = wait * US + 2 * SAVE + 100 * US;
+            prop_assert!(waited <= most, "{waited} ns, at most {most}");
+            while world.state(urgent).is_live() {
+                world.run_for(10 * US);
+            }
+        }
+        prop_assert!(overruns(&world).iter().all(|&span| span == Duration::ZERO));
+    }
 
     /// Time until a boundary is time on the slot, so shares are as they should be with blocks of any length.
     #[test]

@@ -6,8 +6,8 @@
 use crate::model::world::{ns, sid, SlotPlan, World};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, SlotState, Stops, Time,
-    Urgency,
+    ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind, SlotState,
+    Stops, Time, Urgency,
 };
 use proptest::prelude::*;
 
@@ -66,6 +66,14 @@ enum Op {
     Weigh {
         group: u64,
         weight: u16,
+    },
+    Group {
+        group: u64,
+        settings: Option<GroupSettings>,
+    },
+    Move {
+        who: usize,
+        group: u64,
     },
     Exclusive {
         slots: u8,
@@ -138,6 +146,17 @@ fn params() -> impl Strategy<Value = Params> {
     )
 }
 
+fn settings() -> impl Strategy<Value = GroupSettings> {
+    (0..10_002u16, 0..33u8, 0..500u16, 0..4u8).prop_map(|(weight, max_priority, cap, slots)| {
+        GroupSettings {
+            weight,
+            max_priority,
+            cap: if cap % 3 == 0 { cap } else { 0 },
+            slots: slots & (slots >> 1),
+        }
+    })
+}
+
 fn policy() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
         Just(PolicyKind::Fair),
@@ -185,6 +204,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (1..16u8, prop::option::of(0..4u64))
             .prop_map(|(slots, group)| Op::Exclusive { slots, group }),
         1 => (0..4u64, 0..10_000u16).prop_map(|(group, weight)| Op::Weigh { group, weight }),
+        2 => (0..4u64, prop::option::of(settings()))
+            .prop_map(|(group, settings)| Op::Group { group, settings }),
+        2 => (who.clone(), 0..4u64).prop_map(|(who, group)| Op::Move { who, group }),
         2 => (who, params()).prop_map(|(who, params)| Op::Change { who, params }),
         4 => (slot.clone(), fault()).prop_map(|(slot, kind)| Op::Fault { slot, kind }),
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
@@ -330,6 +352,16 @@ impl Play {
                 let with = with.and_then(who);
                 let _ = who(i).map(|ctx| self.world.set_gang(ctx, with));
             }
+            Op::Group { group, settings } => {
+                let group = GroupKey(group);
+                let _ = match settings {
+                    Some(settings) => self.world.set_group(group, settings),
+                    None => self.world.remove_group(group),
+                };
+            }
+            Op::Move { who: i, group } => {
+                let _ = who(i).map(|ctx| self.world.move_to(ctx, GroupKey(group)));
+            }
             Op::Weigh { group, weight } => {
                 let _ = self.world.set_group_weight(GroupKey(group), weight);
             }
@@ -412,6 +444,9 @@ impl Play {
         self.step(Op::Thaw);
         let all = (1 << self.world.plans.len()) - 1;
         let _ = self.world.set_exclusive(all, None);
+        for group in 0..4 {
+            let _ = self.world.remove_group(GroupKey(group));
+        }
         for round in 0..400 {
             for ctx in self.who.clone() {
                 let _ = self.world.set_enabled(ctx, true);

@@ -8,7 +8,7 @@ use fermata_sched_host::measure::{
     arriving, Cause, ContextMeter, Histogram, SlotHistograms, Stopwatch,
 };
 use fermata_sched_host::sched::{
-    Action, ContextId, Entry, Event, JobState, Machine, Time, MAX_SLOTS,
+    Action, ContextId, Duration, Entry, Event, JobState, Machine, SlotId, Time, MAX_SLOTS,
 };
 
 use super::world::{sid, SlotPlan};
@@ -41,6 +41,11 @@ impl Measured {
 
     fn meter(&mut self, ctx: ContextId) -> &mut ContextMeter {
         self.contexts.entry(ctx).or_insert(ContextMeter::NEW)
+    }
+
+    /// The run that was just started on a slot begins later.
+    pub fn delay(&mut self, slot: SlotId, span: Duration) {
+        self.stopwatch.delay(slot, span);
     }
 
     /// Before an event.

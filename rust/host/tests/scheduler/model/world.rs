@@ -8,16 +8,16 @@ mod freeze;
 use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, JobState, Machine,
-    MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig, SlotId, Stats, Status, Stops,
-    Time, Wake,
+    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, GroupSettings,
+    JobState, LoadCost, Machine, MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig,
+    SlotId, Stats, Status, Stops, Time, Wake,
 };
 
 use super::card::{Card, CardSlot, Job, Program};
 use super::measured::Measured;
 
 /// Groups that are remembered, beyond one for each context.
-const GROUPS: usize = 2;
+const GROUPS: usize = 6;
 
 /// One slot as a test wants it.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,8 @@ pub struct Tenant {
     pub enabled: bool,
     /// Who has the same number is preempted, held and resumed together.
     gang: usize,
+    /// What it had run when it came into its group.
+    ran_before: u64,
     queued_at: Option<u64>,
     pub longest_wait: u64,
 }
@@ -83,6 +85,8 @@ pub struct World {
     pub quarantined: u8,
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
+    /// What contexts that have left the group ran in it.
+    left: HashMap<GroupKey, u64>,
     gangs: usize,
     frozen: bool,
     ended: HashSet<Job>,
@@ -149,6 +153,7 @@ impl World {
             quarantined: 0,
             gone: false,
             exclusive: vec![None; plans.len()],
+            left: HashMap::new(),
             gangs: 0,
             frozen: false,
             ended: HashSet::new(),
@@ -185,6 +190,7 @@ impl World {
                     closed: false,
                     enabled: true,
                     gang: self.next_gang(),
+                    ran_before: 0,
                     queued_at: None,
                     longest_wait: 0,
                 };
@@ -197,11 +203,16 @@ impl World {
 
     /// A context of class 0 on every slot, with slices of `slice_ns`.
     pub fn tenant(&mut self, slice_ns: u64) -> ContextId {
+        self.tenant_in(GroupKey(0), slice_ns)
+    }
+
+    /// The same, of another group.
+    pub fn tenant_in(&mut self, group: GroupKey, slice_ns: u64) -> ContextId {
         let params = Params {
             timeslice: Duration::from_ns(slice_ns),
             ..Params::DEFAULT
         };
-        self.open(0, params).unwrap()
+        self.open_in(group, 0, params).unwrap()
     }
 
     pub fn start(&mut self, ctx: ContextId, work: u64) -> Result<(), Refusal> {
@@ -286,24 +297,111 @@ impl World {
         self.gangs
     }
 
-    pub fn set_exclusive(&mut self, slots: u8, group: Option<GroupKey>) -> Result<(), Refusal> {
+    /// What is set for a group, registered or not.
+    pub fn group_settings(&self, group: GroupKey) -> GroupSettings {
+        self.machine.group_settings(group).unwrap_or_default()
+    }
+
+    /// Registers a group or changes what is set for it, and brings all contexts in line.
+    pub fn set_group(&mut self, group: GroupKey, settings: GroupSettings) -> Result<(), Refusal> {
+        let taken = |world: &mut Self| {
+            for (i, owner) in world.exclusive.iter_mut().enumerate() {
+                if settings.slots & sid(i).bit() != 0 {
+                    *owner = Some(group);
+                } else if *owner == Some(group) {
+                    *owner = None;
+                }
+            }
+        };
+        let all = self.groups();
         self.ask(
-            |machine, now, out| machine.set_exclusive(now, slots, group, out),
+            |machine, now, out| {
+                machine.set_group(now, group, settings, out)?;
+                machine.regroup(now, all.into_iter(), out);
+                Ok(())
+            },
+            taken,
+        )
+    }
+
+    /// Ends the registration of a group, and brings all contexts in line.
+    pub fn remove_group(&mut self, group: GroupKey) -> Result<(), Refusal> {
+        let all = self.groups();
+        self.ask(
+            |machine, now, out| {
+                machine.remove_group(now, group, out)?;
+                machine.regroup(now, all.into_iter(), out);
+                Ok(())
+            },
             |world| {
-                for (i, owner) in world.exclusive.iter_mut().enumerate() {
-                    if slots & sid(i).bit() != 0 {
-                        *owner = group;
-                    }
+                for owner in &mut world.exclusive {
+                    *owner = owner.filter(|owner| *owner != group);
                 }
             },
         )
     }
 
-    pub fn set_group_weight(&mut self, group: GroupKey, weight: u16) -> Result<(), Refusal> {
+    /// Lets a context belong to another group.
+    pub fn move_to(&mut self, ctx: ContextId, group: GroupKey) -> Result<(), Refusal> {
+        let now = ns(self.now);
+        let tenant = self.tenants.get_mut(&ctx).unwrap();
+        if self.machine.is_gone() || tenant.group == group {
+            return Ok(());
+        }
+        let Ok(stats) = self.machine.stats(ctx, now) else {
+            return Ok(());
+        };
+        let run = stats.run.as_ns();
+        *self.left.entry(tenant.group).or_default() += run - tenant.ran_before;
+        (tenant.group, tenant.ran_before) = (group, run);
+        let all = self.groups();
         self.ask(
-            |machine, now, out| machine.set_group_weight(now, group, weight, out),
-            |_| (),
+            |machine, now, out| {
+                machine.regroup(now, all.into_iter(), out);
+                machine.leave_foreign_gang(ctx);
+                Ok(())
+            },
+            |world| {
+                let gang = world.tenants[&ctx].gang;
+                let foreign =
+                    |other: &Tenant| other.gang == gang && !other.closed && other.group != group;
+                if world.tenants.values().any(foreign) {
+                    let alone = world.next_gang();
+                    world.tenants.get_mut(&ctx).unwrap().gang = alone;
+                }
+            },
         )
+    }
+
+    /// The group of each context.
+    fn groups(&self) -> Vec<(ContextId, GroupKey)> {
+        let tenants = self.tenants.values();
+        tenants.map(|tenant| (tenant.id, tenant.group)).collect()
+    }
+
+    /// Reserves slots for a group beside those that it has; `None`: for nobody.
+    pub fn set_exclusive(&mut self, slots: u8, group: Option<GroupKey>) -> Result<(), Refusal> {
+        if let Some(group) = group {
+            let mut settings = self.group_settings(group);
+            settings.slots |= slots;
+            return self.set_group(group, settings);
+        }
+        let mut owners: Vec<_> = self.exclusive.iter().flatten().copied().collect();
+        owners.dedup();
+        for owner in owners {
+            let mut settings = self.group_settings(owner);
+            settings.slots &= !slots;
+            self.set_group(owner, settings)?;
+        }
+        Ok(())
+    }
+
+    pub fn set_group_weight(&mut self, group: GroupKey, weight: u16) -> Result<(), Refusal> {
+        let settings = GroupSettings {
+            weight,
+            ..self.group_settings(group)
+        };
+        self.set_group(group, settings)
     }
 
     pub fn set_policy(&mut self, policy: PolicyKind) -> Result<(), Refusal> {
@@ -318,6 +416,23 @@ impl World {
             |machine, now, out| machine.set_guard(now, guard, out),
             |_| (),
         )
+    }
+
+    /// The Load of the job that was just started on a slot took time.
+    pub fn note_load(&mut self, i: usize, cost: LoadCost) {
+        self.measured.delay(sid(i), cost.clearing);
+        self.ask(
+            |machine, now, mut out| {
+                machine.note_load(now, sid(i), cost, &mut out);
+                Ok(())
+            },
+            |_| (),
+        )
+        .unwrap();
+    }
+
+    pub fn set_boundary_wait(&mut self, wait: Duration) -> Result<(), Refusal> {
+        self.machine.set_boundary_wait(wait)
     }
 
     /// The card goes away; the driver notices at its next read or is told.
@@ -426,7 +541,8 @@ impl World {
             | Action::Start { .. }
             | Action::Pause { .. }
             | Action::Reset { .. }
-            | Action::Keep { .. } => {}
+            | Action::Keep { .. }
+            | Action::Overrun { .. } => {}
             Action::Capture { slot, ctx } => {
                 assert_eq!(self.machine_ctx(slot, ctx), ctx);
             }
@@ -438,21 +554,10 @@ impl World {
                 assert!(self.closes.contains(&ctx), "released, but not closed");
                 assert!(self.released.insert(ctx), "released twice");
                 self.card.released(now, ctx);
-                self.parted(self.tenants[&ctx].group);
             }
             Action::Quarantine { slot, .. } => {
                 assert_eq!(self.quarantined & slot.bit(), 0, "quarantined twice");
                 self.quarantined |= slot.bit();
-            }
-        }
-    }
-
-    /// What is reserved for a group is so until its last context is released.
-    fn parted(&mut self, group: GroupKey) {
-        let mut members = self.tenants.values().filter(|tenant| tenant.group == group);
-        if members.all(|tenant| self.released.contains(&tenant.id)) {
-            for owner in &mut self.exclusive {
-                *owner = owner.filter(|owner| *owner != group);
             }
         }
     }
@@ -617,6 +722,7 @@ impl World {
                     | Action::Disarm { .. }
                     | Action::Wake { .. }
                     | Action::Keep { .. }
+                    | Action::Overrun { .. }
             )
         };
         let actions = self.log[from..].iter().map(|&(_, action)| action);

@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     ContextId, Duration, GroupKey, JobState, Params, PolicyKind, SlotState, Urgency,
 };
 
-use super::{ns, sid, World, GROUPS};
+use super::{ns, sid, Tenant, World, GROUPS};
 use crate::model::MS;
 
 impl World {
@@ -106,11 +106,13 @@ impl World {
             let job = (ctx, self.tenants[&ctx].job);
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
-        if stats.state == JobState::Queued && !stats.parked && !self.frozen {
+        // Of a group at its cap some may not be parked yet.
+        let capped = self.group_settings(self.tenants[&ctx].group).cap != 0;
+        if stats.state == JobState::Queued && !stats.parked && !self.frozen && !capped {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
-                    if state == SlotState::Vacant {
+                    if state == SlotState::Vacant && !self.is_throttling() {
                         self.check_kept(i, &params);
                     }
                 }
@@ -149,6 +151,17 @@ impl World {
             stats.slices - stats.resumes <= stats.job + self.card.replays_of(ctx),
             "a job began twice"
         );
+    }
+
+    /// Contexts of a group at its cap are still to be parked: for a moment a slot may idle for that.
+    fn is_throttling(&self) -> bool {
+        let capped = |tenant: &&Tenant| self.group_settings(tenant.group).cap != 0;
+        let mut stats = self
+            .tenants
+            .values()
+            .filter(capped)
+            .filter_map(|tenant| self.machine.stats(tenant.id, ns(self.now)).ok());
+        stats.any(|stats| stats.state == JobState::Queued && !stats.parked)
     }
 
     /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
@@ -210,20 +223,23 @@ impl World {
     fn check_groups(&self) {
         let now = ns(self.now);
         let mut sums: HashMap<GroupKey, (u32, u64)> = HashMap::new();
+        for (&group, &run) in &self.left {
+            sums.entry(group).or_default().1 += run;
+        }
         for tenant in self.tenants.values() {
             let (contexts, run) = sums.entry(tenant.group).or_default();
             *contexts += u32::from(!self.released.contains(&tenant.id));
             match self.machine.stats(tenant.id, now) {
                 Ok(stats) => {
-                    *run += stats.run.as_ns();
+                    *run += stats.run.as_ns() - tenant.ran_before;
                     let group = self.machine.group_of(tenant.id);
                     assert_eq!(group, Ok(tenant.group));
                 }
-                Err(_) => *run += self.past[&tenant.id].run.as_ns(),
+                Err(_) => *run += self.past[&tenant.id].run.as_ns() - tenant.ran_before,
             }
         }
-        // Three classes, two urgencies.
-        let forgets = 6 * sums.len() > self.machine.capacity() + GROUPS;
+        // Three classes, two urgencies; four registrations.
+        let forgets = 6 * sums.len() + 4 > self.machine.capacity() + GROUPS;
         for (group, (contexts, run)) in sums {
             let stats = self.machine.group_stats(group, now);
             assert_eq!(stats.contexts, contexts, "{group:?}");

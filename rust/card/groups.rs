@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Groups that the administrator has registered: cgroups, each with its subtree, while they live.
+//!
+//! A registration names its cgroup by number, and keeps nothing of it. Registrations of cgroups that
+//! were removed are looked for every [`SWEEP_MS`] while there are any, and when there is no place for
+//! another one. The scheduler keeps what it needs of a registration, the registry the rest.
+
+use super::{config::refused, now, registry::Registry, Card};
+use crate::{
+    cgroup::{self, Cgroup},
+    delayed_work::Worker,
+    opener::Opener,
+    sched::{ContextId, GroupKey, GroupSettings, GroupStats, Refusal},
+};
+use core::mem::offset_of;
+use kernel::prelude::*;
+
+/// How often registrations of removed cgroups are looked for.
+const SWEEP_MS: u32 = 1000;
+
+/// Contexts that are moved in one section with interrupts off.
+const REGROUP_MAX: usize = 16;
+
+/// What is allowed to the contexts of a group together.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupLimits {
+    pub(super) group: GroupKey,
+    /// Contexts that are set up at the most; 0: as many as those of any group.
+    pub(crate) contexts: u32,
+    /// Bytes of pinned memory at the most; 0: as many as those of any group.
+    pub(crate) bytes: u64,
+}
+
+impl GroupLimits {
+    /// Of a group for which nothing was set.
+    pub(super) const fn of(group: GroupKey) -> Self {
+        Self {
+            group,
+            contexts: 0,
+            bytes: 0,
+        }
+    }
+}
+
+/// A registered group, for `FERMATA_IOC_GROUP_SET`.
+pub(crate) struct GroupView {
+    pub(crate) settings: GroupSettings,
+    pub(crate) limits: GroupLimits,
+    pub(crate) stats: GroupStats,
+    /// Bytes of pinned memory that its contexts have.
+    pub(crate) bytes: u64,
+}
+
+/// Calls for registered groups. Process context; `ENODEV`: the card is gone.
+impl Card {
+    /// The group of contexts that `opener` opens, or has opened.
+    pub(crate) fn group_of(&self, opener: &Opener) -> GroupKey {
+        self.registry.lock().group_of(opener)
+    }
+
+    /// What is set for the subtree of a cgroup. `ENOENT`: it is not registered.
+    pub(crate) fn registered_group(&self, cgroup: &Cgroup) -> Result<GroupView> {
+        let group = GroupKey(cgroup.number());
+        self.view_group(&self.registry.lock(), group)
+    }
+
+    /// Registers the subtree of a cgroup, or changes what is set for it, by `change`. Contexts that are
+    /// open move. `ERANGE`; `EBUSY`: a slot serves another group only; `ENOSPC`: too many are
+    /// registered.
+    pub(crate) fn set_group(
+        &self,
+        cgroup: &Cgroup,
+        change: impl Fn(&mut GroupSettings, &mut GroupLimits),
+    ) -> Result<GroupView> {
+        let group = GroupKey(cgroup.number());
+        match self.try_set_group(group, &change) {
+            Err(error) if error == ENOSPC => {
+                self.sweep_now();
+                self.try_set_group(group, &change)
+            }
+            result => result,
+        }
+    }
+
+    fn try_set_group(
+        &self,
+        group: GroupKey,
+        change: impl Fn(&mut GroupSettings, &mut GroupLimits),
+    ) -> Result<GroupView> {
+        let mut registry = self.registry.lock();
+        let mut limits = registry.limits_of(group);
+        let settings = self
+            .act(&mut self.state.lock(), |machine, at, mut out| {
+                let mut settings = machine.group_settings(group).unwrap_or_default();
+                change(&mut settings, &mut limits);
+                machine.set_group(at, group, settings, &mut out)?;
+                Ok(settings)
+            })
+            .map_err(refused)?;
+        self.note_group(group, Some(settings));
+        match registry.place_of(group) {
+            Ok(place) => registry.groups[place] = limits,
+            Err(place) => {
+                // There is room.
+                let _ = registry.groups.insert_within_capacity(place, limits);
+            }
+        }
+        self.sweeper.queue(SWEEP_MS);
+        self.regroup(&registry);
+        self.view_group(&registry, group)
+    }
+
+    /// Ends the registration of the subtree of a cgroup; its contexts move to where they belong without
+    /// it. `ENOENT`: it is not registered.
+    pub(crate) fn remove_group(&self, cgroup: &Cgroup) -> Result<GroupView> {
+        let group = GroupKey(cgroup.number());
+        let mut registry = self.registry.lock();
+        let view = self.view_group(&registry, group)?;
+        self.forget_group(&mut registry, group)?;
+        self.regroup(&registry);
+        Ok(view)
+    }
+
+    fn forget_group(&self, registry: &mut Registry, group: GroupKey) -> Result {
+        self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.remove_group(at, group, &mut out)
+        })
+        .map_err(not_registered)?;
+        self.note_group(group, None);
+        registry.groups.retain(|limits| limits.group != group);
+        Ok(())
+    }
+
+    fn view_group(&self, registry: &Registry, group: GroupKey) -> Result<GroupView> {
+        let members = registry.members(group);
+        let bytes = members.fold(0, |sum, context| sum + context.pinned.all());
+        let machine = &self.state.lock().machine;
+        if machine.is_gone() {
+            return Err(ENODEV);
+        }
+        Ok(GroupView {
+            settings: machine.group_settings(group).ok_or(ENOENT)?,
+            limits: registry.limits_of(group),
+            stats: machine.group_stats(group, now()),
+            bytes,
+        })
+    }
+
+    /// Lets every context belong to its group and obey what is set for groups, [`REGROUP_MAX`] at a
+    /// time.
+    fn regroup(&self, registry: &Registry) {
+        let mut moved = false;
+        for some in registry.contexts.chunks(REGROUP_MAX) {
+            let mut places: [Option<(ContextId, GroupKey)>; REGROUP_MAX] = [None; REGROUP_MAX];
+            for (place, context) in places.iter_mut().zip(some) {
+                let group = registry.group_of(&context.opener);
+                moved |= context.put_group(group);
+                *place = context.id().ok().map(|id| (id, group));
+            }
+            self.act(&mut self.state.lock(), |machine, at, mut out| {
+                machine.regroup(at, places.into_iter().flatten(), &mut out);
+            });
+        }
+        if !moved {
+            return;
+        }
+        for context in &registry.contexts {
+            if let Ok(id) = context.id() {
+                self.state.lock().machine.leave_foreign_gang(id);
+            }
+        }
+    }
+
+    /// Ends the registrations of removed cgroups before it returns.
+    fn sweep_now(&self) {
+        {
+            let registry = self.registry.lock();
+            // `shut_down`, which closes the gate first, stops the sweeper once it has had the lock.
+            if registry.groups.is_empty() || self.is_gone() {
+                return;
+            }
+            self.sweeper.queue(0);
+        }
+        self.sweeper.flush();
+    }
+}
+
+/// The sweeper.
+impl Worker for Card {
+    const OFFSET: usize = offset_of!(Card, sweeper);
+
+    fn work(&self) {
+        let mut registry = self.registry.lock();
+        let mut swept = false;
+        while let Some(group) = first_dead(&registry) {
+            if self.forget_group(&mut registry, group).is_err() {
+                return;
+            }
+            swept = true;
+        }
+        if swept {
+            self.regroup(&registry);
+        }
+        if !registry.groups.is_empty() && !self.is_gone() {
+            self.sweeper.queue(SWEEP_MS);
+        }
+    }
+}
+
+/// A registered group whose cgroup was removed.
+fn first_dead(registry: &Registry) -> Option<GroupKey> {
+    let mut groups = registry.groups.iter().map(|limits| limits.group);
+    groups.find(|group| !cgroup::lives(group.0))
+}
+
+/// The error number where a group is named and not a context.
+fn not_registered(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::NoContext => ENOENT,
+        refusal => refused(refusal),
+    }
+}

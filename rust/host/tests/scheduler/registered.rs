@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Registered groups: settings that hold without a context, caps, ceilings, and contexts that move.
+
+use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
+use crate::model::{cases, MS, US};
+use fermata_sched_host::sched::{
+    ContextId, Entry, GroupKey, GroupSettings, JobState, Machine, MachineConfig, Params,
+    PolicyKind, Refusal, SlotState, Urgency,
+};
+use proptest::prelude::*;
+
+/// Work without an end.
+const ENDLESS: u64 = 1_000_000 * MS;
+const A: GroupKey = GroupKey(1);
+const B: GroupKey = GroupKey(2);
+const DEFAULT: GroupSettings = GroupSettings::DEFAULT;
+
+fn world(slots: usize, policy: PolicyKind) -> World {
+    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
+    let mut world = World::new(&plans, 64);
+    world.set_policy(policy).unwrap();
+    world
+}
+
+fn capped(cap: u16) -> GroupSettings {
+    GroupSettings { cap, ..DEFAULT }
+}
+
+/// So many contexts of a group that always want a slot.
+fn busy(world: &mut World, group: GroupKey, count: usize) -> Vec<ContextId> {
+    (0..count)
+        .map(|_| {
+            let ctx = world.open_in(group, 0, Params::DEFAULT).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+            ctx
+        })
+        .collect()
+}
+
+fn ran(world: &World, group: GroupKey) -> f64 {
+    let stats = world.machine.group_stats(group, ns(world.now));
+    stats.run.as_ns() as f64
+}
+
+/// What a group has of one slot's time in the next `ms` milliseconds.
+fn has(world: &mut World, group: GroupKey, ms: u64) -> f64 {
+    let before = ran(world, group);
+    world.run_for(ms * MS);
+    (ran(world, group) - before) / (ms * MS) as f64
+}
+
+fn policies() -> impl Strategy<Value = PolicyKind> {
+    prop_oneof![
+        Just(PolicyKind::Fair),
+        Just(PolicyKind::Priority),
+        Just(PolicyKind::Deadline),
+        Just(PolicyKind::Share),
+        Just(PolicyKind::RoundRobin)
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+
+    /// However many contexts, on however many slots; the rest is for the others.
+    #[test]
+    fn a_group_has_no_more_than_its_cap(
+        cap in 1..150u16,
+        count in 1..40usize,
+        slots in 1..4usize,
+        others in 0..3usize,
+        urgent in any::<bool>(),
+        policy in policies(),
+    ) {
+        let mut world = world(slots, policy);
+        world.set_group(A, capped(cap)).unwrap();
+        busy(&mut world, B, others);
+        for i in 0..count {
+            let urgency = match urgent && i % 2 == 0 {
+                true => Urgency::LatencyCritical,
+                false => Urgency::BestEffort,
+            };
+            let params = Params { urgency, ..Params::DEFAULT };
+            let ctx = world.open_in(A, 0, params).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(500 * MS);
+        let had = has(&mut world, A, 10_000);
+        let most = f64::from(cap) / 100.0;
+        prop_assert!(had <= most + 0.012, "{had} for {most}");
+        if others == 0 {
+            let least = most.min(slots.min(count) as f64 * 0.8);
+            prop_assert!(had >= least - 0.02, "{had} for {least}");
+        }
+    }
+
+    /// Jobs that come and go, each of a context that has waited for the cap.
+    #[test]
+    fn short_jobs_of_a_capped_group_all_end(cap in 1..60u16, work in 20..3_000u64) {
+        let mut world = world(1, PolicyKind::Fair);
+        world.set_group(A, capped(cap)).unwrap();
+        let all: Vec<_> = (0..20).map(|_| world.open_in(A, 0, Params::DEFAULT).unwrap()).collect();
+        for _ in 0..3 {
+            for &ctx in &all {
+                world.start(ctx, work * US).unwrap();
+            }
+            for _ in 0..400 {
+                world.run_for(50 * MS);
+                if !all.iter().any(|&ctx| world.state(ctx).is_live()) {
+                    break;
+                }
+            }
+            prop_assert!(all.iter().all(|&ctx| world.state(ctx) == JobState::Done));
+        }
+    }
+
+    /// Contexts of one group that move in and out gain nothing.
+    #[test]
+    fn moving_gains_nothing(every in 1..40u64, count in 1..6usize) {
+        let mut world = world(1, PolicyKind::Fair);
+        let a = busy(&mut world, A, count);
+        busy(&mut world, B, 1);
+        let mut had = 0.0;
+        for i in 0..2_000 / every {
+            let (from, to) = if i % 2 == 0 { (A, GroupKey(9)) } else { (GroupKey(9), A) };
+            had += has(&mut world, from, every);
+            for &ctx in &a {
+                world.move_to(ctx, to).unwrap();
+            }
+        }
+        let part = had / (2_000 / every) as f64;
+        // A context that moves keeps the rest of its slice.
+        prop_assert!(part < 0.5 + 3.0 / every as f64, "{part}");
+    }
+}
+
+#[test]
+fn settings_hold_without_a_context() {
+    let mut world = world(1, PolicyKind::Fair);
+    let settings = GroupSettings {
+        weight: 300,
+        max_priority: 7,
+        cap: 250,
+        slots: 1,
+    };
+    assert_eq!(world.machine.group_settings(A), None);
+    world.set_group(A, settings).unwrap();
+    assert_eq!(world.machine.group_settings(A), Some(settings));
+    world
+        .set_group(
+            A,
+            GroupSettings {
+                cap: 0,
+                slots: 0,
+                ..settings
+            },
+        )
+        .unwrap();
+    busy(&mut world, B, 2);
+    for _ in 0..3 {
+        let a = busy(&mut world, A, 2);
+        world.run_for(100 * MS);
+        let had = has(&mut world, A, 2_000);
+        assert!((had - 0.73).abs() < 0.04, "{had}");
+        for ctx in a {
+            world.close(ctx).unwrap();
+        }
+        world.run_for(10 * MS);
+    }
+    world.remove_group(A).unwrap();
+    assert_eq!(world.machine.group_settings(A), None);
+    assert_eq!(world.remove_group(A), Err(Refusal::NoContext));
+    busy(&mut world, A, 1);
+    world.run_for(100 * MS);
+    let had = has(&mut world, A, 2_000);
+    assert!((had - 0.49).abs() < 0.03, "{had}");
+}
+
+#[test]
+fn settings_out_of_range() {
+    let mut world = world(2, PolicyKind::Fair);
+    let bad = [
+        GroupSettings {
+            weight: 0,
+            ..DEFAULT
+        },
+        GroupSettings {
+            weight: 10_001,
+            ..DEFAULT
+        },
+        GroupSettings {
+            max_priority: 32,
+            ..DEFAULT
+        },
+        GroupSettings {
+            cap: 801,
+            ..DEFAULT
+        },
+    ];
+    for settings in bad {
+        assert_eq!(world.set_group(A, settings), Err(Refusal::Range));
+        assert_eq!(world.machine.group_settings(A), None);
+    }
+}
+
+#[test]
+fn registrations_are_bounded() {
+    const MOST: u64 = Machine::<Vec<Entry>>::GROUPS_MAX as u64;
+    let room = Machine::<Vec<Entry>>::room(1, MOST as usize);
+    let storage = vec![Entry::EMPTY; room];
+    let mut machine = Machine::new(MachineConfig::default(), 1, storage);
+    let set = |machine: &mut Machine<_>, key| {
+        machine.set_group(ns(1), GroupKey(key), DEFAULT, &mut |_| ())
+    };
+    for round in 0..3 {
+        let keys = round * 1_000..round * 1_000 + MOST;
+        for key in keys.clone() {
+            set(&mut machine, key).unwrap();
+        }
+        let before = machine.clone();
+        assert_eq!(set(&mut machine, 1 << 40), Err(Refusal::NoSpace));
+        assert_eq!(machine, before);
+        // The same again is no more.
+        set(&mut machine, keys.start).unwrap();
+        for key in keys {
+            assert_eq!(machine.group_settings(GroupKey(key)), Some(DEFAULT));
+            machine
+                .remove_group(ns(1), GroupKey(key), &mut |_| ())
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn nobody_is_above_the_ceiling() {
+    let mut world = world(1, PolicyKind::Priority);
+    let of = |priority| Params {
+        priority,
+        ..Params::DEFAULT
+    };
+    let high = world.open_in(A, 0, of(20)).unwrap();
+    let low = world.open_in(A, 0, of(3)).unwrap();
+    let settings = GroupSettings {
+        max_priority: 5,
+        ..DEFAULT
+    };
+    world.set_group(A, settings).unwrap();
+    let priority = |world: &World, ctx| world.machine.params(ctx).unwrap().priority;
+    assert_eq!((priority(&world, high), priority(&world, low)), (5, 3));
+    assert_eq!(world.set_params(low, of(6)), Err(Refusal::Ceiling));
+    world.set_params(low, of(5)).unwrap();
+    let late = world.open_in(A, 0, Params::DEFAULT).unwrap();
+    assert_eq!(priority(&world, late), 5);
+    let moved = world.open_in(B, 0, of(31)).unwrap();
+    world.move_to(moved, A).unwrap();
+    assert_eq!(priority(&world, moved), 5);
+    world.remove_group(A).unwrap();
+    world.set_params(moved, of(31)).unwrap();
+}
+
+/// A context that moves takes its job with it, wherever that is.
+#[test]
+fn jobs_move_with_their_contexts() {
+    let mut world = world(1, PolicyKind::Fair);
+    let a = busy(&mut world, A, 3);
+    let held = a[2];
+    world.run_for(5 * MS);
+    let hold = fermata_sched_host::sched::Event::Preempt {
+        ctx: held,
+        hold: true,
+    };
+    world.event(hold).unwrap();
+    world.run_for(5 * MS);
+    for &ctx in &a {
+        world.move_to(ctx, B).unwrap();
+        assert_eq!(world.machine.group_of(ctx), Ok(B));
+    }
+    assert_eq!(world.state(held), JobState::Held);
+    let left = ran(&world, A);
+    let had = has(&mut world, B, 100);
+    assert!(had > 0.9, "{had}");
+    assert_eq!(ran(&world, A), left);
+    assert_eq!(world.machine.group_stats(A, ns(world.now)).contexts, 0);
+    assert_eq!(world.machine.group_stats(B, ns(world.now)).contexts, 3);
+}
+
+/// A gang is of one group.
+#[test]
+fn a_gang_is_split_by_a_move() {
+    let mut world = world(1, PolicyKind::Fair);
+    let all: Vec<_> = (0..3)
+        .map(|_| world.open_in(A, 0, Params::DEFAULT).unwrap())
+        .collect();
+    for &ctx in &all[1..] {
+        world.set_gang(ctx, Some(all[0])).unwrap();
+    }
+    world.move_to(all[1], B).unwrap();
+    assert_eq!(world.machine.gang_size(all[1]), Ok(1));
+    assert_eq!(world.machine.gang_size(all[0]), Ok(2));
+}
+
+/// Who waits for the cap goes on at once when there is none any more.
+#[test]
+fn a_cap_that_ends_lets_all_go_on() {
+    for moves in [false, true] {
+        let mut world = world(1, PolicyKind::Fair);
+        world.set_group(A, capped(1)).unwrap();
+        let a = busy(&mut world, A, 10);
+        world.run_for(300 * MS);
+        assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
+        assert!(a.iter().all(|&ctx| world.stats(ctx).parked));
+        if moves {
+            for &ctx in &a {
+                world.move_to(ctx, B).unwrap();
+            }
+        } else {
+            world.set_group(A, DEFAULT).unwrap();
+        }
+        assert!(!a.iter().any(|&ctx| world.stats(ctx).parked));
+        world.run_for(100 * MS);
+        assert!(a.iter().all(|&ctx| world.stats(ctx).slices > 1));
+    }
+}
+
+/// In a capped group all have their turn.
+#[test]
+fn nobody_waits_for_ever_in_a_capped_group() {
+    for count in [2, 5, 20, 50] {
+        for policy in [PolicyKind::Fair, PolicyKind::RoundRobin] {
+            let mut world = world(1, policy);
+            world.set_group(A, capped(10)).unwrap();
+            let a = busy(&mut world, A, count);
+            world.run_for(100 * count as u64 * MS);
+            let each: Vec<u64> = a.iter().map(|&ctx| world.stats(ctx).slices).collect();
+            let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+            assert!(
+                *least >= 2 && most - least <= most.div_ceil(3) + 2,
+                "{each:?}"
+            );
+        }
+    }
+}
+
+/// A decision takes a few of them out of the order, and the next one comes soon.
+#[test]
+fn many_of_a_group_at_its_cap_do_not_stop_others() {
+    let mut world = world(1, PolicyKind::RoundRobin);
+    busy(&mut world, A, 50);
+    world.run_for(10 * MS);
+    world.set_group(A, capped(1)).unwrap();
+    world.run_for(20 * MS);
+    let b = busy(&mut world, B, 1)[0];
+    world.run_for(200 * MS);
+    let had = world.stats(b).run.as_ns() as f64 / (200 * MS) as f64;
+    assert!(had > 0.9, "{had}");
+}

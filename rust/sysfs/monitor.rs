@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The file `monitor` of a card: what its slots and all its contexts have done, for who may know that
+//! of every tenant (docs/security.md).
+//!
+//! All lines have [`LINE`] bytes, so that a place in the file is that of one slot or context, however
+//! often and in what pieces the file is read: first the slots, then the contexts by their indices. A
+//! line of an index that no context has is blank.
+
+use super::values::{number_on, state_name};
+use crate::{card::Card, context::Context, fdinfo, sched::SlotId};
+use core::{fmt::Write, slice};
+use kernel::{bindings, container_of, prelude::*};
+
+/// Bytes of a line, its newline included. A page has a whole number of them.
+const LINE: usize = 1024;
+
+/// A line that is being written.
+struct Line {
+    bytes: [u8; LINE],
+    length: usize,
+}
+
+impl Line {
+    /// Makes it blank again.
+    fn clear(&mut self) {
+        self.bytes.fill(b' ');
+        self.bytes[LINE - 1] = b'\n';
+        self.length = 0;
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let end = self.length + text.len();
+        let room = self.bytes[..LINE - 1].get_mut(self.length..end);
+        room.ok_or(core::fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+/// The file.
+pub(super) const ATTRIBUTE: bindings::bin_attribute = {
+    let mut attribute: bindings::bin_attribute = pin_init::zeroed();
+    attribute.attr.name = super::files::char_ptr(c"monitor");
+    // A udev rule gives it to the group of those who may read it.
+    attribute.attr.mode = 0o440;
+    attribute.read = Some(read);
+    attribute
+};
+
+/// Makes `line` line number `index`. `None`: the file ends before it.
+fn fill(line: &mut Line, card: &Card, index: usize) -> Option<()> {
+    line.clear();
+    let slots = usize::from(card.identity.slots);
+    // A line that is too short for what it has to say ends there.
+    if index < slots {
+        // CAST: below 8.
+        let _ = write_slot(line, card, SlotId::new(index as u8)?);
+    } else {
+        let wanted = index - slots;
+        let (found, context) = card.next_context(wanted)?;
+        if found == wanted {
+            let _ = write_context(line, card, &context);
+        }
+    }
+    Some(())
+}
+
+fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
+    let view = card.slot_view(slot);
+    let stats = &view.stats;
+    line.write_fmt(fmt!(
+        "slot={} engine={} state={} context={}",
+        slot.index(),
+        card.engine_name(slot),
+        state_name(view.state),
+        number_on(view.state),
+    ))?;
+    line.write_fmt(fmt!(
+        " starts={} resumes={} preemptions={} finished={} faults={} resets={} timeouts={}",
+        stats.starts,
+        stats.resumes,
+        stats.saves,
+        view.finished,
+        view.faults,
+        stats.resets,
+        stats.timeouts,
+    ))?;
+    line.write_fmt(fmt!(
+        " overruns={} overrun_ns={} storms={} useless_interrupts={} throttled_interrupts={}",
+        stats.overruns,
+        stats.overrun.as_ns(),
+        view.storms,
+        view.useless,
+        view.throttled,
+    ))?;
+    line.write_fmt(fmt!(
+        " busy_ns={} save_ns={} restore_ns={}",
+        stats.busy.as_ns(),
+        stats.save.as_ns(),
+        stats.restore.as_ns(),
+    ))
+}
+
+/// Writes nothing of a context that is closed meanwhile.
+fn write_context(line: &mut Line, card: &Card, context: &Context) -> core::fmt::Result {
+    let view = context.id().and_then(|id| card.view(id));
+    let (Ok(number), Ok(view)) = (context.number(), view) else {
+        return Ok(());
+    };
+    let (stats, params) = (&view.stats, &view.params);
+    line.write_fmt(fmt!(
+        "context={} pid={} group={} state={} slots={:#x}",
+        number,
+        context.opener.pid,
+        context.joined_group().0,
+        fdinfo::state_name(stats.state),
+        params.mask,
+    ))?;
+    if let Some(slot) = stats.slot {
+        line.write_fmt(fmt!(" slot={}", slot.index()))?;
+    }
+    line.write_fmt(fmt!(
+        " priority={} weight={} job={} run_ns={} wait_ns={} slices={} preemptions={}",
+        params.priority,
+        params.weight,
+        stats.job,
+        stats.run.as_ns(),
+        stats.wait.as_ns(),
+        stats.slices,
+        stats.preemptions,
+    ))?;
+    line.write_fmt(fmt!(
+        " finished={} failed={} faults={} overruns={} overrun_ns={}",
+        stats.finished,
+        stats.failed,
+        view.faults,
+        view.overruns,
+        view.overrun.as_ns(),
+    ))
+}
+
+/// # Safety
+///
+/// Called by sysfs for a file of a device whose driver data is a [`Card`] that outlives the call;
+/// `page` has `count` bytes.
+unsafe extern "C" fn read(
+    _file: *mut bindings::file,
+    kobject: *mut bindings::kobject,
+    _attribute: *const bindings::bin_attribute,
+    page: *mut c_char,
+    offset: bindings::loff_t,
+    count: usize,
+) -> isize {
+    // SAFETY: By the safety requirement.
+    let device = unsafe { container_of!(kobject, bindings::device, kobj) };
+    // SAFETY: As above.
+    let (card, mut page) = unsafe {
+        (
+            &*(*device).driver_data.cast::<Card>(),
+            slice::from_raw_parts_mut(page.cast::<u8>(), count),
+        )
+    };
+    let Ok(mut at) = usize::try_from(offset) else {
+        return 0;
+    };
+    let mut line = Line {
+        bytes: [0; LINE],
+        length: 0,
+    };
+    while !page.is_empty() && fill(&mut line, card, at / LINE).is_some() {
+        let rest = &line.bytes[at % LINE..];
+        let length = rest.len().min(page.len());
+        let (filled, left) = page.split_at_mut(length);
+        filled.copy_from_slice(&rest[..length]);
+        page = left;
+        at += length;
+    }
+    // CAST: at most a page.
+    (count - page.len()) as isize
+}
