@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stands in for the `kernel` crate, and for those parts of `core` that loom has to see.
+
+pub mod bindings;
+pub mod sync;
+pub mod types;
+
+/// What `core` has.
+pub mod cell {
+    pub use std::cell::*;
+
+    /// Each `get()` counts as a write at that moment, which loom must find ordered with all others.
+    pub struct UnsafeCell<T> {
+        writes: loom::cell::UnsafeCell<()>,
+        value: std::cell::UnsafeCell<T>,
+    }
+
+    impl<T> UnsafeCell<T> {
+        pub fn new(value: T) -> Self {
+            Self {
+                writes: loom::cell::UnsafeCell::new(()),
+                value: std::cell::UnsafeCell::new(value),
+            }
+        }
+
+        pub fn get(&self) -> *mut T {
+            self.writes.with_mut(|_| ());
+            self.value.get()
+        }
+    }
+}
+
+pub mod error {
+    use std::convert::Infallible;
+
+    /// The number of an error.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Error(pub i32);
+
+    pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+    impl Error {
+        pub fn from_errno(number: i32) -> Self {
+            Self(number)
+        }
+    }
+
+    impl From<Infallible> for Error {
+        fn from(never: Infallible) -> Self {
+            match never {}
+        }
+    }
+
+    /// No function of C fails.
+    pub fn from_err_ptr<T>(pointer: *mut T) -> Result<*mut T> {
+        Ok(pointer)
+    }
+}
+
+pub mod prelude {
+    pub use super::{
+        error::{Error, Result},
+        sync::KBox,
+    };
+    pub use pinned_init::{pin_data, pin_init, pinned_drop, PinInit, PinnedDrop};
+    pub use std::{ffi::c_int, pin::Pin};
+
+    pub const ENODEV: Error = Error(-19);
+    pub const GFP_KERNEL_ACCOUNT: () = ();
+
+    /// `as_ptr()` by its name in the `kernel` crate.
+    pub trait CStrExt {
+        fn as_char_ptr(&self) -> *const std::ffi::c_char;
+    }
+
+    impl CStrExt for std::ffi::CStr {
+        fn as_char_ptr(&self) -> *const std::ffi::c_char {
+            self.as_ptr()
+        }
+    }
+}
+
+/// As in the `kernel` crate.
+#[macro_export]
+macro_rules! container_of {
+    ($field_ptr:expr, $Container:ty, $field:ident) => {
+        $field_ptr
+            .byte_sub(std::mem::offset_of!($Container, $field))
+            .cast::<$Container>()
+    };
+}
+
+/// As in the `kernel` crate.
+#[macro_export]
+macro_rules! static_lock_class {
+    () => {
+        std::ptr::NonNull::<$crate::bindings::lock_class_key>::dangling()
+    };
+}

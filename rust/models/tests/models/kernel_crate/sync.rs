@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counted references, completions and RCU.
+
+use super::error::Error;
+use loom::{
+    cell::UnsafeCell,
+    sync::{Condvar, Mutex},
+};
+use pinned_init::PinInit;
+use std::{
+    any::Any,
+    cell::{Cell, RefCell},
+    mem::MaybeUninit,
+    ops::Deref,
+    ptr,
+};
+
+/// What `core` has.
+pub mod atomic {
+    pub use loom::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+}
+
+thread_local! {
+    /// What was freed in this interleaving. Its memory is kept until the next, so that a use of it is noticed and not undefined.
+    static FREED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+    /// How many objects are allocated.
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `threads` as one interleaving, which must free all that it allocates.
+pub fn run(threads: &impl Fn()) {
+    FREED.with(|freed| freed.borrow_mut().clear());
+    ALLOCATED.with(|count| count.set(0));
+    threads();
+    assert_eq!(ALLOCATED.with(Cell::get), 0, "objects are left");
+}
+
+/// Allocates a place for `value`, whose address does not change.
+pub fn allocate<T>(value: T) -> *mut T {
+    ALLOCATED.with(|count| count.set(count.get() + 1));
+    Box::into_raw(Box::new(value))
+}
+
+/// Frees what [`allocate`] has allocated.
+///
+/// # Safety
+///
+/// Once for each.
+pub unsafe fn free<T: 'static>(place: *mut T) {
+    // SAFETY: It is initialised. What follows owns the memory only, which has the same layout.
+    let memory = unsafe {
+        ptr::drop_in_place(place);
+        Box::from_raw(place.cast::<MaybeUninit<T>>())
+    };
+    FREED.with(|freed| freed.borrow_mut().push(memory));
+    ALLOCATED.with(|count| count.set(count.get() - 1));
+}
+
+/// Notices a use after the end of what it is a part of, and one that nothing orders before that end.
+pub struct Life {
+    uses: UnsafeCell<()>,
+    over: Cell<bool>,
+}
+
+impl Life {
+    pub fn new() -> Self {
+        Self {
+            uses: UnsafeCell::new(()),
+            over: Cell::new(false),
+        }
+    }
+
+    /// It is being used.
+    pub fn check(&self) {
+        assert!(!self.over.get(), "used after its end");
+        self.uses.with(|_| ());
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        assert!(!self.over.replace(true), "ends twice");
+        self.uses.with_mut(|_| ());
+    }
+}
+
+/// As in the `kernel` crate.
+pub struct Arc<T: 'static>(*mut Counted<T>);
+
+#[repr(C)]
+struct Counted<T> {
+    value: MaybeUninit<T>,
+    count: atomic::AtomicUsize,
+}
+
+// SAFETY: As the kernel's.
+unsafe impl<T: Send + Sync> Send for Arc<T> {}
+// SAFETY: As the kernel's.
+unsafe impl<T: Send + Sync> Sync for Arc<T> {}
+
+impl<T> Arc<T> {
+    pub fn pin_init<E>(init: impl PinInit<T, E>, (): ()) -> Result<Self, Error>
+    where
+        Error: From<E>,
+    {
+        let counted = allocate(Counted {
+            value: MaybeUninit::uninit(),
+            count: atomic::AtomicUsize::new(1),
+        });
+        // SAFETY: `value` is valid for writes, and does not move any more.
+        unsafe { init.__pinned_init((*counted).value.as_mut_ptr())? };
+        Ok(Self(counted))
+    }
+
+    pub fn into_raw(self) -> *const T {
+        std::mem::ManuallyDrop::new(self).0.cast_const().cast()
+    }
+
+    /// # Safety
+    ///
+    /// `pointer` must come from [`Arc::into_raw`], once.
+    pub unsafe fn from_raw(pointer: *const T) -> Self {
+        Self(pointer.cast_mut().cast())
+    }
+}
+
+impl<T> Deref for Arc<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: Initialised by `pin_init`; the memory lives until the next interleaving.
+        unsafe { (*self.0).value.assume_init_ref() }
+    }
+}
+
+impl<T> Clone for Arc<T> {
+    fn clone(&self) -> Self {
+        // SAFETY: As in `deref`.
+        let before = unsafe { (*self.0).count.fetch_add(1, atomic::Ordering::Relaxed) };
+        assert_ne!(before, 0, "cloned after its end");
+        Self(self.0)
+    }
+}
+
+impl<T> Drop for Arc<T> {
+    fn drop(&mut self) {
+        // SAFETY: As in `deref`.
+        let before = unsafe { (*self.0).count.fetch_sub(1, atomic::Ordering::AcqRel) };
+        assert_ne!(before, 0, "dropped after its end");
+        if before == 1 {
+            // SAFETY: It is initialised, and this was the last reference.
+            unsafe {
+                (*self.0).value.assume_init_drop();
+                free(self.0);
+            }
+        }
+    }
+}
+
+/// As in the `kernel` crate.
+pub struct KBox<T: 'static>(*mut T);
+
+impl<T> KBox<T> {
+    pub fn new(value: T, (): ()) -> Result<Self, Error> {
+        Ok(Self(allocate(value)))
+    }
+
+    pub fn into_raw(self) -> *mut T {
+        std::mem::ManuallyDrop::new(self).0
+    }
+
+    /// # Safety
+    ///
+    /// `pointer` must come from [`KBox::into_raw`], once.
+    pub unsafe fn from_raw(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+}
+
+impl<T> Drop for KBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: It was allocated by `new`.
+        unsafe { free(self.0) };
+    }
+}
+
+/// As in the `kernel` crate.
+pub mod rcu {
+    use crate::bindings;
+
+    pub struct Guard;
+
+    pub fn read_lock() -> Guard {
+        // SAFETY: The guard unlocks it.
+        unsafe { bindings::rcu_read_lock() };
+        Guard
+    }
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            // SAFETY: `read_lock` has locked it.
+            unsafe { bindings::rcu_read_unlock() };
+        }
+    }
+}
+
+/// As in the `kernel` crate.
+pub struct Completion {
+    life: Life,
+    done: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Completion {
+    pub fn new() -> impl PinInit<Self> {
+        Self {
+            life: Life::new(),
+            done: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn complete_all(&self) {
+        self.life.check();
+        *self.done.lock().unwrap() = true;
+        self.changed.notify_all();
+        self.life.check();
+    }
+
+    pub fn wait_for_completion(&self) {
+        self.life.check();
+        let mut done = self.done.lock().unwrap();
+        while !*done {
+            done = self.changed.wait(done).unwrap();
+        }
+    }
+}
