@@ -97,7 +97,7 @@ impl Card {
         let make = |(i, slot): (usize, &_)| Slot::new(i, *slot, config.profile, host.clone());
         let slots: Vec<_> = config.slots.iter().enumerate().map(make).collect();
         let threads = Mutex::new(slots.iter().map(Slot::spawn).collect());
-        let pci = Mutex::new(ConfigSpace::new(config.profile, config.irq));
+        let pci = Mutex::new(ConfigSpace::new(&config));
         Arc::new(Self {
             config,
             host,
@@ -234,7 +234,9 @@ impl Card {
             return;
         }
         let ConfigWrite { bus_master, reset } = self.pci().write(off, data);
-        self.host.bus_master.store(bus_master, Ordering::Release);
+        if self.host.bus_master.swap(bus_master, Ordering::AcqRel) != bus_master {
+            self.recorder().record(What::Master { on: bus_master });
+        }
         if reset {
             self.device_reset();
         }
@@ -247,7 +249,7 @@ impl Card {
 
     fn power_on(&self, behave: bool) {
         self.slots.iter().for_each(|s| s.power_on(behave));
-        *self.pci() = ConfigSpace::new(self.config.profile, self.config.irq);
+        *self.pci() = ConfigSpace::new(&self.config);
         self.host.bus_master.store(false, Ordering::Release);
         self.recorder().record(What::DeviceReset);
     }

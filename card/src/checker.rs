@@ -3,7 +3,7 @@
 
 mod snapshots;
 
-use crate::config::{CardConfig, Profile, SlotConfig};
+use crate::config::{CardConfig, Profile, Settings, SlotConfig};
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
 use crate::trace::LINE;
@@ -33,13 +33,15 @@ pub enum Kind {
     UnmappedDma,
     BadAccess,
     WriteRunning,
+    MasterBusy,
     UnaskedPause,
     UnaskedIrq,
+    ResultResidue,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::StartBusy,
         Self::StartUndrained,
         Self::WindowBusy,
@@ -55,8 +57,10 @@ impl Kind {
         Self::UnmappedDma,
         Self::BadAccess,
         Self::WriteRunning,
+        Self::MasterBusy,
         Self::UnaskedPause,
         Self::UnaskedIrq,
+        Self::ResultResidue,
     ];
 
     /// The name in replies.
@@ -77,8 +81,10 @@ impl Kind {
             Self::UnmappedDma => "unmapped_dma",
             Self::BadAccess => "bad_access",
             Self::WriteRunning => "write_running",
+            Self::MasterBusy => "master_busy",
             Self::UnaskedPause => "unasked_pause",
             Self::UnaskedIrq => "unasked_irq",
+            Self::ResultResidue => "result_residue",
         }
     }
 }
@@ -126,7 +132,9 @@ struct SlotView {
     reset_at: Option<u64>,
     drain_until: u64,
     unflushed: bool,
-    settle_us: u64,
+    settings: Settings,
+    /// The RESET bit is set, whether that has an effect or not.
+    in_reset: bool,
     reasons: Reasons,
 }
 
@@ -152,7 +160,8 @@ impl SlotView {
             reset_at: None,
             drain_until: 0,
             unflushed: false,
-            settle_us: config.settings.settle_us,
+            settings: config.settings,
+            in_reset: false,
             reasons: Reasons::default(),
         }
     }
@@ -160,7 +169,7 @@ impl SlotView {
     /// Why a START or another DMA offset is too early now.
     fn undrained(&self, t: u64) -> Option<String> {
         let settled = self.reset_at.map_or(0, |at| {
-            at.saturating_add(self.settle_us.saturating_mul(1000))
+            at.saturating_add(self.settings.settle_us.saturating_mul(1000))
         });
         if self.unflushed {
             return Some("the status was not read since the reset of a running job".into());
@@ -184,6 +193,7 @@ impl Checker {
             What::Disconnect => self.forget_guest(),
             What::Read { off, len, .. } => self.read(*off, *len),
             What::Write { off, len, val } => self.write(t, *off, *len, *val),
+            What::Master { on } => self.master(t, *on),
             What::Tenant { token, pages } => self.tenant(*token, pages),
             What::TenantGone { token } => self.tenant_gone(*token),
             What::Canary { gpa, len } => drop(self.canaries.insert(*gpa, *len)),
@@ -217,6 +227,12 @@ impl Checker {
             What::Phase {
                 slot, phase, empty, ..
             } => self.enter(*slot, *phase, *empty),
+            What::ResultsLeft { slot, off } => {
+                self.violate(
+                    Kind::ResultResidue,
+                    format!("slot {slot}: after START_NEW, register {off:#x} shows a result of a job before"),
+                );
+            }
             What::Pause {
                 slot,
                 fate: PauseFate::Honoured,
@@ -267,7 +283,7 @@ impl Checker {
             }
             What::Settings { slot, settings } => {
                 if let Some(view) = self.slots.get_mut(*slot) {
-                    view.settle_us = settings.settle_us;
+                    view.settings = *settings;
                 }
             }
             _ => {}
@@ -357,7 +373,13 @@ impl Checker {
     }
 
     fn write(&mut self, t: u64, off: u64, len: u64, val: u64) {
-        let Some(Reg::Slot(slot, reg)) = self.decode(off, len, true) else {
+        let reg = self.decode(off, len, true);
+        if reg == Some(Reg::Reset) {
+            for (i, view) in self.slots.iter_mut().enumerate() {
+                view.in_reset = val >> i & 1 != 0;
+            }
+        }
+        let Some(Reg::Slot(slot, reg)) = reg else {
             return;
         };
         match reg {
@@ -438,6 +460,25 @@ impl Checker {
         }
     }
 
+    /// Bus mastering is switched while all slots are quiescent; a slot that a reset does not stop is not the driver's fault.
+    fn master(&mut self, t: u64, on: bool) {
+        let to = if on { "on" } else { "off" };
+        for slot in 0..self.slots.len() {
+            let view = &self.slots[slot];
+            let why = if view.phase.busy() && !view.in_reset {
+                Some(format!("while {:?}", view.phase))
+            } else {
+                view.undrained(t).filter(|_| !on)
+            };
+            if let Some(why) = why {
+                self.violate(
+                    Kind::MasterBusy,
+                    format!("slot {slot}: bus mastering switched {to}, {why}"),
+                );
+            }
+        }
+    }
+
     fn slot_reset(&mut self, t: u64, slot: usize, aborted: bool) {
         let (base, kept) = (
             self.base(),
@@ -446,7 +487,8 @@ impl Checker {
                 .map_or(&[][..], |c| c.slots[slot].engine.kept()),
         );
         let view = &mut self.slots[slot];
-        view.app.retain(|offset, _| kept.contains(offset));
+        view.app
+            .retain(|offset, _| view.settings.reset_clears == 0 && kept.contains(offset));
         view.dirty = false;
         view.phase = Phase::Idle;
         if base {

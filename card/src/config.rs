@@ -80,6 +80,9 @@ pub struct Settings {
     /// What each frame that is restored costs, beside `restore_us`.
     #[serde(default)]
     pub frame_restore_ns: u64,
+    /// Fermata: 1: a reset of the slot clears all application registers, and its capabilities say so.
+    #[serde(default)]
+    pub reset_clears: u64,
 }
 
 fn default_linger_us() -> u64 {
@@ -128,6 +131,7 @@ impl Settings {
             frame_bytes: 0,
             frame_save_ns: 0,
             frame_restore_ns: 0,
+            reset_clears: 0,
         }
     }
 
@@ -145,6 +149,7 @@ impl Settings {
             "frame_bytes" => (&mut self.frame_bytes, 0..=MAX_FRAME_BYTES),
             "frame_save_ns" => (&mut self.frame_save_ns, 0..=MAX_FRAME_NS),
             "frame_restore_ns" => (&mut self.frame_restore_ns, 0..=MAX_FRAME_NS),
+            "reset_clears" => (&mut self.reset_clears, 0..=1),
             _ => return Err(format!("unknown setting {key}")),
         };
         if !range.contains(&value) {
@@ -177,6 +182,9 @@ pub struct CardConfig {
     pub irq: IrqKind,
     /// 1 to [`MAX_SLOTS`] slots.
     pub slots: Vec<SlotConfig>,
+    /// It has the capability of address translation services (ATS), and makes no use of them.
+    #[serde(default)]
+    pub ats: bool,
 }
 
 impl CardConfig {
@@ -198,6 +206,7 @@ impl CardConfig {
             profile,
             irq,
             slots: slots.collect(),
+            ats: false,
         })
     }
 

@@ -134,6 +134,8 @@ pub enum What {
     DeviceReset,
     /// The card acts dead, or is back.
     Dead { on: bool },
+    /// Bus mastering was switched.
+    Master { on: bool },
     /// A register was read.
     Read { off: u64, len: u64, val: u64 },
     /// A register was written.
@@ -147,6 +149,8 @@ pub enum What {
         accepted: bool,
         tag: u64,
     },
+    /// A `START_NEW` was accepted, and the result register at `off` still shows something of a job before.
+    ResultsLeft { slot: usize, off: u16 },
     /// A PAUSE was written, or a `PAUSE_AT_BOUNDARY`.
     Pause {
         slot: usize,

@@ -53,6 +53,9 @@ struct Serve {
     /// Interrupts (a base card has none)
     #[arg(long, value_enum, default_value = "msix")]
     irq: IrqKind,
+    /// Have the capability of address translation services, which the card makes no use of
+    #[arg(long)]
+    ats: bool,
     /// The engine of each slot
     #[arg(
         long,
@@ -100,6 +103,7 @@ fn listen(path: &Path) -> Result<UnixListener> {
 fn serve(args: &Serve) -> Result<()> {
     let mut config =
         CardConfig::new(args.profile, args.irq, &args.slots).map_err(|e| anyhow!(e))?;
+    config.ats = args.ats;
     for text in &args.set {
         config
             .apply(text)

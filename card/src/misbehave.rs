@@ -77,6 +77,8 @@ pub struct Misbehaviour {
     pub reset_fails: bool,
     /// So many microseconds between interrupts for nothing; 0: none.
     pub irq_storm: u64,
+    /// `START_NEW` leaves the result registers of the job before.
+    pub results_kept: bool,
 }
 
 /// A `fault` command.
@@ -109,6 +111,7 @@ pub enum SlotFault {
     SaveTorn(u64),
     ResetFails(bool),
     IrqStorm(u64),
+    ResultsKept(bool),
 }
 
 const MAX_SPURIOUS: u64 = 100_000;
@@ -141,6 +144,7 @@ impl FaultCommand {
             "hang" => Self::Slot(SlotFault::Hang(flag()?)),
             "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
             "irq_storm" => Self::Slot(SlotFault::IrqStorm(number()?)),
+            "results_kept" => Self::Slot(SlotFault::ResultsKept(flag()?)),
             "save_torn" => Self::Slot(SlotFault::SaveTorn(number()?)),
             _ => return Err(format!("unknown misbehaviour {kind}")),
         })
@@ -162,6 +166,7 @@ impl Misbehaviour {
             SlotFault::SaveTorn(bytes) => self.save_torn = Some(bytes),
             SlotFault::ResetFails(on) => self.reset_fails = on,
             SlotFault::IrqStorm(us) => self.irq_storm = us,
+            SlotFault::ResultsKept(on) => self.results_kept = on,
         }
     }
 
@@ -172,6 +177,7 @@ impl Misbehaviour {
             self.hang,
             self.reset_fails,
             self.irq_storm > 0,
+            self.results_kept,
         ];
         let once = [
             self.save_takes_us,

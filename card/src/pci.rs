@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! PCI configuration space.
 
-use crate::config::{IrqKind, Profile};
+use crate::config::{CardConfig, IrqKind, Profile};
 use crate::irq::VECTORS;
 use crate::regs::{MSIX_PBA, MSIX_TABLE};
 
@@ -17,6 +17,7 @@ const IRQ_CAP: usize = 0x40;
 const PCIE_CAP: usize = 0x60;
 const DEVCTL: usize = PCIE_CAP + 8;
 const AER: usize = 0x100;
+const ATS: usize = 0x148;
 
 /// What a write to configuration space brought about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,8 @@ pub struct ConfigSpace {
 
 impl ConfigSpace {
     /// As after power-on.
-    pub fn new(profile: Profile, irq: IrqKind) -> Self {
+    pub fn new(config: &CardConfig) -> Self {
+        let (profile, irq) = (config.profile, config.irq);
         let mut space = Self {
             bytes: Box::new([0; CONFIG_SIZE]),
             writable: Box::new([0; CONFIG_SIZE]),
@@ -48,6 +50,9 @@ impl ConfigSpace {
         }
         space.express();
         space.aer();
+        if config.ats {
+            space.ats();
+        }
         space
     }
 
@@ -117,6 +122,13 @@ impl ConfigSpace {
         self.put32(AER + 0x14, 0x0000_2000, 0x0000_f1c1); // correctable mask
     }
 
+    fn ats(&mut self) {
+        self.put32(AER, 0x0002_0001 | (ATS as u32) << 20, 0);
+        self.put32(ATS, 0x0001_000f, 0);
+        self.put16(ATS + 4, 1 << 5, 0); // aligned requests only
+        self.put16(ATS + 6, 0, 0x801f); // enable, smallest unit
+    }
+
     /// Reads; zeros behind the end.
     pub fn read(&self, off: u64, data: &mut [u8]) {
         data.fill(0);
@@ -149,6 +161,11 @@ impl ConfigSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineKind;
+
+    fn plain(profile: Profile, irq: IrqKind) -> CardConfig {
+        CardConfig::new(profile, irq, &[EngineKind::Sha256]).unwrap()
+    }
 
     fn dword(space: &ConfigSpace, off: u64) -> u32 {
         let mut data = [0; 4];
@@ -158,20 +175,25 @@ mod tests {
 
     #[test]
     fn ids_and_capabilities() {
-        let space = ConfigSpace::new(Profile::Fermata, IrqKind::Msix);
+        let ats = CardConfig {
+            ats: true,
+            ..plain(Profile::Fermata, IrqKind::Msix)
+        };
+        assert_eq!(dword(&ConfigSpace::new(&ats), 0x148), 0x0001_000f);
+        let space = ConfigSpace::new(&plain(Profile::Fermata, IrqKind::Msix));
         assert_eq!(dword(&space, 0), 0x10f1_1af4);
         assert_eq!(dword(&space, 8) >> 8, 0x12_0000);
         assert_eq!(dword(&space, 0x2c), 0x0001_1af4);
         assert_eq!(dword(&space, 0x40), 0x0007_6011);
         assert_eq!(dword(&space, 0x100), 0x0002_0001);
-        let space = ConfigSpace::new(Profile::Base, IrqKind::None);
+        let space = ConfigSpace::new(&plain(Profile::Base, IrqKind::None));
         assert_eq!(dword(&space, 0), 0x10f0_1af4);
         assert_eq!(dword(&space, 0x34), 0x60);
     }
 
     #[test]
     fn writes_are_masked_and_decoded() {
-        let mut space = ConfigSpace::new(Profile::Fermata, IrqKind::Msi);
+        let mut space = ConfigSpace::new(&plain(Profile::Fermata, IrqKind::Msi));
         assert_eq!(
             space.write(4, &[0xff, 0xff]),
             ConfigWrite {

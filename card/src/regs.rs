@@ -31,6 +31,8 @@ pub const CAP_BOUNDARY: u64 = 1 << 1;
 pub const CAP_BOUNDARY_ONLY: u64 = 1 << 2;
 /// `SLOT_CAPS` bit: the engine takes jobs from a queue: EMPTY, and completion events.
 pub const CAP_QUEUE: u64 = 1 << 3;
+/// `SLOT_CAPS` bit: a reset of the slot clears all application registers.
+pub const CAP_RESET_CLEARS: u64 = 1 << 4;
 /// First application register of a slot page.
 pub const APP_FIRST: u16 = 0x30;
 /// Offset of TAG in a slot page.

@@ -115,6 +115,12 @@ impl AppRegs {
         }
     }
 
+    /// The first offset at which there is something.
+    pub fn first_set(&self) -> Option<u16> {
+        let i = self.0.iter().position(|value| *value != 0)?;
+        Some(APP_FIRST + 8 * i as u16)
+    }
+
     fn with(values: &[(u16, u64)]) -> Self {
         let mut regs = Self::default();
         for &(offset, value) in values {

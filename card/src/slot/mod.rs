@@ -17,7 +17,8 @@ use crate::engine::{AppRegs, EngineKind};
 use crate::event::{IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
-    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME, TAG,
+    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
+    CAP_RESET_CLEARS, TAG,
 };
 use bus::Window;
 use state::{Job, Phase, Rest, State, Stop, Thread};
@@ -113,7 +114,7 @@ impl Slot {
             SlotReg::FaultInfo => state.fault_info,
             SlotReg::FaultAddr => state.fault_addr,
             SlotReg::Events => state.events,
-            SlotReg::Caps if self.fermata() => self.capabilities(),
+            SlotReg::Caps if self.fermata() => self.capabilities(state),
             SlotReg::Caps | SlotReg::SnapshotAddr => 0,
             SlotReg::IdH => id_h,
             SlotReg::IdL => id_l,
@@ -127,12 +128,17 @@ impl Slot {
         }
     }
 
-    fn capabilities(&self) -> u64 {
+    fn capabilities(&self, state: &State) -> u64 {
         let bit = |has, bit| if has { bit } else { 0 };
         bit(self.engine.needs_reset(), CAP_RESET_BEFORE_RESUME)
             | bit(self.engine.has_boundaries(), CAP_BOUNDARY)
             | bit(self.engine.only_at_boundaries(), CAP_BOUNDARY_ONLY)
             | bit(self.engine.has_queue(), CAP_QUEUE)
+            | bit(self.reset_clears(state), CAP_RESET_CLEARS)
+    }
+
+    fn reset_clears(&self, state: &State) -> bool {
+        self.fermata() && state.settings.reset_clears != 0
     }
 
     fn status(&self, state: &State, t: u64) -> u64 {
@@ -209,8 +215,12 @@ impl Slot {
         (state.fault_info, state.fault_addr) = (0, 0);
         state.reset_at = None;
         let registers = state.reads;
-        if !(resume && self.engine.needs_reset()) {
+        if !(resume && self.engine.needs_reset() || !resume && state.misbehaviour.results_kept) {
             state.reads = AppRegs::default();
+        }
+        if let Some(off) = state.reads.first_set().filter(|_| !resume) {
+            let slot = self.index;
+            self.host.recorder.record(What::ResultsLeft { slot, off });
         }
         state.phase = if resume {
             Phase::Restoring
@@ -295,8 +305,10 @@ impl Slot {
             );
         }
         let mut kept = AppRegs::default();
-        for &offset in self.engine.kept() {
-            kept.set(offset, state.written.get(offset));
+        if !self.reset_clears(state) {
+            for &offset in self.engine.kept() {
+                kept.set(offset, state.written.get(offset));
+            }
         }
         state.written = kept;
         state.reads = AppRegs::default();

@@ -141,6 +141,10 @@ impl Rig {
         self.client.region_write(CONFIG, 4, &[6, 0]).unwrap();
     }
 
+    pub fn no_master(&mut self) {
+        self.client.region_write(CONFIG, 4, &[2, 0]).unwrap();
+    }
+
     /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the client (which answers no questions).
     pub fn map_read_only(&mut self) {
         let own = memfd_create("ro", MemfdFlags::CLOEXEC).unwrap();

@@ -467,6 +467,63 @@ fn write_running() {
     });
 }
 
+#[test]
+fn master_busy() {
+    // Switched off under an engine at work, and on again under one that never came to its end.
+    planted(Kind::MasterBusy, 2, |rig| {
+        start(rig, A);
+        rig.wait_running(1);
+        rig.no_master();
+        rig.master();
+        rig.reset(1);
+        rig.status(1);
+        rig.no_master();
+        rig.master();
+    });
+    // A reset that nobody has waited for.
+    planted(Kind::MasterBusy, 1, |rig| {
+        start(rig, A);
+        rig.wait_running(1);
+        rig.w(0x18, 2);
+        rig.no_master();
+        rig.status(1);
+        rig.master();
+        rig.no_master();
+        rig.master();
+    });
+}
+
+#[test]
+fn bus_mastering_may_end_under_a_slot_that_a_reset_does_not_stop() {
+    let mut rig = rig(Profile::Fermata);
+    start(&mut rig, A);
+    rig.wait_running(1);
+    rig.ask("fault slot=1 reset_fails=1");
+    rig.w(0x18, 2);
+    rig.status(1);
+    rig.no_master();
+    rig.clean();
+    rig.ask("fault slot=1 clear");
+}
+
+#[test]
+fn result_residue() {
+    planted(Kind::ResultResidue, 1, |rig| {
+        for (off, val) in [(0x30, ARENA_A), (0x38, 64), (0x40, 1), (TAG, A)] {
+            rig.sw(1, off, val);
+        }
+        rig.sw(1, CTL, START_NEW);
+        assert_eq!(rig.wait_rest(1), FINISH);
+        rig.sw(1, CTL, START_NEW);
+        assert_eq!(rig.wait_rest(1), FINISH);
+        rig.clean();
+        rig.ask("fault slot=1 results_kept=1");
+        rig.sw(1, CTL, START_NEW);
+        assert_eq!(rig.wait_rest(1), FINISH);
+        rig.ask("fault slot=1 clear");
+    });
+}
+
 /// What the checker says to a card that does this: on slot 0 a queue engine, on slot 1 another one.
 fn judged(profile: Profile, events: &[What]) -> String {
     let engines = [EngineKind::Queue, EngineKind::Sha256];

@@ -234,7 +234,7 @@ proptest! {
 
     #[test]
     fn config_space_takes_any_access(off in prop_oneof![any::<u64>(), 0u64..4200], data in prop::collection::vec(any::<u8>(), 0..16)) {
-        let mut space = ConfigSpace::new(Profile::Fermata, IrqKind::Msix);
+        let mut space = ConfigSpace::new(&CardConfig::new(Profile::Fermata, IrqKind::Msix, &[EngineKind::Sha256]).unwrap());
         space.write(off, &data);
         let mut back = data.clone();
         space.read(off, &mut back);
