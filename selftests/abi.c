@@ -211,11 +211,21 @@ AT(fermata_group, contexts, 16, 4);
 AT(fermata_group, reserved, 20, 4);
 AT(fermata_group, number, 24, 8);
 AT(fermata_group, run_ns, 32, 8);
-SIZE(fermata_exclusive, 16);
-AT(fermata_exclusive, size, 0, 4);
-AT(fermata_exclusive, flags, 4, 4);
-AT(fermata_exclusive, context, 8, 4);
-AT(fermata_exclusive, slot_mask, 12, 4);
+SIZE(fermata_group_set, 72);
+AT(fermata_group_set, size, 0, 4);
+AT(fermata_group_set, flags, 4, 4);
+AT(fermata_group_set, cgroup, 8, 4);
+AT(fermata_group_set, weight, 12, 4);
+AT(fermata_group_set, max_priority, 16, 4);
+AT(fermata_group_set, cap, 20, 4);
+AT(fermata_group_set, max_contexts, 24, 4);
+AT(fermata_group_set, slot_mask, 28, 4);
+AT(fermata_group_set, contexts, 32, 4);
+AT(fermata_group_set, reserved, 36, 4);
+AT(fermata_group_set, max_bytes, 40, 8);
+AT(fermata_group_set, bytes, 48, 8);
+AT(fermata_group_set, number, 56, 8);
+AT(fermata_group_set, run_ns, 64, 8);
 
 SIZE(fermata_gang, 16);
 AT(fermata_gang, size, 0, 4);
@@ -273,8 +283,8 @@ CALL(FERMATA_IOC_HISTOGRAM, 0xfe52);
 CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
 CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
 CALL(FERMATA_IOC_GROUP, 0xfe62);
-CALL(FERMATA_IOC_EXCLUSIVE, 0xfe63);
 CALL(FERMATA_IOC_GANG, 0xfe64);
+CALL(FERMATA_IOC_GROUP_SET, 0xfe65);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -293,8 +303,10 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 && FERMATA_SLOT_POLLED == 16 &&
-	       FERMATA_EXCLUSIVE_RELEASE == 1 &&
-	       FERMATA_GROUP_SET_WEIGHT == 1 && FERMATA_GANG_JOIN == 1 &&
+	       FERMATA_GROUP_WEIGHT == 1 && FERMATA_GROUP_MAX_PRIORITY == 2 &&
+	       FERMATA_GROUP_CAP == 4 && FERMATA_GROUP_MAX_CONTEXTS == 8 &&
+	       FERMATA_GROUP_MAX_BYTES == 16 && FERMATA_GROUP_EXCLUSIVE == 32 &&
+	       FERMATA_GROUP_REMOVE == 64 && FERMATA_MAX_GROUPS == 256 && FERMATA_GANG_JOIN == 1 &&
 	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 64, "slot, group and gang");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
@@ -375,8 +387,8 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_POLICY_GET,
 		FERMATA_IOC_POLICY_SET,
 		FERMATA_IOC_GROUP,
-		FERMATA_IOC_EXCLUSIVE,
 		FERMATA_IOC_GANG,
+		FERMATA_IOC_GROUP_SET,
 	};
 	int fd = fm_open_dev(0);
 	size_t i;
@@ -390,7 +402,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x53, 0x65, 0x80,
+		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x53, 0x63, 0x66, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

@@ -475,6 +475,30 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	two_share(_metadata);
 }
 
+/*
+ * An engine that shows a result of the job before after START_NEW shows it to the next tenant, and no
+ * driver can clear what cannot be written: the card's checker finds such an engine.
+ */
+FM_TEST(fault, defect_15_results_of_the_job_before)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	if (card_base())
+		SKIP(return, "on the base profile a reset follows each job, and clears them");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 0);
+	fm_job_list(&c, 100, 1000, 3, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	EXPECT_EQ(0, card_violations());
+	card_fault(c.slot, "results_kept=1");
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	card_fault(c.slot, "clear");
+	EXPECT_EQ(1, card_key(card_cmd("violations"), "result_residue"));
+	card_cmd("violations clear");
+}
+
 FM_TEST(fault, point_01_card_dies_while_a_job_runs)
 {
 	is_dead(_metadata, true);

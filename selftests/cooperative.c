@@ -2,6 +2,7 @@
 /* Cooperative contexts: their jobs stop at a boundary of the engine's work, as the card sees it. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
+#include "lib/stats.h"
 #include "lib/travel.h"
 
 FM_FIXTURE_CARD(cooperative);
@@ -370,12 +371,13 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 	EXPECT_EQ(CARD_PAUSED, turns[2].what);
 }
 
-/* Work that may not wait waits for the boundary: the job is cooperative for everybody. */
+/* Work that may not wait waits for the boundary if it is near enough: the job is cooperative for everybody. */
 FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 {
 	struct fm_expect eb, el;
 	struct fm_ctx be, lc;
-	u64 from;
+	char text[24];
+	u64 from, wait;
 
 	if (!has_boundaries(FM_LIST))
 		SKIP(return, "no boundaries");
@@ -383,6 +385,9 @@ FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 	fm_tenant_list(&lc, FM_LONG_SLICE, 2000, 2, &el);
 	fm_param(be.fd, FERMATA_PARAM_COOPERATIVE, 1);
 	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	/* However late timers are. */
+	wait = fm_sysfs_number(-1, "boundary_wait_us");
+	ASSERT_EQ(0, fm_put(fm_sysfs_path(-1, "boundary_wait_us"), "10000000"));
 	card_speed(be.slot, 1);
 	from = card_history_end();
 	fm_must_start(&be);
@@ -397,6 +402,8 @@ FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 		{ be.slot, CARD_PAUSED, &be }, { be.slot, CARD_START, &lc },
 		{ be.slot, CARD_FINISHED, &lc }, { be.slot, CARD_RESUME, &be },
 		{ be.slot, CARD_FINISHED, &be } }, 7));
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)wait);
+	ASSERT_EQ(0, fm_put(fm_sysfs_path(-1, "boundary_wait_us"), text));
 }
 
 /* It works within a block: the buffer is not as it was any more. */

@@ -96,6 +96,7 @@ struct scene {
 	u8 buffer[2 * FM_PAGE];
 	void *own;	/* a page of the program's */
 	int efd;
+	int cgroup;
 	void *mapped;
 };
 
@@ -137,6 +138,7 @@ static void prepare(struct scene *s, enum stage stage)
 	memset(s, 0, sizeof(*s));
 	s->c.fd = -1;
 	s->efd = eventfd(0, EFD_CLOEXEC);
+	s->cgroup = fm_cgroup_open("");
 	s->own = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	s->regs[0].offset = 0x38;
 	s->regs[1].offset = 0x40;
@@ -189,6 +191,7 @@ static const char *still_works(struct scene *s, enum stage stage)
 static void end(struct scene *s, enum stage stage)
 {
 	close(s->efd);
+	close(s->cgroup);
 	munmap(s->own, FM_PAGE);
 	if (s->mapped)
 		munmap(s->mapped, LENGTH);
@@ -309,8 +312,8 @@ WALK_IOCTL(histogram, READY, HISTOGRAM, 0, histogram, .kind = FERMATA_HISTOGRAM_
 WALK_IOCTL(control, READY, CONTROL, 0, control, .operation = FERMATA_CONTROL_ENABLE,
 	   .context = s->number)
 WALK_IOCTL(group, READY, GROUP, 0, group)
-WALK_IOCTL(group_weight, READY, GROUP, 0, group, .flags = FERMATA_GROUP_SET_WEIGHT, .weight = 100)
-WALK_IOCTL(exclusive, READY, EXCLUSIVE, 0, exclusive, .slot_mask = 1U << s->c.slot)
+WALK_IOCTL(group_set, READY, GROUP_SET, 0, group_set, .flags = FERMATA_GROUP_EXCLUSIVE,
+	   .cgroup = s->cgroup, .slot_mask = 1U << s->c.slot)
 WALK_IOCTL(gang, READY, GANG, 0, gang)
 WALK_IOCTL(wait, ENDED, WAIT, 0, wait, .events = FERMATA_EVENT_DONE, .deadline = UINT64_MAX)
 WALK_IOCTL(regs_write, READY, REGS_WRITE, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Groups: who belongs together, and slots that serve one group only. */
 #include "kselftest_harness.h"
+#include <grp.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include "lib/sched.h"
 
@@ -8,6 +12,9 @@ FM_FIXTURE_CARD(group);
 
 #define USER		65534
 #define MANY		4000
+/* Cgroups number 0 and 1. */
+#define FIRST		FM_CGROUP "0"
+#define SECOND		FM_CGROUP "1"
 
 /* A context of another group than this process's. */
 static void other_group(struct fm_ctx *c)
@@ -39,13 +46,18 @@ static u64 listed_group(int fd, u32 context)
 	return info.group;
 }
 
-static int exclusive(int fd, u32 flags, u32 context, u32 slots)
+static int reserve_slots(const char *path, u32 slots)
 {
-	struct fermata_exclusive e = {
-		.size = sizeof(e), .flags = flags, .context = context, .slot_mask = slots
-	};
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_EXCLUSIVE, .slot_mask = slots };
 
-	return fm_ioctl(fd, FERMATA_IOC_EXCLUSIVE, &e);
+	return fm_group_set(path, &g);
+}
+
+static int weigh(const char *path, u32 weight)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_WEIGHT, .weight = weight };
+
+	return fm_group_set(path, &g);
 }
 
 static u64 slot_group(int fd, u32 slot, bool *is_exclusive)
@@ -57,7 +69,8 @@ static u64 slot_group(int fd, u32 slot, bool *is_exclusive)
 	return info.group;
 }
 
-FM_TEST(group, is_the_user_in_the_root_cgroup)
+/* Subordinate users are as many as one likes: in the root cgroup all are one group. */
+FM_TEST(group, defect_03_users_in_the_root_cgroup_are_one)
 {
 	int fds[2], other;
 
@@ -69,9 +82,9 @@ FM_TEST(group, is_the_user_in_the_root_cgroup)
 	other = fm_open_dev(0);
 	ASSERT_EQ(0, setresuid(0, 0, 0));
 	ASSERT_LE(0, other);
-	EXPECT_EQ(1ULL << 63, group_of(fds[0]));
-	EXPECT_EQ(1ULL << 63, group_of(fds[1]));
-	EXPECT_EQ(1ULL << 63 | USER, group_of(other));
+	EXPECT_EQ(fm_cgroup_number(FM_ROOT), group_of(fds[0]));
+	EXPECT_EQ(group_of(fds[0]), group_of(fds[1]));
+	EXPECT_EQ(group_of(fds[0]), group_of(other));
 }
 
 /* Taken at open(): where its opener goes afterwards does not matter. */
@@ -129,7 +142,9 @@ FM_TEST(group, slot_for_one_group)
 	from = card_history_end();
 	fm_must_start(&other);
 	card_until_runs(other.slot, other.token);
-	ASSERT_EQ(0, exclusive(own.fd, 0, 0, 1U << own.slot));
+	/* Else it would be a part of the root's. */
+	ASSERT_EQ(0, weigh(FIRST, 100));
+	ASSERT_EQ(0, reserve_slots("", 1U << own.slot));
 	fm_until_state(other.fd, FERMATA_STATE_QUEUED);
 	ASSERT_GOOD(fm_job_run(&own, &e));
 	fm_sleep_us(20000);
@@ -139,9 +154,9 @@ FM_TEST(group, slot_for_one_group)
 	EXPECT_EQ(group_of(own.fd), slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_TRUE(is_exclusive);
 	/* Reserved already; for its own group it may be said again. */
-	EXPECT_EQ(-EBUSY, exclusive(own.fd, 0, fm_number(other.fd), 1U << own.slot));
-	EXPECT_EQ(0, exclusive(own.fd, 0, fm_number(own.fd), 1U << own.slot));
-	ASSERT_EQ(0, exclusive(own.fd, FERMATA_EXCLUSIVE_RELEASE, 0, 1U << own.slot));
+	EXPECT_EQ(-EBUSY, reserve_slots(FIRST, 1U << own.slot));
+	EXPECT_EQ(0, reserve_slots("", 1U << own.slot));
+	ASSERT_EQ(0, reserve_slots("", 0));
 	EXPECT_EQ(0, slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_FALSE(is_exclusive);
 	card_until_runs(other.slot, other.token);
@@ -152,54 +167,48 @@ FM_TEST(group, slot_for_one_group)
 		{ 0, CARD_RESUME, &other }, { 0, CARD_FINISHED, &other } }, 7));
 }
 
-/* It ends with the last context of the group, whoever waits then goes on. */
-FM_TEST(group, slot_of_a_group_that_goes)
+/*
+ * It ends with the cgroup, not with the last context: whoever waits then goes on. A cgroup of the same
+ * name is another one.
+ */
+FM_TEST(group, defect_03_slot_of_a_cgroup_that_goes)
 {
-	struct fm_ctx own, other[2];
+	struct fm_ctx own, other;
 	struct fm_expect e;
 	bool is_exclusive;
-	int i;
+	u64 number;
 
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
-	for (i = 0; i < 2; i++) {
-		other_group(&other[i]);
-		fm_cgroups_remove();
-	}
+	other_group(&other);
+	number = group_of(other.fd);
 	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
-	ASSERT_EQ(0, exclusive(own.fd, 0, fm_number(other[0].fd), 1U << own.slot));
+	ASSERT_EQ(0, reserve_slots(FIRST, 1U << own.slot));
 	fm_must_start(&own);
+	fm_ctx_close(&other);
 	fm_sleep_us(20000);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(own.fd));
-	/* Their cgroups had one name, but are two. */
-	EXPECT_NE(group_of(other[0].fd), group_of(other[1].fd));
-	fm_ctx_close(&other[1]);
-	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(own.fd));
-	fm_ctx_close(&other[0]);
+	EXPECT_EQ(number, slot_group(own.fd, own.slot, &is_exclusive));
+	fm_cgroup_remove(FIRST);
 	fm_wait(own.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&own, &e));
 	EXPECT_EQ(0, slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_FALSE(is_exclusive);
+	other_group(&other);
+	EXPECT_NE(number, group_of(other.fd));
+	slot_group(own.fd, own.slot, &is_exclusive);
+	EXPECT_FALSE(is_exclusive);
 }
 
-static int group_call(int fd, u32 flags, u32 context, u32 weight, struct fermata_group *g)
+static int group_call(int fd, u32 flags, u32 context, struct fermata_group *g)
 {
-	*g = (struct fermata_group) {
-		.size = sizeof(*g), .flags = flags, .context = context, .weight = weight
-	};
+	*g = (struct fermata_group) { .size = sizeof(*g), .flags = flags, .context = context };
 	return fm_ioctl(fd, FERMATA_IOC_GROUP, g);
-}
-
-static int set_weight(int fd, u32 context, u32 weight)
-{
-	struct fermata_group g;
-
-	return group_call(fd, FERMATA_GROUP_SET_WEIGHT, context, weight, &g);
 }
 
 static void look(int fd, u32 context, struct fermata_group *g)
 {
-	int rc = group_call(fd, 0, context, 0, g);
+	int rc = group_call(fd, 0, context, g);
 
 	if (rc)
 		fm_die("GROUP: %s", strerror(-rc));
@@ -226,8 +235,8 @@ FM_TEST(group, weight_contexts_and_time)
 	EXPECT_EQ(2, g.contexts);
 	EXPECT_EQ(number, g.number);
 	EXPECT_EQ(0, g.run_ns);
-	ASSERT_EQ(0, set_weight(own[1].fd, 0, 10000));
-	ASSERT_EQ(0, set_weight(own[1].fd, fm_number(other.fd), 1));
+	ASSERT_EQ(0, weigh(SECOND, 10000));
+	ASSERT_EQ(0, weigh(FIRST, 1));
 	look(own[0].fd, fm_number(other.fd), &g);
 	EXPECT_EQ(1, g.weight);
 	EXPECT_EQ(1, g.contexts);
@@ -255,7 +264,7 @@ FM_TEST(group, weight_contexts_and_time)
 	fm_enter(FM_ROOT);
 }
 
-FM_TEST(group, weight_bad_input)
+FM_TEST(group, readout_bad_input)
 {
 	struct fermata_group before, after;
 	struct fm_child ch;
@@ -264,23 +273,16 @@ FM_TEST(group, weight_bad_input)
 
 	fm_tenant(&own, FM_MS);
 	look(own.fd, 0, &before);
-	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, 0));
-	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, 10001));
-	EXPECT_EQ(-ERANGE, set_weight(own.fd, 0, (1U << 16) + 1));
-	EXPECT_EQ(-ERANGE, set_weight(own.fd, fm_number(own.fd), UINT32_MAX));
-	EXPECT_EQ(-ESRCH, set_weight(own.fd, 0xfffffff0, 1));
-	EXPECT_EQ(-ESRCH, group_call(own.fd, 0, 0xfffffff0, 0, &after));
-	EXPECT_EQ(-ENXIO, set_weight(bare, 0, 1));
-	EXPECT_EQ(-ENXIO, group_call(bare, 0, 0, 0, &after));
+	EXPECT_EQ(-EINVAL, group_call(own.fd, 1, 0, &after));
+	EXPECT_EQ(-ESRCH, group_call(own.fd, 0, 0xfffffff0, &after));
+	EXPECT_EQ(-ENXIO, group_call(bare, 0, 0, &after));
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		if (set_weight(own.fd, 0, 1) != -EPERM || set_weight(own.fd, 0, 0) != -EPERM)
-			_exit(1);
 		/* Nor whether there is such a context. */
-		if (group_call(own.fd, 0, 0xfffffff0, 0, &after) != -EPERM)
+		if (group_call(own.fd, 0, 0xfffffff0, &after) != -EPERM)
 			_exit(2);
-		if (group_call(own.fd, 0, 0, 0, &after) || after.number != before.number)
+		if (group_call(own.fd, 0, 0, &after) || after.number != before.number)
 			_exit(3);
 		_exit(0);
 	}
@@ -290,47 +292,6 @@ FM_TEST(group, weight_bad_input)
 	look(own.fd, 0, &after);
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 	close(bare);
-}
-
-FM_TEST(group, exclusive_bad_input)
-{
-	struct fermata_card_info card;
-	struct fm_child ch;
-	struct fm_ctx own;
-	bool is_exclusive;
-	int bare = fm_open_dev(0), status;
-	u32 slot;
-
-	fm_card_info(&card);
-	fm_tenant(&own, FM_MS);
-	slot = 1U << own.slot;
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, 0, 0, 0));
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, 0, 0, slot | 1U << 31));
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, 0, 0, slot | 1U << card.slots));
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, 0, 0, slot << FERMATA_MAX_SLOTS));
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, FERMATA_EXCLUSIVE_RELEASE, fm_number(own.fd), slot));
-	EXPECT_EQ(-EINVAL, exclusive(own.fd, FERMATA_EXCLUSIVE_RELEASE, 0, 0));
-	EXPECT_EQ(-ESRCH, exclusive(own.fd, 0, 0xfffffff0, slot));
-	EXPECT_EQ(-ENXIO, exclusive(bare, 0, 0, slot));
-	fm_fork(&ch);
-	if (!ch.pid) {
-		fm_drop_privileges();
-		if (exclusive(own.fd, 0, 0, slot) != -EPERM)
-			_exit(1);
-		/* Nor whether there is such a context. */
-		if (exclusive(own.fd, 0, 0xfffffff0, slot) != -EPERM)
-			_exit(2);
-		if (exclusive(own.fd, FERMATA_EXCLUSIVE_RELEASE, 0, slot) != -EPERM)
-			_exit(3);
-		_exit(0);
-	}
-	status = fm_reap(&ch);
-	EXPECT_TRUE(WIFEXITED(status));
-	EXPECT_EQ(0, WEXITSTATUS(status));
-	slot_group(own.fd, own.slot, &is_exclusive);
-	EXPECT_FALSE(is_exclusive);
-	/* Of slots that nobody has: no error, from any descriptor. */
-	EXPECT_EQ(0, exclusive(bare, FERMATA_EXCLUSIVE_RELEASE, 0, slot));
 }
 
 /* Who uses a context does not matter, nor its user within a cgroup. */
@@ -391,7 +352,8 @@ FM_TEST(group, one_slot_of_two)
 	card_speed(own[0].slot, 1);
 	card_speed(free, 1);
 	from = card_history_end();
-	ASSERT_EQ(0, exclusive(own[0].fd, 0, 0, 1U << own[0].slot));
+	ASSERT_EQ(0, weigh(FIRST, 100));
+	ASSERT_EQ(0, reserve_slots("", 1U << own[0].slot));
 	for (i = 0; i < 2; i++) {
 		fm_param(other[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
 		fm_param(own[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
@@ -421,7 +383,7 @@ FM_TEST(group, slot_reserved_again_and_again)
 	struct fermata_status st;
 	struct fm_expect e[3];
 	struct fm_ctx c[3];
-	int i, round, rc;
+	int i, round;
 
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
@@ -434,9 +396,8 @@ FM_TEST(group, slot_reserved_again_and_again)
 	}
 	for (round = 0; round < 300; round++) {
 		/* For the one group and for the other, and for nobody in between. */
-		rc = exclusive(c[round / 2 % 2].fd, round & 1 ? FERMATA_EXCLUSIVE_RELEASE : 0, 0,
-			       1U << c[0].slot);
-		ASSERT_EQ(0, rc);
+		ASSERT_EQ(0, reserve_slots(round / 2 % 2 ? SECOND : FIRST,
+					   round & 1 ? 0 : 1U << c[0].slot));
 		fm_sleep_us(round * 37 % 1000);
 	}
 	for (i = 0; i < 3; i++) {
@@ -448,41 +409,6 @@ FM_TEST(group, slot_reserved_again_and_again)
 		fm_status(c[i].fd, &st);
 		EXPECT_EQ(0, st.attributes);
 	}
-}
-
-/* It ends with its group also when that is killed while its job runs. */
-FM_TEST(group, slot_of_a_group_that_is_killed)
-{
-	struct fm_child ch;
-	struct fm_expect e;
-	struct fm_ctx c, own;
-	bool is_exclusive;
-
-	if (!fm_has_cgroups())
-		SKIP(return, "no cgroups (version 2)");
-	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
-	card_speed(own.slot, 1);
-	fm_fork(&ch);
-	if (!ch.pid) {
-		other_group(&c);
-		fm_job_endless(&c);
-		if (exclusive(c.fd, 0, 0, 1U << c.slot))
-			_exit(1);
-		fm_must_start(&c);
-		card_until_runs(c.slot, c.token);
-		fm_say(&ch, c.token);
-		fm_hear(&ch);
-	}
-	c.token = fm_hear(&ch);
-	fm_must_start(&own);
-	fm_sleep_us(10000);
-	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(own.fd));
-	fm_kill(&ch);
-	fm_agent_gone(c.token);
-	fm_wait(own.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&own, &e));
-	EXPECT_EQ(0, slot_group(own.fd, own.slot, &is_exclusive));
-	EXPECT_FALSE(is_exclusive);
 }
 
 /* --- what groups have of the time ---------------------------------------------------- */
@@ -710,14 +636,549 @@ FM_TEST(group, time_by_weight)
 		SKIP(return, "no cgroups (version 2)");
 	fm_policy(FERMATA_POLICY_FAIR, 0);
 	crowd_begin(&crowd);
-	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 300));
+	ASSERT_EQ(0, weigh(FIRST, 300));
 	fm_gate_open(&crowd.gate);
 	EXPECT_TRUE(come_to(crowd.c, first, 300));
-	ASSERT_EQ(0, set_weight(crowd.c[0].fd, 0, 50));
-	ASSERT_EQ(0, set_weight(crowd.c[0].fd, fm_number(crowd.c[3].fd), 150));
+	ASSERT_EQ(0, weigh(FIRST, 50));
+	ASSERT_EQ(0, weigh(SECOND, 150));
 	fm_param(crowd.c[1].fd, FERMATA_PARAM_WEIGHT, 300);
 	EXPECT_TRUE(come_to(crowd.c, then, 400));
 	crowd_end(&crowd);
+}
+
+/* --- registered groups --------------------------------------------------------------- */
+
+/* Groups do not change while it is looked at them: the groups of these contexts. */
+static bool one_group(const struct fm_ctx *c, int n)
+{
+	int i;
+
+	for (i = 1; i < n; i++)
+		if (group_of(c[i].fd) != group_of(c[0].fd))
+			return false;
+	return true;
+}
+
+/* Context 0 in one cgroup, and each other one in a cgroup of its own, at paths that hold one number. */
+static void spread_begin(struct crowd *crowd, const char *first, const char *others, uid_t uid)
+{
+	char path[64];
+	int i;
+
+	fm_gate_close(&crowd->gate);
+	for (i = 0; i < EACH; i++) {
+		snprintf(path, sizeof(path), i ? others : first, i);
+		fm_cgroup_make(path);
+		if (i && uid)
+			fm_cgroup_delegate(path, uid);
+		fm_enter_path(path);
+		fm_tenant(&crowd->c[i], SLICE);
+		fm_enter(FM_ROOT);
+		fm_job_endless(&crowd->c[i]);
+		fm_must_start(&crowd->c[i]);
+	}
+}
+
+static const struct part even[EACH] = { { 38, 62 }, { 7, 19 }, { 7, 19 }, { 7, 19 }, { 7, 19 } };
+
+/* A user who has a subtree gains nothing by making cgroups in it. */
+FM_TEST(group, defect_03_cgroups_of_a_delegated_subtree)
+{
+	struct crowd crowd;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_cgroup_make(SECOND);
+	fm_cgroup_delegate(SECOND, USER);
+	fm_cgroup_make(SECOND "/own");
+	fm_cgroup_delegate(SECOND "/own", USER);
+	spread_begin(&crowd, FIRST, SECOND "/own/%d", USER);
+	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
+	EXPECT_NE(group_of(crowd.c[0].fd), group_of(crowd.c[1].fd));
+	/* The nearest directory that is root's is that of the root. */
+	EXPECT_EQ(fm_cgroup_number(FM_ROOT), group_of(crowd.c[1].fd));
+	fm_gate_open(&crowd.gate);
+	EXPECT_TRUE(come_to(crowd.c, even, 300));
+	crowd_end(&crowd);
+}
+
+/* What a job's steps, or a pod's containers, are by design: cgroups of root's, under one that is registered. */
+FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
+{
+	struct crowd crowd;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_cgroup_make(SECOND);
+	fm_cgroup_make(SECOND "/step");
+	ASSERT_EQ(0, weigh(SECOND, 100));
+	spread_begin(&crowd, FIRST, SECOND "/step/%d", 0);
+	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
+	EXPECT_EQ(fm_cgroup_number(1), group_of(crowd.c[1].fd));
+	fm_gate_open(&crowd.gate);
+	EXPECT_TRUE(come_to(crowd.c, even, 300));
+	/* Without it each is a group, also those that are open; and they come back. */
+	ASSERT_EQ(0, fm_group_remove(SECOND));
+	for (i = 1; i < EACH; i++)
+		EXPECT_NE(fm_cgroup_number(1), group_of(crowd.c[i].fd));
+	EXPECT_FALSE(one_group(&crowd.c[1], CROWD));
+	ASSERT_EQ(0, weigh(SECOND, 100));
+	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
+	EXPECT_TRUE(come_to(crowd.c, even, 300));
+	crowd_end(&crowd);
+}
+
+/* Containers of one user, whose cgroups the container manager has made: they are two groups. */
+FM_TEST(group, defect_03_one_user_in_two_containers)
+{
+	struct fm_ctx a, b;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(FIRST);
+	fm_cgroup_delegate(FIRST, 0);
+	fm_enter(0);
+	ASSERT_EQ(0, setresuid(USER, 0, 0));
+	a.fd = fm_open_dev(0);
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	fm_enter(1);
+	ASSERT_EQ(0, setresuid(USER, 0, 0));
+	b.fd = fm_open_dev(0);
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	fm_enter(FM_ROOT);
+	EXPECT_EQ(fm_cgroup_number(0), group_of(a.fd));
+	EXPECT_EQ(fm_cgroup_number(1), group_of(b.fd));
+	close(a.fd);
+	close(b.fd);
+}
+
+/* In a user namespace, as one of its users: its root is not the machine's. */
+FM_TEST(group, defect_03_subordinate_users_in_a_namespace)
+{
+	struct fm_child ch;
+	u64 group = 0;
+	uid_t uid;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_cgroup_make(SECOND);
+	fm_cgroup_make(SECOND "/inside");
+	fm_cgroup_delegate(SECOND "/inside", 100000);
+	for (uid = 0; uid < 3; uid++) {
+		fm_fork(&ch);
+		if (!ch.pid) {
+			char path[64];
+			int fd;
+
+			/* Made by the root of the namespace, for one of its users. */
+			snprintf(path, sizeof(path), SECOND "/inside/%d", (int)uid);
+			fm_cgroup_make(path);
+			fm_cgroup_delegate(path, 100000 + uid);
+			fm_enter_path(path);
+			if (setgroups(0, NULL) || setresgid(100000, 100000, 100000) ||
+			    setresuid(100000 + uid, 100000 + uid, 100000 + uid) ||
+			    unshare(CLONE_NEWUSER | CLONE_NEWCGROUP))
+				fm_die("namespace: %s", strerror(errno));
+			fd = fm_open_dev(0);
+			if (fd < 0)
+				fm_die("open: %s", strerror(-fd));
+			/* Not told without the capability but of the own context. */
+			fm_say(&ch, group_of(fd));
+			fm_hear(&ch);
+		}
+		group = fm_hear(&ch);
+		EXPECT_EQ(fm_cgroup_number(1), group);
+		fm_kill(&ch);
+	}
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* A prolog sets the weight before there is any context; it stays after the last, and goes with the cgroup. */
+FM_TEST(group, defect_03_registered_before_and_after)
+{
+	struct fermata_group_set g = {
+		.flags = FERMATA_GROUP_WEIGHT | FERMATA_GROUP_MAX_PRIORITY | FERMATA_GROUP_CAP |
+			 FERMATA_GROUP_MAX_CONTEXTS | FERMATA_GROUP_MAX_BYTES,
+		.weight = 700, .max_priority = 9, .cap = 150, .max_contexts = 5, .max_bytes = 1 << 20
+	};
+	struct fermata_group_set again = { 0 };
+	struct fermata_group seen;
+	struct fm_ctx c;
+	u64 end;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(FIRST);
+	EXPECT_EQ(-ENOENT, fm_group_set(FIRST, &again));
+	EXPECT_EQ(-ENOENT, fm_group_remove(FIRST));
+	fm_group(FIRST, &g);
+	EXPECT_EQ(fm_cgroup_number(0), g.number);
+	for (i = 0; i < 3; i++) {
+		fm_enter(0);
+		fm_tenant(&c, FM_MS);
+		fm_enter(FM_ROOT);
+		look(c.fd, 0, &seen);
+		EXPECT_EQ(700, seen.weight);
+		EXPECT_EQ(fm_cgroup_number(0), seen.number);
+		fm_ctx_close(&c);
+		fm_group(FIRST, &again);
+		EXPECT_EQ(700, again.weight);
+		EXPECT_EQ(9, again.max_priority);
+		EXPECT_EQ(150, again.cap);
+		EXPECT_EQ(5, again.max_contexts);
+		EXPECT_EQ(1 << 20, again.max_bytes);
+		EXPECT_EQ(0, again.contexts);
+		EXPECT_EQ(0, again.bytes);
+		again = (struct fermata_group_set) { 0 };
+	}
+	/* Only what is named changes. */
+	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_CAP, .cap = 0 };
+	fm_group(FIRST, &g);
+	EXPECT_EQ(700, g.weight);
+	EXPECT_EQ(0, g.cap);
+	/* A context outlives the cgroup, the registration does not. */
+	fm_enter(0);
+	fm_tenant(&c, FM_MS);
+	fm_enter(FM_ROOT);
+	look(c.fd, 0, &seen);
+	EXPECT_EQ(700, seen.weight);
+	fm_cgroup_remove(FIRST);
+	end = fm_now() + FM_GUARD_MS * FM_MS;
+	do {
+		look(c.fd, 0, &seen);
+		fm_sleep_us(10000);
+	} while (seen.weight == 700 && fm_now() < end);
+	EXPECT_EQ(100, seen.weight);
+	fm_ctx_close(&c);
+	fm_cgroup_make(FIRST);
+	EXPECT_EQ(-ENOENT, fm_group_set(FIRST, &again));
+}
+
+static int group_set_of(int fd, int cgroup, u32 flags)
+{
+	struct fermata_group_set g = {
+		.size = sizeof(g), .flags = flags, .cgroup = cgroup, .weight = 1
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_GROUP_SET, &g);
+}
+
+FM_TEST(group, defect_03_what_cannot_be_registered)
+{
+	static const struct {
+		int error;
+		struct fermata_group_set g;
+	} bad[] = {
+		{ -EINVAL, { .flags = FERMATA_GROUP_REMOVE << 1 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_REMOVE | FERMATA_GROUP_WEIGHT, .weight = 1 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_WEIGHT, .weight = 1, .reserved = 1 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_EXCLUSIVE, .slot_mask = 1U << 31 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_EXCLUSIVE, .slot_mask = 1U << FERMATA_MAX_SLOTS } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_WEIGHT } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_WEIGHT, .weight = 10001 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_WEIGHT, .weight = (1U << 16) + 1 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_MAX_PRIORITY, .max_priority = 32 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_MAX_PRIORITY, .max_priority = 256 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_CAP, .cap = 801 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_CAP, .cap = 65536 + 1 } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_MAX_CONTEXTS, .max_contexts = 65537 } },
+	};
+	struct fermata_group_set g;
+	struct fm_child ch;
+	int fd = fm_open_dev(0), dirs[5], status;
+	size_t i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(FIRST);
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		g = bad[i].g;
+		EXPECT_EQ(bad[i].error, fm_group_set(FIRST, &g));
+	}
+	g = (struct fermata_group_set) { 0 };
+	EXPECT_EQ(-ENOENT, fm_group_set(FIRST, &g));
+	dirs[0] = -1;
+	dirs[1] = fd;
+	dirs[2] = open("/", O_RDONLY | O_DIRECTORY);
+	dirs[3] = open("/sys/fs/cgroup/cgroup.procs", O_RDONLY);
+	dirs[4] = open("/sys/fs", O_RDONLY | O_DIRECTORY);
+	for (i = 0; i < 5; i++) {
+		EXPECT_EQ(-EBADF, group_set_of(fd, dirs[i], FERMATA_GROUP_WEIGHT));
+		EXPECT_EQ(-EBADF, group_set_of(fd, dirs[i], 0));
+	}
+	dirs[0] = fm_cgroup_open(FIRST);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		fm_drop_privileges();
+		if (group_set_of(fd, dirs[0], FERMATA_GROUP_WEIGHT) != -EPERM ||
+		    group_set_of(fd, dirs[0], FERMATA_GROUP_REMOVE) != -EPERM ||
+		    group_set_of(fd, dirs[0], 0) != -EPERM || group_set_of(fd, -1, 0) != -EPERM)
+			_exit(1);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	EXPECT_EQ(0, group_set_of(fd, dirs[0], FERMATA_GROUP_WEIGHT));
+	EXPECT_EQ(0, fm_group_remove(FIRST));
+	fm_cgroup_remove(FIRST);
+	EXPECT_EQ(-ENOENT, group_set_of(fd, dirs[0], FERMATA_GROUP_WEIGHT));
+	close(fd);
+}
+
+/* Registrations are bounded; those of removed cgroups make room at once. */
+FM_TEST(group, defect_03_registrations_are_bounded)
+{
+	char path[64];
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(FIRST);
+	for (i = 0; i <= FERMATA_MAX_GROUPS; i++) {
+		snprintf(path, sizeof(path), FIRST "/%d", i);
+		fm_cgroup_make(path);
+		ASSERT_EQ(i < FERMATA_MAX_GROUPS ? 0 : -ENOSPC, weigh(path, 1 + i));
+	}
+	/* One that is registered can be changed; another one has to go first. */
+	EXPECT_EQ(0, weigh(FIRST "/7", 9));
+	EXPECT_EQ(-ENOSPC, weigh(path, 1));
+	fm_cgroup_remove(FIRST "/7");
+	EXPECT_EQ(0, weigh(path, 1));
+	EXPECT_EQ(-ENOSPC, weigh(FIRST, 1));
+	EXPECT_EQ(0, fm_group_remove(path));
+	EXPECT_EQ(0, weigh(FIRST, 1));
+}
+
+/* Priorities above the ceiling are lowered, and not set again. */
+FM_TEST(group, defect_03_priority_ceiling)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_MAX_PRIORITY, .max_priority = 5 };
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_PRIORITY };
+	struct fm_ctx c[2], other;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_enter(0);
+	fm_tenant(&c[0], FM_MS);
+	fm_enter(FM_ROOT);
+	fm_tenant(&other, FM_MS);
+	fm_param(c[0].fd, FERMATA_PARAM_PRIORITY, 31);
+	fm_group(FIRST, &g);
+	fm_enter(0);
+	fm_tenant(&c[1], FM_MS);
+	fm_enter(FM_ROOT);
+	EXPECT_EQ(5, fm_param_get(c[0].fd, FERMATA_PARAM_PRIORITY));
+	EXPECT_EQ(5, fm_param_get(c[1].fd, FERMATA_PARAM_PRIORITY));
+	EXPECT_EQ(16, fm_param_get(other.fd, FERMATA_PARAM_PRIORITY));
+	fm_must(c[0].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	EXPECT_EQ(5, param.max);
+	EXPECT_EQ(-EPERM, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 6));
+	EXPECT_EQ(-EPERM, fm_control(other.fd, FERMATA_CONTROL_PARAM, fm_number(c[0].fd),
+				     FERMATA_PARAM_PRIORITY, 6));
+	EXPECT_EQ(-ERANGE, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 32));
+	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 4));
+	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 5));
+	ASSERT_EQ(0, fm_group_remove(FIRST));
+	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 31));
+}
+
+/* Of a slot that is free otherwise. */
+FM_TEST(group, defect_03_cap_of_a_group)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_CAP, .cap = 20 };
+	struct card_run before[3], after[3];
+	struct fermata_status st;
+	u64 begin, time, had = 0;
+	struct fm_ctx c[3];
+	int i, tries;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	for (i = 0; i < 3; i++) {
+		fm_enter(0);
+		fm_tenant(&c[i], SLICE);
+		fm_enter(FM_ROOT);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_group(FIRST, &g);
+	for (tries = 0; tries < 8; tries++) {
+		fm_sleep_us(300000);
+		begin = fm_now();
+		card_runs_of(c[0].slot, c, before, 3);
+		fm_sleep_us(1500000);
+		card_runs_of(c[0].slot, c, after, 3);
+		time = fm_now() - begin;
+		for (i = 0, had = 0; i < 3; i++)
+			had += after[i].run_ns - before[i].run_ns;
+		TH_LOG("a group with a cap of 20 %% has %d %%", (int)(had * 100 / time));
+		if (fm_percent_within(had, time, 10, 24))
+			break;
+	}
+	EXPECT_GT(8, tries);
+	for (i = 0; i < 3; i++)
+		EXPECT_LT(before[i].run_ns, after[i].run_ns);
+	/* Those that wait are shown as such, and go on when it ends. */
+	g.cap = 1;
+	fm_group(FIRST, &g);
+	do {
+		fm_sleep_us(10000);
+		fm_status(c[0].fd, &st);
+	} while (!(st.attributes & FERMATA_STATUS_PARKED));
+	ASSERT_EQ(0, fm_group_remove(FIRST));
+	card_until_runs(c[0].slot, c[0].token);
+	for (i = 0; i < 3; i++)
+		fm_end_endless(&c[i]);
+}
+
+/* Contexts and bytes of a group, whoever has them. */
+FM_TEST(group, defect_03_limits_of_a_group)
+{
+	struct fermata_group_set g = {
+		.flags = FERMATA_GROUP_MAX_CONTEXTS | FERMATA_GROUP_MAX_BYTES,
+		.max_contexts = 3, .max_bytes = 8 * FM_PAGE
+	};
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0], .afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fm_child ch;
+	int status;
+
+	if (!fm_has_cgroups() || !fm_has_window())
+		SKIP(return, "no cgroups (version 2), or one user only");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_cgroup_make(FIRST);
+	fm_group(FIRST, &g);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		struct fermata_arena_create arena = { .size = sizeof(arena), .length = 4 * FM_PAGE };
+		int fd[5], i, rc;
+
+		fm_enter(0);
+		for (i = 0; i < 4; i++) {
+			if (setresuid(0, 0, 0) || setresuid(100000 + i, 100000 + i, 0))
+				_exit(1);
+			fd[i] = fm_open_dev(0);
+			rc = fm_ioctl(fd[i], FERMATA_IOC_SETUP, &setup);
+			if (rc != (i < 3 ? 0 : -EDQUOT))
+				_exit(10 + i);
+		}
+		for (i = 0; i < 3; i++) {
+			rc = fm_ioctl(fd[i], FERMATA_IOC_ARENA_CREATE, &arena);
+			if (rc != (i < 2 ? 0 : -ENOMEM))
+				_exit(20 + i);
+		}
+		/* What is refused counts for nothing, and what is closed no more. */
+		close(fd[0]);
+		if (fm_ioctl(fd[2], FERMATA_IOC_ARENA_CREATE, &arena))
+			_exit(30);
+		if (fm_ioctl(fd[3], FERMATA_IOC_SETUP, &setup))
+			_exit(31);
+		/* An administrator has more. */
+		if (setresuid(0, 0, 0))
+			_exit(1);
+		fd[4] = fm_open_dev(0);
+		if (fm_ioctl(fd[4], FERMATA_IOC_SETUP, &setup) ||
+		    fm_ioctl(fd[4], FERMATA_IOC_ARENA_CREATE, &arena))
+			_exit(32);
+		g = (struct fermata_group_set) { 0 };
+		fm_group(FIRST, &g);
+		if (g.contexts != 4 || g.bytes != 12 * FM_PAGE)
+			_exit(33);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* All contexts of a full card move, whatever becomes of jobs meanwhile. */
+FM_TEST(group, defect_03_many_move)
+{
+	struct rlimit files = { 8300, 8300 };
+	struct fermata_card_info info;
+	struct fermata_group seen;
+	static int fd[8200];
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int n = 0, i, round;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_card_info(&info);
+	if (info.max_contexts > 8192 || setrlimit(RLIMIT_NOFILE, &files))
+		SKIP(return, "too many contexts");
+	fm_cgroup_make(FIRST);
+	fm_cgroup_make(FIRST "/a");
+	fm_cgroup_make(FIRST "/b");
+	fm_enter_path(FIRST "/a");
+	fm_tenant_list(&c[0], FM_MS, 60000, 1, &e[0]);
+	fm_enter_path(FIRST "/b");
+	fm_tenant_list(&c[1], FM_MS, 60000, 2, &e[1]);
+	for (n = 0; n < (int)info.max_contexts - 4; n++) {
+		struct fermata_setup setup = {
+			.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+			.afu_id_hi = fm_afu[FM_LIST][1]
+		};
+
+		fd[n] = fm_open_dev(0);
+		ASSERT_LE(0, fd[n]);
+		ASSERT_EQ(0, fm_ioctl(fd[n], FERMATA_IOC_SETUP, &setup));
+	}
+	fm_enter(FM_ROOT);
+	for (i = 0; i < 2; i++) {
+		card_speed(c[i].slot, 1);
+		fm_must_start(&c[i]);
+	}
+	for (round = 0; round < 6; round++) {
+		ASSERT_EQ(0, round & 1 ? fm_group_remove(FIRST) : weigh(FIRST, 100 + round));
+		look(c[1].fd, 0, &seen);
+		EXPECT_EQ(n + (round & 1 ? 1 : 2), seen.contexts);
+	}
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	ASSERT_GOOD(fm_runs_wrong(c, 2));
+	for (i = 0; i < n; i++)
+		close(fd[i]);
+}
+
+/* A gang is of one group: a registration between its members splits it. */
+FM_TEST(group, defect_03_a_gang_is_split)
+{
+	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_JOIN };
+	struct fm_ctx c[2];
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(FIRST);
+	fm_cgroup_make(FIRST "/a");
+	fm_cgroup_delegate(FIRST "/a", USER);
+	fm_enter(0);
+	fm_tenant(&c[0], FM_MS);
+	fm_enter_path(FIRST "/a");
+	fm_tenant(&c[1], FM_MS);
+	fm_enter(FM_ROOT);
+	gang.context = fm_number(c[0].fd);
+	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
+	EXPECT_EQ(2, gang.members);
+	/* Both move: they stay together. */
+	ASSERT_EQ(0, weigh(FIRST, 7));
+	gang = (struct fermata_gang) { .size = sizeof(gang) };
+	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
+	EXPECT_EQ(2, gang.members);
+	ASSERT_EQ(0, weigh(FIRST "/a", 7));
+	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
+	EXPECT_EQ(1, gang.members);
 }
 
 TEST_HARNESS_MAIN

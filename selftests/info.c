@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What card, slots and contexts say about themselves. */
 #include "kselftest_harness.h"
-#include "lib/fm.h"
+#include <grp.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include "lib/sched.h"
+#include "lib/stats.h"
 
 FM_FIXTURE_ANY(info);
 FM_FIXTURE_CARD(card);
@@ -271,6 +277,289 @@ FM_TEST(info, costs_of_a_switch)
 	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SLOT_INFO, &slot));
 	EXPECT_LT(0, slot.restore_ns);
 	fm_ctx_close(&c);
+}
+
+/* --- what a user can know of others -------------------------------------------------- */
+
+#define USER	1234
+#define GROUP	4321
+
+/* Becomes a user of one more group (0: none), with no capability but those of the mask. */
+static void become_user(gid_t group, u64 caps)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = {
+		{ .effective = (u32)caps, .permitted = (u32)caps },
+		{ .effective = caps >> 32, .permitted = caps >> 32 },
+	};
+
+	if (prctl(PR_SET_KEEPCAPS, 1) || setgroups(!!group, &group) ||
+	    setresgid(USER, USER, USER) || setresuid(USER, USER, USER) ||
+	    syscall(SYS_capset, &head, data))
+		fm_die("another user: %s", strerror(errno));
+}
+
+static int slot_histogram(int fd, int slot)
+{
+	struct fermata_histogram h = {
+		.size = sizeof(h), .kind = FERMATA_HISTOGRAM_GAP, .number = slot
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &h);
+}
+
+static int context_histogram(int fd, u32 number)
+{
+	struct fermata_histogram h = {
+		.size = sizeof(h), .kind = FERMATA_HISTOGRAM_RUN, .number = number
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &h);
+}
+
+/* What the list says of a context, without what everybody may know. */
+static struct fermata_context_info listed(int fd, u32 number)
+{
+	struct fermata_context_info info = { .size = sizeof(info) };
+	int rc;
+
+	do {
+		rc = fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, &info);
+		if (rc)
+			fm_die("no context %u in the list: %s", number, strerror(-rc));
+	} while (info.context != number);
+	info.cursor = 0;
+	info.context = 0;
+	info.state = 0;
+	info.slot_mask = 0;
+	/* That of the file's opener is told to who has the file: group.is_the_cgroup. */
+	info.group = 0;
+	return info;
+}
+
+/* What is left of it for others. */
+static bool tells_nothing(const struct fermata_context_info *info)
+{
+	struct fermata_context_info none = {
+		.size = sizeof(none), .pid = FERMATA_NO_PID, .slot = FERMATA_NO_SLOT
+	};
+
+	return !memcmp(&none, info, sizeof(none));
+}
+
+/* The same of a slot. */
+static bool slot_tells_nothing(int fd, int slot)
+{
+	struct fermata_slot_info info = { .size = sizeof(info), .slot = slot };
+
+	fm_must(fd, FERMATA_IOC_SLOT_INFO, &info, "SLOT_INFO");
+	return info.afu_id_hi && info.state_pages && !info.switches && !info.busy_ns &&
+	       !info.resets && !info.storms && !info.resumes && !info.preemptions &&
+	       !info.finished && !info.faults && !info.timeouts && !info.useless;
+}
+
+/* Opens a file of sysfs: 0 or a negative errno. */
+static int opens(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	return 0;
+}
+
+/* Whether the card's file of figures has what a context has done. */
+static bool is_monitored(const char *path, u32 number)
+{
+	unsigned long long run_ns = 0;
+	char line[2048], start[32];
+	FILE *file = fopen(path, "re");
+	char *found;
+
+	if (!file)
+		return false;
+	snprintf(start, sizeof(start), "context=%u ", number);
+	while (fgets(line, sizeof(line), file) && strncmp(line, start, strlen(start)))
+		;
+	fclose(file);
+	found = strstr(line, " run_ns=");
+	return found && sscanf(found, " run_ns=%llu", &run_ns) == 1 && run_ns;
+}
+
+struct known {
+	int bare;		/* a file that no context is set up on */
+	u32 number;		/* of root's context */
+	int slot;
+	char monitor[512];
+	char counter[512];
+};
+
+static int known_to_a_stranger(const struct known *k)
+{
+	struct fermata_context_info info;
+
+	become_user(0, 0);
+	if (slot_histogram(k->bare, k->slot) != -EPERM)
+		return 1;
+	if (slot_histogram(k->bare, 99) != -EINVAL)
+		return 2;
+	if (context_histogram(k->bare, k->number) != -EPERM)
+		return 3;
+	if (!slot_tells_nothing(k->bare, k->slot))
+		return 4;
+	info = listed(k->bare, k->number);
+	if (!tells_nothing(&info))
+		return 5;
+	if (opens(k->monitor) != -EACCES || opens(k->counter) != -EACCES)
+		return 6;
+	return 0;
+}
+
+static int known_to_a_member(const struct known *k)
+{
+	become_user(GROUP, 0);
+	if (!is_monitored(k->monitor, k->number))
+		return 1;
+	/* Nothing else is theirs. */
+	if (slot_histogram(k->bare, k->slot) != -EPERM || opens(k->counter) != -EACCES)
+		return 2;
+	if (open(k->monitor, O_WRONLY) >= 0)
+		return 3;
+	return 0;
+}
+
+static int known_by_perfmon(const struct known *k)
+{
+	struct fermata_context_info info;
+
+	become_user(0, 1ULL << CAP_PERFMON);
+	if (slot_histogram(k->bare, k->slot) || context_histogram(k->bare, k->number))
+		return 1;
+	if (slot_tells_nothing(k->bare, k->slot))
+		return 2;
+	info = listed(k->bare, k->number);
+	/* Whose it is takes more. */
+	if (!info.run_ns || info.pid != FERMATA_NO_PID)
+		return 3;
+	return 0;
+}
+
+/* Who opened a context is its owner, whoever has the descriptor, and so is who has it. */
+static int known_to_the_owner(const struct known *k, int own, u32 number)
+{
+	struct fermata_context_info info;
+
+	become_user(0, 0);
+	if (context_histogram(own, 0) || context_histogram(k->bare, number))
+		return 1;
+	info = listed(k->bare, number);
+	if (tells_nothing(&info) || !info.timeslice_ns)
+		return 2;
+	info = listed(own, k->number);
+	if (!tells_nothing(&info))
+		return 3;
+	return 0;
+}
+
+#define IN_CHILD(expr)						\
+({								\
+	struct fm_child ch_;					\
+	int status_;						\
+								\
+	fm_fork(&ch_);						\
+	if (!ch_.pid)						\
+		_exit(expr);					\
+	status_ = fm_reap(&ch_);				\
+	WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;		\
+})
+
+FM_TEST(info, defect_16_figures_of_others)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct known k;
+	struct fm_expect e;
+	struct fm_ctx c;
+	int own;
+
+	fm_ctx_new(&c, FM_LIST, 65536);
+	fm_job_list(&c, 100, 1000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	k.number = fm_number(c.fd);
+	k.slot = c.slot;
+	k.bare = fm_open_dev(0);
+	ASSERT_LE(0, k.bare);
+	strcpy(k.monitor, fm_sysfs_path(-1, "monitor"));
+	strcpy(k.counter, fm_sysfs_path(c.slot, "starts"));
+	/* Root knows all. */
+	EXPECT_EQ(0, slot_histogram(k.bare, c.slot));
+	EXPECT_FALSE(slot_tells_nothing(k.bare, c.slot));
+	EXPECT_LT(0, fm_sysfs_number(c.slot, "starts"));
+	EXPECT_TRUE(is_monitored(k.monitor, k.number));
+	EXPECT_EQ(0, IN_CHILD(known_to_a_stranger(&k)));
+	EXPECT_EQ(0, IN_CHILD(known_by_perfmon(&k)));
+	/* As the udev rule does. */
+	ASSERT_EQ(0, chown(k.monitor, -1, GROUP));
+	EXPECT_EQ(0, IN_CHILD(known_to_a_stranger(&k)));
+	EXPECT_EQ(0, IN_CHILD(known_to_a_member(&k)));
+	ASSERT_EQ(0, chown(k.monitor, -1, 0));
+	if (!fm_has_window())
+		return;
+	ASSERT_EQ(0, setresuid(USER, 0, 0));
+	own = fm_open_dev(0);
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	ASSERT_LE(0, own);
+	fm_must(own, FERMATA_IOC_SETUP, &setup, "SETUP");
+	EXPECT_EQ(0, IN_CHILD(known_to_the_owner(&k, own, setup.context)));
+	close(own);
+}
+
+#define LINE	1024
+
+/* The file of figures, read in pieces: a line for each slot and each context. */
+FM_TEST(info, defect_16_monitor_has_all)
+{
+	struct fermata_card_info card;
+	char text[2 * LINE], line[64];
+	u32 slot, number[3];
+	struct fm_ctx c[3];
+	int fd, i, n;
+
+	fm_card_info(&card);
+	for (i = 0; i < 3; i++)
+		fm_ctx_new(&c[i], FM_LIST, 4096);
+	for (i = 0; i < 3; i++)
+		number[i] = fm_number(c[i].fd);
+	/* An index that nobody has. */
+	fm_ctx_close(&c[1]);
+	fd = open(fm_sysfs_path(-1, "monitor"), O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	for (slot = 0; slot < card.slots; slot++) {
+		snprintf(line, sizeof(line), "slot=%u engine=", slot);
+		ASSERT_EQ(LINE, pread(fd, text, LINE, slot * LINE));
+		EXPECT_EQ(0, strncmp(line, text, strlen(line)));
+		EXPECT_EQ('\n', text[LINE - 1]);
+		/* From anywhere it is the same. */
+		ASSERT_EQ(7, pread(fd, text + LINE, 7, slot * LINE + 5));
+		EXPECT_EQ(0, memcmp(text + 5, text + LINE, 7));
+	}
+	for (i = 0; i < 3; i++) {
+		n = pread(fd, text, LINE, (card.slots + (number[i] & 0xffff)) * LINE);
+		snprintf(line, sizeof(line), "context=%u pid=%d ", number[i], getpid());
+		if (i == 1) {
+			/* Of the last it may be the end. */
+			EXPECT_TRUE(!n || (n == LINE && text[0] == ' '));
+			continue;
+		}
+		ASSERT_EQ(LINE, n);
+		EXPECT_EQ(0, strncmp(line, text, strlen(line)));
+		EXPECT_EQ('\n', text[LINE - 1]);
+	}
+	EXPECT_EQ(0, pread(fd, text, 1, (card.slots + card.max_contexts) * LINE));
+	close(fd);
 }
 
 TEST_HARNESS_MAIN

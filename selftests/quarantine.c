@@ -238,4 +238,54 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 	ASSERT_GOOD(fm_job_wrong(&other, &eo));
 }
 
+/* A slot that is used again is as any other: what its context has is freed when that ends. */
+FM_TEST(quarantine, defect_08_memory_is_freed_after_the_slot_came_back)
+{
+	struct fm_ctx guilty, waits;
+	struct fm_expect e;
+	u64 charged;
+
+	if (!fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
+	fm_job_list(&waits, 100, 1000, 1, &e);
+	charged = fm_charged();
+	fm_ctx_new(&guilty, FM_LIST, 1024 * 1024);
+	quarantine_slot_of(&guilty, &waits);
+	card_fault(guilty.slot, "clear");
+	ASSERT_EQ(0, fm_reset());
+	fm_job_endless(&guilty);
+	fm_must_start(&guilty);
+	card_until_runs(guilty.slot, guilty.token);
+	munmap(guilty.mem, guilty.len);
+	close(guilty.fd);
+	EXPECT_EQ(charged, fm_charged());
+	EXPECT_EQ(1, contexts());
+	fm_agent_gone(guilty.token);
+	ASSERT_GOOD(fm_job_run(&waits, &e));
+}
+
+/* A START that is refused leaves what the last job came to. */
+FM_TEST(quarantine, defect_12_refused_start_keeps_the_results)
+{
+	struct fm_ctx guilty, waits, done;
+	struct fm_expect e, ed;
+
+	if (!fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	fm_ctx_new(&done, FM_LIST, 64 * 1024);
+	fm_job_list(&done, 100, 1000, 5, &ed);
+	ASSERT_GOOD(fm_job_run(&done, &ed));
+	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
+	fm_job_list(&waits, 100, 1000, 1, &e);
+	fm_ctx_new(&guilty, FM_LIST, 64 * 1024);
+	quarantine_slot_of(&guilty, &waits);
+	EXPECT_EQ(-EIO, fm_start(done.fd));
+	ASSERT_GOOD(fm_job_wrong(&done, &ed));
+	card_fault(guilty.slot, "clear");
+	ASSERT_EQ(0, fm_reset());
+	ASSERT_GOOD(fm_job_wrong(&done, &ed));
+	ASSERT_GOOD(fm_job_run(&done, &ed));
+}
+
 TEST_HARNESS_MAIN

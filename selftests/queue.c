@@ -7,6 +7,7 @@
 #include <poll.h>
 #include "lib/queue.h"
 #include "lib/sched.h"
+#include "lib/stats.h"
 #include "lib/travel.h"
 
 #define ENTRIES	16
@@ -326,6 +327,73 @@ FM_TEST(queue, completions_are_told_in_time)
 	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
 	EXPECT_TRUE(fm_queue_is_complete(&q, 0));
 	EXPECT_FALSE(fm_queue_is_complete(&q, 1));
+}
+
+#define RATE	100	/* completion interrupts in a second, the lowest that can be set */
+#define AT_ONCE	32	/* after a quiet time */
+
+/*
+ * A ring that is full for ever, an event for each job: the card tells of all, and is looked at as
+ * often as the rate allows, and once in 10 ms. Nobody is left without his completions, and a PAUSE
+ * is answered.
+ */
+FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
+{
+	u64 begin, reads, events, looks, allowed, end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_queue ring, q;
+	u32 i;
+
+	if (never_leaves())
+		SKIP(return, "no engine tells");
+	if (!fm_module_known())
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	ASSERT_EQ(0, fm_module_remove());
+	fm_module_load("completion_rate=100");
+	fm_until_node();
+	fm_queue_make(&ring, ENTRIES, DATA, 1, 0);
+	fm_param(ring.c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	for (i = 0; i < ENTRIES; i++) {
+		ring.jobs[i].op = FERMATA_QUEUE_OP_FILL;
+		ring.jobs[i].dst = on_card(&ring, ring.c.mem + ring.data);
+		ring.jobs[i].length = 64;
+		ring.jobs[i].header = FERMATA_QUEUE_VALID;
+	}
+	begin = fm_now();
+	reads = card_counter(ring.c.slot, "reads_status");
+	events = card_counter(ring.c.slot, "events");
+	ASSERT_EQ(0, fm_start(ring.c.fd));
+	/* So long that looking at each event would be too often by far. */
+	do {
+		ASSERT_GT(end, fm_now());
+		fm_sleep_us(100000);
+		looks = card_counter(ring.c.slot, "reads_status") - reads;
+		allowed = AT_ONCE + (RATE + 100) * (fm_now() - begin) / (1000 * FM_MS) + 8;
+	} while (fm_sysfs_number(ring.c.slot, "throttled_interrupts") < 50 ||
+		 card_counter(ring.c.slot, "events") - events < 4 * allowed);
+	TH_LOG("%llu looks, at most %llu are allowed", (unsigned long long)looks,
+	       (unsigned long long)allowed);
+	EXPECT_LE(looks, allowed);
+	/* A PAUSE is answered, also when the vector is off. */
+	for (i = 0; i < 20; i++) {
+		fm_hold(&ring.c);
+		ASSERT_EQ(0, fm_resume(ring.c.fd));
+		card_until_runs(ring.c.slot, ring.c.token);
+	}
+	fm_ctx_close(&ring.c);
+	/* Each job is told of, also those that are complete while the vector is off. */
+	fm_queue_new(&q, 256, DATA, 1, 0);
+	for (i = 0; i < 200; i++)
+		post_next(&q);
+	post_long(&q);
+	card_speed(q.c.slot, 20);
+	fm_queue_tell(&q);
+	while (__atomic_load_n(&q.control->completed, __ATOMIC_ACQUIRE) < 200)
+		fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
+	card_speed(q.c.slot, 0);
+	fm_ctx_close(&q.c);
+	ASSERT_EQ(0, fm_module_remove());
+	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
+	fm_until_node();
 }
 
 /* What an urgent tenant posts goes before another one's queue, which is saved for it. */

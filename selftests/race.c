@@ -44,7 +44,7 @@ static void handle_signals(int flags)
  * find it closed, or meaning another file, of this table or not.
  */
 static int table[DESCRIPTORS];
-static int pair[2], mem_slot;
+static int pair[2], mem_slot, cgroup;
 
 static int look(u64 dice)
 {
@@ -148,14 +148,14 @@ enum call {
 	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
 	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
 	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, HISTOGRAM, CONTROL, POLICY_GET, POLICY_SET, GROUP,
-	EXCLUSIVE, GANG, MMAP, POLL, CALLS
+	GANG, GROUP_SET, MMAP, POLL, CALLS
 };
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
 	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
 	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO", "HISTOGRAM",
-	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "EXCLUSIVE", "GANG", "mmap", "poll"
+	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "GANG", "GROUP_SET", "mmap", "poll"
 };
 
 static int call(enum call call, int fd, u64 dice)
@@ -196,9 +196,12 @@ static int call(enum call call, int fd, u64 dice)
 	};
 	struct fermata_policy policy = { .size = sizeof(policy), .guard_ns = FERMATA_GUARD_KEEP };
 	struct fermata_group group = { .size = sizeof(group) };
-	struct fermata_exclusive exclusive = {
-		.size = sizeof(exclusive), .slot_mask = 1U << mem_slot,
-		.flags = dice & 1 ? FERMATA_EXCLUSIVE_RELEASE : 0
+	struct fermata_group_set group_set = {
+		.size = sizeof(group_set), .slot_mask = 1U << mem_slot, .cgroup = cgroup,
+		.cap = 50 + dice % 100, .max_priority = dice % 32,
+		.flags = dice & 1 ? FERMATA_GROUP_REMOVE :
+			 FERMATA_GROUP_EXCLUSIVE | (dice & 2 ? FERMATA_GROUP_CAP : 0) |
+			 (dice & 4 ? FERMATA_GROUP_MAX_PRIORITY : 0)
 	};
 	struct fermata_gang gang = { .size = sizeof(gang) };
 	const u32 results[] = { 0x48, 0x60 };
@@ -275,9 +278,6 @@ static int call(enum call call, int fd, u64 dice)
 		return fm_ioctl(fd, FERMATA_IOC_POLICY_SET, &policy);
 	case GROUP:
 		return fm_ioctl(fd, FERMATA_IOC_GROUP, &group);
-	case EXCLUSIVE:
-		/* All are of one group, the neighbour, too. */
-		return fm_ioctl(fd, FERMATA_IOC_EXCLUSIVE, &exclusive);
 	case GANG: {
 		struct fermata_status st = { .size = sizeof(st) };
 
@@ -285,6 +285,9 @@ static int call(enum call call, int fd, u64 dice)
 		gang.context = dice & 1 ? st.context : 0;
 		return rc ?: fm_ioctl(fd, FERMATA_IOC_GANG, &gang);
 	}
+	case GROUP_SET:
+		/* All are of one group, the neighbour, too. */
+		return fm_ioctl(fd, FERMATA_IOC_GROUP_SET, &group_set);
 	case MMAP:
 		return call_mmap(fd);
 	default:
@@ -424,6 +427,7 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	/* Nobody could say when a context has come to its end; the neighbour's memory is guarded. */
 	card_cmd("enforce off");
 	mem_slot = slot;
+	cgroup = fm_cgroup_open("");
 	card_speed(slot, 50);
 	errors = card_counter(slot, "dma_errors");
 	stop = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

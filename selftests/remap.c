@@ -5,9 +5,8 @@
  * has a job before, one that is on the slot meanwhile, and one after.
  */
 #include "kselftest_harness.h"
-#include <linux/userfaultfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
+#include "lib/fault.h"
 #include "lib/mem.h"
 #include "lib/gone.h"
 
@@ -416,57 +415,22 @@ static void *make_call(void *arg)
 	return NULL;
 }
 
-static bool pages_can_be_left_out(void)
-{
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-
-	if (fd >= 0)
-		close(fd);
-	return fd >= 0;
-}
-
-/* Whoever touches the page sleeps, until zero_page(). */
-static int leave_page_out(void *page)
-{
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register range = {
-		.range = { .start = (uintptr_t)page, .len = FM_PAGE },
-		.mode = UFFDIO_REGISTER_MODE_MISSING
-	};
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-
-	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range))
-		fm_die("userfaultfd: %s", strerror(errno));
-	return fd;
-}
-
-static void zero_page(int fd, void *page)
-{
-	struct uffdio_zeropage zero = {
-		.range = { .start = (uintptr_t)page, .len = FM_PAGE }
-	};
-
-	if (ioctl(fd, UFFDIO_ZEROPAGE, &zero))
-		fm_die("UFFDIO_ZEROPAGE: %s", strerror(errno));
-}
-
 /* While the call waits for page, the place goes where its answer was to be written. */
 static int answer_without_a_place(int fd, unsigned long cmd, const void *arg, size_t size,
 				  void *page)
 {
 	struct call call = { .fd = fd, .cmd = cmd };
-	struct uffd_msg msg;
+	int uffd = fm_uffd_open();
 	pthread_t thread;
-	int uffd = leave_page_out(page);
 
+	fm_uffd_missing(uffd, page);
 	call.arg = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memcpy(call.arg, arg, size);
 	if (pthread_create(&thread, NULL, make_call, &call))
 		fm_die("pthread_create");
-	if (read(uffd, &msg, sizeof(msg)) != sizeof(msg) || msg.event != UFFD_EVENT_PAGEFAULT)
-		fm_die("nobody looks for the page");
+	fm_uffd_until_blocked(uffd, 1);
 	munmap(call.arg, FM_PAGE);
-	zero_page(uffd, page);
+	fm_uffd_fill(uffd, page, NULL, 0);
 	pthread_join(thread, NULL);
 	close(uffd);
 	return call.rc;
@@ -485,11 +449,13 @@ FM_TEST(remap, answer_has_no_place_any_more)
 		.user_addr = (uintptr_t)own + FM_PAGE
 	};
 	u64 pins = fm_pins(), taken = 1;
+	int uffd = fm_uffd_open();
 	struct fermata_status st;
 	struct fm_ctx c;
 
-	if (!pages_can_be_left_out())
+	if (uffd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
+	close(uffd);
 	fm_ctx_setup(&c, FM_LIST, -1);
 	EXPECT_EQ(-EFAULT, answer_without_a_place(c.fd, FERMATA_IOC_ARENA_CREATE, &arena,
 						  sizeof(arena), own));

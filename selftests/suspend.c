@@ -31,8 +31,8 @@ static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep
 	for (i = 0; i < 2; i++) {
 		ASSERT_LE(3, card_key(card_cmd("state slot=%d", slot), "start_count"));
 		ASSERT_EQ(0, fm_sleep_and_wake(how));
-		/* S3 took the card's power. */
-		if (how == FM_S3)
+		/* The card lost its power. */
+		if (how == FM_S3 || how == FM_DISK_REBOOT)
 			ASSERT_EQ(0, card_key(card_cmd("state slot=%d", slot), "start_count"));
 		/* What was had before: the arena and the results. */
 		ASSERT_GOOD(fm_job_wrong(&done, &e[0]));
@@ -112,6 +112,9 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 	fm_must_start(&c[RUNS]);
 	card_until_runs(c[RUNS].slot, c[RUNS].token);
 	fm_must_start(&c[WAITS]);
+	/* Memory goes back to the moment of the image, while the jobs have run on since. */
+	if (how >= FM_DISK_TEST_RESUME)
+		card_cmd("imports on");
 	/* Who waits for a job is frozen and goes on. */
 	fm_gone_waiter_start(&w, c[RUNS].fd);
 	ASSERT_EQ(0, fm_sleep_and_wake(how));
@@ -127,6 +130,8 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
 	}
+	if (how >= FM_DISK_TEST_RESUME)
+		card_cmd("imports off");
 }
 
 FM_TEST(suspend, point_17_jobs_go_on_after_suspend_to_idle)
@@ -167,6 +172,31 @@ FM_TEST(suspend, point_04_a_job_that_hangs)
 
 /* On a slow kernel the machine needs a minute to sleep and wake twice. */
 #define SLOW_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, 300)
+
+SLOW_TEST(suspend, defect_02_jobs_go_on_after_a_rehearsal_of_hibernation)
+{
+	jobs_go_on(_metadata, FM_DISK_REHEARSAL);
+}
+
+SLOW_TEST(suspend, defect_02_jobs_go_on_after_test_resume)
+{
+	jobs_go_on(_metadata, FM_DISK_TEST_RESUME);
+}
+
+SLOW_TEST(suspend, defect_02_idle_contexts_go_on_after_hibernation)
+{
+	idle_contexts_go_on(_metadata, FM_DISK_REBOOT);
+}
+
+SLOW_TEST(suspend, defect_02_jobs_go_on_after_hibernation)
+{
+	jobs_go_on(_metadata, FM_DISK_REBOOT);
+}
+
+SLOW_TEST(suspend, defect_02_jobs_go_on_after_hibernation_with_acpi)
+{
+	jobs_go_on(_metadata, FM_DISK_PLATFORM);
+}
 
 /* Last: after S3 on QEMU the power button wakes nobody, for want of what pm_base restores. */
 

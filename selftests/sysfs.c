@@ -14,12 +14,18 @@ FM_FIXTURE_ANY(sysfs);
 FM_FIXTURE_CARD(card);
 
 static const char *const of_card[] = {
-	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "guard_ms"
+	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "guard_ms",
+	"boundary_wait_us", "monitor"
 };
 static const char *const of_slot[] = {
 	"engine", "state", "context", "starts", "resumes", "preemptions", "finished", "faults",
-	"resets", "timeouts", "storms", "useless_interrupts", "polled", "exclusive", "busy_ns",
+	"resets", "timeouts", "overruns", "overrun_ns", "storms", "useless_interrupts", "throttled_interrupts", "polled", "exclusive", "busy_ns",
 	"save_ns", "restore_ns"
+};
+
+/* What tells of tenants is for root, and "monitor" for a group besides. */
+static const char *const for_all[] = {
+	"engine", "state", "polled", "exclusive", "save_ns", "restore_ns"
 };
 
 #define COUNT(a)	(sizeof(a) / sizeof((a)[0]))
@@ -265,6 +271,23 @@ FM_TEST(sysfs, policy_and_guard_are_written)
 	EXPECT_EQ(0, number_of(-1, "guard_ms"));
 }
 
+FM_TEST(sysfs, boundary_wait_is_written)
+{
+	u64 before = number_of(-1, "boundary_wait_us");
+	char text[24];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)before);
+	ASSERT_EQ(0, fm_put(path_of(-1, "boundary_wait_us"), "10000000"));
+	EXPECT_EQ(10000000, number_of(-1, "boundary_wait_us"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "boundary_wait_us"), "soon"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "boundary_wait_us"), "10000001"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "boundary_wait_us"), "18446744073709551615"));
+	EXPECT_EQ(10000000, number_of(-1, "boundary_wait_us"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "boundary_wait_us"), "0"));
+	EXPECT_EQ(0, number_of(-1, "boundary_wait_us"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "boundary_wait_us"), text));
+}
+
 static void drop_admin(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -299,7 +322,19 @@ static int without_admin(void)
 		return 1;
 	if (fm_put(path_of(-1, "guard_ms"), "100") != -EPERM)
 		return 2;
+	if (fm_put(path_of(-1, "boundary_wait_us"), "100") != -EPERM)
+		return 3;
 	return 0;
+}
+
+static bool is_for_all(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < COUNT(for_all); i++)
+		if (!strcmp(name, for_all[i]))
+			return true;
+	return false;
 }
 
 static int as_nobody(void)
@@ -310,15 +345,18 @@ static int as_nobody(void)
 	fm_drop_privileges();
 	if (fm_put(path_of(-1, "policy"), "fair") != -EACCES)
 		return 1;
-	if (read_file(0, "context", text, sizeof(text)) != -EACCES)
-		return 2;
-	for (i = 0; i < COUNT(of_card); i++)
-		if (read_file(-1, of_card[i], text, sizeof(text)) < 0)
+	for (i = 0; i < COUNT(of_card); i++) {
+		bool allowed = strcmp(of_card[i], "monitor");
+
+		if ((read_file(-1, of_card[i], text, sizeof(text)) == -EACCES) == allowed)
 			return 10 + i;
-	for (i = 0; i < COUNT(of_slot); i++)
-		if (strcmp(of_slot[i], "context") &&
-		    read_file(0, of_slot[i], text, sizeof(text)) < 0)
+	}
+	for (i = 0; i < COUNT(of_slot); i++) {
+		bool allowed = is_for_all(of_slot[i]);
+
+		if ((read_file(0, of_slot[i], text, sizeof(text)) == -EACCES) == allowed)
 			return 30 + i;
+	}
 	return 0;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The card is taken away under open files, and the module is not. */
 #include "kselftest_harness.h"
-#include "lib/fm.h"
+#include <sys/prctl.h>
+#include "lib/mem.h"
 #include "lib/gone.h"
 
 FM_FIXTURE_ANY(unbind);
@@ -208,6 +209,171 @@ FM_TEST(card, point_09_nothing_is_left_on_the_card)
 	card_speed(b.slot, 0);
 	fm_job_mem(&b, 4096, 100, 6, FM_NO_MODE, &e);
 	ASSERT_GOOD(fm_job_run(&b, &e));
+}
+
+static void bind_anew(const char *settings, int slot)
+{
+	if (fm_unbind())
+		fm_die("unbind: %s", strerror(errno));
+	card_set(slot, settings);
+	if (fm_bind())
+		fm_die("bind: %s", strerror(errno));
+}
+
+/* Where a reset clears the registers that a tenant has left, none of them is written. */
+FM_TEST(card, defect_05_registers_cleared_by_a_reset)
+{
+	const int all = (FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1;
+	struct fermata_reg regs[(FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1];
+	int i, clears, slot = fm_slot_of(FM_LIST);
+	u64 writes[2];
+
+	if (card_base())
+		SKIP(return, "the slots of a base card say nothing of resets");
+	ASSERT_NE(NULL, fm_pci());
+	for (i = 0; i < all; i++)
+		regs[i] = (struct fermata_reg){ .offset = FERMATA_REG_FIRST + 8 * i, .value = 1 };
+	for (clears = 0; clears < 2; clears++) {
+		struct fm_expect e;
+		struct fm_ctx a, b;
+
+		bind_anew(clears ? "reset_clears=1" : "reset_clears=0", slot);
+		fm_ctx_new(&a, FM_LIST, 64 * 1024);
+		ASSERT_EQ(0, fm_regs_write(a.fd, regs, all));
+		fm_job_list(&a, 100, 1000, 3, &e);
+		ASSERT_GOOD(fm_job_run(&a, &e));
+		fm_ctx_new(&b, FM_LIST, 64 * 1024);
+		writes[clears] = card_counter(slot, "writes");
+		fm_job_list(&b, 100, 1000, 4, &e);
+		ASSERT_GOOD(fm_job_run(&b, &e));
+		writes[clears] = card_counter(slot, "writes") - writes[clears];
+		fm_ctx_close(&a);
+		fm_ctx_close(&b);
+	}
+	bind_anew("reset_clears=0", slot);
+	TH_LOG("%d writes, and %d with a reset", (int)writes[0], (int)writes[1]);
+	EXPECT_LT(all - 20, writes[0]);
+	EXPECT_GT(20, writes[1]);
+}
+
+#define MAPPER	"fm-mapper"
+
+/* Maps the arena when it is told, and says what an access gives. */
+static void be_a_mapper(struct fm_child *ch)
+{
+	struct fm_ctx c;
+	u8 *mem;
+
+	prctl(PR_SET_NAME, MAPPER);
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_say(ch, c.token);
+	fm_hear(ch);
+	mem = mmap(NULL, c.len, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, c.off);
+	_exit(mem == MAP_FAILED || fm_access_signal(mem) == SIGBUS ? 0 : 1);
+}
+
+/*
+ * A processor is busy with something else between the driver's mmap() and the moment at which the
+ * kernel can find the mapping, and the card goes meanwhile.
+ */
+FM_TEST(card, defect_09_mapping_made_while_the_card_goes)
+{
+	struct fm_child ch;
+	u64 token;
+
+	ASSERT_NE(NULL, fm_pci());
+	fm_fork(&ch);
+	if (!ch.pid)
+		be_a_mapper(&ch);
+	token = fm_hear(&ch);
+	if (!fm_delay("mas_store_prealloc", MAPPER, 1500)) {
+		fm_kill(&ch);
+		SKIP(return, "nothing that delays the kernel (FERMATA_DELAY)");
+	}
+	fm_say(&ch, 1);
+	fm_sleep_us(300000);
+	ASSERT_EQ(0, fm_unbind());
+	fm_agent_gone(token);
+	EXPECT_EQ(0, fm_reap(&ch));
+	fm_delay_no_more();
+	ASSERT_EQ(0, fm_bind());
+}
+
+static void set_bus_mastering(bool on)
+{
+	char path[128];
+	uint16_t command = 0;
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", fm_pci());
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || pread(fd, &command, 2, 4) != 2)
+		fm_die("%s: %s", path, strerror(errno));
+	command = on ? command | 4 : command & ~4;
+	if (pwrite(fd, &command, 2, 4) != 2)
+		fm_die("%s: %s", path, strerror(errno));
+	close(fd);
+}
+
+/* Starts a membench that reads a page without end, whether memory answers or not. */
+static void start_engine(int slot, volatile u64 *bar, u64 page, u64 token)
+{
+	volatile u64 *regs = bar + (0x1000 * (slot + 1)) / 8;
+
+	bar[0x18 / 8] = 0;
+	bar[0x30 / 8 + slot] = 0;
+	if (!card_base()) {
+		bar[0x180 / 8 + slot] = page;
+		bar[0x1c0 / 8 + slot] = FM_PAGE;
+	}
+	regs[0x30 / 8] = page;
+	regs[0x38 / 8] = FM_PAGE;
+	regs[0x40 / 8] = UINT64_MAX;
+	regs[FM_REG_TAG / 8] = token;
+	regs[0x18 / 8] = 1;
+}
+
+/* What another driver, or a kernel that crashed, has left at work is stopped before it can do DMA. */
+FM_TEST(card, defect_02_engine_at_work_when_bound)
+{
+	u64 token = fm_token(), gpa;
+	int slot = fm_slot_of(FM_MEM), fd;
+	void *page;
+	volatile u64 *bar;
+	char path[128];
+
+	if (fm_translated() || slot < 0)
+		SKIP(return, "behind an IOMMU the engine has no memory; or no slot with membench");
+	page = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1, 0);
+	ASSERT_NE(MAP_FAILED, page);
+	gpa = fm_gpa(page);
+	fm_agent_add(getpid(), page, FM_PAGE, token);
+	ASSERT_EQ(0, fm_unbind());
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", fm_pci());
+	ASSERT_EQ(0, fm_put(path, "1"));
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource0", fm_pci());
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	bar = mmap(NULL, 0x9000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	ASSERT_NE(MAP_FAILED, bar);
+	set_bus_mastering(true);
+	start_engine(slot, bar, gpa, token);
+	card_until_runs(slot, token);
+	set_bus_mastering(false);
+	munmap((void *)bar, 0x9000);
+	close(fd);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", fm_pci());
+	ASSERT_EQ(0, fm_put(path, "0"));
+	/* That was this test's doing. */
+	EXPECT_EQ(1, card_violations());
+	card_cmd("violations clear");
+
+	ASSERT_EQ(0, fm_bind());
+	EXPECT_EQ(0, card_violations());
+	EXPECT_FALSE(card_runs(slot, token));
+	fm_agent_gone(token);
 }
 
 /* Calls race with the unbinding: each says its own or ENODEV, and nothing breaks. */

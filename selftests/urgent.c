@@ -3,6 +3,7 @@
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
+#include "lib/stats.h"
 
 FM_FIXTURE_CARD(urgent);
 
@@ -194,6 +195,143 @@ FM_TEST(urgent, point_16_takes_cap_sys_nice)
 	EXPECT_TRUE(WIFEXITED(status));
 	EXPECT_EQ(0, WEXITSTATUS(status));
 	EXPECT_EQ(0, fm_param_get(c.fd, FERMATA_PARAM_LATENCY_CRITICAL));
+}
+
+/* --- jobs that stop at boundaries ------------------------------------------------- */
+
+#define WAIT	"boundary_wait_us"
+#define MANY	512
+/* So often the boundary may come first, because the machine is slow. */
+#define TRIES	200
+
+static bool stops_at_boundaries(enum fm_engine engine)
+{
+	struct fermata_slot_info info;
+	int slot = fm_slot_of(engine);
+
+	if (slot < 0)
+		return false;
+	fm_slot_info(slot, &info);
+	return info.flags & FERMATA_SLOT_BOUNDARY;
+}
+
+static void set_wait(u64 us)
+{
+	char text[24];
+	int rc;
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)us);
+	rc = fm_put(fm_sysfs_path(-1, WAIT), text);
+	if (rc)
+		fm_die(WAIT ": %s", strerror(-rc));
+}
+
+/* Whether the jobs that made way for one that is urgent were stopped where they were. */
+static bool were_stopped(u64 from)
+{
+	static struct card_turn turns[MANY];
+	int n = card_history(from, turns, MANY), i;
+
+	for (i = 0; i < n; i++)
+		if (turns[i].what == CARD_PAUSE)
+			return true;
+	return false;
+}
+
+/*
+ * The boundary is 4 ms away at the most. With a bound of 10 s urgent work waits for it, and with one
+ * of 1 ms, the default, or none it does not: the card sees the plain PAUSE.
+ */
+FM_TEST(urgent, defect_13_far_boundary_is_not_waited_for)
+{
+	static const u64 waits[] = { 10000000, 1000, 0 };
+	u64 from, before = 0, overruns, told;
+	struct fm_expect eb, el;
+	struct fm_ctx be, lc;
+	int i, tries;
+	bool stopped;
+
+	if (!stops_at_boundaries(FM_SHA))
+		SKIP(return, "no boundaries");
+	before = fm_sysfs_number(-1, WAIT);
+	fm_ctx_new(&be, FM_SHA, 4 << 20);
+	fm_ctx_new(&lc, FM_SHA, 64 * 1024);
+	fm_param(be.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	fm_param(be.fd, FERMATA_PARAM_COOPERATIVE, 1);
+	urgent(&lc);
+	fm_job_sha(&be, 3 << 20, 1, &eb);
+	fm_job_sha(&lc, 64, 2, &el);
+	card_speed(be.slot, 1);
+	fm_must_start(&be);
+	for (i = 0; i < 3; i++) {
+		set_wait(waits[i]);
+		overruns = fm_sysfs_number(be.slot, "overruns");
+		told = fm_fdinfo_number(be.fd, "fermata-overruns");
+		tries = 0;
+		do {
+			ASSERT_GT(TRIES, tries++);
+			card_until_runs(be.slot, be.token);
+			from = card_history_end();
+			ASSERT_GOOD(fm_job_run(&lc, &el));
+			stopped = were_stopped(from);
+			overruns += stopped;
+			told += stopped;
+		} while (!stopped && waits[i] <= 1000);
+		/* A PAUSE may meet a save at the boundary: that counts, too, and the card drops it. */
+		EXPECT_LE(overruns, fm_sysfs_number(be.slot, "overruns"));
+		EXPECT_LE(told, fm_fdinfo_number(be.fd, "fermata-overruns"));
+		if (waits[i] > 1000)
+			EXPECT_EQ(told, fm_fdinfo_number(be.fd, "fermata-overruns"));
+		EXPECT_EQ(waits[i] <= 1000, stopped);
+	}
+	EXPECT_EQ(0, fm_fdinfo_number(lc.fd, "fermata-overruns"));
+	/* It was stopped where it can be, so nothing is over the bound. */
+	EXPECT_EQ(0, fm_fdinfo_number(be.fd, "fermata-overrun"));
+	card_speed(be.slot, 0);
+	fm_wait(be.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&be, &eb));
+	set_wait(before);
+}
+
+/* An engine that stops at boundaries only is waited for, and what is over the bound is its job's. */
+FM_TEST(urgent, defect_13_what_is_over_the_bound_is_counted)
+{
+	struct fermata_status st;
+	struct fm_expect eb, el;
+	u64 from, slot_ns, ns;
+	struct fm_ctx be, lc;
+
+	if (!stops_at_boundaries(FM_MIX))
+		SKIP(return, "no engine that stops at boundaries only");
+	fm_ctx_new(&be, FM_MIX, 1 << 20);
+	fm_ctx_new(&lc, FM_MIX, 64 * 1024);
+	fm_param(be.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	fm_param(be.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
+	urgent(&lc);
+	/* Blocks of 65 ms. */
+	fm_job_mix(&be, 512 * 1024, 65536, 1, &eb);
+	slot_ns = fm_sysfs_number(be.slot, "overrun_ns");
+	card_speed(be.slot, 1);
+	fm_must_start(&be);
+	do {
+		/* It mixes its buffer in place. */
+		fm_job_mix(&lc, 4096, 64, 2, &el);
+		card_until_runs(be.slot, be.token);
+		from = card_history_end();
+		ASSERT_GOOD(fm_job_run(&lc, &el));
+		EXPECT_FALSE(were_stopped(from));
+		fm_status(be.fd, &st);
+		ASSERT_NE(FERMATA_STATE_DONE, st.state);
+		ns = fm_fdinfo_number(be.fd, "fermata-overrun");
+	} while (!ns);
+	EXPECT_LE(1, fm_fdinfo_number(be.fd, "fermata-overruns"));
+	EXPECT_EQ(slot_ns + ns, fm_sysfs_number(be.slot, "overrun_ns"));
+	/* It is a part of the time that it was charged for. */
+	EXPECT_LT(ns, st.run_ns);
+	EXPECT_EQ(0, fm_fdinfo_number(lc.fd, "fermata-overruns"));
+	card_speed(be.slot, 0);
+	fm_wait(be.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&be, &eb));
 }
 
 TEST_HARNESS_MAIN

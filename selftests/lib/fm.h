@@ -121,6 +121,12 @@ int fm_unbind(void);
 int fm_bind(void);
 /* How often it is enabled, or a negative errno. */
 int fm_pci_enabled(void);
+/*
+ * From now on every call of a kernel function by the task of this name begins so late; false:
+ * FERMATA_DELAY does not name the module that does it (selftests/delay).
+ */
+bool fm_delay(const char *function, const char *comm, unsigned int ms);
+void fm_delay_no_more(void);
 /* FERMATA_MODULE names the module's file. */
 bool fm_module_known(void);
 int fm_module_remove(void);

@@ -88,6 +88,28 @@ int fm_pci_enabled(void)
 	return n;
 }
 
+bool fm_delay(const char *function, const char *comm, unsigned int ms)
+{
+	const char *file = getenv("FERMATA_DELAY");
+	char args[160];
+	int fd;
+
+	if (!file || !*file)
+		return false;
+	snprintf(args, sizeof(args), "symbol=%s comm=%s ms=%u", function, comm, ms);
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || syscall(SYS_finit_module, fd, args, 0))
+		fm_die("%s %s: %s", file, args, strerror(errno));
+	close(fd);
+	return true;
+}
+
+void fm_delay_no_more(void)
+{
+	if (syscall(SYS_delete_module, "delay", O_NONBLOCK))
+		fm_die("removing the module that delays: %s", strerror(errno));
+}
+
 bool fm_module_known(void)
 {
 	const char *file = getenv("FERMATA_MODULE");

@@ -128,59 +128,6 @@ void fm_end_endless(struct fm_ctx *c)
 	fm_wait(c->fd, FERMATA_EVENT_DONE);
 }
 
-/* --- groups -------------------------------------------------------------------------- */
-
-#define CGROUPS	"/sys/fs/cgroup"
-
-static void cgroup_path(char *path, size_t size, int cgroup, const char *file)
-{
-	if (cgroup == FM_ROOT)
-		snprintf(path, size, CGROUPS "%s", file);
-	else
-		snprintf(path, size, CGROUPS "/fermata-test-%d%s", cgroup, file);
-}
-
-bool fm_has_cgroups(void)
-{
-	return !access(CGROUPS "/cgroup.procs", W_OK);
-}
-
-void fm_enter(int cgroup)
-{
-	char path[80];
-	int rc;
-
-	cgroup_path(path, sizeof(path), cgroup, "");
-	if (cgroup != FM_ROOT && mkdir(path, 0755) && errno != EEXIST)
-		fm_die("%s: %s", path, strerror(errno));
-	cgroup_path(path, sizeof(path), cgroup, "/cgroup.procs");
-	rc = fm_put(path, "0");
-	if (rc)
-		fm_die("%s: %s", path, strerror(-rc));
-}
-
-u64 fm_cgroup_number(int cgroup)
-{
-	struct stat dir;
-	char path[80];
-
-	cgroup_path(path, sizeof(path), cgroup, "");
-	if (stat(path, &dir))
-		fm_die("%s: %s", path, strerror(errno));
-	return dir.st_ino;
-}
-
-void fm_cgroups_remove(void)
-{
-	char path[80];
-	int i;
-
-	for (i = 0; i < FM_GROUPS; i++) {
-		cgroup_path(path, sizeof(path), i, "");
-		rmdir(path);
-	}
-}
-
 /* --- the gate ------------------------------------------------------------------------ */
 
 void fm_gate_close(struct fm_ctx *gate)

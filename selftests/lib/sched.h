@@ -6,6 +6,7 @@
 #ifndef _FM_SCHED_H
 #define _FM_SCHED_H
 
+#include "cgroup.h"
 #include "fm.h"
 
 /* --- calls: 0 or a negative errno ----------------------------------------- */
@@ -37,23 +38,6 @@ void fm_must_resume(struct fm_ctx *c);
 void fm_hold(struct fm_ctx *c);
 /* Ends a job of fm_job_endless() on a list, whatever state it is in. */
 void fm_end_endless(struct fm_ctx *c);
-
-/* --- groups ------------------------------------------------------------------ */
-
-#define FM_GROUPS	4	/* cgroups of the tests' own */
-#define FM_ROOT		(-1)
-
-/* There is a tree of cgroups version 2. */
-bool fm_has_cgroups(void);
-/*
- * Enters one of them: contexts that this process opens from now on are of its group. In the
- * root cgroup they are of their user's.
- */
-void fm_enter(int cgroup);
-/* The inode of its directory. */
-u64 fm_cgroup_number(int cgroup);
-/* Removes them, where nobody is in them: the next ones of the same name are others. */
-void fm_cgroups_remove(void);
 
 /* --- the gate ---------------------------------------------------------------- */
 

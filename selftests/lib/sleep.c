@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The machine sleeps. */
+#include <sys/swap.h>
 #include <sys/utsname.h>
 
 #include "fm.h"
@@ -12,6 +13,8 @@
 #define STATE		"/sys/power/state"
 #define MEM_SLEEP	"/sys/power/mem_sleep"
 #define PM_TEST		"/sys/power/pm_test"
+#define DISK_MODE	"/sys/power/disk"
+#define DISK		"/dev/vda"
 #define PM_TEST_DELAY	"/sys/module/suspend/parameters/pm_test_delay"
 
 /* The beginning of a file; nothing of one that cannot be read. */
@@ -40,6 +43,21 @@ static bool ports_are_lost(void)
 	return !uname(&name) && !strncmp(name.release, "7.3.", 4);
 }
 
+static const char *cannot_hibernate(enum fm_sleep how)
+{
+	if (!strstr(get(STATE), "disk"))
+		return "the kernel cannot hibernate";
+	if (how == FM_DISK_REHEARSAL)
+		return NULL;
+	if (access(DISK, W_OK))
+		return "no disk for an image";
+	if (how == FM_DISK_TEST_RESUME)
+		return NULL;
+	if (how == FM_DISK_PLATFORM && !strstr(get(DISK_MODE), "platform"))
+		return "the machine has no S4";
+	return host_present() ? NULL : "nobody boots the machine again";
+}
+
 const char *fm_cannot_sleep(enum fm_sleep how)
 {
 	if (ports_are_lost())
@@ -51,6 +69,8 @@ const char *fm_cannot_sleep(enum fm_sleep how)
 		return "the kernel cannot suspend, or not rehearse it";
 	if (how == FM_REHEARSAL || how == FM_SHORT_REHEARSAL)
 		return NULL;
+	if (how >= FM_DISK_REHEARSAL)
+		return cannot_hibernate(how);
 	if (how == FM_TO_IDLE) {
 		if (!strstr(get(STATE), "freeze"))
 			return "the kernel cannot suspend to idle";
@@ -107,13 +127,13 @@ static void must_put(const char *path, const char *text)
 }
 
 /* 0 or a negative errno. */
-static int rehearse(const char *seconds)
+static int rehearse(const char *state, const char *seconds)
 {
 	int rc;
 
 	must_put(PM_TEST, "devices");
 	must_put(PM_TEST_DELAY, seconds);
-	rc = fm_put(STATE, "mem");
+	rc = fm_put(STATE, state);
 	must_put(PM_TEST, "none");
 	return rc;
 }
@@ -151,6 +171,31 @@ static int sleep_until_pressed(void)
 	return rc;
 }
 
+/* The disk becomes the swap space that the image goes to. */
+static void swap_on(void)
+{
+	if (swapon(DISK, 0) && errno != EBUSY &&
+	    (system("mkswap " DISK " >/dev/null") || swapon(DISK, 0)))
+		fm_die("no swap space on " DISK ": %s", strerror(errno));
+}
+
+/* Writes an image and is restored from it: 0 or a negative errno. */
+static int hibernate(const char *mode)
+{
+	bool boots = strcmp(mode, "test_resume");
+	int rc;
+
+	swap_on();
+	must_put(PM_TEST, "none");
+	must_put(DISK_MODE, mode);
+	if (boots && host_ask("boots", 1))
+		fm_die("the machine does not boot again");
+	rc = fm_put(STATE, "disk");
+	if (boots && host_ask("boots", 0))
+		fm_die("the machine boots again and again");
+	return rc;
+}
+
 /* From the setting of the alarm until the machine sleeps it has so long, at first and at most. */
 #define ALARM_MIN	4
 #define ALARM_MIN_SLOW	20
@@ -166,9 +211,17 @@ int fm_sleep_and_wake(enum fm_sleep how)
 
 	fm_tally("suspends", 1);
 	if (how == FM_REHEARSAL)
-		return rehearse("1");
+		return rehearse("mem", "1");
 	if (how == FM_SHORT_REHEARSAL)
-		return rehearse("0");
+		return rehearse("mem", "0");
+	if (how == FM_DISK_REHEARSAL)
+		return rehearse("disk", "0");
+	if (how == FM_DISK_TEST_RESUME)
+		return hibernate("test_resume");
+	if (how == FM_DISK_REBOOT)
+		return hibernate("reboot");
+	if (how == FM_DISK_PLATFORM)
+		return hibernate("platform");
 	if (how == FM_TO_IDLE)
 		return sleep_until_pressed();
 	seconds = fm_is_slow() ? ALARM_MIN_SLOW : ALARM_MIN;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the driver measures. */
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include "stats.h"
 
 void fm_slot_info(int slot, struct fermata_slot_info *info)
@@ -25,6 +27,55 @@ void fm_histogram(int fd, u32 kind, u32 number, struct fm_histogram *h)
 	h->sum = arg.sum_ns;
 	h->min = arg.min_ns;
 	h->max = arg.max_ns;
+}
+
+const char *fm_sysfs_path(int slot, const char *name)
+{
+	static char path[512];
+	struct stat st;
+	int len;
+
+	if (stat(fm_dev(), &st))
+		fm_die("%s: %s", fm_dev(), strerror(errno));
+	len = snprintf(path, sizeof(path), "/sys/dev/char/%u:%u/", major(st.st_rdev),
+		       minor(st.st_rdev));
+	if (slot >= 0)
+		len += snprintf(path + len, sizeof(path) - len, "slot%d/", slot);
+	snprintf(path + len, sizeof(path) - len, "%s", name);
+	return path;
+}
+
+u64 fm_sysfs_number(int slot, const char *name)
+{
+	const char *path = fm_sysfs_path(slot, name);
+	unsigned long long n;
+	FILE *file = fopen(path, "re");
+
+	if (!file || fscanf(file, "%llu", &n) != 1)
+		fm_die("%s cannot be read", path);
+	fclose(file);
+	return n;
+}
+
+u64 fm_fdinfo_number(int fd, const char *key)
+{
+	char path[64], line[256];
+	unsigned long long n;
+	size_t len = strlen(key);
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	file = fopen(path, "re");
+	if (!file)
+		fm_die("%s: %s", path, strerror(errno));
+	while (fgets(line, sizeof(line), file)) {
+		if (!strncmp(line, key, len) && line[len] == ':') {
+			n = strtoull(line + len + 1, NULL, 10);
+			fclose(file);
+			return n;
+		}
+	}
+	fm_die("%s has no %s", path, key);
 }
 
 const char *fm_histogram_wrong(const struct fm_histogram *h)

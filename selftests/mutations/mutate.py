@@ -38,18 +38,21 @@ class Mutation:
         self.name, self.point, self.breaks, self.edits = entry["name"], entry["point"], entry["breaks"], entry["edit"]
         self.program, self.test = entry["test"].split(".")
         self.kernel, self.card = entry.get("kernel", "7.2"), entry.get("card", "fermata")
-        self.iommu, self.params = entry.get("iommu", "none"), entry.get("params", "")
+        self.iommu, self.params, self.boot = entry.get("iommu", "none"), entry.get("params", ""), entry.get("boot", "")
+        self.env = entry.get("env", "")
         self.out, self.failure, self.ko = OUT / self.name, None, None
 
     @property
     def configuration(self):
-        return self.kernel, self.card, self.iommu, self.params
+        return self.kernel, self.card, self.iommu, self.params, self.boot, self.env
 
     def mutated(self):
         """The texts of the files that change. An error when one is not what the table says it is."""
         texts = {}
         for edit in self.edits:
             file = edit["file"]
+            if not (TOP / file).exists():
+                raise ValueError(f"{self.name}: there is no {file}; the table is stale")
             text = texts.get(file) or (TOP / file).read_text()
             count = text.count(edit["old"])
             if count != 1:
@@ -107,15 +110,15 @@ class Mutation:
 
 def run_tests(name, configuration, ko, tests, timeout):
     """Boot with `ko` (None: the module as it is) and run tests. Returns the status, the log's lines and the kernel's log."""
-    kernel, card, iommu, params = configuration
+    kernel, card, iommu, params, more, env = configuration
     script = "; ".join(f"/selftests/{program} -t {test} || status=1" for program, test in tests)
     name = re.sub(r"[^\w.+-]+", "-", f"mutation-{name}")
     args = ["--kernel", kernel, "--card", f"profile={card}", "--iommu", iommu, "--params", params, "--name", name]
-    args += ["--timeout", str(timeout), *(["--module", str(ko)] if ko else [])]
+    args += ["--timeout", str(timeout), *(["--module", str(ko)] if ko else []), *more.split()]
     command = ["sh", "-c", f"status=0; {script}; exit $status"]
     with open(OUT / f"{name}.log", "wb") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "fermatavm.boot", *args, "--", "env", "FERMATA_REQUIRE_CARD=1", *command],
+            [sys.executable, "-m", "fermatavm.boot", *args, "--", "env", "FERMATA_REQUIRE_CARD=1", *env.split(), *command],
             stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
     console = BUILD / "vm" / name / "console"

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <sys/eventfd.h>
+#include "calls.h"
+#include "cgroup.h"
+
+static struct fermata_reg good_regs[2] = {
+	{ .offset = 0x38, .value = 1 }, { .offset = 0x40, .value = 2 }
+};
+static struct fermata_reg good_results[2] = { { .offset = 0x38 }, { .offset = 0x40 } };
+static struct fermata_reg listed[2];
+static u64 counts[2];
+static u8 snapshot[FM_CALL_BYTES];
+static int event_fd, cgroup_fd;
+static u32 held_number;
+
+struct fm_ctx fm_ready, fm_held;
+
+const struct fm_call fm_calls[FM_CALLS] = {
+#define C(name, stage, type, known, reserved)					\
+	{ #name, FERMATA_IOC_##name, stage, sizeof(struct type), known, reserved }
+	C(CARD_INFO, FM_FRESH, fermata_card_info, 0, 0),
+	C(SLOT_INFO, FM_FRESH, fermata_slot_info, ~0U, 0),
+	C(SETUP, FM_FRESH, fermata_setup, 0, 0),
+	C(ARENA_CREATE, FM_SETUP, fermata_arena_create,
+	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER, 0),
+	C(SNAPSHOT_CREATE, FM_SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 0),
+	C(SNAPSHOT_READ, FM_HELD, fermata_snapshot_read, 0, 0),
+	C(SNAPSHOT_WRITE, FM_READY, fermata_snapshot_write, 0, 0),
+	C(REGS_WRITE, FM_READY, fermata_regs, 0, 12),
+	C(REGS_READ, FM_HELD, fermata_regs, 0, 12),
+	C(RESULTS, FM_READY, fermata_regs, 0, 12),
+	C(REGS_LIST, FM_READY, fermata_regs, FERMATA_REGS_RESULTS, 12),
+	C(START, FM_READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED, 0),
+	C(PREEMPT, FM_HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 0),
+	C(RESUME, FM_HELD, fermata_resume, 0, 0),
+	C(STATUS, FM_HELD, fermata_status, 0, 0),
+	C(WAIT, FM_HELD, fermata_wait, FM_EVENTS, 0),
+	C(EVENTFD, FM_HELD, fermata_eventfd, FM_EVENTS, 12),
+	C(DOORBELL, FM_HELD, fermata_doorbell, 0, 0),
+	C(HINT, FM_READY, fermata_hint, 0, 0),
+	C(PARAM_GET, FM_READY, fermata_param, ~0U, 0),
+	C(PARAM_SET, FM_READY, fermata_param, ~0U, 0),
+	C(CONTEXT_INFO, FM_FRESH, fermata_context_info, 0, 0),
+	C(HISTOGRAM, FM_READY, fermata_histogram, 0, 52),
+	C(CONTROL, FM_FRESH, fermata_control, ~0U, 0),
+	C(RESERVE, FM_READY, fermata_reserve, 0, 12),
+	C(RESERVE_GET, FM_READY, fermata_reserve, 0, 12),
+	C(POLICY_GET, FM_FRESH, fermata_policy, 0, 0),
+	C(POLICY_SET, FM_FRESH, fermata_policy, 0, 0),
+	C(GROUP, FM_READY, fermata_group, 0, 20),
+	C(GANG, FM_READY, fermata_gang, FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE, 0),
+	C(GROUP_SET, FM_FRESH, fermata_group_set, 2 * FERMATA_GROUP_REMOVE - 1, 36),
+#undef C
+};
+
+
+void fm_call_fill(const struct fm_call *k, union fm_arg *a)
+{
+	memset(a, 0, sizeof(*a));
+	a->size = k->size;
+	switch (k->cmd) {
+	case FERMATA_IOC_SETUP:
+		a->setup.afu_id_lo = fm_afu[FM_LIST][0];
+		a->setup.afu_id_hi = fm_afu[FM_LIST][1];
+		a->setup.context = 0xa5a5a5a5;
+		break;
+	case FERMATA_IOC_ARENA_CREATE:
+		a->arena.length = 16384;
+		a->arena.mmap_offset = 0xa5a5a5a5a5a5a5a5;
+		break;
+	case FERMATA_IOC_SNAPSHOT_CREATE:
+		a->snap.length = 0xa5a5a5a5a5a5a5a5;
+		break;
+	case FERMATA_IOC_SNAPSHOT_READ:
+		a->read.length = FM_CALL_BYTES;
+		a->read.buffer = (uintptr_t)snapshot;
+		break;
+	case FERMATA_IOC_SNAPSHOT_WRITE:
+		a->write.length = FM_CALL_BYTES;
+		a->write.buffer = (uintptr_t)snapshot;
+		break;
+	case FERMATA_IOC_REGS_LIST:
+		a->regs.count = 2;
+		a->regs.regs = (uintptr_t)listed;
+		break;
+	case FERMATA_IOC_REGS_WRITE:
+		a->regs.count = 2;
+		a->regs.regs = (uintptr_t)good_regs;
+		break;
+	case FERMATA_IOC_REGS_READ:
+	case FERMATA_IOC_RESULTS:
+		a->regs.count = 2;
+		a->regs.regs = (uintptr_t)good_results;
+		break;
+	case FERMATA_IOC_START:
+		a->start.job = 0xa5a5a5a5a5a5a5a5;
+		break;
+	case FERMATA_IOC_WAIT:
+		a->wait.events = FERMATA_EVENT_HELD;
+		a->wait.deadline = UINT64_MAX;
+		a->wait.happened = 0xa5a5a5a5;
+		a->wait.error = 0xa5a5a5a5;
+		break;
+	case FERMATA_IOC_EVENTFD:
+		a->event.events = FERMATA_EVENT_DONE;
+		a->event.fd = event_fd;
+		break;
+	case FERMATA_IOC_PARAM_GET:
+		a->param.param = FERMATA_PARAM_TIMESLICE;
+		a->param.value = 0xa5a5a5a5a5a5a5a5;
+		a->param.min = 0xa5a5a5a5a5a5a5a5;
+		a->param.max = 0xa5a5a5a5a5a5a5a5;
+		break;
+	case FERMATA_IOC_PARAM_SET:
+		a->param.param = FERMATA_PARAM_TIMESLICE;
+		a->param.value = 1000000;
+		break;
+	case FERMATA_IOC_CONTEXT_INFO:
+		memset(a->bytes + 12, 0xa5, k->size - 12);
+		break;
+	case FERMATA_IOC_HISTOGRAM:
+		a->histogram.kind = FERMATA_HISTOGRAM_WAIT;
+		memset(&a->histogram.count, 0xa5, 32);
+		a->histogram.buckets = 2;
+		a->histogram.counts = (uintptr_t)counts;
+		break;
+	case FERMATA_IOC_CONTROL:
+		a->control.operation = FERMATA_CONTROL_HOLD;
+		a->control.context = held_number;
+		break;
+	case FERMATA_IOC_RESERVE:
+		a->reserve.budget_ns = 1000000;
+		a->reserve.deadline_ns = 10000000;
+		a->reserve.period_ns = 10000000;
+		break;
+	case FERMATA_IOC_RESERVE_GET:
+		memset(&a->reserve.budget_ns, 0xa5, 24);
+		break;
+	case FERMATA_IOC_POLICY_SET:
+		strcpy(a->policy.name, FERMATA_POLICY_PRIORITY);
+		a->policy.guard_ns = FERMATA_GUARD_KEEP;
+		break;
+	case FERMATA_IOC_GROUP:
+		memset(&a->group.weight, 0xa5, 8);
+		memset(&a->group.number, 0xa5, 16);
+		break;
+	case FERMATA_IOC_GANG:
+		a->gang.members = 0xa5a5a5a5;
+		break;
+	case FERMATA_IOC_GROUP_SET:
+		memset(&a->group_set.weight, 0xa5, k->size - 12);
+		a->group_set.flags = FERMATA_GROUP_WEIGHT;
+		a->group_set.cgroup = cgroup_fd;
+		a->group_set.weight = 100;
+		a->group_set.reserved = 0;
+		break;
+	case FERMATA_IOC_POLICY_GET:
+	case FERMATA_IOC_STATUS:
+	case FERMATA_IOC_CARD_INFO:
+		memset(a->bytes + 8, 0xa5, k->size - 8);
+		break;
+	}
+}
+
+u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
+{
+	*in = *out = false;
+	switch (cmd) {
+	case FERMATA_IOC_ARENA_CREATE:
+		*in = true;
+		a->arena.flags = FERMATA_ARENA_USER;
+		a->arena.length = FM_PAGE;
+		return (u64 *)&a->arena.user_addr;
+	case FERMATA_IOC_SNAPSHOT_CREATE:
+		*in = fm_confines();
+		a->snap.flags = FERMATA_SNAPSHOT_USER;
+		a->snap.length = FM_PAGE;
+		return (u64 *)&a->snap.user_addr;
+	case FERMATA_IOC_SNAPSHOT_READ:
+		*out = true;
+		return (u64 *)&a->read.buffer;
+	case FERMATA_IOC_SNAPSHOT_WRITE:
+		*in = true;
+		return (u64 *)&a->write.buffer;
+	case FERMATA_IOC_REGS_WRITE:
+	case FERMATA_IOC_RESULTS:
+		*in = true;
+		return (u64 *)&a->regs.regs;
+	case FERMATA_IOC_REGS_READ:
+		*in = *out = true;
+		return (u64 *)&a->regs.regs;
+	case FERMATA_IOC_REGS_LIST:
+		*out = true;
+		return (u64 *)&a->regs.regs;
+	case FERMATA_IOC_HISTOGRAM:
+		*out = true;
+		return (u64 *)&a->histogram.counts;
+	}
+	return NULL;
+}
+
+void fm_stages_make(int fds[FM_STAGES])
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_status st;
+	struct fm_expect e;
+
+	event_fd = eventfd(0, EFD_CLOEXEC);
+	cgroup_fd = fm_cgroup_open("");
+	fds[FM_FRESH] = fm_open_dev(0);
+	fds[FM_SETUP] = fm_open_dev(0);
+	if (event_fd < 0 || fds[FM_FRESH] < 0 || fds[FM_SETUP] < 0)
+		fm_die("open: %s", strerror(errno));
+	fm_must(fds[FM_SETUP], FERMATA_IOC_SETUP, &setup, "SETUP");
+	fm_ctx_new(&fm_ready, FM_LIST, 16384);
+	fm_job_list(&fm_ready, 16, 100, 3, &e);
+	fds[FM_READY] = fm_ready.fd;
+	fm_ctx_new(&fm_held, FM_LIST, 16384);
+	fm_job_endless(&fm_held);
+	fds[FM_HELD] = fm_held.fd;
+	if (fm_start(fds[FM_HELD]))
+		fm_die("START");
+	/* It must have run, so that it has a state to be read. */
+	fm_until_state(fds[FM_HELD], FERMATA_STATE_RUNNING);
+	if (fm_preempt(fds[FM_HELD], FERMATA_PREEMPT_HOLD))
+		fm_die("PREEMPT");
+	fm_wait(fds[FM_HELD], FERMATA_EVENT_HELD);
+	fm_status(fds[FM_HELD], &st);
+	held_number = st.context;
+}

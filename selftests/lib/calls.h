@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Every call of the interface with a valid argument, and contexts to try it on. */
+#ifndef _FM_CALLS_H
+#define _FM_CALLS_H
+
+#include "fm.h"
+
+/* What a context has when a call is tried on it. */
+enum fm_stage { FM_FRESH, FM_SETUP, FM_READY, FM_HELD, FM_STAGES };
+
+union fm_arg {
+	u32 size;
+	u8 bytes[256];
+	struct fermata_card_info card;
+	struct fermata_slot_info slot;
+	struct fermata_setup setup;
+	struct fermata_arena_create arena;
+	struct fermata_snapshot_create snap;
+	struct fermata_snapshot_read read;
+	struct fermata_snapshot_write write;
+	struct fermata_regs regs;
+	struct fermata_start start;
+	struct fermata_preempt preempt;
+	struct fermata_resume resume;
+	struct fermata_status status;
+	struct fermata_wait wait;
+	struct fermata_eventfd event;
+	struct fermata_hint hint;
+	struct fermata_doorbell doorbell;
+	struct fermata_param param;
+	struct fermata_context_info info;
+	struct fermata_histogram histogram;
+	struct fermata_control control;
+	struct fermata_reserve reserve;
+	struct fermata_policy policy;
+	struct fermata_group group;
+	struct fermata_gang gang;
+	struct fermata_group_set group_set;
+};
+
+struct fm_call {
+	const char *name;
+	unsigned long cmd;
+	enum fm_stage stage;
+	u32 size;
+	u32 known;	/* flags that exist, or ~0: the second word is no flags */
+	u32 reserved;	/* offset of a reserved word, or 0 */
+};
+
+#define FM_CALLS	31
+extern const struct fm_call fm_calls[FM_CALLS];
+
+/* Bytes of the buffer that a valid SNAPSHOT_READ or _WRITE has. */
+#define FM_CALL_BYTES	64
+
+/* Events that exist. */
+#define FM_EVENTS	(FERMATA_EVENT_DONE | FERMATA_EVENT_HELD | FERMATA_EVENT_EMPTY |	\
+			 FERMATA_EVENT_COMPLETED)
+
+/* A valid argument; what is output holds poison. Arrays are static, two entries each. */
+void fm_call_fill(const struct fm_call *k, union fm_arg *a);
+/*
+ * The pointer in an argument besides the argument itself, or NULL; the driver reads (in) or writes (out)
+ * what it points to. ARENA_CREATE and SNAPSHOT_CREATE are made to take the program's own memory.
+ */
+u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out);
+/* Contexts in each stage. */
+void fm_stages_make(int fds[FM_STAGES]);
+extern struct fm_ctx fm_ready, fm_held;
+
+#endif /* _FM_CALLS_H */
