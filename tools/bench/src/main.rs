@@ -28,6 +28,8 @@ enum Part {
     Daemon(daemon::Options),
     /// In the guest: do work whose instructions in the module a plugin of QEMU counts
     Count(guest::count::Options),
+    /// In the guest: try the daemon: a PAUSE that the card drops, and ends in the middle of a save
+    Peer(guest::peer::Options),
     /// In the guest: compute until killed
     Spin,
     /// On the host: make the report of the card's log and of what the guest left
@@ -41,6 +43,7 @@ fn main() -> Result<()> {
         Part::Run(options) => guest::run(&options),
         Part::Daemon(options) => daemon::run(&options),
         Part::Count(options) => guest::count::run(&options),
+        Part::Peer(options) => guest::peer::run(&options),
         Part::Spin => guest::spin(),
         Part::Report(options) => report::make(&options),
         Part::Table(options) => report::redo(&options),

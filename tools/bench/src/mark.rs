@@ -14,6 +14,9 @@ pub(crate) const MARK_OFFSET: u64 = 0x2078;
 /// Unlike what else is written there.
 const MAGIC: u64 = 0xbe9c;
 
+/// What the text of a visit's mark begins with.
+const VISIT: &str = "visit-";
+
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
@@ -47,6 +50,17 @@ impl Mark {
     }
 }
 
+/// Returns the text of the mark that the card's control port makes when a visit has the card: before the visit's driver is bound, after the one before
+/// has left.
+pub(crate) fn visit_text(number: u32) -> String {
+    format!("{VISIT}{number}")
+}
+
+/// Returns the number of the visit that a mark's text names.
+pub(crate) fn visit_of(text: &str) -> Option<u32> {
+    text.strip_prefix(VISIT)?.parse().ok()
+}
+
 /// The registers of the card, beside whoever drives it.
 pub(crate) struct Marker(Mapping);
 
@@ -74,7 +88,7 @@ impl Marker {
 
 #[cfg(test)]
 mod tests {
-    use super::Mark;
+    use super::{visit_of, visit_text, Mark};
 
     #[test]
     fn a_mark_survives_the_register() {
@@ -82,5 +96,7 @@ mod tests {
             assert_eq!(Mark::from_word(mark.to_word()), Some(mark));
         }
         assert_eq!(Mark::from_word(0), None);
+        assert_eq!(visit_of(&visit_text(12)), Some(12));
+        assert_eq!(visit_of("begin"), None);
     }
 }

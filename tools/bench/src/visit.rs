@@ -62,6 +62,11 @@ impl Variant {
         }
     }
 
+    /// Whether the card is in the hands of fermata.ko.
+    pub(crate) fn is_own(self) -> bool {
+        self.driver() == Driver::Fermata
+    }
+
     /// For tables and plots.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -57,6 +57,8 @@ enum Role {
     /// One tenant; told what to do on its input (used by the demo itself)
     #[command(hide = true)]
     Tenant {
+        /// The name that the process takes
+        name: String,
         /// The card
         device: PathBuf,
         /// The job, as JSON
@@ -68,7 +70,13 @@ enum Role {
 
 fn run(args: Args) -> Result<bool> {
     match args.role {
-        Some(Role::Tenant { device, job, token }) => {
+        Some(Role::Tenant {
+            name,
+            device,
+            job,
+            token,
+        }) => {
+            tenant::rename(&name)?;
             tenant::serve(&device, &serde_json::from_str(&job)?, token)?;
             Ok(true)
         }

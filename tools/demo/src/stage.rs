@@ -74,7 +74,7 @@ impl Stage<'_> {
         // Unlike anything that stands in a register by chance.
         let token = 0xfe47_0000_0000 | u64::from(std::process::id()) << 8 | self.tokens;
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("tenant")
+            .args(["tenant", name])
             .arg(&self.options.device)
             .arg(serde_json::to_string(&job)?)
             .arg(token.to_string())

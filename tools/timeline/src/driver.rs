@@ -27,6 +27,8 @@ pub enum Line<'a> {
 pub struct Event<'a> {
     /// In nanoseconds of the trace's clock.
     pub at: u64,
+    /// Command and thread that ran when the event came, where the line has them as `COMMAND-PID`.
+    pub task: Option<(&'a str, u32)>,
     /// Without `fermata_`.
     pub name: &'a str,
     fields: &'a str,
@@ -78,10 +80,17 @@ pub fn parse(line: &str) -> Result<Line<'_>> {
         .with_context(|| format!("no fields: {line}"))?;
     let time = before.rsplit(' ').next().unwrap_or("");
     Ok(Line::Event(Event {
+        task: task(before),
         at: nanoseconds(time).with_context(|| format!("no time: {line}"))?,
         name,
         fields: fields.trim_start(),
     }))
+}
+
+/// The `COMMAND-PID` that a line begins with, before the processor in brackets.
+fn task(before: &str) -> Option<(&str, u32)> {
+    let (command, pid) = before.split_once(" [")?.0.trim().rsplit_once('-')?;
+    Some((command, pid.parse().ok()?))
 }
 
 /// `12.345678` seconds, of six or nine digits.
@@ -120,6 +129,8 @@ pub struct Reader {
     waiting: BTreeMap<u64, u64>,
     /// Processes of contexts.
     pids: BTreeMap<u64, u32>,
+    /// Commands of contexts' processes.
+    commands: BTreeMap<u64, String>,
 }
 
 /// What a trace tells.
@@ -129,6 +140,8 @@ pub struct Trace {
     pub timeline: Timeline,
     /// Processes of contexts.
     pub pids: BTreeMap<u64, u32>,
+    /// Commands of contexts' processes, as far as the trace has events of theirs.
+    pub commands: BTreeMap<u64, String>,
     /// Events that were lost, as far as the trace says so.
     pub lost: u64,
 }
@@ -161,6 +174,9 @@ impl Reader {
         let slot = usize::try_from(event.number("slot")?).ok();
         if let (Ok(pid), true) = (u32::try_from(event.number("pid")?), ctx != 0) {
             self.pids.insert(ctx, pid);
+            if let Some((command, _)) = event.task.filter(|(_, task)| *task == pid) {
+                self.commands.insert(ctx, command.into());
+            }
         }
         if let Some(slot) = slot {
             self.grow(slot)?;
@@ -287,6 +303,7 @@ impl Reader {
         Trace {
             timeline: self.timeline,
             pids: self.pids,
+            commands: self.commands,
             lost,
         }
     }
@@ -337,6 +354,9 @@ CPU:1 [LOST 7 EVENTS]
         ];
         assert_eq!(told(&trace), expected);
         assert_eq!((trace.lost, trace.pids[&65537]), (7, 13));
+        let commands: Vec<_> = trace.commands.into_iter().collect();
+        let expected = [(65536, "demo"), (65537, "a b: c")];
+        assert_eq!(commands, expected.map(|(ctx, name)| (ctx, name.into())));
         let turns: Vec<_> = trace.timeline.turns.iter().map(|turn| turn.end).collect();
         assert_eq!(turns, [End::Saved, End::Finished, End::Finished]);
         let instants: Vec<_> = trace.timeline.instants.iter().map(|i| &*i.what).collect();
@@ -351,6 +371,7 @@ CPU:1 [LOST 7 EVENTS]
             panic!("no event");
         };
         assert_eq!((event.at, event.name), (100_000_123_456, "unload"));
+        assert_eq!(event.task, None);
         assert_eq!(event.card().unwrap(), 3);
         let cmd = "   demo-12    [000]    14.500000: fermata_unload:        card=fermata0 slot=1 ctx=0 pid=0";
         let Line::Event(event) = parse(cmd).unwrap() else {

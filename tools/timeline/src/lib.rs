@@ -6,6 +6,7 @@
 #[cfg(feature = "card")]
 pub mod card;
 pub mod chrome;
+mod coverage;
 pub mod driver;
 pub mod spans;
 pub mod svg;

@@ -7,6 +7,7 @@ use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Trace};
 use fermata_timeline::spans::Timeline;
 use fermata_timeline::{card, svg, views};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -36,13 +37,13 @@ struct Options {
     /// What stands above the picture
     #[arg(long, default_value = "slots of the card")]
     title: String,
-    /// Begin at the last mark of this text (`mark text=` at the card's control socket), or so many milliseconds after the beginning
-    #[arg(long, value_name = "MARK|MS")]
+    /// Begin at the last mark of this text (`mark text=` at the card's control socket), so many milliseconds after that mark, or so many after the beginning
+    #[arg(long, value_name = "MARK|MARK+MS|MS")]
     from: Option<String>,
-    /// End at that mark, or so many milliseconds after the beginning
-    #[arg(long, value_name = "MARK|MS")]
+    /// End there
+    #[arg(long, value_name = "MARK|MARK+MS|MS")]
     to: Option<String>,
-    /// What the job of a TAG, or that of the context of a number, is called
+    /// What the job of a TAG, or that of the context of a number, is called [default: the command of the context's process, if the trace has it]
     #[arg(long, value_name = "TAG=NAME", value_parser = parse_name)]
     name: Vec<(u64, String)>,
 }
@@ -73,31 +74,68 @@ fn read_trace(path: &Path, card: u32) -> Result<Trace> {
     Ok(trace)
 }
 
-/// A moment of a timeline that begins at `first`.
-fn moment(timeline: &Timeline, first: u64, text: &str) -> Result<u64> {
+/// Returns a moment of a record that begins at `first`; `marks` has its marks.
+fn moment(marks: &Timeline, first: u64, text: &str) -> Result<u64> {
+    let ns = |ms: f64| (ms * 1e6) as u64;
     if let Ok(ms) = text.parse::<f64>() {
-        return Ok(first + (ms * 1e6) as u64);
+        return Ok(first + ns(ms));
     }
-    timeline
-        .mark(text)
-        .with_context(|| format!("no mark {text}"))
+    if let Some(at) = marks.mark(text) {
+        return Ok(at);
+    }
+    let after = text
+        .rsplit_once('+')
+        .and_then(|(mark, ms)| Some(marks.mark(mark)? + ns(ms.parse().ok()?)));
+    after.with_context(|| format!("no mark {text}"))
 }
 
-/// Leaves the part that was asked for.
-fn cut(options: &Options, timeline: &mut Timeline, first: u64) -> Result<()> {
-    let from = options
-        .from
-        .as_deref()
-        .map(|text| moment(timeline, first, text));
-    let to = options
-        .to
-        .as_deref()
-        .map(|text| moment(timeline, first, text));
-    let (from, to) = (from.transpose()?, to.transpose()?);
-    let (from, to) = (from.unwrap_or(first), to.unwrap_or(timeline.length()));
+/// Returns the part of the time that was asked for.
+fn part(options: &Options, marks: &Timeline, first: u64) -> Result<(u64, u64)> {
+    let at = |text: &Option<String>| {
+        let text = text.as_deref();
+        text.map(|text| moment(marks, first, text)).transpose()
+    };
+    let from = at(&options.from)?.unwrap_or(first);
+    let to = at(&options.to)?.unwrap_or(marks.length());
     ensure!(from < to, "nothing is left between --from and --to");
-    timeline.cut(from, to);
-    Ok(())
+    Ok((from, to))
+}
+
+/// What is drawn: who tells, what, and the commands of jobs.
+struct View {
+    name: &'static str,
+    timeline: Timeline,
+    commands: BTreeMap<u64, String>,
+}
+
+impl View {
+    fn new(name: &'static str, mut timeline: Timeline, (from, to): (u64, u64)) -> Self {
+        timeline.cut(from, to);
+        let commands = BTreeMap::new();
+        Self {
+            name,
+            timeline,
+            commands,
+        }
+    }
+
+    /// Returns the name of a job: the one that was given, else the command of its process, with the context's number where several have that command.
+    fn job(&self, options: &Options, id: u64) -> String {
+        if let Some((_, name)) = options.name.iter().find(|(of, _)| *of == id) {
+            return name.clone();
+        }
+        if self.name == "card" {
+            return format!("job {id:#x}");
+        }
+        let Some(command) = self.commands.get(&id) else {
+            return format!("context {id}");
+        };
+        let alike = self.commands.values().filter(|other| *other == command);
+        match alike.count() {
+            1 => command.clone(),
+            _ => format!("{command}, context {id}"),
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -107,51 +145,53 @@ fn main() -> Result<()> {
     let trace = trace
         .map(|path| read_trace(path, options.card))
         .transpose()?;
-    let mut layers = Vec::new();
-    match (log, trace) {
-        (Some((mut log, first)), None) => {
-            cut(&options, &mut log, first)?;
-            layers.push(("card", log));
+    let views = match (log, trace) {
+        (Some((log, first)), None) => {
+            let part = part(&options, &log, first)?;
+            vec![View::new("card", log, part)]
         }
-        (log, Some(Trace { mut timeline, .. })) => {
-            let first = timeline.first();
-            if let Some((log, _)) = log {
-                let fit = views::compare(&log, &timeline)?;
-                println!("{} turns, the same for the card and the driver", fit.turns);
-                timeline.engines.clone_from(&log.engines);
-                let mut log = fit.translate(&log);
-                cut(&options, &mut log, first)?;
-                layers.push(("card", log));
-            }
-            cut(&options, &mut timeline, first)?;
-            layers.insert(0, ("driver", timeline));
+        (None, Some(trace)) => vec![of_driver(&options, trace, None)?],
+        (Some((log, _)), Some(mut trace)) => {
+            let fit = views::compare(&log, &trace.timeline)?;
+            println!("{} turns, the same for the card and the driver", fit.turns);
+            trace.timeline.engines.clone_from(&log.engines);
+            let log = fit.translate(&log);
+            let first = trace.timeline.first();
+            let part = part(&options, &log, first)?;
+            let driver = of_driver(&options, trace, Some(part))?;
+            vec![driver, View::new("card", log, part)]
         }
         (None, None) => unreachable!("one of them is required"),
-    }
-    draw(&options, &layers)
+    };
+    draw(&options, &views)
 }
 
-fn draw(options: &Options, layers: &[(&str, Timeline)]) -> Result<()> {
-    let given = |id: u64| options.name.iter().find(|(of, _)| *of == id);
-    let of_card = |tag: u64| given(tag).map_or(format!("job {tag:#x}"), |(_, name)| name.clone());
-    let of_driver =
-        |ctx: u64| given(ctx).map_or(format!("context {ctx}"), |(_, name)| name.clone());
-    let job = |name: &str| -> &dyn Fn(u64) -> String {
-        if name == "card" {
-            &of_card
-        } else {
-            &of_driver
-        }
+fn of_driver(options: &Options, trace: Trace, given: Option<(u64, u64)>) -> Result<View> {
+    let timeline = trace.timeline;
+    let part = match given {
+        Some(part) => part,
+        None => part(options, &timeline, timeline.first())?,
     };
+    let mut view = View::new("driver", timeline, part);
+    let jobs = view.timeline.jobs();
+    let commands = trace.commands.into_iter();
+    view.commands = commands.filter(|(ctx, _)| jobs.contains(ctx)).collect();
+    Ok(view)
+}
+
+fn draw(options: &Options, views: &[View]) -> Result<()> {
+    let names: Vec<_> = views
+        .iter()
+        .map(|view| move |id: u64| view.job(options, id))
+        .collect();
     if let Some(file) = &options.svg {
-        let (name, timeline) = &layers[0];
-        svg::draw(timeline, &options.title, job(name), file)?;
+        svg::draw(&views[0].timeline, &options.title, &names[0], file)?;
     }
     if let Some(file) = &options.trace {
-        let layers = layers.iter().map(|(name, timeline)| Layer {
-            name,
-            timeline,
-            job: job(name),
+        let layers = views.iter().zip(&names).map(|(view, job)| Layer {
+            name: view.name,
+            timeline: &view.timeline,
+            job,
         });
         let layers: Vec<_> = layers.collect();
         chrome::write(&layers, file).with_context(|| file.display().to_string())?;

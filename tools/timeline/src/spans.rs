@@ -146,6 +146,14 @@ impl Timeline {
         self.last
     }
 
+    /// Returns the part of the time that a slot restored, ran or saved a job.
+    pub fn busy(&self, slot: usize) -> f64 {
+        let spans = self.spans.iter();
+        let busy = spans.filter(|span| span.slot == slot && span.doing != Doing::Gap);
+        let time: u64 = busy.map(|span| span.to - span.from).sum();
+        time as f64 / self.last.max(1) as f64
+    }
+
     /// The slots that did something, in order.
     pub fn slots(&self) -> Vec<usize> {
         let at_work = |slot: &usize| self.spans.iter().any(|span| span.slot == *slot);

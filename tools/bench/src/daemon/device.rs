@@ -18,7 +18,8 @@ const CONFIG: u32 = 7;
 const COMMAND: u64 = 4;
 const MEMORY: u16 = 1 << 1;
 const MASTER: u16 = 1 << 2;
-/// Slot 0's pages (docs/card.md).
+/// A bit of this register holds a slot in reset; slot 0's registers (docs/card.md).
+const RESET: usize = 0x18;
 const SLOT: usize = 0x1000;
 const CONTROL: usize = SLOT + 0x18;
 const SNAPSHOT_ADDRESS: usize = SLOT + 0x28;
@@ -102,6 +103,12 @@ impl Device {
         })
     }
 
+    /// Stops the engine. On return the slot's last DMA is complete.
+    fn quiesce(&self) {
+        self.registers.write(RESET, 1);
+        self.status();
+    }
+
     /// Signalled by the card's interrupt.
     pub(super) fn interrupt(&self) -> BorrowedFd<'_> {
         // SAFETY: the eventfd lives as long as self.
@@ -165,5 +172,12 @@ impl Device {
             ctl::START_NEW
         };
         self.registers.write(CONTROL, control);
+    }
+}
+
+impl Drop for Device {
+    /// Leaves the slot quiescent: once the card is closed, the kernel ends bus mastering and unmaps the memory, whatever the engine does.
+    fn drop(&mut self) {
+        self.quiesce();
     }
 }

@@ -7,6 +7,7 @@
 //! - a switch costs one call to wait and one to set the timer;
 //! - registers that stand as they should are not written again;
 //! - the next job is started before anybody is told of the end of the last one;
+//! - it leaves the card quiescent when it ends, by a signal or by an error;
 //! - under `SCHED_FIFO` its memory is locked; polling, it makes no call that sleeps, and takes the time from the vDSO.
 
 mod device;
@@ -41,7 +42,7 @@ pub(crate) struct Options {
     pub(crate) fifo: bool,
 }
 
-/// Serves until it is killed.
+/// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.fifo {
         become_real_time()?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Number of a client.
 pub(super) type ClientId = usize;
 /// A PAUSE that has not been answered is written again after this time: one that meets a restore is dropped by the card.
-const AGAIN: Duration = Duration::from_millis(1);
+pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
 /// A job, from its request to its end.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl Schedule {
                 if preempts || run.overdue {
                     run.pausing = true;
                     self.device.pause();
-                    timer.set(AGAIN, AGAIN)?;
+                    timer.repeat();
                 }
                 Ok(())
             }
@@ -109,6 +109,11 @@ impl Schedule {
         Ok(None)
     }
 
+    /// Returns whether a PAUSE is not answered yet.
+    pub(super) fn is_pausing(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.pausing)
+    }
+
     /// The timer fired: the slice is over, or a PAUSE was not answered.
     pub(super) fn timeout(&mut self) {
         let waiting = !self.urgent.is_empty() || !self.others.is_empty();
@@ -123,7 +128,11 @@ impl Schedule {
         }
     }
 
-    /// The client is gone: so are its jobs. One that is on the slot would have to be reset; the clients of this benchmark wait for the end.
+    /// Forgets the waiting jobs of a client that is gone.
+    ///
+    /// # Errors
+    ///
+    /// The client's job is on the slot: the clients of this benchmark wait for the end.
     pub(super) fn forget(&mut self, client: ClientId) -> Result<()> {
         self.urgent.retain(|job| job.client != client);
         self.others.retain(|job| job.client != client);
@@ -150,7 +159,7 @@ impl Schedule {
         } else {
             Duration::ZERO
         };
-        timer.set(self.slice + restore, AGAIN)
+        timer.set(self.slice + restore)
     }
 
     fn note_restore(&mut self, resumed: bool, status: Status) {

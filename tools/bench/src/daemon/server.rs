@@ -3,7 +3,7 @@
 
 use super::device::{Device, Place};
 use super::protocol::{Reply, Request, Urgency, BASE};
-use super::schedule::{ClientId, Job, Schedule};
+use super::schedule::{ClientId, Job, Schedule, AGAIN};
 use super::Options;
 use crate::mapping::Mapping;
 use crate::work::MEMORY;
@@ -18,15 +18,18 @@ use rustix::time::{
     clock_gettime, timerfd_create, timerfd_settime, ClockId, Itimerspec, TimerfdClockId,
     TimerfdFlags, TimerfdTimerFlags,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// What an event tells of; clients come after these.
 const INTERRUPT: u64 = 0;
 const TIMER: u64 = 1;
 const LISTENER: u64 = 2;
-const CLIENTS: u64 = 3;
+const SIGNAL: u64 = 3;
+const CLIENTS: u64 = 4;
 /// Where a client's memory and snapshot are for the card: a space for each.
 const SPACE: u64 = 1 << 32;
 const SNAPSHOT: u64 = 1 << 30;
@@ -43,56 +46,65 @@ fn now() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The end of a slice: a timerfd, or, for one who polls, a time to compare with.
+/// The end of a slice.
 pub(super) enum Timer {
+    /// A timerfd. It fires once: one that is not read does not fire again, whatever its interval.
     File(OwnedFd),
-    Polled {
-        due: Option<Duration>,
-        again: Duration,
-    },
+    /// A time to compare with, for a daemon that polls.
+    Polled(Option<Duration>),
 }
 
 impl Timer {
-    /// Fires after a time, and again and again.
-    pub(super) fn set(&mut self, after: Duration, every: Duration) -> Result<()> {
+    /// Fires after a time, which is not 0.
+    pub(super) fn set(&mut self, after: Duration) -> Result<()> {
         match self {
-            Self::File(file) => {
-                let times = Itimerspec {
-                    it_interval: timespec(every),
-                    it_value: timespec(after),
-                };
-                timerfd_settime(file, TimerfdTimerFlags::empty(), &times)?;
-            }
-            Self::Polled { due, again } => {
+            Self::File(file) => arm(file, after),
+            Self::Polled(due) => {
                 *due = Some(now() + after);
-                *again = every;
+                Ok(())
             }
         }
-        Ok(())
+    }
+
+    /// Fires again and again: PAUSE was written. A daemon that sleeps does not sleep for longer until that is answered.
+    pub(super) fn repeat(&mut self) {
+        if let Self::Polled(due) = self {
+            *due = Some(now() + AGAIN);
+        }
     }
 
     /// Fires no more.
     pub(super) fn clear(&mut self) -> Result<()> {
         match self {
-            Self::File(_) => self.set(Duration::ZERO, Duration::ZERO),
-            Self::Polled { due, .. } => {
+            Self::File(file) => arm(file, Duration::ZERO),
+            Self::Polled(due) => {
                 *due = None;
                 Ok(())
             }
         }
     }
 
-    /// Whether it is time, of one that is polled.
+    /// Returns whether it is time, of a timer that is polled.
     fn is_due(&mut self) -> bool {
-        let Self::Polled { due, again } = self else {
+        let Self::Polled(due) = self else {
             return false;
         };
-        let late = due.filter(|due| *due <= now());
-        if late.is_some() {
-            *due = Some(now() + *again);
+        let is_due = due.is_some_and(|due| due <= now());
+        if is_due {
+            self.repeat();
         }
-        late.is_some()
+        is_due
     }
+}
+
+/// Lets a timerfd fire after a time; 0: not.
+fn arm(file: &OwnedFd, after: Duration) -> Result<()> {
+    let times = Itimerspec {
+        it_interval: timespec(Duration::ZERO),
+        it_value: timespec(after),
+    };
+    timerfd_settime(file, TimerfdTimerFlags::empty(), &times)?;
+    Ok(())
 }
 
 /// A client, and what is mapped for it.
@@ -114,10 +126,22 @@ pub(super) struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
     clients: Vec<Option<Client>>,
+    /// Kept: readable after a signal that ends the daemon.
+    _signals: UnixStream,
+}
+
+/// Returns a socket that is readable once a signal has come that would end this process.
+fn catch_signals() -> Result<UnixStream> {
+    let (signals, sender) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+    }
+    Ok(signals)
 }
 
 impl Server {
     pub(super) fn new(options: &Options) -> Result<Self> {
+        let signals = catch_signals()?;
         let device = Device::open(&options.device)?;
         let listener = socket_with(
             AddressFamily::UNIX,
@@ -142,9 +166,10 @@ impl Server {
             EventData::new_u64(LISTENER),
             EventFlags::IN,
         )?;
+        let data = EventData::new_u64(SIGNAL);
+        epoll::add(&epoll, &signals, data, EventFlags::IN)?;
         let timer = if options.poll {
-            let (due, again) = (None, Duration::ZERO);
-            Timer::Polled { due, again }
+            Timer::Polled(None)
         } else {
             let file = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
             epoll::add(&epoll, &file, EventData::new_u64(TIMER), edge)?;
@@ -156,19 +181,25 @@ impl Server {
             epoll,
             listener,
             clients: Vec::new(),
+            _signals: signals,
         })
     }
 
     pub(super) fn serve(mut self) -> Result<()> {
         println!("ready");
         std::io::stdout().flush()?;
-        let polled = matches!(self.timer, Timer::Polled { .. });
-        let wait = polled.then(|| timespec(Duration::ZERO));
+        let polls = matches!(self.timer, Timer::Polled(_));
         let mut events = Vec::with_capacity(16);
         loop {
             if self.timer.is_due() {
                 self.schedule.timeout();
             }
+            let wait = if polls {
+                Some(Duration::ZERO)
+            } else {
+                self.schedule.is_pausing().then_some(AGAIN)
+            };
+            let wait = wait.map(timespec);
             events.clear();
             let got = epoll::wait(
                 &self.epoll,
@@ -179,10 +210,16 @@ impl Server {
                 Err(rustix::io::Errno::INTR) => continue,
                 got => got?,
             };
+            if events.is_empty() && !polls {
+                self.schedule.timeout();
+            }
             // The card first: the slot stands idle.
             events.sort_unstable_by_key(|event| { event.data }.u64());
             for event in &events {
-                self.take({ event.data }.u64())?;
+                match { event.data }.u64() {
+                    SIGNAL => return Ok(()),
+                    what => self.take(what)?,
+                }
             }
         }
     }

@@ -13,14 +13,18 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x10f1";
 
-/// Loads what is not loaded yet: vfio-pci, and the module of the lower bound.
-pub(super) fn load(bound: &Path) -> Result<()> {
+/// Loads vfio-pci.
+pub(super) fn load_vfio() -> Result<()> {
     command("modprobe", &["vfio_iommu_type1".as_ref()])?;
     // It would put the card to sleep between two daemons.
     command(
         "modprobe",
         &["vfio_pci".as_ref(), "disable_idle_d3=1".as_ref()],
-    )?;
+    )
+}
+
+/// Loads the module of the lower bound.
+pub(super) fn load_bound(bound: &Path) -> Result<()> {
     command("insmod", &[bound])
 }
 
@@ -56,7 +60,7 @@ impl Card {
 
     /// Binds the card to a driver, unless it is.
     pub(super) fn bind(&self, driver: Driver) -> Result<()> {
-        if self.driver().as_deref() == Some(driver.name()) {
+        if self.is_bound_to(driver) {
             return Ok(());
         }
         self.release()?;
@@ -69,18 +73,22 @@ impl Card {
             Path::new("/sys/bus/pci/drivers_probe"),
             &name.to_string_lossy(),
         )?;
-        let bound = self.driver();
         ensure!(
-            bound.as_deref() == Some(driver.name()),
+            self.is_bound_to(driver),
             "{} did not take the card",
             driver.name()
         );
         Ok(())
     }
 
-    /// The lower bound runs from when it is bound: each of its visits begins with that.
+    fn is_bound_to(&self, driver: Driver) -> bool {
+        self.driver().as_deref() == Some(driver.name())
+    }
+
+    /// Takes the card from its driver, unless a cell can begin with that driver. The lower bound runs from when it is bound: each of its visits begins
+    /// with that.
     pub(super) fn release_unless(&self, cell: Cell) -> Result<()> {
-        if has_programs(cell) {
+        if has_programs(cell) && self.is_bound_to(cell.variant.driver()) {
             Ok(())
         } else {
             self.release()

@@ -3,14 +3,16 @@
 
 mod bind;
 pub(crate) mod count;
+mod daemon;
 mod hog;
+pub(crate) mod peer;
 mod seat;
 mod tenants;
 mod usage;
 
 pub(crate) use hog::spin;
 
-use crate::mark::{Mark, Marker};
+use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
 use anyhow::{Context as _, Result};
 use bind::Card;
@@ -63,7 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     extent.rounds = options.rounds.unwrap_or(extent.rounds);
     extent.slices = options.slices.unwrap_or(extent.slices);
-    bind::load(&options.bound)?;
+    bind::load_vfio()?;
+    bind::load_bound(&options.bound)?;
     let card = Card::find()?;
     let marker = Marker::open(&card.path)?;
     let mut conductor = Conductor {
@@ -75,9 +78,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         visits: Vec::new(),
     };
     let (read_ns, write_ns) = conductor.time_accesses()?;
-    for round in 1..=extent.rounds {
-        conductor.round(round)?;
-    }
+    let all = (1..=extent.rounds).try_for_each(|round| conductor.round(round));
+    // Of a run that is cut short the report has what was visited.
     let visits = crate::visit::Run {
         read_ns,
         write_ns,
@@ -86,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
     serde_json::to_writer(out, &visits)?;
-    Ok(())
+    all
 }
 
 struct Conductor {
@@ -148,14 +150,16 @@ impl Conductor {
                 .ask(&format!("set slot=0 {}", cell.costs.settings()))?;
             self.costs = Some(cell.costs);
         }
-        // The handler of the lower bound begins at once.
+        let number = self.visits.len() as u32 + 1;
+        // How a driver leaves the card belongs to the last visit with that driver.
         self.card.release_unless(cell)?;
+        self.control
+            .ask(&format!("mark text={}", visit_text(number)))?;
         self.card.bind(cell.variant.driver())?;
         let hogs = match cell.load {
             Load::Idle => Vec::new(),
             Load::Busy => hog::hogs()?,
         };
-        let number = self.visits.len() as u32 + 1;
         let stage = Stage::set(cell, &self.card, &self.marker)?;
         let (usage, jobs, wrong) = std::thread::scope(|scope| {
             let running = stage.start(scope);

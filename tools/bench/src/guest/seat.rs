@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Nothing takes this long; a guard against hangs, not a criterion.
 const GUARD: Duration = Duration::from_secs(60);
+/// On a busy host the emulated card may stand still for longer than any card should take for a save.
+const PREEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than any job: nobody is preempted.
 const WHOLE_JOBS: Duration = Duration::from_secs(10);
 /// What daemon and driver leave in the status of a job that went well.
@@ -45,6 +47,7 @@ impl Seat {
         let completion = variant == Variant::Completion;
         let slice = if completion { WHOLE_JOBS } else { slice };
         context.set_param(Param::Timeslice, slice.as_nanos() as u64)?;
+        context.set_param(Param::PreemptTimeout, PREEMPT_TIMEOUT.as_nanos() as u64)?;
         if urgent && !completion {
             context.set_param(Param::LatencyCritical, 1)?;
         }

@@ -2,24 +2,23 @@
 //! The tenants of a visit, each a thread, and the daemon where there is one.
 
 use super::bind::Card;
+use super::daemon::{self, Daemon};
 use super::seat::Seat;
 use crate::mark::{Mark, Marker};
-use crate::visit::{Cell, Driver, Tenants, Variant, BEST_EFFORT};
+use crate::visit::{Cell, Driver, Tenants, BEST_EFFORT};
 use crate::work::{Job, TAGS, URGENT_TAG};
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{Context as _, Result};
 use fermata::{Context, Policy};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{setrlimit, Resource, Rlimit};
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 const DEVICE: &str = "/dev/fermata0";
-const SOCKET: &str = "/run/fermata-bench";
 /// Microseconds of the engine's time: a best-effort job, and a latency-critical one.
 const LONG: u64 = 24_000;
 const SHORT: u64 = 100;
@@ -47,23 +46,13 @@ pub(super) struct Stage<'a> {
     ending: AtomicBool,
 }
 
-/// Ended with this.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The threads of the tenants. Jobs, and wrong ones.
 pub(super) struct Running<'scope>(Vec<ScopedJoinHandle<'scope, Result<(u64, u64)>>>);
 
 impl<'a> Stage<'a> {
     pub(super) fn set(cell: Cell, card: &Card, marker: &'a Marker) -> Result<Self> {
         let daemon = match cell.variant.driver() {
-            Driver::Vfio => Some(daemon(cell, card)?),
+            Driver::Vfio => Some(Daemon::start(cell, card)?),
             Driver::Fermata | Driver::Bound => None,
         };
         if cell.variant.driver() == Driver::Fermata {
@@ -72,7 +61,7 @@ impl<'a> Stage<'a> {
         }
         let slice = Duration::from_micros(cell.slice_us.into());
         let seat = |job, urgent| match cell.variant.driver() {
-            Driver::Vfio => Seat::of_daemon(Path::new(SOCKET), job, urgent),
+            Driver::Vfio => Seat::of_daemon(Path::new(daemon::SOCKET), job, urgent),
             _ => Seat::of_driver(Path::new(DEVICE), job, cell.variant, slice, urgent),
         };
         let mut stage = Self {
@@ -109,7 +98,7 @@ impl<'a> Stage<'a> {
 
     /// Its process.
     pub(super) fn daemon(&self) -> Option<&Child> {
-        self.daemon.as_ref().map(|daemon| &daemon.0)
+        self.daemon.as_ref().map(Daemon::process)
     }
 
     pub(super) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Running<'scope> {
@@ -172,13 +161,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Ends the daemon, which must be there still.
+    /// Ends the daemon, which must still be there and leave by itself.
     pub(super) fn strike(mut self) -> Result<()> {
-        if let Some(daemon) = &mut self.daemon {
-            let status = daemon.0.try_wait()?;
-            ensure!(status.is_none(), "the daemon ended: {status:?}");
-        }
-        Ok(())
+        self.daemon.as_mut().map_or(Ok(()), Daemon::end)
     }
 }
 
@@ -194,26 +179,6 @@ impl Running<'_> {
         }
         Ok(sums)
     }
-}
-
-fn daemon(cell: Cell, card: &Card) -> Result<Daemon> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("daemon").arg("--device").arg(&card.path);
-    command.args(["--socket", SOCKET, "--slice-us", &cell.slice_us.to_string()]);
-    let (polls, fifo) = match cell.variant {
-        Variant::Poll => (true, false),
-        Variant::PollFifo => (true, true),
-        Variant::SleepFifo => (false, true),
-        _ => (false, false),
-    };
-    command.args(polls.then_some("--poll"));
-    command.args(fifo.then_some("--fifo"));
-    let mut child = Daemon(command.stdout(Stdio::piped()).spawn()?);
-    let output = child.0.stdout.take().context("no output")?;
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line)?;
-    ensure!(line == "ready\n", "the daemon does not start");
-    Ok(child)
 }
 
 /// Raises the soft limit of open files.

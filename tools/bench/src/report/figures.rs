@@ -4,7 +4,7 @@
 use super::host::{Host, Weather};
 use super::timeline::Seen;
 use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit};
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -100,41 +100,56 @@ fn mean(samples: &[u64]) -> f64 {
 /// Mean gaps of the lower bound in nanoseconds.
 type Bounds = BTreeMap<(u32, Load, Costs), f64>;
 
-/// All rows, in the order of the cells; fails if something is missing or wrong.
-pub(crate) fn rows(visits: &[Visit], seen: &BTreeMap<u32, Seen>, host: &Host) -> Result<Vec<Row>> {
+/// Returns all rows in the order of the cells, and what was wrong or is missing; a visit in which something is missing is in no row.
+pub(crate) fn rows(
+    visits: &[Visit],
+    seen: &BTreeMap<u32, Seen>,
+    host: &Host,
+) -> (Vec<Row>, Vec<String>) {
     let mut cells: BTreeMap<Cell, Vec<(&Visit, &Seen)>> = BTreeMap::new();
     let mut bounds = Bounds::new();
+    let mut failures = Vec::new();
     for visit in visits {
-        let seen = seen.get(&visit.number);
-        let seen = seen.with_context(|| format!("the log does not have visit {}", visit.number))?;
-        ensure!(!seen.gap.is_empty(), "no switch in {:?}", visit.cell);
-        ensure!(
-            visit.wrong == 0,
-            "{} wrong results in {:?}",
-            visit.wrong,
-            visit.cell
-        );
-        let compares = visit.cell.tenants == Tenants::Mixed;
-        ensure!(
-            !compares || visit.jobs > 0,
-            "no job ended in {:?}",
-            visit.cell
-        );
-        ensure!(
-            !compares || !seen.arrival.is_empty(),
-            "no arrival in {:?}",
-            visit.cell
-        );
-        cells.entry(visit.cell).or_default().push((visit, seen));
-        if visit.cell.variant == Variant::Bound {
-            let key = (visit.round, visit.cell.load, visit.cell.costs);
+        let Visit { cell, wrong, .. } = visit;
+        if *wrong > 0 {
+            failures.push(format!("{wrong} wrong results in {cell:?}"));
+        }
+        let seen = match complete(visit, seen.get(&visit.number)) {
+            Ok(seen) => seen,
+            Err(missing) => {
+                failures.push(format!("{missing} in {cell:?}"));
+                continue;
+            }
+        };
+        cells.entry(*cell).or_default().push((visit, seen));
+        if cell.variant == Variant::Bound {
+            let key = (visit.round, cell.load, cell.costs);
             bounds.insert(key, mean(&seen.gap));
         }
     }
-    cells
-        .into_iter()
-        .map(|(cell, visits)| Row::of(cell, &visits, &bounds, host))
-        .collect()
+    let mut rows = Vec::new();
+    for (cell, visits) in cells {
+        match Row::of(cell, &visits, &bounds, host) {
+            Ok(row) => rows.push(row),
+            Err(error) => failures.push(format!("{error} for {cell:?}")),
+        }
+    }
+    (rows, failures)
+}
+
+/// Returns what was seen of a visit, or what is missing.
+fn complete<'a>(visit: &Visit, seen: Option<&'a Seen>) -> Result<&'a Seen, &'static str> {
+    let seen = seen.ok_or("no mark in the log")?;
+    let compares = visit.cell.tenants == Tenants::Mixed;
+    if seen.gap.is_empty() {
+        Err("no switch")
+    } else if compares && visit.jobs == 0 {
+        Err("no job ended")
+    } else if compares && seen.arrival.is_empty() {
+        Err("no arrival")
+    } else {
+        Ok(seen)
+    }
 }
 
 impl Row {

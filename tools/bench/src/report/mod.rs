@@ -6,12 +6,16 @@ mod host;
 mod plot;
 mod table;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod timeline;
+mod violation;
 
 use crate::visit::Run;
-use anyhow::{bail, ensure, Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use fermata_card::event::Event;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -67,47 +71,78 @@ struct Report {
     machine: Machine,
     targets: Vec<targets::Target>,
     rows: Vec<figures::Row>,
+    /// What the card's checker found, whoever had the card.
+    #[serde(default)]
+    violations: Vec<violation::Violation>,
+    /// What was wrong or is missing, in words.
+    #[serde(default)]
+    failures: Vec<String>,
 }
 
-/// Makes the report; fails if a result was wrong, the checker found a violation, or something is missing.
+impl Report {
+    /// Fails if something was wrong: violations of other drivers than fermata.ko are none of its faults.
+    fn judge(&self) -> Result<()> {
+        let own = self.violations.iter().filter(|violation| violation.is_own);
+        let own = own.map(ToString::to_string);
+        let wrong: Vec<String> = own.chain(self.failures.iter().cloned()).collect();
+        ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    }
+}
+
+/// Makes the report. Fails, when all of it is written, if a result was wrong, something is missing, or the checker found a violation while fermata.ko
+/// had the card.
 pub(crate) fn make(options: &Options) -> Result<()> {
     let run: Run = read(&options.visits)?;
-    let slices = run.made.iter();
-    let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
-    let mut timeline = timeline::Timeline::new(slices.collect());
-    let log = File::open(&options.log).with_context(|| options.log.display().to_string())?;
-    for line in BufReader::new(log).lines() {
-        timeline.take(&serde_json::from_str::<Event>(&line?)?);
-    }
-    if let [first, ..] = &timeline.violations[..] {
-        bail!(
-            "{} violations, the first: {first}",
-            timeline.violations.len()
-        );
-    }
+    let (seen, violations) = read_log(&options.log, &run)?;
     let machine = Machine {
         cpus: run.cpus,
         read_ns: run.read_ns,
         write_ns: run.write_ns,
     };
     let host = host::Host::read(&options.host)?;
-    let rows = figures::rows(&run.made, &timeline.visits(), &host)?;
-    let targets = targets::judge(&rows, &machine);
-    let vague = targets.iter().find(|target| !target.found.is_finite());
-    ensure!(vague.is_none(), "too few samples: {vague:?}");
+    let (rows, mut failures) = figures::rows(&run.made, &seen, &host);
+    let (targets, vague): (Vec<_>, Vec<_>) = targets::judge(&rows, &machine)
+        .into_iter()
+        .partition(|target| target.found.is_finite());
+    let vague = vague.iter().map(|target| &target.what);
+    failures.extend(vague.map(|what| format!("too few samples for the target: {what}")));
     let report = Report {
         note: HONESTY.into(),
         machine,
         targets,
         rows,
+        violations,
+        failures,
     };
-    std::fs::create_dir_all(&options.out)?;
-    let file = options.out.join("bench.json");
-    std::fs::write(&file, serde_json::to_string_pretty(&report)? + "\n")
+    write(&report, &options.out)?;
+    report.judge()
+}
+
+/// Returns what was seen by number of the visit, and the violations.
+fn read_log(
+    file: &Path,
+    run: &Run,
+) -> Result<(BTreeMap<u32, timeline::Seen>, Vec<violation::Violation>)> {
+    let slices = run.made.iter();
+    let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
+    let mut timeline = timeline::Timeline::new(slices.collect());
+    let log = File::open(file).with_context(|| file.display().to_string())?;
+    for line in BufReader::new(log).lines() {
+        timeline.take(&serde_json::from_str::<Event>(&line?)?);
+    }
+    let (seen, violations) = timeline.end();
+    Ok((seen, violation::attribute(violations, &run.made)))
+}
+
+fn write(report: &Report, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let file = folder.join("bench.json");
+    std::fs::write(&file, serde_json::to_string_pretty(report)? + "\n")
         .with_context(|| file.display().to_string())?;
-    println!("{}", table::markdown(&report));
+    println!("{}", table::markdown(report));
     println!("report: {}", file.display());
-    for picture in plot::draw(&report, &options.out)? {
+    for picture in plot::draw(report, folder)? {
         println!("picture: {}", picture.display());
     }
     Ok(())
@@ -142,16 +177,4 @@ fn between(text: &str, new: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{new}{END}{after}"))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn tables_go_between_the_lines() {
-        let text = "a\n<!-- bench -->\nold\n<!-- bench end -->\nb\n";
-        let found = super::between(text, "new\n");
-        let expected = "a\n<!-- bench -->\nnew\n<!-- bench end -->\nb\n";
-        assert_eq!(found.as_deref(), Some(expected));
-        assert_eq!(super::between("a\n", "new\n"), None);
-    }
 }

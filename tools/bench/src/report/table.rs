@@ -7,7 +7,9 @@ use crate::visit::{Costs, Load, Tenants, Variant, SLICE_US};
 use comfy_table::{CellAlignment, Table};
 use std::fmt::Write as _;
 
+/// Returns a table; `left` has the columns that are aligned to the left.
 fn table(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> String {
+    debug_assert!(rows.iter().all(|row| row.len() == header.len()));
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(header);
@@ -51,6 +53,13 @@ fn number(value: Option<f64>) -> String {
 /// The report, headings included; pictures are beside it.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut text = format!("{HONESTY}\n\n{}\n", conditions(report));
+    for failure in &report.failures {
+        let _ = writeln!(text, "\nWRONG: {failure}");
+    }
+    if !report.violations.is_empty() {
+        let heading = "**Violations of the card's protocol**: the run fails for those of fermata.ko (fermata, no preemption)";
+        let _ = writeln!(text, "\n{heading}\n\n{}", violations(report));
+    }
     let _ = writeln!(text, "\n**Targets**\n\n{}", targets(report));
     for load in Load::ALL {
         let name = load.name();
@@ -97,6 +106,17 @@ fn conditions(report: &Report) -> String {
         load.clone().fold(f64::MAX, f64::min),
         load.fold(0.0, f64::max),
     )
+}
+
+fn violations(report: &Report) -> String {
+    let rows = report.violations.iter().map(|violation| {
+        let visit = violation
+            .visit
+            .map_or("-".into(), |visit| visit.to_string());
+        let variant = violation.variant().to_string();
+        vec![variant, visit, violation.text.clone()]
+    });
+    table(&["variant", "visit", "violation"], rows.collect(), &[0, 2])
 }
 
 fn targets(report: &Report) -> String {
@@ -247,11 +267,14 @@ fn switches(report: &Report) -> String {
         ])
     });
     let header = [
+        "variant",
         "contexts",
         "gap, us",
         "CPU us per switch",
+        "daemon's",
+        "context switches",
         "reads",
         "writes",
     ];
-    table(&header, rows.collect(), &[])
+    table(&header, rows.collect(), &[0])
 }

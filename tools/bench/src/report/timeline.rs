@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What the card's log says of each visit.
 
-use crate::mark::{Mark, CONTESTED_SLOT, MARK_OFFSET};
+use super::violation::Found;
+use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
 use crate::work::URGENT_TAG;
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,8 +64,10 @@ pub(crate) struct Timeline {
     whole_slice: bool,
     /// Those that urgent work interrupted: they may have the rest of a slice next time.
     interrupted: BTreeSet<u64>,
-    /// What the checker said.
-    pub(crate) violations: Vec<String>,
+    /// The visit that has the card: its driver and tenants come, work and leave.
+    present: Option<u32>,
+    /// What the checker found.
+    violations: Vec<Found>,
 }
 
 impl Timeline {
@@ -76,9 +79,9 @@ impl Timeline {
         }
     }
 
-    /// By number of the visit.
-    pub(crate) fn visits(self) -> BTreeMap<u32, Seen> {
-        self.visits
+    /// Returns what was seen by number of the visit, and the violations.
+    pub(crate) fn end(self) -> (BTreeMap<u32, Seen>, Vec<Found>) {
+        (self.visits, self.violations)
     }
 
     /// The next line.
@@ -114,7 +117,11 @@ impl Timeline {
             } => {
                 (self.idle, self.stopped) = (None, None);
             }
-            What::Violation { kind, text } => self.violations.push(format!("{kind}: {text}")),
+            What::Mark { text } => self.present = visit_of(text).or(self.present),
+            What::Violation { kind, text } => {
+                let found = (self.present, format!("{kind}: {text}"));
+                self.violations.push(found);
+            }
             _ => {}
         }
     }
@@ -270,7 +277,7 @@ mod tests {
     fn of(events: &[Event]) -> Seen {
         let mut timeline = Timeline::new(BTreeMap::from([(7, 100)]));
         events.iter().for_each(|event| timeline.take(event));
-        timeline.visits().remove(&7).unwrap_or_default()
+        timeline.end().0.remove(&7).unwrap_or_default()
     }
 
     #[test]
