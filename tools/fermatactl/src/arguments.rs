@@ -22,10 +22,156 @@ pub(crate) struct Arguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::error::ErrorKind;
     use clap::CommandFactory;
 
     #[test]
     fn parser_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// Options and arguments that are numbers or times: a value outside of the range, and what the error says of the range. Options
+    /// whose range is the engine's: see `command/run/job.rs`.
+    const NUMBERS: [(&str, &str, &str, &str); 47] = [
+        ("info", "context", "0 0", "1 to 4294967295"),
+        ("stats", "context", "0 0", "1 to 4294967295"),
+        ("preempt", "contexts", "0 7 0", "1 to 4294967295"),
+        ("hold", "contexts", "0 7 0", "1 to 4294967295"),
+        ("resume", "contexts", "0 7 4294967296", "1 to 4294967295"),
+        ("disable", "contexts", "0 -- -1", "1 to 4294967295"),
+        ("enable", "contexts", "0 7 0", "1 to 4294967295"),
+        ("hint", "context", "0 0 1ms", "1 to 4294967295"),
+        ("hint", "when", "0 7 0", "1us to 10s"),
+        ("hint", "when", "0 7 11s", "1us to 10s"),
+        ("run", "hint", "sha256 --hint 0", "1us to 10s"),
+        ("run", "hint", "sha256 --hint 11s", "1us to 10s"),
+        ("run", "repeat", "sha256 --repeat 0", "1 or more"),
+        (
+            "run",
+            "tag",
+            "sha256 --tag 18446744073709551616",
+            "in decimal or as 0x",
+        ),
+        (
+            "run",
+            "seed",
+            "sha256 --seed 18446744073709551616",
+            "in decimal or as 0x",
+        ),
+        (
+            "run",
+            "count",
+            "sha256 --count 18446744073709551616",
+            "in decimal or as 0x",
+        ),
+        (
+            "run",
+            "arg",
+            "sha256 --arg 18446744073709551616",
+            "in decimal or as 0x",
+        ),
+        ("run", "block", "sha256 --block 0", "64 to 65536"),
+        ("run", "block", "sha256 --block 100", "64 to 65536"),
+        ("run", "first", "sha256 --first 16", "0 to 15"),
+        ("run", "arena", "sha256 --arena 0", "1 to 140737488355328"),
+        ("run", "result", "sha256 --result 0x28", "0x30 to 0xff8"),
+        ("run", "reg", "sha256 --reg 0x31=0", "0x30 to 0xff8"),
+        ("run", "set", "sha256 --set weight=0", "1 to 10000"),
+        ("top", "interval", "-i 99ms", "100ms to 1h00m"),
+        ("top", "interval", "-i 2h", "100ms to 1h00m"),
+        ("top", "count", "--count 0", "1 or more"),
+        ("trace", "duration", "--duration 0s", "1ms or more"),
+        ("trace", "buffer", "--buffer 63", "64 to 1048576"),
+        ("set", "words", "0 0 weight=1", "1 to 4294967295"),
+        ("set", "words", "0 7 timeslice=99us", "100us to 10s"),
+        ("set", "words", "0 7 preempt-timeout=11s", "1ms to 10s"),
+        ("set", "words", "0 7 priority=32", "0 to 31"),
+        ("set", "words", "0 7 weight=10001", "1 to 10000"),
+        ("set", "words", "0 7 cap=101", "0 to 100"),
+        ("set", "words", "0 7 share=101", "0 to 100"),
+        ("set", "words", "0 7 slots=0,8", "0 to 7"),
+        (
+            "set",
+            "words",
+            "0 7 reservation=99us/5ms/10ms",
+            "100us to 5ms",
+        ),
+        (
+            "set",
+            "words",
+            "0 7 reservation=2ms/11ms/10ms",
+            "100us to 10ms",
+        ),
+        ("set", "words", "0 7 reservation=2ms/5ms/11s", "1ms to 10s"),
+        ("set", "words", "0 guard=9ms", "10ms to 60s, or 0 for none"),
+        ("group", "weight", "0 / --weight 0", "1 to 10000"),
+        ("group", "max_priority", "0 / --max-priority 32", "0 to 31"),
+        ("group", "cap", "0 / --cap 801", "0 to 800"),
+        (
+            "group",
+            "max_contexts",
+            "0 / --max-contexts 65537",
+            "0 to 65536",
+        ),
+        ("group", "max_bytes", "0 / --max-bytes 16E", "a size"),
+        ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
+    ];
+    /// What takes other values.
+    const NO_NUMBERS: [&str; 20] = [
+        "access",
+        "card",
+        "cards",
+        "cgroup",
+        "command",
+        "engine",
+        "file",
+        "filter",
+        "folder",
+        "op",
+        "output",
+        "raw",
+        "remove",
+        "shell",
+        "sort",
+        "svg",
+        "text",
+        "json",
+        "random",
+        "replayable",
+    ];
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_the_range() {
+        for (command, id, words, range) in NUMBERS {
+            let words = ["fermatactl", command].into_iter().chain(words.split(' '));
+            let error = Arguments::try_parse_from(words.clone()).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{text}");
+            assert!(text.contains(range), "{text}");
+            let mut parser = Arguments::command();
+            parser.build();
+            let parser = parser.find_subcommand(command).unwrap();
+            let mut arguments = parser.get_arguments();
+            let argument = arguments.find(|argument| argument.get_id() == id);
+            let name = argument.unwrap().to_string();
+            assert!(text.contains(&name), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_left_out() {
+        for command in Arguments::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let (name, id) = (command.get_name(), argument.get_id().as_str());
+                let is_tried = NUMBERS
+                    .iter()
+                    .any(|number| (number.0, number.1) == (name, id));
+                let takes_value = argument.get_action().takes_values();
+                assert!(
+                    is_tried || !takes_value || NO_NUMBERS.contains(&id),
+                    "{name} {id}"
+                );
+            }
+        }
     }
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Cards: which there are, and how one is opened.
 
+use crate::advice::Call;
+use crate::monitor::Monitor;
+use crate::node;
+use crate::presence::{self, Presence};
 use crate::trouble::{Result, Trouble};
-use fermata::{uapi, Context, Error};
+use fermata::{uapi, Context, Error, Histogram, SlotHistogram};
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -40,11 +43,7 @@ impl fmt::Display for CardName {
 
 /// The number of a device of ours by its file's name.
 fn number_of(path: &Path) -> Option<u32> {
-    path.file_name()?
-        .to_str()?
-        .strip_prefix(PREFIX)?
-        .parse()
-        .ok()
+    presence::number_in(path.file_name()?.to_str()?)
 }
 
 /// The cards that there are, by their numbers.
@@ -59,18 +58,6 @@ pub(crate) fn all() -> Result<Vec<CardName>> {
     Ok(found.into_iter().map(|(_, path)| CardName(path)).collect())
 }
 
-/// Why there is no card, and what to do.
-pub(crate) fn none_there() -> Trouble {
-    if Path::new("/sys/module/fermata").exists() {
-        Trouble::new("there is no card: the module fermata is loaded, but has bound none").advise(
-            "`lspci -d 1af4: -k` shows whether a card is plugged and which driver has it, `dmesg | grep fermata` why it was refused",
-        )
-    } else {
-        Trouble::new("there is no card: the module fermata is not loaded")
-            .advise("load it: `modprobe fermata` (`insmod fermata.ko` if it is not installed)")
-    }
-}
-
 /// One card, open. That is no use of it: only a context that is set up is one.
 pub(crate) struct Card {
     pub(crate) name: CardName,
@@ -79,13 +66,12 @@ pub(crate) struct Card {
 
 impl Card {
     pub(crate) fn open(name: &CardName) -> Result<Self> {
-        match Context::open(&name.0) {
-            Ok(file) => Ok(Self {
-                name: name.clone(),
-                file,
-            }),
-            Err(error) => Err(refused(name, error)),
-        }
+        let number = number_of(&name.0).filter(|_| name.0.parent() == Some(Path::new(FOLDER)));
+        let file = node::open(&name.0, number)?;
+        Ok(Self {
+            name: name.clone(),
+            file,
+        })
     }
 
     /// Those named, or all that there are.
@@ -96,7 +82,7 @@ impl Card {
             names.to_vec()
         };
         if names.is_empty() {
-            return Err(none_there());
+            return Err(Presence::look().without_node(None));
         }
         names.iter().map(Self::open).collect()
     }
@@ -107,10 +93,12 @@ impl Card {
             return Self::open(name);
         }
         match &all()?[..] {
-            [] => Err(none_there()),
+            [] => Err(Presence::look().without_node(None)),
             [name] => Self::open(name),
-            several => Err(Trouble::new("there are several cards")
-                .advise(format!("say which: {}", list_of(several)))),
+            several => Err(Trouble::wrong_arguments(
+                "there are several cards",
+                format!("say which: {}", list_of(several)),
+            )),
         }
     }
 
@@ -125,43 +113,67 @@ impl Card {
     }
 
     /// What is said of a call that was refused.
-    pub(crate) fn refused(&self, doing: &str, error: Error) -> Trouble {
-        Trouble::of_call(&format!("{}: {doing}", self.name), error)
+    pub(crate) fn refused(&self, doing: &str, call: Call, error: Error) -> Trouble {
+        Trouble::of_call(&format!("{}: {doing}", self.name), call, error)
     }
 
     /// The contexts that are set up, by their numbers.
     pub(crate) fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
         let contexts = self.file.contexts();
-        let mut contexts = contexts.map_err(|error| self.refused("its contexts", error))?;
+        let mut contexts =
+            contexts.map_err(|error| self.refused("its contexts", Call::ContextInfo, error))?;
         contexts.sort_unstable_by_key(|context| context.context);
         Ok(contexts)
     }
 
+    /// A histogram of a slot; `None`: it tells of other users, and the caller may not know of them.
+    pub(crate) fn slot_histogram(
+        &self,
+        slot: u32,
+        which: SlotHistogram,
+    ) -> Result<Option<Histogram>> {
+        match self.file.slot_histogram(slot, which) {
+            Err(Error::NotPermitted) => Ok(None),
+            other => other
+                .map(Some)
+                .map_err(|error| self.refused("its histograms", Call::Histogram, error)),
+        }
+    }
+
+    /// The figures of all tenants by way of sysfs, where the driver does not tell the caller of others.
+    pub(crate) fn monitor(&self) -> Option<Monitor> {
+        match self.file.slot_histogram(0, SlotHistogram::Gap) {
+            Err(Error::NotPermitted) => Monitor::read(self.device()),
+            _ => None,
+        }
+    }
+
     /// That there is no context of this number, and which there are.
     pub(crate) fn no_context(&self, number: u32) -> Trouble {
-        let trouble = Trouble::new(format!("{}: there is no context {number}", self.name));
         let there = self.contexts().unwrap_or_default();
-        trouble.advise(if there.is_empty() {
+        let advice = if there.is_empty() {
             "no program has set up a context on this card now".into()
         } else {
             let numbers = there.iter().map(|context| context.context);
             format!("there are: {}", list_of(&numbers.collect::<Vec<_>>()))
-        })
+        };
+        Trouble::new(
+            format!("{}: there is no context {number}", self.name),
+            advice,
+        )
     }
 
     /// What is said of a call for a context that was refused.
-    pub(crate) fn refused_for(&self, context: u32, doing: &str, error: Error) -> Trouble {
+    pub(crate) fn refused_for(
+        &self,
+        context: u32,
+        doing: &str,
+        call: Call,
+        error: Error,
+    ) -> Trouble {
         match error {
             Error::NoContext => self.no_context(context),
-            Error::NotFound => {
-                let what = format!(
-                    "{}: {doing} context {context}: it has no job, or its job has ended",
-                    self.name
-                );
-                Trouble::new(what)
-                    .advise("wait until its program starts one: `fermatactl info` shows its state")
-            }
-            error => self.refused(&format!("{doing} context {context}"), error),
+            error => self.refused(&format!("{doing} context {context}"), call, error),
         }
     }
 }
@@ -169,42 +181,6 @@ impl Card {
 fn list_of<T: fmt::Display>(things: &[T]) -> String {
     let names: Vec<_> = things.iter().map(ToString::to_string).collect();
     names.join(", ")
-}
-
-/// Why a card could not be opened, and what to do.
-fn refused(name: &CardName, error: Error) -> Trouble {
-    let device = name.0.display();
-    match error {
-        Error::NotFound => {
-            let there = all().unwrap_or_default();
-            if there.is_empty() {
-                return none_there();
-            }
-            Trouble::new(format!("there is no {device}"))
-                .advise(format!("there are: {}", list_of(&there)))
-        }
-        Error::NotPermitted => {
-            Trouble::new(format!("{device}: not permitted to open it")).advise(who_may(&name.0))
-        }
-        error => Trouble::of_call(&device.to_string(), error),
-    }
-}
-
-/// Whom the owner of a device lets open it.
-fn who_may(path: &Path) -> String {
-    const GROUP_READ_WRITE: u32 = 0o060;
-    let metadata = fs::metadata(path).ok();
-    let group = metadata
-        .filter(|about| about.mode() & GROUP_READ_WRITE == GROUP_READ_WRITE && about.gid() != 0)
-        .and_then(|about| uzers::get_group_by_gid(about.gid()));
-    match group {
-        Some(group) => {
-            let group = group.name().to_string_lossy().into_owned();
-            format!("be a member of the group {group} (`adduser USER {group}`, then log in anew), or root")
-        }
-        None => "only root may, until a udev rule gives it to a group: see docs/user-interface.md"
-            .into(),
-    }
 }
 
 #[cfg(test)]

@@ -7,17 +7,24 @@
 // Those of arguments are shown to people as they stand.
 #![allow(clippy::doc_markdown)]
 
+mod advice;
 mod arguments;
 mod card;
 mod command;
 mod format;
+mod monitor;
+mod node;
+mod number;
 mod out;
 mod owner;
+mod presence;
 mod process;
+mod progress;
 mod setting;
 mod spread;
 mod tracefs;
 mod trouble;
+mod usage;
 mod view;
 
 use arguments::Arguments;
@@ -26,7 +33,10 @@ use out::Out;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::refuse(&error, std::env::args_os()),
+    };
     let out = Out::new(arguments.json);
     match arguments.command.run(out) {
         Ok(ending) => ending.into(),

@@ -13,23 +13,23 @@ pub(crate) fn context(card: &Card, number: u32) -> Result<Context> {
     let info = contexts.iter().find(|info| info.context == number);
     let info = info.ok_or_else(|| card.no_context(number))?;
     let whose = format!("{}: context {number}", card.name);
-    let advice = "only its user and root may have it: run it as root";
     if info.pid <= 0 {
-        let text =
-            format!("{whose}: it is another user's, or its program is not to be seen from here");
-        return Err(Trouble::new(text).advise(advice));
+        return Err(Trouble::new(
+            format!("{whose}: it is another user's, or its program is not to be seen from here"),
+            "only its user and root may have it: run it as root, where the program can be seen (outside of a container)",
+        ));
     }
     let pid = info.pid.unsigned_abs();
     match find(card, number, pid) {
         Ok(Some(context)) => Ok(context),
-        Ok(None) => Err(Trouble::new(format!(
-            "{whose}: process {pid}, which opened it, has it no more"
-        ))
-        .advise("it was passed on to another process, which cannot be told from outside")),
-        Err(error) => Err(Trouble::new(format!(
-            "{whose}: the descriptor of process {pid}: {error}"
-        ))
-        .advise(advice)),
+        Ok(None) => Err(Trouble::new(
+            format!("{whose}: process {pid}, which opened it, has it no more"),
+            "it was passed on to another process, which cannot be told from outside: have that one give the hint",
+        )),
+        Err(error) => Err(Trouble::new(
+            format!("{whose}: the descriptor of process {pid}: {error}"),
+            "it takes the right to trace the process: run it as root (CAP_SYS_PTRACE), or as the user of the process",
+        )),
     }
 }
 

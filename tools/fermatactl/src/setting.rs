@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What can be set, as NAME=VALUE on the command line: parsed once for `set`, which acts on any context, and for `run`, on its own.
 
+use crate::advice::Call;
 use crate::card::Card;
-use fermata::{Control, Error, Param, Policy, Reservation};
+use crate::number::{number_in, time_in, Parsed};
+use fermata::{uapi, Control, Error, Param, Policy, Reservation};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
+
+// The ranges of `uapi/fermata.h`.
+pub(crate) const PRIORITIES: RangeInclusive<u64> = 0..=31;
+pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=10_000;
+/// Of reservations.
+const BUDGET_MIN: Duration = Duration::from_micros(100);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// What a card is set to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OfCard {
     Policy(Policy),
     Guard(Duration),
-    Shared(u32),
 }
 
 /// What a context is set to.
@@ -20,8 +30,6 @@ enum OfCard {
 enum OfContext {
     Param(Param, u64),
     Reservation(Option<Reservation>),
-    GroupWeight(u32),
-    Exclusive(u32),
 }
 
 /// A setting of a card, and how it was written.
@@ -47,9 +55,11 @@ impl CardSetting {
                 Some(policy) => card.file.set_policy(policy, Some(*guard)),
                 None => Err(Error::NotFound),
             },
-            OfCard::Shared(mask) => card.file.share_slots(*mask),
         }
     }
+
+    /// The call that [`CardSetting::apply`] makes.
+    pub(crate) const CALL: Call = Call::PolicySet;
 }
 
 impl ContextSetting {
@@ -60,8 +70,6 @@ impl ContextSetting {
                 card.file.control(context, Control::Param(*param, *value))
             }
             OfContext::Reservation(reservation) => card.file.reserve(context, *reservation),
-            OfContext::GroupWeight(weight) => card.file.set_group_weight(context, *weight),
-            OfContext::Exclusive(mask) => card.file.reserve_slots(context, *mask),
         }
     }
 
@@ -70,8 +78,22 @@ impl ContextSetting {
         match &self.0 {
             OfContext::Param(param, value) => context.set_param(*param, *value),
             OfContext::Reservation(reservation) => context.reserve(0, *reservation),
-            OfContext::GroupWeight(weight) => context.set_group_weight(0, *weight),
-            OfContext::Exclusive(mask) => context.reserve_slots(0, *mask),
+        }
+    }
+
+    /// The call that [`ContextSetting::apply_to`] makes.
+    pub(crate) fn call_for_any(&self) -> Call {
+        match self.0 {
+            OfContext::Param(param, _) => Call::ControlParam(param),
+            OfContext::Reservation(_) => Call::ReserveAny,
+        }
+    }
+
+    /// The call that [`ContextSetting::apply`] makes.
+    pub(crate) fn call(&self) -> Call {
+        match self.0 {
+            OfContext::Param(param, _) => Call::Param(param),
+            OfContext::Reservation(_) => Call::Reserve,
         }
     }
 }
@@ -88,33 +110,11 @@ impl fmt::Display for ContextSetting {
     }
 }
 
-type Parsed<T> = std::result::Result<T, String>;
-
-/// A time with a unit, or 0.
-pub(crate) fn time(text: &str) -> Parsed<Duration> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    humantime::parse_duration(text)
-        .map_err(|_| format!("{text}: not a time such as 500us, 2ms, 1s"))
-}
-
-/// How long before a job it can be announced.
-pub(crate) fn ahead(text: &str) -> Parsed<Duration> {
-    const LONGEST: Duration = Duration::from_secs(10);
-    match time(text)? {
-        ahead if ahead <= LONGEST => Ok(ahead),
-        _ => Err("10s is the longest".into()),
-    }
-}
-
-fn nanoseconds(text: &str) -> Parsed<u64> {
-    u64::try_from(time(text)?.as_nanos()).map_err(|_| format!("{text}: too long"))
-}
-
-fn number<T: FromStr>(text: &str) -> Parsed<T> {
-    text.parse()
-        .map_err(|_| format!("{text}: not such a number"))
+/// A time within a range of nanoseconds.
+fn nanoseconds(text: &str, range: RangeInclusive<u64>) -> Parsed<u64> {
+    let (least, most) = range.into_inner();
+    let range = Duration::from_nanos(least)..=Duration::from_nanos(most);
+    time_in(text, &range).map(|time| time.as_nanos() as u64)
 }
 
 fn yes_or_no(text: &str) -> Parsed<u64> {
@@ -126,26 +126,39 @@ fn yes_or_no(text: &str) -> Parsed<u64> {
 }
 
 /// Slots, as a mask.
-fn slots(text: &str) -> Parsed<u32> {
-    text.split(',').try_fold(0, |mask, slot| {
-        let bit = 1_u32.checked_shl(number(slot)?);
-        Ok(mask | bit.ok_or(format!("{slot}: no slot"))?)
-    })
+pub(crate) fn slots(text: &str) -> Parsed<u32> {
+    const LAST: u64 = uapi::MAX_SLOTS as u64 - 1;
+    let mut slots = text.split(',').map(|slot| number_in(slot, &(0..=LAST)));
+    slots.try_fold(0, |mask, slot| Ok(mask | 1 << slot?))
+}
+
+fn guard(text: &str) -> Parsed<Duration> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        text => time_in(text, &(10 * MILLISECOND..=60 * SECOND))
+            .map_err(|error| format!("{error}, or 0 for none")),
+    }
 }
 
 fn reservation(text: &str) -> Parsed<Option<Reservation>> {
     if text == "none" {
         return Ok(None);
     }
-    let times = text.split('/').map(time).collect::<Parsed<Vec<_>>>()?;
-    match times[..] {
-        [budget, deadline, period] => Ok(Some(Reservation {
-            budget,
-            deadline,
-            period,
-        })),
-        _ => Err(format!("{text}: neither none nor BUDGET/DEADLINE/PERIOD")),
-    }
+    let Ok([budget, deadline, period]) = <[&str; 3]>::try_from(text.split('/').collect::<Vec<_>>())
+    else {
+        return Err(format!("{text}: neither none nor BUDGET/DEADLINE/PERIOD"));
+    };
+    let period = time_in(period, &(MILLISECOND..=10 * SECOND));
+    let period = period.map_err(|error| format!("period {error}"))?;
+    let deadline = time_in(deadline, &(BUDGET_MIN..=period));
+    let deadline = deadline.map_err(|error| format!("deadline {error}, which is the period"))?;
+    let budget = time_in(budget, &(BUDGET_MIN..=deadline));
+    let budget = budget.map_err(|error| format!("budget {error}, which is the deadline"))?;
+    Ok(Some(Reservation {
+        budget,
+        deadline,
+        period,
+    }))
 }
 
 fn policy(text: &str) -> Parsed<Policy> {
@@ -158,8 +171,7 @@ fn policy(text: &str) -> Parsed<Policy> {
 fn of_card(name: &str, value: &str) -> Option<Parsed<OfCard>> {
     Some(match name {
         "policy" => policy(value).map(OfCard::Policy),
-        "guard" => time(value).map(OfCard::Guard),
-        "shared" => slots(value).map(OfCard::Shared),
+        "guard" => guard(value).map(OfCard::Guard),
         _ => return None,
     })
 }
@@ -167,18 +179,22 @@ fn of_card(name: &str, value: &str) -> Option<Parsed<OfCard>> {
 fn of_context(name: &str, value: &str) -> Parsed<OfContext> {
     use OfContext::Param as To;
     Ok(match name {
-        "timeslice" => To(Param::Timeslice, nanoseconds(value)?),
-        "preempt-timeout" => To(Param::PreemptTimeout, nanoseconds(value)?),
-        "priority" => To(Param::Priority, number(value)?),
-        "weight" => To(Param::Weight, number(value)?),
+        "timeslice" => To(
+            Param::Timeslice,
+            nanoseconds(value, 100_000..=10_000_000_000)?,
+        ),
+        "preempt-timeout" => To(
+            Param::PreemptTimeout,
+            nanoseconds(value, 1_000_000..=10_000_000_000)?,
+        ),
+        "priority" => To(Param::Priority, number_in(value, &PRIORITIES)?),
+        "weight" => To(Param::Weight, number_in(value, &WEIGHTS)?),
         "latency-critical" => To(Param::LatencyCritical, yes_or_no(value)?),
-        "cap" => To(Param::Cap, number(value)?),
-        "share" => To(Param::Share, number(value)?),
+        "cap" => To(Param::Cap, number_in(value, &(0..=100))?),
+        "share" => To(Param::Share, number_in(value, &(0..=100))?),
         "slots" => To(Param::SlotMask, slots(value)?.into()),
         "cooperative" => To(Param::Cooperative, yes_or_no(value)?),
         "reservation" => OfContext::Reservation(reservation(value)?),
-        "group-weight" => OfContext::GroupWeight(number(value)?),
-        "exclusive" => OfContext::Exclusive(slots(value)?),
         _ => {
             return Err(format!(
                 "{name}: nothing that can be set: see `fermatactl set --help`"

@@ -96,14 +96,20 @@ fn tracing_folder() -> Result<&'static Path> {
         .find(|folder| folder.join("instances").exists())
     else {
         return Err(if rustix::process::geteuid().is_root() {
-            Trouble::new("there is no tracefs")
-                .advise("mount it: `mount -t tracefs nodev /sys/kernel/tracing`")
+            Trouble::new(
+                "there is no tracefs",
+                "mount it: `mount -t tracefs nodev /sys/kernel/tracing`",
+            )
         } else {
-            Trouble::new("tracepoints are not to be seen").advise("only root may: run it as root")
+            Trouble::new(
+                "tracepoints are not to be seen",
+                "only root may: run it as root",
+            )
         });
     };
     if !folder.join("events/fermata").exists() {
-        return Err(Trouble::new("the driver has no tracepoints").advise(
+        return Err(Trouble::new(
+            "the driver has no tracepoints",
             "the module fermata is not loaded (`modprobe fermata`), or the kernel was built without CONFIG_TRACEPOINTS",
         ));
     }
@@ -111,11 +117,12 @@ fn tracing_folder() -> Result<&'static Path> {
 }
 
 fn refused(path: &Path, error: &std::io::Error) -> Trouble {
-    let trouble = Trouble::of_file(path, error);
-    match error.kind() {
-        ErrorKind::PermissionDenied => trouble.advise("only root may trace: run it as root"),
-        _ => trouble,
-    }
+    let advice = match error.kind() {
+        ErrorKind::PermissionDenied => "only root may trace: run it as root",
+        ErrorKind::OutOfMemory => "there is not so much memory: give a smaller --buffer",
+        _ => "tracefs does not do what it should: `dmesg` may say why",
+    };
+    Trouble::new(format!("{}: {error}", path.display()), advice)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What a card tells, as it is shown and as it stands in JSON (docs/fermatactl.md).
 
+use crate::advice::Call;
 use crate::card::Card;
+use crate::monitor::{Figures, Monitor};
 use crate::process;
 use crate::trouble::Result;
 use fermata::{uapi, EngineId, State};
@@ -87,18 +89,20 @@ impl CardView {
     /// All that the card tells now.
     pub(crate) fn of(card: &Card) -> Result<Self> {
         let info = card.file.card_info();
-        let info = info.map_err(|error| card.refused("what it is", error))?;
+        let info = info.map_err(|error| card.refused("what it is", Call::CardInfo, error))?;
         let contexts = card.contexts()?;
         let slots = (0..info.slots)
             .map(|slot| {
                 let info = card.file.slot_info(slot);
-                let info = info.map_err(|error| card.refused("its slots", error))?;
+                let info =
+                    info.map_err(|error| card.refused("its slots", Call::SlotInfo, error))?;
                 Ok(SlotView::of(&info, &contexts))
             })
             .collect::<Result<Vec<_>>>()?;
         let policy = card.file.policy();
-        let (policy, guard) = policy.map_err(|error| card.refused("its policy", error))?;
-        Ok(Self {
+        let (policy, guard) =
+            policy.map_err(|error| card.refused("its policy", Call::PolicyGet, error))?;
+        let mut view = Self {
             card: card.number(),
             device: card.device().into(),
             interface_version: info.uapi_version,
@@ -112,7 +116,25 @@ impl CardView {
                 .map(|context| ContextView::of(context, &slots))
                 .collect(),
             slots,
-        })
+        };
+        if let Some(monitor) = card.monitor() {
+            view.fill_in(&monitor);
+        }
+        Ok(view)
+    }
+
+    /// Fills in what the driver tells only those of who may know of other users.
+    fn fill_in(&mut self, monitor: &Monitor) {
+        for slot in &mut self.slots {
+            if let Some(figures) = monitor.slot(slot.slot) {
+                slot.fill_in(figures);
+            }
+        }
+        for context in &mut self.contexts {
+            if let Some(figures) = monitor.context(context.context) {
+                context.fill_in(figures);
+            }
+        }
     }
 
     /// The context of this number.
@@ -176,6 +198,15 @@ impl SlotView {
         }
     }
 
+    fn fill_in(&mut self, figures: &Figures) {
+        let context = figures.find("context").and_then(|n| u32::try_from(n).ok());
+        self.context = context.filter(|context| *context != 0);
+        self.switches = figures.of("starts");
+        self.busy_ns = figures.of("busy_ns");
+        self.resets = figures.of("resets");
+        self.interrupt_storms = figures.of("storms");
+    }
+
     /// The engine's name, or its UUID.
     pub(crate) fn engine_name(&self) -> &str {
         self.engine.unwrap_or(&self.engine_id)
@@ -216,6 +247,21 @@ impl ContextView {
             slices: info.slices,
             preemptions: info.preemptions,
         }
+    }
+
+    fn fill_in(&mut self, figures: &Figures) {
+        let small = |name| figures.find(name).and_then(|n| u32::try_from(n).ok());
+        self.slot = small("slot");
+        self.pid = small("pid");
+        self.command = self.pid.and_then(process::command);
+        self.group = figures.find("group");
+        self.priority = small("priority").unwrap_or(0);
+        self.weight = small("weight").unwrap_or(0);
+        self.job = figures.of("job");
+        self.run_ns = figures.of("run_ns");
+        self.wait_ns = figures.of("wait_ns");
+        self.slices = figures.of("slices");
+        self.preemptions = figures.of("preemptions");
     }
 
     /// The engine's name, or its UUID.

@@ -11,13 +11,16 @@ point() { # point WHAT COMMAND…: good if the command succeeds
 }
 ctl() { fermatactl "$@"; }
 # says TEXT COMMAND…: the command fails with status 1 and says TEXT on standard error, with advice below it
-says() {
-	text=$1
-	shift
+says() { fails 1 "$@"; }
+# wrong TEXT COMMAND…: the same with status 2: the command line asks for something that does not exist
+wrong() { fails 2 "$@"; }
+fails() {
+	wanted=$1 text=$2
+	shift 2
 	"$@" >/tmp/out 2>/tmp/err
 	status=$?
 	cat /tmp/out /tmp/err
-	[ $status = 1 ] && grep -qF -- "$text" /tmp/err && [ "$(wc -l </tmp/err)" -ge 2 ]
+	[ $status = "$wanted" ] && grep -qF -- "$text" /tmp/err && [ "$(wc -l </tmp/err)" -ge 2 ]
 }
 state_of() { ctl info 0 "$1" | awk '$1 == "state" { print $2 }'; }
 is_state() { # is_state CONTEXT STATE: comes to be so
@@ -35,12 +38,39 @@ json() { # json NAME COMMAND…: one value a line, parsed outside
 	ctl --json "$@" >"/report/$name.json"
 }
 tenant() { su tenant -c "$*"; }
+# container SETUP COMMAND…: in a mount namespace where SETUP was done to an empty /dev
+container() {
+	setup=$1
+	shift
+	unshare -m sh -c "mount -t tmpfs none /dev && { $setup; } && exec \"\$@\"" sh "$@"
+}
 screen() { fermata-screen --size 80x24 -- "$@"; }
 
 # --- no card -------------------------------------------------------------
 point "without the module it says what to load" says "modprobe fermata" ctl list
 point "and so does top" says "modprobe fermata" ctl top --once
+point "and without sysfs" says "the module fermata is not loaded" container "mount -t tmpfs none /sys" fermatactl list
+point "a device of another driver" says "/dev/null is not a fermata card" ctl list /dev/null
 insmod /fermata.ko || exit 1
+
+# --- containers ----------------------------------------------------------
+major=$(awk '$2 == "fermata" { print $1 }' /proc/devices)
+point "a container without the card's node" says "the machine has fermata0" container true fermatactl list
+point "what gives it the node" says "--device /dev/fermata0" container true fermatactl top --once
+point "the card by its name" says "the machine has fermata0" container true fermatactl info 0
+point "a card that the machine does not have" says "there is no card fermata7" container true fermatactl info 7
+point "as JSON" sh -c '! unshare -m sh -c "mount -t tmpfs none /dev && fermatactl --json list" 2>/report/container.json'
+point "without sysfs" says "it cannot be told which cards are bound" container "mount -t tmpfs none /sys" fermatactl list
+point "without sysfs and proc" says "neither /sys nor /proc/devices" container "mount -t tmpfs none /sys; mount -t tmpfs none /proc" fermatactl list
+point "with the node" container "mknod /dev/fermata0 c $major 0" fermatactl list
+point "with the node, without sysfs and proc" container "mknod /dev/fermata0 c $major 0; mount -t tmpfs none /sys; mount -t tmpfs none /proc" fermatactl list
+point "with a node that may not be opened" says "although its mode allows it" \
+	container "mount -t tmpfs -o nodev none /dev; mknod -m 666 /dev/fermata0 c $major 0" fermatactl list
+point "with a node of no card" says "the card of this node is gone" container "mknod /dev/fermata0 c $major 9" fermatactl list
+point "with a node of another driver" says "/dev/fermata0 is not a fermata card" container "mknod /dev/fermata0 c 1 3" fermatactl list
+point "with a folder for the node" says "/dev/fermata0 is not a fermata card" container "mkdir /dev/fermata0" fermatactl list
+point "files that are no cards" says "/etc/passwd is not a fermata card" ctl list /etc/passwd
+point "nor is another driver's device" says "/dev/null is not a fermata card" ctl list /dev/null
 
 # --- tenants -------------------------------------------------------------
 # Counters that go on until they are killed: two that share slot 0.
@@ -64,6 +94,10 @@ point "a card that is not there" says "there are: fermata0" ctl list 7
 point "a context that is not there" says "there are: $A, $B" ctl info 0 4000000000
 point "a word that is no card" sh -c '! fermatactl list nonsense 2>/tmp/err && grep -q "a card is a number" /tmp/err'
 point "an error as JSON" sh -c '! fermatactl --json info 0 4000000000 2>/report/error.json'
+point "wrong arguments as JSON" sh -c 'fermatactl --json hold 0 0 2>/report/wrong.json; [ $? = 2 ]'
+point "no command, as JSON" sh -c 'fermatactl --json 2>>/report/wrong.json; [ $? = 2 ]'
+point "arguments that do not go together, as JSON" sh -c 'fermatactl set --json 0 weight=1 2>>/report/wrong.json; [ $? = 2 ]'
+point "help is text, and no error" sh -c 'fermatactl --json list --help | grep -q "^Usage: "'
 point "nobody reads" sh -c 'fermatactl list | true; fermatactl info | head -1'
 
 # --- control -------------------------------------------------------------
@@ -77,6 +111,20 @@ point "disable" ctl disable 0 "$A"
 point "it is disabled" sh -c "until fermatactl info 0 $A | grep -q 'queued,disabled'; do sleep 0.1; done"
 point "enable" ctl enable 0 "$A"
 point "hold of a context that is not there" says "there is no context" ctl hold 0 4000000000
+for verb in hold preempt resume disable enable; do
+	point "$verb of two, one of which is not there" says "nothing was done" ctl $verb 0 "$A" 4000000000
+done
+point "the first of them goes on" sh -c "fermatactl info 0 $A | grep -qE 'state +(running|queued)$'"
+fermatactl run counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+idle=$!
+until I=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$I" ]; do sleep 0.1; done
+point "hold of two, one of which has no job" says "context $I: the context has no job" ctl hold 0 "$A" "$I"
+point "as JSON" sh -c "! fermatactl --json hold 0 $A $I 2>/report/refused.json"
+point "the first of them still goes on" sh -c "fermatactl info 0 $A | grep -qE 'state +(running|queued)$'"
+point "both can be disabled" ctl disable 0 "$A" "$I"
+point "and enabled" ctl enable 0 "$A" "$I"
+kill $idle
+wait $idle 2>/dev/null
 point "as JSON" json hold hold 0 "$B"
 ctl resume 0 "$B"
 
@@ -90,11 +138,35 @@ point "policy and guard" ctl set 0 policy=priority guard=500ms
 point "policy" sh -c 'fermatactl info 0 | grep -q "policy  *priority"'
 ctl set 0 policy=fair guard=1s
 point "as JSON" json set set 0 "$A" weight=100
-point "a value out of range" says "out of range" ctl set 0 "$A" priority=32
+point "a value out of range" wrong "32 is out of range: give 0 to 31" ctl set 0 "$A" priority=32
+point "cooperative, where the engine has no boundaries" says "cooperative is what the engine can" ctl set 0 "$A" cooperative=yes
 point "a slot of another engine" says "another engine" ctl set 0 "$A" slots=1
 point "a policy that there is not" sh -c '! fermatactl set 0 policy=best 2>/tmp/err && grep -q "there are fair" /tmp/err'
 point "a share that cannot be admitted" says "cannot be admitted" ctl set 0 "$A" share=100
-point "of a card, to a context" says "leave out the number" ctl set 0 "$A" policy=fair
+point "settings, the second of which is refused" says "done: weight=200; not done: share=100, priority=25" ctl set 0 "$A" weight=200 share=100 priority=25
+point "the first is set" is "$(value_of "$A" weight)" 200
+point "the last is not" is "$(value_of "$A" priority)" 20
+point "as JSON" sh -c "! fermatactl --json set 0 $A weight=100 share=100 priority=25 2>/report/half.json"
+point "settings, the last of which is out of range" wrong "out of range" ctl set 0 "$A" weight=300 priority=32
+point "the first is not set" is "$(value_of "$A" weight)" 100
+point "of a card, to a context" wrong "leave out the number" ctl set 0 "$A" policy=fair
+
+# --- group ---------------------------------------------------------------
+cgroup=/sys/fs/cgroup/ctl
+mkdir -p $cgroup
+point "a cgroup that is not registered" says "not registered" ctl group 0 $cgroup
+point "a cgroup is registered before it has a context" ctl group 0 $cgroup --weight 300 --max-bytes 64M --exclusive none
+point "and keeps what was set" sh -c "fermatactl group 0 $cgroup | grep -q 'weight  *300'"
+point "as JSON" json group group 0 $cgroup --cap 150
+point "something that is no cgroup" says "not the directory of a cgroup" ctl group 0 /tmp --weight 1
+point "a directory that is not there" says "name the directory of a cgroup" ctl group 0 /nowhere
+point "a weight out of range" wrong "give 1 to 10000" ctl group 0 $cgroup --weight 0
+chmod 666 /dev/fermata0
+point "without the capability" says "CAP_SYS_ADMIN" tenant fermatactl group 0 $cgroup
+chmod 600 /dev/fermata0
+point "the end of a registration" ctl group 0 $cgroup --remove
+point "there is none any more" says "not registered" ctl group 0 $cgroup --remove
+rmdir $cgroup
 
 # --- stats ---------------------------------------------------------------
 ctl stats 0 >/report/stats
@@ -110,7 +182,9 @@ umount /sys/kernel/debug
 point "without tracefs it says what to mount" says "mount -t tracefs" ctl trace --duration 10ms -o /tmp/trace.json
 mount -t tracefs nodev $tracing
 mount -t debugfs nodev /sys/kernel/debug
+tenant "echo earlier >/tmp/tenant.json"
 point "nobody but root may trace" says "run it as root" tenant "fermatactl trace --duration 10ms -o /tmp/tenant.json"
+point "an earlier trace stays" is "$(cat /tmp/tenant.json)" earlier
 point "a trace, as JSON" json trace trace 0 --duration 2s -o /report/trace-events.json --svg /report/trace.svg --text /report/trace.txt
 point "a trace of a card that is not there" says "there are: fermata0" ctl trace 7 --duration 10ms -o /tmp/trace.json
 point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
@@ -138,17 +212,19 @@ until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0
 point "a hint for a program that waits" ctl hint 0 "$C" 5ms
 point "it is taken back, as JSON" json hint hint 0 "$C" never
 kill $three 2>/dev/null
-point "a hint that is too far" sh -c "! fermatactl hint 0 $A 1h 2>/tmp/err && grep -q '10s is the longest' /tmp/err"
+point "a hint that is too far" wrong "1h is out of range: give 1us to 10s" ctl hint 0 "$A" 1h
+point "a hint for no context" wrong "0 is not the number of a context" ctl hint 0 0 1ms
 
 # --- top -----------------------------------------------------------------
 point "top in a pipe" sh -c 'fermatactl top --once -i 500ms >/report/top && grep -q "RUN%" /report/top'
 point "no escapes in a pipe" sh -c "! grep -q '$(printf '\033')' /report/top"
 point "top as JSON, twice" json top top -n 2 -i 300ms
+point "top, no times" wrong "0 is out of range: give 1 or more" ctl top --count 0
 point "top, filtered" sh -c "fermatactl top --once -i 200ms -f $one >/tmp/filtered && grep -qE ' $one +fermatactl run' /tmp/filtered && ! grep -qE ' $two +fermatactl run' /tmp/filtered"
 # Sorted by number, the first row is A's: it is held and resumed by keys, then raised.
 screen fermatactl top -i 200ms --sort context >/report/screen 2>/tmp/screen.err <<END
 wait q quit
-wait fermatact
+wait fermatac…
 show
 keys j
 keys h
@@ -161,7 +237,7 @@ keys +
 wait priority up: context $A: done
 keys /held
 wait filter: held_
-gone fermatact
+gone fermatac…
 keys \r
 wait filter held  |
 keys /
@@ -181,9 +257,20 @@ END
 screen_status=$?
 point "top on a terminal of 80x24, with keys" sh -c "cat /tmp/screen.err; [ $screen_status = 0 ]"
 point "its keys have raised the priority" is "$(value_of "$A" priority)" 21
+# While both are held nothing changes: what a narrow terminal shows must be what a wide one does.
+ctl hold 0 "$A" "$B"
+is_state "$A" held && is_state "$B" held
+for width in 40 60 69 70 80 200; do
+	# The last line is drawn last.
+	printf 'wait sort CTX\nshow\nkeys q\nend\n' >/tmp/keys
+	point "top on a terminal of $width columns" sh -c \
+		"fermata-screen --size ${width}x24 -- fermatactl top -i 10s --sort context </tmp/keys >/report/screen-$width"
+done
+ctl resume 0 "$A" "$B"
 
 # --- nobody special ------------------------------------------------------
 point "a device that is not for everybody" says "only root may" tenant fermatactl list
+point "the page that has the udev rule" says "docs/operations.md" tenant fermatactl list
 echo fermata:x:999: >>/etc/group
 chgrp fermata /dev/fermata0
 chmod 660 /dev/fermata0
@@ -194,6 +281,16 @@ chmod 666 /dev/fermata0
 point "no pids of others for a tenant" sh -c "su tenant -c 'fermatactl list' | grep -q 'counter_up.* -  -\$'"
 point "no control for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl hold 0 $A"
 point "no policy for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl set 0 policy=fair"
+point "a larger weight takes CAP_SYS_NICE" says "more than the default takes CAP_SYS_NICE" tenant "fermatactl run counter_up --count 1 --set weight=300"
+point "a smaller one takes nothing" tenant "fermatactl run counter_up --count 1 --set weight=50"
+point "a reservation takes CAP_SYS_NICE" says "a reservation takes CAP_SYS_NICE" tenant "fermatactl run counter_up --count 1 --set reservation=2ms/5ms/10ms"
+point "another user's histograms take CAP_SYS_ADMIN" says "CAP_SYS_ADMIN" tenant "fermatactl stats 0 $A"
+point "nor does a tenant see those of slots" says "CAP_PERFMON" tenant "fermatactl stats 0"
+point "top shows a tenant what is there" tenant "fermatactl top --once --interval 100ms"
+chgrp tenant /sys/class/fermata/fermata0/monitor
+point "who may read the figures in sysfs has the counters" sh -c "su tenant -c 'fermatactl stats 0 $A' | grep -q '[1-9][0-9]* slices'"
+point "and those of slots" sh -c "su tenant -c 'fermatactl stats 0' | grep -q '[1-9][0-9]* switches'"
+chgrp root /sys/class/fermata/fermata0/monitor
 point "no hint for a tenant" says "run it as root" tenant "fermatactl hint 0 $A 5ms"
 point "a job of a tenant's own" tenant "fermatactl run sha256 /etc/passwd"
 kill $one $two
@@ -220,7 +317,10 @@ ctl run sha256 /tmp/list --raw --reg 0x30=0x5000 --reg 0x38=64 2>/tmp/err
 status=$?
 point "a job that fails has a status of its own" is $status 3
 point "and the address is told" grep -q "has read 0x5000, which is outside of the arena" /tmp/err
-point "an option of another engine" says "sha256 has no --block" ctl run sha256 /tmp/list --block 4096
+point "an option of another engine" wrong "sha256 has no --block" ctl run sha256 /tmp/list --block 4096
+point "a job that is run no times" wrong "0 is out of range: give 1 or more" ctl run sha256 /etc/passwd --repeat 0
+point "a count of none" wrong "--count 0 is out of range for this engine" ctl run membench /tmp/list --count 0
+point "an argument that is too wide" wrong "give 0 to 4294967295" ctl run riscv /selftests/riscv-mixture --arg 0x100000000
 point "an engine that no slot has" says "there are fermata0: counter_up" ctl run counter_down
 point "a file that is not there" sh -c '! fermatactl run sha256 /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
 
@@ -241,4 +341,7 @@ point "manual pages" sh -c 'mkdir /report/man && fermatactl man /report/man && t
 
 # --- the card goes -------------------------------------------------------
 echo 1 >"/sys/bus/pci/devices/$(basename "$(readlink -f /sys/bus/pci/drivers/fermata/0000:*)")/remove"
-point "a card that is gone" says "the module fermata is loaded, but has bound none" ctl list
+point "a card that is gone" says "the module fermata is loaded, but no card is bound" ctl list
+point "its node in a container" says "the module fermata is loaded, but no card is bound" container "mknod /dev/fermata0 c $major 0" fermatactl list
+rmmod fermata
+point "without the module" says "the module fermata is not loaded" container "mknod /dev/fermata0 c $major 0" fermatactl list

@@ -41,7 +41,7 @@ pub use arena::Arena;
 pub use engine::{EngineId, NoUuid};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
-pub use schedule::{Control, Param, Policy, Reservation};
+pub use schedule::{Control, Group, GroupSettings, Param, Policy, Reservation};
 pub use statistics::{ContextHistogram, SlotHistogram};
 
 use std::fs::{File, OpenOptions};
@@ -154,7 +154,7 @@ arguments!(
     Reserve,
     Policy,
     Group,
-    Exclusive,
+    GroupSet,
     Gang
 );
 

@@ -2,6 +2,7 @@
 //! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy, and control of other contexts.
 
 use crate::{now_ns, uapi, Context, Result};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// Parameters of a context; the header tells units, ranges and what takes a capability.
@@ -71,6 +72,48 @@ pub struct Reservation {
     pub deadline: Duration,
     /// The length of a period.
     pub period: Duration,
+}
+
+/// What is to be set for a group; `None`: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupSettings {
+    /// Its weight against other groups, 1 to 10,000.
+    pub weight: Option<u32>,
+    /// The highest priority of its contexts, 0 to 31.
+    pub max_priority: Option<u32>,
+    /// Time on slots of all its contexts together, in percent of one slot, up to 800; 0: no cap.
+    pub cap: Option<u32>,
+    /// Contexts at the most; 0: as the driver has it for all groups.
+    pub max_contexts: Option<u32>,
+    /// Bytes of pinned memory at the most; 0: as the driver has it for all groups.
+    pub max_bytes: Option<u64>,
+    /// Slots that serve its contexts only, a bit each.
+    pub exclusive: Option<u32>,
+}
+
+/// A registered group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its number: that of the inode of its cgroup's directory.
+    pub number: u64,
+    /// Its weight.
+    pub weight: u32,
+    /// The highest priority of its contexts.
+    pub max_priority: u32,
+    /// Percent of one slot; 0: no cap.
+    pub cap: u32,
+    /// Contexts at the most; 0: as the driver has it for all groups.
+    pub max_contexts: u32,
+    /// Bytes of pinned memory at the most; 0: as the driver has it for all groups.
+    pub max_bytes: u64,
+    /// Slots that serve its contexts only, a bit each.
+    pub exclusive: u32,
+    /// Contexts that are set up.
+    pub contexts: u32,
+    /// Bytes of pinned memory that they have.
+    pub bytes: u64,
+    /// Time on slots that contexts have had in it.
+    pub run: Duration,
 }
 
 /// How a card shares its slots.
@@ -239,37 +282,65 @@ impl Context {
         unsafe { self.call(uapi::IOC_GROUP, argument) }
     }
 
-    /// Weighs the group of this context (0), or of the one of this number, against others: 1 to 10,000.
-    pub fn set_group_weight(&self, context: u32, weight: u32) -> Result<()> {
-        let argument = uapi::Group {
-            flags: uapi::GROUP_SET_WEIGHT,
-            context,
-            weight,
+    /// Registers the subtree of a cgroup (version 2), of which `cgroup` is the directory, as one group, or changes
+    /// what is set for it. Returns what is in force then.
+    pub fn set_group(&self, cgroup: BorrowedFd<'_>, settings: &GroupSettings) -> Result<Group> {
+        let mut argument = uapi::GroupSet {
+            cgroup: cgroup.as_raw_fd(),
+            weight: settings.weight.unwrap_or(0),
+            max_priority: settings.max_priority.unwrap_or(0),
+            cap: settings.cap.unwrap_or(0),
+            max_contexts: settings.max_contexts.unwrap_or(0),
+            slot_mask: settings.exclusive.unwrap_or(0),
+            max_bytes: settings.max_bytes.unwrap_or(0),
             ..Default::default()
         };
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_GROUP, argument) }.map(drop)
+        let given = [
+            (settings.weight.is_some(), uapi::GROUP_WEIGHT),
+            (settings.max_priority.is_some(), uapi::GROUP_MAX_PRIORITY),
+            (settings.cap.is_some(), uapi::GROUP_CAP),
+            (settings.max_contexts.is_some(), uapi::GROUP_MAX_CONTEXTS),
+            (settings.max_bytes.is_some(), uapi::GROUP_MAX_BYTES),
+            (settings.exclusive.is_some(), uapi::GROUP_EXCLUSIVE),
+        ];
+        for (is_given, flag) in given {
+            argument.flags |= if is_given { flag } else { 0 };
+        }
+        self.group_set(argument)
     }
 
-    /// Reserves slots, a bit each, for the group of this context (0), or of the one of this number.
-    pub fn reserve_slots(&self, context: u32, slot_mask: u32) -> Result<()> {
-        self.exclusive(0, context, slot_mask)
-    }
-
-    /// Lets all groups use slots again.
-    pub fn share_slots(&self, slot_mask: u32) -> Result<()> {
-        self.exclusive(uapi::EXCLUSIVE_RELEASE, 0, slot_mask)
-    }
-
-    fn exclusive(&self, flags: u32, context: u32, slot_mask: u32) -> Result<()> {
-        let argument = uapi::Exclusive {
-            flags,
-            context,
-            slot_mask,
+    /// What is set for the subtree of a cgroup. [`Error::NotFound`](crate::Error::NotFound): it is not registered.
+    pub fn registered_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
+        self.group_set(uapi::GroupSet {
+            cgroup: cgroup.as_raw_fd(),
             ..Default::default()
-        };
+        })
+    }
+
+    /// Ends the registration of the subtree of a cgroup. Returns what it was.
+    pub fn remove_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
+        self.group_set(uapi::GroupSet {
+            flags: uapi::GROUP_REMOVE,
+            cgroup: cgroup.as_raw_fd(),
+            ..Default::default()
+        })
+    }
+
+    fn group_set(&self, argument: uapi::GroupSet) -> Result<Group> {
         // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_EXCLUSIVE, argument) }.map(drop)
+        let got = unsafe { self.call(uapi::IOC_GROUP_SET, argument) }?;
+        Ok(Group {
+            number: got.number,
+            weight: got.weight,
+            max_priority: got.max_priority,
+            cap: got.cap,
+            max_contexts: got.max_contexts,
+            max_bytes: got.max_bytes,
+            exclusive: got.slot_mask,
+            contexts: got.contexts,
+            bytes: got.bytes,
+            run: Duration::from_nanos(got.run_ns),
+        })
     }
 
     /// Lets this context be preempted and resumed together with the one of this number, and with its gang.

@@ -65,7 +65,10 @@ layout! {
     Group {
         size: u32, flags: u32, context: u32, weight: u32, contexts: u32, reserved: u32, number: u64, run_ns: u64,
     }
-    Exclusive { size: u32, flags: u32, context: u32, slot_mask: u32 }
+    GroupSet {
+        size: u32, flags: u32, cgroup: i32, weight: u32, max_priority: u32, cap: u32, max_contexts: u32, slot_mask: u32,
+        contexts: u32, reserved: u32, max_bytes: u64, bytes: u64, number: u64, run_ns: u64,
+    }
     Gang { size: u32, flags: u32, context: u32, members: u32 }
     QueueJob { header: u32, op: u32, tag: u64, src: u64, dst: u64, length: u64, arg: u64, reserved: [u64; 2] }
     QueueStatus { header: u32, error: u32, tag: u64, result: u64, reserved: u64 }
@@ -99,8 +102,14 @@ constants! {
     SLOT_BOUNDARY_ONLY: u32 = 1 << 2;
     SLOT_EXCLUSIVE: u32 = 1 << 3;
     SLOT_POLLED: u32 = 1 << 4;
-    GROUP_SET_WEIGHT: u32 = 1 << 0;
-    EXCLUSIVE_RELEASE: u32 = 1 << 0;
+    GROUP_WEIGHT: u32 = 1 << 0;
+    GROUP_MAX_PRIORITY: u32 = 1 << 1;
+    GROUP_CAP: u32 = 1 << 2;
+    GROUP_MAX_CONTEXTS: u32 = 1 << 3;
+    GROUP_MAX_BYTES: u32 = 1 << 4;
+    GROUP_EXCLUSIVE: u32 = 1 << 5;
+    GROUP_REMOVE: u32 = 1 << 6;
+    MAX_GROUPS: usize = 256;
     GANG_JOIN: u32 = 1 << 0;
     GANG_LEAVE: u32 = 1 << 1;
     ARENA_FIXED_BASE: u32 = 1 << 0;
@@ -233,8 +242,8 @@ calls! {
     IOC_POLICY_GET = 0x60;
     IOC_POLICY_SET = 0x61;
     IOC_GROUP = 0x62;
-    IOC_EXCLUSIVE = 0x63;
     IOC_GANG = 0x64;
+    IOC_GROUP_SET = 0x65;
 }
 
 #[cfg(test)]

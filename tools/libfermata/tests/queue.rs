@@ -216,9 +216,10 @@ fn race(seed: u64, jobs: u64, together: u64) -> u64 {
 
 #[test]
 fn no_doorbell_is_lost() {
-    let doorbells: u64 = (0..4).map(|seed| race(seed, 20_000, 1)).sum();
-    // Both happen: the engine has left, and the engine sees the job in time.
-    assert!((1..80_000).contains(&doorbells), "{doorbells}");
+    // Until both have happened in one race: the engine has left, and the engine sees the job in time. On a busy machine that takes
+    // more than one.
+    let both = (0..64).any(|seed| (1..20_000).contains(&race(seed, 20_000, 1)));
+    assert!(both);
 }
 
 #[test]

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `fermatactl preempt`, `hold`, `resume`, `disable` and `enable`: what is done to jobs of any context.
 
+use crate::advice::Call;
 use crate::card::{Card, CardName};
+use crate::number;
 use crate::out::Out;
+use crate::progress::{act_on_each, Progress, Target};
 use crate::trouble::Result;
-use fermata::Control;
+use fermata::uapi::ContextInfo;
+use fermata::{Control, Error, State};
 use serde::Serialize;
 
 /// Whose jobs.
@@ -13,7 +17,7 @@ struct Targets {
     /// The card
     card: CardName,
     /// Numbers of contexts
-    #[arg(required = true, value_name = "CONTEXT")]
+    #[arg(required = true, value_name = "CONTEXT", value_parser = number::context)]
     contexts: Vec<u32>,
 }
 
@@ -24,14 +28,23 @@ struct Answer<'a> {
     contexts: &'a [u32],
 }
 
+/// A context, and why the driver refuses it.
+type Refusal = (u32, Error);
+
 impl Targets {
     /// Does it to all, or says what stopped it; `doing` and `done` are for people.
     fn control(&self, out: Out, control: Control, doing: &str, done: &'static str) -> Result<()> {
         let card = Card::open(&self.card)?;
-        for &context in &self.contexts {
-            let controlled = card.file.control(context, control);
-            controlled.map_err(|error| card.refused_for(context, doing, error))?;
+        let refused = |context, error| card.refused_for(context, doing, Call::Control, error);
+        let target_of = |context: &u32| Target::Context(*context);
+        if let Some((context, error)) = self.refused_beforehand(control, &card.contexts()?) {
+            let targets: Vec<_> = self.contexts.iter().map(target_of).collect();
+            return Err(refused(context, error).with(Progress::none(&targets)));
         }
+        act_on_each(&self.contexts, target_of, |context| {
+            let controlled = card.file.control(*context, control);
+            controlled.map_err(|error| refused(*context, error))
+        })?;
         let answer = Answer {
             done,
             card: card.number(),
@@ -42,6 +55,20 @@ impl Targets {
             lines.fold(String::new(), |text, context| {
                 text + &format!("{}: context {context} {done}\n", card.name)
             })
+        })
+    }
+
+    /// Returns the first context that the driver is going to refuse, by the state of the contexts `there`.
+    fn refused_beforehand(&self, control: Control, there: &[ContextInfo]) -> Option<Refusal> {
+        let needs_job = matches!(control, Control::Preempt | Control::Hold | Control::Resume);
+        self.contexts.iter().find_map(|number| {
+            let info = there.iter().find(|info| info.context == *number);
+            let error = match info.map(|info| State::from(info.state)) {
+                None => Error::NoContext,
+                Some(State::Idle | State::Done | State::Failed) if needs_job => Error::NotFound,
+                Some(_) => return None,
+            };
+            Some((*number, error))
         })
     }
 }
@@ -76,4 +103,48 @@ commands! {
     Disable: Disable, "disabling", "disabled";
     /// Let jobs of disabled contexts run again (CAP_SYS_ADMIN)
     Enable: Enable, "enabling", "enabled";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fermata::uapi;
+
+    fn context(context: u32, state: u32) -> ContextInfo {
+        ContextInfo {
+            context,
+            state,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn what_will_be_refused_is_found_before_anything_is_done() {
+        let there = [
+            context(7, uapi::STATE_RUNNING),
+            context(8, uapi::STATE_HELD),
+            context(9, uapi::STATE_DONE),
+            context(10, uapi::STATE_IDLE),
+            context(11, uapi::STATE_FAILED),
+        ];
+        let table: [(Control, &[u32], Option<Refusal>); 9] = [
+            (Control::Hold, &[7, 8], None),
+            (Control::Hold, &[7, 12], Some((12, Error::NoContext))),
+            (Control::Hold, &[7, 9, 12], Some((9, Error::NotFound))),
+            (Control::Preempt, &[10, 7], Some((10, Error::NotFound))),
+            (Control::Resume, &[8, 11], Some((11, Error::NotFound))),
+            (Control::Disable, &[7, 9, 10, 11], None),
+            (Control::Disable, &[7, 12], Some((12, Error::NoContext))),
+            (Control::Enable, &[10], None),
+            (Control::Enable, &[12, 7], Some((12, Error::NoContext))),
+        ];
+        for (control, contexts, wanted) in table {
+            let targets = Targets {
+                card: "0".parse().unwrap(),
+                contexts: contexts.to_vec(),
+            };
+            let found = targets.refused_beforehand(control, &there);
+            assert_eq!(found, wanted, "{control:?} {contexts:?}");
+        }
+    }
 }

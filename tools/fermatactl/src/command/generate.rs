@@ -28,7 +28,7 @@ impl Completions {
 }
 
 /// When the pages were changed last: a date of the build would make every package another one.
-const CHANGED: &str = "2026-11-22";
+const CHANGED: &str = "2026-11-23";
 
 /// Write the manual pages to a folder, one for each command
 #[derive(Debug, clap::Args)]

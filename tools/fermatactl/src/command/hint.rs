@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `fermatactl hint`: announces the next job of another program's context.
 
+use crate::advice::Call;
 use crate::card::{Card, CardName};
 use crate::format::time;
+use crate::number;
 use crate::out::Out;
 use crate::owner;
-use crate::setting;
-use crate::trouble::{Result, Trouble};
-use fermata::Error;
+use crate::trouble::Result;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -21,8 +21,9 @@ pub(crate) struct Hint {
     /// The card
     card: CardName,
     /// The number of the context
+    #[arg(value_parser = number::context)]
     context: u32,
-    /// In how long the job will be started: 10s at most; `never` takes the last hint back
+    /// In how long the job will be started: 1us to 10s; `never` takes the last hint back
     #[arg(value_parser = when)]
     when: When,
 }
@@ -36,7 +37,7 @@ enum When {
 fn when(text: &str) -> std::result::Result<When, String> {
     match text {
         "never" => Ok(When::Never),
-        text => setting::ahead(text).map(When::In),
+        text => number::ahead(text).map(When::In),
     }
 }
 
@@ -57,7 +58,7 @@ impl Hint {
             When::Never => None,
         };
         let hinted = context.hint(ahead);
-        hinted.map_err(|error| refused(&card, self.context, error))?;
+        hinted.map_err(|error| card.refused_for(self.context, "hinting", Call::Hint, error))?;
         let answer = Answer {
             card: card.number(),
             context: self.context,
@@ -72,19 +73,5 @@ impl Hint {
             ),
             None => format!("{}: context {}: no job for now", card.name, answer.context),
         })
-    }
-}
-
-fn refused(card: &Card, context: u32, error: Error) -> Trouble {
-    let what = format!("{}: hinting context {context}", card.name);
-    let trouble = |why: &str| Trouble::new(format!("{what}: {why}"));
-    match error {
-        Error::Busy => trouble("its last job has not ended")
-            .advise("a hint is for the next job: try again when this one is done"),
-        Error::OutOfRange => {
-            trouble("a hint is for a moment up to 10s ahead").advise("give a shorter time")
-        }
-        Error::Again => trouble("the last hint is less than 100us ago").advise("try again"),
-        error => card.refused_for(context, "hinting", error),
     }
 }

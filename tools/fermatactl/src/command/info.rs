@@ -3,6 +3,7 @@
 
 use crate::card::{Card, CardName};
 use crate::format::{bytes, or_dash, table, time};
+use crate::number;
 use crate::out::Out;
 use crate::trouble::Result;
 use crate::view::{CardView, ContextView, SlotView};
@@ -13,6 +14,7 @@ pub(crate) struct Info {
     /// The card; may be left out where there is only one
     card: Option<CardName>,
     /// The number of a context
+    #[arg(value_parser = number::context)]
     context: Option<u32>,
 }
 

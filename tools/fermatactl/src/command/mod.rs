@@ -3,6 +3,7 @@
 
 mod control;
 mod generate;
+mod group;
 mod hint;
 mod info;
 mod list;
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Run(Box<run::Run>),
     Top(top::Top),
     Set(set::Set),
+    Group(group::Group),
     Preempt(control::Preempt),
     Hold(control::Hold),
     Resume(control::Resume),
@@ -62,6 +64,7 @@ impl Command {
             Self::Run(command) => command.run(out)?,
             Self::Top(command) => command.run(out)?,
             Self::Set(command) => command.run(out)?,
+            Self::Group(command) => command.run(out)?,
             Self::Preempt(command) => command.run(out)?,
             Self::Hold(command) => command.run(out)?,
             Self::Resume(command) => command.run(out)?,

@@ -2,25 +2,26 @@
 //! `fermatactl set`: the policy of a card, and parameters of contexts.
 
 use crate::card::{Card, CardName};
+use crate::number;
 use crate::out::Out;
+use crate::progress::{act_on_each, Target};
 use crate::setting::{CardSetting, ContextSetting, Setting};
 use crate::trouble::{Result, Trouble};
-use fermata::Error;
 use serde::Serialize;
 use std::fmt::Display;
 use std::str::FromStr;
 
 /// Set the policy of a card, or parameters of a context (CAP_SYS_ADMIN)
 ///
-/// Of a card: policy=fair|round-robin|priority|deadline|share, guard=TIME (the starvation guard; 0: none), shared=SLOT,… (serve
-/// all groups again).
+/// Of a card: policy=fair|round-robin|priority|deadline|share, guard=TIME (the starvation guard: 10ms to 60s, or 0 for none).
 ///
-/// Of a context: timeslice=TIME, preempt-timeout=TIME, priority=0…31, weight=1…10000, latency-critical=yes|no, cap=PERCENT (0:
-/// none), share=PERCENT, slots=SLOT,…, cooperative=yes|no, reservation=BUDGET/DEADLINE/PERIOD (or none), group-weight=1…10000,
-/// exclusive=SLOT,… (slots that serve its group only).
+/// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31, weight=1…10000,
+/// latency-critical=yes|no, cap=0…100 (percent; 0: none), share=0…100 (percent), slots=SLOT,…, cooperative=yes|no,
+/// reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us up to the deadline, deadline up to the period, period 1ms to
+/// 10s). What holds for groups is set by `fermatactl group`.
 ///
 /// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md tells what each does. They are set one after another; the first that is
-/// refused ends it, and those before it stay.
+/// refused ends it: those before it stay, and the error tells which were set and which were not.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "fermatactl set <CARD> [CONTEXT] <NAME=VALUE>...")]
 pub(crate) struct Set {
@@ -44,9 +45,8 @@ impl FromStr for Word {
         if text.contains('=') {
             return text.parse().map(Self::Setting);
         }
-        text.parse().map(Self::Context).map_err(|_| {
-            "neither the number of a context nor NAME=VALUE: see `fermatactl set --help`".into()
-        })
+        let context = number::context(text).map(Self::Context);
+        context.map_err(|error| format!("{error}; nor is it NAME=VALUE"))
     }
 }
 
@@ -70,12 +70,21 @@ impl Set {
         let card = Card::open(&self.card)?;
         let (context, set) = match wanted {
             Wanted::OfCard(settings) => {
-                let set = set_all(&card, None, &settings, |setting| setting.apply(&card))?;
+                let set = set_all(&settings, |setting| {
+                    let applied = setting.apply(&card);
+                    applied.map_err(|error| {
+                        card.refused(&setting.to_string(), CardSetting::CALL, error)
+                    })
+                })?;
                 (None, set)
             }
             Wanted::OfContext(context, settings) => {
-                let set = set_all(&card, Some(context), &settings, |setting| {
-                    setting.apply_to(&card, context)
+                let set = set_all(&settings, |setting| {
+                    let (applied, doing) =
+                        (setting.apply_to(&card, context), format!("{setting} of"));
+                    applied.map_err(|error| {
+                        card.refused_for(context, &doing, setting.call_for_any(), error)
+                    })
                 })?;
                 (Some(context), set)
             }
@@ -104,18 +113,20 @@ impl Set {
                 Word::Setting(Setting::Context(setting)) => of_context.push(setting),
                 Word::Context(_) => {
                     let what = "the number of one context comes first, then what to set";
-                    return Err(Trouble::new(what).advise(HELP));
+                    return Err(Trouble::wrong_arguments(what, HELP));
                 }
             }
         }
         match (context, &of_card[..], &of_context[..]) {
-            (_, [], []) => Err(Trouble::new("nothing to set").advise(HELP)),
-            (None, _, [setting, ..]) => Err(Trouble::new(format!("{setting} is of a context"))
-                .advise("say which: `fermatactl list` shows their numbers")),
-            (Some(_), [setting, ..], _) => Err(Trouble::new(format!(
-                "{setting} is of a card, not of a context"
-            ))
-            .advise("leave out the number of the context")),
+            (_, [], []) => Err(Trouble::wrong_arguments("nothing to set", HELP)),
+            (None, _, [setting, ..]) => Err(Trouble::wrong_arguments(
+                format!("{setting} is of a context"),
+                "say which: `fermatactl list` shows their numbers",
+            )),
+            (Some(_), [setting, ..], _) => Err(Trouble::wrong_arguments(
+                format!("{setting} is of a card, not of a context"),
+                "leave out the number of the context",
+            )),
             (None, _, []) => Ok(Wanted::OfCard(of_card)),
             (Some(context), [], _) => Ok(Wanted::OfContext(context, of_context)),
         }
@@ -123,39 +134,10 @@ impl Set {
 }
 
 /// Sets one after another, until one is refused. Returns how they were written.
-fn set_all<T: Display>(
-    card: &Card,
-    context: Option<u32>,
-    settings: &[&T],
-    apply: impl Fn(&T) -> fermata::Result<()>,
-) -> Result<Vec<String>> {
-    settings
-        .iter()
-        .map(|setting| {
-            let applied = apply(setting);
-            applied.map_err(|error| refused(card, context, &setting.to_string(), error))?;
-            Ok(setting.to_string())
-        })
-        .collect()
-}
-
-/// Why it cannot be set so, and what to do.
-pub(super) fn refused(card: &Card, context: Option<u32>, text: &str, error: Error) -> Trouble {
-    let whose = context.map_or_else(String::new, |context| format!(" of context {context}"));
-    let what = format!("{}: {text}{whose}", card.name);
-    match (error, context) {
-        (Error::NoContext, Some(context)) => card.no_context(context),
-        (Error::OutOfRange, _) => Trouble::new(format!("{what}: out of range"))
-            .advise("`fermatactl set --help` has the ranges"),
-        (Error::Busy, _) => Trouble::new(format!("{what}: it cannot be admitted")).advise(
-            "the engine's slots cannot keep that beside what is promised already, or are another group's",
-        ),
-        (Error::Invalid, _) => Trouble::new(format!(
-            "{what}: the slots that it names are not there, or have another engine"
-        ))
-        .advise("`fermatactl list` shows slots and engines"),
-        (error, _) => Trouble::of_call(&what, error),
-    }
+fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Result<Vec<String>> {
+    let target_of = |setting: &&T| Target::Setting(setting.to_string());
+    act_on_each(settings, target_of, |setting| set(setting))?;
+    Ok(settings.iter().map(ToString::to_string).collect())
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `fermatactl stats`: counters and histograms.
 
+use crate::advice::Call;
 use crate::card::{Card, CardName};
 use crate::format::{table, time};
+use crate::monitor::Monitor;
+use crate::number;
 use crate::out::Out;
 use crate::spread::Spread;
 use crate::trouble::Result;
@@ -19,6 +22,7 @@ pub(crate) struct Stats {
     /// The card; may be left out where there is only one
     card: Option<CardName>,
     /// The number of a context
+    #[arg(value_parser = number::context)]
     context: Option<u32>,
 }
 
@@ -32,7 +36,8 @@ struct Slot {
     faults: u64,
     timeouts: u64,
     useless_interrupts: u64,
-    histograms: SlotHistograms,
+    /// Null: not ours to know.
+    histograms: Option<SlotHistograms>,
 }
 
 #[derive(Serialize)]
@@ -55,7 +60,8 @@ struct OfContext {
     card: Option<u32>,
     #[serde(flatten)]
     view: ContextView,
-    histograms: ContextHistograms,
+    /// Null: not ours to know.
+    histograms: Option<ContextHistograms>,
 }
 
 #[derive(Serialize)]
@@ -71,7 +77,9 @@ impl Stats {
         let view = CardView::of(&card)?;
         match self.context {
             None => {
-                let slots = view.slots.into_iter().map(|slot| Slot::of(&card, slot));
+                let monitor = card.monitor();
+                let slots = view.slots.into_iter();
+                let slots = slots.map(|slot| Slot::of(&card, slot, monitor.as_ref()));
                 let answer = OfCard {
                     card: card.number(),
                     slots: slots.collect::<Result<_>>()?,
@@ -91,11 +99,24 @@ impl Stats {
 }
 
 impl Slot {
-    fn of(card: &Card, view: SlotView) -> Result<Self> {
+    fn of(card: &Card, view: SlotView, monitor: Option<&Monitor>) -> Result<Self> {
         let number = view.slot;
+        if let Some(figures) = monitor.and_then(|monitor| monitor.slot(number)) {
+            return Ok(Self {
+                view,
+                resumes: figures.of("resumes"),
+                preemptions: figures.of("preemptions"),
+                finished: figures.of("finished"),
+                faults: figures.of("faults"),
+                timeouts: figures.of("timeouts"),
+                useless_interrupts: figures.of("useless_interrupts"),
+                histograms: None,
+            });
+        }
         let of = |which| {
             let histogram = card.file.slot_histogram(number, which);
-            let histogram = histogram.map_err(|error| card.refused("its histograms", error))?;
+            let histogram = histogram
+                .map_err(|error| card.refused("its histograms", Call::Histogram, error))?;
             Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
         };
         let info = card.file.slot_info(number);
@@ -107,7 +128,7 @@ impl Slot {
             timeouts,
             useless,
             ..
-        } = info.map_err(|error| card.refused("its slots", error))?;
+        } = info.map_err(|error| card.refused("its slots", Call::SlotInfo, error))?;
         Ok(Self {
             view,
             resumes,
@@ -116,13 +137,13 @@ impl Slot {
             faults,
             timeouts,
             useless_interrupts: useless,
-            histograms: SlotHistograms {
+            histograms: Some(SlotHistograms {
                 gap: of(SlotHistogram::Gap)?,
                 save: of(SlotHistogram::Save)?,
                 restore: of(SlotHistogram::Restore)?,
                 overrun: of(SlotHistogram::Overrun)?,
                 latency: of(SlotHistogram::Latency)?,
-            },
+            }),
         })
     }
 
@@ -138,14 +159,17 @@ impl Slot {
             ("resets", view.resets),
             ("useless interrupts", self.useless_interrupts),
         ];
-        let histograms = &self.histograms;
-        format!(
+        let text = format!(
             "slot {} {}: busy {}\n  {}\n",
             view.slot,
             view.engine_name(),
             time(view.busy_ns),
             counted(&counters)
-        ) + &spreads(&[
+        );
+        let Some(histograms) = &self.histograms else {
+            return text;
+        };
+        text + &spreads(&[
             ("gap", &histograms.gap),
             ("save", &histograms.save),
             ("restore", &histograms.restore),
@@ -160,17 +184,30 @@ impl OfContext {
         let number = view.context;
         let of = |which| {
             let histogram = card.file.context_histogram(Some(number), which);
-            let histogram =
-                histogram.map_err(|error| card.refused_for(number, "histograms of", error))?;
+            let histogram = histogram.map_err(|error| {
+                card.refused_for(number, "histograms of", Call::Histogram, error)
+            })?;
             Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
         };
-        Ok(Self {
-            card: card.number(),
-            histograms: ContextHistograms {
+        let all = || {
+            Ok::<_, crate::trouble::Trouble>(ContextHistograms {
                 wait: of(ContextHistogram::Wait)?,
                 arrival: of(ContextHistogram::Arrival)?,
                 run: of(ContextHistogram::Run)?,
-            },
+            })
+        };
+        // Of another user's context sysfs has the counters, for who may read them.
+        let is_monitored = || {
+            card.monitor()
+                .is_some_and(|all| all.context(number).is_some())
+        };
+        let histograms = match all() {
+            Err(_) if is_monitored() => None,
+            other => Some(other?),
+        };
+        Ok(Self {
+            card: card.number(),
+            histograms,
             view,
         })
     }
@@ -182,15 +219,18 @@ impl OfContext {
             ("slices", view.slices),
             ("preemptions", view.preemptions),
         ];
-        let histograms = &self.histograms;
-        format!(
+        let text = format!(
             "context {} {}: ran {}, waited {}\n  {}\n",
             view.context,
             view.engine_name(),
             time(view.run_ns),
             time(view.wait_ns),
             counted(&counters)
-        ) + &spreads(&[
+        );
+        let Some(histograms) = &self.histograms else {
+            return text;
+        };
+        text + &spreads(&[
             ("wait", &histograms.wait),
             ("arrival", &histograms.arrival),
             ("run", &histograms.run),

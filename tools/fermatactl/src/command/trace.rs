@@ -3,6 +3,7 @@
 
 use super::Ending;
 use crate::card::{Card, CardName};
+use crate::number;
 use crate::out::Out;
 use crate::process;
 use crate::tracefs::Instance;
@@ -23,6 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// What to do about an event that cannot be understood.
+const VERSIONS: &str =
+    "driver and fermatactl may be of different versions: install both of one version";
 /// How long nothing is done when nothing was recorded.
 const REST: Duration = Duration::from_millis(20);
 
@@ -44,14 +48,22 @@ pub(crate) struct Trace {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Record for so long, as 500ms or 10s
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "command")]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     duration: Option<Duration>,
-    /// Room for events of each processor that are not yet read, in KiB
-    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    /// Room for events of each processor that are not yet read, in KiB: 64 to 1048576
+    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = buffer)]
     buffer: u32,
     /// Record while this runs
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+fn duration(text: &str) -> number::Parsed<Duration> {
+    number::time_in(text, &(Duration::from_millis(1)..=Duration::MAX))
+}
+
+fn buffer(text: &str) -> number::Parsed<u32> {
+    number::number_in(text, &(64..=1 << 20)).map(|kib| kib as u32)
 }
 
 #[derive(Serialize)]
@@ -83,16 +95,18 @@ struct Record {
 impl Trace {
     pub(crate) fn run(&self, out: Out) -> Result<Ending> {
         let only = self.only()?;
-        // Refused now rather than when all was recorded.
-        let mut text = self.text.as_ref().map(create).transpose()?;
-        drop(create(&self.output)?);
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))
-                .map_err(|error| Trouble::new(format!("signals: {error}")))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
+                Trouble::new(format!("signals: {error}"), "record with --duration")
+            })?;
         }
         let begin = Instant::now();
         let mut instance = Instance::new(self.buffer)?;
+        // Files that cannot be written are refused now rather than when all was recorded; those of an earlier trace stay if nothing
+        // can be recorded.
+        let mut text = self.text.as_ref().map(create).transpose()?;
+        drop(create(&self.output)?);
         let mut child = self.spawn()?;
         let mut record = Record::default();
         let mut status = None;
@@ -134,8 +148,10 @@ impl Trace {
             return Ok(None);
         };
         match Card::open(name)?.number() {
-            None => Err(Trouble::new(format!("{name}: its number is not known"))
-                .advise("name the card by its number, or as fermataN")),
+            None => Err(Trouble::new(
+                format!("{name}: its number is not known"),
+                "name the card by its number, or as fermataN",
+            )),
             number => Ok(number),
         }
     }
@@ -152,7 +168,10 @@ impl Trace {
 
     fn trouble_of_command(&self, error: &std::io::Error) -> Trouble {
         let program = self.command.first().cloned().unwrap_or_default();
-        Trouble::new(format!("{}: {error}", program.to_string_lossy()))
+        Trouble::new(
+            format!("{}: {error}", program.to_string_lossy()),
+            "name a program that can be run, by its path or as one of $PATH",
+        )
     }
 
     fn trouble_of_text(&self, error: &std::io::Error) -> Trouble {
@@ -209,7 +228,9 @@ impl Trace {
             job,
         });
         let layers: Vec<_> = layers.collect();
-        let trouble = |error: anyhow::Error| Trouble::new(format!("{error:#}"));
+        let trouble = |error: anyhow::Error| {
+            Trouble::new(format!("{error:#}"), "name a file that can be written")
+        };
         chrome::write(&layers, &self.output).map_err(trouble)?;
         if let (Some(file), Some(layer)) = (&self.svg, layers.first()) {
             let title = format!("{}: who was on its slots", layer.name);
@@ -293,7 +314,7 @@ impl Record {
         let lines = std::mem::replace(&mut self.rest, rest);
         for line in String::from_utf8_lossy(&lines).lines() {
             self.take_line(line, only)
-                .map_err(|error| Trouble::new(format!("{error:#}")))?;
+                .map_err(|error| Trouble::new(format!("{error:#}"), VERSIONS))?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use fermata::riscv;
 use fermata::work::{write_list, Access, Outcome, Work, DATA, LINE, NODE};
 use fermata::{Arena, Context, EngineId, Error};
 use serde::Serialize;
+use std::ops::RangeInclusive;
 
 /// What the RISC-V engine tells of a program that has called `exit()`.
 const EXITED: u64 = 1;
@@ -94,6 +95,8 @@ impl Job {
                 ..Options::default()
             };
             options.none_left("an engine that is known by its UUID only")?;
+            let least = file.as_ref().map_or(0, Vec::len) as u64;
+            in_range("--arena", raw.arena.unwrap_or(u64::MAX), least..=u64::MAX)?;
             return Ok(Self::Raw {
                 options: raw,
                 data: file.unwrap_or_default(),
@@ -101,13 +104,18 @@ impl Job {
         };
         let job = match engine {
             EngineId::COUNTER_UP | EngineId::COUNTER_DOWN if file.is_some() => {
-                return Err(Trouble::new("a counter has no file")
-                    .advise("leave it out: --count and --first say what it does"));
+                return Err(Trouble::wrong_arguments(
+                    "a counter has no file",
+                    "leave it out: --count and --first say what it does",
+                ));
             }
             EngineId::COUNTER_UP | EngineId::COUNTER_DOWN => counter(engine, options)?,
             _ => {
                 let data = file.ok_or_else(|| {
-                    Trouble::new(format!("{name} needs a file")).advise("`-` is standard input")
+                    Trouble::wrong_arguments(
+                        format!("{name} needs a file"),
+                        "give one; `-` is standard input",
+                    )
                 })?;
                 on_file(engine, data, options)?
             }
@@ -219,17 +227,28 @@ impl Job {
 
 /// Of engines that need no data.
 fn counter(engine: EngineId, options: &mut Options) -> Result<Job> {
+    let count = options.count.take().unwrap_or(1000);
     let work = Work::Counter {
         up: engine == EngineId::COUNTER_UP,
-        count: options.count.take().unwrap_or(1000),
+        count: in_range("--count", count, 1..=u64::MAX)?,
         first: options.first.take().unwrap_or(0),
     };
-    match work {
-        Work::Counter { count: 0, .. } => {
-            Err(Trouble::new("a count of 0 would never end").advise("give --count 1 or more"))
-        }
-        work => Ok(Job::Work(work, Vec::new())),
+    Ok(Job::Work(work, Vec::new()))
+}
+
+/// The value of an option, if it is in the range that the engine has for it.
+fn in_range(option: &str, value: u64, range: RangeInclusive<u64>) -> Result<u64> {
+    if range.contains(&value) {
+        return Ok(value);
     }
+    let advice = match range.into_inner() {
+        (least, u64::MAX) => format!("give {least} or more"),
+        (least, most) => format!("give {least} to {most}"),
+    };
+    Err(Trouble::wrong_arguments(
+        format!("{option} {value} is out of range for this engine"),
+        advice,
+    ))
 }
 
 /// Of engines that work on data.
@@ -241,9 +260,10 @@ fn on_file(engine: EngineId, data: Vec<u8>, options: &mut Options) -> Result<Job
     let mut seed = || options.seed.take().unwrap_or(0);
     Ok(match engine {
         EngineId::LINKED_LIST if data.is_empty() => {
-            return Err(
-                Trouble::new("an empty file makes no list").advise("give one with at least a byte")
-            );
+            return Err(Trouble::new(
+                "an empty file makes no list",
+                "give one with at least a byte",
+            ));
         }
         EngineId::LINKED_LIST => {
             let work = Work::LinkedList {
@@ -257,10 +277,14 @@ fn on_file(engine: EngineId, data: Vec<u8>, options: &mut Options) -> Result<Job
         EngineId::MEMBENCH => {
             let data = padded(data);
             let length = data.len() as u64;
+            let count = options.count.take();
             let work = Work::Membench {
                 length,
                 seed: seed(),
-                count: options.count.take().unwrap_or(length / LINE),
+                count: match count {
+                    Some(count) => in_range("--count", count, 1..=u64::MAX)?,
+                    None => length / LINE,
+                },
                 access: options.access.take().map_or(Access::Read, Into::into),
                 random: std::mem::take(&mut options.random),
             };
@@ -275,14 +299,22 @@ fn on_file(engine: EngineId, data: Vec<u8>, options: &mut Options) -> Result<Job
             };
             Job::Work(work, data)
         }
-        EngineId::QUEUE => Job::Stream(Stream {
-            operation: options.op.take().unwrap_or_default(),
-            argument: options.arg.take().unwrap_or(0),
-            data,
-        }),
+        EngineId::QUEUE => {
+            let operation = options.op.take().unwrap_or_default();
+            let argument = options.arg.take().unwrap_or(0);
+            Job::Stream(Stream {
+                operation,
+                argument: in_range("--arg", argument, operation.arguments())?,
+                data,
+            })
+        }
         EngineId::RISCV => Job::Program {
             elf: data,
-            arg: options.arg.take().unwrap_or(0) as u32,
+            arg: in_range(
+                "--arg",
+                options.arg.take().unwrap_or(0),
+                0..=u32::MAX.into(),
+            )? as u32,
         },
         _ => {
             let length = data.len() as u64;
@@ -332,6 +364,7 @@ impl Product {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::OperationName;
     use super::*;
 
     fn job(engine: EngineId, file: Option<&[u8]>, mut options: Options) -> Result<Job> {
@@ -362,6 +395,78 @@ mod tests {
         assert!(job(EngineId::LINKED_LIST, Some(b""), Options::default()).is_err());
         assert!(job(EngineId::COUNTER_UP, Some(b"x"), Options::default()).is_err());
         assert!(job(EngineId::COUNTER_UP, None, Options::default()).is_ok());
+    }
+
+    #[test]
+    fn numbers_out_of_range_of_the_engine_are_refused() {
+        let count = |count| Options {
+            count: Some(count),
+            ..Options::default()
+        };
+        let arg = |op, arg| Options {
+            op,
+            arg: Some(arg),
+            ..Options::default()
+        };
+        let arena = |arena| Options {
+            raw: true,
+            arena: Some(arena),
+            ..Options::default()
+        };
+        let (crc, fill) = (Some(OperationName::Crc32c), Some(OperationName::Fill));
+        let wide = 1 << 32;
+        let table = [
+            (
+                EngineId::COUNTER_UP,
+                None,
+                count(0),
+                "--count 0",
+                "give 1 or more",
+            ),
+            (
+                EngineId::COUNTER_DOWN,
+                None,
+                count(0),
+                "--count 0",
+                "give 1 or more",
+            ),
+            (
+                EngineId::MEMBENCH,
+                Some("x"),
+                count(0),
+                "--count 0",
+                "give 1 or more",
+            ),
+            (
+                EngineId::RISCV,
+                Some("x"),
+                arg(None, wide),
+                "--arg",
+                "give 0 to 4294967295",
+            ),
+            (
+                EngineId::QUEUE,
+                Some("x"),
+                arg(crc, wide),
+                "--arg",
+                "give 0 to 4294967295",
+            ),
+            (
+                EngineId::SHA256,
+                Some("abc"),
+                arena(2),
+                "--arena 2",
+                "give 3 or more",
+            ),
+        ];
+        for (engine, file, options, error, advice) in table {
+            let trouble = job(engine, file.map(str::as_bytes), options).unwrap_err();
+            let text = trouble.to_string();
+            assert!(text.starts_with(error) && text.contains(advice), "{text}");
+        }
+        assert!(job(EngineId::LINKED_LIST, Some(b"x"), count(0)).is_ok());
+        assert!(job(EngineId::QUEUE, Some(b"x"), arg(fill, wide)).is_ok());
+        assert!(job(EngineId::SHA256, Some(b"abc"), arena(3)).is_ok());
     }
 
     #[test]

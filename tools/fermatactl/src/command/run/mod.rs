@@ -6,11 +6,12 @@ mod options;
 mod raw;
 mod stream;
 
+use crate::advice::{self, Call};
 use crate::card::{Card, CardName};
-use crate::command::set;
 use crate::format::time;
+use crate::number;
 use crate::out::Out;
-use crate::setting::{self, ContextSetting};
+use crate::setting::ContextSetting;
 use crate::trouble::{Result, Trouble};
 use crate::view::CardView;
 use fermata::queue::Queue;
@@ -43,17 +44,17 @@ pub(crate) struct Run {
     /// A parameter of the context, as with `fermatactl set`; may be given several times
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<ContextSetting>,
-    /// Announce each job so long before it is started, at most 10s, so that a slot is free by then
-    #[arg(long, value_name = "TIME", value_parser = setting::ahead)]
+    /// Announce each job so long before it is started, 1us to 10s, so that a slot is free by then
+    #[arg(long, value_name = "TIME", value_parser = number::ahead)]
     hint: Option<Duration>,
-    /// Run it so many times
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    /// Run it so many times, 1 or more
+    #[arg(long, default_value = "1", value_name = "N", value_parser = number::count)]
     repeat: u64,
     /// It may run again from its beginning if the card loses its state
     #[arg(long)]
     replayable: bool,
     /// The word by which the emulated card knows whose job it is (register 0x50)
-    #[arg(long, default_value = "0", value_name = "WORD", value_parser = options::number)]
+    #[arg(long, default_value = "0", value_name = "WORD", value_parser = number::number)]
     tag: u64,
     /// Write what the engine has made of the data to this file (of riscv: what the program has printed; with --raw: the arena)
     #[arg(short, long, value_name = "FILE")]
@@ -107,24 +108,31 @@ impl Run {
         let context = &card.file;
         let number = self.set_up(&card)?;
         let arena = context.create_arena(job.arena_length());
-        let arena = arena.map_err(|error| no_memory(&card, job.arena_length(), error))?;
+        let arena = arena.map_err(|error| {
+            let doing = format!("an arena of {} bytes", job.arena_length());
+            card.refused(&doing, Call::ArenaCreate, error)
+        })?;
         let snapshot = context.create_snapshot();
-        snapshot.map_err(|error| card.refused("room for a snapshot", error))?;
+        snapshot
+            .map_err(|error| card.refused("room for a snapshot", Call::SnapshotCreate, error))?;
         for setting in &self.set {
             let applied = setting.apply(context);
-            applied.map_err(|error| set::refused(&card, None, &setting.to_string(), error))?;
+            applied.map_err(|error| card.refused(&setting.to_string(), setting.call(), error))?;
         }
         let mut before = uapi::Status::default();
         for _ in 0..self.repeat {
             let queue = self.start(&card, &arena, &job)?;
             let ended = context.wait(Events::DONE, None);
-            let status = ended.and_then(|_| context.status());
-            let status = status.map_err(|error| card.refused("waiting for the job", error))?;
+            ended.map_err(|error| card.refused("waiting for the job", Call::Wait, error))?;
+            let status = context.status();
+            let status =
+                status.map_err(|error| card.refused("the job's state", Call::Status, error))?;
             if State::from(status.state) != State::Done {
                 return Err(failed(&card, &status));
             }
             let product = job.product(context, &arena, queue);
-            let product = product.map_err(|error| card.refused("the job's result", error))?;
+            let product = product
+                .map_err(|error| card.refused("the job's result", Call::RegistersRead, error))?;
             let answer = Answer {
                 card: card.number(),
                 context: number,
@@ -155,7 +163,7 @@ impl Run {
         for card in Card::open_all(&names)? {
             let slots = card.file.slots_of(self.engine.0);
             if !slots
-                .map_err(|error| card.refused("its slots", error))?
+                .map_err(|error| card.refused("its slots", Call::SlotInfo, error))?
                 .is_empty()
             {
                 return Ok(card);
@@ -165,43 +173,35 @@ impl Run {
             }
         }
         let engine = name_of_engine(self.engine.0);
-        Err(Trouble::new(format!("no slot has the engine {engine}"))
-            .advise(format!("there are {}", there.join(", "))))
+        Err(Trouble::new(
+            format!("no slot has the engine {engine}"),
+            format!("there are {}", there.join(", ")),
+        ))
     }
 
     fn set_up(&self, card: &Card) -> Result<u32> {
-        card.file.setup(self.engine.0, 0).map_err(|error| {
-            let trouble = card.refused("setting up a context", error);
-            match error {
-                Error::Busy => trouble.advise(
-                    "the card cannot keep users apart (no DMA window), and another user is on it: wait until its contexts are closed",
-                ),
-                Error::NotPermitted => trouble.advise(
-                    "the card has neither a DMA window nor an IOMMU before it: it takes CAP_SYS_RAWIO; run it as root, or boot with an IOMMU",
-                ),
-                Error::NoSpace => trouble.advise("wait until a context is closed, or load the module with a larger max_contexts"),
-                _ => trouble,
-            }
-        })
+        let context = card.file.setup(self.engine.0, 0);
+        context.map_err(|error| card.refused("setting up a context", Call::Setup, error))
     }
 
     /// Puts all in place and starts a job.
     fn start<'a>(&self, card: &Card, arena: &'a Arena, job: &Job) -> Result<Option<Queue<'a>>> {
         let context = &card.file;
-        let started = || {
-            let queue = job.load(context, arena, self.tag)?;
-            if let Some(ahead) = self.hint {
-                context.hint(Some(ahead))?;
-                std::thread::sleep(ahead);
-            }
-            if self.replayable {
-                context.start_replayable()?;
-            } else {
-                context.start()?;
-            }
-            Ok(queue)
+        let refused = |doing: &'static str, call| move |error| card.refused(doing, call, error);
+        let queue = job.load(context, arena, self.tag);
+        let queue = queue.map_err(refused("the job's registers", Call::RegistersWrite))?;
+        if let Some(ahead) = self.hint {
+            let hinted = context.hint(Some(ahead));
+            hinted.map_err(refused("announcing the job", Call::Hint))?;
+            std::thread::sleep(ahead);
+        }
+        let started = if self.replayable {
+            context.start_replayable()
+        } else {
+            context.start()
         };
-        started().map_err(|error| card.refused("starting the job", error))
+        started.map_err(refused("starting the job", Call::Start))?;
+        Ok(queue)
     }
 
     fn text(&self, answer: &Answer) -> String {
@@ -230,40 +230,23 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     bytes.map_err(|error| Trouble::of_file(path, &error))
 }
 
-fn no_memory(card: &Card, length: usize, error: Error) -> Trouble {
-    let trouble = card.refused(&format!("an arena of {length} bytes"), error);
-    match error {
-        Error::NoMemory => trouble.advise(
-            "raise the limit of locked memory (`ulimit -l`), or without an IOMMU: there is not so much contiguous memory",
-        ),
-        Error::Invalid | Error::OutOfRange => {
-            trouble.advise("`fermatactl info` tells the largest arena (module parameter max_arena_mib)")
-        }
-        _ => trouble,
-    }
-}
-
 /// Why a job has failed.
 fn failed(card: &Card, status: &uapi::Status) -> Trouble {
-    let error = std::io::Error::from_raw_os_error(status.error as i32);
-    let trouble = Trouble::job_failed(format!("{}: the job has failed: {error}", card.name));
-    match Error::from_errno(status.error as i32) {
-        Error::Other(ETIME) => trouble.advise(
-            "the engine did not pause in time and its slot was reset: give it more (--set preempt-timeout=1s)",
-        ),
-        Error::Other(EFAULT) => {
-            let how = if status.fault_flags & uapi::FAULT_WRITE != 0 { "written" } else { "read" };
-            trouble.advise(format!(
-                "the engine has {how} {:#x}, which is outside of the arena ({:#x}, {:#x} bytes)",
-                status.fault_addr, status.device_base, status.arena_length
-            ))
-        }
-        Error::Other(EIO) => trouble.advise("the job's state was lost: run it again, or with --replayable"),
-        Error::Gone => trouble.advise("the card is gone: `dmesg` tells why"),
-        _ => trouble.advise("`dmesg` may tell more"),
+    let error = Error::from_errno(status.error as i32);
+    let (mut cause, remedy) = advice::explain_failure(error);
+    if advice::is_fault(error) {
+        let how = if status.fault_flags & uapi::FAULT_WRITE != 0 {
+            "written"
+        } else {
+            "read"
+        };
+        cause = format!(
+            "its engine has {how} {:#x}, which is outside of the arena ({:#x}, {:#x} bytes)",
+            status.fault_addr, status.device_base, status.arena_length
+        );
     }
+    Trouble::job_failed(
+        format!("{}: the job has failed: {cause}", card.name),
+        remedy,
+    )
 }
-
-const ETIME: i32 = rustix::io::Errno::TIME.raw_os_error();
-const EFAULT: i32 = rustix::io::Errno::FAULT.raw_os_error();
-const EIO: i32 = rustix::io::Errno::IO.raw_os_error();

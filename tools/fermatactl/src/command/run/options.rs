@@ -2,8 +2,10 @@
 //! Options of `run` that go with certain engines: each takes its own, and what is left was for another one.
 
 use super::raw::{Register, Value};
+use crate::number::{number, number_in, Parsed};
 use crate::trouble::{Result, Trouble};
-use fermata::work::Access;
+use fermata::work::{Access, LINE};
+use std::ops::RangeInclusive;
 
 /// What a job does, as far as it can be chosen.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -12,7 +14,7 @@ pub(super) struct Options {
     /// linkedlist, membench, blockmix: what checksum and pattern begin with [default: 0]
     #[arg(long, value_name = "WORD", value_parser = number)]
     pub(super) seed: Option<u64>,
-    /// linkedlist: nodes (0: all); membench: accesses [default: one for each line]; counters: counts [default: 1000]
+    /// linkedlist: nodes (0: all); membench: accesses, 1 or more [default: one for each line]; counters: counts, 1 or more [default: 1000]
     #[arg(long, value_name = "N", value_parser = number)]
     pub(super) count: Option<u64>,
     /// membench: what kind of access [default: read]
@@ -21,16 +23,16 @@ pub(super) struct Options {
     /// membench: in random order
     #[arg(long)]
     pub(super) random: bool,
-    /// blockmix: bytes of a block [default: 4096]
-    #[arg(long, value_name = "BYTES", value_parser = number)]
+    /// blockmix: bytes of a block, 64 to 65536, a multiple of 64 [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = block)]
     pub(super) block: Option<u64>,
     /// counters: where to begin, 0 to 15 [default: 0]
-    #[arg(long, value_name = "BITS", value_parser = number)]
+    #[arg(long, value_name = "BITS", value_parser = first)]
     pub(super) first: Option<u64>,
     /// queue: what is done to the file [default: sha256]
     #[arg(long, value_enum)]
     pub(super) op: Option<OperationName>,
-    /// riscv: what the program gets in a0 [default: 0]; queue: pattern of fill, CRC that crc32c goes on from [default: 0]
+    /// riscv: what the program gets in a0, 32 bits [default: 0]; queue: pattern of fill, CRC (32 bits) that crc32c goes on from [default: 0]
     #[arg(long, value_name = "WORD", value_parser = number)]
     pub(super) arg: Option<u64>,
     /// Take a known engine as one by UUID
@@ -42,8 +44,8 @@ pub(super) struct Options {
     /// by UUID: a register to be read at the end; may be given several times
     #[arg(long, value_name = "OFFSET", value_parser = super::raw::offset)]
     pub(super) result: Vec<u32>,
-    /// by UUID: bytes of the arena [default: the file's, in whole pages]
-    #[arg(long, value_name = "BYTES", value_parser = number)]
+    /// by UUID: bytes of the arena, at least the file's [default: the file's, in whole pages]
+    #[arg(long, value_name = "BYTES", value_parser = arena)]
     pub(super) arena: Option<u64>,
 }
 
@@ -67,6 +69,16 @@ impl From<AccessName> for Access {
     }
 }
 
+impl OperationName {
+    /// The values that --arg may have.
+    pub(super) fn arguments(self) -> RangeInclusive<u64> {
+        match self {
+            Self::Fill => 0..=u64::MAX,
+            _ => 0..=u32::MAX.into(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum OperationName {
     /// Copies it
@@ -80,13 +92,22 @@ pub(super) enum OperationName {
     Crc32c,
 }
 
-/// A number, decimal or 0x….
-pub(super) fn number(text: &str) -> std::result::Result<u64, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|error| format!("{error} (decimal or 0x…)"))
+fn block(text: &str) -> Parsed<u64> {
+    match number_in(text, &(64..=65_536))? {
+        bytes if bytes % LINE == 0 => Ok(bytes),
+        _ => Err(format!(
+            "{text} is no multiple of {LINE}: give one of 64 to 65536"
+        )),
+    }
+}
+
+fn first(text: &str) -> Parsed<u64> {
+    number_in(text, &(0..=15))
+}
+
+/// An arena ends at most at the device address 2^47.
+fn arena(text: &str) -> Parsed<u64> {
+    number_in(text, &(1..=1 << 47))
 }
 
 impl Options {
@@ -108,14 +129,15 @@ impl Options {
         match left.into_iter().find(|(is_left, _)| *is_left) {
             None => Ok(()),
             Some((_, option)) => {
-                let trouble = Trouble::new(format!("{engine} has no {option}"));
-                Err(
-                    trouble.advise(if matches!(option, "--reg" | "--result" | "--arena") {
-                        "with --raw it is taken as an engine that is known by its UUID only"
-                    } else {
-                        "`fermatactl run --help` tells which options go with which engine"
-                    }),
-                )
+                let advice = if matches!(option, "--reg" | "--result" | "--arena") {
+                    "with --raw it is taken as an engine that is known by its UUID only"
+                } else {
+                    "`fermatactl run --help` tells which options go with which engine"
+                };
+                Err(Trouble::wrong_arguments(
+                    format!("{engine} has no {option}"),
+                    advice,
+                ))
             }
         }
     }

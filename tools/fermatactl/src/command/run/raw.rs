@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Engines of which nothing is known: registers as they stand on the command line.
 
-use super::options::number;
+use crate::number::number;
 use fermata::uapi;
 use std::str::FromStr;
 

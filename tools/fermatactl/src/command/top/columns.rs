@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The columns of `top`: what stands in them, how wide they are, and how rows are sorted and filtered by them.
+//! The columns of contexts: what stands in them, how wide they are, and how rows are sorted and filtered by them.
 
-use super::sample::{ContextRow, Frame, SlotRow};
+use super::fit::TableColumn;
+use super::sample::{ContextRow, Frame};
 use crate::format::{or_dash, time};
 use std::cmp::Ordering;
 
@@ -38,8 +39,8 @@ pub(super) enum Column {
     Command,
 }
 
-impl Column {
-    pub(super) const ALL: [Self; 14] = [
+impl TableColumn for Column {
+    const ALL: &'static [Self] = &[
         Self::Context,
         Self::State,
         Self::Engine,
@@ -55,18 +56,24 @@ impl Column {
         Self::Pid,
         Self::Command,
     ];
+    const DROPPED: &'static [Self] = &[
+        Self::Slices,
+        Self::Weight,
+        Self::Preemptions,
+        Self::Slice,
+        Self::Run,
+        Self::Priority,
+        Self::Wait,
+        Self::Engine,
+        Self::Pid,
+        Self::Slot,
+        Self::Share,
+        Self::Command,
+        Self::State,
+        Self::Context,
+    ];
 
-    /// Those that fit in a terminal of this many columns: most fit in 80.
-    pub(super) fn shown(width: u16) -> Vec<Self> {
-        let fits = |column: &Self| match column {
-            Self::Weight => width >= 90,
-            Self::Slices => width >= 100,
-            _ => true,
-        };
-        Self::ALL.into_iter().filter(fits).collect()
-    }
-
-    pub(super) fn title(self) -> &'static str {
+    fn title(self) -> &'static str {
         match self {
             Self::Context => "CTX",
             Self::State => "STATE",
@@ -85,25 +92,23 @@ impl Column {
         }
     }
 
-    /// Columns of the terminal; the command has what is left.
-    pub(super) fn width(self, frame: &Frame) -> u16 {
-        match self {
-            // Numbers grow with every context that there was.
-            Self::Context => context_width(frame),
-            Self::Engine => 10,
-            Self::State => 8,
-            Self::Weight | Self::Slices | Self::Pid => 7,
-            Self::Run => 6,
-            Self::Slice | Self::Share | Self::Wait | Self::Preemptions => 5,
-            Self::Slot | Self::Priority => 2,
-            Self::Command => 0,
-        }
-    }
-
-    pub(super) fn is_number(self) -> bool {
+    fn is_number(self) -> bool {
         !matches!(self, Self::State | Self::Engine | Self::Command)
     }
 
+    fn width(self) -> u16 {
+        match self {
+            Self::Engine => 10,
+            Self::State | Self::Command => 8,
+            Self::Weight | Self::Slices | Self::Pid => 7,
+            Self::Run => 6,
+            Self::Context | Self::Slice | Self::Share | Self::Wait | Self::Preemptions => 5,
+            Self::Slot | Self::Priority => 2,
+        }
+    }
+}
+
+impl Column {
     pub(super) fn cell(self, row: &ContextRow, frame: &Frame) -> String {
         let view = &row.view;
         match self {
@@ -159,17 +164,6 @@ impl Column {
     }
 }
 
-fn context_width(frame: &Frame) -> u16 {
-    let names = frame
-        .contexts()
-        .map(|row| frame.name(row.card, row.view.context));
-    names
-        .map(|name| name.len() as u16)
-        .max()
-        .unwrap_or(0)
-        .max(5)
-}
-
 /// A count in at most five digits and letters.
 pub(super) fn count(n: u64) -> String {
     match n {
@@ -217,30 +211,4 @@ impl Order {
         });
         rows
     }
-}
-
-/// Titles of the slots' table, whose widths are [`slot_widths`].
-pub(super) const SLOT_TITLES: [&str; 10] = [
-    ">SLOT", "ENGINE", ">CTX", ">BUSY%", ">SW/S", ">GAP50", ">GAP99", ">LC50", ">LC99", "FLAGS",
-];
-
-/// Columns of the terminal; flags have what is left.
-pub(super) fn slot_widths(frame: &Frame) -> [u16; 10] {
-    [4, 10, context_width(frame), 5, 5, 6, 6, 6, 6, 0]
-}
-
-pub(super) fn slot_cells(row: &SlotRow, frame: &Frame) -> Vec<String> {
-    let view = &row.view;
-    vec![
-        frame.name(row.card, view.slot),
-        view.engine_name().into(),
-        or_dash(view.context),
-        format!("{:.1}", row.busy_percent),
-        format!("{:.0}", row.switches_per_second),
-        or_dash(row.gap.p50_ns.map(time)),
-        or_dash(row.gap.p99_ns.map(time)),
-        or_dash(row.latency.p50_ns.map(time)),
-        or_dash(row.latency.p99_ns.map(time)),
-        view.flags.join(","),
-    ]
 }

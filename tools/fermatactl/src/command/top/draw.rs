@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! How the live view looks.
 
-use super::columns::{slot_cells, slot_widths, Column, SLOT_TITLES};
-use super::sample::{CardFrame, Frame};
+use super::columns::Column;
+use super::fit::{first_that_fit, fitting, shortened, Shown, TableColumn};
+use super::sample::{CardFrame, ContextRow, Frame};
 use super::screen::{Mode, Screen};
+use super::slots::SlotColumn;
 use crate::format::time;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -26,8 +28,8 @@ const HELP: &str = "\
  the next START, LC: arrival of latency-critical work to its
  START; half and 99 % are within, in the interval.";
 
-/// The line that tells of a card as such.
-pub(super) fn head(card: &CardFrame) -> String {
+/// What is told of a card as such, in parts: of those at the end a narrow terminal has none.
+pub(super) fn head(card: &CardFrame) -> Vec<String> {
     let of = |state| {
         let contexts = card.contexts.iter();
         contexts.filter(|row| row.view.state == state).count()
@@ -36,15 +38,18 @@ pub(super) fn head(card: &CardFrame) -> String {
         0 => "no guard".into(),
         guard => format!("guard {}", time(guard)),
     };
-    format!(
-        "{}  policy {}, {guard}  {} contexts: {} running, {} queued, {} held",
-        card.device.display(),
-        card.policy.unwrap_or("unknown"),
-        card.contexts.len(),
-        of("running"),
-        of("queued"),
-        of("held"),
-    )
+    vec![
+        card.device.display().to_string(),
+        format!("  policy {}", card.policy.unwrap_or("unknown")),
+        format!(", {guard}"),
+        format!("  {} contexts", card.contexts.len()),
+        format!(
+            ": {} running, {} queued, {} held",
+            of("running"),
+            of("queued"),
+            of("held")
+        ),
+    ]
 }
 
 pub(super) fn draw(screen: &Screen, canvas: &mut Canvas) {
@@ -58,82 +63,84 @@ pub(super) fn draw(screen: &Screen, canvas: &mut Canvas) {
         Constraint::Length(1),
     ];
     let [heads, slots, _, contexts, foot] = Layout::vertical(parts).areas(canvas.area());
-    let lines: Vec<_> = frame
-        .cards
-        .iter()
-        .map(|card| Line::from(head(card)))
-        .collect();
+    let line = |card| Line::from(first_that_fit(heads.width, &head(card)));
+    let lines: Vec<_> = frame.cards.iter().map(line).collect();
     canvas.render_widget(Paragraph::new(lines).bold(), heads);
-    canvas.render_widget(slot_table(frame), slots);
+    slot_table(frame, canvas, slots);
     context_table(screen, canvas, contexts);
-    canvas.render_widget(foot_of(screen), foot);
+    canvas.render_widget(
+        Paragraph::new(shortened(foot.width, &foot_of(screen))),
+        foot,
+    );
     if screen.mode == Mode::Help {
         help(canvas);
     }
 }
 
-fn titles<'a>(titles: impl Iterator<Item = (&'a str, bool)>) -> Row<'a> {
-    titles
-        .map(|(title, is_number)| aligned(title.into(), is_number))
-        .collect::<Row>()
-        .style(Style::new().add_modifier(Modifier::REVERSED))
-}
-
-fn aligned<'a>(text: String, is_number: bool) -> Cell<'a> {
-    let alignment = if is_number {
-        Alignment::Right
+/// A cell of a column: numbers stand on the right, texts are cut to its width.
+fn cell<C: TableColumn>((column, width): Shown<C>, text: String) -> Cell<'static> {
+    Cell::from(if column.is_number() {
+        Text::from(text).alignment(Alignment::Right)
     } else {
-        Alignment::Left
-    };
-    Cell::from(Text::from(text).alignment(alignment))
+        Text::from(shortened(width, &text))
+    })
 }
 
-fn slot_table(frame: &Frame) -> Table<'_> {
-    let is_number = |title: &str| title.starts_with('>');
-    let rows = frame.slots().map(|row| {
-        let cells = slot_cells(row, frame).into_iter().zip(SLOT_TITLES);
-        cells
-            .map(|(cell, title)| aligned(cell, is_number(title)))
-            .collect::<Row>()
-    });
-    let header = SLOT_TITLES.map(|title| (title.trim_start_matches('>'), is_number(title)));
-    let widths = slot_widths(frame).map(|width| match width {
-        0 => Constraint::Min(4),
-        width => Constraint::Length(width),
-    });
-    Table::new(rows, widths).header(titles(header.into_iter()))
-}
-
-fn context_table(screen: &Screen, canvas: &mut Canvas, area: Rect) {
-    let columns = Column::shown(area.width);
-    let (rows, selected) = screen.rows();
-    let rows = rows.into_iter().map(|row| {
-        let cells = columns
-            .iter()
-            .map(|column| aligned(column.cell(row, &screen.frame), column.is_number()));
-        cells.collect::<Row>().style(style_of(row.view.state))
-    });
-    let widths = columns.iter().map(|column| match column {
-        Column::Command => Constraint::Min(4),
-        column => Constraint::Length(column.width(&screen.frame)),
-    });
-    // The column that they are sorted by is marked.
-    let header = columns
-        .iter()
-        .map(|column| (column.title(), column.is_number()));
-    let marked = header.zip(&columns).map(|((title, is_number), column)| {
-        let cell = aligned(title.into(), is_number);
-        if *column == screen.order.by {
+/// Titles; the column that rows are sorted by is marked.
+fn titles<C: TableColumn>(shown: &[Shown<C>], sorted_by: Option<C>) -> Row<'static> {
+    let title = |column: &Shown<C>| {
+        let cell = cell(*column, column.0.title().into());
+        if sorted_by == Some(column.0) {
             cell.style(Style::new().bold().underlined())
         } else {
             cell
         }
-    });
-    let header = marked
-        .collect::<Row>()
-        .style(Style::new().add_modifier(Modifier::REVERSED));
-    let table = Table::new(rows, widths)
-        .header(header)
+    };
+    let cells = shown.iter().map(title).collect::<Row>();
+    cells.style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+fn widths<C: TableColumn>(shown: &[Shown<C>]) -> impl Iterator<Item = Constraint> + '_ {
+    shown.iter().map(|(_, width)| Constraint::Length(*width))
+}
+
+fn slot_table(frame: &Frame, canvas: &mut Canvas, area: Rect) {
+    let cells = |column: SlotColumn| frame.slots().map(|row| column.cell(row, frame)).collect();
+    let shown = fitting(area.width, cells);
+    if shown.is_empty() {
+        return;
+    }
+    let row = |row| {
+        let cells = shown
+            .iter()
+            .map(|column| cell(*column, column.0.cell(row, frame)));
+        cells.collect::<Row>()
+    };
+    let table = Table::new(frame.slots().map(row), widths(&shown)).header(titles(&shown, None));
+    canvas.render_widget(table, area);
+}
+
+fn context_table(screen: &Screen, canvas: &mut Canvas, area: Rect) {
+    let frame = &screen.frame;
+    let cells = |column: Column| {
+        frame
+            .contexts()
+            .map(|row| column.cell(row, frame))
+            .collect()
+    };
+    let shown = fitting(area.width, cells);
+    if shown.is_empty() {
+        return;
+    }
+    let (rows, selected) = screen.rows();
+    let row = |row: &ContextRow| {
+        let cells = shown
+            .iter()
+            .map(|column| cell(*column, column.0.cell(row, frame)));
+        cells.collect::<Row>().style(style_of(row.view.state))
+    };
+    let table = Table::new(rows.into_iter().map(row), widths(&shown))
+        .header(titles(&shown, Some(screen.order.by)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(selected);
     canvas.render_stateful_widget(table, area, &mut state);
@@ -149,8 +156,8 @@ fn style_of(state: &str) -> Style {
     }
 }
 
-fn foot_of(screen: &Screen) -> Paragraph<'_> {
-    let text = match &screen.mode {
+fn foot_of(screen: &Screen) -> String {
+    match &screen.mode {
         Mode::Filter(_) => format!("filter: {}_", screen.order.filter),
         _ if !screen.message.is_empty() => screen.message.clone(),
         _ => {
@@ -163,8 +170,7 @@ fn foot_of(screen: &Screen) -> Paragraph<'_> {
             let by = screen.order.by.title();
             format!("sort {by} {order}{filter}{paused}  |  ? help  q quit  h hold  r resume  p preempt  / filter")
         }
-    };
-    Paragraph::new(text)
+    }
 }
 
 fn help(canvas: &mut Canvas) {

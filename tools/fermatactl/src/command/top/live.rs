@@ -5,9 +5,10 @@ use super::columns::Order;
 use super::draw::draw;
 use super::sample::{Frame, Sample};
 use super::screen::{Request, Screen};
+use crate::advice::{self, Call};
 use crate::card::Card;
 use crate::trouble::{Result, Trouble};
-use fermata::{Control, Error};
+use fermata::Control;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 use std::time::{Duration, Instant};
@@ -18,8 +19,12 @@ const FIRST: Duration = Duration::from_millis(200);
 /// Shows cards until the user quits; the terminal is as it was before then, whatever happens.
 pub(super) fn run(cards: &[Card], order: Order, interval: Duration) -> Result<()> {
     let before = Sample::take(cards)?;
-    let terminal =
-        ratatui::try_init().map_err(|error| Trouble::new(format!("terminal: {error}")))?;
+    let terminal = ratatui::try_init().map_err(|error| {
+        Trouble::new(
+            format!("terminal: {error}"),
+            "with --once it prints plain text",
+        )
+    })?;
     let shown = show(cards, order, interval, before, terminal);
     ratatui::restore();
     shown
@@ -70,10 +75,9 @@ fn show(
 fn act(card: &Card, context: u32, control: Control, what: &str) -> String {
     match card.file.control(context, control) {
         Ok(()) => format!("{what}: context {context}: done"),
-        Err(Error::NotPermitted) => {
-            format!("{what}: not permitted: run top as root (CAP_SYS_ADMIN)")
+        Err(error) => {
+            let (cause, remedy) = advice::explain(Call::of_control(control), error);
+            format!("{what}: context {context}: {cause}: {remedy}")
         }
-        Err(Error::NotFound) => format!("{what}: context {context} has no job now"),
-        Err(error) => format!("{what}: context {context}: {error}"),
     }
 }

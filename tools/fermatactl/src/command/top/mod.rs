@@ -3,16 +3,18 @@
 
 mod columns;
 mod draw;
+mod fit;
 mod live;
 mod plain;
 mod sample;
 mod screen;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 use crate::card::{Card, CardName};
+use crate::number;
 use crate::out::Out;
-use crate::setting;
 use crate::trouble::Result;
 use columns::{Column, Order};
 use sample::{Frame, Sample};
@@ -28,14 +30,14 @@ pub(crate) struct Top {
     /// Only these cards
     #[arg(value_name = "CARD")]
     cards: Vec<CardName>,
-    /// How long an interval is: 100ms or more
+    /// How long an interval is: 100ms to 1h
     #[arg(short, long, default_value = "1s", value_name = "TIME", value_parser = interval)]
     interval: Duration,
     /// Print one interval and end
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Print so many intervals and end
-    #[arg(short = 'n', long, value_name = "N")]
+    /// Print so many intervals, 1 or more, and end
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::count)]
     count: Option<u64>,
     /// Sort contexts by this column
     #[arg(short, long, value_enum, default_value = "share")]
@@ -45,12 +47,11 @@ pub(crate) struct Top {
     filter: String,
 }
 
-fn interval(text: &str) -> std::result::Result<Duration, String> {
-    let interval = setting::time(text)?;
-    if interval < Duration::from_millis(100) {
-        return Err("100ms is the shortest".into());
-    }
-    Ok(interval)
+fn interval(text: &str) -> number::Parsed<Duration> {
+    number::time_in(
+        text,
+        &(Duration::from_millis(100)..=Duration::from_secs(3600)),
+    )
 }
 
 impl Top {

@@ -3,7 +3,7 @@
 
 use crate::card::Card;
 use crate::spread::{since, Spread};
-use crate::trouble::Result;
+use crate::trouble::{Result, Trouble};
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{Histogram, SlotHistogram};
 use serde::Serialize;
@@ -28,10 +28,8 @@ struct Measured {
 
 impl Measured {
     fn of(card: &Card, slot: u32) -> Result<Self> {
-        let of = |which| {
-            let histogram = card.file.slot_histogram(slot, which);
-            histogram.map_err(|error| card.refused("its histograms", error))
-        };
+        // Those of slots tell of other users, too, and not everybody may know of them.
+        let of = |which| Ok::<_, Trouble>(card.slot_histogram(slot, which)?.unwrap_or_default());
         Ok(Self {
             gap: of(SlotHistogram::Gap)?,
             latency: of(SlotHistogram::Latency)?,

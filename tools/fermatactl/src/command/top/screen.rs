@@ -2,7 +2,9 @@
 //! The state of the live view, and what keys do to it.
 
 use super::columns::{Column, Order};
+use super::fit::TableColumn;
 use super::sample::{ContextRow, Frame};
+use crate::setting::PRIORITIES;
 use fermata::{Control, Param};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -163,8 +165,8 @@ impl Screen {
 /// One step from where it is.
 fn priority(row: &ContextRow, step: i32) -> Option<Control> {
     let to = row.view.priority.checked_add_signed(step)?;
-    (to <= PRIORITY_MAX).then(|| Control::Param(Param::Priority, to.into()))
+    let to = u64::from(to);
+    PRIORITIES
+        .contains(&to)
+        .then_some(Control::Param(Param::Priority, to))
 }
-
-/// `FERMATA_PARAM_PRIORITY` is 0 to this.
-const PRIORITY_MAX: u32 = 31;

@@ -2,10 +2,12 @@
 //! The view on a terminal in memory, 80 columns wide.
 
 use super::columns::{count, Column, Order};
-use super::draw::draw;
+use super::draw::{draw, head};
+use super::fit::TableColumn;
 use super::plain;
 use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
 use super::screen::{Mode, Request, Screen};
+use super::slots::SlotColumn;
 use crate::spread::Spread;
 use crate::view::{ContextView, SlotView};
 use fermata::{Control, Histogram, Param};
@@ -179,6 +181,154 @@ fn wide_terminals_have_more_columns() {
     assert!(lines[6].contains("/usr/bin/tenant --num"));
 }
 
+/// Two cards, with numbers as long as they can be.
+fn long_numbers() -> Screen {
+    let mut screen = screen();
+    let mut other = screen.frame.cards[0].clone();
+    other.card = Some(63);
+    for (card, index) in screen.frame.cards.iter_mut().chain([&mut other]).zip(0..) {
+        for row in &mut card.slots {
+            row.card = index;
+            row.switches_per_second = 123_456.0;
+            row.view.context = Some(u32::MAX - 1);
+            row.view.flags = vec!["quarantined", "boundary", "exclusive"];
+        }
+        for row in &mut card.contexts {
+            row.card = index;
+            row.view.context = u32::MAX - row.view.context;
+            row.view.timeslice_ns = Some(9_999_999);
+            row.view.run_ns = 123_456 * 3_600_000_000_000;
+            row.view.slices = u64::MAX;
+            row.view.preemptions = u64::MAX;
+            row.view.engine = Some("counter_down");
+        }
+    }
+    screen.frame.cards.push(other);
+    screen
+}
+
+/// Holds a table against the cells that it shows: a title stands for its column, a number must be as it is, a text may be cut, and
+/// says so. Returns the titles.
+fn check_table<C: TableColumn>(
+    lines: &[String],
+    cells: &[impl Fn(C) -> String],
+) -> Vec<&'static str> {
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    let column = |title: &String| C::ALL.iter().find(|column| column.title() == title);
+    let columns: Vec<C> = words(&lines[0])
+        .iter()
+        .map(|title| *column(title).unwrap_or_else(|| panic!("{title} is no title: {lines:?}")))
+        .collect();
+    for (line, cell) in lines[1..].iter().zip(cells) {
+        for (column, word) in columns.iter().zip(words(line)) {
+            let cell = cell(*column);
+            let is_cut = word
+                .strip_suffix('…')
+                .is_some_and(|word| cell.starts_with(word));
+            let is_text = !column.is_number();
+            assert!(
+                word == cell.split(' ').next().unwrap_or_default() || is_text && is_cut,
+                "{}: {word}, not {cell}",
+                column.title()
+            );
+        }
+    }
+    columns.iter().map(|column| column.title()).collect()
+}
+
+#[test]
+fn numbers_are_whole_at_every_width() {
+    let screen = long_numbers();
+    let frame = &screen.frame;
+    let slots: Vec<_> = frame
+        .slots()
+        .map(|row| |column: SlotColumn| column.cell(row, frame))
+        .collect();
+    let rows = screen.rows().0;
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| |column: Column| column.cell(row, frame))
+        .collect();
+    let mut most = (Vec::new(), Vec::new());
+    for width in 1..=140 {
+        let lines = lines(&screen, width, 16);
+        for (line, card) in lines.iter().zip(&frame.cards) {
+            let parts = head(card);
+            let whole = (0..=parts.len()).any(|count| parts[..count].concat() == *line);
+            assert!(whole, "{width}: {line}");
+        }
+        let (slot_lines, context_lines) = lines[2..].split_at(slots.len() + 2);
+        let shown = (
+            check_table(slot_lines, &slots),
+            check_table(context_lines, &rows),
+        );
+        // A wider terminal shows what a narrower one does, and more.
+        assert!(
+            most.0.iter().all(|title| shown.0.contains(title)),
+            "{width}: {shown:?}"
+        );
+        assert!(
+            most.1.iter().all(|title| shown.1.contains(title)),
+            "{width}: {shown:?}"
+        );
+        most = shown;
+    }
+    assert_eq!(
+        (most.0.len(), most.1.len()),
+        (SlotColumn::ALL.len(), Column::ALL.len())
+    );
+}
+
+#[test]
+fn narrow_terminals_have_fewer_columns() {
+    let titles = |width| {
+        let lines = lines(&screen(), width, 24);
+        let titles = |line: &str| {
+            line.split_whitespace()
+                .map(String::from)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        (titles(&lines[1]), titles(&lines[5]))
+    };
+    let table = [
+        (
+            80,
+            "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
+            "CTX STATE ENGINE SL PR SLICE RUN% RUN WAIT% PREEM PID COMMAND",
+        ),
+        (
+            70,
+            "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
+            "CTX STATE ENGINE SL PR RUN% RUN WAIT% PID COMMAND",
+        ),
+        (
+            69,
+            "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC99 FLAGS",
+            "CTX STATE ENGINE SL PR RUN% RUN WAIT% PID COMMAND",
+        ),
+        (
+            60,
+            "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 FLAGS",
+            "CTX STATE ENGINE SL PR RUN% WAIT% PID COMMAND",
+        ),
+        (
+            40,
+            "SLOT ENGINE CTX BUSY% FLAGS",
+            "CTX STATE SL RUN% PID COMMAND",
+        ),
+        (10, "SLOT CTX", "CTX"),
+        (3, "", ""),
+    ];
+    for (width, slots, contexts) in table {
+        assert_eq!(titles(width), (slots.into(), contexts.into()), "{width}");
+    }
+}
+
 #[test]
 fn small_terminals_do_no_harm() {
     for (width, height) in [(1, 1), (10, 3), (80, 5), (300, 100)] {
@@ -243,7 +393,7 @@ fn rows_are_sorted_and_filtered() {
     screen.order.filter.clear();
     // Every column can be sorted by, and back at the first one all is as it was.
     for column in Column::ALL {
-        screen.order.by = column;
+        screen.order.by = *column;
         assert_eq!(shown(&screen).len(), 3);
     }
 }

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Why the driver refuses a call, and what to do: for each call that fermatactl makes, the errors that `uapi/fermata.h` names there.
+
+use fermata::{Control, Error, Param};
+
+/// A call of the driver. Calls whose errors have other causes or remedies are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// open() of a card's node.
+    Open,
+    CardInfo,
+    SlotInfo,
+    Setup,
+    ArenaCreate,
+    SnapshotCreate,
+    /// `FERMATA_IOC_REGS_WRITE` and `FERMATA_IOC_RESULTS`.
+    RegistersWrite,
+    RegistersRead,
+    Start,
+    Status,
+    Hint,
+    Wait,
+    /// A parameter of the caller's own context.
+    Param(Param),
+    /// A reservation of the caller's own context.
+    Reserve,
+    /// A reservation of any context.
+    ReserveAny,
+    ContextInfo,
+    Histogram,
+    /// `FERMATA_IOC_CONTROL`, all but `FERMATA_CONTROL_PARAM`.
+    Control,
+    /// `FERMATA_CONTROL_PARAM`: a parameter of any context.
+    ControlParam(Param),
+    PolicyGet,
+    PolicySet,
+    GroupSet,
+}
+
+impl Call {
+    /// The call that does `control` to a context.
+    pub(crate) fn of_control(control: Control) -> Self {
+        match control {
+            Control::Param(param, _) => Self::ControlParam(param),
+            _ => Self::Control,
+        }
+    }
+}
+
+/// Why a call failed, and what to do.
+type Explanation = (&'static str, &'static str);
+
+/// Errors that [`Error`] has no names for.
+mod errno {
+    use rustix::io::Errno;
+
+    pub(super) const EIO: i32 = Errno::IO.raw_os_error();
+    pub(super) const E2BIG: i32 = Errno::TOOBIG.raw_os_error();
+    pub(super) const EFAULT: i32 = Errno::FAULT.raw_os_error();
+    pub(super) const ENOTTY: i32 = Errno::NOTTY.raw_os_error();
+    pub(super) const ETIME: i32 = Errno::TIME.raw_os_error();
+    pub(super) const EBADF: i32 = Errno::BADF.raw_os_error();
+    pub(super) const EDQUOT: i32 = Errno::DQUOT.raw_os_error();
+}
+use errno::{E2BIG, EBADF, EDQUOT, EFAULT, EIO, ENOTTY, ETIME};
+
+const NOT_PERMITTED: &str = "not permitted";
+const ADMINISTRATOR: Explanation = (
+    NOT_PERMITTED,
+    "this takes CAP_SYS_ADMIN in the initial user namespace: run fermatactl as root of the host",
+);
+const RAISE: Explanation = (
+    NOT_PERMITTED,
+    "more than the default takes CAP_SYS_NICE in the initial user namespace: keep to the default, or run fermatactl as root of the host",
+);
+const RAISE_ANY: Explanation = (
+    NOT_PERMITTED,
+    "this takes CAP_SYS_ADMIN, and for more than the default CAP_SYS_NICE, both in the initial user namespace: run fermatactl as root of the host",
+);
+const NO_CONTEXT: Explanation = (
+    "no context has this number",
+    "`fermatactl list` shows the contexts that there are",
+);
+const NOT_SET_UP: Explanation = (
+    "the context is not set up",
+    "`fermatactl list` shows the contexts that are",
+);
+const NO_SLOT_IN_SERVICE: Explanation = (
+    "no slot that the context may use is in service any more",
+    "`fermatactl info` shows which slots are quarantined; a reset of the card tries them again (docs/operations.md)",
+);
+const STATE_GREW: Explanation = (
+    "the card reports a larger state than the snapshot buffer has room for",
+    "the card broke its protocol: reset the card, and see docs/operations.md",
+);
+
+/// Returns why `call` failed with `error`, and what to do.
+pub(crate) fn explain(call: Call, error: Error) -> (String, String) {
+    in_full(named(call, error).or_else(|| of_any_call(error)), error)
+}
+
+/// An explanation; without it what the kernel calls the error.
+fn in_full(explanation: Option<Explanation>, error: Error) -> (String, String) {
+    match explanation {
+        Some((cause, remedy)) => (cause.into(), remedy.into()),
+        None => (
+            error.to_string(),
+            "`dmesg` may say why; docs/operations.md has symptoms and causes".into(),
+        ),
+    }
+}
+
+/// Returns why a job failed whose status has `error`, and what to do.
+pub(crate) fn explain_failure(error: Error) -> (String, String) {
+    in_full(of_job(error), error)
+}
+
+/// Whether a job failed because its engine touched memory outside of its arena.
+pub(crate) fn is_fault(error: Error) -> bool {
+    error == Error::Other(EFAULT)
+}
+
+/// The errors that `uapi/fermata.h` names for jobs.
+fn of_job(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::Other(ETIME) => (
+            "the engine did not pause in time, and its slot was reset",
+            "give the engine longer (--set preempt-timeout=1s; more than the default takes CAP_SYS_NICE)",
+        ),
+        Error::Other(EFAULT) => (
+            "the engine touched memory outside of the arena",
+            "correct the addresses that the job has",
+        ),
+        Error::Other(EIO) => (
+            "the state of the job could not be saved or restored",
+            "run the job again, or with --replayable",
+        ),
+        Error::Protocol => (
+            "the card broke its protocol",
+            "reset the card; on a base card base_settle_us may be too small (docs/operations.md)",
+        ),
+        Error::Gone => ("the card is gone", "`dmesg` tells why"),
+        _ => return None,
+    })
+}
+
+/// The errors that every call can return.
+fn of_any_call(error: Error) -> Option<Explanation> {
+    const VERSIONS: &str =
+        "driver and fermatactl may be of different versions: install both of one version";
+    Some(match error {
+        Error::Gone => (
+            "the card is gone",
+            "the card was unplugged or unbound, or has died: `dmesg` tells; `fermatactl list` shows which cards there are",
+        ),
+        Error::Invalid => ("the driver does not take the call's argument", VERSIONS),
+        Error::Other(E2BIG) => ("the driver does not know all of the call's argument", VERSIONS),
+        Error::Other(ENOTTY) => ("the driver does not know this call", VERSIONS),
+        Error::Other(EFAULT) => ("memory of fermatactl was not accessible", "try again"),
+        Error::Interrupted => ("interrupted by a signal", "try again"),
+        Error::NoMemory => (
+            "out of memory",
+            "free memory, or raise the limit of the memory cgroup",
+        ),
+        _ => return None,
+    })
+}
+
+/// The errors that `uapi/fermata.h` names at `call`.
+fn named(call: Call, error: Error) -> Option<Explanation> {
+    match call {
+        Call::Open | Call::CardInfo | Call::Status | Call::ContextInfo | Call::PolicyGet => None,
+        Call::SlotInfo => (error == Error::Invalid).then_some((
+            "the card has no slot of this number",
+            "`fermatactl list` shows the slots",
+        )),
+        Call::Setup => of_setup(error),
+        Call::ArenaCreate | Call::SnapshotCreate => of_memory(call, error),
+        Call::RegistersWrite | Call::RegistersRead => of_registers(call, error),
+        Call::Start => of_start(error),
+        Call::Hint => of_hint(error),
+        Call::Wait => of_wait(error),
+        Call::Param(param) => of_param(param, error),
+        Call::Reserve => of_reservation(error),
+        Call::Histogram | Call::Control => of_number(call, error),
+        Call::ControlParam(_) | Call::ReserveAny => of_settings_of_any(call, error),
+        Call::PolicySet => of_policy(error),
+        Call::GroupSet => of_groups(error),
+    }
+}
+
+fn of_setup(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::Exists => ("the context is set up already", "start the command again"),
+        Error::NotFound => (
+            "no slot has this engine",
+            "`fermatactl list` shows the engines of each card",
+        ),
+        Error::NoSpace => (
+            "the card has as many contexts as max_contexts allows",
+            "wait until a context is closed (`fermatactl list`), or load the module with a larger max_contexts",
+        ),
+        Error::Other(EDQUOT) => (
+            "the group has as many contexts on the card as it may (`fermatactl group`, or max_contexts_group)",
+            "close contexts (`fermatactl list`), allow the group more (`fermatactl group --max-contexts`), load the module with a larger max_contexts_group, or run fermatactl with CAP_SYS_RESOURCE",
+        ),
+        Error::Busy => (
+            "the card cannot keep users apart (no DMA window check), and another user is on it",
+            "wait until the contexts of that user are closed (`fermatactl list`), or use another card",
+        ),
+        Error::NotPermitted => (
+            "the card has neither a DMA window check nor an IOMMU before it",
+            "boot with an IOMMU, or run fermatactl as root of the host, on a kernel that is not locked down: set-up takes CAP_SYS_RAWIO",
+        ),
+        _ => return None,
+    })
+}
+
+/// Of arenas and snapshot buffers that the driver allocates.
+fn of_memory(call: Call, error: Error) -> Option<Explanation> {
+    Some(match (call, error) {
+        (_, Error::Exists) => ("the context has this memory already", "start the command again"),
+        (_, Error::NotReady) => NOT_SET_UP,
+        (_, Error::NoMemory) => (
+            "not so much memory, or more than RLIMIT_MEMLOCK or the group's limit allows",
+            "raise the limits of locked memory (`ulimit -l`; CAP_IPC_LOCK has none), of the memory cgroup and of the group (`fermatactl group --max-bytes`); without an IOMMU the memory must be contiguous, too",
+        ),
+        (Call::ArenaCreate, Error::Invalid | Error::OutOfRange) => (
+            "larger than the card's largest arena",
+            "`fermatactl info` tells the largest arena (module parameter max_arena_mib)",
+        ),
+        (Call::SnapshotCreate, Error::Protocol) => (
+            "the card reports an impossible size of its state",
+            "the card broke its protocol: reset the card, and see docs/operations.md",
+        ),
+        _ => return None,
+    })
+}
+
+fn of_registers(call: Call, error: Error) -> Option<Explanation> {
+    Some(match (call, error) {
+        (_, Error::Invalid) => (
+            "a register is out of range",
+            "registers are at multiples of 8 from 0x30 to 0xff8",
+        ),
+        (_, Error::NotReady) => NOT_SET_UP,
+        (Call::RegistersWrite, Error::Busy) => (
+            "a job has not ended",
+            "wait for the end of the job (`fermatactl list` shows its state)",
+        ),
+        (Call::RegistersRead, Error::Again) => (
+            "the context is on no slot, and a register is no declared result",
+            "declare the register as a result (--result) before the job is started",
+        ),
+        _ => return None,
+    })
+}
+
+fn of_start(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::Busy => (
+            "the last job has not ended",
+            "wait for the end of the job (`fermatactl list` shows its state)",
+        ),
+        Error::NotReady => (
+            "the context is not set up, or has no snapshot buffer",
+            "start the command again",
+        ),
+        Error::NoAddress => (
+            "the arena has no device address, or the card needs an arena",
+            "map the arena before the job is started",
+        ),
+        Error::NoState => (
+            "no state was brought in",
+            "restore the job from its file (fermata-checkpoint)",
+        ),
+        Error::Invalid => (
+            "the engine reads a queue, and its jobs cannot run again",
+            "leave out --replayable",
+        ),
+        Error::Other(EIO) => NO_SLOT_IN_SERVICE,
+        Error::Protocol => STATE_GREW,
+        _ => return None,
+    })
+}
+
+fn of_hint(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::OutOfRange => (
+            "the moment is past, or more than 10s ahead",
+            "give a time of at most 10s",
+        ),
+        Error::Busy => (
+            "the last job has not ended",
+            "a hint is for the next job: try again when the job has ended",
+        ),
+        Error::Again => ("the last hint is less than 100us ago", "try again"),
+        Error::NotReady => NOT_SET_UP,
+        Error::Other(EIO) => NO_SLOT_IN_SERVICE,
+        _ => return None,
+    })
+}
+
+fn of_wait(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::NotFound => ("no job was started", "start a job first"),
+        Error::NotReady => NOT_SET_UP,
+        Error::TimedOut => ("the deadline came first", "wait for longer"),
+        Error::Again => (
+            "nothing has happened, and the file is O_NONBLOCK",
+            "wait with poll()",
+        ),
+        _ => return None,
+    })
+}
+
+fn of_param(param: Param, error: Error) -> Option<Explanation> {
+    Some(match (param, error) {
+        (_, Error::OutOfRange) => (
+            "out of range",
+            "`fermatactl set --help` has the ranges; a share or a cap is at most 100, and cooperative is what the engine can",
+        ),
+        (_, Error::NotReady) => NOT_SET_UP,
+        // These have no value that takes a capability.
+        (Param::Cap | Param::SlotMask | Param::Cooperative, Error::NotPermitted) => return None,
+        (_, Error::NotPermitted) => RAISE,
+        (Param::Share, Error::Busy) => (
+            "the share cannot be admitted",
+            "all shares of an engine are at most 90 % of its slots: give a smaller share, or lower the shares of others (`fermatactl info`)",
+        ),
+        (Param::SlotMask, Error::Busy) => (
+            "the context has a reservation, which counts on all slots of the engine",
+            "drop the reservation first (reservation=none)",
+        ),
+        (Param::SlotMask, Error::Invalid) => (
+            "a slot is not there, or has another engine",
+            "`fermatactl list` shows slots and engines",
+        ),
+        (Param::SlotMask, Error::Other(EIO)) => (
+            "none of the slots is in service",
+            "`fermatactl info` shows which slots are quarantined: name another slot",
+        ),
+        (Param::SlotMask, Error::Protocol) => STATE_GREW,
+        _ => return None,
+    })
+}
+
+fn of_reservation(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::OutOfRange => (
+            "out of range",
+            "the budget is 100us up to the deadline, the deadline at most the period, the period 1ms to 10s",
+        ),
+        Error::NotReady => NOT_SET_UP,
+        Error::NotPermitted => (
+            NOT_PERMITTED,
+            "a reservation takes CAP_SYS_NICE in the initial user namespace: run fermatactl as root of the host",
+        ),
+        Error::Busy => (
+            "the reservation cannot be admitted",
+            "what is promised already leaves no room, or the context may not use all slots of the engine: give a smaller budget or a longer deadline, or drop the reservations of others",
+        ),
+        _ => return None,
+    })
+}
+
+/// Of calls that act on, or look at, the context of a number.
+fn of_number(call: Call, error: Error) -> Option<Explanation> {
+    Some(match (call, error) {
+        (_, Error::NoContext) => NO_CONTEXT,
+        (Call::Control, Error::NotPermitted) => ADMINISTRATOR,
+        (Call::Control, Error::NotFound) => (
+            "the context has no job, or the job has ended",
+            "wait until the program starts a job: `fermatactl info` shows the state of the context",
+        ),
+        (Call::Histogram, Error::NotPermitted) => (
+            "they tell of other users",
+            "this takes CAP_PERFMON or CAP_SYS_ADMIN in the initial user namespace: run fermatactl as root of the host; members of the group fermata-monitor see the counters",
+        ),
+        (Call::Histogram, Error::Invalid) => (
+            "the driver has no such histogram or slot",
+            "driver and fermatactl may be of different versions: install both of one version",
+        ),
+        _ => return None,
+    })
+}
+
+/// Of parameters and reservations of any context: what the own context would be refused, and what takes an administrator.
+fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
+    match (call, error) {
+        (_, Error::NoContext) => Some(NO_CONTEXT),
+        (
+            Call::ControlParam(Param::Cap | Param::SlotMask | Param::Cooperative),
+            Error::NotPermitted,
+        ) => Some(ADMINISTRATOR),
+        (_, Error::NotPermitted) => Some(RAISE_ANY),
+        (Call::ControlParam(param), error) => of_param(param, error),
+        (_, error) => of_reservation(error),
+    }
+}
+
+fn of_policy(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::NotPermitted => ADMINISTRATOR,
+        Error::NotFound => (
+            "the driver and fermatactl do not know the same policies",
+            "install driver and fermatactl of one version, or name another policy",
+        ),
+        Error::OutOfRange => (
+            "the starvation guard is out of range",
+            "give 10ms to 60s, or 0 for none",
+        ),
+        _ => return None,
+    })
+}
+
+fn of_groups(error: Error) -> Option<Explanation> {
+    Some(match error {
+        Error::NotPermitted => ADMINISTRATOR,
+        Error::Other(EBADF) => (
+            "it is not the directory of a cgroup (version 2)",
+            "name a directory below /sys/fs/cgroup, or where the hierarchy of version 2 is mounted",
+        ),
+        Error::NotFound => (
+            "the cgroup is not registered, or was removed meanwhile",
+            "register it by setting something: `fermatactl group CARD CGROUP --weight 100`",
+        ),
+        Error::OutOfRange => (
+            "a value is out of range",
+            "give what `fermatactl group --help` names; driver and fermatactl may be of different versions",
+        ),
+        Error::Invalid => (
+            "a slot is not there",
+            "`fermatactl list` shows the slots",
+        ),
+        Error::Busy => (
+            "a slot is reserved for another group",
+            "`fermatactl info` shows which slot and group; `fermatactl group CARD CGROUP --exclusive none` ends that",
+        ),
+        Error::NoSpace => (
+            "as many cgroups are registered on the card as can be",
+            "end a registration: `fermatactl group CARD CGROUP --remove`",
+        ),
+        Error::NoMemory => (
+            "not so much memory",
+            "free memory, or raise the limit of the memory cgroup",
+        ),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+#[path = "advice_tests.rs"]
+mod tests;
