@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Pointer,
     /// A descriptor: 0 is an eventfd, 1 is none.
     Eventfd,
+    /// A descriptor: 0 is the root of the cgroups, 1 is none.
+    Cgroup,
     /// Two words: an engine of the card, or none.
     Engine,
     /// 16 bytes: the name of a policy, or none.
@@ -145,8 +147,11 @@ pub(crate) const CALLS: &[Call] = calls! {
     "policy_get" IOC_POLICY_GET Policy { flags: Small, name: Policy, guard_ns: Duration }
     "policy_set" IOC_POLICY_SET Policy { flags: Small, name: Policy, guard_ns: Duration }
     "group" IOC_GROUP Group { flags: Small, context: Context, weight: Small, reserved: Small }
-    "exclusive" IOC_EXCLUSIVE Exclusive { flags: Small, context: Context, slot_mask: Small }
     "gang" IOC_GANG Gang { flags: Small, context: Context }
+    "group_set" IOC_GROUP_SET GroupSet {
+        flags: Small, cgroup: Cgroup, weight: Small, max_priority: Small, cap: Small, max_contexts: Small, slot_mask: Small,
+        reserved: Small, max_bytes: Length
+    }
 };
 
 /// The engines of the emulated card.

@@ -45,6 +45,7 @@ struct Worker {
     kcov: Kcov,
     device: CString,
     eventfd: i32,
+    cgroup: i32,
     /// Memory that can be written, and then memory that can only be read.
     memory: *mut u64,
 }
@@ -197,6 +198,9 @@ impl Worker {
         };
         // SAFETY: No requirement.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        let directory = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        // SAFETY: The path is a string of C's.
+        let cgroup = unsafe { libc::open(c"/sys/fs/cgroup".as_ptr(), directory) };
         if number > 0 {
             // Of this thread alone, as the system call has it.
             // SAFETY: No requirement.
@@ -208,6 +212,7 @@ impl Worker {
             kcov,
             device,
             eventfd,
+            cgroup,
             memory: memory.cast(),
         })
     }
@@ -319,6 +324,11 @@ impl Worker {
             Kind::Pointer => self.pointer(value),
             Kind::Eventfd => match value {
                 0 => self.eventfd as u64,
+                1 => u64::MAX,
+                other => other,
+            },
+            Kind::Cgroup => match value {
+                0 => self.cgroup as u64,
                 1 => u64::MAX,
                 other => other,
             },
