@@ -35,7 +35,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The workload.
-    pub workload: &'static str,
+    pub workload: String,
     /// The load of LC and BE together.
     pub load: f64,
     /// The durations are those of the table, not scaled.
@@ -70,6 +70,10 @@ pub struct Row {
     pub hints_used: u64,
     /// Requests that came in time and never ended: the load is more than the slot can do.
     pub unfinished: u64,
+    /// LC requests that were skipped because they were late, by clients that do so.
+    pub lc_skipped: u64,
+    /// The same of BE.
+    pub be_skipped: u64,
 }
 
 /// Seconds before requests count.
@@ -156,22 +160,26 @@ pub fn compare(settings: &Settings) -> Vec<Row> {
 fn one(settings: &Settings, workload: &Workload, load: Option<f64>) -> Vec<Row> {
     let natural = load.is_none();
     let load = load.unwrap_or_else(|| workload.natural_load());
-    let end = (WARM_UP + settings.seconds) * S;
+    // A workload with a time of its own counts from the beginning.
+    let (warm_up, end) = match workload.seconds {
+        Some(seconds) => (0, seconds * S),
+        None => (WARM_UP * S, (WARM_UP + settings.seconds) * S),
+    };
     let row = |who: Who| {
         let plan = Plan {
             costs: settings.costs,
             seed: settings.seed,
-            ..who.plan(workload.clients(load), WARM_UP * S, end)
+            ..who.plan(workload.clients(load), warm_up, end)
         };
         let offered = match who {
             Who::All(_) => workload.rate(Kind::Be),
-            Who::Isolated | Who::Alone => 0,
+            Who::Isolated | Who::Alone => 0.0,
         };
         Row {
-            workload: workload.name,
+            workload: workload.name.clone(),
             load,
             natural,
-            be_offered_per_s: offered as f64,
+            be_offered_per_s: offered,
             ..measure(&plan, who)
         }
     };
@@ -199,7 +207,7 @@ pub fn on_trace(
             ..who.plan(clients.to_vec(), 0, last + 1)
         };
         Row {
-            workload: "trace",
+            workload: "trace".into(),
             load,
             natural: true,
             ..measure(&plan, who)
@@ -212,7 +220,7 @@ fn measure(plan: &Plan, who: Who) -> Row {
     let mut outcome = run(plan);
     assert_eq!(outcome.failed, 0, "no job fails on a card without fault");
     Row {
-        workload: "",
+        workload: String::new(),
         load: 0.0,
         natural: false,
         mode: who.name(),
@@ -230,6 +238,8 @@ fn measure(plan: &Plan, who: Who) -> Row {
         hints: outcome.hints,
         hints_used: outcome.hints_used,
         unfinished: outcome.unfinished,
+        lc_skipped: outcome.lc_skipped,
+        be_skipped: outcome.be_skipped,
     }
 }
 

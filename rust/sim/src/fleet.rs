@@ -75,18 +75,18 @@ fn clients(settings: &Settings) -> Vec<ClientPlan> {
     let each = settings.load * settings.slots as f64 / settings.contexts as f64;
     (0..settings.contexts)
         .map(|i| {
-            let (kind, program, work) = if i < lc {
-                (Kind::Lc, "short", mean_lc)
+            let (kind, work) = if i < lc {
+                (Kind::Lc, mean_lc)
             } else {
-                (Kind::Be, "long", mean_be)
+                (Kind::Be, mean_be)
             };
             let mean = work as f64;
             ClientPlan {
                 kind,
-                program,
                 arrivals: Arrivals::Poisson { mean: mean / each },
                 work: Work::Exponential(mean),
                 preparation: 200 * US,
+                skips_late: false,
             }
         })
         .collect()

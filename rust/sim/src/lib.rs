@@ -8,6 +8,7 @@
 
 pub mod arrivals;
 pub mod compare;
+pub mod config;
 pub mod fleet;
 pub mod mode;
 pub mod plot;

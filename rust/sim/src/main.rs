@@ -5,14 +5,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use fermata_sim::compare::{compare, Row, Settings};
 use fermata_sim::mode::Mode;
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
 use fermata_sim::workload::Workload;
-use fermata_sim::{fleet, plot, trace, US};
+use fermata_sim::{config, fleet, plot, trace, US};
 
 /// The scheduler of fermata.ko over virtual time.
 #[derive(Parser)]
@@ -71,13 +71,19 @@ const PREPARATION_US: u64 = 200;
 
 #[derive(clap::Args)]
 struct CompareArgs {
-    /// Workloads [default: all]
+    /// Workloads [default: all; with --config none but those]
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
+    /// A configuration file of `GPreempt`, as its REAL.json, which is a workload more (docs/simulator.md has the format); may be repeated
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// What a request of a model of --config takes, us
+    #[arg(long, value_name = "MODEL=US", value_delimiter = ',', value_parser = parse_work)]
+    work: Vec<(String, u64)>,
     /// Loads in percent; 0 is that of the table's own durations
     #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95])]
     loads: Vec<u32>,
-    /// Seconds of virtual time
+    /// Seconds of virtual time; a configuration file has its own
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
@@ -132,15 +138,40 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
+fn parse_work(text: &str) -> Result<(String, u64), String> {
+    let given = text.split_once('=');
+    let given = given.and_then(|(model, us)| Some((model.to_string(), us.parse().ok()?)));
+    given
+        .filter(|(_, us)| config::WORK_US.contains(us))
+        .ok_or_else(|| "give MODEL=US, US from 1 to 60000000".into())
+}
+
+/// The workloads that were asked for.
+fn workloads(what: &CompareArgs) -> Result<Vec<Workload>> {
     let mut workloads = Workload::all();
-    if !what.workloads.is_empty() {
-        for name in &what.workloads {
-            let known = workloads.iter().any(|workload| workload.name == name);
-            anyhow::ensure!(known, "no workload {name}: A to E, Y, Z");
-        }
-        workloads.retain(|workload| what.workloads.iter().any(|name| name == workload.name));
+    for name in &what.workloads {
+        let known = workloads.iter().any(|workload| workload.name == *name);
+        ensure!(known, "no workload {name}: A to E, Y, Z");
     }
+    if !(what.workloads.is_empty() && what.config.is_empty()) {
+        workloads.retain(|workload| what.workloads.contains(&workload.name));
+    }
+    for file in &what.config {
+        let new = config::read(file, &what.work)?;
+        let mut names = Workload::all().into_iter().chain(workloads.iter().cloned());
+        ensure!(
+            names.all(|old| old.name != new.name),
+            "{}: there is a workload {} already: rename the file",
+            file.display(),
+            new.name
+        );
+        workloads.push(new);
+    }
+    Ok(workloads)
+}
+
+fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
+    let workloads = workloads(what)?;
     let loads = what.loads.iter();
     let rows = compare(&Settings {
         workloads: workloads.clone(),

@@ -4,28 +4,19 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, Result};
-use plotters::coord::Shift;
-use plotters::prelude::*;
+use anyhow::{Context, Result};
+use fermata_picture::axis::{log_range, Scale};
+use fermata_picture::chart::{self, Line, Panel, Side};
+use fermata_picture::color::{palette, Color};
 
-use crate::compare::Row;
+use crate::compare::{Row, REFERENCES};
 
-const COLORS: [RGBColor; 9] = [
-    RGBColor(0xbb, 0xbb, 0xbb),
-    RGBColor(0x55, 0x55, 0x55),
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0x00, 0x00, 0x00),
-];
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Value = fn(&Row) -> f64;
 
-/// Draws the rows of one workload to `file`: latencies in the upper three panels, throughput in the last.
+/// Of isolated and alone; the modes have the palette's.
+const REFERENCE_COLORS: [Color; REFERENCES] = [Color(0xaa, 0xaa, 0xaa), Color(0x55, 0x55, 0x55)];
+
+/// Draws the rows of one workload to `file`: latencies in three panels, throughput in the last.
 ///
 /// # Errors
 ///
@@ -35,85 +26,93 @@ pub fn draw(rows: &[&Row], title: &str, file: &Path) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    let root = SVGBackend::new(file, (1100, 800)).into_drawing_area();
-    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", file.display());
-    root.fill(&WHITE).map_err(|e| failed(&e))?;
-    let root = root
-        .titled(title, ("sans-serif", 20))
-        .map_err(|e| failed(&e))?;
-    let panels: [(&str, Value, bool); 4] = [
-        ("LC latency P50, ms", |row| row.lc.p50_us / 1e3, true),
-        ("LC latency P99, ms", |row| row.lc.p99_us / 1e3, true),
-        ("LC latency max, ms", |row| row.lc.max_us / 1e3, true),
-        ("BE requests per second", |row| row.be_per_s, false),
+    let panels: [(&str, &str, Value, Scale); 4] = [
+        (
+            "LC latency P50",
+            "ms",
+            |row| row.lc.p50_us / 1e3,
+            Scale::Log,
+        ),
+        (
+            "LC latency P99",
+            "ms",
+            |row| row.lc.p99_us / 1e3,
+            Scale::Log,
+        ),
+        (
+            "LC latency max",
+            "ms",
+            |row| row.lc.max_us / 1e3,
+            Scale::Log,
+        ),
+        (
+            "BE requests",
+            "per second",
+            |row| row.be_per_s,
+            Scale::Linear,
+        ),
     ];
-    for (area, (name, value, log)) in root.split_evenly((2, 2)).iter().zip(panels) {
-        panel(area, &rows, name, value, log).map_err(|e| failed(&e))?;
-    }
-    root.present().map_err(|e| failed(&e))
+    let panels = panels.map(|(name, unit, value, scale)| panel(&rows, (name, unit), value, scale));
+    let svg = chart::draw(title, &panels, 2, (1100.0, 820.0));
+    svg.write(file).with_context(|| file.display().to_string())
 }
 
-fn panel(area: &Area<'_>, rows: &[&Row], name: &str, value: Value, log: bool) -> Result<()> {
-    let failed = |error: &dyn std::fmt::Display| anyhow!("{error}");
-    let loads = rows.iter().map(|row| row.load * 100.0);
+/// The modes of a workload's rows, which repeat with each load.
+fn modes<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let mut modes: Vec<&str> = Vec::new();
+    for row in rows {
+        if !modes.contains(&row.mode.as_str()) {
+            modes.push(&row.mode);
+        }
+    }
+    modes
+}
+
+fn panel<'a>(
+    rows: &[&Row],
+    (name, unit): (&str, &'a str),
+    value: Value,
+    scale: Scale,
+) -> Panel<'a> {
+    let modes = modes(rows);
+    let colors = palette(modes.len());
+    let colors = REFERENCE_COLORS.into_iter().chain(colors);
+    let lines = modes.iter().zip(colors).enumerate();
+    let lines = lines.map(|(marker, (mode, color))| {
+        let rows = rows.iter().filter(|row| row.mode == *mode);
+        // References have no BE requests.
+        let rows = rows.filter(|row| scale == Scale::Log || row.be.count > 0);
+        Line {
+            name: (*mode).into(),
+            color,
+            marker,
+            // What others are compared with is seen beside them where they are equal.
+            bold: marker < REFERENCES,
+            points: rows.map(|row| (row.load * 100.0, value(row))).collect(),
+            is_level: false,
+        }
+    });
+    let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let loads = points().map(|(load, _)| *load);
     let (left, right) = loads.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
-    let drawn = |row: &&&Row| log || row.be.count > 0;
-    let values = rows.iter().filter(drawn).map(|row| value(row));
-    let (low, high) = values.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
-    let across = left - 1.0..right + 1.0;
-    let mut builder = ChartBuilder::on(area);
-    builder
-        .caption(name, ("sans-serif", 15))
-        .margin(8)
-        .x_label_area_size(28)
-        .y_label_area_size(52);
-    let mut modes: Vec<&str> = rows.iter().map(|row| row.mode.as_str()).collect();
-    modes.truncate(
-        modes
-            .iter()
-            .skip(1)
-            .position(|mode| *mode == modes[0])
-            .map_or(modes.len(), |i| i + 1),
-    );
-    macro_rules! fill {
-        ($chart:expr) => {{
-            let mut chart = $chart.map_err(|e| failed(&e))?;
-            chart
-                .configure_mesh()
-                .x_desc("load, %")
-                .light_line_style(BLACK.mix(0.05))
-                .y_label_formatter(&|y| {
-                    format!("{y:.4}")
-                        .trim_end_matches('0')
-                        .trim_end_matches('.')
-                        .to_string()
-                })
-                .draw()
-                .map_err(|e| failed(&e))?;
-            for (mode, color) in modes.iter().zip(COLORS.iter().cycle()) {
-                let of_mode = rows.iter().filter(|row| row.mode == *mode).filter(drawn);
-                let points: Vec<(f64, f64)> =
-                    of_mode.map(|row| (row.load * 100.0, value(row))).collect();
-                let line = LineSeries::new(points, color.stroke_width(2)).point_size(2);
-                let series = chart.draw_series(line).map_err(|e| failed(&e))?;
-                series.label(*mode).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2))
-                });
-            }
-            // One legend is enough; below the throughput there is room.
-            if !log {
-                chart
-                    .configure_series_labels()
-                    .position(SeriesLabelPosition::LowerLeft)
-                    .draw()
-                    .map_err(|e| failed(&e))?;
-            }
-        }};
+    let values = log_range(points().map(|(_, value)| *value));
+    let range = values.map(|(low, high)| match scale {
+        Scale::Log => (low, high),
+        Scale::Linear => (0.0, high),
+    });
+    Panel {
+        caption: format!("{name}, {unit}"),
+        across: Side {
+            name: "load, %",
+            scale: Scale::Linear,
+            range: (left - 1.0, right + 1.0),
+        },
+        up: range.map(|range| Side {
+            name: unit,
+            scale,
+            range,
+        }),
+        lines,
     }
-    if log {
-        fill!(builder.build_cartesian_2d(across, (low * 0.8..high * 1.25).log_scale()));
-    } else {
-        fill!(builder.build_cartesian_2d(across, 0.0..high * 1.1));
-    }
-    Ok(())
 }

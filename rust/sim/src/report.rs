@@ -70,10 +70,11 @@ pub fn costs(costs: &Costs) -> String {
 
 /// What the columns of [`compare_table`] mean.
 pub const LEGEND: &str = "\
-load *: durations as in the table of programs, or the trace; else all scaled by one factor to reach the load
+load *: durations as in the table of programs, or given; else all scaled by one factor to reach the load
 isolated: each LC client has a slot of its own; alone: all LC clients on one slot, without BE
 P50, P99, max: LC latency, arrival to end, us; +: over alone; BE/s: BE requests done per second
-kept: of the BE/s of no-preemption; used: time with a job on the slot, saves and restores included";
+kept: of the BE/s of no-preemption; used: time with a job on the slot, saves and restores included
+skipped: requests that were late, of clients that skip them";
 
 /// The comparison as a table, a row for each mode.
 pub fn compare_table(rows: &[&compare::Row]) -> Table {
@@ -81,6 +82,11 @@ pub fn compare_table(rows: &[&compare::Row]) -> Table {
         "", "load", "mode", "LC P50", "P99", "max", "P50 +%", "P99 +%", "mean +", "BE/s", "kept %",
         "used %", "saves/s",
     ];
+    let skips = rows.iter().any(|row| row.lc_skipped + row.be_skipped > 0);
+    let skipped = ["LC skipped", "BE skipped"]
+        .iter()
+        .take(if skips { 2 } else { 0 });
+    let header: Vec<&str> = header.iter().chain(skipped).copied().collect();
     let mut out = table(&header, 3);
     out.column_mut(1)
         .expect("there is one")
@@ -89,8 +95,8 @@ pub fn compare_table(rows: &[&compare::Row]) -> Table {
         let all = row.be_offered_per_s > 0.0 || row.be.count > 0;
         let unless = |text: String| if all { text } else { "-".into() };
         let percent = |part: f64| format!("{:.1}", part * 100.0);
-        out.add_row([
-            row.workload.to_string(),
+        let mut cells = vec![
+            row.workload.clone(),
             format!(
                 "{:.0}{}",
                 row.load * 100.0,
@@ -107,7 +113,11 @@ pub fn compare_table(rows: &[&compare::Row]) -> Table {
             row.be_kept.map_or("-".into(), percent),
             percent(row.utilisation),
             format!("{:.0}", row.saves_per_s),
-        ]);
+        ];
+        if skips {
+            cells.extend([row.lc_skipped, row.be_skipped].map(|count| count.to_string()));
+        }
+        out.add_row(cells);
     }
     out
 }
@@ -120,8 +130,8 @@ pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
     let name = mode.name();
     let rows = rows.iter().filter(|row| !row.natural && row.mode == name);
     let rows: Vec<&compare::Row> = rows.collect();
-    let first = rows.first()?.workload;
-    let loads = rows.iter().take_while(|row| row.workload == first);
+    let first = &rows.first()?.workload;
+    let loads = rows.iter().take_while(|row| row.workload == *first);
     let loads = loads.map(|row| format!("{:.0} %", row.load * 100.0));
     let header: Vec<String> = [name, String::new()].into_iter().chain(loads).collect();
     let mut out = table(&header, 2);
@@ -132,7 +142,7 @@ pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
     ];
     for rows in rows.chunk_by(|a, b| a.workload == b.workload) {
         for (i, (figure, value)) in figures.iter().enumerate() {
-            let name = if i == 0 { rows[0].workload } else { "" };
+            let name = if i == 0 { &rows[0].workload } else { "" };
             let values = rows.iter().map(|row| format!("{:.1}", value(row) * 100.0));
             let texts = [name.to_string(), (*figure).to_string()].into_iter();
             out.add_row(texts.chain(values).collect::<Vec<_>>());

@@ -122,6 +122,10 @@ pub struct Outcome {
     pub unfinished: u64,
     /// Requests in all.
     pub requests: u64,
+    /// LC requests that were skipped, of those that count.
+    pub lc_skipped: u64,
+    /// BE requests that were skipped, of those that count.
+    pub be_skipped: u64,
     /// Events given to the scheduler.
     pub decisions: u64,
     /// STARTs, resumes included.
@@ -216,6 +220,7 @@ struct Client {
     source: Source,
     /// The next request, drawn already.
     next: Option<(u64, u64)>,
+    skips_late: bool,
     /// Those that came and are not begun: when, and how much work.
     waiting: VecDeque<(u64, u64)>,
     /// The one that is being prepared or run: when it came.
@@ -297,6 +302,7 @@ impl<'a> Sim<'a> {
             ctx,
             kind: plan.kind,
             preparation: plan.preparation,
+            skips_late: plan.skips_late,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (u64::from(id) << 32)),
             source,
             next: None,
@@ -366,6 +372,7 @@ impl<'a> Sim<'a> {
 
     /// Begins a client's next request, if there is one and none under way.
     fn begin(&mut self, id: u32) {
+        self.skip_late(id);
         let client = &mut self.clients[id as usize];
         if client.current.is_some() {
             return;
@@ -390,6 +397,22 @@ impl<'a> Sim<'a> {
             self.agenda.push(begin, What::Hint { client: id, at });
         }
         self.agenda.push(ready, What::Ready { client: id });
+    }
+
+    /// Skips all requests of a client that wait but the newest, if the client does so and is about to begin one.
+    fn skip_late(&mut self, id: u32) {
+        let client = &mut self.clients[id as usize];
+        if !client.skips_late || client.current.is_some() {
+            return;
+        }
+        let late = client.waiting.len().saturating_sub(1);
+        let skipped = client.waiting.drain(..late);
+        let skipped = skipped.filter(|(came, _)| *came >= self.plan.warm_up);
+        let count = match client.kind {
+            Kind::Lc => &mut self.outcome.lc_skipped,
+            Kind::Be => &mut self.outcome.be_skipped,
+        };
+        *count += skipped.count() as u64;
     }
 
     fn heard(&mut self, id: u32) {
@@ -515,7 +538,10 @@ impl<'a> Sim<'a> {
                 self.agenda
                     .push(self.now + costs.wake, What::Heard { client });
             }
-            Action::Capture { .. } | Action::Released { .. } | Action::Keep { .. } => {}
+            Action::Capture { .. }
+            | Action::Released { .. }
+            | Action::Keep { .. }
+            | Action::Overrun { .. } => {}
             Action::Quarantine { .. } => unreachable!("no slot misbehaves"),
         }
     }

@@ -44,10 +44,10 @@ pub fn parse(text: &str, preparation: u64) -> Result<(Vec<ClientPlan>, u64)> {
         requests.sort_by_key(|request| request.0);
         ClientPlan {
             kind,
-            program: "trace",
             arrivals: Arrivals::Trace(requests.into()),
             work: Work::Fixed(0),
             preparation,
+            skips_late: false,
         }
     });
     Ok((clients.collect(), last))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The workloads of `GPreempt`'s evaluation. Rates, arrival processes and preparation times are those of its configuration files;
-//! how long a request occupies the accelerator is not in them, so [`PROGRAMS`] chooses it (docs/simulator.md has the
-//! reasons), and a sweep scales the whole table by one factor to reach a load.
+//! The workloads of `GPreempt`'s evaluation. Rates, arrival processes and preparation times are those of its configuration files, which
+//! [`config`](crate::config) reads; how long a request occupies the accelerator is not in them, so [`PROGRAMS`] chooses it
+//! (docs/simulator.md has the reasons), and a sweep scales the whole table by one factor to reach a load.
 
 use serde::Serialize;
 
@@ -60,66 +60,89 @@ const PREPARATION: u64 = 200 * US;
 pub struct ClientPlan {
     /// LC or BE.
     pub kind: Kind,
-    /// What it runs.
-    pub program: &'static str,
     /// When its requests come.
     pub arrivals: Arrivals,
     /// How much work each is.
     pub work: Work,
     /// How long it prepares each request, in ns.
     pub preparation: u64,
+    /// Of several requests that wait, the client takes the newest and skips the others.
+    pub skips_late: bool,
 }
 
 /// A named set of clients on one slot.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// A to E, Y, Z.
-    pub name: &'static str,
+    /// A to E, Y, Z, or the name of a configuration file.
+    pub name: String,
     /// What it is, in a line.
-    pub text: &'static str,
-    parts: Vec<Part>,
+    pub text: String,
+    /// Seconds for which requests come, where the workload says so itself.
+    pub seconds: Option<u64>,
+    /// Clients skip requests that are late.
+    pub skips_late: bool,
+    /// The clients.
+    pub parts: Vec<Part>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    kind: Kind,
-    program: Program,
-    rate: u64,
-    poisson: bool,
-    preparation: u64,
+/// A client of a workload, before its work is scaled.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// LC or BE.
+    pub kind: Kind,
+    /// What a request takes, in us.
+    pub us: u64,
+    /// Requests per second.
+    pub rate: f64,
+    /// When they come.
+    pub arrivals: Arrivals,
+    /// How long each is prepared, in ns.
+    pub preparation: u64,
 }
 
 impl Workload {
-    /// The workloads by their names in `GPreempt`'s evaluation. REAL is missing: its trace is not published with its rates.
+    /// The workloads by their names in `GPreempt`'s evaluation, but REAL, a trace of 50 kB: its file can be given
+    /// ([`config`](crate::config)).
     pub fn all() -> Vec<Self> {
-        let lc = |rate| vec![part(Kind::Lc, VGG, rate)];
-        let five = |kind, rate| NETWORKS.map(|program| part(kind, program, rate)).to_vec();
-        let graph = [BFS, SSSP, PAGERANK, CC].map(|program| part(Kind::Be, program, 100));
+        let lc = |rate| vec![Part::periodic(Kind::Lc, VGG, rate)];
+        let five = |kind, rate| {
+            NETWORKS
+                .map(|program| Part::periodic(kind, program, rate))
+                .to_vec()
+        };
+        let graph = [BFS, SSSP, PAGERANK, CC];
+        let graph = graph.map(|program| Part::periodic(Kind::Be, program, 100.0));
         let weather = Part {
             preparation: 0,
-            ..part(Kind::Be, WEATHER, 150)
+            ..Part::periodic(Kind::Be, WEATHER, 150.0)
         };
-        let mixed = [five(Kind::Lc, 20), five(Kind::Be, 100)].concat();
-        let poisson = mixed.iter().map(|&part| Part {
-            poisson: true,
-            ..part
+        let mixed = [five(Kind::Lc, 20.0), five(Kind::Be, 100.0)].concat();
+        let poisson = mixed.iter().map(|part| Part {
+            arrivals: poisson(part.rate),
+            ..part.clone()
         });
-        let workload = |name, text, parts| Self { name, text, parts };
+        let workload = |name: &str, text: &str, parts| Self {
+            name: name.into(),
+            text: text.into(),
+            seconds: None,
+            skips_late: false,
+            parts,
+        };
         vec![
             workload(
                 "A",
                 "LC VGG 100/s; BE ResNet152 100/s",
-                [lc(100), vec![part(Kind::Be, RESNET, 100)]].concat(),
+                [lc(100.0), vec![Part::periodic(Kind::Be, RESNET, 100.0)]].concat(),
             ),
             workload(
                 "B",
                 "LC VGG 220/s; BE ResNet152 220/s",
-                [lc(220), vec![part(Kind::Be, RESNET, 220)]].concat(),
+                [lc(220.0), vec![Part::periodic(Kind::Be, RESNET, 220.0)]].concat(),
             ),
             workload(
                 "C",
                 "LC VGG 100/s; BE five networks at 100/s each",
-                [lc(100), five(Kind::Be, 100)].concat(),
+                [lc(100.0), five(Kind::Be, 100.0)].concat(),
             ),
             workload(
                 "D",
@@ -130,24 +153,24 @@ impl Workload {
             workload(
                 "Y",
                 "LC VGG 100/s; BE miniWeather 150/s without preparation",
-                [lc(100), vec![weather]].concat(),
+                [lc(100.0), vec![weather]].concat(),
             ),
             workload(
                 "Z",
                 "LC VGG 100/s; BE BFS, SSSP, PageRank, CC at 100/s each",
-                [lc(100), graph.to_vec()].concat(),
+                [lc(100.0), graph.to_vec()].concat(),
             ),
         ]
     }
 
     /// The part of a slot's time that the requests ask for with the durations of [`PROGRAMS`]; it may be over 1.
     pub fn natural_load(&self) -> f64 {
-        let us = self.parts.iter().map(|part| part.rate * part.program.us);
-        us.sum::<u64>() as f64 / 1e6
+        let us = self.parts.iter().map(|part| part.rate * part.us as f64);
+        us.sum::<f64>() / 1e6
     }
 
     /// Requests per second of a kind.
-    pub fn rate(&self, kind: Kind) -> u64 {
+    pub fn rate(&self, kind: Kind) -> f64 {
         let parts = self.parts.iter().filter(|part| part.kind == kind);
         parts.map(|part| part.rate).sum()
     }
@@ -155,35 +178,40 @@ impl Workload {
     /// The clients, with all work scaled so that they ask for `load` of a slot.
     pub fn clients(&self, load: f64) -> Vec<ClientPlan> {
         let scale = load / self.natural_load();
-        let parts = self.parts.iter();
-        parts
-            .map(|part| {
-                let period = crate::S / part.rate;
-                ClientPlan {
-                    kind: part.kind,
-                    program: part.program.name,
-                    arrivals: if part.poisson {
-                        let mean = period as f64;
-                        Arrivals::Poisson { mean }
-                    } else {
-                        let drift = DRIFT;
-                        Arrivals::Periodic { period, drift }
-                    },
-                    work: Work::Fixed(((part.program.us * US) as f64 * scale) as u64),
-                    preparation: part.preparation,
-                }
-            })
-            .collect()
+        let clients = self.parts.iter().map(|part| ClientPlan {
+            kind: part.kind,
+            arrivals: part.arrivals.clone(),
+            work: Work::Fixed(((part.us * US) as f64 * scale) as u64),
+            preparation: part.preparation,
+            skips_late: self.skips_late,
+        });
+        clients.collect()
     }
 }
 
-const fn part(kind: Kind, program: Program, rate: u64) -> Part {
-    Part {
-        kind,
-        program,
-        rate,
-        poisson: false,
-        preparation: PREPARATION,
+/// Returns arrivals of a client of so many requests per second: one in each period.
+pub fn periodic(rate: f64) -> Arrivals {
+    Arrivals::Periodic {
+        period: (crate::S as f64 / rate) as u64,
+        drift: DRIFT,
+    }
+}
+
+/// Returns arrivals of a client of so many requests per second on the average: a Poisson process.
+pub fn poisson(rate: f64) -> Arrivals {
+    let mean = crate::S as f64 / rate;
+    Arrivals::Poisson { mean }
+}
+
+impl Part {
+    fn periodic(kind: Kind, program: Program, rate: f64) -> Self {
+        Self {
+            kind,
+            us: program.us,
+            rate,
+            arrivals: periodic(rate),
+            preparation: PREPARATION,
+        }
     }
 }
 
@@ -196,7 +224,10 @@ mod tests {
         let all = Workload::all();
         let rates: Vec<_> = all
             .iter()
-            .map(|w| (w.name, w.rate(Kind::Lc), w.rate(Kind::Be)))
+            .map(|w| {
+                let rates = [Kind::Lc, Kind::Be].map(|kind| w.rate(kind) as u64);
+                (w.name.as_str(), rates[0], rates[1])
+            })
             .collect();
         let expected = [
             ("A", 100, 100),

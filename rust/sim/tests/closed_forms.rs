@@ -17,10 +17,10 @@ fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
     let mean = WORK as f64 * CLIENTS as f64 / (load * slots as f64);
     let client = ClientPlan {
         kind: Kind::Lc,
-        program: "",
         arrivals: Arrivals::Poisson { mean },
         work,
         preparation: 0,
+        skips_late: false,
     };
     Plan {
         mode,

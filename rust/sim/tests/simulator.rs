@@ -49,10 +49,10 @@ fn every_mode_has_the_same_requests_and_loses_none() {
 fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
     ClientPlan {
         kind,
-        program: "",
         arrivals: Arrivals::Trace(arrivals.into()),
         work: Work::Fixed(MS),
         preparation: 0,
+        skips_late: false,
     }
 }
 
@@ -172,7 +172,7 @@ fn alone_is_slower_than_isolated_only_by_queueing() {
     });
     for rows in rows.chunks(REFERENCES) {
         let (isolated, alone) = (rows[0].lc, rows[1].lc);
-        match rows[0].workload {
+        match rows[0].workload.as_str() {
             "D" | "E" => {
                 let times = isolated.p99_us / alone.p99_us;
                 assert!(times < 0.9, "{isolated:?} {alone:?}");

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Configuration files: `traces/config.json` was made for these tests, in the format of `GPreempt`'s REAL.json.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use fermata_sim::arrivals::{Arrivals, Work};
+use fermata_sim::config;
+use fermata_sim::mode::Mode;
+use fermata_sim::sim::{run, Costs, Outcome, Plan};
+use fermata_sim::workload::{ClientPlan, Kind};
+use fermata_sim::{MS, S};
+use serde_json::Value;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/config.json");
+
+/// One client, whose requests of 4 ms come at these milliseconds.
+fn outcome(times: &[u64], skips_late: bool) -> Outcome {
+    let times: Vec<_> = times.iter().map(|ms| (ms * MS, None)).collect();
+    let client = ClientPlan {
+        kind: Kind::Lc,
+        arrivals: Arrivals::Trace(times.into()),
+        work: Work::Fixed(4 * MS),
+        preparation: 0,
+        skips_late,
+    };
+    run(&Plan {
+        mode: Mode::NoPreemption,
+        costs: Costs::ZERO,
+        cards: 1,
+        slots: 1,
+        clients: vec![vec![client]],
+        seed: 0,
+        warm_up: 0,
+        end: S,
+        drain: S,
+    })
+}
+
+#[test]
+fn a_client_skips_requests_that_are_late() {
+    // The first ends at 4 ms: those of 1 and 2 ms are skipped, that of 3 ms is begun.
+    let times = [0, 1, 2, 3, 10];
+    let skipping = outcome(&times, true);
+    assert_eq!(skipping.lc, [4 * MS, 5 * MS, 4 * MS]);
+    assert_eq!((skipping.lc_skipped, skipping.requests), (2, 5));
+    let patient = outcome(&times, false);
+    assert_eq!(patient.lc, [4, 7, 10, 13, 10].map(|ms| ms * MS));
+    assert_eq!(patient.lc_skipped, 0);
+}
+
+fn simulate(out: &Path, arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_fermata-sim");
+    let out = ["--out", out.to_str().unwrap(), "compare"];
+    let done = Command::new(program).args(out).args(arguments).output();
+    done.unwrap()
+}
+
+fn rows(out: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(out.join("sim.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    report["compare"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_file_is_a_workload() {
+    let out = std::env::temp_dir().join(format!("fermata-sim-config-{}", std::process::id()));
+    let common = ["--config", FILE, "--work", "own=500", "--loads", "0,80"];
+    let done = simulate(&out, &common);
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{done:?}");
+    assert!(
+        text.contains("config: LC 2 clients, 15.5/s; BE 3 clients, 240.0/s; 2 s"),
+        "{text}"
+    );
+    let rows = rows(&out);
+    assert!(out.join("sim-config.svg").exists());
+    for row in &rows {
+        let number = |name: &str| row[name].as_u64().unwrap();
+        assert_eq!(row["workload"], "config");
+        let lc = row["lc"]["count"].as_u64().unwrap() + number("lc_skipped");
+        let be = row["be"]["count"].as_u64().unwrap() + number("be_skipped");
+        // Of the 32 times in the file one is after the end.
+        assert_eq!(lc, 31, "{row}");
+        assert_eq!(lc + be + number("unfinished"), number("requests"), "{row}");
+    }
+    let all = |name: &str| {
+        rows.iter()
+            .map(|row| row[name].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert!(all("be_skipped") > 0, "BE is late now and then");
+    std::fs::remove_dir_all(&out).unwrap();
+}
+
+#[test]
+fn a_mistake_is_told_with_its_file() {
+    let out = std::env::temp_dir().join(format!("fermata-sim-mistake-{}", std::process::id()));
+    let told = |arguments: &[&str]| {
+        let done = simulate(&out, arguments);
+        assert!(!done.status.success());
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let model = told(&["--config", FILE]);
+    assert!(model.contains("config.json"), "{model}");
+    assert!(
+        model.contains("tasks[4].client.model_name is \"own\""),
+        "{model}"
+    );
+    let twice = told(&["--config", FILE, "--config", FILE, "--work", "own=1"]);
+    assert!(
+        twice.contains("there is a workload config already: rename the file"),
+        "{twice}"
+    );
+    let work = told(&["--config", FILE, "--work", "own=0"]);
+    assert!(work.contains("give MODEL=US"), "{work}");
+    let none = told(&["--config", "none.json"]);
+    assert!(
+        none.contains("none.json") && none.contains("No such file"),
+        "{none}"
+    );
+    let _ = std::fs::remove_dir_all(&out);
+}
+
+#[test]
+fn work_is_scaled_to_the_load() {
+    let workload = config::read(Path::new(FILE), &[("own".into(), 500)]).unwrap();
+    // 24 of 1.6 ms, 7 of 1 ms, 100 per second of 3 and of 2.4 ms, 40 per second of 0.5 ms.
+    let expected = (24.0 * 1.6 + 7.0) / 2e3 + 0.3 + 0.24 + 0.02;
+    assert!((workload.natural_load() - expected).abs() < 1e-9);
+    let work = |load: f64| workload.clients(load)[2].work;
+    let (Work::Fixed(natural), Work::Fixed(half)) = (work(expected), work(expected / 2.0)) else {
+        panic!()
+    };
+    assert!(natural.abs_diff(3 * MS) <= 1 && half.abs_diff(3 * MS / 2) <= 1);
+}
