@@ -1,6 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 # `make help` lists the targets; docs/building.md explains them.
 
+CHECKS := check check-all check-debug
+
+# Of `make check NAME...` all but the first are names of steps.
+ifneq ($(filter $(CHECKS),$(firstword $(MAKECMDGOALS))),)
+NAMES := $(filter-out $(CHECKS),$(MAKECMDGOALS))
+
+.PHONY: $(NAMES)
+$(NAMES) .DEFAULT:
+	@:
+else
+
 # The kernel to build for and install to: the running one, or another tree.
 KRELEASE ?= $(shell uname -r)
 KDIR ?= /lib/modules/$(KRELEASE)/build
@@ -10,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo check check-debug fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch
+.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -55,11 +66,12 @@ vm:
 demo:
 	@vm/demo
 
-check:
-	@vm/check
+# A picture of a report, with a licence, into docs/.
+DOC_PICTURE = sed '1a <!-- SPDX-License-Identifier: GPL-2.0 -->' build/reports/$(1).svg >docs/$(2).svg
 
-check-debug:
-	@vm/check --debug
+demo-docs:
+	@test -e build/reports/demo-turns.svg || { echo "run make demo first" >&2; exit 1; }
+	@$(call DOC_PICTURE,demo-turns,timeline)
 
 # TIME: seconds.
 TIME ?= 600
@@ -80,8 +92,9 @@ bench:
 
 bench-docs:
 	@test -e build/reports/bench.json || { echo "run make bench first" >&2; exit 1; }
-	@vm/enter build/guest/bin/fermata-bench table build/reports/bench.json --into docs/benchmarks.md
-	@cp build/reports/bench-gap.svg build/reports/bench-arrival.svg docs/
+	@vm/enter build/guest-release/bin/fermata-bench table build/reports/bench.json --into docs/benchmarks.md
+	@$(call DOC_PICTURE,bench-gap,bench-gap)
+	@$(call DOC_PICTURE,bench-arrival,bench-arrival)
 
 bench-instructions:
 	@vm/enter python3 -m fermatavm.instructions
@@ -114,11 +127,14 @@ help:
 	@echo '  make clean             remove build/'
 	@echo '  make distclean         remove build/ and the cache (FERMATA_CACHE) that all checkouts share'
 	@echo 'In a virtual machine with the emulated card; nothing is needed but what the README names:'
-	@echo '  make demo              tenants share a card: live view, then a table; build/reports/demo.json, demo.svg, demo-trace.json'
+	@echo '  make demo              tenants share a card: live view, then a table; build/reports/demo.json, demo*.svg, demo-trace.json;'
+	@echo '                         make demo-docs puts the picture of some turns into docs/'
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
-	@echo '  make check             all checks; the last line counts them'
+	@echo '  make check             everything that a change can break, tried once (10 minutes, the first time 20); the last line counts'
+	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
+	@echo '  make check NAME...     the steps of make check whose names have NAME in them; also with check-all and check-debug'
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make deb               Debian packages of module (DKMS), tools and header; build/deb'
@@ -131,3 +147,8 @@ help:
 	@echo '  make bench-latency     how soon latency-critical work has a slot with 2, 64 and 1,000 contexts; build/reports/latency.json'
 	@echo '  make bench-queue       jobs posted to a queue, and started by a call each: system calls, times; build/reports/queue.json'
 	@echo '  make help              this list'
+endif
+
+.PHONY: $(CHECKS)
+$(CHECKS):
+	@vm/check $(patsubst check-%,--%,$(filter-out check,$@)) $(NAMES:%='%')

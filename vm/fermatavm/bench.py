@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""make bench: boot with an IOMMU, let the guest visit all variants in turn, then make the report of the card's log.
+"""make bench: boot with an IOMMU, let the guest visit all variants in turn, then make the report of the card's log. The report
+judges violations that the card's checker found: those of other drivers than fermata.ko fail nothing.
 
 Meanwhile the host's steal time and load, and the time that the guest's CPUs ran on it, are kept by the clock of the card's log.
 """
@@ -17,7 +18,7 @@ from .kernel import kernel_named
 
 KERNEL = "7.2"
 # vfio-pci hands out interrupts only behind interrupt remapping; marks in the card's log are written beside its driver (iomem=relaxed).
-OPTIONS = ["--kernel", KERNEL, "--name", "bench", "--iommu", "intel+intremap", "--append", "iomem=relaxed", "--timeout", "1700"]
+OPTIONS = ["--release", "--kernel", KERNEL, "--name", "bench", "--iommu", "intel+intremap", "--append", "iomem=relaxed", "--timeout", "1700"]
 # The engine in slot 0 makes one access a microsecond (tools/bench/src/work.rs); marks go to slot 1.
 OPTIONS += ["--card", "profile=fermata,slots=membench+linkedlist,0.speed=64"]
 # By name, so that the threads of the guest's CPUs are found: the first boot on a machine comes after one that tries KVM.
@@ -86,11 +87,17 @@ def main():
     add = ["--add", f"{bound}/fermata_bound.ko:bound/fermata_bound.ko"]
     status = boot.run(boot.parse([*OPTIONS, *add, "--", "fermata-bench", "run", *arguments]))
     watch.stop()
-    if status:
-        sys.exit(status)
     out = BUILD / "vm/bench"
-    command = [guest.PROGRAMS / "fermata-bench", "report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl"]
-    sys.exit(run(command, check=False, cwd=TOP).returncode)
+    if not (out / "files/visits.json").exists():
+        sys.exit(status or 1)
+    command = [guest.MEASURED.programs / "fermata-bench", "report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl"]
+    wrong = run(command, check=False, cwd=TOP).returncode
+    sys.exit(wrong or (0 if status == boot.CARD_FAILED and has_violations() else status))
+
+
+def has_violations():
+    """Whether the report says why the card was not content."""
+    return bool(json.loads((BUILD / "reports/bench.json").read_text())["violations"])
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import debian, guest, host, initramfs, module, tsc
+from . import debian, delay, guest, host, initramfs, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -51,6 +51,7 @@ IOMMUS = {
     "none": ([], ""),
     "intel": (["-device", "intel-iommu,caching-mode=on"], "intel_iommu=on iommu.strict=1"),
     "intel+intremap": (["-device", "intel-iommu,caching-mode=on,intremap=on"], "intel_iommu=on iommu.strict=1"),
+    "intel+ats": (["-device", "intel-iommu,caching-mode=on,device-iotlb=on"], "intel_iommu=on iommu.strict=1"),
     "virtio": (["-device", "virtio-iommu-pci"], ""),
 }
 
@@ -58,18 +59,19 @@ IOMMUS = {
 class Card:
     """One card server: a process of its own, spoken to by QEMU (vfio-user) and by the guest (control port)."""
 
-    def __init__(self, index, spec, out, run):
+    def __init__(self, index, spec, out, run, program):
         options = dict(item.split("=", 1) for item in spec.split(",") if item)
         self.port = options.pop("port", None)
         profile = options.pop("profile", "fermata")
         irq = options.pop("irq", "none" if profile == "base" else "msix")
         slots = options.pop("slots", "linkedlist+membench+sha256")
-        self.program = Path(options.pop("program", guest.CARD))
+        self.program = Path(options.pop("program", program))
+        ats = ["--ats"] if options.pop("ats", None) else []
         self.index, self.out = index, out
         self.socket, self.control = f"{run}/card{index}.sock", f"{run}/card{index}.ctl"
         self.log = out / f"card{index}.log"
         self.cmd = [self.program, "--socket", self.socket, "--control", self.control, "--log", self.log]
-        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ",")]
+        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ","), *ats]
         for key, value in options.items():
             if not re.match(r"\d+\.", key):
                 die(f"--card: no such option: {key}")
@@ -200,12 +202,12 @@ class Vm:
     def _run(self, begins):
         """The status, or None where the first process of the machine has not begun by then."""
         opt, out = self.options, self.out
-        self.cards = [Card(i, spec, out, self.tmp) for i, spec in enumerate(opt.card)]
+        self.cards = [Card(i, spec, out, self.tmp, profile_of(opt).card) for i, spec in enumerate(opt.card)]
         for card in self.cards:
             card.start()
         self.host = host.Host(self.tmp, self.cards)
         initrd = Path(self.tmp) / "initrd"
-        load = ["virtio_pci", "virtio_console", *(["virtio_iommu"] if opt.iommu == "virtio" else [])]
+        load = ["virtio_pci", "virtio_console", *(["virtio_iommu"] if opt.iommu == "virtio" else []), *(["virtio_blk"] if opt.disk else [])]
         config = {
             "PORTS": " ".join(["fermata.status", "fermata.host", *(f"fermata.card{card.index}" for card in self.cards)]),
             "LOAD": "1" if self.ko and not opt.no_load else "",
@@ -213,15 +215,22 @@ class Vm:
             "SHELL_TTY": "1" if opt.shell else "",
         }
         payload = [tuple(item.rsplit(":", 1)) for item in opt.add]
-        payload += guest.payload(opt.guest)
+        payload += guest.payload(opt.guest, profile_of(opt))
         if self.ko:
             payload.append((self.ko, "fermata.ko"))
-        if opt.with_image:
+        if opt.with_image or opt.kexec:
             payload.append((self.kernel.vmlinuz, "boot/vmlinuz"))
+        if opt.delay:
+            payload.append((delay.build(self.kernel), "delay.ko"))
         if opt.debian:
             payload += debian.payload()
             load += debian.MODULES
-        initramfs.build(initrd, self.kernel, config, [*load, *opt.modprobe], shlex.join(opt.command) + "\n", payload)
+        modules = [*load, *opt.modprobe]
+        if opt.kexec:
+            second = Path(self.tmp) / "second"
+            initramfs.build(second, self.kernel, config, modules, opt.kexec + "\n", payload)
+            payload = [*payload, (second, "boot/initrd")]
+        initramfs.build(initrd, self.kernel, config, modules, shlex.join(opt.command) + "\n", payload)
         tails = [] if opt.shell else [Tail(out / "stdout", sys.stdout.buffer), Tail(out / "stderr", sys.stderr.buffer)]
         if self.quiet:
             tails = []
@@ -288,6 +297,13 @@ class Vm:
                 return CARD_FAILED
         return int(guest_status)
 
+    def disk(self):
+        file = Path(self.tmp) / "disk"
+        with open(file, "wb") as disk:
+            disk.truncate(size_in_mib(self.options.disk) << 20)
+        drive = f"file={file},if=none,id=disk,format=raw,cache=unsafe"
+        return ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
+
     def leave_result(self, splats, failed_cards):
         """What fermatavm.reliability adds up."""
         result = {
@@ -310,6 +326,7 @@ class Vm:
         append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
         append += f"{clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        cmd += self.disk() if opt.disk else []
         cmd += ["-accel", accel, "-cpu", "host" if self.accel == "kvm" else CPU, "-smp", str(opt.cpus)]
         cmd += ["-object", f"memory-backend-memfd,id=mem,size={opt.memory},share=on"]
         cmd += ["-machine", "q35,memory-backend=mem", "-m", opt.memory]
@@ -348,15 +365,18 @@ def out_folder(stack, name):
     return die("too many machines run in this checkout")
 
 
+def size_in_mib(text):
+    return int(text[:-1]) * {"M": 1, "G": 1024}[text[-1].upper()]
+
+
 def gib_limited(text):
     """Up to 2 GiB all memory lies below the PCI hole: guest-physical addresses are offsets in the memory file."""
-    size = int(text[:-1]) * {"M": 1, "G": 1024}[text[-1].upper()]
-    if size > 2048:
+    if size_in_mib(text) > 2048:
         raise argparse.ArgumentTypeError("2G at most: the card's checker relies on it")
     return text
 
 
-def parse(argv):
+def parser():
     parser = argparse.ArgumentParser(prog="vm/boot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--kernel", default="7.2", help="series or Debian release (default 7.2)")
@@ -365,6 +385,7 @@ def parse(argv):
         "--card", action="append", default=[], metavar="SPEC",
         help="plug a card; SPEC is profile=base|fermata,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
+        " ats=1 for the capability of address translation services,"
         " program=PATH for another server. May be given several times",
     )  # fmt: skip
     add("--shell", action="store_true", help="an interactive shell instead of a command")
@@ -378,9 +399,13 @@ def parse(argv):
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
     add("--guest", choices=["all", "selftests", "none"], default="all", help="our programs in the machine (none: nor are they built)")
+    add("--release", action="store_true", help="our programs and the card as they are measured, with all optimisations")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
     add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
+    add("--delay", action="store_true", help="put the module that delays kernel functions into the machine, for tests of races")
+    add("--kexec", metavar="COMMAND", help="put kernel and initrd of a second kernel, which runs COMMAND, into the machine's /boot")
+    add("--disk", metavar="SIZE", help="an empty disk, /dev/vda; the machine resumes from an image on it")
     add("--debian", action="store_true", help="the Debian system of the build root, which `debian CMD` runs commands in")
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
     add("--allow", action="append", default=[], metavar="REGEX", help="kernel complaints that are expected")
@@ -388,12 +413,20 @@ def parse(argv):
     add("--qmp", metavar="PATH", help="a QMP socket there")
     add("--qemu", action="append", default=[], metavar="ARG", help="one more argument for QEMU (write --qemu=-ARG)")
     add("command", nargs="*", help="what to run in the machine")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv):
+    options = parser().parse_args(argv)
     if bool(options.command) == options.shell:
-        parser.error("give either a command after -- or --shell")
+        parser().error("give either a command after -- or --shell")
     if options.timeout is None:
         options.timeout = 0 if options.shell else 120
     return options
+
+
+def profile_of(options):
+    return guest.MEASURED if options.release else guest.TESTED
 
 
 def prepare(options):
@@ -403,9 +436,9 @@ def prepare(options):
     if not options.no_module:
         ko = Path(options.module).resolve() if options.module else module.build(kernel)
     if options.guest != "none":
-        guest.build(kernel)
+        guest.build(kernel, profile_of(options))
     if options.card:
-        guest.build_card()
+        guest.build_card(profile_of(options))
     return kernel, ko
 
 

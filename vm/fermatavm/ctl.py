@@ -6,6 +6,7 @@ manual pages are looked over by mandoc.
 """
 
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -110,14 +111,25 @@ def list_is_whole(left):
 
 
 def errors_have_advice(left):
-    [error] = left.values("error")
+    [error], [container] = left.values("error"), left.values("container")
     assert "there is no context" in error["error"] and "there are" in error["advice"], error
+    assert "no node" in container["error"] and "--device" in container["advice"], container
+    wrong = left.values("wrong")
+    assert len(wrong) == 3 and all(error["error"] and error["advice"] for error in wrong), wrong
+
+
+def errors_say_what_was_done(left):
+    [refused], [half] = left.values("refused"), left.values("half")
+    assert refused["done"] == [] and len(refused["not_done"]) == 2, refused
+    assert half["done"] == ["weight=100"] and half["not_done"] == ["share=100", "priority=25"], half
 
 
 def answers_say_what_was_done(left):
     [hold], [done] = left.values("hold"), left.values("set")
     assert hold["done"] == "held" and len(hold["contexts"]) == 1, hold
     assert done["set"] == ["weight=100"], done
+    [group] = left.values("group")
+    assert group["registered"] and (group["weight"], group["cap"], group["max_bytes"]) == (300, 150, 64 << 20), group
     [hint] = left.values("hint")
     assert hint["ahead_ns"] is None, hint
 
@@ -160,6 +172,35 @@ def screens_are_whole(left):
     assert titles and all(title[-2:] == ["PID", "COMMAND"] for title in titles), shown
 
 
+def table_of(shown, first):
+    """A table of `top`: the words of each row by the row's first word and the column's title. What is cut ends with three points."""
+    lines = [line.split() for line in shown]
+    [begin] = [number for number, words in enumerate(lines) if words[:1] == [first]]
+    rows = itertools.takewhile(lambda words: words and words[0].isdigit(), lines[begin + 1 :])
+    return {words[0]: dict(zip(lines[begin], words, strict=False)) for words in rows}
+
+
+def narrow_screens_have_whole_numbers(left):
+    def shown(width):
+        return left.data(f"screen-{width}").decode().splitlines()
+
+    for first, rows in (("SLOT", 7), ("CTX", 2)):
+        wide, fewest = table_of(shown(200), first), 20
+        assert len(wide) == rows, wide
+        for width in (80, 70, 69, 60, 40):
+            table = table_of(shown(width), first)
+            assert table.keys() == wide.keys(), (width, table)
+            for number, row in table.items():
+                for title, word in row.items():
+                    whole = wide[number][title]
+                    assert word == whole or word.endswith("…") and whole.startswith(word[:-1]), (width, title, word, whole)
+            columns = max(map(len, table.values()))
+            assert columns <= fewest, (width, table)
+            fewest = columns
+        assert fewest < max(map(len, wide.values())), wide
+    assert shown(40)[0].rstrip() == "/dev/fermata0  policy fair, guard 1s", shown(40)[0]
+
+
 def lists_and_lines(left):
     data = left.data("list-data")
     assert left.result("list-run") == {"count": len(data) // 8, "checksum": hex(walk(data, 5))}
@@ -195,11 +236,13 @@ def pages(left):
 JUDGED = {
     "list and info have all there is": list_is_whole,
     "an error as JSON has advice": errors_have_advice,
+    "an error of several targets says which were done": errors_say_what_was_done,
     "control and set as JSON": answers_say_what_was_done,
     "top as JSON": top_has_intervals,
     "stats: histograms add up": statistics_add_up,
     "trace: events, turns and both drawings": traces_are_whole,
     "top on a terminal has all of its columns": screens_are_whole,
+    "top on a narrow terminal has fewer columns, and whole numbers": narrow_screens_have_whole_numbers,
     "lists, lines, blocks and counts are what they should be": lists_and_lines,
     "so is what queues make": queues,
     "so are registers of an engine by its UUID": registers,

@@ -3,17 +3,33 @@
 
 import shutil
 import subprocess
+import sys
 import tomllib
 
 from .common import BUILD, JOBS, TOP, die, locked, run, say
 
-TARGET = "x86_64-unknown-linux-gnu"
-STATIC = ["--release", "--target", TARGET, f"--config=target.{TARGET}.rustflags=['-Ctarget-feature=+crt-static']"]
-# The guest's programs: static, so they run on either side.
-PARTS = BUILD / "guest"
-PROGRAMS = PARTS / "bin"
-# Like the guest's programs: so what both are made of is compiled once.
-CARD = BUILD / f"cargo/{TARGET}/release/fermata-card"
+CARGO = BUILD / "cargo/x86_64-unknown-linux-gnu"
+
+
+class Profile:
+    """Where programs are: as tests are built, or (`release`) as what is measured. Static, so the guest's run on either side."""
+
+    def __init__(self, release):
+        self.built = CARGO / ("release" if release else "debug")
+        self.parts = BUILD / ("guest-release" if release else "guest")
+        self.programs = self.parts / "bin"
+        self.card = self.built / "fermata-card"
+        # With all of the workspace, as `cargo test` builds it: other choices of packages have other features of what they depend on,
+        # which would be compiled once more.
+        self.all = [] if release else ["--workspace", "--bins", "--examples"]
+        self.release = ["--release"] if release else []
+
+    def build(self, *wanted):
+        """By cargo; returns whether it was built."""
+        return cargo("build", *self.release, *(self.all or wanted))
+
+
+TESTED, MEASURED = Profile(False), Profile(True)
 
 
 def members():
@@ -28,22 +44,22 @@ def cargo(*args):
     return run(["cargo", *args, "--locked", "--quiet", "-j", JOBS], check=False, cwd=TOP).returncode == 0
 
 
-def build_card():
+def build_card(profile):
     """The card server."""
     with locked(BUILD / ".guest.lock"):
-        cargo("build", *STATIC, "--package", CARD.name, "--bins") or die("the card server does not build")
+        profile.build("--package", profile.card.name, "--bins") or die("the card server does not build")
 
 
-def build(kernel):
+def build(kernel, profile):
     """Static programs for the guest; each part builds nothing when nothing changed.
 
     A part that does not build is left out with a message: a run that needs none of it goes on, one that does fails at once.
     """
     with locked(BUILD / ".guest.lock"):
         for part, make in (("bin", tools), ("selftests", selftests), ("examples", examples)):
-            folder = PARTS / part
+            folder = profile.parts / part
             folder.mkdir(parents=True, exist_ok=True)
-            built = make(kernel)
+            built = make(kernel, profile)
             for old in folder.iterdir():
                 if old.name not in {file.name for file in built}:
                     old.unlink()
@@ -51,27 +67,30 @@ def build(kernel):
                 copy(file, folder / file.name)
 
 
-def payload(which):
+def payload(which, profile):
     """What goes into the machine, with its place there: unpacking all of it takes the debug kernel half a minute."""
-    return {"all": [(PARTS, "")], "selftests": [(PARTS / "selftests", "selftests")], "none": []}[which]
+    return {"all": [(profile.parts, "")], "selftests": [(profile.parts / "selftests", "selftests")], "none": []}[which]
 
 
 def programs(folder):
     return [file for file in folder.iterdir() if file.is_file() and file.stat().st_mode & 0o100 and not file.suffix]
 
 
-def tools(_kernel):
+def tools(_kernel, profile):
     """The binaries of every workspace member below tools/."""
-    names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in members() if path.parent == TOP / "tools"]
+    paths = [path for path in members() if path.parent == TOP / "tools"]
+    names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in paths]
     if not names:
         return []
-    if not cargo("build", *STATIC, "--bins", *(f"--package={name}" for name in names)):
+    if not profile.build("--bins", *(f"--package={name}" for name in names)):
         say("the tools do not build: the machine goes without them")
         return []
-    return [file for file in programs(CARD.parent) if file != CARD]
+    binaries = [name for path, name in zip(paths, names, strict=True) if (path / "src/main.rs").exists()]
+    binaries += [file.stem for path in paths for file in path.glob("src/bin/*.rs")]
+    return [profile.built / name for name in binaries]
 
 
-def selftests(kernel):
+def selftests(kernel, _profile):
     """What selftests/Makefile makes."""
     out = BUILD / "selftests"
     cmd = ["make", "-s", f"-j{JOBS}", "-C", TOP / "selftests", f"OUT={out}", f"KSFT_INC={kernel.kselftest}"]
@@ -81,15 +100,15 @@ def selftests(kernel):
     return programs(out)
 
 
-def examples(_kernel):
+def examples(_kernel, profile):
     """What examples/Makefile makes, and libfermata's examples as NAME-rust."""
     out = BUILD / "examples"
     made = run(["make", "-s", "-C", TOP / "examples", f"OUT={out}", "LDFLAGS=-static"], check=False).returncode == 0
-    if not made or not cargo("build", *STATIC, "--examples", "--package=libfermata"):
+    if not made or not profile.build("--examples", "--package=libfermata"):
         say("the examples do not build: the machine goes without them")
         return []
     for source in (TOP / "tools/libfermata/examples").glob("*.rs"):
-        copy(BUILD / f"cargo/{TARGET}/release/examples/{source.stem}", out / f"{source.stem}-rust")
+        copy(profile.built / f"examples/{source.stem}", out / f"{source.stem}-rust")
     return programs(out)
 
 
@@ -99,3 +118,7 @@ def copy(source, dest):
     if not dest.exists() or dest.stat().st_mtime < source.stat().st_mtime:
         shutil.copy2(source, dest)
         run(["strip", "--strip-debug", dest], check=False, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(not TESTED.build())

@@ -6,6 +6,7 @@ It writes lines to the port fermata.host, `ID VERB [NUMBER]`; the answer is `ID 
   unplug N    card N is taken out: answered when the machine has let it go
   plug N      it is plugged in again
   button MS   the power button is pressed after so many milliseconds, and every two seconds after that; 0: not any more
+  boots 1     the machine boots again when it resets itself or has switched itself off; 0: it ends then
 """
 
 import json
@@ -41,13 +42,14 @@ class Monitor:
         return message
 
     def ask(self, command, **arguments):
-        """Carries out a command. OSError: it is refused."""
+        """Carries out a command, and returns its answer. OSError: it is refused."""
         with self.lock:
             self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
             while "event" in (answer := self._read()):
                 pass
         if "error" in answer:
             raise OSError(answer["error"]["desc"])
+        return answer["return"]
 
     def until_deleted(self, device):
         """Waits until QEMU has let the device go."""
@@ -66,7 +68,7 @@ class Host:
 
     def __init__(self, run, cards):
         self.path, self.monitor_path = f"{run}/host.sock", f"{run}/host.qmp"
-        self.cards, self.monitor, self.button = cards, None, None
+        self.cards, self.monitor, self.button, self.booter = cards, None, None, None
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen(1)
@@ -79,6 +81,7 @@ class Host:
     def stop(self):
         """No button is pressed any more."""
         self.press(0)
+        self.leave_off()
         self.listener.close()
 
     def serve(self):
@@ -93,7 +96,7 @@ class Host:
             return
 
     def answer(self, words):
-        verbs = {"unplug": self.unplug, "plug": self.plug, "button": self.press}
+        verbs = {"unplug": self.unplug, "plug": self.plug, "button": self.press, "boots": self.boot_again}
         try:
             verb, number = words
             verbs[verb](int(number))
@@ -106,7 +109,7 @@ class Host:
     def ask(self, command, **arguments):
         if not self.monitor:
             self.monitor = Monitor(self.monitor_path)
-        self.monitor.ask(command, **arguments)
+        return self.monitor.ask(command, **arguments)
 
     def unplug(self, number):
         device = self.cards[number].device()
@@ -115,6 +118,26 @@ class Host:
 
     def plug(self, number):
         self.ask("device_add", **self.cards[number].device())
+
+    def boot_again(self, on):
+        self.leave_off()
+        if not on:
+            self.ask("set-action", reboot="shutdown", shutdown="poweroff")
+            return
+        self.ask("set-action", reboot="reset", shutdown="pause")
+        self.booter = threading.Event()
+        threading.Thread(target=self.keep_booting, args=(self.booter,), daemon=True).start()
+
+    def leave_off(self):
+        if self.booter:
+            self.booter.set()
+            self.booter = None
+
+    def keep_booting(self, enough):
+        while not enough.wait(0.2):
+            if self.ask("query-status")["status"] == "shutdown":
+                self.ask("system_reset")
+                self.ask("cont")
 
     def press(self, ms):
         if self.button:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .common import TOP
 
-ON_DEMAND = ["virtio_pci", "virtio_console", "virtio_iommu", "vfio_pci", "vfio_iommu_type1", "aer_inject", "button"]
+ON_DEMAND = ["virtio_pci", "virtio_console", "virtio_iommu", "vfio_pci", "vfio_iommu_type1", "aer_inject", "button", "virtio_blk", "fuse"]
 
 
 class Archive:

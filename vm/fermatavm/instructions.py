@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .common import BUILD, JOBS, TOP, die, run, say
+from .guest import MEASURED
 
 BASELINE = TOP / "rust/bench/instructions.json"
-PROGRAM = BUILD / "cargo/release/fermata-sched-instructions"
+PROGRAM = MEASURED.built / "fermata-sched-instructions"
 TOLERANCE = 0.05
 UPDATE = "vm/enter python3 -m fermatavm.instructions --update"
 

@@ -217,12 +217,16 @@ def make(kernel):
     say(f"kernel {kernel.series}: {version} ready ({clock})")
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Make kernels ready in the cache; prints the build tree (KDIR) of each.")
+def parser():
+    parser = argparse.ArgumentParser(prog="vm/kernel", description="Make kernels ready in the cache; prints the build tree (KDIR) of each.")
     parser.add_argument("kernel", nargs="*", help="series or Debian release (default: all pinned)")
     parser.add_argument("--names", action="store_true", help="only print the names of their entries in the cache (default: of all)")
     parser.add_argument("--missing", action="store_true", help="only print which of them are not ready (default: of all)")
-    args = parser.parse_args()
+    return parser
+
+
+def main():
+    args = parser().parse_args()
     every = [*pins(), DEBUG] if args.names or args.missing else pins()
     for name in args.kernel or every:
         kernel = kernel_named(name)

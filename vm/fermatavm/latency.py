@@ -7,7 +7,7 @@ from . import boot, guest
 from .common import BUILD, TOP, run
 
 # The engines where tools/latency/src/marker.rs has them.
-OPTIONS = ["--name", "latency", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench", "--timeout", "400"]
+OPTIONS = ["--name", "latency", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench", "--release", "--timeout", "400"]
 
 
 def main():
@@ -15,7 +15,7 @@ def main():
     status = boot.run(boot.parse([*OPTIONS, "--", *command]))
     if status:
         sys.exit(status)
-    report = [guest.PROGRAMS / "fermata-latency", "report", BUILD / "vm/latency/card0.log"]
+    report = [guest.MEASURED.programs / "fermata-latency", "report", BUILD / "vm/latency/card0.log"]
     sys.exit(run(report, check=False, cwd=TOP).returncode)
 
 

@@ -76,14 +76,18 @@ def check_symbols(module, kernel):
     say(f"kernel {kernel.series}: {len(wanted)} undefined symbols, {rust} of them Rust, all exported")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def parser():
+    parser = argparse.ArgumentParser(prog="vm/build-module", description=__doc__)
     parser.add_argument("kernel", nargs="?", default="7.2", help="series or Debian release (default 7.2)")
     parser.add_argument("--clippy", action="store_true", help="check with clippy and the kernel's lints instead")
     parser.add_argument("--rustdoc", action="store_true", help="make its documentation instead; warnings are errors")
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
     parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
-    args = parser.parse_args()
+    return parser
+
+
+def main():
+    args = parser().parse_args()
     kernel = kernel_named(args.kernel).ensure()
     if args.rustdoc:
         print(str(document(kernel)).removeprefix(f"{TOP}/"))

@@ -66,7 +66,7 @@ def main():
     os.environ["FERMATA_ACCEL"] = "tcg"
     out = BUILD / "count.out"
     plugin = f"file={build_plugin()},out={out}"
-    options = ["--name", NAME, "--iommu", "intel", "--card", CARD, "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "900"]
+    options = ["--release", "--name", NAME, "--iommu", "intel", "--card", CARD, "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "900"]
     status = boot.run(boot.parse([*options, "--", "fermata-bench", "count", *rest]))
     if status:
         sys.exit(status)

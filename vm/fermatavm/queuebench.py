@@ -7,7 +7,7 @@ import sys
 from . import boot
 from .common import BUILD, say
 
-OPTIONS = ["--name", "bench-queue", "--iommu", "intel", "--timeout", "400"]
+OPTIONS = ["--name", "bench-queue", "--iommu", "intel", "--release", "--timeout", "400"]
 OPTIONS += ["--card", "profile=fermata,slots=sha256+queue,0.speed=0,1.speed=0"]
 
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Add up what the boots of `make check` and `make check-debug` did to the module, and what came of it.
+"""Add up what the boots of `make check`, `make check-all` and `make check-debug` did to the module, and what came of it.
 
 The sums go to build/reports/reliability.json, and as a table to the output. Fails when something came of it that must not, on the
-kernels that are named: the kernel complained, memory was left behind, a job was lost, the card counted a violation. Boots that were
-to be seen complaining (vm/fermatavm/planted.py) are none of these.
+kernels that are named, in the run of vm/check that this is a step of: the kernel complained, memory was left behind, a job was lost,
+the card counted a violation. Boots that were to be seen complaining (vm/fermatavm/planted.py) are none of these.
 """
 
 import argparse
 import json
+import os
 from collections import Counter
+from pathlib import Path
 
 from .common import BUILD, die
 
@@ -19,8 +21,9 @@ NONE = ["splats", "leaks", "lost jobs", "violations"]
 
 
 def results():
-    """What the boots of the last run of each left."""
-    return [json.loads(path.read_text()) for path in sorted(BUILD.glob("check*/results/*.json"))]
+    """What the boots of the last run of each left, by its folder."""
+    paths = sorted(BUILD.glob("check*/results/*.json"))
+    return [(path.parent, json.loads(path.read_text())) for path in paths]
 
 
 def none_last(what):
@@ -67,13 +70,14 @@ def main():
     parser.add_argument("kind", nargs="+", choices=KINDS, help="kernels that are judged; the report has all")
     args = parser.parse_args()
     boots = results() or die("no boot has left its result: run make check, or make check-debug, first")
-    report = {kind: add_up([boot for boot in boots if kind_of(boot) == kind]) for kind in KINDS}
+    report = {kind: add_up([boot for _, boot in boots if kind_of(boot) == kind]) for kind in KINDS}
     path = BUILD / "reports/reliability.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     print(table(report))
+    folder = Path(os.environ.get("FERMATA_RESULTS", BUILD))
     for kind in args.kind:
-        counted = report[kind]["counted"]
+        counted = add_up([boot for place, boot in boots if place.is_relative_to(folder) and kind_of(boot) == kind])["counted"]
         wrong = [f"{counted[what]} {what}" for what in NONE if counted[what]] + [f"no {what}" for what in ACTS if not counted.get(what)]
         if wrong:
             die(f"{KINDS[kind]}: {', '.join(wrong)}")
