@@ -258,7 +258,7 @@ FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 
 #define MAPPER	"fm-mapper"
 
-/* Maps the arena when it is told, and says what an access gives. */
+/* Maps the arena when told to, and looks what an access gives when told again. */
 static void be_a_mapper(struct fm_child *ch)
 {
 	struct fm_ctx c;
@@ -269,6 +269,7 @@ static void be_a_mapper(struct fm_child *ch)
 	fm_say(ch, c.token);
 	fm_hear(ch);
 	mem = mmap(NULL, c.len, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, c.off);
+	fm_hear(ch);
 	_exit(mem == MAP_FAILED || fm_access_signal(mem) == SIGBUS ? 0 : 1);
 }
 
@@ -293,6 +294,7 @@ FM_TEST(card, defect_09_mapping_made_while_the_card_goes)
 	fm_say(&ch, 1);
 	fm_sleep_us(300000);
 	ASSERT_EQ(0, fm_unbind());
+	fm_say(&ch, 2);
 	fm_agent_gone(token);
 	EXPECT_EQ(0, fm_reap(&ch));
 	fm_delay_no_more();
