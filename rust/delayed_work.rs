@@ -51,7 +51,8 @@ impl<T: Worker + Sync> DelayedWork<T> {
         })
     }
 
-    /// Queues it for `ms` milliseconds later, unless it is queued already; 0: for now in any case.
+    /// Queues it for `ms` milliseconds later, unless it is queued already. 0: the work runs as soon as
+    /// possible, whether it is queued or not.
     pub(crate) fn queue(&self, ms: u32) {
         // SAFETY: By the type invariant it is initialised.
         unsafe { shim::fermata_delayed_work_queue(self.work.get(), ms) };

@@ -301,8 +301,10 @@ impl Card {
                 machine.set_guard(at, guard, &mut out)?;
             }
             // Refused only where the guard was, too: the card is gone.
-            machine.set_policy(at, policy, &mut out)
+            machine.set_policy(at, policy)
         })
-        .map_err(refused)
+        .map_err(refused)?;
+        self.sweep();
+        Ok(())
     }
 }

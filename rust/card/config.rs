@@ -31,10 +31,11 @@ pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<S
     // There are no contexts, so no action follows.
     state
         .machine
-        .set_policy(now(), limits.policy, &mut |_| ())
+        .set_policy(now(), limits.policy)
         .and_then(|()| state.machine.set_guard(now(), limits.guard, &mut |_| ()))
         .and_then(|()| state.machine.set_boundary_wait(limits.boundary_wait))
         .map_err(refused)?;
+    while state.machine.sweep(now(), u32::MAX, &mut |_| ()) {}
     Ok(state)
 }
 

@@ -14,6 +14,9 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// Contexts that [`Card::sweep`] visits while it holds the card's lock with interrupts off.
+const CONTEXTS_AT_ONCE: u32 = 16;
+
 /// Events of the card.
 impl Card {
     /// The timer of `slot` fired. Interrupt context.
@@ -120,14 +123,25 @@ impl Card {
             measurements,
             ..
         } = state;
+        let was_sweeping = machine.is_sweeping();
         let result = act(machine, at, &mut |action| {
             self.carry_out(tenants, slots, &mut outbox, action);
             measurements.note(&cause, action);
         });
+        if machine.is_sweeping() && !was_sweeping {
+            self.sweeper.queue(0);
+        }
         state.settle(&cause);
         self.note_loads(state, &mut outbox);
         self.feed_reads(state, outbox);
         result
+    }
+
+    /// Does what concerns every context, with interrupts on between the parts. Process context.
+    pub(super) fn sweep(&self) {
+        while self.act(&mut self.state.lock(), |machine, at, mut out| {
+            machine.sweep(at, CONTEXTS_AT_ONCE, &mut out)
+        }) {}
     }
 
     /// Makes the status reads that were asked for, until none is.
@@ -172,20 +186,16 @@ impl Card {
             measurements,
             ..
         } = state;
-        let was_gone = machine.is_gone();
+        let was_sweeping = machine.is_sweeping();
         let result = machine.handle(at, event, &mut |action| {
             self.carry_out(tenants, slots, outbox, action);
             measurements.note(&cause, action);
         });
-        let is_gone = machine.is_gone();
+        if machine.is_sweeping() && !was_sweeping {
+            self.sweeper.queue(0);
+        }
         if let Err(refusal) = result {
             self.note_refusal(state, event, refusal);
-        }
-        if is_gone && !was_gone {
-            // Also those without a job may wait, for this.
-            for tenant in state.tenants.iter().flatten() {
-                tenant.notify(&self.delivery, Notice::Gone);
-            }
         }
         if let (Err(_), Some(ctx)) = (result, arriving) {
             state.withdraw(ctx);
@@ -297,6 +307,11 @@ impl Card {
             Action::Wake { ctx, wake } => {
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     tell(&self.delivery, tenant, wake, outbox.fault);
+                }
+            }
+            Action::Lost { ctx } => {
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tenant.notify(&self.delivery, Notice::Gone);
                 }
             }
             Action::Released { ctx } => {

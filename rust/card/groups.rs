@@ -191,6 +191,7 @@ impl Worker for Card {
     const OFFSET: usize = offset_of!(Card, sweeper);
 
     fn work(&self) {
+        self.sweep();
         let mut registry = self.registry.lock();
         let mut swept = false;
         while let Some(group) = first_dead(&registry) {

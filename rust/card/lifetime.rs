@@ -70,6 +70,7 @@ impl Card {
         // Also of a card that did not answer: it may be back.
         settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
+        self.sweep();
     }
 
     /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A job
@@ -116,6 +117,7 @@ impl Card {
         // SAFETY: By the safety requirement of `new` it is the device's.
         unsafe { bindings::pci_set_master(self.pci) };
         self.renew();
+        self.sweep();
         self.free_left_behind();
     }
 
@@ -130,8 +132,8 @@ impl Card {
                 let _ = self.handle(&mut state, Event::Status { slot, status });
                 return;
             }
-            self.act(&mut state, |machine, at, mut out| {
-                machine.renew(at, slot, status, &mut out);
+            self.act(&mut state, |machine, _, mut out| {
+                machine.renew(slot, status, &mut out);
             });
         }
         self.note(CardEvent::Thawed);

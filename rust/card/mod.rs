@@ -153,8 +153,8 @@ pub(crate) struct Card {
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
-    /// Ends registrations of groups. Queued under the registry's lock only, and not once the card is
-    /// gone.
+    /// Does what concerns every context, and ends registrations of groups. Queued under the registry's
+    /// lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
     #[pin]

@@ -245,6 +245,7 @@ impl Card {
             Action::Quarantine { slot, ctx } => trace::quarantine(|| (on(tenants, slot, ctx),)),
             Action::ReadStatus { .. }
             | Action::Overrun { .. }
+            | Action::Lost { .. }
             | Action::Arm { .. }
             | Action::Disarm { .. } => {}
         }

@@ -55,16 +55,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// Lets those of a class wait again that were set aside and may use a slot now. O(n).
-    pub(super) fn line_up_aside(&mut self, now: Time, index: u8) {
-        let aside = |entry: &&Entry| entry.queue == index && entry.aside;
-        self.each_context(|machine, ctx| {
-            if machine.slab.get(ctx).filter(aside).is_some() {
-                machine.change_access(now, ctx, |_| ());
-            }
-        });
-    }
-
     /// Has the context no slot that it may use and that is in use?
     pub(super) fn has_no_slot(&self, entry: &Entry) -> bool {
         self.check_mask(entry.queue, entry.allowed).is_err()

@@ -336,16 +336,13 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         }
     }
 
-    /// Nothing counts that groups have had before.
-    pub(super) fn begin_groups_anew(&mut self) {
-        let (begin, end) = self.slab.record_places();
-        for at in begin..end {
-            let queue = self.slab.at(at).and_then(|record| self.queue(record.queue));
-            let start = queue.map_or(0, |queue| queue.virtual_ns);
-            if let Some(record) = self.slab.at_mut(at).filter(|record| record.is_used()) {
-                record.clock.virtual_ns = start;
-            }
-        }
+    /// Nothing counts that the group of a record, if it is one, has had before.
+    pub(super) fn begin_group_anew(&mut self, at: u32) {
+        let Some(record) = self.slab.at(at).filter(|record| record.is_used()) else {
+            return;
+        };
+        let start = self.queue(record.queue).map_or(0, |queue| queue.virtual_ns);
+        self.change_group(Some(at), |record| record.clock.virtual_ns = start);
     }
 
     /// A run ended: its group stands for it no more.

@@ -98,6 +98,8 @@ pub enum Action {
     /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may be unmapped. Its id is
     /// free from now on.
     Released { ctx: ContextId },
+    /// The card is gone: whoever waits for anything of `ctx`, which is not closed, waits in vain.
+    Lost { ctx: ContextId },
     /// `slot` did not even come out of a reset: it is out of use and to be held in reset, and `ctx` (if any) must keep its
     /// memory mapped until the whole card is reset.
     Quarantine {

@@ -71,8 +71,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The card was set up anew while the machine was at rest, and `slot` shows `status`: it is out of reset, its window
-    /// closed. One that was out of use is used again if it is idle; one that is not is quarantined. O(n) in that case.
-    pub fn renew(&mut self, now: Time, slot: SlotId, status: Status, out: &mut impl FnMut(Action)) {
+    /// closed. One that was out of use is used again if it is idle; one that is not is quarantined.
+    pub fn renew(&mut self, slot: SlotId, status: Status, out: &mut impl FnMut(Action)) {
         let idle = status.phase() == Phase::Idle;
         let Some(found) = self.slot_mut(slot).filter(|slot| slot.is_empty()) else {
             return;
@@ -89,11 +89,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 if let Some(ctx) = stuck {
                     self.unstick(ctx, out);
                 }
-                self.line_up_aside(now, index);
+                self.settle_all();
             }
             (State::Vacant, false) => {
                 self.put_out_of_use(slot, None, out);
-                self.fail_stranded(now, index, out);
+                self.settle_all();
             }
             _ => {}
         }

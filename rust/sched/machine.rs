@@ -8,6 +8,7 @@ use core::ops::{Deref, DerefMut};
 use super::queue::Queue;
 use super::slab::Slab;
 use super::slot::{slots_in, Slot, State, MAX_SLOTS};
+use super::sweep::Sweep;
 use super::{
     Action, ContextId, Duration, Entry, Event, GroupKey, Params, PolicyKind, Profile, Refusal,
     SlotConfig, SlotId, SlotState, SlotStats, Stats, Time,
@@ -53,6 +54,8 @@ pub struct Machine<S> {
     pub(super) gone: bool,
     /// No job is let on a slot (`freeze.rs`).
     pub(super) frozen: bool,
+    /// What is left to be done for every context (`sweep.rs`).
+    pub(super) sweep: Sweep,
 }
 
 /// All of it but slots that the card does not have. The model checker takes each state from this text
@@ -68,6 +71,7 @@ impl<S: Deref<Target = [Entry]>> Debug for Machine<S> {
             boundary_wait,
             gone,
             frozen,
+            sweep,
         } = self;
         f.debug_struct("Machine")
             .field("slab", slab)
@@ -77,6 +81,7 @@ impl<S: Deref<Target = [Entry]>> Debug for Machine<S> {
             .field("boundary_wait", boundary_wait)
             .field("gone", gone)
             .field("frozen", frozen)
+            .field("sweep", sweep)
             .finish()
     }
 }
@@ -121,6 +126,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             boundary_wait: Self::BOUNDARY_WAIT_DEFAULT,
             gone: false,
             frozen: false,
+            sweep: Sweep::NONE,
         }
     }
 
@@ -189,7 +195,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out at once and in
     /// order. `now` must not be before that of an earlier call; it may be (the machine then waits longer than it need).
     ///
-    /// O(log n) in the number of contexts, but for [`Event::Gone`] and for a slot that is quarantined.
+    /// O(log n) in the number of contexts. What concerns every context is left to [`Machine::sweep`].
     ///
     /// # Errors
     ///
@@ -273,23 +279,18 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Chooses another policy, which holds at once; jobs that run are not disturbed before their slices end. What
-    /// contexts had before counts no more. O(n log n) in the card's capacity. To choose the one in force changes nothing.
+    /// contexts had before counts no more. [`Machine::sweep`] brings those that wait into the new order. To choose the one
+    /// in force changes nothing.
     ///
     /// # Errors
     ///
     /// [`Refusal::Gone`].
-    pub fn set_policy(
-        &mut self,
-        now: Time,
-        policy: PolicyKind,
-        out: &mut impl FnMut(Action),
-    ) -> Result<(), Refusal> {
+    pub fn set_policy(&mut self, now: Time, policy: PolicyKind) -> Result<(), Refusal> {
         if self.gone {
             return Err(Refusal::Gone);
         }
         if policy != self.policy {
-            self.replace_policy(now, policy);
-            self.press_all(now, out);
+            self.change_policy(now, policy);
         }
         Ok(())
     }
@@ -381,16 +382,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Those of them that are not quarantined.
     pub(super) fn usable_slots(&self, index: u8) -> u8 {
         self.queue(index).map_or(0, |queue| queue.usable)
-    }
-
-    /// Does something with every context, also with those that are closed and not released. O(length).
-    pub(super) fn each_context(&mut self, mut what: impl FnMut(&mut Self, ContextId)) {
-        let len = u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX);
-        for index in 0..len {
-            if let Some(ctx) = self.slab.id_at(index) {
-                what(self, ctx);
-            }
-        }
     }
 
     pub(super) fn slot(&self, id: SlotId) -> Option<&Slot> {

@@ -37,6 +37,7 @@ mod run;
 mod slab;
 mod slot;
 mod status;
+mod sweep;
 mod time;
 mod tree;
 

@@ -8,10 +8,7 @@ use super::doorbell::Parting;
 use super::machine::{Machine, Out};
 use super::replay::Replays;
 use super::reset::Outcome;
-use super::{
-    Action, ContextId, Entry, Failure, JobState, Params, PauseCause, PolicyKind, Refusal, Time,
-    Wake,
-};
+use super::{Action, ContextId, Entry, Failure, JobState, Params, PauseCause, Refusal, Time, Wake};
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// Whether a Start would be accepted now.
@@ -325,37 +322,5 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
             queue.replace(&mut self.slab, ctx, rank, key);
         }
-    }
-
-    /// Another policy decides from now on. Jobs that run stay; their slices go on by the new rules. O(n log n).
-    pub(super) fn replace_policy(&mut self, now: Time, policy: PolicyKind) {
-        self.each_context(|machine, ctx| {
-            if machine.slab.get(ctx).is_some_and(Entry::is_metered) {
-                machine.meter(now, ctx);
-                machine.leave_lane(ctx);
-            }
-            if machine.is_queued(ctx) {
-                machine.step_out(ctx);
-            }
-        });
-        self.policy = policy;
-        self.begin_groups_anew();
-        self.each_context(|machine, ctx| {
-            let hint = machine.take_hint(ctx);
-            machine.put_hint(ctx, hint);
-            machine.begin_anew(ctx);
-            if machine.slab.get(ctx).is_some_and(Entry::is_metered) {
-                machine.enter_lane(ctx);
-            }
-            machine.weigh(ctx);
-            if machine.is_queued(ctx) {
-                machine.line_up(now, ctx, false);
-            }
-        });
-    }
-
-    fn is_queued(&self, ctx: ContextId) -> bool {
-        let entry = self.slab.get(ctx);
-        entry.is_some_and(|entry| entry.state == JobState::Queued)
     }
 }

@@ -273,7 +273,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The job is over, and its snapshot worth nothing.
-    fn fail(&mut self, ctx: ContextId, failure: Failure) -> Wake {
+    pub(super) fn fail(&mut self, ctx: ContextId, failure: Failure) -> Wake {
         if let Some(entry) = self.slab.get_mut(ctx) {
             entry.slot = None;
             entry.saved = false;
@@ -284,7 +284,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// The slot does not come out of reset. Its job fails even if it was saved or finished: its memory may still change.
-    /// Jobs that wait and may run nowhere else fail too; those held fail to resume. O(n).
+    /// Jobs that wait and may run nowhere else fail too ([`Machine::sweep`]); those held fail to resume.
     fn quarantine(&mut self, now: Time, id: SlotId, reset: Reset, out: &mut Out<'_>) {
         let ctx = reset.ctx;
         let Some(index) = self.slot(id).map(|slot| slot.queue) else {
@@ -303,7 +303,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         if !closing {
             out(Action::Wake { ctx, wake });
         }
-        self.fail_stranded(now, index, out);
+        self.settle_all();
         self.press(now, index, out);
     }
 
@@ -328,20 +328,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         });
     }
 
-    /// Fails the jobs that wait for slots none of which is in use any more. O(n).
-    pub(super) fn fail_stranded(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
-        let waits = |entry: &&Entry| entry.queue == index && entry.state == JobState::Queued;
-        self.each_context(|machine, ctx| {
-            let waiting = machine.slab.get(ctx).filter(waits);
-            if waiting.is_some_and(|entry| machine.check_mask(index, entry.params.mask).is_err()) {
-                machine.dequeue(now, ctx, JobState::Idle);
-                let wake = machine.fail(ctx, Failure::Protocol);
-                out(Action::Wake { ctx, wake });
-            }
-        });
-    }
-
-    /// The card is gone: every job fails, what was closed is released. O(n).
+    /// The card is gone. [`Machine::sweep`] fails every job and releases what was closed.
     pub(super) fn card_gone(&mut self, now: Time, out: &mut Out<'_>) {
         if core::mem::replace(&mut self.gone, true) {
             return;
@@ -349,7 +336,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         for id in slots_in(u8::MAX) {
             self.slot_gone(now, id, out);
         }
-        self.each_context(|machine, ctx| machine.context_gone(now, ctx, out));
+        self.settle_all();
     }
 
     fn slot_gone(&mut self, now: Time, id: SlotId, out: &mut Out<'_>) {
@@ -370,23 +357,6 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         slot.loaded = false;
         if slot.armed.take().is_some() {
             out(Action::Disarm { slot: id });
-        }
-    }
-
-    fn context_gone(&mut self, now: Time, ctx: ContextId, out: &mut Out<'_>) {
-        let Some(entry) = self.slab.get_mut(ctx) else {
-            return;
-        };
-        entry.stuck = false;
-        let (closing, state) = (entry.is_closing(), entry.state);
-        if state == JobState::Queued {
-            self.dequeue(now, ctx, JobState::Idle);
-        }
-        if closing {
-            self.release(ctx, out);
-        } else if state.is_live() {
-            let wake = self.fail(ctx, Failure::Gone);
-            out(Action::Wake { ctx, wake });
         }
     }
 }

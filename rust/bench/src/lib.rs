@@ -108,8 +108,9 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
             start_count: 0,
         }));
         let mut machine = Machine::new(config, contexts + 1, storage);
-        let set = machine.set_policy(Time::ZERO, case.policy, &mut |_| {});
+        let set = machine.set_policy(Time::ZERO, case.policy);
         set.expect("the card is there");
+        while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}
         let mut add = |params, group| {
             let config = ContextConfig {
                 class: 0,

@@ -275,8 +275,9 @@ impl World {
         };
         let now = world.time();
         let machine = &mut world.machine;
-        let set = machine.set_policy(now, policy, &mut |_| ());
+        let set = machine.set_policy(now, policy);
         assert_eq!(set, Ok(()), "a policy that exists");
+        while machine.sweep(now, u32::MAX, &mut |_| ()) {}
         for _ in 0..bounds.contexts {
             world.open();
         }
@@ -547,6 +548,12 @@ impl World {
         let mut actions = Vec::new();
         let rests = self.frozen && self.machine.is_at_rest();
         let result = call(&mut self.machine, &mut actions);
+        let now = self.time();
+        while result.is_ok()
+            && self
+                .machine
+                .sweep(now, u32::MAX, &mut |action| actions.push(action))
+        {}
         let written = actions.iter().find(|action| writes(action));
         self.must(!rests || written.is_none(), Rule::Rest, || {
             format!("{event:?}: {written:?}")

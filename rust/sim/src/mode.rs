@@ -114,9 +114,9 @@ impl Mode {
         }
         let room = Machine::<Vec<Entry>>::room(contexts, 0);
         let mut machine = Machine::new(config, contexts, vec![Entry::EMPTY; room]);
-        machine
-            .set_policy(Time::ZERO, self.policy(), &mut |_| {})
-            .expect("the card is there");
+        let set = machine.set_policy(Time::ZERO, self.policy());
+        set.expect("the card is there");
+        while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}
         machine
     }
 

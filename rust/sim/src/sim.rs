@@ -540,6 +540,7 @@ impl<'a> Sim<'a> {
             }
             Action::Capture { .. }
             | Action::Released { .. }
+            | Action::Lost { .. }
             | Action::Keep { .. }
             | Action::Overrun { .. } => {}
             Action::Quarantine { .. } => unreachable!("no slot misbehaves"),

@@ -12,7 +12,10 @@ impl World {
     pub(super) fn act(&mut self, action: Action, reads: &mut Vec<usize>) {
         let quiet = matches!(
             action,
-            Action::Wake { .. } | Action::Released { .. } | Action::Disarm { .. }
+            Action::Wake { .. }
+                | Action::Lost { .. }
+                | Action::Released { .. }
+                | Action::Disarm { .. }
         );
         self.must(!self.gone || quiet, Rule::AfterGone, || {
             format!("{action:?}")
@@ -25,7 +28,7 @@ impl World {
             Action::ReadStatus { slot } => reads.push(slot.index()),
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
-            Action::Keep { .. } | Action::Overrun { .. } => {}
+            Action::Keep { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
             Action::Quarantine { slot, .. } => {
                 self.seen.quarantined = true;
                 let slot = &mut self.slots[slot.index()];

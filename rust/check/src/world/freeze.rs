@@ -23,8 +23,8 @@ impl World {
         }
         for i in 0..self.slots.len() {
             let (slot, status) = (slot_id(i), Status::from_raw(0));
-            self.tell("renew", |machine, now, out| {
-                machine.renew(now, slot, status, out);
+            self.tell("renew", |machine, _, out| {
+                machine.renew(slot, status, out);
             });
         }
         self.frozen = false;

@@ -22,4 +22,5 @@ mod policies;
 mod queues;
 mod random;
 mod registered;
+mod sweep;
 mod urgency;

@@ -67,9 +67,8 @@ impl Model {
         }));
         let mut machine = Machine::new(config, CONTEXTS, vec![Entry::EMPTY; CONTEXTS + 1]);
         let now = Time::ZERO;
-        machine
-            .set_policy(now, PolicyKind::Priority, &mut |_| {})
-            .unwrap();
+        machine.set_policy(now, PolicyKind::Priority).unwrap();
+        while machine.sweep(now, u32::MAX, &mut |_| {}) {}
         // It goes by another order, on purpose.
         machine.set_guard(now, Duration::ZERO, &mut |_| {}).unwrap();
         let mut add = |i| {

@@ -96,6 +96,14 @@ enum Op {
     Policy {
         policy: PolicyKind,
     },
+    /// What concerns every context is done in parts, at other times.
+    Lazy {
+        lazy: bool,
+    },
+    /// Such a part, for so many contexts.
+    Sweep {
+        most: u32,
+    },
     Freeze,
     /// The card lost its state after the freeze, and is set up anew.
     Thaw,
@@ -213,6 +221,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => slot.clone().prop_map(|slot| Op::EarlyTimer { slot }),
         2 => (slot, 0..5u64).prop_map(|(slot, raw)| Op::StaleStatus { slot, raw }),
         1 => policy().prop_map(|policy| Op::Policy { policy }),
+        2 => any::<bool>().prop_map(|lazy| Op::Lazy { lazy }),
+        6 => (1..4u32).prop_map(|most| Op::Sweep { most }),
         2 => Just(Op::Freeze),
         3 => Just(Op::Thaw),
         1 => Just(Op::Lose),
@@ -379,6 +389,8 @@ impl Play {
             Op::Policy { policy } => {
                 let _ = self.world.set_policy(policy);
             }
+            Op::Lazy { lazy } => self.world.lazy = lazy,
+            Op::Sweep { most } => self.world.sweep(most),
             Op::Freeze => self.world.freeze(),
             Op::Thaw => {
                 self.world.freeze();
@@ -441,6 +453,7 @@ impl Play {
             slot.finish_on_pause = false;
             slot.lose_irqs = 0;
         }
+        self.world.lazy = false;
         self.step(Op::Thaw);
         let all = (1 << self.world.plans.len()) - 1;
         let _ = self.world.set_exclusive(all, None);

@@ -82,6 +82,10 @@ pub struct World {
     hints: HashMap<ContextId, u64>,
     closes: HashSet<ContextId>,
     pub released: HashSet<ContextId>,
+    /// What concerns every context is done by [`World::sweep`] only.
+    pub lazy: bool,
+    /// Those of which the machine has said that the card is gone.
+    pub lost: HashSet<ContextId>,
     pub quarantined: u8,
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
@@ -131,9 +135,8 @@ impl World {
         // Tests of the protocol count on the plainest order; tests of a policy choose theirs.
         let room = Machine::<Vec<Entry>>::room(capacity, GROUPS);
         let mut machine = Machine::new(config, capacity, vec![Entry::EMPTY; room]);
-        machine
-            .set_policy(ns(1), PolicyKind::RoundRobin, &mut |_| ())
-            .unwrap();
+        machine.set_policy(ns(1), PolicyKind::RoundRobin).unwrap();
+        while machine.sweep(ns(1), u32::MAX, &mut |_| ()) {}
         Self {
             machine,
             card,
@@ -150,6 +153,8 @@ impl World {
             hints: HashMap::new(),
             closes: HashSet::new(),
             released: HashSet::new(),
+            lazy: false,
+            lost: HashSet::new(),
             quarantined: 0,
             gone: false,
             exclusive: vec![None; plans.len()],
@@ -405,10 +410,7 @@ impl World {
     }
 
     pub fn set_policy(&mut self, policy: PolicyKind) -> Result<(), Refusal> {
-        self.ask(
-            |machine, now, out| machine.set_policy(now, policy, out),
-            |_| (),
-        )
+        self.ask(|machine, now, _| machine.set_policy(now, policy), |_| ())
     }
 
     pub fn set_guard(&mut self, guard: Duration) -> Result<(), Refusal> {
@@ -460,6 +462,13 @@ impl World {
         )
     }
 
+    /// A part of what concerns every context is done.
+    pub fn sweep(&mut self, most: u32) {
+        self.tell(|machine, now, out| {
+            machine.sweep(now, most, out);
+        });
+    }
+
     /// Asks the machine for something, notes what was granted, and does what the machine wants done.
     fn ask(
         &mut self,
@@ -470,6 +479,8 @@ impl World {
         let mut actions = Vec::new();
         let mut out: Out<'_> = &mut |action| actions.push(action);
         let result = request(&mut self.machine, ns(self.now), &mut out);
+        let sweeps = result.is_ok() && !self.lazy;
+        while sweeps && self.machine.sweep(ns(self.now), u32::MAX, &mut out) {}
         if result.is_ok() {
             note(self);
         }
@@ -506,7 +517,10 @@ impl World {
             assert!(
                 matches!(
                     action,
-                    Action::Wake { .. } | Action::Released { .. } | Action::Disarm { .. }
+                    Action::Wake { .. }
+                        | Action::Lost { .. }
+                        | Action::Released { .. }
+                        | Action::Disarm { .. }
                 ),
                 "{action:?} after the card was gone"
             );
@@ -543,6 +557,7 @@ impl World {
             | Action::Reset { .. }
             | Action::Keep { .. }
             | Action::Overrun { .. } => {}
+            Action::Lost { ctx } => assert!(self.lost.insert(ctx), "lost twice"),
             Action::Capture { slot, ctx } => {
                 assert_eq!(self.machine_ctx(slot, ctx), ctx);
             }
@@ -721,6 +736,7 @@ impl World {
                 Action::Arm { .. }
                     | Action::Disarm { .. }
                     | Action::Wake { .. }
+                    | Action::Lost { .. }
                     | Action::Keep { .. }
                     | Action::Overrun { .. }
             )

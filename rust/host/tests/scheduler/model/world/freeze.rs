@@ -43,7 +43,7 @@ impl World {
         if status.phase() == Phase::Idle && !self.gone {
             self.quarantined &= !sid(i).bit();
         }
-        self.tell(|machine, now, out| machine.renew(now, sid(i), status, out));
+        self.tell(|machine, _, out| machine.renew(sid(i), status, out));
     }
 
     /// The card loses its state with jobs on it.
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Tells the machine what it cannot refuse, and does what it wants done.
-    fn tell(&mut self, what: impl FnOnce(&mut Machine<Vec<Entry>>, Time, &mut Out<'_>)) {
+    pub(super) fn tell(&mut self, what: impl FnOnce(&mut Machine<Vec<Entry>>, Time, &mut Out<'_>)) {
         let told = self.ask(
             |machine, now, out| {
                 what(machine, now, out);
