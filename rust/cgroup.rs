@@ -40,7 +40,7 @@ impl Cgroup {
         Self(unsafe { fermata_cgroup_current() })
     }
 
-    /// That of the descriptor `fd` of the caller. Process context. `EBADF`: it is no directory of a
+    /// The cgroup of the descriptor `fd` of the caller. Process context. `EBADF`: it is no directory of a
     /// cgroup; `ENOENT`: the cgroup was removed.
     pub(crate) fn of_descriptor(fd: i32) -> Result<Self> {
         // INVARIANT: The reference is ours.

@@ -127,7 +127,7 @@ struct Line {
 
 /// How a vector is delivered.
 #[derive(Clone, Copy)]
-enum Delivery {
+enum LineState {
     /// No interrupt is requested.
     Absent,
     /// The interrupt comes in.
@@ -145,7 +145,7 @@ enum Delivery {
 ///
 /// - `card` is null, or the [`Card`] that `self` is a part of; an interrupt is requested only while
 ///   it is not null, and [`Vector::stop`] frees it before the card can go.
-/// - Unless `delivery` is [`Delivery::Absent`] its interrupt is requested, with `self` as cookie.
+/// - Unless `line_state` is [`LineState::Absent`] its interrupt is requested, with `self` as cookie.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Vector {
     card: AtomicPtr<Card>,
@@ -159,7 +159,7 @@ pub(crate) struct Vector {
     throttled: AtomicU64,
     /// Taken under the card's lock, or without it; nothing is taken under it.
     #[pin]
-    delivery: RawSpinLock<Delivery>,
+    line_state: RawSpinLock<LineState>,
     #[pin]
     timer: Timer<Self>,
 }
@@ -173,7 +173,7 @@ impl Vector {
             storms: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             throttled: AtomicU64::new(0),
-            delivery <- new_raw_spinlock!(Delivery::Absent, "fermata_vector"),
+            line_state <- new_raw_spinlock!(LineState::Absent, "fermata_vector"),
             // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
             timer <- unsafe { Timer::new() },
         })
@@ -207,7 +207,7 @@ impl Vector {
         })?;
         // INVARIANT: It is requested. What came until now was not counted.
         let now = now();
-        *self.delivery.lock() = Delivery::On(Line {
+        *self.line_state.lock() = LineState::On(Line {
             irq,
             watch: Watch::new(now),
             bucket: Bucket { full_at: now },
@@ -219,8 +219,10 @@ impl Vector {
     /// lock.
     pub(crate) fn stop(&self) {
         // From here on neither the handler nor the timer touches the interrupt.
-        let delivery = core::mem::replace(&mut *self.delivery.lock(), Delivery::Absent);
-        if let Delivery::On(line) | Delivery::Storm(line) | Delivery::Throttled(line) = delivery {
+        let line_state = core::mem::replace(&mut *self.line_state.lock(), LineState::Absent);
+        if let LineState::On(line) | LineState::Storm(line) | LineState::Throttled(line) =
+            line_state
+        {
             // SAFETY: By the type invariant requested with this cookie, and freed once.
             unsafe { bindings::free_irq(line.irq, ptr::from_ref(self).cast_mut().cast()) };
         }
@@ -254,26 +256,26 @@ impl Vector {
 
     /// Whether it is switched off because of a storm at the moment.
     pub(crate) fn is_off(&self) -> bool {
-        matches!(*self.delivery.lock(), Delivery::Storm(_))
+        matches!(*self.line_state.lock(), LineState::Storm(_))
     }
 
     /// An interrupt told of completions only, of which there may be one every `interval`. `true`: the
     /// vector was switched off, until there may be one again and for a millisecond at least. Under the
     /// card's lock, so that no PAUSE comes in between.
     pub(crate) fn completed(&self, interval: Duration) -> bool {
-        let mut delivery = self.delivery.lock();
-        let Delivery::On(mut line) = *delivery else {
+        let mut line_state = self.line_state.lock();
+        let LineState::On(mut line) = *line_state else {
             return false;
         };
         let now = now();
         let empty = line.bucket.take(now, interval);
         let Some(until) = empty else {
-            *delivery = Delivery::On(line);
+            *line_state = LineState::On(line);
             return false;
         };
         // SAFETY: As in `useless`.
         unsafe { bindings::disable_irq_nosync(line.irq) };
-        *delivery = Delivery::Throttled(line);
+        *line_state = LineState::Throttled(line);
         self.throttled.fetch_add(1, Ordering::Relaxed);
         self.timer.arm(until.max(now + THROTTLE_MIN));
         true
@@ -282,11 +284,11 @@ impl Vector {
     /// Switches the vector on if it is throttled: an answer to a PAUSE must not wait. Under the card's
     /// lock.
     pub(crate) fn end_throttle(&self) {
-        let mut delivery = self.delivery.lock();
-        if let Delivery::Throttled(line) = *delivery {
+        let mut line_state = self.line_state.lock();
+        if let LineState::Throttled(line) = *line_state {
             // The timer may fire all the same, and finds nothing to do, or ends another throttling early.
             self.timer.disarm();
-            *delivery = Delivery::On(line);
+            *line_state = LineState::On(line);
             // SAFETY: As in `timer_fired`; `completed` has disabled it.
             unsafe { bindings::enable_irq(line.irq) };
         }
@@ -295,20 +297,20 @@ impl Vector {
     /// An interrupt told of nothing.
     fn useless(&self, card: &Card) {
         self.useless.fetch_add(1, Ordering::Relaxed);
-        let mut delivery = self.delivery.lock();
-        let Delivery::On(mut line) = *delivery else {
+        let mut line_state = self.line_state.lock();
+        let LineState::On(mut line) = *line_state else {
             return;
         };
         let now = now();
         let first = line.watch.is_first(now);
         if !line.watch.storms(now) {
-            *delivery = Delivery::On(line);
+            *line_state = LineState::On(line);
             return;
         }
-        // SAFETY: By the type invariant it is requested; it is freed only after `delivery` was
+        // SAFETY: By the type invariant it is requested; it is freed only after `line_state` was
         // replaced under the lock that we hold.
         unsafe { bindings::disable_irq_nosync(line.irq) };
-        *delivery = Delivery::Storm(line);
+        *line_state = LineState::Storm(line);
         self.storms.fetch_add(1, Ordering::Relaxed);
         self.timer.arm(now + line.watch.off);
         if first {
@@ -339,16 +341,16 @@ impl Timed for Vector {
     const MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_HARD;
 
     fn timer_fired(&self) {
-        let mut delivery = self.delivery.lock();
-        let line = match *delivery {
-            Delivery::Storm(line) => Line {
+        let mut line_state = self.line_state.lock();
+        let line = match *line_state {
+            LineState::Storm(line) => Line {
                 watch: line.watch.switched_on(now()),
                 ..line
             },
-            Delivery::Throttled(line) => line,
-            Delivery::Absent | Delivery::On(_) => return,
+            LineState::Throttled(line) => line,
+            LineState::Absent | LineState::On(_) => return,
         };
-        *delivery = Delivery::On(line);
+        *line_state = LineState::On(line);
         // What came meanwhile comes now, once.
         // SAFETY: As in `useless`; that or `completed` has disabled it. MSI chips have no slow bus, so
         // it may be called from interrupts.

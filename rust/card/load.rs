@@ -16,7 +16,7 @@ const NOTED: Duration = Duration::from_us(20);
 /// says so.
 const RESET_WRITES: u32 = 2;
 
-/// What a Load took.
+/// The time that a Load took.
 #[derive(Clone, Copy)]
 pub(super) struct LoadTime {
     /// Part of `total`: until the registers of the context before were cleared.

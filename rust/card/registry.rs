@@ -42,7 +42,7 @@ impl Registry {
         &self.contexts
     }
 
-    /// Those of a group.
+    /// The contexts of a group.
     pub(crate) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Context> {
         let contexts = self.contexts.iter().map(|context| &**context);
         contexts.filter(move |context| context.joined_group() == group)
@@ -93,8 +93,9 @@ impl Card {
             return Err(if self.is_gone() { ENODEV } else { ENOSPC });
         }
         join(&registry)?;
-        let pushed = registry.contexts.push_within_capacity(context);
-        pushed.map_err(|_| ENOSPC)
+        // There is room.
+        let _ = registry.contexts.push_within_capacity(context);
+        Ok(())
     }
 
     /// Forgets a context. The device stays bound as long as the result is held, so that the memory of
