@@ -433,8 +433,11 @@ def prepare(options):
     """Everything that a boot needs: kernel, module, card, programs for the guest. Returns the kernel and fermata.ko."""
     kernel = kernel_named(options.kernel).ensure()
     ko = None
-    if not options.no_module:
-        ko = Path(options.module).resolve() if options.module else module.build(kernel)
+    if options.module:
+        ko = Path(options.module).resolve()
+    elif not options.no_module:
+        ko = BUILD / f"vm/{options.name}.ko"
+        module.build(kernel, copy=ko)
     if options.guest != "none":
         guest.build(kernel, profile_of(options))
     if options.card:

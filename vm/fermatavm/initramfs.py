@@ -53,7 +53,7 @@ class Archive:
             self.folder(name)
             for child in sorted(path.iterdir()):
                 self.add(child, f"{name}/{child.name}".lstrip("/"))
-        elif path.exists():
+        else:
             self.write(name, path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
 
     def close(self):

@@ -13,15 +13,15 @@ from .common import BUILD, JOBS, TOP, die, locked, run, say
 from .kernel import kernel_named
 
 
-def build(kernel, clippy=False, strict=False):
+def build(kernel, clippy=False, strict=False, copy=None):
     """Build against `kernel`; returns the path of fermata.ko. Clippy runs in a folder of its own.
 
-    A strict build starts from nothing, to see every warning, and fails when there is one.
+    A strict build starts from nothing, to see every warning, and fails when there is one. A `copy` stays while another run builds.
     """
-    return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict) / "fermata.ko"
+    return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict, copy) / "fermata.ko"
 
 
-def build_in(out, kernel, source, clippy=False, strict=False):
+def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
     """Build the module that `source` has the Kbuild of; returns the folder `out`."""
     with locked(BUILD / f".{out.name}.lock"):
         if strict or clippy:
@@ -30,6 +30,9 @@ def build_in(out, kernel, source, clippy=False, strict=False):
         options = [*kernel.make_options, *(["CLIPPY=1"] if clippy else [])]
         cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={out}", f"-j{JOBS}", "-s", *options, "modules"]
         done = run(cmd, check=False, capture_output=True, text=True)
+        if copy and not done.returncode:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(out / "fermata.ko", copy)
     warnings = done.stdout + done.stderr
     sys.stderr.write(warnings)
     if done.returncode:
