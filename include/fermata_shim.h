@@ -7,6 +7,7 @@
 #ifndef _FERMATA_SHIM_H
 #define _FERMATA_SHIM_H
 
+#include <linux/hrtimer.h>
 #include <linux/ktime.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
@@ -24,6 +25,19 @@ struct wait_queue_head;
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 				struct lock_class_key *key);
 void fermata_raw_spin_assert_held(raw_spinlock_t *lock);
+
+/* Timer of rust/timer.rs begins like this. */
+struct fermata_timer {
+	struct hrtimer hrtimer;
+	void (*fired)(struct hrtimer *hrtimer);
+};
+
+void fermata_timer_setup(struct hrtimer *timer, enum hrtimer_mode mode);
+
+int fermata_request_irq(unsigned int irq, void *cookie);
+/* Of rust/vector.rs. */
+bool fermata_vector_interrupted(void *cookie);
+
 void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work));
 void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);

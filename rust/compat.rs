@@ -37,10 +37,6 @@ pub(crate) mod c_enum {
 
     pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
         bindings::dma_data_direction_DMA_BIDIRECTIONAL;
-    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart =
-        bindings::hrtimer_restart_HRTIMER_NORESTART;
-    pub(crate) const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn_IRQ_HANDLED;
-    pub(crate) const IRQ_NONE: bindings::irqreturn_t = bindings::irqreturn_IRQ_NONE;
 }
 /// Constants of C enums: 7.3 has them as associated ones.
 #[cfg(fermata_kernel_7_3)]
@@ -49,10 +45,6 @@ pub(crate) mod c_enum {
 
     pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
         bindings::dma_data_direction::DMA_BIDIRECTIONAL;
-    pub(crate) const HRTIMER_NORESTART: bindings::hrtimer_restart =
-        bindings::hrtimer_restart::HRTIMER_NORESTART;
-    pub(crate) const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn_t::IRQ_HANDLED;
-    pub(crate) const IRQ_NONE: bindings::irqreturn_t = bindings::irqreturn_t::IRQ_NONE;
 }
 
 /// The value of a module parameter of integer type: 7.2 gives a reference.

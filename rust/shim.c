@@ -6,6 +6,8 @@
 #include <linux/dma-mapping.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
+#include <linux/hrtimer.h>
+#include <linux/interrupt.h>
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
 #include <linux/lockdep.h>
@@ -75,6 +77,33 @@ void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
 void fermata_raw_spin_assert_held(raw_spinlock_t *lock)
 {
 	lockdep_assert_held(lock);
+}
+
+/*
+ * What the kernel calls through a pointer and returns an enum is C: kCFI tells
+ * an enum from the integer that the Rust bindings take it for.
+ */
+static enum hrtimer_restart timer_fired(struct hrtimer *hrtimer)
+{
+	container_of(hrtimer, struct fermata_timer, hrtimer)->fired(hrtimer);
+	return HRTIMER_NORESTART;
+}
+
+/* The timer is the first member of a struct fermata_timer. */
+void fermata_timer_setup(struct hrtimer *timer, enum hrtimer_mode mode)
+{
+	hrtimer_setup(timer, timer_fired, CLOCK_MONOTONIC, mode);
+}
+
+static irqreturn_t interrupted(int irq, void *cookie)
+{
+	return IRQ_RETVAL(fermata_vector_interrupted(cookie));
+}
+
+/* A hard handler also with forced threading: a switch must not wait for a thread. */
+int fermata_request_irq(unsigned int irq, void *cookie)
+{
+	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", cookie);
 }
 
 /*

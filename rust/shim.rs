@@ -16,6 +16,8 @@ extern "C" {
         key: *mut bindings::lock_class_key,
     );
     pub(crate) fn fermata_raw_spin_assert_held(lock: *mut bindings::raw_spinlock_t);
+    pub(crate) fn fermata_timer_setup(timer: *mut bindings::hrtimer, mode: bindings::hrtimer_mode);
+    pub(crate) fn fermata_request_irq(irq: c_uint, cookie: *mut c_void) -> c_int;
     pub(crate) fn fermata_irq_work_init(
         work: *mut bindings::irq_work,
         func: unsafe extern "C" fn(*mut bindings::irq_work),

@@ -2,7 +2,7 @@
 
 //! A timer as a part of what it is for.
 
-use crate::{compat::c_enum, sched::Time};
+use crate::{sched::Time, shim};
 use core::marker::PhantomData;
 use kernel::{bindings, prelude::*, types::Opaque};
 
@@ -23,10 +23,14 @@ pub(crate) trait Timed {
 ///
 /// `hrtimer` is initialised. It is [`Timed::OFFSET`] bytes into a `T`, which has called
 /// [`Timer::stop`] after the last arming before it is dropped.
+///
+/// The layout is that of `struct fermata_timer` (include/fermata_shim.h).
 #[pin_data]
+#[repr(C)]
 pub(crate) struct Timer<T: Timed> {
     #[pin]
     hrtimer: Opaque<bindings::hrtimer>,
+    fired: unsafe extern "C" fn(*mut bindings::hrtimer),
     _part_of: PhantomData<fn(&T)>,
 }
 
@@ -47,16 +51,9 @@ impl<T: Timed + Sync> Timer<T> {
         pin_init!(Self {
             hrtimer <- Opaque::ffi_init(|hrtimer| {
                 // SAFETY: `hrtimer` is valid for writes.
-                unsafe {
-                    bindings::hrtimer_setup(
-                        hrtimer,
-                        Some(Self::fired),
-                        // CAST: a small constant.
-                        bindings::CLOCK_MONOTONIC as bindings::clockid_t,
-                        T::MODE,
-                    )
-                }
+                unsafe { shim::fermata_timer_setup(hrtimer, T::MODE) }
             }),
+            fired: Self::fired,
             _part_of: PhantomData,
         })
     }
@@ -85,14 +82,13 @@ impl<T: Timed + Sync> Timer<T> {
 
     /// # Safety
     ///
-    /// Called by the hrtimer core with the `hrtimer` of a `Timer<T>`.
-    unsafe extern "C" fn fired(hrtimer: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
+    /// Called when it fires, with the `hrtimer` of a `Timer<T>`.
+    unsafe extern "C" fn fired(hrtimer: *mut bindings::hrtimer) {
         // SAFETY: By the safety requirement.
         let timer = unsafe { kernel::container_of!(Opaque::cast_from(hrtimer), Self, hrtimer) };
         // SAFETY: By the type invariant that is a part of a `T`, so many bytes into it. The `T` lives:
         // it was armed, and `stop`, which waits for us, has not returned since.
         let part_of = unsafe { &*timer.byte_sub(T::OFFSET).cast::<T>() };
         part_of.timer_fired();
-        c_enum::HRTIMER_NORESTART
     }
 }

@@ -13,10 +13,10 @@
 
 use crate::{
     card::Card,
-    compat::c_enum,
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     sched::{Duration, SlotId, Time},
+    shim,
     timer::{Timed, Timer},
 };
 use core::{
@@ -195,15 +195,7 @@ impl Vector {
         self.slots.store(slots, Ordering::Release);
         // SAFETY: `self` is pinned, and `stop` frees the interrupt before it goes.
         to_result(unsafe {
-            bindings::request_threaded_irq(
-                irq,
-                Some(Self::interrupted),
-                None,
-                // A hard handler also with forced threading: a switch must not wait for a thread.
-                bindings::IRQF_NO_THREAD as c_ulong,
-                c"fermata".as_char_ptr(),
-                ptr::from_ref(self).cast_mut().cast(),
-            )
+            shim::fermata_request_irq(irq, ptr::from_ref(self).cast_mut().cast())
         })?;
         // INVARIANT: It is requested. What came until now was not counted.
         let now = now();
@@ -319,21 +311,26 @@ impl Vector {
         }
     }
 
-    /// # Safety
-    ///
-    /// Called by the interrupt core with the cookie given to `request_threaded_irq`.
-    unsafe extern "C" fn interrupted(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The cookie is a live `Vector`.
-        let this = unsafe { &*cookie.cast_const().cast::<Self>() };
+    /// An interrupt came. `false`: it is not ours. Hard interrupt context.
+    fn interrupted(&self) -> bool {
         // SAFETY: By the type invariant it is null or our container, which lives.
-        let Some(card) = (unsafe { this.card.load(Ordering::Acquire).as_ref() }) else {
-            return c_enum::IRQ_NONE;
+        let Some(card) = (unsafe { self.card.load(Ordering::Acquire).as_ref() }) else {
+            return false;
         };
-        if !card.interrupt(this) {
-            this.useless(card);
+        if !card.interrupt(self) {
+            self.useless(card);
         }
-        c_enum::IRQ_HANDLED
+        true
     }
+}
+
+/// # Safety
+///
+/// Called by the interrupt handler of rust/shim.c with the cookie given to `fermata_request_irq()`.
+#[no_mangle]
+unsafe extern "C" fn fermata_vector_interrupted(cookie: *mut c_void) -> bool {
+    // SAFETY: The cookie is a live `Vector`.
+    unsafe { &*cookie.cast_const().cast::<Vector>() }.interrupted()
 }
 
 impl Timed for Vector {

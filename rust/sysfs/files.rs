@@ -37,10 +37,10 @@ impl File {
         let mut attribute: bindings::device_attribute = pin_init::zeroed();
         attribute.attr.name = char_ptr(name);
         attribute.attr.mode = mode;
-        attribute.__bindgen_anon_1 = bindings::device_attribute__bindgen_ty_1 { show: Some(show) };
+        // Members of unions, or of structures where the kernel has kCFI.
+        attribute.__bindgen_anon_1.show = Some(show);
         if writable {
-            attribute.__bindgen_anon_2 =
-                bindings::device_attribute__bindgen_ty_2 { store: Some(store) };
+            attribute.__bindgen_anon_2.store = Some(store);
         }
         Self { attribute, of }
     }
