@@ -78,7 +78,9 @@ void *fm_map_huge(size_t len)
 	if (from != mem)
 		munmap(mem, from - mem);
 	munmap(from + len, mem + FM_HUGE - from);
-	if (madvise(from, len, MADV_HUGEPAGE))
+	/* A kernel with PREEMPT_RT has none: it is memory like other then. */
+	if (madvise(from, len, MADV_HUGEPAGE) &&
+	    !access("/sys/kernel/mm/transparent_hugepage", F_OK))
 		fm_die("MADV_HUGEPAGE: %s", strerror(errno));
 	return from;
 }

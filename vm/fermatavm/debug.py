@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A kernel that looks for mistakes, made from the source of a stock kernel: "7.2-debug" beside "7.2".
+"""Kernels with other options, made from the source of a stock kernel: "7.2-debug" and "7.2-rt" beside "7.2".
 
 The entry is kernel-7.2-debug-KEY/ with the same parts as that of a stock kernel; its source is the stock kernel's.
 """
@@ -13,25 +13,26 @@ from functools import cached_property
 from .common import CACHE, JOBS, TOP, Timer, die, host_path, need_space, run, say
 from .kernel import Kernel, toolchain
 
-SUFFIX = "-debug"
-CONFIG = TOP / "vm/debug.config"
+# What all of them have.
+CONFIG = TOP / "vm/guest.config"
 SPACE_GIB = 4
 
 
-class DebugKernel(Kernel):
-    """Built by clang, and so must be its modules; what runs of them is told to who asks (KCOV)."""
+class BuiltKernel(Kernel):
+    """Built by clang, and so must be its modules. Its options are in a file of vm/, named after the suffix of the series."""
 
-    make_options = ("LLVM=1", "KCOV_INSTRUMENT=y")
-    # Freed pages are filled with a pattern, and looked at again when they are next given out. Slabs with checks keep no
-    # lists of free objects for each processor, where kmemleak would find stale pointers to what has leaked.
+    suffix = None
+    make_options = ("LLVM=1",)
     # 256 terminals of the old kind, which nobody opens, are eleven seconds of each boot.
-    append = "page_poison=1 slab_debug=F,kmalloc-* pty.legacy_count=0"
+    append = "pty.legacy_count=0"
 
     def __init__(self, name):
-        self.stock = Kernel(name.removesuffix(SUFFIX))
-        self.name, self.series = name, self.stock.series + SUFFIX
+        self.stock = Kernel(name.removesuffix(self.suffix))
+        self.name, self.series = name, self.stock.series + self.suffix
         self.release, self.version = None, None
-        made_by = f"{self.stock.dir.name} {toolchain()} {CONFIG.read_text()} {inspect.getsource(make)}"
+        self.configs = [CONFIG, TOP / f"vm/{self.suffix.removeprefix('-')}.config"]
+        options = "".join(config.read_text() for config in self.configs)
+        made_by = f"{self.stock.dir.name} {toolchain()} {options} {inspect.getsource(make)}"
         self.dir = CACHE / f"kernel-{self.series}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
 
     @cached_property
@@ -41,6 +42,25 @@ class DebugKernel(Kernel):
     def make(self):
         self.stock.ensure()
         make(self)
+
+
+class DebugKernel(BuiltKernel):
+    """Looks for mistakes, and tells who asks what runs of its modules (KCOV)."""
+
+    suffix = "-debug"
+    make_options = (*BuiltKernel.make_options, "KCOV_INSTRUMENT=y")
+    # Freed pages are filled with a pattern, and looked at again when they are next given out. Slabs with checks keep no
+    # lists of free objects for each processor, where kmemleak would find stale pointers to what has leaked.
+    append = f"page_poison=1 slab_debug=F,kmalloc-* {BuiltKernel.append}"
+
+
+class RealTimeKernel(BuiltKernel):
+    """PREEMPT_RT and kCFI."""
+
+    suffix = "-rt"
+
+
+BUILT = (DebugKernel, RealTimeKernel)
 
 
 def make(kernel):
@@ -55,10 +75,11 @@ def make(kernel):
     say(f"kernel {kernel.series}: building (about 10 minutes on 2 cores)")
     run([*make_cmd, "tinyconfig"], log=log)
     config = kernel.build / ".config"
-    merge = ["bash", kernel.src / "scripts/kconfig/merge_config.sh", "-m", "-O", kernel.build, config, CONFIG]
+    merge = ["bash", kernel.src / "scripts/kconfig/merge_config.sh", "-m", "-O", kernel.build, config, *kernel.configs]
     run(merge, log=log, cwd=kernel.src)
     run([*make_cmd, "olddefconfig"], log=log)
-    check_config(config.read_text().splitlines())
+    for wanted in kernel.configs:
+        check_config(wanted, config.read_text().splitlines())
     run([*make_cmd, "bzImage", "modules"], log=log)
     run([*make_cmd, f"INSTALL_MOD_PATH={kernel.dir}/modules", "INSTALL_MOD_STRIP=1", "modules_install"], log=log)
     shutil.copy(kernel.build / "arch/x86/boot/bzImage", kernel.vmlinuz)
@@ -68,12 +89,12 @@ def make(kernel):
     say(f"kernel {kernel.series}: {release} ready ({clock}); log: {host_path(log)}")
 
 
-def check_config(have):
+def check_config(config, have):
     """An option that a newer kernel renamed, or that lacks what it depends on, would be dropped in silence."""
-    wanted = [line for line in CONFIG.read_text().splitlines() if line.startswith("CONFIG_") or line.endswith("is not set")]
+    wanted = [line for line in config.read_text().splitlines() if line.startswith("CONFIG_") or line.endswith("is not set")]
     missing = [line for line in wanted if line not in have and not (line.startswith("#") and off(line, have))]
     if missing:
-        die(f"vm/debug.config: the kernel does not take {', '.join(missing)}")
+        die(f"{config.relative_to(TOP)}: the kernel does not take {', '.join(missing)}")
 
 
 def off(line, have):

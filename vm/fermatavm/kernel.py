@@ -21,6 +21,8 @@ from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space,
 PINS = TOP / "vm/kernels"
 # The kernel that looks for mistakes (debug.py).
 DEBUG = "7.2-debug"
+# PREEMPT_RT and kCFI (the same).
+REAL_TIME = "7.2-rt"
 SPACE_GIB = 4
 # Left packed: large, and no part of a module's build.
 UNPACK_NOT = ["drivers/gpu/drm/amd/include", "drivers/net/wireless", "sound/soc", "arch/arm/boot/dts", "arch/arm64/boot/dts"]
@@ -96,10 +98,10 @@ class Kernel:
 
 
 def kernel_named(name):
-    """A stock kernel, or the debug kernel made from its source ("7.2-debug")."""
-    from .debug import SUFFIX, DebugKernel  # its module needs this one
+    """A stock kernel, or a kernel with other options made from its source ("7.2-debug", "7.2-rt")."""
+    from .debug import BUILT  # its module needs this one
 
-    return DebugKernel(name) if name.endswith(SUFFIX) else Kernel(name)
+    return next((built for built in BUILT if name.endswith(built.suffix)), Kernel)(name)
 
 
 class Archive:
@@ -227,7 +229,7 @@ def parser():
 
 def main():
     args = parser().parse_args()
-    every = [*pins(), DEBUG] if args.names or args.missing else pins()
+    every = [*pins(), DEBUG, REAL_TIME] if args.names or args.missing else pins()
     for name in args.kernel or every:
         kernel = kernel_named(name)
         if args.missing and not kernel.ready():
