@@ -21,8 +21,19 @@ const CONTEXTS_AT_ONCE: u32 = 16;
 impl Card {
     /// The timer of `slot` fired. Interrupt context.
     pub(crate) fn timer(&self, slot: SlotId) {
+        self.read_late(slot);
         // Events of the card are never refused.
         let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
+    }
+
+    /// Makes the status read of `slot` that [`Card::feed_reads`] left, if it is still of use.
+    fn read_late(&self, slot: SlotId) {
+        let mut state = self.state.lock();
+        let unread = state.slots.unread & slot.bit() != 0;
+        state.slots.unread &= !slot.bit();
+        if unread && is_at_work(state.machine.slot_state(slot)) {
+            self.look(&mut state, slot);
+        }
     }
 
     /// One of the slots of `vector` interrupted. `false`: it was for nothing. Interrupt context.
@@ -144,12 +155,17 @@ impl Card {
         }) {}
     }
 
-    /// Makes the status reads that were asked for, until none is.
+    /// Makes the status reads that were asked for, until none is. Once registers were loaded, which is all that the holder of
+    /// the lock has time for, those that can wait are left to the timers of their slots.
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
             let status = Status::from_raw(self.bar.status(slot));
             // Events of the card are never refused.
             let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
+        }
+        state.slots.unread |= outbox.reads;
+        for slot in self.slots_in(outbox.reads) {
+            self.events[slot.index()].arm(now());
         }
     }
 
@@ -248,6 +264,7 @@ impl Card {
         self.note_action(tenants, slots, outbox.status, &action);
         match action {
             Action::Load { slot, ctx } => {
+                outbox.has_loaded = true;
                 slots.on[slot.index()] = Some(ctx);
                 if let Some(tenant) = tenant_of(tenants, ctx) {
                     if self.load(slots, slot, tenant.image()) {
@@ -302,6 +319,9 @@ impl Card {
                 }
             }
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
+            // Armed for the status read, after which the machine is asked again.
+            Action::Arm { slot, .. } | Action::Disarm { slot }
+                if slots.unread & slot.bit() != 0 => {}
             Action::Arm { slot, at } => self.events[slot.index()].arm(at),
             Action::Disarm { slot } => self.events[slot.index()].disarm(),
             Action::Wake { ctx, wake } => {
@@ -334,11 +354,23 @@ impl Card {
     }
 }
 
+/// May the status of a slot have something to tell?
+fn is_at_work(state: Option<SlotState>) -> bool {
+    matches!(
+        state,
+        Some(SlotState::Running(_) | SlotState::Pausing(_) | SlotState::Resetting(_))
+    )
+}
+
 /// What actions leave to be done after the machine has returned.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Slots whose status is to be read, a bit each.
     reads: u8,
+    /// Slots whose status is to be read before the lock is let go, a bit each.
+    doubts: u8,
+    /// The registers of a slot were loaded.
+    has_loaded: bool,
     /// The status that is being handled.
     status: Option<Status>,
     /// The access that stopped the job whose status it is.
@@ -351,11 +383,15 @@ impl Outbox {
     /// A register of `slot` reads all-ones: the status, which never does, tells whether that is its
     /// value or the card is gone. It is read before anybody else can look at what became of the job.
     fn doubt(&mut self, slot: SlotId) {
-        self.reads |= slot.bit();
+        self.doubts |= slot.bit();
     }
 
     fn take_read(&mut self) -> Option<SlotId> {
-        take_first(&mut self.reads)
+        let doubt = take_first(&mut self.doubts);
+        match doubt {
+            None if !self.has_loaded => take_first(&mut self.reads),
+            doubt => doubt,
+        }
     }
 
     pub(super) fn take_load(&mut self) -> Option<SlotId> {

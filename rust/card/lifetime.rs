@@ -98,6 +98,7 @@ impl Card {
             let mut state = self.state.lock();
             state.machine.cut_off(now());
             state.slots.in_reset = u8::MAX;
+            state.slots.unread = 0;
             self.bar.reset(u8::MAX);
         }
         settle(&self.bar, &self.identity, &self.limits);

@@ -80,6 +80,8 @@ struct SlotRegisters {
     writer: [Option<(ContextId, GroupKey)>; MAX_SLOTS],
     /// By slot: what the last measured Load took.
     load_time: [LoadTime; MAX_SLOTS],
+    /// Slots whose status is to be read when their timer fires, which it does at once; a bit each.
+    unread: u8,
 }
 
 impl SlotRegisters {
@@ -90,6 +92,7 @@ impl SlotRegisters {
         on: [None; MAX_SLOTS],
         writer: [None; MAX_SLOTS],
         load_time: [LoadTime::ZERO; MAX_SLOTS],
+        unread: 0,
     };
 }
 

@@ -48,7 +48,11 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         match state {
             JobState::Idle | JobState::Done | JobState::Failed(_) => Err(Refusal::NoJob),
             JobState::Queued | JobState::Held => Ok(()),
-            JobState::Empty => self.resume(now, ctx, out),
+            JobState::Empty => {
+                self.resume(now, ctx)?;
+                self.press_all(now, out);
+                Ok(())
+            }
             JobState::Running => {
                 if let Some(entry) = self.slab.get_mut(ctx) {
                     entry.parting = match entry.parting {

@@ -147,11 +147,14 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         ctx: ContextId,
         out: &mut Out<'_>,
     ) -> Result<(), Refusal> {
-        self.resume(now, ctx, out)?;
+        let mut waits = self.resume(now, ctx)?;
         self.each_mate(ctx, |machine, mate| {
             // Whoever has no job takes no part, and whose slots are all out of use stays held.
-            let _ = machine.resume(now, mate, out);
+            waits |= machine.resume(now, mate).unwrap_or(false);
         });
+        if waits {
+            self.press_all(now, out);
+        }
         Ok(())
     }
 

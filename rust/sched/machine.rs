@@ -52,6 +52,8 @@ pub struct Machine<S> {
     /// How long work that goes first waits for a boundary (`cooperative.rs`).
     pub(super) boundary_wait: Duration,
     pub(super) gone: bool,
+    /// The decision under way has started a job.
+    pub(super) started: bool,
     /// No job is let on a slot (`freeze.rs`).
     pub(super) frozen: bool,
     /// What is left to be done for every context (`sweep.rs`).
@@ -69,6 +71,7 @@ impl<S: Deref<Target = [Entry]>> Debug for Machine<S> {
             policy,
             guard,
             boundary_wait,
+            started: _,
             gone,
             frozen,
             sweep,
@@ -124,6 +127,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             policy: PolicyKind::default(),
             guard: Self::GUARD_DEFAULT,
             boundary_wait: Self::BOUNDARY_WAIT_DEFAULT,
+            started: false,
             gone: false,
             frozen: false,
             sweep: Sweep::NONE,

@@ -111,13 +111,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// Resume, of one context. On a job that is on its slot, it takes back a hold that was asked for and has not come about.
-    /// One whose queue is empty looks at it again.
-    pub(super) fn resume(
-        &mut self,
-        now: Time,
-        ctx: ContextId,
-        out: &mut Out<'_>,
-    ) -> Result<(), Refusal> {
+    /// One whose queue is empty looks at it again. Returns whether the job waits for a slot from now on: the caller presses.
+    pub(super) fn resume(&mut self, now: Time, ctx: ContextId) -> Result<bool, Refusal> {
         let entry = self.slab.owned(ctx)?;
         if self.gone {
             return Err(Refusal::Gone);
@@ -143,9 +138,8 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             self.wake_clock(now, ctx);
             self.enqueue(now, ctx, true);
-            self.press(now, queue, out);
         }
-        Ok(())
+        Ok(off)
     }
 
     /// Close. What is on no slot is released at once; a job on a slot is stopped by a reset, because nobody wants its

@@ -112,10 +112,16 @@ fn earlier(
 }
 
 impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Puts the slots of a class to work after something changed: fills those that are vacant, ends the slices that are
-    /// used up if somebody waits, and arms the timers. O(log n) in the number of contexts; a card has at most
-    /// eight slots.
+    /// Puts the slots of a class to work after something changed: fills one that is vacant, ends the slices that are
+    /// used up if somebody waits, and arms the timers, at once for what else is to be filled. A job that is started can have
+    /// all registers of the slot to be written, so one decision starts no more than one. O(log n) in the number of contexts;
+    /// a card has at most eight slots.
     pub(super) fn press(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
+        self.started = false;
+        self.press_class(now, queue, out);
+    }
+
+    fn press_class(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
         if self.gone {
             return;
         }
@@ -149,9 +155,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
 
     /// Presses every class.
     pub(super) fn press_all(&mut self, now: Time, out: &mut Out<'_>) {
+        self.started = false;
         for index in 0..MAX_SLOTS as u8 {
             if self.queue(index).is_some_and(|queue| queue.slots != 0) {
-                self.press(now, index, out);
+                self.press_class(now, index, out);
             }
         }
     }
@@ -174,6 +181,9 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
         else {
             return;
         };
+        if let Some(slot) = self.slot_mut(id) {
+            slot.unfilled = false;
+        }
         self.throttle(now, index);
         let first = self
             .queue(index)
@@ -186,13 +196,10 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             (Some(next), Some((ctx, at)))
                 if ctx != next && at <= now && !self.is_reserved(next) =>
             {
-                if let Some(queue) = self.queue_mut(index) {
-                    queue.guarded = now;
-                }
-                self.start(now, id, ctx, true, out);
+                self.start_one(now, id, ctx, true, out);
             }
             _ => match (keeper, first) {
-                (None, Some(ctx)) => self.start(now, id, ctx, false, out),
+                (None, Some(ctx)) => self.start_one(now, id, ctx, false, out),
                 (None, None) => self.unload(id, out),
                 (Some(ctx), _) => {
                     self.keep(now, id, ctx, false, out);
@@ -200,6 +207,30 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
                 }
             },
         }
+    }
+
+    /// Starts the job of `ctx`, or leaves that to the next decision; `guarded`: the starvation guard gives the slice.
+    fn start_one(
+        &mut self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextId,
+        guarded: bool,
+        out: &mut Out<'_>,
+    ) {
+        let leave = core::mem::replace(&mut self.started, true);
+        let Some(slot) = self.slot_mut(id) else {
+            return;
+        };
+        slot.unfilled = leave;
+        if leave {
+            return;
+        }
+        let index = slot.queue;
+        if let Some(queue) = self.queue_mut(index).filter(|_| guarded) {
+            queue.guarded = now;
+        }
+        self.start(now, id, ctx, guarded, out);
     }
 
     pub(super) fn unload(&mut self, id: SlotId, out: &mut Out<'_>) {
@@ -499,7 +530,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     fn free_soon(&self, index: u8) -> u8 {
         let soon = |id: &SlotId| {
             self.slot(*id).is_some_and(|slot| match slot.state {
-                State::Vacant => self.kept_for(*id).is_some(),
+                State::Vacant => slot.unfilled || self.kept_for(*id).is_some(),
                 _ => slot.is_leaving(),
             })
         };
@@ -550,7 +581,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     /// When the timer is needed; `None` while the slot waits for nothing.
     fn next_time(&self, now: Time, id: SlotId) -> Option<Time> {
         let slot = self.slot(id)?;
-        let own = self.own_time(id);
+        let own = self.own_time(now, id);
         // Of a class one slot's timer is enough to end the time of those that are parked, and for hints.
         let queue = self.queue(slot.queue)?;
         if self.frozen || slots_in(queue.usable).next() != Some(id) {
@@ -564,7 +595,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
     }
 
     /// When the timer is needed for the slot itself.
-    fn own_time(&self, id: SlotId) -> Option<Time> {
+    fn own_time(&self, now: Time, id: SlotId) -> Option<Time> {
         let slot = self.slot(id)?;
         match slot.state {
             State::Running(run) => {
@@ -585,6 +616,7 @@ impl<S: DerefMut<Target = [Entry]>> Machine<S> {
             }
             State::Pausing(run, pause) => Some(pause.next(run)),
             State::Resetting(reset) => Some(reset.next),
+            State::Vacant if slot.unfilled && !self.frozen => Some(now),
             _ => None,
         }
     }

@@ -187,6 +187,8 @@ pub(super) struct Slot {
     pub(super) kept: Option<Kept>,
     /// The window is open.
     pub(super) loaded: bool,
+    /// It is vacant although somebody waits, because a decision starts one job only. The timer brings the next decision.
+    pub(super) unfilled: bool,
     /// When the timer will fire, as far as we know.
     pub(super) armed: Option<Time>,
     /// The state was entered anew: what the timer was armed for is over.
@@ -210,6 +212,7 @@ impl Slot {
         state: State::Absent,
         exclusive: None,
         kept: None,
+        unfilled: false,
         loaded: false,
         armed: None,
         entered: false,

@@ -43,6 +43,9 @@ fn jobs_go_on_where_they_were() {
             world.run_for(30 * MS);
             assert_eq!(starts(&world), before);
             world.thaw();
+            // One at once, the other by the next decision.
+            assert_eq!(starts(&world), before + 1);
+            world.run_for(1);
             assert_eq!(starts(&world), before + 2);
         }
         world.run_for(200 * MS);

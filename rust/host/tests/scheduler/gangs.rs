@@ -47,6 +47,8 @@ fn what_is_asked_of_one_is_done_to_all() {
             world.run_for(5 * MS);
             assert_eq!(states(&world, gang), [JobState::Held; 2]);
             world.event(Event::Resume { ctx: another }).unwrap();
+            // One at once, the other by the next decision.
+            world.run_for(1);
             assert_eq!(states(&world, gang), [JobState::Running; 2]);
         }
         world.run_for(100 * MS);

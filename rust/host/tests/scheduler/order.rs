@@ -42,6 +42,7 @@ struct Slot {
     count: u32,
     runs: Option<ContextId>,
     pausing: bool,
+    timer: Option<Time>,
 }
 
 struct Model {
@@ -124,6 +125,8 @@ impl Model {
                     slot.pausing = false;
                 }
                 Action::Pause { slot, .. } => self.slots[slot.index()].pausing = true,
+                Action::Arm { slot, at } => self.slots[slot.index()].timer = Some(at),
+                Action::Disarm { slot } => self.slots[slot.index()].timer = None,
                 _ => {}
             }
         }
@@ -135,6 +138,17 @@ impl Model {
         let done = self.machine.handle(now, event, &mut |it| actions.push(it));
         self.take_in(actions);
         done.is_ok()
+    }
+
+    /// The timers whose time has come: a decision starts one job only, and leaves the others to the next.
+    fn fire(&mut self) {
+        let now = Time::from_ns(self.now);
+        let due = |slot: &Slot| slot.timer.is_some_and(|at| at <= now);
+        while let Some(i) = self.slots.iter().position(due) {
+            self.slots[i].timer = None;
+            let slot = SlotId::new(i as u8).unwrap();
+            self.event(Event::Timer { slot });
+        }
     }
 
     fn card(&mut self, i: usize) {
@@ -212,6 +226,7 @@ impl Model {
                 self.take_in(actions);
             }
         }
+        self.fire();
         for (slot, i) in self.slots.iter().zip(0..) {
             let first = self.first(SlotId::new(i).unwrap());
             assert!(slot.runs.is_some() || first.is_none(), "{first:?} waits");

@@ -114,7 +114,9 @@ impl World {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
-                    if state == SlotState::Vacant && !self.is_throttling() {
+                    // A decision starts one job only; the next one comes at once.
+                    let left = self.timers[i].is_some_and(|at| at <= self.now);
+                    if state == SlotState::Vacant && !left && !self.is_throttling() {
                         self.check_kept(i, &params);
                     }
                 }
