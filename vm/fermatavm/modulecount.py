@@ -3,6 +3,9 @@
 
 Everything of the module is counted, interrupt handler, timer and calls; what it calls in the kernel is not. --functions N also tells
 where they are spent, the N functions with most of them for each phase.
+
+--sections looks for the longest section under a raw spinlock instead, with interrupts off, while calls and events concern as much as a user can make
+them concern: in instructions, and in accesses to registers of the card. It fails if a section is longer than SECTION_MAX or ACCESSES_MAX.
 """
 
 import argparse
@@ -18,6 +21,11 @@ from .common import BUILD, TOP, die, run, say
 
 NAME = "module-count"
 CARD = "profile=fermata,slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
+# As many slots as a card can have, and as many contexts as it has by default.
+CARD_OF_SECTIONS = "profile=fermata,slots=" + "+".join(["membench"] * 8)
+CONTEXTS = 4096
+# Of one section.
+SECTION_MAX, ACCESSES_MAX = 300_000, 600
 
 
 def build_plugin():
@@ -27,14 +35,34 @@ def build_plugin():
     return plugin
 
 
+def boot_with_plugin(command, out, *options):
+    """Runs the program in a machine with the plugin; returns what the program has left."""
+    os.environ["FERMATA_ACCEL"] = "tcg"
+    plugin = f"file={build_plugin()},out={out}"
+    options = ["--release", "--name", NAME, "--iommu", "intel", "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "900", *options]
+    status = boot.run(boot.parse([*options, "--", "fermata-bench", *command]))
+    if status:
+        sys.exit(status)
+    return json.loads((BUILD / f"vm/{NAME}/files/count.json").read_text())
+
+
 def counts(path, text, size):
     """Instructions of the module since the machine began, by label and offset in its code."""
     found = {}
-    for line in path.read_text().splitlines():
-        label, address, instructions = line.split()
+    for kind, label, address, instructions, *_ in map(str.split, path.read_text().splitlines()):
         offset = int(address, 16) - text
-        if 0 <= offset < size:
+        if kind == "block" and 0 <= offset < size:
             found.setdefault(int(label), Counter())[offset] += int(instructions)
+    return found
+
+
+def sections(path, text):
+    """The longest sections before each label: (instructions, accesses, offset of where it began)."""
+    found = {}
+    for kind, label, *words in map(str.split, path.read_text().splitlines()):
+        if kind == "section" and int(words[0], 16):
+            caller, instructions, accesses = int(words[0], 16), int(words[1]), int(words[2])
+            found.setdefault(int(label), []).append((instructions, accesses, caller - text))
     return found
 
 
@@ -59,32 +87,62 @@ def print_functions(spent, operations, module, most):
         print(f"    {count / operations:>8.1f}  {names[start][:150]}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions that run most instructions")
-    args, rest = parser.parse_known_args()
-    os.environ["FERMATA_ACCEL"] = "tcg"
+def count_instructions(rest, most):
     out = BUILD / "count.out"
-    plugin = f"file={build_plugin()},out={out}"
-    options = ["--release", "--name", NAME, "--iommu", "intel", "--card", CARD, "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "900"]
-    status = boot.run(boot.parse([*options, "--", "fermata-bench", "count", *rest]))
-    if status:
-        sys.exit(status)
-    told = json.loads((BUILD / f"vm/{NAME}/files/count.json").read_text())
+    told = boot_with_plugin(["count", *rest], out, "--card", CARD)
     by_label = counts(out, int(told["text"], 16), told["bytes"])
     report = {}
     for number, phase in enumerate(told["phases"]):
         spent = by_label.get(2 * number + 1, Counter()) - by_label.get(2 * number, Counter())
         report[phase["name"]] = round(spent.total() / phase["operations"])
         print(f"{phase['name']:<48} {report[phase['name']]:>7}")
-        if args.functions:
-            print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", args.functions)
+        if most:
+            print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", most)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
         die("the plugin did not count what it should")
-    file = BUILD / "reports/module-instructions.json"
+    write(report, "module-instructions")
+
+
+def find_sections(rest):
+    out = BUILD / "sections.out"
+    params = f"max_contexts={CONTEXTS} max_contexts_group={CONTEXTS}"
+    command = ["sections", "--contexts", str(CONTEXTS), *rest]
+    told = boot_with_plugin(command, out, "--card", CARD_OF_SECTIONS, "--params", params, "--memory", "2G")
+    by_label = sections(out, int(told["text"], 16))
+    starts, names = functions(BUILD / "module-7.2/fermata.ko")
+    report = {}
+    print(f"{'longest section with interrupts off':<40} {'instructions':>12} {'accesses':>9}")
+    for number, phase in enumerate(told["phases"]):
+        found = by_label.get(2 * number + 1, [])
+        if not found:
+            die(f"{phase['name']}: the plugin saw no section")
+        report[phase["name"]] = {"instructions": max(found)[0], "accesses": max(accesses for _, accesses, _ in found)}
+        print(f"{phase['name']:<40} {max(found)[0]:>12} {report[phase['name']]['accesses']:>9}")
+        for instructions, accesses, offset in sorted({max(found), max(found, key=lambda section: section[1])}):
+            print(f"    {instructions:>8} {accesses:>5}  {names[starts[bisect.bisect_right(starts, offset) - 1]][:150]}")
+    write(report, "module-sections")
+    for name, most in ("instructions", SECTION_MAX), ("accesses", ACCESSES_MAX):
+        longest = max(report, key=lambda phase: report[phase][name])
+        if report[longest][name] > most:
+            die(f"{longest}: interrupts are off for {report[longest][name]} {name}, more than {most}")
+
+
+def write(report, name):
+    file = BUILD / f"reports/{name}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(report, indent=1) + "\n")
-    say("report: build/reports/module-instructions.json")
+    say(f"report: build/reports/{name}.json")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions that run most instructions")
+    parser.add_argument("--sections", action="store_true", help="look for the longest sections with interrupts off")
+    args, rest = parser.parse_known_args()
+    if args.sections:
+        find_sections(rest)
+    else:
+        count_instructions(rest, args.functions)
 
 
 if __name__ == "__main__":

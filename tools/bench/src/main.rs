@@ -28,6 +28,8 @@ enum Part {
     Daemon(daemon::Options),
     /// In the guest: do work whose instructions in the module a plugin of QEMU counts
     Count(guest::count::Options),
+    /// In the guest: do what concerns as much as a user can make it concern, for a plugin that looks how long interrupts are off
+    Sections(guest::sections::Options),
     /// In the guest: try the daemon: a PAUSE that the card drops, and ends in the middle of a save
     Peer(guest::peer::Options),
     /// In the guest: compute until killed
@@ -43,6 +45,7 @@ fn main() -> Result<()> {
         Part::Run(options) => guest::run(&options),
         Part::Daemon(options) => daemon::run(&options),
         Part::Count(options) => guest::count::run(&options),
+        Part::Sections(options) => guest::sections::run(&options),
         Part::Peer(options) => guest::peer::run(&options),
         Part::Spin => guest::spin(),
         Part::Report(options) => report::make(&options),

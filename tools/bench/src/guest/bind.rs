@@ -95,7 +95,8 @@ impl Card {
         }
     }
 
-    fn release(&self) -> Result<()> {
+    /// Takes the card from its driver, if one has it.
+    pub(super) fn release(&self) -> Result<()> {
         let Some(_) = self.driver() else {
             return Ok(());
         };

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin), which looks for labels in what runs.
+//! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin).
 
+use super::label::{phase, Counted};
 use crate::work::{Job, MEMORY, TAGS};
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{ensure, Result};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy};
-use serde::Serialize;
-use std::arch::asm;
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,55 +30,9 @@ pub(crate) struct Options {
     out: PathBuf,
 }
 
-/// So many operations lay between labels `2 * number` and `2 * number + 1`.
-#[derive(Serialize)]
-struct Phase {
-    name: &'static str,
-    operations: u64,
-}
-
-#[derive(Serialize)]
-struct Counted {
-    /// Where the module's code is, and how long its memory is.
-    text: String,
-    bytes: u64,
-    phases: Vec<Phase>,
-}
-
-/// An instruction that does nothing, and tells the plugin where the program is: a long NOP with a number in its displacement.
-fn label<const NUMBER: u32>() {
-    const MAGIC: u32 = 0x5e9c << 16;
-    // SAFETY: a NOP.
-    unsafe {
-        asm!(
-            ".byte 0x0f, 0x1f, 0x84, 0x00",
-            ".long {word}",
-            word = const MAGIC | NUMBER,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-}
-
-macro_rules! phase {
-    ($counted:expr, $number:literal, $name:literal, $operations:expr) => {{
-        label::<{ 2 * $number }>();
-        let operations = $operations;
-        label::<{ 2 * $number + 1 }>();
-        $counted.phases.push(Phase {
-            name: $name,
-            operations,
-        });
-    }};
-}
-
 /// All phases.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let (text, bytes) = module()?;
-    let mut counted = Counted {
-        text,
-        bytes,
-        phases: Vec::new(),
-    };
+    let mut counted = Counted::new()?;
     let calls = options.calls;
     let repeat = |call: &dyn Fn() -> Result<()>| -> Result<u64> {
         (0..calls).try_for_each(|_| call()).map(|()| calls)
@@ -146,9 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(last) = counted.phases.last_mut() {
         last.operations = switches;
     }
-    let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
-    serde_json::to_writer(out, &counted)?;
-    Ok(())
+    counted.write(&options.out)
 }
 
 fn set_slice(context: &Context) -> Result<()> {
@@ -163,15 +113,4 @@ fn seat(options: &Options, job: Job) -> Result<(Context, Arena)> {
     job.fill(|offset, word| memory.store(offset, word));
     context.write_registers(&job.registers(memory.base()))?;
     Ok((context, memory))
-}
-
-/// Where the module is: address of its code, and bytes of all of it.
-fn module() -> Result<(String, u64)> {
-    let text = std::fs::read_to_string("/sys/module/fermata/sections/.text")
-        .context("fermata.ko is not loaded")?;
-    let modules = std::fs::read_to_string("/proc/modules")?;
-    let line = modules.lines().find(|line| line.starts_with("fermata "));
-    let bytes = line.and_then(|line| line.split_ascii_whitespace().nth(1));
-    let bytes = bytes.context("/proc/modules has no fermata")?.parse()?;
-    Ok((text.trim().into(), bytes))
 }

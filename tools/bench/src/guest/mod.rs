@@ -5,8 +5,10 @@ mod bind;
 pub(crate) mod count;
 mod daemon;
 mod hog;
+mod label;
 pub(crate) mod peer;
 mod seat;
+pub(crate) mod sections;
 mod tenants;
 mod usage;
 

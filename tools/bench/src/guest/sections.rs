@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Calls and events that concern as much as a user can make them concern: how long the module holds a lock with interrupts off meanwhile, a plugin of
+//! QEMU (tools/bench/plugin) finds out.
+
+use super::bind::Card;
+use super::label::{phase, tell_functions, Counted};
+use crate::work::{Job, MEMORY, TAGS};
+use anyhow::{ensure, Context as _, Result};
+use fermata::{uapi, Arena, Context, EngineId, GroupSettings, Policy};
+use rustix::process::{setrlimit, Resource, Rlimit};
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Slices end and jobs are switched meanwhile.
+const WHILE: Duration = Duration::from_millis(500);
+/// So many contexts write all registers.
+const WRITERS: usize = 128;
+const CGROUP: &str = "/sys/fs/cgroup/sections";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The card
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: PathBuf,
+    /// Contexts with a job
+    #[arg(long, default_value_t = 4096)]
+    contexts: u64,
+    /// What is left for the report
+    #[arg(long, default_value = "/report/count.json")]
+    out: PathBuf,
+}
+
+/// A context, and its memory, which stays as long.
+type Seat = (Context, Arena);
+
+/// All phases. Afterwards no driver has the card.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let files = Some(options.contexts + 64);
+    let limit = Rlimit {
+        current: files,
+        maximum: files,
+    };
+    setrlimit(Resource::Nofile, limit)?;
+    tell_functions()?;
+    let mut counted = Counted::new()?;
+    let number = options.contexts;
+    let (card, first) = (Card::find()?, seat(options, 0)?);
+    let registers = all_registers(&first);
+    let offsets: Vec<u32> = registers.iter().map(|&(offset, _)| offset).collect();
+    let mut seats = vec![first];
+    phase!(counted, 0, "SETUP, ARENA_CREATE, SNAPSHOT_CREATE", {
+        for tag in 1..number {
+            seats.push(seat(options, tag)?);
+        }
+        number
+    });
+    let each = |seats: &[Seat], what: &dyn Fn(&Context) -> fermata::Result<()>| -> Result<u64> {
+        for (context, _) in seats {
+            what(context)?;
+        }
+        Ok(seats.len() as u64)
+    };
+    let (on_slots, others) = seats.split_at(uapi::MAX_SLOTS);
+    each(on_slots, &|context| context.start().map(|_| ()))?;
+    phase!(
+        counted,
+        1,
+        "REGS_WRITE of all registers",
+        each(on_slots, &|context| context.write_registers(&registers))?
+    );
+    phase!(
+        counted,
+        2,
+        "REGS_READ of all registers",
+        each(on_slots, &|context| context
+            .read_registers(&offsets)
+            .map(|_| ()))?
+    );
+    each(&others[..WRITERS], &|context| {
+        context.write_registers(&registers)
+    })?;
+    phase!(
+        counted,
+        3,
+        "START",
+        each(others, &|context| context.start().map(|_| ()))?
+    );
+    phase!(
+        counted,
+        4,
+        "STATUS",
+        each(&seats, &|context| context.status().map(|_| ()))?
+    );
+    phase!(counted, 5, "switches, all registers each", {
+        std::thread::sleep(WHILE);
+        1
+    });
+    let (context, _) = &seats[0];
+    phase!(counted, 6, "POLICY", policies(context)?);
+    phase!(counted, 7, "GANG", gang(&seats)?);
+    phase!(counted, 8, "PREEMPT of a gang, to be held", {
+        context.preempt(true)?;
+        1
+    });
+    phase!(counted, 9, "RESUME of a gang", {
+        context.resume()?;
+        1
+    });
+    phase!(counted, 10, "GROUP_SET", groups(context)?);
+    phase!(counted, 11, "end of the card", {
+        card.release()?;
+        1
+    });
+    phase!(counted, 12, "close", {
+        drop(seats);
+        number
+    });
+    counted.write(&options.out)
+}
+
+/// A context that has written all registers, with a job that never ends.
+fn seat(options: &Options, tag: u64) -> Result<Seat> {
+    let context = Context::open(&options.device)?;
+    context.setup(EngineId::MEMBENCH, u32::MAX >> 24)?;
+    let memory = context.create_arena(MEMORY)?;
+    context.create_snapshot()?;
+    let job = Job::endless(TAGS + tag);
+    job.fill(|offset, word| memory.store(offset, word));
+    context.write_registers(&job.registers(memory.base()))?;
+    Ok((context, memory))
+}
+
+/// Those of the engine, which all jobs have alike but for their memory, are not among them.
+fn all_registers((_, memory): &Seat) -> Vec<(u32, u64)> {
+    let own = Job::endless(TAGS).registers(memory.base());
+    let others = (uapi::REG_FIRST..=uapi::REG_LAST).step_by(8);
+    others
+        .filter(|offset| own.iter().all(|(used, _)| used != offset))
+        .map(|offset| (offset, 1))
+        .collect()
+}
+
+fn policies(context: &Context) -> Result<u64> {
+    let policies = [
+        Policy::Fair,
+        Policy::Priority,
+        Policy::Deadline,
+        Policy::Share,
+        Policy::RoundRobin,
+        Policy::Fair,
+    ];
+    for policy in policies {
+        context.set_policy(policy, None)?;
+    }
+    Ok(policies.len() as u64)
+}
+
+/// As many as a gang can have, the first context among them.
+fn gang(seats: &[Seat]) -> Result<u64> {
+    let (leader, _) = &seats[0];
+    let number = leader.status()?.context;
+    for (context, _) in &seats[1..uapi::MAX_GANG] {
+        context.join_gang(number)?;
+    }
+    ensure!(leader.gang_members()? == uapi::MAX_GANG as u32);
+    Ok(uapi::MAX_GANG as u64)
+}
+
+/// All contexts change what they may use, and get it back.
+fn groups(context: &Context) -> Result<u64> {
+    fs::create_dir(CGROUP).context(CGROUP)?;
+    let cgroup = File::open(CGROUP)?;
+    let settings = [
+        GroupSettings {
+            weight: Some(10),
+            exclusive: Some(u32::MAX >> 24),
+            ..GroupSettings::default()
+        },
+        GroupSettings {
+            cap: Some(10),
+            exclusive: Some(0),
+            ..GroupSettings::default()
+        },
+    ];
+    for settings in &settings {
+        context.set_group(cgroup.as_fd(), settings)?;
+        std::thread::sleep(WHILE / 10);
+    }
+    context.remove_group(cgroup.as_fd())?;
+    Ok(settings.len() as u64 + 1)
+}
