@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * "insmod delay.ko symbol=FUNCTION comm=TASK ms=N": every call of the function
- * by the task begins so many milliseconds late, as on a processor that does
- * something else meanwhile.  So a window of nanoseconds becomes one that a test
- * hits each time.
+ * by the task begins so many milliseconds late.  So a window of nanoseconds
+ * becomes one that a test hits each time.
+ *
+ * The task sleeps, so that nothing that waits for the processors (an RCU grace
+ * period) waits for the task: the function must be one that may sleep.  A kprobe
+ * would not do, for its handler runs with preemption disabled.
  */
 
 #include <linux/delay.h>
-#include <linux/kprobes.h>
+#include <linux/ftrace.h>
 #include <linux/module.h>
 #include <linux/sched.h>
 #include <linux/string.h>
@@ -24,26 +27,30 @@ static unsigned int ms;
 module_param(ms, uint, 0444);
 MODULE_PARM_DESC(ms, "How long, in milliseconds");
 
-static int delay_call(struct kprobe *probe, struct pt_regs *regs)
+static void delay_call(unsigned long ip, unsigned long parent_ip,
+		       struct ftrace_ops *ops, struct ftrace_regs *fregs)
 {
 	if (!strcmp(current->comm, comm))
-		mdelay(ms);
-	return 0;
+		msleep(ms);
 }
 
-static struct kprobe probe = {
-	.pre_handler = delay_call,
+/* Without FTRACE_OPS_FL_RECURSION and FTRACE_OPS_FL_RCU, which would disable preemption. */
+static struct ftrace_ops delay_ops = {
+	.func = delay_call,
 };
 
 static int __init delay_init(void)
 {
-	probe.symbol_name = symbol;
-	return register_kprobe(&probe);
+	int err = ftrace_set_filter(&delay_ops, symbol, strlen(symbol), 1);
+
+	return err ?: register_ftrace_function(&delay_ops);
 }
 
+/* To be removed when no task sleeps in the function any more. */
 static void __exit delay_exit(void)
 {
-	unregister_kprobe(&probe);
+	unregister_ftrace_function(&delay_ops);
+	ftrace_free_filter(&delay_ops);
 }
 
 module_init(delay_init);
