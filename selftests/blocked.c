@@ -279,7 +279,13 @@ FM_TEST(blocked, defect_01_unbind_ends_beside_fuse)
 		b->argument = pointer ? (void *)&b->arg : b->page;
 		ASSERT_EQ(0, pthread_create(&b->thread, NULL, run, b));
 	}
-	fm_fuse_until_blocked(count);
+	if (!fm_fuse_until_blocked(count)) {
+		for (i = 0; i < count; i++)
+			if (all[i].returned)
+				TH_LOG("%s does not block, but says %d", all[i].call->name, all[i].rc);
+		fm_fuse_close();
+		ASSERT_TRUE(false);
+	}
 	ASSERT_EQ(0, fm_unbind());
 	EXPECT_EQ(0, returned());
 	fm_agent_gone(fm_ready.token);

@@ -21,11 +21,11 @@ void fm_uffd_unprotect(int uffd, void *page);
 
 /* A file whose every read blocks until fm_fuse_answer(); -1: there is no FUSE. */
 int fm_fuse_open(size_t len);
-/* Waits until n reads of the file are blocked. */
-void fm_fuse_until_blocked(int n);
+/* Waits until n reads of the file are blocked; false: they are not, and will not be. */
+bool fm_fuse_until_blocked(int n);
 /* Answers all reads with zeros, from now on at once. */
 void fm_fuse_answer(void);
-/* Unmounts it. */
+/* Unmounts it; reads that were not answered fail. */
 void fm_fuse_close(void);
 
 #endif /* _FM_FAULT_H */
