@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The glue between the PCI core and [`crate::driver`]: the `kernel` crate's adapter has no place
-//! for power management and resets.
+//! Callbacks of the PCI and PM cores that the `kernel` crate's PCI adapter does not have: shutdown,
+//! resets, errors of the link, and sleep. Probe and removal are the crate's.
 
 use crate::{
     card::Card,
-    driver::{self, BoundCard},
-    limits::Limits,
+    driver::{BoundCard, Driver},
     trace::CardEvent,
 };
 use core::mem::offset_of;
@@ -14,7 +13,6 @@ use kernel::{
     bindings,
     device::{CoreInternal, Device},
     driver::{DriverLayout, RegistrationOps},
-    error::{from_result, to_result},
     pci,
     prelude::*,
     str::CStr,
@@ -22,164 +20,195 @@ use kernel::{
     ThisModule,
 };
 
-/// The driver, as the driver core sees it.
+/// The crate's adapter, whose `struct pci_driver` has more callbacks.
 pub(crate) struct Adapter;
 
-// SAFETY: `pci_driver` is `repr(C)` and embeds its `device_driver` there; `probe_callback` stores a
-// `BoundCard`.
+type CrateAdapter = pci::Adapter<Driver>;
+
+// SAFETY: The structure, the offset and the data are those of the crate's adapter.
 unsafe impl DriverLayout for Adapter {
     type DriverType = bindings::pci_driver;
-    type DriverData<'bound> = BoundCard;
-    const DEVICE_DRIVER_OFFSET: usize = offset_of!(bindings::pci_driver, driver);
+    type DriverData<'bound> = BoundCard<'bound>;
+    const DEVICE_DRIVER_OFFSET: usize = CrateAdapter::DEVICE_DRIVER_OFFSET;
 }
 
-// SAFETY: `unregister` undoes what `register` does.
+// SAFETY: `unregister` undoes what `register` has done, if that was successful.
 unsafe impl RegistrationOps for Adapter {
     unsafe fn register(
         driver: &Opaque<bindings::pci_driver>,
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result {
-        let raw = driver.get();
-        // SAFETY: `raw` is valid and nobody else's until it is registered.
-        unsafe {
-            (*raw).name = name.as_char_ptr();
-            (*raw).probe = Some(probe);
-            (*raw).remove = Some(remove);
-            (*raw).shutdown = Some(shutdown);
-            (*raw).id_table = driver::id_table();
-            (*raw).err_handler = &ERROR_HANDLERS;
-            (*raw).driver.pm = &POWER;
-        }
-        // SAFETY: Filled in above, and pinned until `unregister`.
-        to_result(unsafe {
-            bindings::__pci_register_driver(raw, module.as_ptr(), name.as_char_ptr())
-        })
+        // SAFETY: `driver` is valid, and nobody else's until it is registered.
+        let raw = unsafe { &mut *driver.get() };
+        raw.shutdown = Some(event::<_, Shutdown>);
+        raw.err_handler = &ERROR_HANDLERS;
+        raw.driver.pm = &POWER;
+        // SAFETY: `driver` is pinned until `unregister`, by the caller's promise. The crate's
+        // adapter sets other members, and keeps these.
+        unsafe { CrateAdapter::register(driver, name, module) }
     }
 
     unsafe fn unregister(driver: &Opaque<bindings::pci_driver>) {
-        // SAFETY: Registered before.
-        unsafe { bindings::pci_unregister_driver(driver.get()) }
+        // SAFETY: The caller promises that `register` was successful.
+        unsafe { CrateAdapter::unregister(driver) }
     }
 }
 
-/// Resets of the function or its bus, at the administrator's wish (sysfs `reset`) or a bridge's,
+/// Resets of the function or its bus, which the administrator (sysfs `reset`) or a bridge causes,
 /// and errors of the link (AER). All are called with the device locked, so it stays bound.
 static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handlers {
     error_detected: Some(error_detected),
     slot_reset: Some(slot_reset),
-    resume: Some(recovered),
-    reset_prepare: Some(reset_prepare),
-    reset_done: Some(reset_done),
+    resume: Some(event::<_, Recovered>),
+    reset_prepare: Some(event::<_, ResetPrepare>),
+    reset_done: Some(event::<_, ResetDone>),
     ..pin_init::zeroed()
 };
 
 /// Suspend and hibernation. The card is at rest while the image of the memory is made, while the
 /// machine is off, and while another kernel, which restores the image, has had the card.
 static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops {
-    suspend: Some(suspend),
-    resume: Some(resume),
-    freeze: Some(suspend),
-    thaw: Some(resume),
-    poweroff: Some(suspend),
-    restore: Some(resume),
+    suspend: Some(event::<_, Suspend>),
+    resume: Some(event::<_, Resume>),
+    freeze: Some(event::<_, Suspend>),
+    thaw: Some(event::<_, Resume>),
+    poweroff: Some(event::<_, Suspend>),
+    restore: Some(event::<_, Resume>),
     ..pin_init::zeroed()
 };
 
-/// The device as the `kernel` crate has it.
-///
-/// # Safety
-///
-/// `pdev` must be valid, and the caller a callback of the PCI core.
-unsafe fn device<'a>(pdev: *mut bindings::pci_dev) -> &'a pci::Device<CoreInternal<'a>> {
-    // SAFETY: By the safety requirement; `pci::Device` is transparent over `struct pci_dev`.
-    unsafe { &*pdev.cast() }
+/// An event of the PCI or PM core that concerns a bound card.
+trait Event {
+    /// What the core wants to know.
+    type Answer;
+
+    /// Handles the event. Process context, with the device locked.
+    fn handle(card: &Card) -> Self::Answer;
 }
 
-/// The card bound to `device`.
-///
-/// # Safety
-///
-/// `device` must be bound to this driver.
-unsafe fn bound<'a>(device: &'a Device<CoreInternal<'a>>) -> Pin<&'a BoundCard> {
-    // SAFETY: `probe` stored it.
-    unsafe { device.drvdata_borrow::<BoundCard>() }
+/// The machine goes down, or another kernel takes over (kexec).
+struct Shutdown;
+
+impl Event for Shutdown {
+    type Answer = ();
+
+    /// Fails all jobs: the card is at rest before its bus mastering ends.
+    fn handle(card: &Card) {
+        card.note(CardEvent::Shutdown);
+        card.lose();
+    }
 }
 
-/// # Safety
-///
-/// Called by the PCI core.
-unsafe extern "C" fn probe(
-    pdev: *mut bindings::pci_dev,
-    _id: *const bindings::pci_device_id,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: By the safety requirement.
-        let device = unsafe { device(pdev) };
-        // SAFETY: The same device.
-        let card = unsafe { driver::probe(device, pdev, Limits::from_module_parameters()?)? };
-        device.as_ref().set_drvdata(Ok::<_, Error>(card))?;
-        Ok(0)
-    })
+/// The card will lose its state by a reset.
+struct ResetPrepare;
+
+impl Event for ResetPrepare {
+    type Answer = ();
+
+    /// Saves the jobs.
+    fn handle(card: &Card) {
+        card.note(CardEvent::ResetPrepare);
+        card.save();
+    }
 }
 
-/// The card is shut down when its data are dropped, which the driver core does next, before it
-/// releases the BAR.
-///
-/// # Safety
-///
-/// Called by the PCI core.
-unsafe extern "C" fn remove(_pdev: *mut bindings::pci_dev) {}
+/// The card has lost its state by a reset, after [`ResetPrepare`].
+struct ResetDone;
 
-/// The machine goes down, or another kernel takes over (kexec): all jobs fail, and the card is at rest
-/// before its bus mastering ends.
-///
-/// # Safety
-///
-/// Called by the PCI core for a bound device.
-unsafe extern "C" fn shutdown(pdev: *mut bindings::pci_dev) {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of(pdev) };
-    card.note(CardEvent::Shutdown);
-    card.lose();
+impl Event for ResetDone {
+    type Answer = ();
+
+    /// Lets jobs run again.
+    fn handle(card: &Card) {
+        card.note(CardEvent::ResetDone);
+        card.restore();
+    }
 }
 
-/// The card of a device that the PCI core calls us for.
+/// The error that [`error_detected`] was called for is over.
+struct Recovered;
+
+impl Event for Recovered {
+    type Answer = ();
+
+    /// Lets jobs run again.
+    fn handle(card: &Card) {
+        card.note(CardEvent::Recovered);
+        card.restore();
+    }
+}
+
+/// The machine goes to sleep.
+struct Suspend;
+
+impl Event for Suspend {
+    type Answer = c_int;
+
+    /// Saves the jobs. A job that cannot be saved fails, as at any PAUSE.
+    fn handle(card: &Card) -> c_int {
+        card.note(CardEvent::Suspend);
+        card.save();
+        0
+    }
+}
+
+/// The machine wakes up, after [`Suspend`].
+struct Resume;
+
+impl Event for Resume {
+    type Answer = c_int;
+
+    /// Lets jobs run again.
+    fn handle(card: &Card) -> c_int {
+        card.note(CardEvent::Resume);
+        card.restore();
+        0
+    }
+}
+
+/// A structure that contains the `struct device` of a function.
+trait Function {
+    /// Offset of the `struct device`, in bytes.
+    const DEVICE: usize;
+}
+
+impl Function for bindings::device {
+    const DEVICE: usize = 0;
+}
+
+impl Function for bindings::pci_dev {
+    const DEVICE: usize = offset_of!(bindings::pci_dev, dev);
+}
+
+/// Returns the card that is bound to `function`.
 ///
 /// # Safety
 ///
-/// Called by the PCI core for a bound device, for as long as `'a`.
-unsafe fn card_of<'a>(pdev: *mut bindings::pci_dev) -> &'a Card {
-    // SAFETY: By the safety requirement.
-    unsafe { bound(device(pdev).as_ref()) }.get_ref().card()
+/// `function` must be valid, and bound to this driver for as long as `'a`.
+unsafe fn card_of<'a, F: Function>(function: *mut F) -> &'a Card {
+    // SAFETY: `function` is valid by the safety requirement. The crate's adapter has stored a
+    // `BoundCard`, the type that `Adapter` tells it, and drops it after the device is unbound.
+    let bound = unsafe {
+        Device::<CoreInternal<'a>>::from_raw(function.byte_add(F::DEVICE).cast())
+            .drvdata_borrow::<BoundCard<'a>>()
+    };
+    bound.get_ref().card()
 }
 
-/// All that is on the card will be lost: jobs are saved before.
+/// Lets an event be handled.
 ///
 /// # Safety
 ///
-/// Called by the PCI core for a bound device.
-unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of(pdev) };
-    card.note(CardEvent::ResetPrepare);
-    card.save();
+/// Called by the PCI or the PM core for a bound device.
+unsafe extern "C" fn event<F: Function, E: Event>(function: *mut F) -> E::Answer {
+    // SAFETY: By the safety requirement `function` is valid, and bound during the call.
+    E::handle(unsafe { card_of(function) })
 }
 
-/// Jobs go on.
-///
-/// # Safety
-///
-/// Called by the PCI core for a bound device, after [`reset_prepare`].
-unsafe extern "C" fn reset_done(pdev: *mut bindings::pci_dev) {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of(pdev) };
-    card.note(CardEvent::ResetDone);
-    card.restore();
-}
-
-/// An error on the way to the card. As long as it can be reached, jobs are saved and the card set up
-/// anew; if not, its link is reset, and jobs that were on it fail; if that is no use it is gone.
+/// An error on the way to the card. While the card can be reached, jobs are saved and the card is
+/// set up again. If it cannot, its link is reset, and jobs that were on the card fail. If that does
+/// not help either, the card is gone.
 ///
 /// # Safety
 ///
@@ -188,7 +217,7 @@ unsafe extern "C" fn error_detected(
     pdev: *mut bindings::pci_dev,
     state: bindings::pci_channel_state_t,
 ) -> bindings::pci_ers_result_t {
-    // SAFETY: By the safety requirement.
+    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call.
     let card = unsafe { card_of(pdev) };
     card.note(CardEvent::Error);
     match state {
@@ -213,59 +242,12 @@ unsafe extern "C" fn error_detected(
 ///
 /// Called by the PCI core for a bound device, after [`error_detected`].
 unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
-    // SAFETY: `pdev` is bound, and its state was saved when it was enabled.
-    unsafe { bindings::pci_restore_state(pdev) };
-    // SAFETY: By the safety requirement.
-    unsafe { card_of(pdev) }.note(CardEvent::LinkReset);
+    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call. The PCI core
+    // saved its state when it was enabled.
+    let card = unsafe {
+        bindings::pci_restore_state(pdev);
+        card_of(pdev)
+    };
+    card.note(CardEvent::LinkReset);
     bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
-}
-
-/// The error is over: jobs go on.
-///
-/// # Safety
-///
-/// Called by the PCI core for a bound device, after [`error_detected`].
-unsafe extern "C" fn recovered(pdev: *mut bindings::pci_dev) {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of(pdev) };
-    card.note(CardEvent::Recovered);
-    card.restore();
-}
-
-/// The card of a device that the PM core calls us for.
-///
-/// # Safety
-///
-/// Called by the PM core for a bound device, for as long as `'a`.
-unsafe fn card_of_device<'a>(dev: *mut bindings::device) -> &'a Card {
-    // SAFETY: By the safety requirement; `Device` is transparent over `struct device`.
-    let device: &Device<CoreInternal<'_>> = unsafe { &*dev.cast() };
-    // SAFETY: As above.
-    unsafe { bound(device) }.get_ref().card()
-}
-
-/// Jobs are saved; a job that cannot be saved fails, as at any PAUSE.
-///
-/// # Safety
-///
-/// Called by the PM core for a bound device.
-unsafe extern "C" fn suspend(dev: *mut bindings::device) -> c_int {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of_device(dev) };
-    card.note(CardEvent::Suspend);
-    card.save();
-    0
-}
-
-/// Jobs go on.
-///
-/// # Safety
-///
-/// Called by the PM core for a bound device, after [`suspend`].
-unsafe extern "C" fn resume(dev: *mut bindings::device) -> c_int {
-    // SAFETY: By the safety requirement.
-    let card = unsafe { card_of_device(dev) };
-    card.note(CardEvent::Resume);
-    card.restore();
-    0
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What differs between the kernels that this module is built for, and nothing else.
+//! Differences between the kernels that this module is built for.
 //!
 //! `fermata_kernel_7_3` is set by `Kbuild` for 7.3 and later.
 
 use crate::regs::BAR_SIZE;
-use kernel::{bindings, pci, prelude::*};
+use kernel::{bindings, device::Bound, pci, prelude::*};
 
 /// BAR 0, mapped, revoked when the device is unbound.
 #[cfg(not(fermata_kernel_7_3))]
@@ -14,14 +14,14 @@ pub(crate) type DevresBar = kernel::devres::Devres<pci::Bar<'static, BAR_SIZE>>;
 #[cfg(fermata_kernel_7_3)]
 pub(crate) type DevresBar = pci::DevresBar<BAR_SIZE>;
 
-/// Declares the table of PCI ids, without further data: 7.3 has another form of it.
+/// Declares the table of PCI ids, without further data: the macro of 7.3 takes other arguments.
 #[cfg(not(fermata_kernel_7_3))]
 macro_rules! pci_device_table {
     ($name:ident, $module_name:ident, [$($id:expr),* $(,)?]) => {
         kernel::pci_device_table!($name, $module_name, (), [$(($id, ())),*]);
     };
 }
-/// Declares the table of PCI ids, without further data: 7.3 has another form of it.
+/// Declares the table of PCI ids, without further data: the macro of 7.3 takes other arguments.
 #[cfg(fermata_kernel_7_3)]
 macro_rules! pci_device_table {
     ($name:ident, $module_name:ident, [$($id:expr),* $(,)?]) => {
@@ -47,14 +47,62 @@ pub(crate) mod c_enum {
         bindings::dma_data_direction::DMA_BIDIRECTIONAL;
 }
 
-/// The value of a module parameter of integer type: 7.2 gives a reference.
+/// What `probe` gets of the matching id: 7.3 gives an option.
+#[cfg(not(fermata_kernel_7_3))]
+pub(crate) type IdInfo<'a> = &'a ();
+/// What `probe` gets of the matching id: 7.3 gives an option.
+#[cfg(fermata_kernel_7_3)]
+pub(crate) type IdInfo<'a> = Option<&'a ()>;
+
+/// The MSI or MSI-X vectors of a device. 7.2 frees them by devres, and gives the first and the last
+/// vector only; 7.3 gives an owner, and every vector.
+pub(crate) struct IrqVectors<'a> {
+    #[cfg(not(fermata_kernel_7_3))]
+    pdev: &'a pci::Device<Bound>,
+    #[cfg(fermata_kernel_7_3)]
+    vectors: pci::IrqVectorRegistration<'a>,
+}
+
+impl<'a> IrqVectors<'a> {
+    /// Allocates at most `most` vectors, as many as there are (without interrupt remapping MSI
+    /// gives one). The error is that of `pci_alloc_irq_vectors()`.
+    pub(crate) fn new(pdev: &'a pci::Device<Bound>, most: u32) -> Result<Self> {
+        let types = pci::IrqTypes::default()
+            .with(pci::IrqType::MsiX)
+            .with(pci::IrqType::Msi);
+        let vectors = pdev.alloc_irq_vectors(1, most, types)?;
+        #[cfg(not(fermata_kernel_7_3))]
+        {
+            let _ = vectors;
+            Ok(Self { pdev })
+        }
+        #[cfg(fermata_kernel_7_3)]
+        Ok(Self { vectors })
+    }
+
+    /// Returns the interrupt of vector `n`. `EINVAL`: there is no such vector.
+    pub(crate) fn irq(&self, n: u32) -> Result<u32> {
+        #[cfg(not(fermata_kernel_7_3))]
+        {
+            // CAST: `pci::Device` is transparent over `struct pci_dev`.
+            let pdev = core::ptr::from_ref(self.pdev).cast_mut().cast();
+            // SAFETY: The device is valid. A wrong number is an error.
+            let irq = unsafe { bindings::pci_irq_vector(pdev, n) };
+            u32::try_from(irq).map_err(|_| Error::from_errno(irq))
+        }
+        #[cfg(fermata_kernel_7_3)]
+        Ok(kernel::irq::IrqRequest::from(self.vectors.index(n as usize)?).irq())
+    }
+}
+
+/// Returns the value of a module parameter of integer type: 7.2 gives a reference.
 #[cfg(not(fermata_kernel_7_3))]
 macro_rules! parameter {
     ($name:ident) => {
         *$crate::module_parameters::$name.value()
     };
 }
-/// The value of a module parameter of integer type: 7.2 gives a reference.
+/// Returns the value of a module parameter of integer type: 7.2 gives a reference.
 #[cfg(fermata_kernel_7_3)]
 macro_rules! parameter {
     ($name:ident) => {
@@ -67,7 +115,7 @@ pub(crate) use parameter;
 pub(crate) mod errno {
     use super::*;
 
-    /// An error of a number that is known to be one.
+    /// Defines a function for each error number.
     macro_rules! errno {
         ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {
             $(
@@ -81,7 +129,7 @@ pub(crate) mod errno {
     }
 
     errno! {
-        /// Protocol error: the card broke its own.
+        /// Protocol error: the card broke its protocol.
         eproto = EPROTO;
         /// No data: a context has no saved state.
         enodata = ENODATA;
@@ -104,8 +152,8 @@ extern "C" {
     static __this_module: kernel::types::Opaque<bindings::module>;
 }
 
-/// This module, as the owner of file operations. The `kernel` crate's `ThisModule` does not give it
-/// in a constant.
+/// Returns this module, as the owner of file operations. The `kernel` crate's `ThisModule` gives no
+/// pointer that a static initialiser can use.
 pub(crate) const fn this_module() -> *mut bindings::module {
     (&raw const __this_module).cast_mut().cast()
 }

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The PCI driver: what happens when a card comes and goes.
+//! The PCI driver: binding a card and letting it go.
 
 use crate::{
-    bar::Bar,
+    bar::{Bar, Identity},
     card::Card,
     chardev::Node,
-    compat,
+    compat::{self, IrqVectors},
     dma_memory::{is_coherent, MAX_SEGMENT},
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
 };
+use core::{iter, ptr};
 use kernel::{
     bindings,
-    device::{Bound, Core, Device},
+    device::{Bound, Core, Device, DeviceContext},
+    devres,
     dma::{self, Device as _},
     pci,
     prelude::*,
-    sync::Arc,
+    sync::{aref::ARef, Arc},
 };
 
 /// Device ids of the emulated card, from QEMU's experimental range (docs/card.md): base and fermata
@@ -35,10 +37,22 @@ compat::pci_device_table!(
     ]
 );
 
-/// The ids for `struct pci_driver`.
-pub(crate) fn id_table() -> *const bindings::pci_device_id {
-    let table: pci::IdTable<()> = &PCI_TABLE;
-    table.as_ptr()
+/// The driver of the card. [`Adapter`](crate::adapter::Adapter) registers it.
+pub(crate) struct Driver;
+
+impl pci::Driver for Driver {
+    type IdInfo = ();
+    type Data<'bound> = BoundCard<'bound>;
+    const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
+
+    /// Binds a card. `ENODEV`: the device is none of ours, or the machine does not suit it; nothing
+    /// was written to it.
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        _id_info: compat::IdInfo<'bound>,
+    ) -> impl PinInit<BoundCard<'bound>, Error> + 'bound {
+        probe(pdev)
+    }
 }
 
 /// The driver's data of a bound card.
@@ -46,16 +60,16 @@ pub(crate) fn id_table() -> *const bindings::pci_device_id {
 /// # Invariants
 ///
 /// The fields are dropped in their order: first the node, so that nobody opens the card; then the
-/// card is shut down; then the vectors go; then the function is disabled.
-pub(crate) struct BoundCard {
+/// card is shut down; then the vectors are freed. After that devres unmaps the BAR and disables the
+/// function.
+pub(crate) struct BoundCard<'bound> {
     _node: Node,
     card: ShutDownOnDrop,
-    _vectors: Option<Vectors>,
-    _enabled: Enabled,
+    _vectors: Option<IrqVectors<'bound>>,
 }
 
-impl BoundCard {
-    /// The card.
+impl BoundCard<'_> {
+    /// Returns the card.
     pub(crate) fn card(&self) -> &Card {
         &self.card.0
     }
@@ -70,150 +84,117 @@ impl Drop for ShutDownOnDrop {
     }
 }
 
-/// An enabled function, disabled on drop: else it would not be enabled in earnest when it is bound
-/// again.
-struct Enabled(*mut bindings::pci_dev);
-
-// SAFETY: Only handed to C functions that lock.
-unsafe impl Send for Enabled {}
-// SAFETY: As above.
-unsafe impl Sync for Enabled {}
+/// A function that is enabled once more than it is disabled. Otherwise the enable count would keep
+/// the PCI core from enabling the function when it is bound again.
+struct Enabled(ARef<pci::Device>);
 
 impl Drop for Enabled {
     fn drop(&mut self) {
-        // SAFETY: `probe` enabled it.
-        unsafe { bindings::pci_disable_device(self.0) };
+        // SAFETY: The device is valid; `enable` has enabled its function.
+        unsafe { bindings::pci_disable_device(as_raw(&self.0)) };
     }
 }
 
-/// The interrupt vectors of a device, freed on drop, after their handlers.
-struct Vectors {
-    pci: *mut bindings::pci_dev,
-    count: u32,
+/// Enables the memory of a function until the device is unbound.
+fn enable(pdev: &pci::Device<Core<'_>>) -> Result {
+    pdev.enable_device_mem()?;
+    devres::register(pdev.as_ref(), Enabled(pdev.into()), GFP_KERNEL)
 }
 
-// SAFETY: Only handed to C functions that lock.
-unsafe impl Send for Vectors {}
-// SAFETY: As above.
-unsafe impl Sync for Vectors {}
-
-impl Drop for Vectors {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated them.
-        unsafe { bindings::pci_free_irq_vectors(self.pci) };
-    }
+/// Returns the C side of `pdev`.
+fn as_raw<Context: DeviceContext>(pdev: &pci::Device<Context>) -> *mut bindings::pci_dev {
+    // CAST: `pci::Device` is transparent over `struct pci_dev`.
+    ptr::from_ref(pdev).cast_mut().cast()
 }
 
-impl Vectors {
-    /// Allocates vectors for `slots` slots, MSI-X or MSI: one for each, or as many as there are to
-    /// be had (without interrupt remapping MSI gives one). The error is that of
-    /// `pci_alloc_irq_vectors()`.
-    ///
-    /// # Safety
-    ///
-    /// `pci` must be a bound device.
-    unsafe fn new(pci: *mut bindings::pci_dev, slots: u32) -> Result<Self> {
-        let flags = bindings::PCI_IRQ_MSIX | bindings::PCI_IRQ_MSI;
-        // SAFETY: By the safety requirement.
-        let allocated = unsafe { bindings::pci_alloc_irq_vectors(pci, 1, slots, flags) };
-        let count = u32::try_from(allocated).map_err(|_| Error::from_errno(allocated))?;
-        Ok(Self { pci, count })
-    }
+/// Returns the interrupt of each vector, for at most `slots` slots.
+fn irqs<'a>(vectors: &'a IrqVectors<'_>, slots: u8) -> impl Iterator<Item = u32> + 'a {
+    let mut numbers = 0..u32::from(slots);
+    iter::from_fn(move || vectors.irq(numbers.next()?).ok())
+}
 
-    /// The vectors that a card of `slots` slots uses, by the number of the first slot of each.
-    fn used(&self, slots: u8) -> impl Iterator<Item = SlotId> + '_ {
-        (0..slots)
-            .filter_map(SlotId::new)
-            .filter(|vector| vector.index() < self.count as usize)
-    }
+/// Returns the slots, a bit each, of `slots` slots that interrupt by `vector` where there are
+/// `count` vectors: several if there are not enough vectors (docs/card.md, Interrupts).
+fn slots_of(vector: usize, count: usize, slots: u8) -> u8 {
+    (0..slots)
+        .filter_map(SlotId::new)
+        .filter(|slot| slot.index().checked_rem(count) == Some(vector))
+        .fold(0, |slots, slot| slots | slot.bit())
+}
 
-    /// Which of `slots` slots `vector` tells of, a bit each: several where there are not enough
-    /// vectors, as the card has it (docs/card.md, Interrupts).
-    fn slots(&self, vector: SlotId, slots: u8) -> u8 {
-        (0..slots)
-            .filter_map(SlotId::new)
-            .filter(|slot| slot.index().checked_rem(self.count as usize) == Some(vector.index()))
-            .fold(0, |slots, slot| slots | slot.bit())
-    }
-
-    /// The interrupt number of `vector`.
-    fn irq(&self, vector: SlotId) -> Result<u32> {
+/// Requests the interrupts of `card`.
+fn request_irqs(card: &Card, vectors: &IrqVectors<'_>, slots: u8) -> Result {
+    let count = irqs(vectors, slots).count();
+    for (vector, irq) in irqs(vectors, slots).enumerate() {
         // CAST: below 8.
-        let n = vector.index() as u32;
-        // SAFETY: The vectors are allocated.
-        let irq = unsafe { bindings::pci_irq_vector(self.pci, n) };
-        u32::try_from(irq).map_err(|_| Error::from_errno(irq))
+        let id = SlotId::new(vector as u8).ok_or(EINVAL)?;
+        card.request_irq(id, irq, slots_of(vector, count, slots))?;
     }
+    Ok(())
 }
 
-/// Refuses a machine in which the driver could not keep its promises.
-///
-/// # Safety
-///
-/// `raw` must be that of `pdev`.
-unsafe fn check_machine(pdev: &pci::Device<Core<'_>>, raw: *mut bindings::pci_dev) -> Result {
-    if !is_coherent(pdev.as_ref()) {
+/// Refuses a machine in which the driver could not keep its promises. `ENODEV`.
+fn check_machine(pdev: &pci::Device<Core<'_>>) -> Result {
+    let device: &Device<Bound> = pdev.as_ref();
+    if !is_coherent(device) {
         dev_err!(
             pdev,
             "DMA is not cache-coherent: program and engine could not share an arena\n"
         );
         return Err(ENODEV);
     }
-    // SAFETY: By the safety requirement.
-    if unsafe { (*raw).ats_enabled() } != 0 {
+    // SAFETY: The device is valid. ATS is enabled before a driver is probed, and stays so.
+    if unsafe { (*as_raw(pdev)).ats_enabled() } != 0 {
         dev_err!(
             pdev,
-            "address translation services (ATS) let the card bypass the IOMMU: boot with pci=noats\n"
+            "address translation services (ATS) let the card bypass the IOMMU: \
+             boot with pci=noats\n"
         );
         return Err(ENODEV);
     }
     Ok(())
 }
 
-/// Binds a card. `ENODEV`: it is none of ours, or the machine does not suit it; nothing was written
-/// to it.
-///
-/// # Safety
-///
-/// `raw` must be that of `pdev`.
-pub(crate) unsafe fn probe(
-    pdev: &pci::Device<Core<'_>>,
-    raw: *mut bindings::pci_dev,
-    limits: Limits,
-) -> Result<BoundCard> {
-    pdev.enable_device_mem()?;
-    let enabled = Enabled(raw);
-    // SAFETY: By the safety requirement.
-    unsafe { check_machine(pdev, raw)? };
+/// Binds a card, see [`Driver`].
+fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound>> {
+    let limits = Limits::from_module_parameters()?;
+    enable(pdev)?;
+    check_machine(pdev)?;
     let device: &Device<Bound> = pdev.as_ref();
-    let bar = Bar::new(
-        pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?
-            .into_devres()?,
-    );
+    let region = pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?;
+    let bar = Bar::new(region.into_devres()?);
     let identity = bar.identify()?;
     // Cards cut DMA addresses to 48 bits.
-    // SAFETY: Nothing is allocated or mapped for the device yet.
-    unsafe { pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())? };
-    // SAFETY: As above.
-    unsafe { pdev.dma_set_max_seg_size(MAX_SEGMENT) };
+    // SAFETY: Memory is allocated or mapped for the device by `Card::new` at the earliest.
+    unsafe {
+        pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())?;
+        pdev.dma_set_max_seg_size(MAX_SEGMENT);
+    }
 
     let vectors = if identity.has_irq() {
-        // SAFETY: `raw` is bound.
-        Some(unsafe { Vectors::new(raw, identity.slots.into())? })
+        Some(IrqVectors::new(pdev, identity.slots.into())?)
     } else {
         None
     };
-    // SAFETY: `raw` is the device's, and `ShutDownOnDrop` goes with the driver's data, before the
-    // device is unbound.
-    let card = ShutDownOnDrop(unsafe { Card::new(device, raw, bar, identity, limits)? });
+    // SAFETY: The pointer is that of the device. `ShutDownOnDrop` is part of the driver's data,
+    // which is dropped before the device is unbound.
+    let card = unsafe { Card::new(device, as_raw(pdev), bar, identity, limits)? };
+    let card = ShutDownOnDrop(card);
     if let Some(vectors) = &vectors {
-        for vector in vectors.used(identity.slots) {
-            let slots = vectors.slots(vector, identity.slots);
-            card.0.request_irq(vector, vectors.irq(vector)?, slots)?;
-        }
+        request_irqs(&card.0, vectors, identity.slots)?;
     }
     // Last: from here on programs come.
     let node = Node::new(device, &card.0)?;
+    report(pdev, &identity);
+    Ok(BoundCard {
+        _node: node,
+        card,
+        _vectors: vectors,
+    })
+}
+
+/// Logs what a bound card is.
+fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
     dev_info!(
         pdev,
         "{} slots, {}, {}\n",
@@ -229,10 +210,4 @@ pub(crate) unsafe fn probe(
             "no DMA window check"
         }
     );
-    Ok(BoundCard {
-        _node: node,
-        card,
-        _vectors: vectors,
-        _enabled: enabled,
-    })
 }
