@@ -13,12 +13,10 @@
 #include <linux/workqueue.h>
 
 struct device;
-struct file;
 struct irq_work;
 struct lock_class_key;
 struct page;
 struct pid;
-struct poll_table_struct;
 struct user_struct;
 struct wait_queue_head;
 
@@ -38,12 +36,11 @@ int fermata_request_irq(unsigned int irq, void *cookie);
 /* Of rust/vector.rs. */
 bool fermata_vector_interrupted(void *cookie);
 
+void fermata_wait_queue_init(struct wait_queue_head *queue);
 void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work));
 void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);
 void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
-void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
-		       struct poll_table_struct *table);
 bool fermata_dma_is_translated(struct device *dev);
 bool fermata_dma_is_coherent(struct device *dev);
 bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address);

@@ -23,7 +23,6 @@ use crate::{
 use core::{
     cell::UnsafeCell,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use kernel::{
     bindings,
@@ -31,7 +30,10 @@ use kernel::{
     mm::virt::{flags, VmaNew, VmaRef},
     page::PAGE_SIZE,
     prelude::*,
-    sync::{new_mutex, Arc, ArcBorrow, Mutex, SetOnce},
+    sync::{
+        atomic::{Acquire, Atomic, AtomicFlag, Relaxed, Release},
+        new_mutex, Arc, ArcBorrow, Mutex, SetOnce,
+    },
 };
 
 /// Device addresses end here: what a program's own addresses can be.
@@ -125,13 +127,13 @@ pub(crate) struct Context {
     setting_up: Mutex<()>,
     setup: SetOnce<Setup>,
     /// [`revoke`] is done.
-    revoked: AtomicBool,
+    revoked: AtomicFlag,
     /// [`Context::release`] is done, without freeing the memory. Behind the registry's lock.
-    left_behind: AtomicBool,
+    left_behind: AtomicFlag,
     /// Memory for the card. Only ever raised under the registry's lock.
     pub(crate) pinned: Arc<Pinned>,
     /// The number of its group, from set-up on. Only changed under the registry's lock.
-    group: AtomicU64,
+    group: Atomic<u64>,
     /// Nests inside `mmap_lock` (`mmap()` takes it) and the unplug gate, so no user memory is touched
     /// and no memory allocated under it. Outside the card's raw lock.
     #[pin]
@@ -163,10 +165,10 @@ impl Context {
                 opener,
                 setting_up <- new_mutex!((), "fermata_setting_up"),
                 setup: SetOnce::new(),
-                revoked: AtomicBool::new(false),
-                left_behind: AtomicBool::new(false),
+                revoked: AtomicFlag::new(false),
+                left_behind: AtomicFlag::new(false),
                 pinned,
-                group: AtomicU64::new(0),
+                group: Atomic::new(0),
                 memory <- new_mutex!(
                     Memory {
                         arena: None,
@@ -223,13 +225,13 @@ impl Context {
 
     /// The group of a context that is set up.
     pub(crate) fn joined_group(&self) -> GroupKey {
-        GroupKey(self.group.load(Ordering::Relaxed))
+        GroupKey(self.group.load(Relaxed))
     }
 
     /// Notes the group that it belongs to from now on; whether that is another one. Under the
     /// registry's lock.
     pub(crate) fn put_group(&self, group: GroupKey) -> bool {
-        self.group.swap(group.0, Ordering::Relaxed) != group.0
+        self.group.xchg(group.0, Relaxed) != group.0
     }
 
     /// Whether it is set up.
@@ -543,6 +545,7 @@ impl Context {
         let Ok(id) = self.id() else { return };
         self.card.close(id);
         self.notifier
+            .queue()
             .wait_uninterruptible(|| self.notifier.has(Notice::Released) || self.card.is_stuck(id));
         self.memory.lock().mapping = ptr::null_mut();
         if self.card.leave_behind(self) {
@@ -556,7 +559,8 @@ impl Context {
             // `Card::shut_down` revokes the memory while the device is bound.
             None => self
                 .notifier
-                .wait_uninterruptible(|| self.revoked.load(Ordering::Acquire)),
+                .queue()
+                .wait_uninterruptible(|| self.revoked.load(Acquire)),
         }
     }
 }
@@ -567,14 +571,14 @@ impl Context {
     /// registry's lock.
     pub(crate) fn leave_behind(&self) -> bool {
         let leaves = !self.notifier.has(Notice::Released);
-        self.left_behind.store(leaves, Ordering::Relaxed);
+        self.left_behind.store(leaves, Relaxed);
         leaves
     }
 
     /// Whether its memory was left behind, and can be reached by no slot any more. Under the
     /// registry's lock.
     pub(crate) fn may_be_freed(&self) -> bool {
-        self.left_behind.load(Ordering::Relaxed) && self.notifier.has(Notice::Released)
+        self.left_behind.load(Relaxed) && self.notifier.has(Notice::Released)
     }
 
     /// Frees what the card could reach. While the device is bound, and no DMA can come.
@@ -603,7 +607,7 @@ pub(crate) fn revoke(contexts: &[Arc<Context>]) {
     }
     for context in contexts {
         context.free_memory();
-        context.revoked.store(true, Ordering::Release);
+        context.revoked.store(true, Release);
         context.card.delivery.tell(&context.notifier, Notice::Gone);
     }
 }

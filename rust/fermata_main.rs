@@ -9,6 +9,7 @@
 mod adapter;
 mod argument;
 mod bar;
+mod c_object;
 mod capability;
 mod card;
 mod cgroup;
@@ -55,6 +56,7 @@ mod timer;
 mod trace;
 mod uapi;
 mod vector;
+mod wait_queue;
 
 use chardev::Class;
 use kernel::prelude::*;

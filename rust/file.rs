@@ -163,8 +163,9 @@ unsafe extern "C" fn poll(
 ) -> bindings::__poll_t {
     // SAFETY: By the safety requirement; the context lives as long as the file.
     let context = unsafe { context(file) };
-    // SAFETY: As above.
-    unsafe { context.notifier.poll(file, table) };
+    // SAFETY: The file and the table are those of the call. The context keeps its wait queue until the
+    // file is released, and so longer than the poller is on the queue.
+    unsafe { bindings::poll_wait(file, context.notifier.queue().as_ptr(), table) };
     if context.card.is_gone() {
         return uapi::poll::GONE;
     }

@@ -3,13 +3,21 @@
 //! Telling a context's owner what happened to its job. Notices are given by
 //! [`Delivery::tell`](crate::delivery::Delivery::tell).
 
-use crate::{sched::Time, shim};
-use core::{
-    cell::UnsafeCell,
-    ptr,
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+use crate::{
+    raw_spinlock::{new_raw_spinlock, RawSpinLock},
+    shim::{eventfd_ctx_fdget, synchronize_rcu},
+    wait_queue::WaitQueue,
 };
-use kernel::{bindings, error::from_err_ptr, prelude::*, sync::rcu, types::Opaque};
+use core::{cell::UnsafeCell, mem, ptr};
+use kernel::{
+    bindings,
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Full, Relaxed},
+        rcu, Arc,
+    },
+};
 
 /// Something that an owner can be told; bits, so that several can be noted at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,224 +39,154 @@ pub(crate) enum Notice {
     Stuck = 1 << 18,
 }
 
-/// An eventfd, and the notices that its owner wants to be told by it.
+/// An eventfd, and the notices that are signalled by it.
 ///
 /// # Invariants
 ///
-/// `context` owns a reference.
+/// `context` is valid, and `self` owns a reference of it.
 struct EventFd {
     context: *mut bindings::eventfd_ctx,
     mask: u32,
 }
 
 impl EventFd {
-    /// `EBADF`: `fd` is no descriptor; `EINVAL`: it is no eventfd.
+    /// Takes a reference of the eventfd `fd` of the caller. `EBADF`: `fd` is no descriptor;
+    /// `EINVAL`: it is no eventfd.
     fn new(fd: i32, mask: u32) -> Result<Self> {
-        // INVARIANT: The reference is ours.
+        // INVARIANT: `eventfd_ctx_fdget` has taken the reference, or failed.
         Ok(Self {
-            // SAFETY: No requirement; it fails for what is no descriptor of an eventfd.
-            context: from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?,
+            context: from_err_ptr(eventfd_ctx_fdget(fd))?,
             mask: mask | Notice::Gone as u32,
         })
+    }
+
+    /// Signals the eventfd if it is for one of `notices`. Any context but NMI, not under a raw
+    /// lock.
+    fn signal(&self, notices: u32) {
+        if notices & self.mask != 0 {
+            // SAFETY: `context` is valid by the type invariant.
+            unsafe { bindings::eventfd_signal_mask(self.context, 0) };
+        }
     }
 }
 
 impl Drop for EventFd {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. Any context but NMI.
+        // SAFETY: By the type invariant the reference is ours; it is put once, here.
         unsafe { bindings::eventfd_ctx_put(self.context) };
     }
 }
 
-/// A wait queue and an optional eventfd of one context.
+/// The wait queue and the optional eventfd of a context. May be dropped in any context but NMI, not
+/// under a raw lock: a delivery may hold the last reference.
 ///
 /// # Invariants
 ///
-/// `eventfd` is null or comes from a `KBox`. What was replaced there is freed after an RCU grace
-/// period.
-///
-/// `pending` is not zero while the notifier is on a list of [`Delivery`](crate::delivery::Delivery).
-#[pin_data(PinnedDrop)]
+/// `pending` is not zero while the notifier is on the list of a
+/// [`Delivery`](crate::delivery::Delivery).
+#[pin_data]
 pub(crate) struct Notifier {
     #[pin]
-    queue: Opaque<bindings::wait_queue_head>,
-    /// Noted and not yet delivered.
-    pending: AtomicU32,
-    /// All that was noted, and not taken.
-    noted: AtomicU32,
-    eventfd: AtomicPtr<EventFd>,
-    /// The next notifier on the list. Belongs to the caller to whom [`Notifier::note`] has returned
-    /// `true` until the notifier is on the list, and from when it was taken off to the caller of
-    /// [`Notifier::deliver`].
+    queue: WaitQueue,
+    /// Notices that were noted and not yet delivered.
+    pending: Atomic<u32>,
+    /// Notices that were noted and not yet taken.
+    noted: Atomic<u32>,
+    /// No lock is taken under it.
+    #[pin]
+    eventfd: RawSpinLock<Option<Arc<EventFd>>>,
+    /// The next notifier on the list. Belongs to the caller to whom [`Notifier::note`] returned
+    /// `true`, until that caller has put the notifier on the list; and to the caller of
+    /// [`Notifier::deliver`], from when the notifier was taken off.
     pub(crate) next: UnsafeCell<*mut Notifier>,
 }
 
-// SAFETY: All fields but `next` are atomics or C objects with locks of their own; for `next` see there.
+// SAFETY: An eventfd may be signalled and put on any thread, and `next` is a plain pointer. All
+// other fields are `Send`.
 unsafe impl Send for Notifier {}
-// SAFETY: As above.
+// SAFETY: An eventfd may be signalled by several threads at once. `next` has one user at a time, as
+// its comment says: the accesses of `pending` order these users. All other fields are `Sync`.
 unsafe impl Sync for Notifier {}
 
 impl Notifier {
-    /// A notifier without an eventfd.
+    /// Returns an initialiser for a notifier without an eventfd.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            queue <- Opaque::ffi_init(|queue| {
-                // SAFETY: `queue` is valid for writes, and the name and class are static.
-                unsafe {
-                    bindings::__init_waitqueue_head(
-                        queue,
-                        c"fermata_notifier".as_char_ptr(),
-                        kernel::static_lock_class!().as_ptr(),
-                    )
-                }
-            }),
-            pending: AtomicU32::new(0),
-            noted: AtomicU32::new(0),
-            eventfd: AtomicPtr::new(ptr::null_mut()),
+            queue <- WaitQueue::new(),
+            pending: Atomic::new(0),
+            noted: Atomic::new(0),
+            eventfd <- new_raw_spinlock!(None, "fermata_eventfd"),
             next: UnsafeCell::new(ptr::null_mut()),
         })
     }
 
-    /// Whether `notice` was noted, and not taken.
+    /// The wait queue of the owner's calls.
+    pub(crate) fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// Returns whether `notice` was noted and not taken.
     pub(crate) fn has(&self, notice: Notice) -> bool {
-        self.noted.load(Ordering::Acquire) & notice as u32 != 0
+        self.noted.load(Acquire) & notice as u32 != 0
     }
 
-    /// Whether `notice` was noted since it was last taken.
+    /// Takes `notice`. Returns whether it was noted since it was last taken.
     pub(crate) fn take(&self, notice: Notice) -> bool {
-        self.noted.fetch_and(!(notice as u32), Ordering::AcqRel) & notice as u32 != 0
+        let before = update(&self.noted, |noted| noted & !(notice as u32));
+        before & notice as u32 != 0
     }
 
-    /// Notes `notice`. Returns whether the caller has to put the notifier on the list of what is to be
-    /// delivered. Any context, under any lock.
+    /// Notes `notice`. Returns whether the caller has to put the notifier on the list of a
+    /// delivery. Any context, under any lock.
     pub(crate) fn note(&self, notice: Notice) -> bool {
-        self.noted.fetch_or(notice as u32, Ordering::Release);
-        // Release lets the delivery, whoever puts the notifier on the list, find what was noted.
-        // Acquire orders our use of `next` after that of the last delivery.
-        self.pending.fetch_or(notice as u32, Ordering::AcqRel) == 0
+        update(&self.noted, |noted| noted | notice as u32);
+        // The order lets the delivery, whoever puts the notifier on the list, find what was noted,
+        // and our use of `next` follow that of the last delivery.
+        update(&self.pending, |pending| pending | notice as u32) == 0
     }
 
-    /// Tells the owner what was noted. Called by [`Delivery`](crate::delivery::Delivery), in an
-    /// interrupt or, on PREEMPT_RT, in a thread.
+    /// Wakes the owner and signals the eventfd, for all notices that are pending. Called by
+    /// [`Delivery`](crate::delivery::Delivery), in an interrupt or, on PREEMPT_RT, in a thread.
     pub(crate) fn deliver(&self) {
-        // Before the wake-up: what is noted from now on is delivered once more. Release and Acquire as
-        // in `note`.
-        let pending = self.pending.swap(0, Ordering::AcqRel);
-        // SAFETY: `queue` is initialised. TASK_NORMAL, all waiters, no key: every poller looks
-        // again.
-        unsafe { bindings::__wake_up(self.queue.get(), bindings::TASK_NORMAL, 0, ptr::null_mut()) };
+        // Before the wake-up: notices that come from now on are delivered once more. The order is
+        // that of `note`.
+        let pending = self.pending.xchg(0, Full);
+        self.queue.wake_all();
 
+        // Lets `set_eventfd` wait.
         let _reader = rcu::read_lock();
-        // SAFETY: By the type invariant it is null, or valid as long as we are an RCU reader.
-        if let Some(eventfd) = unsafe { self.eventfd.load(Ordering::Acquire).as_ref() } {
-            if pending & eventfd.mask != 0 {
-                // SAFETY: By the type invariant of `EventFd`.
-                unsafe { bindings::eventfd_signal_mask(eventfd.context, 0) };
-            }
+        let eventfd = self.eventfd.lock().clone();
+        if let Some(eventfd) = eventfd {
+            eventfd.signal(pending);
         }
     }
 
-    /// Replaces the eventfd by that of descriptor `fd` (`None`: by none), to be told of the notices
-    /// in `mask`. Sleeps, if there was one, until nobody signals that any more.
+    /// Replaces the eventfd by that of the caller's descriptor `fd`, or by none; it is signalled
+    /// for the notices in `mask`. Sleeps until the replaced eventfd is no longer signalled.
     ///
-    /// `EBADF`: no descriptor; `EINVAL`: no eventfd; `ENOMEM`. Nothing is changed then.
+    /// `EBADF`: no descriptor; `EINVAL`: no eventfd; `ENOMEM`. On an error nothing was changed.
     pub(crate) fn set_eventfd(&self, fd: Option<i32>, mask: u32) -> Result {
         let new = match fd {
-            Some(fd) => KBox::into_raw(KBox::new(EventFd::new(fd, mask)?, GFP_KERNEL_ACCOUNT)?),
-            None => ptr::null_mut(),
+            Some(fd) => Some(Arc::new(EventFd::new(fd, mask)?, GFP_KERNEL_ACCOUNT)?),
+            None => None,
         };
-        let old = self.eventfd.swap(new, Ordering::AcqRel);
-        if !old.is_null() {
-            // SAFETY: No requirement.
-            unsafe { bindings::synchronize_rcu() };
-            // SAFETY: By the type invariant. All who have loaded it were RCU readers, and are done.
-            drop(unsafe { KBox::from_raw(old) });
+        let old = mem::replace(&mut *self.eventfd.lock(), new);
+        if old.is_some() {
+            synchronize_rcu();
         }
+        drop(old);
         Ok(())
-    }
-
-    /// Registers a poller.
-    ///
-    /// # Safety
-    ///
-    /// `file` and `table` must be those of a call of the `poll` file operation, and `self` must
-    /// live as long as `file`.
-    pub(crate) unsafe fn poll(&self, file: *mut bindings::file, table: *mut bindings::poll_table) {
-        // SAFETY: By the safety requirement, and `queue` is initialised.
-        unsafe { shim::fermata_poll_wait(file, self.queue.get(), table) };
-    }
-
-    /// Sleeps until `condition` holds, `deadline` (from `i64::MAX` on: never) comes, or a signal.
-    ///
-    /// Returns whether the condition held. `ERESTARTSYS`: a signal; the call can be restarted with
-    /// the same deadline.
-    pub(crate) fn wait(&self, deadline: Time, condition: impl FnMut() -> bool) -> Result<bool> {
-        self.sleep(bindings::TASK_INTERRUPTIBLE, deadline, condition)
-    }
-
-    /// Sleeps until `condition` holds, signals or not. For conditions that are sure to come.
-    pub(crate) fn wait_uninterruptible(&self, condition: impl FnMut() -> bool) {
-        // No error: only an interruptible sleep is interrupted.
-        let never = Time::from_ns(u64::MAX);
-        let _ = self.sleep(bindings::TASK_UNINTERRUPTIBLE, never, condition);
-    }
-
-    fn sleep(
-        &self,
-        state: u32,
-        deadline: Time,
-        mut condition: impl FnMut() -> bool,
-    ) -> Result<bool> {
-        let entry = Opaque::<bindings::wait_queue_entry>::uninit();
-        // SAFETY: `entry` stays where it is until `finish_wait` took it off the queue.
-        unsafe { bindings::init_wait_entry(entry.get(), 0) };
-        let mut expires = i64::try_from(deadline.as_ns()).unwrap_or(i64::MAX);
-        let result = loop {
-            // SAFETY: `queue` and `entry` are initialised.
-            // CAST: the task state is a small constant.
-            let signal = unsafe {
-                bindings::prepare_to_wait_event(self.queue.get(), entry.get(), state as c_int)
-            };
-            if condition() {
-                break Ok(true);
-            }
-            if signal != 0 {
-                break Err(Error::from_errno(signal as c_int));
-            }
-            if Self::sleep_until(&mut expires) {
-                // The condition may have come together with the deadline.
-                break Ok(condition());
-            }
-        };
-        // SAFETY: As above.
-        unsafe { bindings::finish_wait(self.queue.get(), entry.get()) };
-        result
-    }
-
-    /// Sleeps in the state set by `prepare_to_wait_event`, until woken or `expires`. Returns
-    /// whether the time came.
-    fn sleep_until(expires: &mut i64) -> bool {
-        if *expires == i64::MAX {
-            // SAFETY: No requirement.
-            unsafe { bindings::schedule() };
-            return false;
-        }
-        // SAFETY: `expires` is valid during the call.
-        let ret = unsafe {
-            bindings::schedule_hrtimeout_range(expires, 0, bindings::hrtimer_mode_HRTIMER_MODE_ABS)
-        };
-        ret == 0
     }
 }
 
-#[pinned_drop]
-impl PinnedDrop for Notifier {
-    /// Any context but NMI, not under a raw lock: a delivery may hold the last reference.
-    fn drop(self: Pin<&mut Self>) {
-        let eventfd = self.eventfd.load(Ordering::Relaxed);
-        if !eventfd.is_null() {
-            // SAFETY: By the type invariant, and nobody else refers to the notifier.
-            drop(unsafe { KBox::from_raw(eventfd) });
+/// Changes `word` atomically and returns its value before: `kernel::sync::atomic` has neither
+/// `fetch_or` nor `fetch_and`.
+fn update(word: &Atomic<u32>, change: impl Fn(u32) -> u32) -> u32 {
+    let mut before = word.load(Relaxed);
+    loop {
+        match word.cmpxchg(before, change(before), Full) {
+            Ok(_) => return before,
+            Err(now) => before = now,
         }
     }
 }

@@ -1,58 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a card is there, for those who use it and for those who wait for it.
+//! Whether a card is present, for callers that use it and for callers that wait for it.
 
 use crate::gate::{UnplugGate, UnplugGuard};
-use core::sync::atomic::{AtomicBool, Ordering};
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{Acquire, AtomicFlag, Release},
+};
 
 /// The gate of a card's device, and whether the card has died.
 #[pin_data]
 pub(crate) struct Presence {
     #[pin]
     gate: UnplugGate,
-    dead: AtomicBool,
+    dead: AtomicFlag,
 }
 
 impl Presence {
-    /// Of a card that is there.
+    /// Returns an initialiser for the presence of a card that is bound and alive.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             gate <- UnplugGate::new(),
-            dead: AtomicBool::new(false),
+            dead: AtomicFlag::new(false),
         })
     }
 
-    /// Keeps the device bound, also that of a dead card. `ENODEV`: it is unbound, or will be.
+    /// Keeps the device bound, even if the card is dead. `ENODEV`: it is unbound, or will be.
     pub(crate) fn enter(&self) -> Result<UnplugGuard<'_>> {
         self.gate.enter()
     }
 
-    /// Whether the card is dead: it answered all-ones, or will lose its state.
+    /// Returns whether the card is dead: it answered all-ones, or will lose its state.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Acquire)
     }
 
-    /// Whether the card is gone: unbound, unplugged or dead. Whoever sleeps until something happens
-    /// on the card asks this first, and is woken when the answer changes.
+    /// Returns whether the card is gone: unbound, unplugged or dead. A caller that sleeps until
+    /// something happens on the card asks this first, and is woken when the answer changes.
     pub(crate) fn is_gone(&self) -> bool {
         self.gate.is_closed() || self.is_dead()
     }
 
-    /// Notes that the card is dead. Those who wait are to be told after that. Any context.
+    /// Marks the card dead. The caller notifies waiters afterwards. Any context.
     pub(crate) fn note_death(&self) {
-        self.dead.store(true, Ordering::Release);
+        self.dead.store(true, Release);
     }
 
-    /// Notes that the card is dead, and calls `tell`, which tells those who wait: when they are woken,
-    /// they find the card dead.
+    /// Marks the card dead, and then calls `tell`, which notifies waiters: a waiter that is woken
+    /// finds the card dead.
     pub(crate) fn die(&self, tell: impl FnOnce()) {
         self.note_death();
         tell();
     }
 
-    /// Unbinds the device: nobody enters any more, and the device is used no more when this returns.
-    /// Those who wait are to be told after that. May sleep; called once.
+    /// Lets nobody enter any more, and waits until nobody uses the device. The caller notifies
+    /// waiters afterwards. May sleep; called once.
     pub(crate) fn close(&self) {
         self.gate.close();
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A raw spinlock that disables interrupts: what interrupt handlers and hard timers may take.
+//! A raw spinlock that disables interrupts, for interrupt handlers and hard timers.
 //!
-//! The `kernel` crate's `SpinLock` leaves interrupts on and sleeps on PREEMPT_RT; taking it in a
-//! hard timer is an invalid wait context. This one is built on the crate's `Lock` with a
-//! `raw_spinlock_t`. Under it: no sleeping, no wake-ups, no eventfd signals, no freeing of memory;
-//! those are deferred to after the unlock (see [`crate::delivery`]).
+//! The `kernel` crate's `SpinLock` leaves interrupts enabled and sleeps on PREEMPT_RT, so that a
+//! hard timer may not take it. This lock is the crate's `Lock` over a `raw_spinlock_t`. Its holder
+//! does not sleep, wake tasks, signal eventfds or free memory, but defers that until the lock is
+//! released (see [`crate::delivery`]).
 
 use crate::shim;
 use kernel::{
@@ -17,11 +17,11 @@ use kernel::{
 /// The [`Backend`] over `raw_spin_lock_irqsave()`.
 pub(crate) struct RawSpinLockBackend;
 
-// SAFETY: `_raw_spin_lock_irqsave` gives mutual exclusion until the matching
+// SAFETY: Only one CPU at a time returns from `_raw_spin_lock_irqsave` for a lock, until it calls
 // `_raw_spin_unlock_irqrestore`.
 unsafe impl Backend for RawSpinLockBackend {
     type State = bindings::raw_spinlock_t;
-    /// The interrupt flags to restore.
+    /// The interrupt flags that are restored at the unlock.
     type GuardState = c_ulong;
 
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
@@ -41,8 +41,8 @@ unsafe impl Backend for RawSpinLockBackend {
         unsafe { bindings::_raw_spin_unlock_irqrestore(ptr, *flags) }
     }
 
+    /// Always fails: the C function is a macro, and nothing here needs it.
     unsafe fn try_lock(_ptr: *mut Self::State) -> Option<Self::GuardState> {
-        // The irq-save trylock is a macro in C, and nothing here needs it.
         None
     }
 
@@ -52,10 +52,10 @@ unsafe impl Backend for RawSpinLockBackend {
     }
 }
 
-/// A value behind a raw, interrupt-disabling spinlock. Usable in any context but NMI.
+/// A value behind a raw spinlock that disables interrupts. Any context but NMI.
 pub(crate) type RawSpinLock<T> = Lock<T, RawSpinLockBackend>;
 
-/// Creates a [`RawSpinLock`] of its own lock class.
+/// Returns an initialiser for a [`RawSpinLock`] with a lock class of its own.
 macro_rules! new_raw_spinlock {
     ($value:expr, $name:literal) => {
         kernel::sync::lock::Lock::<_, $crate::raw_spinlock::RawSpinLockBackend>::new(

@@ -14,7 +14,6 @@
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/pid.h>
-#include <linux/poll.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -23,6 +22,7 @@
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
 #include <linux/uidgid.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 
 #include "fermata.h"
@@ -106,6 +106,11 @@ int fermata_request_irq(unsigned int irq, void *cookie)
 	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", cookie);
 }
 
+void fermata_wait_queue_init(struct wait_queue_head *queue)
+{
+	init_waitqueue_head(queue);
+}
+
 /*
  * Not hard: on PREEMPT_RT it runs in a thread, where the wake-ups and eventfd
  * signals that it makes may take sleeping locks.
@@ -131,12 +136,6 @@ void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms)
 		queue_delayed_work(system_freezable_wq, work, msecs_to_jiffies(ms));
 	else
 		mod_delayed_work(system_freezable_wq, work, 0);
-}
-
-void fermata_poll_wait(struct file *file, struct wait_queue_head *queue,
-		       struct poll_table_struct *table)
-{
-	poll_wait(file, queue, table);
 }
 
 /* Whether DMA addresses of @dev go through an IOMMU page table. */

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Declarations of the C functions in `shim.c` (see `include/fermata_shim.h`, which says what they
-//! do).
+//! C functions in safe form where they ask nothing of their callers, and the functions of `shim.c`
+//! (see `include/fermata_shim.h`, which says what they do).
 
 use kernel::{bindings, prelude::*};
 
+// SAFETY: The declarations are those of `include/fermata_shim.h`. A function that is declared safe
+// may be called with any values of its argument types; it does not keep a reference that it gets.
 #[expect(
     improper_ctypes,
     reason = "pointers to C structures, some of which are empty in this configuration"
 )]
-extern "C" {
+unsafe extern "C" {
     pub(crate) fn fermata_raw_spin_lock_init(
         lock: *mut bindings::raw_spinlock_t,
         name: *const c_char,
@@ -18,6 +20,7 @@ extern "C" {
     pub(crate) fn fermata_raw_spin_assert_held(lock: *mut bindings::raw_spinlock_t);
     pub(crate) fn fermata_timer_setup(timer: *mut bindings::hrtimer, mode: bindings::hrtimer_mode);
     pub(crate) fn fermata_request_irq(irq: c_uint, cookie: *mut c_void) -> c_int;
+    pub(crate) fn fermata_wait_queue_init(queue: *mut bindings::wait_queue_head);
     pub(crate) fn fermata_irq_work_init(
         work: *mut bindings::irq_work,
         func: unsafe extern "C" fn(*mut bindings::irq_work),
@@ -27,11 +30,6 @@ extern "C" {
         func: unsafe extern "C" fn(*mut bindings::work_struct),
     );
     pub(crate) fn fermata_delayed_work_queue(work: *mut bindings::delayed_work, ms: c_uint);
-    pub(crate) fn fermata_poll_wait(
-        file: *mut bindings::file,
-        queue: *mut bindings::wait_queue_head,
-        table: *mut bindings::poll_table,
-    );
     pub(crate) fn fermata_dma_is_translated(dev: *mut bindings::device) -> bool;
     pub(crate) fn fermata_dma_is_coherent(dev: *mut bindings::device) -> bool;
     pub(crate) fn fermata_dma_needs_sync(
@@ -57,9 +55,39 @@ extern "C" {
     pub(crate) fn fermata_policy_parameter() -> *const c_char;
     pub(crate) fn fermata_fatal_signal_pending() -> bool;
     #[cfg(CONFIG_LOCKDEP)]
-    pub(crate) fn fermata_unplug_teach();
+    pub(crate) safe fn fermata_unplug_teach();
     #[cfg(CONFIG_LOCKDEP)]
-    pub(crate) fn fermata_unplug_acquire();
+    pub(crate) safe fn fermata_unplug_acquire();
     #[cfg(CONFIG_LOCKDEP)]
-    pub(crate) fn fermata_unplug_release();
+    pub(crate) safe fn fermata_unplug_release();
+}
+
+/// Declares safe forms of functions of the kernel's bindings, under their own names.
+macro_rules! safe_functions {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {
+        $(
+            $(#[$doc])*
+            #[inline]
+            pub(crate) fn $name($($argument: $type),*) $(-> $ret)? {
+                // SAFETY: These functions may be called with any values of these types. A reference
+                // is valid for the call, and not kept.
+                unsafe { bindings::$name($($argument),*) }
+            }
+        )*
+    };
+}
+
+safe_functions! {
+    /// Sleeps in the state that the task has set, or yields. Process context.
+    fn schedule();
+    /// Sleeps in the state that the task has set, at most until `expires`; 0: that time came.
+    fn schedule_hrtimeout_range(
+        expires: &mut bindings::ktime_t,
+        slack: u64,
+        mode: bindings::hrtimer_mode
+    ) -> c_int;
+    /// Waits for an RCU grace period. May sleep.
+    fn synchronize_rcu();
+    /// Returns a reference of the eventfd of a descriptor of the caller, or an error.
+    fn eventfd_ctx_fdget(fd: c_int) -> *mut bindings::eventfd_ctx;
 }

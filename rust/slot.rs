@@ -13,7 +13,10 @@ use core::{
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use kernel::{bindings, prelude::*};
+use kernel::{
+    prelude::*,
+    time::{hrtimer::AbsolutePinnedHardMode, Monotonic},
+};
 
 /// The sources of events of one slot.
 ///
@@ -83,7 +86,7 @@ impl SlotEvents {
 impl Timed for SlotEvents {
     const OFFSET: usize = offset_of!(Self, timer);
     /// On the CPU that arms it, and hard: a slice must not wait for a thread.
-    const MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_PINNED_HARD;
+    type Mode = AbsolutePinnedHardMode<Monotonic>;
 
     fn timer_fired(&self) {
         if let Some(card) = self.card() {

@@ -1,94 +1,107 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A timer as a part of what it is for.
+//! An hrtimer that is embedded in the value that it is for.
+//!
+//! The `kernel` crate's `HrTimer` cannot take its place (docs/dependencies.md): its handles cannot
+//! cancel without waiting, and on 7.2 its callback does not have the type that kCFI checks.
 
-use crate::{sched::Time, shim};
+use crate::{
+    c_object::{c_object, callback, Callback},
+    sched::Time,
+    shim,
+};
 use core::marker::PhantomData;
-use kernel::{bindings, prelude::*, types::Opaque};
+use kernel::{
+    bindings,
+    prelude::*,
+    time::{hrtimer::HrTimerMode, Monotonic},
+};
 
-/// What a [`Timer`] is a part of.
+/// A value that contains a [`Timer`].
 pub(crate) trait Timed {
-    /// Where in `Self` the timer is, in bytes.
+    /// Offset of the timer in `Self`, in bytes.
     const OFFSET: usize;
-    /// Absolute, and hard: in interrupt context also on PREEMPT_RT.
-    const MODE: bindings::hrtimer_mode;
+    /// Absolute, and hard: the timer fires in interrupt context on PREEMPT_RT, too.
+    type Mode: HrTimerMode<Clock = Monotonic>;
 
-    /// The time has come. Hard interrupt context.
+    /// Called when the timer has fired. Hard interrupt context.
     fn timer_fired(&self);
+}
+
+c_object! {
+    /// A `struct hrtimer`.
+    HrTimer(hrtimer) {
+        new = shim::fermata_timer_setup, (mode: bindings::hrtimer_mode);
+        fn start = bindings::hrtimer_start_range_ns, (
+            at: bindings::ktime_t,
+            slack: u64,
+            mode: bindings::hrtimer_mode
+        );
+        fn try_to_cancel = bindings::hrtimer_try_to_cancel, () -> c_int;
+        fn cancel = bindings::hrtimer_cancel, () -> c_int;
+    }
 }
 
 /// An hrtimer on CLOCK_MONOTONIC that fires once for each arming.
 ///
 /// # Invariants
 ///
-/// `hrtimer` is initialised. It is [`Timed::OFFSET`] bytes into a `T`, which has called
-/// [`Timer::stop`] after the last arming before it is dropped.
+/// The timer is [`Timed::OFFSET`] bytes into a `T`, which calls [`Timer::stop`] after the last
+/// arming and before it is dropped.
 ///
 /// The layout is that of `struct fermata_timer` (include/fermata_shim.h).
 #[pin_data]
 #[repr(C)]
 pub(crate) struct Timer<T: Timed> {
     #[pin]
-    hrtimer: Opaque<bindings::hrtimer>,
+    hrtimer: HrTimer,
     fired: unsafe extern "C" fn(*mut bindings::hrtimer),
     _part_of: PhantomData<fn(&T)>,
 }
 
-// SAFETY: An hrtimer has a lock of its own, and may be used and dropped on any CPU.
-unsafe impl<T: Timed> Send for Timer<T> {}
-// SAFETY: As above. That `timer_fired` runs on another CPU takes a `T` that is `Sync`, see `new`.
-unsafe impl<T: Timed> Sync for Timer<T> {}
-
 impl<T: Timed + Sync> Timer<T> {
-    /// A timer that is not armed.
+    /// Returns an initialiser for a timer that is not armed.
     ///
     /// # Safety
     ///
-    /// It must be initialised as the part of a pinned `T` that [`Timed::OFFSET`] tells of. That `T`
-    /// must call [`Timer::stop`] before anything of it is dropped, and not arm it afterwards.
+    /// It must be initialised as the part of a pinned `T` that is [`Timed::OFFSET`] bytes into it.
+    /// That `T` must call [`Timer::stop`] before any part of it is dropped, and not arm the timer
+    /// afterwards.
     pub(crate) unsafe fn new() -> impl PinInit<Self> {
-        // INVARIANT: By the safety requirement, and initialised here.
+        // INVARIANT: By the safety requirement. `fired` is called only while the timer is armed or
+        // being stopped, so for a `T` that is alive.
         pin_init!(Self {
-            hrtimer <- Opaque::ffi_init(|hrtimer| {
-                // SAFETY: `hrtimer` is valid for writes.
-                unsafe { shim::fermata_timer_setup(hrtimer, T::MODE) }
-            }),
-            fired: Self::fired,
+            hrtimer <- HrTimer::new(T::Mode::C_MODE),
+            fired: callback::<T, bindings::hrtimer>,
             _part_of: PhantomData,
         })
     }
 
-    /// Arms it for `at`, in place of an earlier arming. Any context, under any lock.
+    /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
     pub(crate) fn arm(&self, at: Time) {
-        // CAST: below 2^63 ns, 292 years.
+        // A time beyond 2^63 ns, 292 years, does not come.
         let at = i64::try_from(at.as_ns()).unwrap_or(i64::MAX);
-        // SAFETY: By the type invariant it is initialised; the callback does not restart it.
-        unsafe { bindings::hrtimer_start_range_ns(self.hrtimer.get(), at, 0, T::MODE) };
+        self.hrtimer.start(at, 0, T::Mode::C_MODE);
     }
 
-    /// Disarms it if that can be done without waiting. It may fire all the same. Any context, under
-    /// any lock.
+    /// Disarms the timer if that is possible without waiting. The timer may fire all the same. Any
+    /// context, under any lock.
     pub(crate) fn disarm(&self) {
-        // SAFETY: By the type invariant it is initialised.
-        unsafe { bindings::hrtimer_try_to_cancel(self.hrtimer.get()) };
+        self.hrtimer.try_to_cancel();
     }
 
-    /// Disarms it, and waits for [`Timed::timer_fired`] if that runs. Process context, without a lock
-    /// that it takes.
+    /// Disarms the timer, and waits for [`Timed::timer_fired`] if that runs. Process context,
+    /// without a lock that `timer_fired` takes.
     pub(crate) fn stop(&self) {
-        // SAFETY: By the type invariant it is initialised.
-        unsafe { bindings::hrtimer_cancel(self.hrtimer.get()) };
+        self.hrtimer.cancel();
     }
+}
 
-    /// # Safety
-    ///
-    /// Called when it fires, with the `hrtimer` of a `Timer<T>`.
-    unsafe extern "C" fn fired(hrtimer: *mut bindings::hrtimer) {
-        // SAFETY: By the safety requirement.
-        let timer = unsafe { kernel::container_of!(Opaque::cast_from(hrtimer), Self, hrtimer) };
-        // SAFETY: By the type invariant that is a part of a `T`, so many bytes into it. The `T` lives:
-        // it was armed, and `stop`, which waits for us, has not returned since.
-        let part_of = unsafe { &*timer.byte_sub(T::OFFSET).cast::<T>() };
-        part_of.timer_fired();
+impl<T: Timed> Callback<bindings::hrtimer> for T {
+    /// The hrtimer is the first member of the timer.
+    const OFFSET: usize = <T as Timed>::OFFSET;
+
+    fn called(&self) {
+        self.timer_fired();
     }
 }

@@ -24,7 +24,12 @@ use core::{
     ptr,
     sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, Ordering},
 };
-use kernel::{bindings, error::to_result, prelude::*};
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    time::{hrtimer::AbsoluteHardMode, Monotonic},
+};
 
 /// How long a vector is off at least when it is throttled.
 const THROTTLE_MIN: Duration = Duration::from_ms(1);
@@ -335,7 +340,7 @@ unsafe extern "C" fn fermata_vector_interrupted(cookie: *mut c_void) -> bool {
 
 impl Timed for Vector {
     const OFFSET: usize = offset_of!(Self, timer);
-    const MODE: bindings::hrtimer_mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_HARD;
+    type Mode = AbsoluteHardMode<Monotonic>;
 
     fn timer_fired(&self) {
         let mut line_state = self.line_state.lock();

@@ -67,7 +67,7 @@ impl Call<'_> {
                 return Err(EAGAIN);
             }
             let deadline = monotonic::of_caller(wait.deadline);
-            context.notifier.wait(deadline, || {
+            context.notifier.queue().wait(deadline, || {
                 found = self.happened(wait.events);
                 over(&found)
             })?;

@@ -38,7 +38,8 @@ fn setup<const N: usize>() -> (Arc<Card>, [Arc<Notifier>; N]) {
     )
 }
 
-/// Gives `notices` on another CPU, where the `irq_work` runs after the references are dropped, as on PREEMPT_RT.
+/// Gives `notices` on another CPU, where the `irq_work` runs after the references are dropped, as
+/// on PREEMPT_RT.
 fn give<const N: usize>(
     card: &Arc<Card>,
     notices: [(&Arc<Notifier>, Notice); N],
@@ -59,7 +60,9 @@ fn a_sleeper_is_woken() {
     check(|| {
         let (card, [notifier]) = setup();
         let giver = give(&card, [(&notifier, Notice::Done)]);
-        notifier.wait_uninterruptible(|| notifier.has(Notice::Done));
+        notifier
+            .queue()
+            .wait_uninterruptible(|| notifier.has(Notice::Done));
         giver.join().unwrap();
     });
 }
@@ -70,7 +73,9 @@ fn notices_of_two_cpus_are_both_delivered() {
     check(|| {
         let (card, [notifier]) = setup();
         let givers = [Notice::Done, Notice::Held].map(|notice| give(&card, [(&notifier, notice)]));
-        notifier.wait_uninterruptible(|| notifier.has(Notice::Done) && notifier.has(Notice::Held));
+        notifier
+            .queue()
+            .wait_uninterruptible(|| notifier.has(Notice::Done) && notifier.has(Notice::Held));
         givers.map(|giver| giver.join().unwrap());
     });
 }
@@ -83,8 +88,10 @@ fn two_owners_are_told_by_two_cpus() {
         let giver = give(&card, [(&one, Notice::Done), (&other, Notice::Done)]);
         card.delivery.tell(&other, Notice::Held);
         run_irq_work();
-        one.wait_uninterruptible(|| one.has(Notice::Done));
-        other.wait_uninterruptible(|| other.has(Notice::Done));
+        one.queue().wait_uninterruptible(|| one.has(Notice::Done));
+        other
+            .queue()
+            .wait_uninterruptible(|| other.has(Notice::Done));
         giver.join().unwrap();
     });
 }
@@ -133,26 +140,33 @@ fn a_notice_at_the_deadline_is_found() {
     check(|| {
         let (card, [notifier]) = setup();
         let giver = give(&card, [(&notifier, Notice::Done)]);
-        let found = notifier.wait(NOW, || notifier.has(Notice::Done)).unwrap();
+        let found = notifier
+            .queue()
+            .wait(NOW, || notifier.has(Notice::Done))
+            .unwrap();
         giver.join().unwrap();
         assert!(found || notifier.has(Notice::Done));
     });
 }
 
-/// As `Context::release()`: the owner sleeps until it is told, and is freed then, whatever else is still being delivered.
+/// As `Context::release()`: the owner sleeps until it is told, and is freed then, whatever else is
+/// still being delivered.
 #[test]
 fn an_owner_may_be_freed_as_soon_as_it_is_told() {
     check(|| {
         let (card, [notifier]) = setup();
         let givers =
             [Notice::Done, Notice::Released].map(|notice| give(&card, [(&notifier, notice)]));
-        notifier.wait_uninterruptible(|| notifier.has(Notice::Released));
+        notifier
+            .queue()
+            .wait_uninterruptible(|| notifier.has(Notice::Released));
         drop(notifier);
         givers.map(|giver| giver.join().unwrap());
     });
 }
 
-/// The handler of the one `irq_work` may run on two CPUs at once, when the last reference to the card is dropped.
+/// The handler of the one `irq_work` may run on two CPUs at once, when the last reference to the
+/// card is dropped.
 #[test]
 fn a_card_may_be_freed_while_notices_are_delivered() {
     check(|| {
@@ -231,7 +245,10 @@ fn nobody_sleeps_through_the_death_of_a_card() {
                 card.presence.die(|| lose(&card, &notifier));
             }
         });
-        assert_eq!(notifier.wait(NEVER, || card.presence.is_gone()), Ok(true));
+        assert_eq!(
+            notifier.queue().wait(NEVER, || card.presence.is_gone()),
+            Ok(true)
+        );
         death.join().unwrap();
     });
 }
@@ -249,7 +266,10 @@ fn nobody_sleeps_through_the_removal_of_a_card() {
             }
         });
         drop(card.presence.enter());
-        assert_eq!(notifier.wait(NEVER, || card.presence.is_gone()), Ok(true));
+        assert_eq!(
+            notifier.queue().wait(NEVER, || card.presence.is_gone()),
+            Ok(true)
+        );
         removal.join().unwrap();
     });
 }

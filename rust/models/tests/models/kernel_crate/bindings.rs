@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C functions that the types call: `irq_work`, wait queues, eventfds and RCU, as far as what they promise goes. A thread of loom
-//! is a task and a CPU.
+//! The C functions that the types call: `irq_work`, wait queues, eventfds and RCU, as far as what
+//! they promise goes. A thread of loom is a task and a CPU.
 
 #![allow(
     non_camel_case_types,
@@ -9,18 +9,17 @@
     reason = "the names are those of C"
 )]
 
-use super::sync::{
-    allocate,
-    atomic::{fence, AtomicU32, Ordering},
-    free, Life,
-};
+use super::sync::{allocate, free, Life};
 use loom::{
-    sync::{Condvar, Mutex, RwLock, RwLockReadGuard},
+    sync::{
+        atomic::{fence, AtomicU32, Ordering},
+        Condvar, Mutex, RwLock, RwLockReadGuard,
+    },
     thread,
 };
 use std::{
     cell::{Cell, RefCell},
-    ffi::{c_char, c_int, c_long, c_void},
+    ffi::{c_int, c_long, c_void},
     mem, ptr,
 };
 
@@ -77,7 +76,8 @@ pub unsafe fn irq_work_queue(work: *mut irq_work) -> bool {
     true
 }
 
-/// Runs what is queued on this CPU: its interrupts are on or, on PREEMPT_RT, its thread for that runs.
+/// Runs what is queued on this CPU: its interrupts are on or, on PREEMPT_RT, its thread for that
+/// runs.
 pub fn run_irq_work() {
     for work in RAISED.with(|raised| mem::take(&mut *raised.borrow_mut())) {
         unsafe { rcu_read_lock() };
@@ -149,24 +149,17 @@ pub struct wait_queue_entry {
     queued: Cell<bool>,
 }
 
-pub struct lock_class_key;
-
-pub unsafe fn __init_waitqueue_head(
-    queue: *mut wait_queue_head,
-    _: *const c_char,
-    _: *const lock_class_key,
-) {
-    // SAFETY: It is valid for writes.
-    unsafe {
-        queue.write(wait_queue_head {
+impl wait_queue_head {
+    pub fn new() -> Self {
+        Self {
             life: Life::new(),
             entries: Mutex::new(Vec::new()),
             woken: Condvar::new(),
-        });
+        }
     }
 }
 
-pub unsafe fn __wake_up(queue: *mut wait_queue_head, _: u32, _: c_int, _: *mut c_void) {
+pub unsafe fn __wake_up(queue: *mut wait_queue_head, _: u32, _: c_int, _: *mut c_void) -> c_int {
     // SAFETY: As above.
     let this = unsafe { &*queue };
     this.life.check();
@@ -176,6 +169,7 @@ pub unsafe fn __wake_up(queue: *mut wait_queue_head, _: u32, _: c_int, _: *mut c
     }
     this.woken.notify_all();
     this.life.check();
+    0
 }
 
 pub unsafe fn init_wait_entry(entry: *mut wait_queue_entry, _: c_int) {
@@ -237,9 +231,9 @@ pub struct eventfd_ctx {
     fd: i32,
 }
 
-thread_local! {
+loom::lazy_static! {
     /// How often each was signalled.
-    static SIGNALS: RefCell<[usize; 4]> = const { RefCell::new([0; 4]) };
+    static ref SIGNALS: [AtomicU32; 2] = Default::default();
 }
 
 pub unsafe fn eventfd_ctx_fdget(fd: c_int) -> *mut eventfd_ctx {
@@ -258,14 +252,11 @@ pub unsafe fn eventfd_signal_mask(eventfd: *mut eventfd_ctx, _: u32) {
     // SAFETY: The memory is there until the next interleaving.
     let this = unsafe { &*eventfd };
     this.life.check();
-    SIGNALS.with(|signals| signals.borrow_mut()[this.fd as usize] += 1);
+    SIGNALS[this.fd as usize].fetch_add(1, Ordering::Relaxed);
     this.life.check();
 }
 
 /// How often eventfd `fd` was signalled since it was last asked.
-pub fn take_signals(fd: i32) -> usize {
-    SIGNALS.with(|signals| mem::take(&mut signals.borrow_mut()[fd as usize]))
+pub fn take_signals(fd: i32) -> u32 {
+    SIGNALS[fd as usize].swap(0, Ordering::Relaxed)
 }
-
-pub type file = c_void;
-pub type poll_table = c_void;

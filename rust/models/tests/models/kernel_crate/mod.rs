@@ -59,42 +59,13 @@ pub mod error {
 }
 
 pub mod prelude {
-    pub use super::{
-        error::{Error, Result},
-        sync::KBox,
-    };
+    pub use super::error::{Error, Result};
     pub use pinned_init::{pin_data, pin_init, pinned_drop, PinInit, PinnedDrop};
-    pub use std::{ffi::c_int, pin::Pin};
+    pub use std::{
+        ffi::{c_int, c_uint, c_void},
+        pin::Pin,
+    };
 
     pub const ENODEV: Error = Error(-19);
     pub const GFP_KERNEL_ACCOUNT: () = ();
-
-    /// `as_ptr()` by its name in the `kernel` crate.
-    pub trait CStrExt {
-        fn as_char_ptr(&self) -> *const std::ffi::c_char;
-    }
-
-    impl CStrExt for std::ffi::CStr {
-        fn as_char_ptr(&self) -> *const std::ffi::c_char {
-            self.as_ptr()
-        }
-    }
-}
-
-/// As in the `kernel` crate.
-#[macro_export]
-macro_rules! container_of {
-    ($field_ptr:expr, $Container:ty, $field:ident) => {
-        $field_ptr
-            .byte_sub(std::mem::offset_of!($Container, $field))
-            .cast::<$Container>()
-    };
-}
-
-/// As in the `kernel` crate.
-#[macro_export]
-macro_rules! static_lock_class {
-    () => {
-        std::ptr::NonNull::<$crate::bindings::lock_class_key>::dangling()
-    };
 }

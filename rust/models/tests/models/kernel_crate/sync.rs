@@ -5,7 +5,10 @@
 use super::error::Error;
 use loom::{
     cell::UnsafeCell,
-    sync::{Condvar, Mutex},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Condvar, Mutex,
+    },
 };
 use pinned_init::PinInit;
 use std::{
@@ -16,13 +19,129 @@ use std::{
     ptr,
 };
 
-/// What `core` has.
+/// As in the `kernel` crate, over the atomics of loom.
 pub mod atomic {
-    pub use loom::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+    use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering as Order};
+
+    /// An order of memory accesses.
+    pub trait Ordering {
+        const ORDER: Order;
+    }
+
+    macro_rules! orderings {
+        ($($name:ident = $order:ident;)*) => {
+            $(
+                pub struct $name;
+
+                impl Ordering for $name {
+                    const ORDER: Order = Order::$order;
+                }
+            )*
+        };
+    }
+
+    orderings! {
+        Relaxed = Relaxed;
+        Acquire = Acquire;
+        Release = Release;
+        // As much as the models rely on; the kernel's is a full barrier.
+        Full = AcqRel;
+    }
+
+    /// A value that can be accessed atomically, and the atomic of loom for it.
+    pub trait AtomicType: Copy {
+        type Cell;
+
+        fn cell(self) -> Self::Cell;
+        fn load(cell: &Self::Cell, order: Order) -> Self;
+        fn store(cell: &Self::Cell, value: Self, order: Order);
+        fn swap(cell: &Self::Cell, value: Self, order: Order) -> Self;
+        fn compare(cell: &Self::Cell, old: Self, new: Self, order: Order) -> Result<Self, Self>;
+    }
+
+    macro_rules! atomic_types {
+        ($([$($parameter:ident)?] $type:ty = $cell:ty;)*) => {
+            $(
+                impl$(<$parameter>)? AtomicType for $type {
+                    type Cell = $cell;
+
+                    fn cell(self) -> $cell {
+                        <$cell>::new(self)
+                    }
+
+                    fn load(cell: &$cell, order: Order) -> Self {
+                        cell.load(order)
+                    }
+
+                    fn store(cell: &$cell, value: Self, order: Order) {
+                        cell.store(value, order);
+                    }
+
+                    fn swap(cell: &$cell, value: Self, order: Order) -> Self {
+                        cell.swap(value, order)
+                    }
+
+                    fn compare(
+                        cell: &$cell,
+                        old: Self,
+                        new: Self,
+                        order: Order,
+                    ) -> Result<Self, Self> {
+                        // A comparison that fails orders nothing.
+                        cell.compare_exchange(old, new, order, Order::Relaxed)
+                    }
+                }
+            )*
+        };
+    }
+
+    atomic_types! {
+        [] bool = AtomicBool;
+        [] u32 = AtomicU32;
+        [] usize = AtomicUsize;
+        [T] *mut T = AtomicPtr<T>;
+    }
+
+    pub struct Atomic<T: AtomicType>(T::Cell);
+
+    impl<T: AtomicType> Atomic<T> {
+        pub fn new(value: T) -> Self {
+            Self(value.cell())
+        }
+
+        pub fn load<O: Ordering>(&self, _: O) -> T {
+            T::load(&self.0, O::ORDER)
+        }
+
+        pub fn store<O: Ordering>(&self, value: T, _: O) {
+            T::store(&self.0, value, O::ORDER);
+        }
+
+        pub fn xchg<O: Ordering>(&self, value: T, _: O) -> T {
+            T::swap(&self.0, value, O::ORDER)
+        }
+
+        pub fn cmpxchg<O: Ordering>(&self, old: T, new: T, _: O) -> Result<T, T> {
+            T::compare(&self.0, old, new, O::ORDER)
+        }
+    }
+
+    impl Atomic<usize> {
+        pub fn fetch_add<O: Ordering>(&self, value: usize, _: O) -> usize {
+            self.0.fetch_add(value, O::ORDER)
+        }
+
+        pub fn fetch_sub<O: Ordering>(&self, value: usize, _: O) -> usize {
+            self.0.fetch_sub(value, O::ORDER)
+        }
+    }
+
+    pub type AtomicFlag = Atomic<bool>;
 }
 
 thread_local! {
-    /// What was freed in this interleaving. Its memory is kept until the next, so that a use of it is noticed and not undefined.
+    /// What was freed in this interleaving. Its memory is kept until the next, so that a use of it
+    /// is noticed and not undefined.
     static FREED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
     /// How many objects are allocated.
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
@@ -57,7 +176,8 @@ pub unsafe fn free<T: 'static>(place: *mut T) {
     ALLOCATED.with(|count| count.set(count.get() - 1));
 }
 
-/// Notices a use after the end of what it is a part of, and one that nothing orders before that end.
+/// Notices a use after the end of what it is a part of, and one that nothing orders before that
+/// end.
 pub struct Life {
     uses: UnsafeCell<()>,
     over: Cell<bool>,
@@ -91,7 +211,7 @@ pub struct Arc<T: 'static>(*mut Counted<T>);
 #[repr(C)]
 struct Counted<T> {
     value: MaybeUninit<T>,
-    count: atomic::AtomicUsize,
+    count: AtomicUsize,
 }
 
 // SAFETY: As the kernel's.
@@ -100,13 +220,17 @@ unsafe impl<T: Send + Sync> Send for Arc<T> {}
 unsafe impl<T: Send + Sync> Sync for Arc<T> {}
 
 impl<T> Arc<T> {
+    pub fn new(value: T, flags: ()) -> Result<Self, Error> {
+        Self::pin_init(value, flags)
+    }
+
     pub fn pin_init<E>(init: impl PinInit<T, E>, (): ()) -> Result<Self, Error>
     where
         Error: From<E>,
     {
         let counted = allocate(Counted {
             value: MaybeUninit::uninit(),
-            count: atomic::AtomicUsize::new(1),
+            count: AtomicUsize::new(1),
         });
         // SAFETY: `value` is valid for writes, and does not move any more.
         unsafe { init.__pinned_init((*counted).value.as_mut_ptr())? };
@@ -137,7 +261,7 @@ impl<T> Deref for Arc<T> {
 impl<T> Clone for Arc<T> {
     fn clone(&self) -> Self {
         // SAFETY: As in `deref`.
-        let before = unsafe { (*self.0).count.fetch_add(1, atomic::Ordering::Relaxed) };
+        let before = unsafe { (*self.0).count.fetch_add(1, Ordering::Relaxed) };
         assert_ne!(before, 0, "cloned after its end");
         Self(self.0)
     }
@@ -146,7 +270,7 @@ impl<T> Clone for Arc<T> {
 impl<T> Drop for Arc<T> {
     fn drop(&mut self) {
         // SAFETY: As in `deref`.
-        let before = unsafe { (*self.0).count.fetch_sub(1, atomic::Ordering::AcqRel) };
+        let before = unsafe { (*self.0).count.fetch_sub(1, Ordering::AcqRel) };
         assert_ne!(before, 0, "dropped after its end");
         if before == 1 {
             // SAFETY: It is initialised, and this was the last reference.
@@ -155,33 +279,6 @@ impl<T> Drop for Arc<T> {
                 free(self.0);
             }
         }
-    }
-}
-
-/// As in the `kernel` crate.
-pub struct KBox<T: 'static>(*mut T);
-
-impl<T> KBox<T> {
-    pub fn new(value: T, (): ()) -> Result<Self, Error> {
-        Ok(Self(allocate(value)))
-    }
-
-    pub fn into_raw(self) -> *mut T {
-        std::mem::ManuallyDrop::new(self).0
-    }
-
-    /// # Safety
-    ///
-    /// `pointer` must come from [`KBox::into_raw`], once.
-    pub unsafe fn from_raw(pointer: *mut T) -> Self {
-        Self(pointer)
-    }
-}
-
-impl<T> Drop for KBox<T> {
-    fn drop(&mut self) {
-        // SAFETY: It was allocated by `new`.
-        unsafe { free(self.0) };
     }
 }
 

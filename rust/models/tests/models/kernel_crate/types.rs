@@ -5,7 +5,8 @@
 use pinned_init::PinInit;
 use std::{cell::UnsafeCell, convert::Infallible, mem::MaybeUninit};
 
-/// As in the `kernel` crate, and dropped if it was initialised by [`Opaque::ffi_init`], so that a later use is noticed.
+/// As in the `kernel` crate, and dropped if it was initialised by [`Opaque::ffi_init`], so that a
+/// later use is noticed.
 #[repr(C)]
 pub struct Opaque<T> {
     value: UnsafeCell<MaybeUninit<T>>,
