@@ -32,9 +32,12 @@ struct fermata_timer {
 
 void fermata_timer_setup(struct hrtimer *timer, enum hrtimer_mode mode);
 
-int fermata_request_irq(unsigned int irq, void *cookie);
-/* Of rust/vector.rs. */
-bool fermata_vector_interrupted(void *cookie);
+/* Vector of rust/vector.rs begins like this. */
+struct fermata_vector {
+	void (*interrupted)(void *vector);
+};
+
+int fermata_request_irq(unsigned int irq, void *vector);
 
 void fermata_wait_queue_init(struct wait_queue_head *queue);
 void fermata_irq_work_init(struct irq_work *work,

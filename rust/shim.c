@@ -97,13 +97,16 @@ void fermata_timer_setup(struct hrtimer *timer, enum hrtimer_mode mode)
 
 static irqreturn_t interrupted(int irq, void *cookie)
 {
-	return IRQ_RETVAL(fermata_vector_interrupted(cookie));
+	struct fermata_vector *vector = cookie;
+
+	vector->interrupted(vector);
+	return IRQ_HANDLED;
 }
 
 /* A hard handler also with forced threading: a switch must not wait for a thread. */
-int fermata_request_irq(unsigned int irq, void *cookie)
+int fermata_request_irq(unsigned int irq, void *vector)
 {
-	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", cookie);
+	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", vector);
 }
 
 void fermata_wait_queue_init(struct wait_queue_head *queue)

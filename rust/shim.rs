@@ -78,6 +78,10 @@ macro_rules! safe_functions {
 }
 
 safe_functions! {
+    /// Disables an interrupt. Does not wait for handlers.
+    fn disable_irq_nosync(irq: c_uint);
+    /// Enables an interrupt that was disabled once more than it was enabled.
+    fn enable_irq(irq: c_uint);
     /// Sleeps in the state that the task has set, or yields. Process context.
     fn schedule();
     /// Sleeps in the state that the task has set, at most until `expires`; 0: that time came.

@@ -30,7 +30,7 @@ pub(crate) struct SlotEvents {
     card: AtomicPtr<Card>,
     /// The vector of the slot's number; where there are fewer, of the slots that fall to it too.
     #[pin]
-    pub(crate) vector: Vector,
+    pub(crate) vector: Vector<Card>,
     #[pin]
     timer: Timer<Self>,
 }

@@ -1,85 +1,97 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An interrupt vector, and what keeps its interrupts from taking a processor.
+//! An interrupt vector, and limits on the processor time that its interrupts take.
 //!
-//! A card that interrupts for nothing costs a handler and a trapped read each time. Too many of
-//! these in a short time are a storm: the vector is switched off, its slots go on by their timers,
-//! which look at a busy slot every 10 ms, and it is switched on again after a delay that grows from
-//! storm to storm.
+//! An interrupt is spurious if no slot of the vector has changed: it costs a handler and a trapped
+//! read. Many spurious interrupts in a short time are a storm: the vector is switched off, its
+//! slots go on by their timers, which poll a busy slot every 10 ms, and the vector is switched on
+//! again after a delay that grows from storm to storm.
 //!
-//! Interrupts that tell of nothing but completions in job queues are of use, and a program chooses how
-//! many there are. A token bucket bounds their rate: when it is empty the vector is switched off until
-//! there is a token, or a slot of the vector is told to pause. What came meanwhile comes then.
+//! Interrupts that tell of nothing but completions in job queues are not spurious, and a program
+//! chooses how many there are. A token bucket bounds their rate: when the bucket is empty the
+//! vector is switched off until there is a token, or until a slot of the vector is told to pause.
+//! An interrupt that was raised meanwhile is delivered then.
 
 use crate::{
-    card::Card,
+    c_object::{callback, Callback},
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     sched::{Duration, SlotId, Time},
-    shim,
+    shim::{self, disable_irq_nosync, enable_irq},
     timer::{Timed, Timer},
 };
-use core::{
-    mem::offset_of,
-    ptr,
-    sync::atomic::{AtomicPtr, AtomicU64, AtomicU8, Ordering},
-};
+use core::{mem::offset_of, ptr};
 use kernel::{
     bindings,
     error::to_result,
     prelude::*,
+    sync::atomic::{Acquire, Atomic, Relaxed, Release},
     time::{hrtimer::AbsoluteHardMode, Monotonic},
 };
 
-/// How long a vector is off at least when it is throttled.
+/// What a vector tells of its interrupts.
+pub(crate) trait EventSink: Sync + Sized {
+    /// Handles an interrupt of `vector`. Returns `false` if the interrupt was spurious. Hard
+    /// interrupt context.
+    fn interrupt(&self, vector: &Vector<Self>) -> bool;
+
+    /// Reports that the vector of `slots`, a bit each, was switched off because of a storm. Hard
+    /// interrupt context, under the vector's raw lock.
+    fn report_storm(&self, slots: u8);
+}
+
+/// Shortest time for which a throttled vector is off.
 const THROTTLE_MIN: Duration = Duration::from_ms(1);
-/// Completion interrupts that a vector which was quiet may raise at once...
+/// Completion interrupts that a vector may raise at once after it was quiet...
 const BURST: u64 = 32;
-/// ... or those of this time at the allowed rate, if that is more.
+/// ... or those of this time at the allowed rate, if these are more.
 const BURST_SPAN: Duration = Duration::from_ms(10);
 
-/// Useless interrupts within [`SPAN`] that are still borne. One comes late for a job at the most,
-/// after a timer has looked, and timers look at a slot less than once in a millisecond.
-const USELESS_MAX: u32 = 16;
-/// In what time.
+/// Spurious interrupts within [`SPAN`] that are no storm. A job causes at most one, which comes
+/// late, after a timer has polled the slot; and timers poll a slot less than once in a millisecond.
+const SPURIOUS_MAX: u32 = 16;
+/// The time in which spurious interrupts are counted.
 const SPAN: Duration = Duration::from_ms(10);
-/// How long a vector is off for the first storm, and at the most.
+/// How long a vector is off for the first storm, and at most.
 const OFF_MIN: Duration = Duration::from_ms(10);
 const OFF_MAX: Duration = Duration::from_ms(10_240);
-/// A vector that was on for so long, and for as long as it was off before, begins anew.
+/// After a vector was on for this time, and for as long as it was off before, a storm counts as the
+/// first.
 const CALM: Duration = Duration::from_ms(1_000);
 
-/// Counts the useless interrupts of a vector.
+/// Counts the spurious interrupts of a vector.
 #[derive(Clone, Copy)]
-struct Watch {
-    /// The beginning of the span that is counted in.
+struct StormDetector {
+    /// The beginning of the current [`SPAN`].
     since: Time,
-    useless: u32,
+    /// Spurious interrupts in that span.
+    spurious: u32,
     /// When the vector was switched on.
     on_since: Time,
-    /// How long it was off before.
+    /// How long the vector was off before.
     off: Duration,
 }
 
-impl Watch {
-    /// Of a vector that is switched on at `now`.
+impl StormDetector {
+    /// Returns the detector of a vector that is switched on at `now`.
     fn new(now: Time) -> Self {
         Self {
             since: now,
-            useless: 0,
+            spurious: 0,
             on_since: now,
             off: Duration::ZERO,
         }
     }
 
-    /// Counts one; `true`: there are too many, and the vector is to be off for `self.off`.
-    fn storms(&mut self, now: Time) -> bool {
+    /// Counts a spurious interrupt. Returns whether this is a storm; the vector is to be off for
+    /// `self.off` then.
+    fn count_spurious(&mut self, now: Time) -> bool {
         if now.since(self.since) > SPAN {
             self.since = now;
-            self.useless = 0;
+            self.spurious = 0;
         }
-        self.useless = self.useless.saturating_add(1);
-        if self.useless <= USELESS_MAX {
+        self.spurious = self.spurious.saturating_add(1);
+        if self.spurious <= SPURIOUS_MAX {
             return false;
         }
         if self.is_first(now) {
@@ -89,12 +101,12 @@ impl Watch {
         true
     }
 
-    /// Whether a storm now has nothing to do with the one before.
+    /// Returns whether a storm at `now` has nothing to do with the storm before.
     fn is_first(&self, now: Time) -> bool {
         self.off == Duration::ZERO || now.since(self.on_since) > self.off.max(CALM)
     }
 
-    /// The vector is switched on again.
+    /// Returns the detector of the vector when it is switched on again at `now`.
     fn switched_on(self, now: Time) -> Self {
         Self {
             off: self.off,
@@ -105,14 +117,14 @@ impl Watch {
 
 /// The token bucket of a vector's completion interrupts.
 #[derive(Clone, Copy)]
-struct Bucket {
-    /// When all tokens are there again: each that is taken moves it on by the time between two.
+struct TokenBucket {
+    /// When the bucket is full again: each token that is taken delays this by the time between two.
     full_at: Time,
 }
 
-impl Bucket {
-    /// Takes a token, of which there is a new one every `interval`. Returns the time of the next token
-    /// if the bucket is empty now.
+impl TokenBucket {
+    /// Takes a token, of which there is a new one every `interval`. Returns the time of the next
+    /// token if the bucket is empty now.
     fn take(&mut self, now: Time, interval: Duration) -> Option<Time> {
         let depth = interval.times(BURST).max(BURST_SPAN);
         // A token that is not there is not owed.
@@ -126,8 +138,8 @@ impl Bucket {
 #[derive(Clone, Copy)]
 struct Line {
     irq: u32,
-    watch: Watch,
-    bucket: Bucket,
+    storms: StormDetector,
+    bucket: TokenBucket,
 }
 
 /// How a vector is delivered.
@@ -135,11 +147,11 @@ struct Line {
 enum LineState {
     /// No interrupt is requested.
     Absent,
-    /// The interrupt comes in.
+    /// The interrupt is enabled.
     On(Line),
-    /// The interrupt is disabled, by us, once, because of a storm; the timer enables it.
+    /// The interrupt is disabled, by us, once, because of a storm. The timer enables it.
     Storm(Line),
-    /// The interrupt is disabled, by us, once, because it told of too many completions; the timer
+    /// The interrupt is disabled, by us, once, because it told of too many completions. The timer
     /// or a PAUSE enables it.
     Throttled(Line),
 }
@@ -148,66 +160,72 @@ enum LineState {
 ///
 /// # Invariants
 ///
-/// - `card` is null, or the [`Card`] that `self` is a part of; an interrupt is requested only while
-///   it is not null, and [`Vector::stop`] frees it before the card can go.
-/// - Unless `line_state` is [`LineState::Absent`] its interrupt is requested, with `self` as cookie.
+/// - `sink` is null, or points to the value that `self` is a part of. An interrupt is requested
+///   only while `sink` is not null, and [`Vector::stop`] frees it before that value is dropped.
+/// - Unless `line_state` is [`LineState::Absent`] its interrupt is requested, with `self` as
+///   cookie.
+///
+/// The layout is that of `struct fermata_vector` (include/fermata_shim.h).
 #[pin_data(PinnedDrop)]
-pub(crate) struct Vector {
-    card: AtomicPtr<Card>,
-    /// The slots that interrupt by it, a bit each.
-    slots: AtomicU8,
-    /// How often it was switched off.
-    storms: AtomicU64,
-    /// How often it told of nothing.
-    useless: AtomicU64,
-    /// How often it was switched off because it told of too many completions.
-    throttled: AtomicU64,
-    /// Taken under the card's lock, or without it; nothing is taken under it.
+#[repr(C)]
+pub(crate) struct Vector<S: EventSink> {
+    interrupted: unsafe extern "C" fn(*mut c_void),
+    sink: Atomic<*mut S>,
+    /// The slots that interrupt by this vector, a bit each.
+    slots: Atomic<u32>,
+    /// How often the vector was switched off because of a storm.
+    storms: Atomic<u64>,
+    /// Spurious interrupts.
+    spurious: Atomic<u64>,
+    /// How often the vector was switched off because it told of too many completions.
+    throttled: Atomic<u64>,
+    /// Taken under the card's lock, or without it. No lock is taken under it.
     #[pin]
     line_state: RawSpinLock<LineState>,
     #[pin]
     timer: Timer<Self>,
 }
 
-impl Vector {
-    /// A vector without an interrupt.
+impl<S: EventSink> Vector<S> {
+    /// Returns an initialiser for a vector without an interrupt.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            card: AtomicPtr::new(ptr::null_mut()),
-            slots: AtomicU8::new(0),
-            storms: AtomicU64::new(0),
-            useless: AtomicU64::new(0),
-            throttled: AtomicU64::new(0),
+            interrupted: callback::<Self, c_void>,
+            sink: Atomic::new(ptr::null_mut()),
+            slots: Atomic::new(0),
+            storms: Atomic::new(0),
+            spurious: Atomic::new(0),
+            throttled: Atomic::new(0),
             line_state <- new_raw_spinlock!(LineState::Absent, "fermata_vector"),
-            // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
+            // SAFETY: `OFFSET` is that of this field. `drop` stops the timer before any field is
+            // dropped.
             timer <- unsafe { Timer::new() },
         })
     }
 
-    /// Says whose vector it is.
+    /// Sets the receiver of the vector's events.
     ///
     /// # Safety
     ///
-    /// `card` must be pinned, contain `self`, and call [`Vector::stop`] before it is dropped.
-    pub(crate) unsafe fn start(&self, card: *const Card) {
+    /// `sink` must be pinned, contain `self`, and call [`Vector::stop`] before it is dropped.
+    pub(crate) unsafe fn start(&self, sink: *const S) {
         // INVARIANT: By the safety requirement.
-        self.card.store(card.cast_mut(), Ordering::Release);
+        self.sink.store(sink.cast_mut(), Release);
     }
 
-    /// Requests the interrupt `irq`, which tells of the slots of `slots`. Process context, once. The
-    /// error is that of `request_irq()`.
+    /// Requests the interrupt `irq`, which tells of the slots of `slots`. Process context, once,
+    /// after [`Vector::start`]. The error is that of `request_irq()`.
     pub(crate) fn request(&self, irq: u32, slots: u8) -> Result {
-        self.slots.store(slots, Ordering::Release);
-        // SAFETY: `self` is pinned, and `stop` frees the interrupt before it goes.
-        to_result(unsafe {
-            shim::fermata_request_irq(irq, ptr::from_ref(self).cast_mut().cast())
-        })?;
-        // INVARIANT: It is requested. What came until now was not counted.
+        self.slots.store(slots.into(), Release);
+        // SAFETY: The cookie is a `struct fermata_vector`, whose function takes it. `self` is
+        // pinned, and `stop` frees the interrupt before `self` is dropped.
+        to_result(unsafe { shim::fermata_request_irq(irq, self.cookie()) })?;
+        // INVARIANT: The interrupt is requested. Interrupts until now were not counted.
         let now = now();
         *self.line_state.lock() = LineState::On(Line {
             irq,
-            watch: Watch::new(now),
-            bucket: Bucket { full_at: now },
+            storms: StormDetector::new(now),
+            bucket: TokenBucket { full_at: now },
         });
         Ok(())
     }
@@ -220,45 +238,52 @@ impl Vector {
         if let LineState::On(line) | LineState::Storm(line) | LineState::Throttled(line) =
             line_state
         {
-            // SAFETY: By the type invariant requested with this cookie, and freed once.
-            unsafe { bindings::free_irq(line.irq, ptr::from_ref(self).cast_mut().cast()) };
+            // SAFETY: By the type invariant the interrupt was requested with this cookie; it is
+            // freed once, since `line_state` has forgotten it.
+            unsafe { bindings::free_irq(line.irq, self.cookie()) };
         }
         self.timer.stop();
     }
 
-    /// The slots that interrupt by it, a bit each.
-    pub(crate) fn slots(&self) -> u8 {
-        self.slots.load(Ordering::Acquire)
+    fn cookie(&self) -> *mut c_void {
+        ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Whether `slot` interrupts by it.
+    /// Returns the slots that interrupt by this vector, a bit each.
+    pub(crate) fn slots(&self) -> u8 {
+        // CAST: `request` stores 8 bits.
+        self.slots.load(Acquire) as u8
+    }
+
+    /// Returns whether `slot` interrupts by this vector.
     pub(crate) fn serves(&self, slot: SlotId) -> bool {
         self.slots() & slot.bit() != 0
     }
 
-    /// How often it was switched off because of a storm.
+    /// Returns how often the vector was switched off because of a storm.
     pub(crate) fn storms(&self) -> u64 {
-        self.storms.load(Ordering::Relaxed)
+        self.storms.load(Relaxed)
     }
 
-    /// How often it told of nothing.
-    pub(crate) fn useless_count(&self) -> u64 {
-        self.useless.load(Ordering::Relaxed)
+    /// Returns the number of spurious interrupts.
+    pub(crate) fn spurious_count(&self) -> u64 {
+        self.spurious.load(Relaxed)
     }
 
-    /// How often it was switched off because it told of too many completions.
+    /// Returns how often the vector was switched off because it told of too many completions.
     pub(crate) fn throttled(&self) -> u64 {
-        self.throttled.load(Ordering::Relaxed)
+        self.throttled.load(Relaxed)
     }
 
-    /// Whether it is switched off because of a storm at the moment.
+    /// Returns whether the vector is switched off because of a storm at the moment.
     pub(crate) fn is_off(&self) -> bool {
         matches!(*self.line_state.lock(), LineState::Storm(_))
     }
 
-    /// An interrupt told of completions only, of which there may be one every `interval`. `true`: the
-    /// vector was switched off, until there may be one again and for a millisecond at least. Under the
-    /// card's lock, so that no PAUSE comes in between.
+    /// Takes a token for an interrupt that told of completions only, of which there may be one
+    /// every `interval`. Returns `true` if the bucket is empty: the vector was switched off until
+    /// there is a token, for a millisecond at least. Under the card's lock, so that no PAUSE comes
+    /// in between.
     pub(crate) fn completed(&self, interval: Duration) -> bool {
         let mut line_state = self.line_state.lock();
         let LineState::On(mut line) = *line_state else {
@@ -270,98 +295,91 @@ impl Vector {
             *line_state = LineState::On(line);
             return false;
         };
-        // SAFETY: As in `useless`.
-        unsafe { bindings::disable_irq_nosync(line.irq) };
+        disable_irq_nosync(line.irq);
         *line_state = LineState::Throttled(line);
-        self.throttled.fetch_add(1, Ordering::Relaxed);
+        self.throttled.add(1, Relaxed);
         self.timer.arm(until.max(now + THROTTLE_MIN));
         true
     }
 
-    /// Switches the vector on if it is throttled: an answer to a PAUSE must not wait. Under the card's
-    /// lock.
+    /// Switches the vector on if it is throttled: the answer to a PAUSE must not wait. Under the
+    /// card's lock.
     pub(crate) fn end_throttle(&self) {
         let mut line_state = self.line_state.lock();
         if let LineState::Throttled(line) = *line_state {
-            // The timer may fire all the same, and finds nothing to do, or ends another throttling early.
+            // If the timer fires all the same it finds nothing to do, or ends another throttling
+            // early.
             self.timer.disarm();
             *line_state = LineState::On(line);
-            // SAFETY: As in `timer_fired`; `completed` has disabled it.
-            unsafe { bindings::enable_irq(line.irq) };
+            // `completed` has disabled the interrupt.
+            enable_irq(line.irq);
         }
     }
 
-    /// An interrupt told of nothing.
-    fn useless(&self, card: &Card) {
-        self.useless.fetch_add(1, Ordering::Relaxed);
+    /// Counts a spurious interrupt, and switches the vector off if this is a storm.
+    fn note_spurious(&self, sink: &S) {
+        self.spurious.add(1, Relaxed);
         let mut line_state = self.line_state.lock();
         let LineState::On(mut line) = *line_state else {
             return;
         };
         let now = now();
-        let first = line.watch.is_first(now);
-        if !line.watch.storms(now) {
+        let first = line.storms.is_first(now);
+        if !line.storms.count_spurious(now) {
             *line_state = LineState::On(line);
             return;
         }
-        // SAFETY: By the type invariant it is requested; it is freed only after `line_state` was
-        // replaced under the lock that we hold.
-        unsafe { bindings::disable_irq_nosync(line.irq) };
+        disable_irq_nosync(line.irq);
         *line_state = LineState::Storm(line);
-        self.storms.fetch_add(1, Ordering::Relaxed);
-        self.timer.arm(now + line.watch.off);
+        self.storms.add(1, Relaxed);
+        self.timer.arm(now + line.storms.off);
         if first {
-            // At most once in a CALM time: those that follow are counted only.
-            card.report_storm(self.slots());
+            // At most once in a CALM time; the storms that follow are only counted.
+            sink.report_storm(self.slots());
         }
-    }
-
-    /// An interrupt came. `false`: it is not ours. Hard interrupt context.
-    fn interrupted(&self) -> bool {
-        // SAFETY: By the type invariant it is null or our container, which lives.
-        let Some(card) = (unsafe { self.card.load(Ordering::Acquire).as_ref() }) else {
-            return false;
-        };
-        if !card.interrupt(self) {
-            self.useless(card);
-        }
-        true
     }
 }
 
-/// # Safety
-///
-/// Called by the interrupt handler of rust/shim.c with the cookie given to `fermata_request_irq()`.
-#[no_mangle]
-unsafe extern "C" fn fermata_vector_interrupted(cookie: *mut c_void) -> bool {
-    // SAFETY: The cookie is a live `Vector`.
-    unsafe { &*cookie.cast_const().cast::<Vector>() }.interrupted()
+/// The interrupt handler: the cookie is the vector itself.
+impl<S: EventSink> Callback<c_void> for Vector<S> {
+    const OFFSET: usize = 0;
+
+    fn called(&self) {
+        // SAFETY: By the type invariant the pointer is null, or points to a value that is alive.
+        let sink = unsafe { self.sink.load(Acquire).as_ref() };
+        if let Some(sink) = sink {
+            if !sink.interrupt(self) {
+                self.note_spurious(sink);
+            }
+        }
+    }
 }
 
-impl Timed for Vector {
+impl<S: EventSink> Timed for Vector<S> {
     const OFFSET: usize = offset_of!(Self, timer);
     type Mode = AbsoluteHardMode<Monotonic>;
 
+    /// Switches the vector on.
     fn timer_fired(&self) {
         let mut line_state = self.line_state.lock();
         let line = match *line_state {
             LineState::Storm(line) => Line {
-                watch: line.watch.switched_on(now()),
+                storms: line.storms.switched_on(now()),
                 ..line
             },
             LineState::Throttled(line) => line,
             LineState::Absent | LineState::On(_) => return,
         };
         *line_state = LineState::On(line);
-        // What came meanwhile comes now, once.
-        // SAFETY: As in `useless`; that or `completed` has disabled it. MSI chips have no slow bus, so
-        // it may be called from interrupts.
-        unsafe { bindings::enable_irq(line.irq) };
+        // Disabled by `note_spurious` or `completed`. MSI chips have no slow bus, so the interrupt
+        // may be enabled in interrupt context. Interrupts that were raised meanwhile come now,
+        // once.
+        enable_irq(line.irq);
     }
 }
 
 #[pinned_drop]
-impl PinnedDrop for Vector {
+impl<S: EventSink> PinnedDrop for Vector<S> {
     fn drop(self: Pin<&mut Self>) {
         self.stop();
     }

@@ -10,7 +10,7 @@ use crate::{
     notifier::Notice,
     regs::Command,
     sched::{Action, Event, Failure, Phase, Refusal, SlotId, SlotState, Status, Time, Wake},
-    vector::Vector,
+    vector::{EventSink, Vector},
 };
 use kernel::prelude::*;
 
@@ -37,7 +37,7 @@ impl Card {
     }
 
     /// One of the slots of `vector` interrupted. `false`: it was for nothing. Interrupt context.
-    pub(crate) fn interrupt(&self, vector: &Vector) -> bool {
+    pub(crate) fn interrupt(&self, vector: &Vector<Self>) -> bool {
         let slots = vector.slots();
         let mut useful = false;
         let mut completed = None;
@@ -351,6 +351,16 @@ impl Card {
                 }
             }
         }
+    }
+}
+
+impl EventSink for Card {
+    fn interrupt(&self, vector: &Vector<Self>) -> bool {
+        Card::interrupt(self, vector)
+    }
+
+    fn report_storm(&self, slots: u8) {
+        Card::report_storm(self, slots);
     }
 }
 

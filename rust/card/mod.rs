@@ -275,7 +275,7 @@ impl Card {
     }
 
     /// The vector of `slot`; `None`: the card has no interrupts.
-    fn vector_of(&self, slot: SlotId) -> Option<&Vector> {
+    fn vector_of(&self, slot: SlotId) -> Option<&Vector<Self>> {
         let mut vectors = self.events.iter().map(|events| &events.vector);
         vectors.find(|vector| vector.serves(slot))
     }
@@ -353,7 +353,7 @@ impl Card {
         let (storms, useless, throttled, is_polled) = vector.map_or((0, 0, 0, false), |vector| {
             (
                 vector.storms(),
-                vector.useless_count(),
+                vector.spurious_count(),
                 vector.throttled(),
                 vector.is_off(),
             )
