@@ -30,23 +30,6 @@ macro_rules! pci_device_table {
 }
 pub(crate) use pci_device_table;
 
-/// Constants of C enums: 7.3 has them as associated ones.
-#[cfg(not(fermata_kernel_7_3))]
-pub(crate) mod c_enum {
-    use super::bindings;
-
-    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
-        bindings::dma_data_direction_DMA_BIDIRECTIONAL;
-}
-/// Constants of C enums: 7.3 has them as associated ones.
-#[cfg(fermata_kernel_7_3)]
-pub(crate) mod c_enum {
-    use super::bindings;
-
-    pub(crate) const DMA_BIDIRECTIONAL: bindings::dma_data_direction =
-        bindings::dma_data_direction::DMA_BIDIRECTIONAL;
-}
-
 /// What `probe` gets of the matching id: 7.3 gives an option.
 #[cfg(not(fermata_kernel_7_3))]
 pub(crate) type IdInfo<'a> = &'a ();

@@ -16,7 +16,7 @@ use crate::{
     measurement,
     notifier::{Notice, Notifier},
     opener::Opener,
-    pages::HeldPages,
+    pages::Pages,
     sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
     trace,
 };
@@ -26,7 +26,6 @@ use core::{
 };
 use kernel::{
     bindings,
-    error::to_result,
     mm::virt::{flags, VmaNew, VmaRef},
     page::PAGE_SIZE,
     prelude::*,
@@ -38,6 +37,8 @@ use kernel::{
 
 /// Device addresses end here: what a program's own addresses can be.
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
+/// Pages that one fault inserts at most.
+const FAULT_AROUND: usize = 64;
 
 /// The memory that the engine may touch.
 struct Arena {
@@ -468,8 +469,11 @@ impl Context {
         let Memory { arena, mapping, .. } = &mut *memory;
         let arena = arena.as_mut().ok_or_else(errno::enxio)?;
         let length = vma.end() - vma.start();
-        // SAFETY: `vma` is valid.
-        let first_page = unsafe { (*vma.as_ptr()).vm_pgoff };
+        // SAFETY: `vma` is valid, and has the file that is being mapped.
+        let (first_page, page_cache) = unsafe {
+            let vma = vma.as_ptr();
+            ((*vma).vm_pgoff, (*(*vma).vm_file).f_mapping)
+        };
         let end = first_page
             .checked_mul(PAGE_SIZE)
             .and_then(|offset| offset.checked_add(length));
@@ -485,8 +489,7 @@ impl Context {
         vma.set_dontexpand();
         vma.set_dontdump();
         vma.set_mixedmap();
-        // SAFETY: `vma` is valid, and has the file that is being mapped.
-        *mapping = unsafe { (*(*vma.as_ptr()).vm_file).f_mapping };
+        *mapping = page_cache;
         if arena.device_base.is_none() && length == arena.memory.length() {
             arena.device_base = Some(vma.start() as u64);
             self.publish_window(id, arena)?;
@@ -501,17 +504,15 @@ impl Context {
     /// come in between, and miss what is inserted: then it is removed here. The caller is the `fault`
     /// operation of a mapping that [`Context::map`] prepared.
     pub(crate) fn fault(&self, vma: &VmaRef, address: usize, page: usize) -> Result<bool> {
-        let most = (vma.end() - address) / PAGE_SIZE;
-        let Some(pages) = self.hold_pages(page, most) else {
+        let Some(pages) = self.arena_pages() else {
             return Ok(false);
         };
-        for (n, &page) in pages.as_slice().iter().enumerate() {
-            // SAFETY: `vma` is valid and locked, and may have pages inserted (`set_mixedmap`). The
-            // page has a reference, and gets another.
-            let inserted = to_result(unsafe {
-                bindings::vm_insert_page(vma.as_ptr(), address + n * PAGE_SIZE, page)
-            });
-            match inserted {
+        let vma = vma.as_mixedmap_vma().ok_or(EINVAL)?;
+        let left = pages.len().checked_sub(page).ok_or(EINVAL)?;
+        let most = FAULT_AROUND.min((vma.end() - address) / PAGE_SIZE);
+        for n in 0..most.min(left) {
+            let page = pages.get(page + n).ok_or(EINVAL)?;
+            match vma.vm_insert_page(address + n * PAGE_SIZE, &page) {
                 // Another thread's fault has inserted the page.
                 Err(error) if error == EBUSY => {}
                 // The page that is needed is there.
@@ -530,13 +531,11 @@ impl Context {
         Ok(!revoked)
     }
 
-    /// Some pages of the arena from page number `page` on, `most` at the most. `None`: there are none,
-    /// or not any more.
-    fn hold_pages(&self, page: usize, most: usize) -> Option<HeldPages> {
+    /// Returns the pages of the arena. `None`: there is no arena, or it has been revoked.
+    fn arena_pages(&self) -> Option<Arc<Pages>> {
         let memory = self.memory.lock();
         memory.check_present().ok()?;
-        let pages = memory.arena.as_ref()?.memory.pages().get(page..)?;
-        Some(HeldPages::new(&pages[..most.min(pages.len())]))
+        Some(memory.arena.as_ref()?.memory.pages().clone())
     }
 
     /// The last descriptor is closed and no mapping is left: ends the job, and then frees the memory.

@@ -5,26 +5,29 @@
 //! [`UnmappedMemory`] is made without the device, and so outside the unplug gate, because making it
 //! may take as long as a tenant likes (a page fault on FUSE memory, a throttled memory cgroup).
 //! Only [`UnmappedMemory::map`], which is bounded, needs the bound device.
+//!
+//! The `kernel` crate's `SGTable` and `Coherent` cannot take its place (docs/dependencies.md).
 
 use crate::{
     charge::Charge,
-    compat::{c_enum::DMA_BIDIRECTIONAL, errno},
-    pages::{self, Pages},
-    shim,
+    compat::errno,
+    pages::{contiguous_is_charged, Pages},
+    shim::{fermata_dma_flush, fermata_dma_is_translated, fermata_dma_needs_sync},
 };
-use core::ptr;
 use kernel::{
     bindings,
-    device::{Bound, Device},
+    device::{Bound, Device, DeviceContext},
+    dma::DataDirection,
     error::to_result,
-    page::PAGE_SIZE,
+    page::{Page, PAGE_SIZE},
     pr_warn_once,
     prelude::*,
-    sync::aref::ARef,
+    scatterlist::SGTable,
+    sync::{aref::ARef, Arc},
 };
 
-/// The longest segment that the DMA API is asked for; set at probe, since the PCI default of 64 KiB
-/// would make several of an arena.
+/// The longest segment that the DMA API is asked for. Set at probe, since the PCI default of 64 KiB
+/// would make several segments of an arena.
 pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
 
 /// Where memory for the card comes from.
@@ -39,12 +42,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether the kernel charges `length` bytes to the caller's memory cgroup.
+    /// Returns whether the kernel charges `length` bytes to the caller's memory cgroup.
     pub(crate) fn is_charged_to_cgroup(self, length: usize) -> bool {
         match self {
-            // Pages of a program's own have been charged when they were made.
+            // Pages of a program's own were charged when they were allocated.
             Self::Scattered | Self::Own(_) => true,
-            Self::Contiguous => pages::contiguous_is_charged(length / PAGE_SIZE),
+            Self::Contiguous => contiguous_is_charged(length / PAGE_SIZE),
         }
     }
 }
@@ -53,12 +56,51 @@ impl Kind {
 ///
 /// # Invariants
 ///
-/// `table` is an initialised `struct sg_table` that refers to pages which outlive `self`.
+/// The `struct sg_table` is initialised, and refers to pages that outlive `self`.
 struct Table(bindings::sg_table);
+
+// SAFETY: A scatter list may be mapped, unmapped and freed on any thread.
+unsafe impl Send for Table {}
+
+impl Table {
+    /// Makes a scatter list of `pages`, which must outlive it. Allocates memory. `ENOMEM`.
+    fn new(pages: &Pages) -> Result<Self> {
+        let mut table = bindings::sg_table::default();
+        // SAFETY: `table` may be written. The array has that many pages, and is not written.
+        to_result(unsafe {
+            bindings::sg_alloc_table_from_pages_segment(
+                &mut table,
+                pages.as_ptr(),
+                c_uint::try_from(pages.len())?,
+                0,
+                pages.len() * PAGE_SIZE,
+                MAX_SEGMENT,
+                bindings::GFP_KERNEL_ACCOUNT,
+            )
+        })?;
+        // INVARIANT: Just initialised; the callers see to the pages.
+        Ok(Self(table))
+    }
+
+    /// Maps the pages for `device`. `ENOMEM`.
+    fn map(mut self, device: &Device<Bound>) -> Result<Mapping> {
+        // SAFETY: `device` is bound, and the scatter list is initialised and not mapped yet.
+        to_result(unsafe {
+            let bidirectional = DataDirection::Bidirectional.into();
+            bindings::dma_map_sgtable(as_raw(device), &mut self.0, bidirectional, 0)
+        })
+        .map_err(|_| ENOMEM)?;
+        // INVARIANT: Just mapped.
+        Ok(Mapping {
+            device: device.into(),
+            table: self,
+        })
+    }
+}
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the scatter list is initialised. It is freed once, here.
         unsafe { bindings::sg_free_table(&mut self.0) };
     }
 }
@@ -67,46 +109,29 @@ impl Drop for Table {
 pub(crate) struct UnmappedMemory {
     // Before the pages, to which it refers.
     table: Table,
-    pages: Pages,
-    charge: Charge,
-    length: usize,
+    pages: Arc<Pages>,
 }
 
 impl UnmappedMemory {
     /// Allocates or pins `length` bytes, which are paid for by `charge`. May sleep, for as long as
     /// the caller's page faults take.
     ///
-    /// `EINVAL`: `length` is 0 or no multiple of the page size. `ENOMEM`: also not so much
-    /// contiguous memory. Otherwise as [`Pages::pinned`].
+    /// `EINVAL`: `length` is 0 or no multiple of the page size. `ENOMEM`: also if there is not so
+    /// much contiguous memory. Otherwise as [`Pages::pinned`].
     pub(crate) fn new(kind: Kind, length: usize, charge: Charge) -> Result<Self> {
         if length == 0 || length % PAGE_SIZE != 0 {
             return Err(EINVAL);
         }
         let count = length / PAGE_SIZE;
-        let mut pages = match kind {
-            Kind::Scattered => Pages::scattered(count)?,
-            Kind::Contiguous => Pages::contiguous(count)?,
-            Kind::Own(address) => Pages::pinned(address, count)?,
+        let pages = match kind {
+            Kind::Scattered => Pages::scattered(count, charge)?,
+            Kind::Contiguous => Pages::contiguous(count, charge)?,
+            Kind::Own(address) => Pages::pinned(address, count, charge)?,
         };
-        let mut table = bindings::sg_table::default();
-        // SAFETY: `table` may be written, and the array has `count` pages.
-        to_result(unsafe {
-            bindings::sg_alloc_table_from_pages_segment(
-                &mut table,
-                pages.as_mut_slice().as_mut_ptr(),
-                c_uint::try_from(count)?,
-                0,
-                length,
-                MAX_SEGMENT,
-                bindings::GFP_KERNEL_ACCOUNT,
-            )
-        })?;
+        let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         Ok(Self {
-            // INVARIANT: Just made; `pages` lives longer, here and in `DmaMemory`.
-            table: Table(table),
+            table: Table::new(&pages)?,
             pages,
-            charge,
-            length,
         })
     }
 
@@ -115,35 +140,11 @@ impl UnmappedMemory {
     /// `ENOMEM`; `EOPNOTSUPP`: the card cannot reach the memory at one range of addresses (without
     /// an IOMMU the memory must be physically contiguous), or not without a bounce buffer.
     pub(crate) fn map(self, device: &Device<Bound>) -> Result<DmaMemory> {
-        // Reverse order of dropping: on an error the table goes first, the charge last.
-        let Self {
-            length,
-            charge,
-            pages,
-            mut table,
-        } = self;
-        let raw = as_raw(device);
-        // SAFETY: `device` is bound, and the table was made for memory that nobody has mapped.
-        to_result(unsafe { bindings::dma_map_sgtable(raw, &mut table.0, DMA_BIDIRECTIONAL, 0) })
-            .map_err(|_| ENOMEM)?;
-        // SAFETY: Just mapped, so there is a first entry.
-        let iova = unsafe { bindings::sg_dma_address(table.0.sgl) };
-        // INVARIANT: Mapped; the checks below decide whether at one range.
-        let memory = DmaMemory {
-            mapping: Mapping {
-                device: device.into(),
-                table,
-            },
-            pages,
-            _charge: charge,
-            iova,
-            length,
-        };
-        if memory.mapping.table.0.nents != 1 {
-            return Err(errno::eopnotsupp());
-        }
-        // SAFETY: `device` is bound, and `iova` was returned for it.
-        if !is_translated(device) && unsafe { shim::fermata_dma_needs_sync(raw, iova) } {
+        // Reverse order of dropping: on an error the table goes first.
+        let Self { pages, table } = self;
+        let mapping = table.map(device)?;
+        let iova = mapping.iova()?;
+        if !is_translated(device) && fermata_dma_needs_sync(device, iova) {
             pr_warn_once!(
                 "{}: DMA needs a bounce buffer, which a running engine cannot use: put the card \
                  behind an IOMMU, or boot without swiotlb=force\n",
@@ -151,7 +152,12 @@ impl UnmappedMemory {
             );
             return Err(errno::eopnotsupp());
         }
-        Ok(memory)
+        // INVARIANT: The table is mapped at one range of addresses.
+        Ok(DmaMemory {
+            _mapping: mapping,
+            pages,
+            iova,
+        })
     }
 }
 
@@ -165,14 +171,30 @@ struct Mapping {
     table: Table,
 }
 
+impl Mapping {
+    /// Returns the address at which the device reaches the first byte. `EOPNOTSUPP`: the pages are
+    /// mapped at several ranges of addresses.
+    fn iova(&self) -> Result<u64> {
+        let table = (&raw const self.table.0).cast_mut();
+        // SAFETY: The scatter list is initialised by the type invariant of `Table`. Nobody changes
+        // it while `self` is borrowed.
+        let mut segments = unsafe { SGTable::from_raw(table) }.iter();
+        match (segments.next(), segments.next()) {
+            (Some(segment), None) => Ok(segment.dma_address()),
+            _ => Err(errno::eopnotsupp()),
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let device = as_raw(&self.device);
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the scatter list is mapped for the device, which is bound.
+        // It is unmapped once, here.
         unsafe {
-            bindings::dma_unmap_sgtable(device, &mut self.table.0, DMA_BIDIRECTIONAL, 0);
-            shim::fermata_dma_flush(device);
+            let bidirectional = DataDirection::Bidirectional.into();
+            bindings::dma_unmap_sgtable(as_raw(&self.device), &mut self.table.0, bidirectional, 0);
         }
+        fermata_dma_flush(&self.device);
     }
 }
 
@@ -180,108 +202,103 @@ impl Drop for Mapping {
 ///
 /// # Invariants
 ///
-/// The `length` bytes of `pages`, a non-zero multiple of the page size, are mapped at `iova`. The
-/// owner drops the value while the device is bound, and after the card's last access.
+/// The pages are mapped at `iova`. The owner drops the value while the device is bound, and after
+/// the card's last access.
 pub(crate) struct DmaMemory {
-    // Dropped in this order: unmapped, then released, then no longer charged.
-    mapping: Mapping,
-    pages: Pages,
-    _charge: Charge,
+    // Dropped in this order: unmapped, then released and no longer charged.
+    _mapping: Mapping,
+    pages: Arc<Pages>,
     iova: u64,
-    length: usize,
 }
 
-// SAFETY: A scatter list may be unmapped and freed from any thread; all else is `Send`.
-unsafe impl Send for DmaMemory {}
-// SAFETY: `&self` gives plain values, and copies of bytes that the card may change at any time.
-unsafe impl Sync for DmaMemory {}
-
 impl DmaMemory {
-    /// Whether the memory was allocated, and so may be mapped into a program.
+    /// Returns whether the memory was allocated, and so may be mapped into a program.
     pub(crate) fn is_allocated(&self) -> bool {
         self.pages.are_allocated()
     }
 
-    /// Address at which the card reaches the first byte.
+    /// Returns the address at which the card reaches the first byte.
     pub(crate) fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// Bytes.
+    /// Returns the number of bytes, a multiple of the page size.
     pub(crate) fn length(&self) -> usize {
-        self.length
+        self.pages.len() * PAGE_SIZE
     }
 
-    /// The pages, in order.
-    pub(crate) fn pages(&self) -> &[*mut bindings::page] {
-        self.pages.as_slice()
+    /// Returns the pages, in order.
+    pub(crate) fn pages(&self) -> &Arc<Pages> {
+        &self.pages
     }
 
-    /// Copies bytes from `offset` on to `out`. `EINVAL`: there are not so many.
+    /// Copies bytes from `offset` on to `out`. `EINVAL`: the memory has not so many.
     ///
-    /// The callers see to it that the card does not write there. If a broken card does, or a program
-    /// to its own memory, the copy is torn.
+    /// The caller sees to it that the card does not write there. If a broken card writes, or a
+    /// program to its own memory, the copy is torn.
     pub(crate) fn copy_to(&self, offset: usize, out: &mut [u8]) -> Result {
         self.check_range(offset, out.len())?;
-        let to = out.as_mut_ptr();
-        self.each_part(offset, out.len(), |done, address, length| {
-            // SAFETY: `out` has `length` bytes from `done` on; `address` is valid for `length`
-            // bytes, which lie in one page, and the page is not part of `out`.
-            unsafe { ptr::copy_nonoverlapping(address, to.add(done), length) }
-        });
-        Ok(())
+        let mut rest = out;
+        self.each_part(offset, rest.len(), |page, at, length| {
+            let (part, after) = core::mem::take(&mut rest).split_at_mut(length);
+            rest = after;
+            // SAFETY: `part` may be written, for `length` bytes. The bytes of the page may change
+            // meanwhile: they are plain bytes, and no reference to them is made.
+            unsafe { page.read_raw(part.as_mut_ptr(), at, length) }
+        })
     }
 
     /// Copies `data` to `offset`. `EINVAL`: it goes beyond the end.
     ///
-    /// The callers see to it that the card does not read there.
+    /// The caller sees to it that the card does not read there.
     pub(crate) fn copy_from(&self, offset: usize, data: &[u8]) -> Result {
         self.check_range(offset, data.len())?;
-        self.each_part(offset, data.len(), |done, address, length| {
-            // SAFETY: As in `copy_to`, with the directions exchanged.
-            unsafe { ptr::copy_nonoverlapping(data.as_ptr().add(done), address, length) }
-        });
-        Ok(())
+        let mut rest = data;
+        self.each_part(offset, rest.len(), |page, at, length| {
+            let (part, after) = rest.split_at(length);
+            rest = after;
+            // SAFETY: `part` may be read, for `length` bytes. The page is not part of `data`, and
+            // no reference to its bytes is made.
+            unsafe { page.write_raw(part.as_ptr(), at, length) }
+        })
     }
 
-    /// `EINVAL`: there are no `length` bytes from `offset` on.
+    /// `EINVAL`: the memory has no `length` bytes from `offset` on.
     pub(crate) fn check_range(&self, offset: usize, length: usize) -> Result {
         match offset.checked_add(length) {
-            Some(end) if end <= self.length => Ok(()),
+            Some(end) if end <= self.length() => Ok(()),
             _ => Err(EINVAL),
         }
     }
 
-    /// Cuts the `length` bytes from `offset` on, which are in range, at the ends of pages: calls `part`
-    /// with the number of bytes before each part, its kernel address and its length.
-    fn each_part(&self, offset: usize, length: usize, mut part: impl FnMut(usize, *mut u8, usize)) {
-        let mut done = 0;
-        while done < length {
-            let at = offset + done;
+    /// Cuts the `length` bytes from `offset` on, which are in range, at the ends of pages: calls
+    /// `copy` with the page, the offset in it and the length of each part.
+    fn each_part(
+        &self,
+        offset: usize,
+        length: usize,
+        mut copy: impl FnMut(&Page, usize, usize) -> Result,
+    ) -> Result {
+        let end = offset + length;
+        let mut at = offset;
+        while at < end {
             let in_page = at % PAGE_SIZE;
-            let now = (PAGE_SIZE - in_page).min(length - done);
-            // SAFETY: The page is ours, and in the direct map, as all pages of 64-bit kernels are.
-            let page = unsafe { shim::fermata_page_address(self.pages()[at / PAGE_SIZE]) };
-            part(done, page.cast::<u8>().wrapping_add(in_page), now);
-            done += now;
+            let part = (PAGE_SIZE - in_page).min(end - at);
+            let page = self.pages.get(at / PAGE_SIZE).ok_or(EINVAL)?;
+            copy(&page, in_page, part)?;
+            at += part;
         }
+        Ok(())
     }
 }
 
-/// Whether DMA addresses of `device` go through an IOMMU.
+/// Returns whether DMA addresses of `device` go through an IOMMU.
 pub(crate) fn is_translated(device: &Device<Bound>) -> bool {
-    // SAFETY: `device` is valid.
-    unsafe { shim::fermata_dma_is_translated(as_raw(device)) }
+    fermata_dma_is_translated(device)
 }
 
-/// Whether the processors and the device see each other's writes without cache maintenance.
-pub(crate) fn is_coherent(device: &Device<Bound>) -> bool {
-    // SAFETY: `device` is valid.
-    unsafe { shim::fermata_dma_is_coherent(as_raw(device)) }
-}
-
-/// The C side of `device`.
-fn as_raw<Ctx: kernel::device::DeviceContext>(device: &Device<Ctx>) -> *mut bindings::device {
+/// Returns the C side of `device`.
+fn as_raw<Context: DeviceContext>(device: &Device<Context>) -> *mut bindings::device {
     // CAST: `Device` is transparent over `struct device`.
     core::ptr::from_ref(device).cast_mut().cast()
 }

@@ -7,10 +7,11 @@ use crate::{
     card::Card,
     chardev::Node,
     compat::{self, IrqVectors},
-    dma_memory::{is_coherent, MAX_SEGMENT},
+    dma_memory::MAX_SEGMENT,
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
+    shim::fermata_dma_is_coherent,
 };
 use core::{iter, ptr};
 use kernel::{
@@ -136,7 +137,7 @@ fn request_irqs(card: &Card, vectors: &IrqVectors<'_>, slots: u8) -> Result {
 /// Refuses a machine in which the driver could not keep its promises. `ENODEV`.
 fn check_machine(pdev: &pci::Device<Core<'_>>) -> Result {
     let device: &Device<Bound> = pdev.as_ref();
-    if !is_coherent(device) {
+    if !fermata_dma_is_coherent(device) {
         dev_err!(
             pdev,
             "DMA is not cache-coherent: program and engine could not share an arena\n"

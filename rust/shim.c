@@ -225,14 +225,6 @@ struct page *fermata_contig_alloc(unsigned long count)
 	return page;
 }
 
-void fermata_get_pages(struct page **pages, unsigned long count)
-{
-	unsigned long i;
-
-	for (i = 0; i < count; i++)
-		get_page(pages[i]);
-}
-
 void fermata_put_pages(struct page **pages, unsigned long count)
 {
 	unsigned long i;
@@ -242,11 +234,6 @@ void fermata_put_pages(struct page **pages, unsigned long count)
 		if (!((i + 1) % 4096))
 			cond_resched();
 	}
-}
-
-void *fermata_page_address(struct page *page)
-{
-	return page_address(page);
 }
 
 struct page *fermata_nth_page(struct page *page, unsigned long n)

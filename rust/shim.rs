@@ -3,7 +3,7 @@
 //! C functions in safe form where they ask nothing of their callers, and the functions of `shim.c`
 //! (see `include/fermata_shim.h`, which says what they do).
 
-use kernel::{bindings, prelude::*};
+use kernel::{bindings, device::Device, prelude::*};
 
 // SAFETY: The declarations are those of `include/fermata_shim.h`. A function that is declared safe
 // may be called with any values of its argument types; it does not keep a reference that it gets.
@@ -30,20 +30,16 @@ unsafe extern "C" {
         func: unsafe extern "C" fn(*mut bindings::work_struct),
     );
     pub(crate) fn fermata_delayed_work_queue(work: *mut bindings::delayed_work, ms: c_uint);
-    pub(crate) fn fermata_dma_is_translated(dev: *mut bindings::device) -> bool;
-    pub(crate) fn fermata_dma_is_coherent(dev: *mut bindings::device) -> bool;
-    pub(crate) fn fermata_dma_needs_sync(
-        dev: *mut bindings::device,
-        address: bindings::dma_addr_t,
-    ) -> bool;
-    pub(crate) fn fermata_dma_flush(dev: *mut bindings::device);
-    pub(crate) fn fermata_pages_alloc(order: c_uint) -> *mut bindings::page;
-    pub(crate) fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
-    pub(crate) fn fermata_contig_is_charged(count: c_ulong) -> bool;
-    pub(crate) fn fermata_get_pages(pages: *mut *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_put_pages(pages: *mut *mut bindings::page, count: c_ulong);
-    pub(crate) fn fermata_page_address(page: *mut bindings::page) -> *mut c_void;
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
+
+    pub(crate) safe fn fermata_dma_is_translated(dev: &Device) -> bool;
+    pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;
+    pub(crate) safe fn fermata_dma_needs_sync(dev: &Device, address: bindings::dma_addr_t) -> bool;
+    pub(crate) safe fn fermata_dma_flush(dev: &Device);
+    pub(crate) safe fn fermata_pages_alloc(order: c_uint) -> *mut bindings::page;
+    pub(crate) safe fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
+    pub(crate) safe fn fermata_contig_is_charged(count: c_ulong) -> bool;
     pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
     pub(crate) fn fermata_locked_down() -> bool;
     pub(crate) fn fermata_current_uid() -> u32;
@@ -53,7 +49,7 @@ unsafe extern "C" {
     pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
     pub(crate) fn fermata_pid_nr(pid: *mut bindings::pid) -> c_int;
     pub(crate) fn fermata_policy_parameter() -> *const c_char;
-    pub(crate) fn fermata_fatal_signal_pending() -> bool;
+    pub(crate) safe fn fermata_fatal_signal_pending() -> bool;
     #[cfg(CONFIG_LOCKDEP)]
     pub(crate) safe fn fermata_unplug_teach();
     #[cfg(CONFIG_LOCKDEP)]
