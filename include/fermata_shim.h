@@ -16,8 +16,6 @@ struct device;
 struct irq_work;
 struct lock_class_key;
 struct page;
-struct pid;
-struct user_struct;
 struct wait_queue_head;
 
 void fermata_raw_spin_lock_init(raw_spinlock_t *lock, const char *name,
@@ -55,12 +53,7 @@ void fermata_put_pages(struct page **pages, unsigned long count);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);
 bool fermata_locked_down(void);
-u32 fermata_current_uid(void);
-struct user_struct *fermata_get_current_user(void);
-void fermata_get_user(struct user_struct *user);
 unsigned long fermata_memlock_limit(void);
-struct pid *fermata_get_current_tgid(void);
-int fermata_pid_nr(struct pid *pid);
 const char *fermata_policy_parameter(void);
 bool fermata_fatal_signal_pending(void);
 void fermata_unplug_teach(void);

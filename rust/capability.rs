@@ -1,42 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the caller may do, in the initial user namespace. Process context.
+//! Capabilities of the caller, in the initial user namespace. Process context.
 
-use crate::shim;
+use crate::shim::{capable, fermata_locked_down};
 use kernel::{bindings, prelude::*};
 
-/// CAP_SYS_ADMIN: act on contexts of others, and on the card as a whole.
+/// Returns whether the caller has CAP_SYS_ADMIN: it may act on contexts of others, and on the card
+/// as a whole.
 pub(crate) fn is_administrator() -> bool {
     has(bindings::CAP_SYS_ADMIN)
 }
 
-/// CAP_PERFMON or CAP_SYS_ADMIN: know what contexts of other users do.
+/// Returns whether the caller has CAP_PERFMON or CAP_SYS_ADMIN: it may know what contexts of other
+/// users do.
 pub(crate) fn may_monitor() -> bool {
     has(bindings::CAP_PERFMON) || is_administrator()
 }
 
-/// CAP_SYS_NICE: take more than what everybody has by default.
+/// Returns whether the caller has CAP_SYS_NICE: it may take more than what everybody has by
+/// default.
 pub(crate) fn may_raise() -> bool {
     has(bindings::CAP_SYS_NICE)
 }
 
-/// CAP_SYS_RAWIO, on a kernel without lockdown: let a device touch all memory.
+/// Returns whether the caller has CAP_SYS_RAWIO on a kernel without lockdown: it may let a device
+/// access all memory.
 pub(crate) fn may_touch_all_memory() -> bool {
-    // SAFETY: No requirement.
-    has(bindings::CAP_SYS_RAWIO) && !unsafe { shim::fermata_locked_down() }
+    has(bindings::CAP_SYS_RAWIO) && !fermata_locked_down()
 }
 
-/// CAP_SYS_RESOURCE: have more contexts than other users may.
-pub(crate) fn may_have_any_number() -> bool {
+/// Returns whether the caller has CAP_SYS_RESOURCE: it may have more contexts than its group's
+/// limit.
+pub(crate) fn has_cap_sys_resource() -> bool {
     has(bindings::CAP_SYS_RESOURCE)
 }
 
-/// CAP_IPC_LOCK: pin memory whatever RLIMIT_MEMLOCK says.
+/// Returns whether the caller has CAP_IPC_LOCK: it may pin memory whatever RLIMIT_MEMLOCK says.
 pub(crate) fn may_lock_memory() -> bool {
     has(bindings::CAP_IPC_LOCK)
 }
 
 fn has(capability: u32) -> bool {
-    // SAFETY: No requirement. CAST: a small constant.
-    unsafe { bindings::capable(capability as c_int) }
+    // CAST: a small constant.
+    capable(capability as c_int)
 }

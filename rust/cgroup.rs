@@ -1,109 +1,136 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tree of cgroups (version 2), see `rust/cgroup.c`. Where there is none, everybody is in the root.
+//! The tree of cgroups (version 2), see `rust/cgroup.c`. On a kernel without cgroups every process
+//! is in the root.
 
 use kernel::{bindings, error::from_err_ptr, prelude::*};
 
+// SAFETY: The declarations are those of `include/fermata_cgroup.h`. The functions that are declared
+// safe may be called with any arguments.
 #[expect(
     improper_ctypes,
     reason = "pointers to C structures, some of which are empty in this configuration"
 )]
-extern "C" {
-    fn fermata_cgroup_exit();
-    fn fermata_cgroup_current() -> *mut bindings::cgroup;
-    fn fermata_cgroup_of_fd(fd: c_int) -> *mut bindings::cgroup;
+unsafe extern "C" {
+    safe fn fermata_cgroup_exit();
+    safe fn fermata_cgroup_current() -> *mut bindings::cgroup;
+    safe fn fermata_cgroup_of_fd(fd: c_int) -> *mut bindings::cgroup;
     fn fermata_cgroup_put(cgroup: *mut bindings::cgroup);
     fn fermata_cgroup_level(cgroup: *mut bindings::cgroup) -> c_int;
     fn fermata_cgroup_at(cgroup: *mut bindings::cgroup, level: c_int) -> u64;
     fn fermata_cgroup_is_roots(cgroup: *mut bindings::cgroup, level: c_int) -> c_int;
-    fn fermata_cgroup_lives(number: u64) -> bool;
+    safe fn fermata_cgroup_lives(number: u64) -> bool;
 }
 
-/// A cgroup. That there is one of these does not keep its directory from being removed.
+/// A reference of a `struct cgroup`.
 ///
 /// # Invariants
 ///
-/// Owns a reference of the `struct cgroup`; null where the kernel has no cgroups.
-pub(crate) struct Cgroup(*mut bindings::cgroup);
+/// `self` owns a reference; null where the kernel has no cgroups.
+struct Reference(*mut bindings::cgroup);
 
-// SAFETY: A `struct cgroup` is reference-counted; its number, its level and those above it never
-// change.
-unsafe impl Send for Cgroup {}
-// SAFETY: As for `Send`.
-unsafe impl Sync for Cgroup {}
-
-impl Cgroup {
-    /// The caller's. Process context.
-    pub(crate) fn current() -> Self {
-        // INVARIANT: The reference is ours.
-        // SAFETY: No requirement.
-        Self(unsafe { fermata_cgroup_current() })
-    }
-
-    /// The cgroup of the descriptor `fd` of the caller. Process context. `EBADF`: it is no directory of a
-    /// cgroup; `ENOENT`: the cgroup was removed.
-    pub(crate) fn of_descriptor(fd: i32) -> Result<Self> {
-        // INVARIANT: The reference is ours.
-        // SAFETY: No requirement.
-        from_err_ptr(unsafe { fermata_cgroup_of_fd(fd) }).map(Self)
-    }
-
-    /// Its number: that of the inode of its directory. Never used again for another cgroup.
-    pub(crate) fn number(&self) -> u64 {
-        self.number_at(self.level())
-    }
-
-    /// The numbers of itself and of those above it, the root's last.
-    pub(crate) fn lineage(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..=self.level()).rev().map(|level| self.number_at(level))
-    }
-
-    /// The number of the nearest of them whose directory belongs to the user root of the initial user
-    /// namespace. Process context, may sleep. `ENOMEM`.
-    pub(crate) fn nearest_of_root(&self) -> Result<u64> {
-        for level in (1..=self.level()).rev() {
-            // SAFETY: By the type invariant; `level` is not below its own.
-            match unsafe { fermata_cgroup_is_roots(self.0, level) } {
-                0 => {}
-                1 => return Ok(self.number_at(level)),
-                error => return Err(Error::from_errno(error)),
-            }
-        }
-        Ok(self.number_at(0))
-    }
-
-    /// How many are above it.
+impl Reference {
+    /// Returns the number of cgroups above.
     fn level(&self) -> c_int {
-        // SAFETY: By the type invariant.
+        // SAFETY: The pointer is valid by the type invariant.
         unsafe { fermata_cgroup_level(self.0) }
     }
 
-    fn number_at(&self, level: c_int) -> u64 {
-        // SAFETY: By the type invariant; the callers' levels are not below its own.
-        unsafe { fermata_cgroup_at(self.0, level) }
+    /// Returns the numbers of the root, of the cgroups below it that are above this one, and of
+    /// this one.
+    fn lineage(&self) -> Result<KVec<u64>> {
+        let own_level = self.level();
+        // CAST: a level is not negative.
+        let mut numbers = KVec::with_capacity(own_level as usize + 1, GFP_KERNEL_ACCOUNT)?;
+        for level in 0..=own_level {
+            // SAFETY: The pointer is valid by the type invariant, and `level` is not below its own.
+            let number = unsafe { fermata_cgroup_at(self.0, level) };
+            numbers.push(number, GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(numbers)
+    }
+
+    /// Returns the level of the nearest cgroup, this one or one above, whose directory belongs to
+    /// the user root of the initial user namespace. May sleep. `ENOMEM`.
+    fn nearest_of_root(&self) -> Result<usize> {
+        for level in (1..=self.level()).rev() {
+            // SAFETY: The pointer is valid by the type invariant, and `level` is not below its own.
+            match unsafe { fermata_cgroup_is_roots(self.0, level) } {
+                0 => {}
+                // CAST: `level` is positive.
+                1 => return Ok(level as usize),
+                error => return Err(Error::from_errno(error)),
+            }
+        }
+        Ok(0)
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for Reference {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the reference is ours; it is put once, here.
         unsafe { fermata_cgroup_put(self.0) };
     }
 }
 
-/// Whether there is a cgroup of this number. From a work item: elsewhere only those of the caller's
-/// cgroup namespace are found.
-pub(crate) fn lives(number: u64) -> bool {
-    // SAFETY: No requirement.
-    unsafe { fermata_cgroup_lives(number) }
+/// The number of a cgroup, and the numbers of the cgroups above it, which never change. The cgroup
+/// may have been removed.
+///
+/// # Invariants
+///
+/// `lineage` is not empty.
+pub(crate) struct Cgroup {
+    /// From the root's number to the cgroup's own.
+    lineage: KVec<u64>,
 }
 
-/// Gives back, when it is dropped, what this file has of the kernel. One, for the module; no
-/// [`Cgroup`] is asked for after it.
+impl Cgroup {
+    /// Returns the caller's cgroup, and the number of the nearest cgroup, this one or one above,
+    /// whose directory belongs to the user root of the initial user namespace. Process context, may
+    /// sleep. `ENOMEM`.
+    pub(crate) fn current() -> Result<(Self, u64)> {
+        // INVARIANT: The reference is ours.
+        let reference = Reference(fermata_cgroup_current());
+        let lineage = reference.lineage()?;
+        let nearest_of_root = lineage[reference.nearest_of_root()?];
+        Ok((Self { lineage }, nearest_of_root))
+    }
+
+    /// Returns the cgroup of the descriptor `fd` of the caller. Process context. `EBADF`: `fd` is
+    /// not the directory of a cgroup; `ENOENT`: the cgroup was removed; `ENOMEM`.
+    pub(crate) fn of_descriptor(fd: i32) -> Result<Self> {
+        // INVARIANT: The reference is ours.
+        let reference = Reference(from_err_ptr(fermata_cgroup_of_fd(fd))?);
+        Ok(Self {
+            lineage: reference.lineage()?,
+        })
+    }
+
+    /// Returns the number of the cgroup: that of the inode of its directory. A number is never used
+    /// again for another cgroup.
+    pub(crate) fn number(&self) -> u64 {
+        // By the type invariant there is one.
+        self.lineage.last().copied().unwrap_or_default()
+    }
+
+    /// Returns the numbers of the cgroup and of the cgroups above it, the root's last.
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = u64> + '_ {
+        self.lineage.iter().rev().copied()
+    }
+}
+
+/// Returns whether there is a cgroup of this number. Called by a kworker: elsewhere only the
+/// cgroups of the caller's cgroup namespace are found.
+pub(crate) fn lives(number: u64) -> bool {
+    fermata_cgroup_lives(number)
+}
+
+/// Returns to the kernel what this file has of it, when it is dropped. One, for the module; no
+/// [`Cgroup`] is asked for afterwards.
 pub(crate) struct Tree(());
 
 impl Tree {
-    /// The one.
+    /// Returns the one value of the module.
     pub(crate) const fn new() -> Self {
         Self(())
     }
@@ -111,7 +138,6 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // SAFETY: The module ends.
-        unsafe { fermata_cgroup_exit() };
+        fermata_cgroup_exit();
     }
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What pinned memory costs: the opener's user, against RLIMIT_MEMLOCK, and the process.
+//! Charging pinned memory to the opener's user, against RLIMIT_MEMLOCK, and to the process.
 //!
-//! As io_uring does it: `locked_vm` of the user is compared with the caller's limit, so that
-//! processes of one user share what they have; `pinned_vm` of the address space is only counted
-//! (VmPin in /proc/PID/status).
+//! As in io_uring, the caller's limit is compared with `locked_vm` of the user, so that processes
+//! of one user share the limit. `pinned_vm` of the address space is only counted (VmPin in
+//! /proc/PID/status).
 
-use crate::{capability, shim};
-use core::ptr::NonNull;
+use crate::{capability, shim::fermata_memlock_limit};
 use kernel::{
-    bindings,
+    cred::Credential,
     mm::Mm,
     page::PAGE_SIZE,
     prelude::*,
@@ -20,34 +19,24 @@ use kernel::{
     },
 };
 
-/// The account of a user, as the kernel counts what it has pinned and locked.
-///
-/// # Invariants
-///
-/// Owns a reference of the `struct user_struct`.
-pub(crate) struct Account(NonNull<bindings::user_struct>);
-
-// SAFETY: A `struct user_struct` is reference-counted; its counters are atomic.
-unsafe impl Send for Account {}
-// SAFETY: As above.
-unsafe impl Sync for Account {}
+/// A user, as the kernel counts the memory that the user has pinned and locked.
+#[derive(Clone)]
+pub(crate) struct Account(ARef<Credential>);
 
 impl Account {
-    /// The caller's. Process context.
-    pub(crate) fn current() -> Self {
-        // INVARIANT: The reference is ours.
-        // SAFETY: No requirement; every task has a user.
-        Self(unsafe { NonNull::new_unchecked(shim::fermata_get_current_user()) })
+    /// Returns the account of the user that has the credentials `credential`.
+    pub(crate) fn new(credential: &Credential) -> Self {
+        Self(credential.into())
     }
 
-    /// Pages that it has pinned or locked, in all ways that are charged to users.
+    /// Pages that the user has pinned or locked, in all ways that are charged to users.
     fn locked_vm(&self) -> &Atomic<i64> {
-        // SAFETY: Valid by the type invariant, for as long as `self`; the kernel accesses it
-        // atomically only.
-        unsafe { Atomic::from_ptr(&raw mut (*self.0.as_ptr()).locked_vm.counter) }
+        // SAFETY: The credentials are valid as long as `self`, and own a reference of their `user`.
+        // The kernel accesses the counter atomically only.
+        unsafe { Atomic::from_ptr(&raw mut (*(*self.0.as_ptr()).user).locked_vm.counter) }
     }
 
-    /// Adds `pages`, unless that is more than `limit` then. `ENOMEM`.
+    /// Adds `pages`, unless the user would have more than `limit` then. `ENOMEM`.
     fn lock_pages(&self, pages: i64, limit: i64) -> Result {
         let locked = self.locked_vm();
         let mut before = locked.load(Relaxed);
@@ -64,31 +53,15 @@ impl Account {
     }
 }
 
-impl Clone for Account {
-    fn clone(&self) -> Self {
-        // SAFETY: By the type invariant.
-        unsafe { shim::fermata_get_user(self.0.as_ptr()) };
-        // INVARIANT: The new reference is that of the new value.
-        Self(self.0)
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::free_uid(self.0.as_ptr()) };
-    }
-}
-
-/// Bytes of pinned memory that a context has.
+/// Counters of the bytes of pinned memory that a context has.
 pub(crate) struct Pinned {
     all: Atomic<u64>,
-    /// Of these, those that are charged to no memory cgroup.
+    /// The part of `all` that is charged to no memory cgroup.
     uncharged: Atomic<u64>,
 }
 
 impl Pinned {
-    /// None.
+    /// Returns counters of 0.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let none = Self {
             all: Atomic::new(0),
@@ -106,7 +79,7 @@ impl Pinned {
     }
 }
 
-/// Bytes that are counted for a context, until it is dropped.
+/// Bytes that are counted for a context until this value is dropped.
 pub(crate) struct PinnedBytes {
     of: Arc<Pinned>,
     all: u64,
@@ -114,7 +87,7 @@ pub(crate) struct PinnedBytes {
 }
 
 impl PinnedBytes {
-    /// Counts `bytes`, as `uncharged` if no memory cgroup is charged for them.
+    /// Counts `bytes` in the counters `of`; `uncharged`: no memory cgroup is charged for them.
     pub(crate) fn new(of: &Arc<Pinned>, bytes: u64, uncharged: bool) -> Self {
         let counted = Self {
             of: of.clone(),
@@ -134,20 +107,20 @@ impl Drop for PinnedBytes {
     }
 }
 
-/// Pages that are charged, until it is dropped.
+/// Pages that are charged until this value is dropped.
 pub(crate) struct Charge {
-    /// Who was charged; `None`: the caller was exempt.
+    /// The charged user; `None`: the caller was exempt.
     account: Option<Account>,
-    /// The address space that was charged; `None`: the caller was a kernel thread.
+    /// The charged address space; `None`: the caller was a kernel thread.
     mm: Option<ARef<Mm>>,
     pages: i64,
     _counted: PinnedBytes,
 }
 
 impl Charge {
-    /// Charges `length` bytes, which are `counted` for a context, to `account`, unless the caller has
-    /// CAP_IPC_LOCK, and to the caller's address space. Process context. `ENOMEM`: more than the
-    /// caller's RLIMIT_MEMLOCK.
+    /// Charges `length` bytes, which are `counted` for a context, to the caller's address space
+    /// and, unless the caller has CAP_IPC_LOCK, to `account`. Process context. `ENOMEM`: the user
+    /// would have more than the caller's RLIMIT_MEMLOCK.
     pub(crate) fn new(account: &Account, length: usize, counted: PinnedBytes) -> Result<Self> {
         let pages = i64::try_from(length.div_ceil(PAGE_SIZE))?;
         let account = if capability::may_lock_memory() {
@@ -182,14 +155,13 @@ impl Drop for Charge {
 
 /// Pages of an address space that are pinned.
 fn pinned_vm(mm: &Mm) -> &Atomic<i64> {
-    // SAFETY: Valid for as long as `mm`; the kernel accesses it atomically only.
+    // SAFETY: The structure is valid as long as `mm`. The kernel accesses the counter atomically
+    // only.
     unsafe { Atomic::from_ptr(&raw mut (*mm.as_raw()).__bindgen_anon_1.pinned_vm.counter) }
 }
 
-/// The caller's RLIMIT_MEMLOCK in pages.
+/// Returns the caller's RLIMIT_MEMLOCK in pages.
 fn memlock_limit() -> i64 {
-    // SAFETY: No requirement.
-    let bytes = unsafe { shim::fermata_memlock_limit() };
     // CAST: 2^64 bytes are 2^52 pages.
-    (bytes / PAGE_SIZE) as i64
+    (fermata_memlock_limit() / PAGE_SIZE) as i64
 }

@@ -26,6 +26,7 @@ use core::{
 };
 use kernel::{
     bindings,
+    cred::Credential,
     mm::virt::{flags, VmaNew, VmaRef},
     page::PAGE_SIZE,
     prelude::*,
@@ -152,10 +153,10 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// A context of the caller, who opens `card`.
-    pub(crate) fn new(card: Arc<Card>) -> Result<Arc<Self>> {
+    /// Returns a context of the caller, who opens `card` by a file with the credentials `credential`.
+    pub(crate) fn new(card: Arc<Card>, credential: &Credential) -> Result<Arc<Self>> {
         let image = Image::new()?;
-        let opener = Opener::current()?;
+        let opener = Opener::current(credential)?;
         let pinned = Pinned::new()?;
         card.note_open(opener.pid);
         let meter = measurement::new_meter()?;
@@ -285,7 +286,7 @@ impl Context {
             // CAST: at least 32 bits.
             contexts => contexts as usize,
         };
-        if registry.members(group).count() >= most && !capability::may_have_any_number() {
+        if registry.members(group).count() >= most && !capability::has_cap_sys_resource() {
             return Err(errno::edquot());
         }
         Ok(())

@@ -64,7 +64,9 @@ unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file
         if card.is_gone() {
             return Err(ENODEV);
         }
-        let context = Context::new(card)?;
+        // SAFETY: `file` is valid; the file position is not used.
+        let opened = unsafe { LocalFile::from_raw_file(file) };
+        let context = Context::new(card, opened.cred())?;
         // SAFETY: `file` is ours until it is returned.
         unsafe { (*file).private_data = context.into_foreign() };
         Ok(0)

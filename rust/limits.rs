@@ -6,7 +6,7 @@ use crate::{
     card::Scheduler,
     compat::parameter,
     sched::{Duration, Params, PolicyKind},
-    shim,
+    shim::fermata_policy_parameter,
     uapi::policy,
 };
 use kernel::prelude::*;
@@ -84,8 +84,8 @@ impl Limits {
 
 /// The policy that the module parameter `policy` names.
 fn policy_parameter() -> Result<PolicyKind> {
-    // SAFETY: A string that is not changed while the module is there.
-    let name = unsafe { CStr::from_char_ptr(shim::fermata_policy_parameter()) };
+    // SAFETY: The parameter is a string that does not change while the module is there.
+    let name = unsafe { CStr::from_char_ptr(fermata_policy_parameter()) };
     policy::named(name.to_bytes()).ok_or_else(|| {
         pr_err!(
             "no policy has the name {:?} (module parameter policy)\n",

@@ -2,24 +2,24 @@
 
 //! CLOCK_MONOTONIC: the clock of the scheduler, of its timers and of the calls.
 
-use crate::{sched::Time, shim};
-use kernel::bindings;
+use crate::{sched::Time, shim::fermata_monotonic_of_caller};
+use kernel::time::{hrtimer::HrTimerExpires, Instant, Monotonic};
 
-/// The time. Any context.
+/// Returns the time. Any context but NMI.
 pub(crate) fn now() -> Time {
-    // SAFETY: No requirement.
+    // `Instant` gives its value to this trait only.
+    let ns = HrTimerExpires::as_nanos(&Instant::<Monotonic>::now());
     // CAST: the clock starts at 0 and does not go back.
-    Time::from_ns(unsafe { bindings::ktime_get() } as u64)
+    Time::from_ns(ns as u64)
 }
 
-/// What `ns` on the clock of the caller's time namespace is on ours: 0 for 0 only, and what is later
-/// than the clock can tell stays so. Process context.
+/// Returns the time that is `ns` on the clock of the caller's time namespace. 0 stays 0, and a time
+/// later than the clock can tell stays as it is. Process context.
 pub(crate) fn of_caller(ns: u64) -> Time {
     match i64::try_from(ns) {
         Ok(ns) if ns != 0 => {
-            // SAFETY: No requirement.
-            let ours = unsafe { shim::fermata_monotonic_of_caller(ns) };
-            // CAST: at least 1; the kernel returns 0 for what was before our clock began.
+            let ours = fermata_monotonic_of_caller(ns);
+            // CAST: at least 1; the kernel returns 0 for a time before our clock began.
             Time::from_ns(ours.max(1) as u64)
         }
         _ => Time::from_ns(ns),

@@ -1,87 +1,97 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who opened a context.
+//! The process that opened a context.
 //!
-//! Time is shared between groups of cgroups, not users: a user can have as many subordinate users as
-//! `/etc/subuid` gives it. So those in the root cgroup are one group, whoever they are.
+//! Time is shared between groups of cgroups, not users: a user can have as many subordinate users
+//! as `/etc/subuid` gives it. So all processes in the root cgroup are one group, whoever their
+//! users are.
 
-use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey, shim};
-use kernel::{bindings, prelude::*};
+use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey};
+use kernel::{bindings, cred::Credential, current, prelude::*, task::Kuid};
 
-/// A process, its user and its cgroup, at the time of `open()`.
+/// A reference of a `struct pid`.
 ///
 /// # Invariants
 ///
-/// `process` owns a reference of a `struct pid`.
+/// The pointer is valid, and `self` owns a reference.
+struct Process(*mut bindings::pid);
+
+// SAFETY: A `struct pid` is reference-counted, and may be put on any thread.
+unsafe impl Send for Process {}
+// SAFETY: `&self` reads the numbers of the `struct pid` only, which never change.
+unsafe impl Sync for Process {}
+
+impl Process {
+    /// Returns the caller's process.
+    fn current() -> Self {
+        // SAFETY: The current task is valid, and has a thread group.
+        // INVARIANT: `get_task_pid` takes the reference.
+        Self(unsafe {
+            bindings::get_task_pid(current!().as_ptr(), bindings::pid_type_PIDTYPE_TGID)
+        })
+    }
+
+    /// Returns the process's number in the caller's pid namespace; 0: the process is not there.
+    fn number_for_caller(&self) -> i32 {
+        // SAFETY: The pointer is valid by the type invariant.
+        unsafe { bindings::pid_vnr(self.0) }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the reference is ours; it is put once, here.
+        unsafe { bindings::put_pid(self.0) };
+    }
+}
+
+/// A process, its user and its cgroup, at the time of `open()`.
 pub(crate) struct Opener {
-    process: *mut bindings::pid,
-    /// The same, in the initial pid namespace.
+    process: Process,
+    /// The number of the process in the initial pid namespace.
     pub(crate) pid: i32,
-    /// In the initial user namespace.
-    uid: u32,
-    /// Who pays for its memory.
+    /// The real user of the process.
+    user: Kuid,
+    /// The user that is charged for the context's memory.
     pub(crate) account: Account,
-    /// Its cgroup.
     pub(crate) cgroup: Cgroup,
-    /// The group of contexts where no cgroup above is registered: the nearest cgroup whose directory
-    /// is root's. In the others a user can make as many cgroups as it likes.
+    /// The group of contexts where no cgroup above is registered: the nearest cgroup whose
+    /// directory is root's. In the others a user can make as many cgroups as it likes.
     pub(crate) own_group: GroupKey,
 }
 
-// SAFETY: A `struct pid` is reference-counted and never changes.
-unsafe impl Send for Opener {}
-// SAFETY: As above.
-unsafe impl Sync for Opener {}
-
 impl Opener {
-    /// The caller. Process context, may sleep. `ENOMEM`.
-    pub(crate) fn current() -> Result<Self> {
-        let cgroup = Cgroup::current();
-        let own_group = GroupKey(cgroup.nearest_of_root()?);
-        // SAFETY: No requirement.
-        let process = unsafe { shim::fermata_get_current_tgid() };
-        // INVARIANT: The reference is ours.
+    /// Returns the caller, who opens a file with the credentials `credential`. Process context, may
+    /// sleep. `ENOMEM`.
+    pub(crate) fn current(credential: &Credential) -> Result<Self> {
+        let (cgroup, nearest_of_root) = Cgroup::current()?;
+        let own_group = GroupKey(nearest_of_root);
         Ok(Self {
-            process,
-            // SAFETY: The reference was just taken.
-            pid: unsafe { shim::fermata_pid_nr(process) },
-            uid: current_uid(),
-            account: Account::current(),
+            process: Process::current(),
+            pid: current!().group_leader().pid(),
+            user: current!().uid(),
+            account: Account::new(credential),
             cgroup,
             own_group,
         })
     }
 
-    /// Whether both are processes of one user.
+    /// Returns whether both are processes of one user.
     pub(crate) fn is_same_user(&self, other: &Self) -> bool {
-        self.uid == other.uid
+        self.user == other.user
     }
 
-    /// Whether it is the caller's user.
+    /// Returns whether the caller is a process of the same user.
     pub(crate) fn is_caller(&self) -> bool {
-        self.uid == current_uid()
+        self.user == current!().uid()
     }
 
-    /// The process in the caller's pid namespace. 0: it is not there, or it is another user's and
-    /// the caller is no administrator.
+    /// Returns the process's number in the caller's pid namespace. 0: the process is not there, or
+    /// is another user's and the caller is no administrator.
     pub(crate) fn pid_for_caller(&self) -> i32 {
         if !self.is_caller() && !capability::is_administrator() {
             return 0;
         }
-        // SAFETY: By the type invariant.
-        unsafe { bindings::pid_vnr(self.process) }
+        self.process.number_for_caller()
     }
-}
-
-impl Drop for Opener {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::put_pid(self.process) };
-    }
-}
-
-/// The caller's user, in the initial user namespace.
-fn current_uid() -> u32 {
-    // SAFETY: No requirement.
-    unsafe { shim::fermata_current_uid() }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 
-#include <linux/cred.h>
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -13,15 +12,12 @@
 #include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
-#include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
-#include <linux/sched/user.h>
 #include <linux/security.h>
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
-#include <linux/uidgid.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
@@ -247,45 +243,16 @@ ktime_t fermata_monotonic_of_caller(ktime_t time)
 	return timens_ktime_to_host(CLOCK_MONOTONIC, time);
 }
 
+/* An inline function without CONFIG_SECURITY. */
 bool fermata_locked_down(void)
 {
 	return security_locked_down(LOCKDOWN_PCI_ACCESS) != 0;
-}
-
-/* The caller's real user in the initial user namespace. */
-u32 fermata_current_uid(void)
-{
-	return from_kuid(&init_user_ns, current_uid());
-}
-
-/* The caller's user, with a reference for free_uid(). */
-struct user_struct *fermata_get_current_user(void)
-{
-	return get_uid(current_user());
-}
-
-/* Another reference for free_uid(). */
-void fermata_get_user(struct user_struct *user)
-{
-	get_uid(user);
 }
 
 /* The caller's RLIMIT_MEMLOCK in bytes. */
 unsigned long fermata_memlock_limit(void)
 {
 	return rlimit(RLIMIT_MEMLOCK);
-}
-
-/* The caller's process, with a reference for put_pid(). */
-struct pid *fermata_get_current_tgid(void)
-{
-	return get_pid(task_tgid(current));
-}
-
-/* Its number in the initial pid namespace. */
-int fermata_pid_nr(struct pid *pid)
-{
-	return pid_nr(pid);
 }
 
 bool fermata_fatal_signal_pending(void)

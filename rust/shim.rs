@@ -40,15 +40,10 @@ unsafe extern "C" {
     pub(crate) safe fn fermata_pages_alloc(order: c_uint) -> *mut bindings::page;
     pub(crate) safe fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
     pub(crate) safe fn fermata_contig_is_charged(count: c_ulong) -> bool;
-    pub(crate) fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
-    pub(crate) fn fermata_locked_down() -> bool;
-    pub(crate) fn fermata_current_uid() -> u32;
-    pub(crate) fn fermata_get_current_user() -> *mut bindings::user_struct;
-    pub(crate) fn fermata_get_user(user: *mut bindings::user_struct);
-    pub(crate) fn fermata_memlock_limit() -> c_ulong;
-    pub(crate) fn fermata_get_current_tgid() -> *mut bindings::pid;
-    pub(crate) fn fermata_pid_nr(pid: *mut bindings::pid) -> c_int;
-    pub(crate) fn fermata_policy_parameter() -> *const c_char;
+    pub(crate) safe fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
+    pub(crate) safe fn fermata_locked_down() -> bool;
+    pub(crate) safe fn fermata_memlock_limit() -> c_ulong;
+    pub(crate) safe fn fermata_policy_parameter() -> *const c_char;
     pub(crate) safe fn fermata_fatal_signal_pending() -> bool;
     #[cfg(CONFIG_LOCKDEP)]
     pub(crate) safe fn fermata_unplug_teach();
@@ -74,6 +69,8 @@ macro_rules! safe_functions {
 }
 
 safe_functions! {
+    /// Returns whether the caller has a capability in the initial user namespace.
+    fn capable(capability: c_int) -> bool;
     /// Disables an interrupt. Does not wait for handlers.
     fn disable_irq_nosync(irq: c_uint);
     /// Enables an interrupt that was disabled once more than it was enabled.
