@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! C objects that are embedded in Rust values, and C callbacks that find these values again.
+//! C objects that are embedded in Rust values, C callbacks that find these values again, and C
+//! tables in static memory.
 
 /// Declares a type for a C object that locks itself, with functions that call C functions: `new()`,
 /// which initialises the object, and methods.
@@ -78,3 +79,14 @@ pub(crate) unsafe extern "C" fn callback<T: Callback<C>, C>(object: *mut C) {
     let value = unsafe { &*object.byte_sub(T::OFFSET).cast::<T>() };
     value.called();
 }
+
+/// A table of C in static memory, such as a `struct file_operations`.
+///
+/// # Invariants
+///
+/// Nobody writes the table, or what its pointers refer to.
+#[derive(Clone, Copy)]
+pub(crate) struct StaticTable<T: Copy>(pub(crate) T);
+
+// SAFETY: By the type invariant the table is only read. A `Copy` type has no interior mutability.
+unsafe impl<T: Copy> Sync for StaticTable<T> {}

@@ -2,20 +2,26 @@
 
 //! The device nodes /dev/fermata0, /dev/fermata1, …
 
-use crate::{card::Card, compat::this_module, file::OPERATIONS, sysfs};
-use core::{
-    ptr::{self, NonNull},
-    sync::atomic::{AtomicPtr, AtomicU32, Ordering},
+use crate::{
+    c_object::StaticTable,
+    card::Card,
+    compat::this_module,
+    shim::{cdev_alloc, unregister_chrdev_region},
+    sysfs,
 };
+use core::ptr::{self, NonNull};
 use kernel::{
     bindings,
     device::{Bound, Device},
     error::{from_err_ptr, to_result},
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{Acquire, Atomic, Release},
+        Arc,
+    },
 };
 
-/// Cards at the most.
+/// Most cards that can have a node.
 const MINORS: usize = 64;
 
 /// The cards that have a node, by minor number.
@@ -26,154 +32,207 @@ kernel::sync::global_lock! {
     unsafe(uninit) static CARDS: Mutex<Cards> = Cards([const { None }; MINORS]);
 }
 
-/// The card whose node has number `device`.
+/// Returns the card whose node has the number `device`.
 pub(crate) fn find(device: bindings::dev_t) -> Option<Arc<Card>> {
     CARDS.lock().0.get(minor(device))?.clone()
 }
 
-/// The minor part of a device number (MINOR() is a macro).
+/// Returns the minor part of a device number (MINOR() is a macro).
 fn minor(device: bindings::dev_t) -> usize {
     (device & ((1 << 20) - 1)) as usize
 }
 
 /// The device class, while there is a [`Class`].
-static CLASS: AtomicPtr<bindings::class> = AtomicPtr::new(ptr::null_mut());
+static CLASS: Atomic<*mut bindings::class> = Atomic::new(ptr::null_mut());
 /// The first of our device numbers, while there is a [`Class`].
-static FIRST: AtomicU32 = AtomicU32::new(0);
+static FIRST: Atomic<u32> = Atomic::new(0);
 
-/// Registers the device class and the range of device numbers for as long as it lives. One, for the
-/// module; it must outlive the driver.
+/// A registered range of device numbers.
+struct Numbers(bindings::dev_t);
+
+impl Numbers {
+    /// Registers [`MINORS`] numbers.
+    fn new() -> Result<Self> {
+        let mut first = 0;
+        // CAST: 64.
+        // SAFETY: `first` may be written, and the name is static.
+        to_result(unsafe {
+            bindings::alloc_chrdev_region(&mut first, 0, MINORS as c_uint, c"fermata".as_char_ptr())
+        })?;
+        Ok(Self(first))
+    }
+}
+
+impl Drop for Numbers {
+    fn drop(&mut self) {
+        // CAST: 64.
+        unregister_chrdev_region(self.0, MINORS as c_uint);
+    }
+}
+
+/// The device class and the device numbers of the module. One, for the module; it must outlive the
+/// driver.
 ///
 /// # Invariants
 ///
-/// [`CLASS`] is a registered class, and the numbers from [`FIRST`] on are ours.
-pub(crate) struct Class(());
+/// [`CLASS`] is a registered class, and the numbers from [`FIRST`] on are `_numbers`.
+pub(crate) struct Class {
+    _numbers: Numbers,
+}
 
 impl Class {
     /// Registers both. Called once.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: Once, before any use.
+        // SAFETY: Called once, before any other use of `CARDS`.
         unsafe { CARDS.init() };
-        let mut first = 0;
-        // SAFETY: `first` is valid for writes. CAST: 64.
-        to_result(unsafe {
-            bindings::alloc_chrdev_region(&mut first, 0, MINORS as c_uint, c"fermata".as_char_ptr())
-        })?;
+        let numbers = Numbers::new()?;
         // SAFETY: The name is static.
-        let class = from_err_ptr(unsafe { bindings::class_create(c"fermata".as_char_ptr()) })
-            .inspect_err(|_| {
-                // SAFETY: Just registered. CAST: 64.
-                unsafe { bindings::unregister_chrdev_region(first, MINORS as c_uint) }
-            })?;
+        let class = from_err_ptr(unsafe { bindings::class_create(c"fermata".as_char_ptr()) })?;
         // INVARIANT: Both were just registered.
-        FIRST.store(first, Ordering::Release);
-        CLASS.store(class, Ordering::Release);
-        Ok(Self(()))
+        FIRST.store(numbers.0, Release);
+        CLASS.store(class, Release);
+        Ok(Self { _numbers: numbers })
     }
 }
 
 impl Drop for Class {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; no node is left, since the driver is unregistered before.
-        // CAST: 64.
-        unsafe {
-            bindings::class_destroy(CLASS.load(Ordering::Acquire));
-            bindings::unregister_chrdev_region(FIRST.load(Ordering::Acquire), MINORS as c_uint);
-        }
+        // SAFETY: By the type invariant the class is registered. No device of the class is left,
+        // since the driver is unregistered before.
+        unsafe { bindings::class_destroy(CLASS.load(Acquire)) };
     }
 }
 
-/// The node of one card. Its end lets nobody open the card any more; open files stay.
+/// A minor number that finds a card.
+struct Minor(usize);
+
+impl Minor {
+    /// Gives `card` the first number that is free. `ENOSPC`: there are 64 cards.
+    fn new(card: &Arc<Card>) -> Result<Self> {
+        let mut cards = CARDS.lock();
+        let minor = cards.0.iter().position(Option::is_none).ok_or(ENOSPC)?;
+        cards.0[minor] = Some(card.clone());
+        // CAST: below 64.
+        card.set_number(minor as u32);
+        Ok(Self(minor))
+    }
+
+    /// Returns the device number.
+    fn device(&self) -> bindings::dev_t {
+        // CAST: below 64.
+        FIRST.load(Acquire) + self.0 as bindings::dev_t
+    }
+}
+
+impl Drop for Minor {
+    fn drop(&mut self) {
+        let card = CARDS.lock().0[self.0].take();
+        drop(card);
+    }
+}
+
+/// A character device that can be opened.
 ///
 /// # Invariants
 ///
-/// `cdev` is added, and the device is registered if `has_device`.
-pub(crate) struct Node {
-    minor: usize,
-    cdev: Option<NonNull<bindings::cdev>>,
-    has_device: bool,
+/// `self` owns a reference of the `struct cdev`, which has been added, or would have been.
+struct CharDevice(NonNull<bindings::cdev>);
+
+// SAFETY: The character device may be deleted on any thread.
+unsafe impl Send for CharDevice {}
+
+impl CharDevice {
+    /// Adds the device number `device`, with `operations`.
+    fn new(
+        device: bindings::dev_t,
+        operations: &'static StaticTable<bindings::file_operations>,
+    ) -> Result<Self> {
+        // INVARIANT: The reference is ours. `cdev_del` puts it, whether `cdev_add` is successful or
+        // not.
+        let this = Self(NonNull::new(cdev_alloc()).ok_or(ENOMEM)?);
+        let cdev = this.0.as_ptr();
+        // SAFETY: `cdev` is valid, and nobody else's until it is added. The operations are static.
+        to_result(unsafe {
+            (*cdev).ops = &operations.0;
+            (*cdev).owner = this_module();
+            bindings::cdev_add(cdev, device, 1)
+        })?;
+        Ok(this)
+    }
 }
 
-// SAFETY: Only handed to C functions that lock.
-unsafe impl Send for Node {}
-// SAFETY: As above.
-unsafe impl Sync for Node {}
-
-impl Node {
-    /// Makes the node of `card`, whose device is `parent`. `ENOSPC`: there are 64 cards.
-    pub(crate) fn new(parent: &Device<Bound>, card: &Arc<Card>) -> Result<Self> {
-        let minor = {
-            let mut cards = CARDS.lock();
-            let minor = cards.0.iter().position(Option::is_none).ok_or(ENOSPC)?;
-            cards.0[minor] = Some(card.clone());
-            // CAST: below 64.
-            card.set_number(minor as u32);
-            minor
-        };
-        // From here on its drop undoes what has been done.
-        let mut node = Self {
-            minor,
-            cdev: None,
-            has_device: false,
-        };
-        node.make_cdev()?;
-        node.make_device(parent, card)?;
-        Ok(node)
+impl Drop for CharDevice {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the reference is ours; it is put once, here.
+        unsafe { bindings::cdev_del(self.0.as_ptr()) };
     }
+}
 
-    fn number(&self) -> bindings::dev_t {
-        // CAST: below 64.
-        FIRST.load(Ordering::Acquire) + self.minor as bindings::dev_t
-    }
+/// A device in /sys/class/fermata, for which udev makes a node.
+///
+/// # Invariants
+///
+/// A device of this number is registered.
+struct ClassDevice(bindings::dev_t);
 
-    fn make_cdev(&mut self) -> Result {
-        // SAFETY: No requirement.
-        let cdev = NonNull::new(unsafe { bindings::cdev_alloc() }).ok_or(ENOMEM)?;
-        // SAFETY: `cdev` is ours, and the operations are static.
-        let result = to_result(unsafe {
-            (*cdev.as_ptr()).ops = OPERATIONS.as_ptr();
-            (*cdev.as_ptr()).owner = this_module();
-            bindings::cdev_add(cdev.as_ptr(), self.number(), 1)
-        });
-        // INVARIANT: Added; if not, `cdev_del` drops the reference of `cdev_alloc` all the same.
-        self.cdev = Some(cdev);
-        result
-    }
-
-    fn make_device(&mut self, parent: &Device<Bound>, card: &Card) -> Result {
+impl ClassDevice {
+    /// Registers the device of number `minor` for `card`, whose device is `parent`.
+    fn new(parent: &Device<Bound>, card: &Arc<Card>, minor: &Minor) -> Result<Self> {
+        let device = minor.device();
         // CAST: `Device` is transparent over `struct device`; the minor number is below 64.
-        let parent = ptr::from_ref(parent).cast_mut().cast();
-        // SAFETY: The class and the parent are registered, the format has one integer. The card
-        // outlives the device: `CARDS` keeps it until our drop has destroyed that, which waits for
-        // those who read its files.
+        // SAFETY: The class and the parent are registered, and the format has one integer. The card
+        // outlives the device: `minor` keeps the card until the device is destroyed, which waits
+        // for readers of its files.
         from_err_ptr(unsafe {
             bindings::device_create_with_groups(
-                CLASS.load(Ordering::Acquire),
-                parent,
-                self.number(),
-                ptr::from_ref(card).cast_mut().cast(),
+                CLASS.load(Acquire),
+                ptr::from_ref(parent).cast_mut().cast(),
+                device,
+                ptr::from_ref::<Card>(card).cast_mut().cast(),
                 sysfs::groups(card),
                 c"fermata%d".as_char_ptr(),
-                self.minor as c_int,
+                minor.0 as c_int,
             )
         })?;
         // INVARIANT: Just registered.
-        self.has_device = true;
-        Ok(())
+        Ok(Self(device))
     }
 }
 
-impl Drop for Node {
+impl Drop for ClassDevice {
     fn drop(&mut self) {
-        if self.has_device {
-            // SAFETY: By the type invariant.
-            unsafe { bindings::device_destroy(CLASS.load(Ordering::Acquire), self.number()) };
-        }
-        if let Some(cdev) = self.cdev {
-            // SAFETY: By the type invariant.
-            unsafe { bindings::cdev_del(cdev.as_ptr()) };
-        }
-        let card = CARDS.lock().0[self.minor].take();
-        drop(card);
+        // SAFETY: By the type invariant the device is registered, and so is the class, which
+        // outlives the driver.
+        unsafe { bindings::device_destroy(CLASS.load(Acquire), self.0) };
+    }
+}
+
+/// The node of a card. Once it is dropped nobody can open the card; open files stay.
+///
+/// # Invariants
+///
+/// The fields are dropped in their order: the device refers to the card, which the minor number
+/// keeps.
+pub(crate) struct Node {
+    _device: ClassDevice,
+    _cdev: CharDevice,
+    _minor: Minor,
+}
+
+impl Node {
+    /// Makes the node of `card`, whose device is `parent`, with `operations`. `ENOSPC`: there are
+    /// 64 cards.
+    pub(crate) fn new(
+        parent: &Device<Bound>,
+        card: &Arc<Card>,
+        operations: &'static StaticTable<bindings::file_operations>,
+    ) -> Result<Self> {
+        let minor = Minor::new(card)?;
+        let cdev = CharDevice::new(minor.device(), operations)?;
+        Ok(Self {
+            _device: ClassDevice::new(parent, card, &minor)?,
+            _cdev: cdev,
+            _minor: minor,
+        })
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     chardev::Node,
     compat::{self, IrqVectors},
     dma_memory::MAX_SEGMENT,
+    file::OPERATIONS,
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
@@ -185,7 +186,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
         request_irqs(&card.0, vectors, identity.slots)?;
     }
     // Last: from here on programs come.
-    let node = Node::new(device, &card.0)?;
+    let node = Node::new(device, &card.0, &OPERATIONS)?;
     report(pdev, &identity);
     Ok(BoundCard {
         _node: node,

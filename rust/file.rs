@@ -2,10 +2,12 @@
 
 //! The file operations of /dev/fermataN.
 //!
-//! Own and static, not the `kernel` crate's `MiscDevice`: that one has no `poll`, and in 7.2 no
-//! owner, so that `rmmod` with an open descriptor would free the code under it.
+//! The `kernel` crate's `MiscDevice` cannot take their place (docs/dependencies.md): it has no
+//! `poll` and, in 7.2, no owner, so that `rmmod` with an open descriptor would free the code under
+//! it.
 
 use crate::{
+    c_object::StaticTable,
     chardev,
     compat::this_module,
     context::Context,
@@ -17,7 +19,7 @@ use crate::{
 use kernel::{
     bindings,
     error::from_result,
-    fs::LocalFile,
+    fs::{file::flags::O_NONBLOCK, LocalFile},
     mm::virt::{VmaNew, VmaRef},
     prelude::*,
     seq_file::SeqFile,
@@ -26,71 +28,79 @@ use kernel::{
     uaccess::UserPtr,
 };
 
-/// The file operations; shared by all cards.
-pub(crate) struct Operations(bindings::file_operations);
+/// The file operations of all cards.
+pub(crate) static OPERATIONS: StaticTable<bindings::file_operations> =
+    StaticTable(bindings::file_operations {
+        owner: this_module(),
+        open: Some(open),
+        release: Some(release),
+        unlocked_ioctl: Some(ioctl),
+        compat_ioctl: bindings::compat_ptr_ioctl,
+        mmap: Some(mmap),
+        poll: Some(poll),
+        show_fdinfo: Some(show_fdinfo),
+        llseek: Some(bindings::noop_llseek),
+        ..pin_init::zeroed()
+    });
 
-// SAFETY: Never written; `owner` is only handed to C.
-unsafe impl Sync for Operations {}
+/// The operations of a mapping of an arena.
+static MAPPING: StaticTable<bindings::vm_operations_struct> =
+    StaticTable(bindings::vm_operations_struct {
+        fault: Some(fault),
+        ..pin_init::zeroed()
+    });
 
-impl Operations {
-    /// For `cdev`.
-    pub(crate) fn as_ptr(&self) -> *const bindings::file_operations {
-        &self.0
-    }
-}
-
-/// The one table.
-pub(crate) static OPERATIONS: Operations = Operations(bindings::file_operations {
-    owner: this_module(),
-    open: Some(open),
-    release: Some(release),
-    unlocked_ioctl: Some(ioctl),
-    compat_ioctl: bindings::compat_ptr_ioctl,
-    mmap: Some(mmap),
-    poll: Some(poll),
-    show_fdinfo: Some(show_fdinfo),
-    llseek: Some(bindings::noop_llseek),
-    ..pin_init::zeroed()
-});
-
+/// Makes a context of the new file.
+///
 /// # Safety
 ///
 /// Called by the VFS with a new file of a node of ours.
 unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    // SAFETY: Both are valid by the safety requirement, and nobody else uses `private_data` of a
+    // file that is being opened. The file position is not used.
+    let (device, private_data, opened) = unsafe {
+        (
+            (*inode).i_rdev,
+            &mut (*file).private_data,
+            LocalFile::from_raw_file(file),
+        )
+    };
     from_result(|| {
-        // SAFETY: Valid by the safety requirement.
-        let device_number = unsafe { (*inode).i_rdev };
-        let card = chardev::find(device_number).ok_or(ENODEV)?;
+        let card = chardev::find(device).ok_or(ENODEV)?;
         if card.is_gone() {
             return Err(ENODEV);
         }
-        // SAFETY: `file` is valid; the file position is not used.
-        let opened = unsafe { LocalFile::from_raw_file(file) };
-        let context = Context::new(card, opened.cred())?;
-        // SAFETY: `file` is ours until it is returned.
-        unsafe { (*file).private_data = context.into_foreign() };
+        *private_data = Context::new(card, opened.cred())?.into_foreign();
         Ok(0)
     })
 }
 
+/// Returns the context of `file`.
+///
 /// # Safety
 ///
-/// `file` must have been opened by [`open`] and not yet released.
+/// `file` must have been opened by [`open`], and must not be released as long as `'a`.
 unsafe fn context<'a>(file: *mut bindings::file) -> ArcBorrow<'a, Context> {
-    // SAFETY: `open` stored it, and the VFS holds the file during each operation.
+    // SAFETY: `file` is valid by the safety requirement. `open` stored the context, which only
+    // `release` takes back.
     unsafe { Arc::<Context>::borrow((*file).private_data) }
 }
 
+/// Ends the context of the file.
+///
 /// # Safety
 ///
 /// Called by the VFS once, for a file opened by [`open`].
 unsafe extern "C" fn release(_inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
-    // SAFETY: Stored by `open`, taken back once.
+    // SAFETY: `open` stored the context, which is taken back once: no operation of the file
+    // follows.
     let context = unsafe { Arc::<Context>::from_foreign((*file).private_data) };
     context.release();
     0
 }
 
+/// Carries out a call.
+///
 /// # Safety
 ///
 /// Called by the VFS for a file opened by [`open`].
@@ -99,12 +109,12 @@ unsafe extern "C" fn ioctl(
     command: c_uint,
     argument: c_ulong,
 ) -> c_long {
-    // SAFETY: By the safety requirement; the file position is not used.
+    // SAFETY: The VFS holds the file during the call; the file position is not used.
     let (context, flags) = unsafe { (context(file), LocalFile::from_raw_file(file).flags()) };
     let call = Call {
         context,
         argument: UserPtr::from_addr(argument),
-        nonblocking: flags & bindings::O_NONBLOCK != 0,
+        nonblocking: flags & O_NONBLOCK != 0,
     };
     match call.run(command) {
         Ok(()) => 0,
@@ -113,42 +123,39 @@ unsafe extern "C" fn ioctl(
     }
 }
 
+/// Prepares a mapping of the arena.
+///
 /// # Safety
 ///
 /// Called by the VFS for a file opened by [`open`], with a new area.
 unsafe extern "C" fn mmap(file: *mut bindings::file, vma: *mut bindings::vm_area_struct) -> c_int {
-    // SAFETY: By the safety requirement.
-    let (context, new) = unsafe { (context(file), VmaNew::from_raw(vma)) };
+    // SAFETY: The VFS holds the file during the call. `vma` is being set up, so nobody else uses
+    // it; on an error the VFS takes the operations away. The table is static.
+    let (context, new) = unsafe {
+        (*vma).vm_ops = &MAPPING.0;
+        (context(file), VmaNew::from_raw(vma))
+    };
     from_result(|| {
         if context.card.is_gone() {
             return Err(ENODEV);
         }
         context.map(new)?;
-        // SAFETY: `vma` is being set up by the caller.
-        unsafe { (*vma).vm_ops = &MAPPING.0 };
         Ok(0)
     })
 }
 
-/// The operations of a mapping of an arena.
-struct MappingOperations(bindings::vm_operations_struct);
-
-// SAFETY: Never written; it holds function pointers only.
-unsafe impl Sync for MappingOperations {}
-
-static MAPPING: MappingOperations = MappingOperations(bindings::vm_operations_struct {
-    fault: Some(fault),
-    ..pin_init::zeroed()
-});
-
+/// Inserts pages of the arena into a mapping.
+///
 /// # Safety
 ///
 /// Called by the memory management for an area that [`mmap`] has prepared.
 unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
-    // SAFETY: By the safety requirement.
-    let at = unsafe { &(*vmf).__bindgen_anon_1 };
-    // SAFETY: The area is locked during the call, and its file was opened by `open`.
-    let (vma, context) = unsafe { (VmaRef::from_raw(at.vma), context((*at.vma).vm_file)) };
+    // SAFETY: `vmf` is valid by the safety requirement. The area is locked during the call, and
+    // holds its file, which `open` has opened.
+    let (at, vma, context) = unsafe {
+        let at = &(*vmf).__bindgen_anon_1;
+        (at, VmaRef::from_raw(at.vma), context((*at.vma).vm_file))
+    };
     match context.fault(vma, at.address, at.pgoff) {
         Ok(true) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
         Err(error) if error == ENOMEM => bindings::vm_fault_reason_VM_FAULT_OOM,
@@ -156,6 +163,8 @@ unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
     }
 }
 
+/// Returns the events that hold, and registers the poller.
+///
 /// # Safety
 ///
 /// Called by the VFS for a file opened by [`open`].
@@ -163,11 +172,14 @@ unsafe extern "C" fn poll(
     file: *mut bindings::file,
     table: *mut bindings::poll_table,
 ) -> bindings::__poll_t {
-    // SAFETY: By the safety requirement; the context lives as long as the file.
-    let context = unsafe { context(file) };
-    // SAFETY: The file and the table are those of the call. The context keeps its wait queue until the
-    // file is released, and so longer than the poller is on the queue.
-    unsafe { bindings::poll_wait(file, context.notifier.queue().as_ptr(), table) };
+    // SAFETY: The VFS holds the file during the call; `table` is that of the call. The context
+    // keeps its wait queue until the file is released, and so longer than the poller is on the
+    // queue.
+    let context = unsafe {
+        let context = context(file);
+        bindings::poll_wait(file, context.notifier.queue().as_ptr(), table);
+        context
+    };
     if context.card.is_gone() {
         return uapi::poll::GONE;
     }
@@ -182,11 +194,13 @@ unsafe extern "C" fn poll(
         .fold(0, |mask, (_, bit)| mask | bit)
 }
 
+/// Shows what the context has and does.
+///
 /// # Safety
 ///
 /// Called by procfs for a file opened by [`open`].
 unsafe extern "C" fn show_fdinfo(seq: *mut bindings::seq_file, file: *mut bindings::file) {
-    // SAFETY: By the safety requirement; `seq` is nobody else's meanwhile.
+    // SAFETY: procfs holds the file during the call, and nobody else uses `seq` meanwhile.
     let (seq, context) = unsafe { (SeqFile::from_raw(seq), context(file)) };
     fdinfo::show(seq, &context);
 }

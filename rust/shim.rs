@@ -71,10 +71,6 @@ macro_rules! safe_functions {
 safe_functions! {
     /// Returns whether the caller has a capability in the initial user namespace.
     fn capable(capability: c_int) -> bool;
-    /// Disables an interrupt. Does not wait for handlers.
-    fn disable_irq_nosync(irq: c_uint);
-    /// Enables an interrupt that was disabled once more than it was enabled.
-    fn enable_irq(irq: c_uint);
     /// Sleeps in the state that the task has set, or yields. Process context.
     fn schedule();
     /// Sleeps in the state that the task has set, at most until `expires`; 0: that time came.
@@ -87,4 +83,12 @@ safe_functions! {
     fn synchronize_rcu();
     /// Returns a reference of the eventfd of a descriptor of the caller, or an error.
     fn eventfd_ctx_fdget(fd: c_int) -> *mut bindings::eventfd_ctx;
+    /// Disables an interrupt. Does not wait for handlers.
+    fn disable_irq_nosync(irq: c_uint);
+    /// Enables an interrupt that was disabled once more than it was enabled.
+    fn enable_irq(irq: c_uint);
+    /// Returns a reference of a new character device, or null.
+    fn cdev_alloc() -> *mut bindings::cdev;
+    /// Gives device numbers back.
+    fn unregister_chrdev_region(first: bindings::dev_t, count: c_uint);
 }

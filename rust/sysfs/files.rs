@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The tables that sysfs wants of the files.
+//! The tables of attributes and groups, and their callbacks.
 
 use super::values::{CardValue, SlotValue, OF_CARD, OF_SLOT};
-use crate::{card::Card, regs::MAX_SLOTS, sched::SlotId};
+use crate::{c_object::StaticTable, card::Card, regs::MAX_SLOTS, sched::SlotId};
 use core::{ptr, slice, str};
-use kernel::{bindings, error::from_result, fmt, prelude::*};
+use kernel::{bindings, error::from_result, prelude::*};
 
-/// Whose value a file is.
+/// The value that a file shows.
 #[derive(Clone, Copy)]
 enum Of {
     Card(&'static CardValue),
     Slot(u8, &'static SlotValue),
 }
 
-/// As `as_char_ptr()`, in constants.
+/// Returns the C string; `as_char_ptr()` cannot be called in constants.
 pub(super) const fn char_ptr(text: &CStr) -> *const c_char {
     text.to_bytes_with_nul().as_ptr()
 }
 
-/// A file. The attribute is its first member, so that a pointer to that is one to it.
+/// A file. The attribute is the first member: the callbacks take its address for that of the file.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct File {
@@ -37,7 +37,7 @@ impl File {
         let mut attribute: bindings::device_attribute = pin_init::zeroed();
         attribute.attr.name = char_ptr(name);
         attribute.attr.mode = mode;
-        // Members of unions, or of structures where the kernel has kCFI.
+        // The member is in a union or, on a kernel with kCFI, in a structure.
         attribute.__bindgen_anon_1.show = Some(show);
         if writable {
             attribute.__bindgen_anon_2.store = Some(store);
@@ -45,7 +45,7 @@ impl File {
         Self { attribute, of }
     }
 
-    /// The value now.
+    /// Reads the value.
     fn read(&self, card: &Card) -> Result<super::values::Value> {
         match self.of {
             Of::Card(value) => Ok((value.read)(card)),
@@ -54,20 +54,14 @@ impl File {
     }
 }
 
-/// What is handed to C functions that do not write it.
-struct Table<T>(T);
-
-// SAFETY: Never written; all that is reached from it is static.
-unsafe impl<T> Sync for Table<T> {}
-
 const CARD_FILES: usize = OF_CARD.len();
 const SLOT_FILES: usize = OF_SLOT.len();
 
 static CARD_VALUES: [CardValue; CARD_FILES] = OF_CARD;
 static SLOT_VALUES: [SlotValue; SLOT_FILES] = OF_SLOT;
 
-static OF_THE_CARD: Table<[File; CARD_FILES]> = Table(card_files());
-static OF_THE_SLOTS: Table<[[File; SLOT_FILES]; MAX_SLOTS]> = Table(slot_files());
+static OF_THE_CARD: StaticTable<[File; CARD_FILES]> = StaticTable(card_files());
+static OF_THE_SLOTS: StaticTable<[[File; SLOT_FILES]; MAX_SLOTS]> = StaticTable(slot_files());
 
 const fn card_files() -> [File; CARD_FILES] {
     let mut files = [File::new(Of::Card(&CARD_VALUES[0])); CARD_FILES];
@@ -94,7 +88,7 @@ const fn slot_files() -> [[File; SLOT_FILES]; MAX_SLOTS] {
     files
 }
 
-/// Pointers to the attributes of files, ended by null.
+/// Pointers to the attributes of files, terminated by null.
 type Pointers<const N: usize> = [*mut bindings::attribute; N];
 
 const fn pointers<const FILES: usize, const ENDED: usize>(
@@ -109,8 +103,9 @@ const fn pointers<const FILES: usize, const ENDED: usize>(
     pointers
 }
 
-static CARD_POINTERS: Table<Pointers<{ CARD_FILES + 1 }>> = Table(pointers(&OF_THE_CARD.0));
-static SLOT_POINTERS: Table<[Pointers<{ SLOT_FILES + 1 }>; MAX_SLOTS]> = Table([
+static CARD_POINTERS: StaticTable<Pointers<{ CARD_FILES + 1 }>> =
+    StaticTable(pointers(&OF_THE_CARD.0));
+static SLOT_POINTERS: StaticTable<[Pointers<{ SLOT_FILES + 1 }>; MAX_SLOTS]> = StaticTable([
     pointers(&OF_THE_SLOTS.0[0]),
     pointers(&OF_THE_SLOTS.0[1]),
     pointers(&OF_THE_SLOTS.0[2]),
@@ -137,16 +132,16 @@ const FOLDERS: [&CStr; MAX_SLOTS] = [
     c"slot0", c"slot1", c"slot2", c"slot3", c"slot4", c"slot5", c"slot6", c"slot7",
 ];
 
-static MONITOR: Table<bindings::bin_attribute> = Table(super::monitor::ATTRIBUTE);
-static MONITOR_POINTERS: Table<[*const bindings::bin_attribute; 2]> =
-    Table([&raw const MONITOR.0, ptr::null()]);
+static MONITOR: StaticTable<bindings::bin_attribute> = StaticTable(super::monitor::ATTRIBUTE);
+static MONITOR_POINTERS: StaticTable<[*const bindings::bin_attribute; 2]> =
+    StaticTable([&raw const MONITOR.0, ptr::null()]);
 
-static CARD_GROUP: Table<bindings::attribute_group> = Table({
+static CARD_GROUP: StaticTable<bindings::attribute_group> = StaticTable({
     let mut group = group(ptr::null(), CARD_POINTERS.0.as_ptr());
     group.bin_attrs = MONITOR_POINTERS.0.as_ptr();
     group
 });
-static SLOT_GROUPS: Table<[bindings::attribute_group; MAX_SLOTS]> = Table({
+static SLOT_GROUPS: StaticTable<[bindings::attribute_group; MAX_SLOTS]> = StaticTable({
     let mut groups = [group(ptr::null(), ptr::null()); MAX_SLOTS];
     let mut slot = 0;
     while slot < MAX_SLOTS {
@@ -156,10 +151,11 @@ static SLOT_GROUPS: Table<[bindings::attribute_group; MAX_SLOTS]> = Table({
     groups
 });
 
-/// The groups of a card of so many slots, ended by null.
+/// The groups of a card, terminated by null.
 type Groups = [*const bindings::attribute_group; MAX_SLOTS + 2];
 
-static GROUPS: Table<[Groups; MAX_SLOTS + 1]> = Table({
+/// The groups of a card, by its number of slots.
+static GROUPS: StaticTable<[Groups; MAX_SLOTS + 1]> = StaticTable({
     let mut all = [[ptr::null(); MAX_SLOTS + 2]; MAX_SLOTS + 1];
     let mut slots = 0;
     while slots <= MAX_SLOTS {
@@ -174,70 +170,65 @@ static GROUPS: Table<[Groups; MAX_SLOTS + 1]> = Table({
     all
 });
 
-/// What a device of `card` is to be registered with. Its driver data must be the [`Card`], for as long
-/// as it is registered.
+/// Returns the groups with which the device of `card` is to be registered. The driver data of the
+/// device must be the [`Card`], which must outlive the device.
 pub(crate) fn groups(card: &Card) -> *mut *const bindings::attribute_group {
     GROUPS.0[usize::from(card.identity.slots).min(MAX_SLOTS)]
         .as_ptr()
         .cast_mut()
 }
 
+/// Writes the value of a file.
+///
 /// # Safety
 ///
-/// Called by the driver core with a device whose driver data is a [`Card`] that outlives the call, and
-/// the attribute of a [`File`].
-unsafe fn parts<'a>(
-    device: *mut bindings::device,
-    attribute: *mut bindings::device_attribute,
-) -> (&'a Card, &'a File) {
-    // SAFETY: By the safety requirement; the attribute is the file's first member.
-    unsafe { (&*(*device).driver_data.cast(), &*attribute.cast()) }
-}
-
-/// # Safety
-///
-/// As [`parts`]; `page` has a page.
+/// Called by the driver core for a file of [`groups`], whose device has a [`Card`] as driver data;
+/// `page` has a page.
 unsafe extern "C" fn show(
     device: *mut bindings::device,
     attribute: *mut bindings::device_attribute,
     page: *mut c_char,
 ) -> isize {
-    // SAFETY: By the safety requirement.
-    let (card, file) = unsafe { parts(device, attribute) };
+    // SAFETY: By the safety requirement the driver data is a card, which outlives its device, and
+    // `attribute` is the first member of a file, which is static.
+    let (card, file): (&Card, &File) =
+        unsafe { (&*(*device).driver_data.cast(), &*attribute.cast()) };
     let value = match file.read(card) {
         Ok(value) => value,
         Err(error) => return error.to_errno() as isize,
     };
-    // SAFETY: By the safety requirement.
-    unsafe { emit(page, fmt!("{value}\n")) }
-}
-
-/// Writes `text` into a page of sysfs: its length.
-///
-/// # Safety
-///
-/// `page` must be what sysfs gave.
-unsafe fn emit(page: *mut c_char, text: fmt::Arguments<'_>) -> isize {
-    let text = ptr::from_ref(&text).cast::<c_void>();
-    // SAFETY: By the safety requirement; %pA takes a pointer to what `fmt!` gives.
-    let length = unsafe { bindings::sysfs_emit(page, c"%pA".as_char_ptr(), text) };
+    // SAFETY: `page` has a page by the safety requirement; %pA takes a pointer to what
+    // `format_args!` gives.
+    let length = unsafe {
+        bindings::sysfs_emit(
+            page,
+            c"%pA".as_char_ptr(),
+            ptr::from_ref(&fmt!("{value}\n")).cast::<c_void>(),
+        )
+    };
     // CAST: at most a page.
     length as isize
 }
 
+/// Changes the value of a file.
+///
 /// # Safety
 ///
-/// As [`parts`]; `text` has `length` bytes.
+/// Called by the driver core for a file of [`groups`], whose device has a [`Card`] as driver data;
+/// `text` has `length` bytes.
 unsafe extern "C" fn store(
     device: *mut bindings::device,
     attribute: *mut bindings::device_attribute,
     text: *const c_char,
     length: usize,
 ) -> isize {
-    // SAFETY: By the safety requirement.
-    let ((card, file), bytes) = unsafe {
+    // SAFETY: By the safety requirement the driver data is a card, which outlives its device, and
+    // `attribute` is the first member of a file, which is static. The text has `length` bytes, and
+    // nobody changes it meanwhile.
+    let (card, file, bytes): (&Card, &File, _) = unsafe {
         (
-            parts(device, attribute),
+            &*(*device).driver_data.cast(),
+            &*attribute.cast(),
             slice::from_raw_parts(text.cast::<u8>(), length),
         )
     };

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The file `monitor` of a card: what its slots and all its contexts have done, for who may know that
-//! of every tenant (docs/security.md).
+//! The file `monitor` of a card: the counters of its slots and of all its contexts, for readers
+//! that may know them of every tenant (docs/security.md).
 //!
-//! All lines have [`LINE`] bytes, so that a place in the file is that of one slot or context, however
-//! often and in what pieces the file is read: first the slots, then the contexts by their indices. A
-//! line of an index that no context has is blank.
+//! All lines have [`LINE`] bytes, so that an offset in the file always belongs to the same slot or
+//! context index, in whatever pieces the file is read: first the slots, then the contexts by their
+//! indices. The line of an index that no context has is blank.
 
 use super::values::{number_on, state_name};
 use crate::{card::Card, context::Context, fdinfo, sched::SlotId};
 use core::{fmt::Write, slice};
 use kernel::{bindings, container_of, prelude::*};
 
-/// Bytes of a line, its newline included. A page has a whole number of them.
+/// Bytes of a line, its newline included. A page is a multiple of it.
 const LINE: usize = 1024;
 
 /// A line that is being written.
@@ -22,7 +22,7 @@ struct Line {
 }
 
 impl Line {
-    /// Makes it blank again.
+    /// Blanks the line.
     fn clear(&mut self) {
         self.bytes.fill(b' ');
         self.bytes[LINE - 1] = b'\n';
@@ -41,21 +41,21 @@ impl Write for Line {
     }
 }
 
-/// The file.
+/// The attribute of the file.
 pub(super) const ATTRIBUTE: bindings::bin_attribute = {
     let mut attribute: bindings::bin_attribute = pin_init::zeroed();
     attribute.attr.name = super::files::char_ptr(c"monitor");
-    // A udev rule gives it to the group of those who may read it.
+    // A udev rule gives the file to the group fermata-monitor.
     attribute.attr.mode = 0o440;
     attribute.read = Some(read);
     attribute
 };
 
-/// Makes `line` line number `index`. `None`: the file ends before it.
+/// Writes line number `index` of the file to `line`. `None`: the file has no such line.
 fn fill(line: &mut Line, card: &Card, index: usize) -> Option<()> {
     line.clear();
     let slots = usize::from(card.identity.slots);
-    // A line that is too short for what it has to say ends there.
+    // What does not fit into the line is cut off.
     if index < slots {
         // CAST: below 8.
         let _ = write_slot(line, card, SlotId::new(index as u8)?);
@@ -69,6 +69,7 @@ fn fill(line: &mut Line, card: &Card, index: usize) -> Option<()> {
     Some(())
 }
 
+/// Writes the state and the counters of a slot.
 fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
     let view = card.slot_view(slot);
     let stats = &view.stats;
@@ -105,7 +106,7 @@ fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
     ))
 }
 
-/// Writes nothing of a context that is closed meanwhile.
+/// Writes the state and the counters of a context, or nothing if the context was closed meanwhile.
 fn write_context(line: &mut Line, card: &Card, context: &Context) -> core::fmt::Result {
     let view = context.id().and_then(|id| card.view(id));
     let (Ok(number), Ok(view)) = (context.number(), view) else {
@@ -143,6 +144,8 @@ fn write_context(line: &mut Line, card: &Card, context: &Context) -> core::fmt::
     ))
 }
 
+/// Reads lines of the file.
+///
 /// # Safety
 ///
 /// Called by sysfs for a file of a device whose driver data is a [`Card`] that outlives the call;
@@ -155,10 +158,10 @@ unsafe extern "C" fn read(
     offset: bindings::loff_t,
     count: usize,
 ) -> isize {
-    // SAFETY: By the safety requirement.
-    let device = unsafe { container_of!(kobject, bindings::device, kobj) };
-    // SAFETY: As above.
+    // SAFETY: By the safety requirement `kobject` is that of the device, and nobody else uses the
+    // page meanwhile.
     let (card, mut page) = unsafe {
+        let device = container_of!(kobject, bindings::device, kobj);
         (
             &*(*device).driver_data.cast::<Card>(),
             slice::from_raw_parts_mut(page.cast::<u8>(), count),
