@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The one place where registers are touched.
+//! Access to the registers of a card: the one place where registers are read and written.
 
 use crate::{
     compat::DevresBar,
     regs::{self, Command},
-    sched::{SlotId, Stops},
+    sched::{self, SlotId, Stops},
 };
 use kernel::{
     io::{register::Array, Io},
     prelude::*,
 };
 
-/// What the manager page says of the card.
+// The scheduler and the register map agree on how many slots a card can have.
+static_assert!(sched::MAX_SLOTS == regs::MAX_SLOTS);
+
+/// What the manager page tells of the card.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     /// Number of slots, 1 to 8.
@@ -22,33 +25,34 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Slots interrupt.
+    /// Returns whether slots interrupt.
     pub(crate) fn has_irq(&self) -> bool {
         self.features.irq()
     }
 
-    /// The card refuses engine accesses outside the slot's window.
+    /// Returns whether the card refuses engine accesses outside the slot's window.
     pub(crate) fn has_window(&self) -> bool {
         self.features.window()
     }
 
-    /// PAUSED and FINISH come after the last DMA.
+    /// Returns whether PAUSED and FINISH come after the last DMA.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.features.quiescent()
     }
 
-    /// Snapshot addresses are IOVAs.
+    /// Returns whether snapshot addresses are IOVAs.
     pub(crate) fn has_snapshot_unit(&self) -> bool {
         self.features.snapshot_unit()
     }
 
-    /// Whatever state an engine is given, it touches its own arena only, and no snapshot.
+    /// Returns whether an engine accesses its own arena only, and no snapshot, whatever state it is
+    /// restored from.
     pub(crate) fn confines_any_state(&self) -> bool {
         self.has_window() && self.has_snapshot_unit()
     }
 }
 
-/// What a slot page says of its slot.
+/// What a slot page tells of its slot.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SlotIdentity {
     /// The engine's UUID, low half.
@@ -65,8 +69,17 @@ pub(crate) struct SlotIdentity {
     pub(crate) stops: Stops,
 }
 
+/// Returns where an engine with `caps` can stop for a PAUSE.
+fn stops(caps: regs::SLOT_CAPS) -> Stops {
+    match (caps.boundary_only(), caps.boundary()) {
+        (true, _) => Stops::BoundaryOnly,
+        (false, true) => Stops::BoundaryToo,
+        (false, false) => Stops::Anywhere,
+    }
+}
+
 impl SlotIdentity {
-    /// The engine's UUID, low and high half.
+    /// Returns the engine's UUID, low and high half.
     pub(crate) fn afu_id(&self) -> (u64, u64) {
         (self.afu_id_lo, self.afu_id_hi)
     }
@@ -80,19 +93,19 @@ pub(crate) struct Fault {
     pub(crate) is_write: bool,
 }
 
-/// The window of a slot: what its engine may touch.
+/// The window of a slot: the memory that its engine may access.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     /// First device address.
     pub(crate) device_base: u64,
-    /// What the card's DMA reaches there.
+    /// The address at which the card's DMA reaches that byte.
     pub(crate) iova: u64,
     /// Bytes; 0: nothing.
     pub(crate) length: u64,
 }
 
 impl Window {
-    /// What the card adds to a device address.
+    /// Returns what the card adds to a device address.
     pub(crate) fn offset(&self) -> u64 {
         self.iova.wrapping_sub(self.device_base)
     }
@@ -101,7 +114,7 @@ impl Window {
 /// BAR 0 of a card.
 ///
 /// Every accessor may be called in any context, under any lock. Once the device is unbound, writes
-/// do nothing and reads give all ones, as on a card that is gone. Writes are posted and stay in
+/// do nothing and reads return all-ones, as on a card that is gone. Writes are posted and stay in
 /// order; a read pushes the writes before it.
 pub(crate) struct Bar {
     bar: DevresBar,
@@ -109,8 +122,8 @@ pub(crate) struct Bar {
 
 /// Evaluates `$body`, a [`Result`], with `$io` bound to the mapped registers.
 ///
-/// The offsets of [`regs`] are within the BAR; they are checked when they are used because 7.3
-/// cannot check the alignment of 64-bit registers when the module is built.
+/// The offsets of [`regs`] are within the BAR. They are checked at run time, because 7.3 cannot
+/// check the alignment of 64-bit registers when the module is built.
 macro_rules! with_registers {
     ($self:ident, |$io:ident| $body:expr) => {
         (|| -> Result<_> {
@@ -121,7 +134,7 @@ macro_rules! with_registers {
     };
 }
 
-/// The location of register `$name` of `$slot`.
+/// Returns the location of register `$name` of `$slot`.
 macro_rules! of_slot {
     ($name:ident, $slot:expr) => {
         regs::$name::try_at($slot.index()).ok_or(EINVAL)?
@@ -129,15 +142,15 @@ macro_rules! of_slot {
 }
 
 impl Bar {
-    /// Takes over the mapped BAR.
+    /// Returns the accessors of the mapped BAR.
     pub(crate) fn new(bar: DevresBar) -> Self {
         Self { bar }
     }
 
-    /// Reads what the card is, without writing anything: a device id can be bound to any device
-    /// through `new_id`.
+    /// Reads the identity of the card, without a write: through `new_id` the driver can be bound to
+    /// any device.
     ///
-    /// `ENODEV`: it is neither a fermata nor an Optimus card.
+    /// `ENODEV`: the device is neither a fermata nor an Optimus card.
     pub(crate) fn identify(&self) -> Result<Identity> {
         with_registers!(self, |io| {
             let features = if io.try_read(regs::MAGIC)?.into_raw() == regs::FERMATA_MAGIC {
@@ -162,7 +175,7 @@ impl Bar {
         })
     }
 
-    /// Reads what `slot` is. `ENODEV`: it has no engine, or the card does not answer.
+    /// Reads the identity of `slot`. `ENODEV`: the slot has no engine, or the card does not answer.
     pub(crate) fn identify_slot(&self, slot: SlotId, identity: &Identity) -> Result<SlotIdentity> {
         let slot_identity = with_registers!(self, |io| {
             let caps = if identity.is_quiescent() {
@@ -176,7 +189,7 @@ impl Bar {
                 reset_before_resume: caps.reset_before_resume(),
                 queues: caps.queues(),
                 reset_clears: caps.reset_clears(),
-                stops: caps.stops(),
+                stops: stops(caps),
             })
         })?;
         match slot_identity.afu_id() {
@@ -193,7 +206,8 @@ impl Bar {
         .unwrap_or(u64::MAX)
     }
 
-    /// How often the engine of `slot` has told of completions; all-ones: perhaps the card is gone.
+    /// Reads how many completion events the engine of `slot` has counted; all-ones: the card may be
+    /// gone.
     pub(crate) fn completion_events(&self, slot: SlotId) -> u64 {
         with_registers!(self, |io| Ok(io
             .try_read(of_slot!(EVENTS, slot))?
@@ -201,8 +215,8 @@ impl Bar {
         .unwrap_or(u64::MAX)
     }
 
-    /// Writes `command` to `slot`. What was written to memory and registers before is visible to
-    /// the card before it.
+    /// Writes `command` to `slot`. Earlier writes to memory and registers are visible to the card
+    /// before the command.
     pub(crate) fn command(&self, slot: SlotId, command: Command) {
         let _ = with_registers!(self, |io| io.try_write(
             of_slot!(TRANSACTION_CTL, slot),
@@ -210,13 +224,13 @@ impl Bar {
         ));
     }
 
-    /// Holds the slots of `mask` in reset, and lets all others out of it.
+    /// Holds the slots of `mask` in reset, and releases all others.
     pub(crate) fn reset(&self, mask: u8) {
         let _ = with_registers!(self, |io| io
             .try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
     }
 
-    /// Size of a snapshot of `slot` in pages: device input.
+    /// Reads the size of a snapshot of `slot` in pages: device input.
     pub(crate) fn state_pages(&self, slot: SlotId) -> u64 {
         with_registers!(self, |io| Ok(io
             .try_read(of_slot!(STATE_SIZE_PG, slot))?
@@ -224,7 +238,7 @@ impl Bar {
         .unwrap_or(u64::MAX)
     }
 
-    /// Tells `slot` where its snapshot is, an address as the card's profile wants it.
+    /// Writes the address of the snapshot of `slot`, in the form of the card's profile.
     pub(crate) fn set_snapshot(&self, slot: SlotId, address: u64) {
         let _ = with_registers!(self, |io| io.try_write(
             of_slot!(SNAPSHOT_ADDR, slot),
@@ -232,8 +246,8 @@ impl Bar {
         ));
     }
 
-    /// Sets the window of `slot`; `was`: what is known to stand there, which is not written again.
-    /// `checked`: the card checks it, so its bounds are written too.
+    /// Writes the window of `slot`, except for values that are known to be there already, `was`.
+    /// `checked`: the card checks the window, so its bounds are written, too.
     pub(crate) fn set_window(
         &self,
         slot: SlotId,
@@ -265,8 +279,8 @@ impl Bar {
         });
     }
 
-    /// Reads which access the window of `slot` refused first since the last START.
-    /// `ENODEV`: the card is gone.
+    /// Reads the first access that the window of `slot` has refused since the last START. `ENODEV`:
+    /// the card is gone.
     pub(crate) fn fault(&self, slot: SlotId) -> Result<Fault> {
         with_registers!(self, |io| {
             let address = io.try_read(of_slot!(FAULT_ADDR, slot))?.into_raw();
@@ -294,7 +308,7 @@ impl Bar {
     }
 }
 
-/// Byte offset of the page of `slot`.
+/// Returns the byte offset of the page of `slot`.
 fn slot_page(slot: SlotId) -> usize {
     0x1000 * (slot.index() + 1)
 }

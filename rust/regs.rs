@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The card's registers. Source: `docs/card.md`; those marked O there are Optimus's
-//! (`preemption-interface.md`), those marked F are of the fermata profile. All are 64 bits wide.
+//! The registers of a card, as docs/card.md has them. Registers marked O are Optimus's, registers
+//! marked F are of the fermata profile. All are 64 bits wide.
 
-use crate::sched::Stops;
 use kernel::{io::register, num::Bounded, prelude::*};
 
-/// Slots that a card can have at the most.
+/// Most slots that a card can have.
 pub(crate) const MAX_SLOTS: usize = 8;
 /// Bytes of BAR 0 that the driver needs: the manager page and eight slot pages.
 pub(crate) const BAR_SIZE: usize = 0x1000 * (1 + MAX_SLOTS);
 /// [`const@MAGIC`] of a card with the fermata profile, "FRMATA_1".
 pub(crate) const FERMATA_MAGIC: u64 = 0x315f_4154_414d_5246;
-/// [`const@VERSION`] that this driver knows.
+/// The [`const@VERSION`] that this driver knows.
 pub(crate) const FERMATA_VERSION: u64 = 1;
 /// First application register of a slot page, a byte offset.
 pub(crate) const APP_FIRST: u32 = 0x30;
 /// Last application register of a slot page.
 pub(crate) const APP_LAST: u32 = 0xff8;
 
-/// What can be written to [`TRANSACTION_CTL`] (Optimus, "Control Register Definition").
+/// A value that can be written to [`TRANSACTION_CTL`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Command {
@@ -29,7 +28,8 @@ pub(crate) enum Command {
     StartResume = 5,
     /// Save to the snapshot and stop; a pulse, honoured only while the engine runs.
     Pause = 6,
-    /// F: the same at the engine's next boundary; honoured by engines that have any ([`SLOT_CAPS`]).
+    /// F: the same at the engine's next boundary; honoured by engines that have boundaries
+    /// ([`SLOT_CAPS`]).
     PauseAtBoundary = 7,
 }
 
@@ -79,7 +79,7 @@ register! {
         63:0 value;
     }
 
-    /// F: what the card can do; read-only. Base: 0.
+    /// F: features of the card; read-only. Base: 0.
     pub(crate) FEATURES(u64) @ 0x110 {
         /// An interrupt vector for each slot.
         0:0 irq => bool;
@@ -101,14 +101,14 @@ register! {
         63:0 value;
     }
 
-    /// F: the first access that the window refused since the last START; that, and any write, clears
-    /// it and [`FAULT_ADDR`].
+    /// F: the first access that the window refused since the last START. A START, or any write,
+    /// clears this register and [`FAULT_ADDR`].
     pub(crate) FAULT_INFO(u64)[8] @ 0x200 {
-        /// There was one.
+        /// An access was refused.
         0:0 valid => bool;
-        /// It was a write.
+        /// The access was a write.
         1:1 write => bool;
-        /// Its length in bytes.
+        /// Length of the access in bytes.
         31:8 length;
     }
 
@@ -117,23 +117,24 @@ register! {
         63:0 value;
     }
 
-    /// F: what the slot needs; read-only. Base: 0.
+    /// F: properties of the slot's engine; read-only. Base: 0.
     pub(crate) SLOT_CAPS(u64)[8] @ 0x280 {
         /// The engine must be reset before START_RESUME.
         0:0 reset_before_resume => bool;
-        /// It takes [`Command::PauseAtBoundary`].
+        /// The engine takes [`Command::PauseAtBoundary`].
         1:1 boundary => bool;
-        /// It cannot be saved between boundaries: it takes every PAUSE as one at its next boundary.
+        /// The engine cannot be saved between boundaries: every PAUSE stops it at its next
+        /// boundary.
         2:2 boundary_only => bool;
-        /// It reads a queue of jobs, leaves by itself when that is empty, and counts
+        /// The engine reads a queue of jobs, stops by itself when the queue is empty, and counts
         /// [`EVENTS`].
         3:3 queues => bool;
         /// A reset of the slot clears all its application registers.
         4:4 reset_clears => bool;
     }
 
-    /// F: how often the engine of the slot has told, while it ran, that jobs of its queue are
-    /// complete, since power-on; read-only. Other engines: 0.
+    /// F: events since power-on by which the engine of the slot has told, while it ran, that jobs
+    /// of its queue are complete; read-only. Other engines: 0.
     pub(crate) EVENTS(u64)[8] @ 0x2c0 {
         63:0 value;
     }
@@ -148,10 +149,21 @@ register! {
         63:0 value;
     }
 
-    /// O: read: status; write: a [`Command`]. Reading has no side effect but, on F, waits for DMA
-    /// after a reset.
+    /// O: read: the status of the slot; write: a [`Command`]. A read has no side effect but, on F,
+    /// waits for DMA after a reset. A card that is gone reads all-ones.
     pub(crate) TRANSACTION_CTL(u64)[8, stride = 0x1000] @ 0x1018 {
-        63:0 value;
+        /// Read: 0 idle, 1 running, 2 finished, 4 paused. Write: the command.
+        7:0 phase;
+        /// F: the job was stopped by an access outside its window.
+        8:8 fault => bool;
+        /// F: a save or a restore could not be done.
+        9:9 snapshot_error => bool;
+        /// F: the engine paused with an empty queue.
+        10:10 empty => bool;
+        /// F: duration of the restore of this run in microseconds.
+        31:12 restore_us;
+        /// F: STARTs that the slot has accepted since power-on, modulo 2^32.
+        63:32 start_count;
     }
 
     /// O: size of a snapshot in 4 KiB pages; read-only. Device input: may be anything.
@@ -159,26 +171,15 @@ register! {
         63:0 value;
     }
 
-    /// O: where snapshots are: address / 64; write-only. F: an IOVA. Base: a device address.
+    /// O: address of the snapshot; write-only. F: an IOVA. Base: a device address.
     pub(crate) SNAPSHOT_ADDR(u64)[8, stride = 0x1000] @ 0x1028 {
         /// The address in units of 64 bytes.
         41:0 cacheline;
     }
 }
 
-impl SLOT_CAPS {
-    /// Where the engine can stop for a PAUSE.
-    pub(crate) fn stops(self) -> Stops {
-        match (self.boundary_only(), self.boundary()) {
-            (true, _) => Stops::BoundaryOnly,
-            (false, true) => Stops::BoundaryToo,
-            (false, false) => Stops::Anywhere,
-        }
-    }
-}
-
 impl TRANSACTION_CTL {
-    /// The value that makes the slot do `command`.
+    /// Returns the value that makes the slot execute `command`.
     pub(crate) fn command(command: Command) -> Self {
         // CAST: the enum is `repr(u64)`, and its discriminants are the register's values.
         Self::from_raw(command as u64)
@@ -186,8 +187,8 @@ impl TRANSACTION_CTL {
 }
 
 impl SNAPSHOT_ADDR {
-    /// Points at the byte address `address`, a multiple of 64; bits above 47 are cut off, as the
-    /// card does.
+    /// Returns the value for the byte address `address`, a multiple of 64. Bits above 47 are cut
+    /// off, as by the card.
     pub(crate) fn at_address(address: u64) -> Self {
         Self::zeroed().with_cacheline(Bounded::<u64, 42>::from_expr(
             (address >> 6) & ((1 << 42) - 1),
