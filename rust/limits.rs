@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the administrator allows: the module's parameters, checked.
+//! The module's parameters, checked: limits and defaults that the administrator sets.
 
 use crate::{
-    card::Scheduler,
     compat::parameter,
-    sched::{Duration, Params, PolicyKind},
+    sched::{Duration, Entry, Machine, Params, PolicyKind},
     shim::fermata_policy_parameter,
     uapi::policy,
 };
 use kernel::prelude::*;
 
-/// Limits and defaults of the contexts of a card.
+type Scheduler = Machine<KVVec<Entry>>;
+
+/// Limits and defaults of a card.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Contexts that can be set up at once.
+    /// Most contexts that can be set up at once.
     pub(crate) contexts: usize,
-    /// And of a group for which nothing else is set at the most.
+    /// Most contexts of a group that has no limit of its own.
     pub(crate) contexts_of_group: usize,
-    /// Bytes of pinned memory of the contexts of such a group at the most.
+    /// Most bytes of pinned memory of a group that has no limit of its own.
     pub(crate) pinned: u64,
-    /// Bytes of an arena at the most.
+    /// Most bytes of an arena.
     pub(crate) arena: u64,
-    /// Bytes that are charged to no memory cgroup, of the contexts of a user or of a group, at the
-    /// most.
+    /// Most bytes that are charged to no memory cgroup, of the contexts of a user or of a group.
     pub(crate) uncharged: u64,
     /// Parameters of a new context.
     pub(crate) params: Params,
-    /// The policy to begin with.
+    /// The policy of a new card.
     pub(crate) policy: PolicyKind,
-    /// The starvation guard to begin with.
+    /// The starvation guard of a new card.
     pub(crate) guard: Duration,
-    /// How long work that goes first waits for a boundary, to begin with.
+    /// How long work of higher priority waits for a boundary of a cooperative job, on a new card.
     pub(crate) boundary_wait: Duration,
-    /// The time between two completion interrupts of a vector, on the average.
+    /// Average time between two completion interrupts of a vector, at least.
     pub(crate) completion_interval: Duration,
-    /// Base cards: how long DMA may still arrive after a reset.
+    /// How long DMA may still arrive after a reset of a base card.
     pub(crate) settle: Duration,
 }
 
-/// Most contexts that `max_contexts` can allow: 64 Ki, each with a group of its own, of
-/// 256 bytes each are 32 MiB for each card.
+/// Largest value of `max_contexts`: 64 Ki contexts, each with a group of its own, of 256 bytes each
+/// take 32 MiB for each card.
 pub(crate) const CONTEXTS_MAX: u32 = 65_536;
 /// Fewest and most completion interrupts of a vector in a second.
 const COMPLETION_RATE_MIN: u32 = 100;
@@ -49,8 +49,8 @@ const COMPLETION_RATE_MAX: u32 = 1_000_000;
 const SETTLE_MAX_US: u32 = 1_000_000;
 
 impl Limits {
-    /// The module's parameters as they are now. Numbers out of range are brought into it. `EINVAL`:
-    /// there is no policy of that name, and the log says so.
+    /// Returns the module's parameters as they are now. Numbers out of range are clamped. `EINVAL`:
+    /// no policy has the name in `policy`, which is logged.
     pub(crate) fn from_module_parameters() -> Result<Self> {
         Ok(Self {
             contexts: parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize,
@@ -82,7 +82,7 @@ impl Limits {
     }
 }
 
-/// The policy that the module parameter `policy` names.
+/// Returns the policy that the module parameter `policy` names.
 fn policy_parameter() -> Result<PolicyKind> {
     // SAFETY: The parameter is a string that does not change while the module is there.
     let name = unsafe { CStr::from_char_ptr(fermata_policy_parameter()) };
@@ -95,7 +95,7 @@ fn policy_parameter() -> Result<PolicyKind> {
     })
 }
 
-/// The starvation guard of `ms` milliseconds; 0: none.
+/// Returns the starvation guard of `ms` milliseconds; 0: none.
 fn guard_of(ms: u32) -> Duration {
     match ms {
         0 => Duration::ZERO,

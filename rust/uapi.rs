@@ -8,12 +8,8 @@ use kernel::{
     transmute::{AsBytes, FromBytes},
 };
 
-/// A structure of the interface.
-///
-/// # Safety
-///
-/// `repr(C)`, without padding, every bit pattern valid, the size in bytes in the first `u32`.
-pub(crate) unsafe trait Argument: FromBytes + AsBytes + Copy + Default {}
+/// A structure of the interface, with its size in bytes in the first `u32`.
+pub(crate) trait Argument: FromBytes + AsBytes + Copy + Default {}
 
 macro_rules! arguments {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $type:ty,)* })*) => {
@@ -31,7 +27,7 @@ macro_rules! arguments {
             );
             // SAFETY: Integers only, no padding by the assertion.
             unsafe impl FromBytes for $name {}
-            // SAFETY: As above.
+            // SAFETY: Integers only, no padding by the assertion.
             unsafe impl AsBytes for $name {}
         )*
     };
@@ -40,8 +36,7 @@ macro_rules! arguments {
 macro_rules! sized_arguments {
     ($($name:ident),*) => {
         $(
-            // SAFETY: As `arguments!` asserts; the first member is the size.
-            unsafe impl Argument for $name {}
+            impl Argument for $name {}
         )*
     };
 }
