@@ -80,7 +80,7 @@ static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops {
 
 /// An event of the PCI or PM core that concerns a bound card.
 trait Event {
-    /// What the core wants to know.
+    /// The value that the core expects.
     type Answer;
 
     /// Handles the event. Process context, with the device locked.
@@ -196,7 +196,7 @@ unsafe fn card_of<'a, F: Function>(function: *mut F) -> &'a Card {
     bound.get_ref().card()
 }
 
-/// Lets an event be handled.
+/// Handles the event `E` of the card that is bound to `function`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copying an ioctl's structure in and out, whatever size the program knows it by
+//! Copying an ioctl's structure in and out, of any size that a program may have been built with
 //! (`uapi/fermata.h`, the rules).
 
 use crate::uapi::Argument;
@@ -11,21 +11,21 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
-/// The smallest structure: the size itself and one more member.
+/// Smallest structure: the size and one more member.
 const SIZE_MIN: usize = 8;
 
-/// An ioctl's argument: the driver's copy of it, and where it came from.
+/// An ioctl's argument: the driver's copy, and the address in the program.
 pub(crate) struct User<T: Argument> {
     /// The structure; members beyond the program's size are zero.
     pub(crate) value: T,
     from: UserPtr,
-    /// Bytes that both sides know.
+    /// Bytes that both the program and the driver have.
     common: usize,
 }
 
 impl<T: Argument> User<T> {
     /// Copies the structure in. `EFAULT`; `EINVAL`: its size is below 8; `E2BIG`: it is larger than
-    /// ours, with something in it.
+    /// the driver's, and not zero there.
     pub(crate) fn read(from: UserPtr) -> Result<Self> {
         let size = UserSlice::new(from, size_of::<u32>())
             .reader()
@@ -52,13 +52,13 @@ impl<T: Argument> User<T> {
         })
     }
 
-    /// Makes sure that the answer can be written, before anything is changed that could not be
-    /// taken back. What is written is what was read.
+    /// Checks that the answer can be written, before a change that cannot be undone. Writes back
+    /// the bytes that were read.
     pub(crate) fn check_writable(&self) -> Result {
         self.write()
     }
 
-    /// Copies the structure out, with the size that the program gave. `EFAULT`.
+    /// Copies the structure out, in the program's size. `EFAULT`.
     pub(crate) fn write(&self) -> Result {
         let bytes = &self.value.as_bytes()[size_of::<u32>()..self.common];
         UserSlice::new(self.from.wrapping_byte_add(size_of::<u32>()), bytes.len())
@@ -67,7 +67,7 @@ impl<T: Argument> User<T> {
     }
 }
 
-/// Refuses flags that are not `known`.
+/// `EINVAL`: there are flags that are not `known`.
 pub(crate) fn check_flags(flags: u32, known: u32) -> Result {
     if flags & !known != 0 {
         return Err(EINVAL);

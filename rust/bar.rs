@@ -15,7 +15,7 @@ use kernel::{
 // The scheduler and the register map agree on how many slots a card can have.
 static_assert!(sched::MAX_SLOTS == regs::MAX_SLOTS);
 
-/// What the manager page tells of the card.
+/// The identity of a card, from its manager page.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     /// Number of slots, 1 to 8.
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-/// What a slot page tells of its slot.
+/// The identity of a slot, from its slot page.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SlotIdentity {
     /// The engine's UUID, low half.

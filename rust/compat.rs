@@ -30,10 +30,10 @@ macro_rules! pci_device_table {
 }
 pub(crate) use pci_device_table;
 
-/// What `probe` gets of the matching id: 7.3 gives an option.
+/// The data of the matching id that `probe` gets: an option in 7.3.
 #[cfg(not(fermata_kernel_7_3))]
 pub(crate) type IdInfo<'a> = &'a ();
-/// What `probe` gets of the matching id: 7.3 gives an option.
+/// The data of the matching id that `probe` gets: an option in 7.3.
 #[cfg(fermata_kernel_7_3)]
 pub(crate) type IdInfo<'a> = Option<&'a ()>;
 

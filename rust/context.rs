@@ -41,14 +41,16 @@ const DEVICE_ADDRESS_END: u64 = 1 << 47;
 /// Pages that one fault inserts at most.
 const FAULT_AROUND: usize = 64;
 
-/// The memory that the engine may touch.
+/// The memory that the engine may access.
 struct Arena {
     memory: DmaMemory,
-    /// Device address of its first byte; `None`: that of the first mapping of the whole.
+    /// Device address of the first byte; `None`: the address of the first mapping of the whole
+    /// arena.
     device_base: Option<u64>,
 }
 
 impl Arena {
+    /// Returns the window of a slot for this arena; `None`: the device address is not known yet.
     fn window(&self) -> Option<Window> {
         Some(Window {
             device_base: self.device_base?,
@@ -65,25 +67,26 @@ struct Memory {
     snapshot: Option<DmaMemory>,
     /// The program has put a state into the snapshot buffer since the last START.
     imported: bool,
-    /// The page cache of the device node, through which mappings are found; null when there can be
-    /// none.
+    /// The page cache of the device node, through which mappings are found. Null if there can be no
+    /// mapping.
     mapping: *mut bindings::address_space,
-    /// Mappings must not be filled any more.
+    /// No page may be inserted into mappings any more.
     revoked: bool,
 }
 
-// SAFETY: `mapping` is only handed to C functions that lock it.
+// SAFETY: `mapping` may be used on any thread: only a C function that locks it gets the pointer.
+// All other fields are `Send`.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Whether a job can go on from what is in the snapshot buffer, as far as the driver knows: what
-    /// is in a program's own memory is its own matter.
+    /// Returns whether a job can start from the contents of the snapshot buffer. The driver does
+    /// not know the contents of a program's own memory, and assumes a state.
     fn holds_state(&self) -> bool {
         let snapshot = self.snapshot.as_ref();
         self.imported || snapshot.is_some_and(|snapshot| !snapshot.is_allocated())
     }
 
-    /// `ENODEV`: it was revoked, because the card is gone.
+    /// `ENODEV`: the memory was revoked, because the card is gone.
     fn check_present(&self) -> Result {
         match self.revoked {
             true => Err(ENODEV),
@@ -91,27 +94,27 @@ impl Memory {
         }
     }
 
-    /// The snapshot buffer. `ENODEV`; `ENXIO`: there is none.
+    /// Returns the snapshot buffer. `ENODEV`; `ENXIO`: there is no snapshot buffer.
     fn snapshot(&self) -> Result<&DmaMemory> {
         self.check_present()?;
         self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
-    /// Takes all of it out.
+    /// Takes the arena and the snapshot buffer out.
     fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>) {
         (self.arena.take(), self.snapshot.take())
     }
 }
 
-/// What set-up decided.
+/// The result of the set-up of a context.
 #[derive(Clone, Copy)]
 struct Setup {
     id: ContextId,
-    /// All slots that have its engine, a bit each.
+    /// All slots that have the context's engine, a bit each.
     engine: u8,
 }
 
-/// What there is to say of a context's memory.
+/// Sizes and the device address of a context's memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MemoryInfo {
     pub(crate) arena_length: u64,
@@ -124,20 +127,21 @@ pub(crate) struct MemoryInfo {
 pub(crate) struct Context {
     pub(crate) card: Arc<Card>,
     pub(crate) opener: Opener,
-    /// Serialises set-up; nothing but `setup` and the registry is touched under it.
+    /// Serialises set-up. Only `setup` and the registry are accessed under it.
     #[pin]
     setting_up: Mutex<()>,
     setup: SetOnce<Setup>,
-    /// [`revoke`] is done.
+    /// [`revoke`] has finished.
     revoked: AtomicFlag,
-    /// [`Context::release`] is done, without freeing the memory. Behind the registry's lock.
+    /// [`Context::release`] has finished without freeing the memory. Protected by the registry's
+    /// lock.
     left_behind: AtomicFlag,
-    /// Memory for the card. Only ever raised under the registry's lock.
+    /// Bytes of memory for the card. Raised under the registry's lock only.
     pub(crate) pinned: Arc<Pinned>,
-    /// The number of its group, from set-up on. Only changed under the registry's lock.
+    /// The number of the context's group, from set-up on. Changed under the registry's lock only.
     group: Atomic<u64>,
-    /// Nests inside `mmap_lock` (`mmap()` takes it) and the unplug gate, so no user memory is touched
-    /// and no memory allocated under it. Outside the card's raw lock.
+    /// Nests inside `mmap_lock` (`mmap()` takes it) and the unplug gate, so no user memory is
+    /// accessed and no memory is allocated under it. Nests outside the card's raw lock.
     #[pin]
     memory: Mutex<Memory>,
     /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
@@ -147,13 +151,15 @@ pub(crate) struct Context {
     pub(crate) notifier: Arc<Notifier>,
 }
 
-// SAFETY: `image` and `meter` are shared as their comments say; all else is `Send` and `Sync`.
+// SAFETY: `image` and `meter` have no thread. All other fields are `Send`.
 unsafe impl Send for Context {}
-// SAFETY: As above.
+// SAFETY: Before set-up nobody accesses `image` and `meter`, later the holder of the card's raw
+// lock only. All other fields are `Sync`.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Returns a context of the caller, who opens `card` by a file with the credentials `credential`.
+    /// Returns a context of the caller, who opens `card` by a file with the credentials
+    /// `credential`.
     pub(crate) fn new(card: Arc<Card>, credential: &Credential) -> Result<Arc<Self>> {
         let image = Image::new()?;
         let opener = Opener::current(credential)?;
@@ -189,24 +195,25 @@ impl Context {
         )
     }
 
-    /// The context's number in the scheduler. `ENXIO`: it is not set up.
+    /// Returns the context's number in the scheduler. `ENXIO`: the context is not set up.
     pub(crate) fn id(&self) -> Result<ContextId> {
         Ok(self.setup.as_ref().ok_or_else(errno::enxio)?.id)
     }
 
-    /// The context's number for programs: no other one has it while it lives, and an index that is
-    /// used again comes with another number. `ENXIO`: it is not set up.
+    /// Returns the context's number for programs. No other context has this number while the
+    /// context lives, and an index that is used again comes with another number. `ENXIO`: the
+    /// context is not set up.
     pub(crate) fn number(&self) -> Result<u32> {
         Ok(trace::number(self.id()?))
     }
 
-    /// All slots that have its engine, a bit each; none before it is set up.
+    /// Returns all slots that have the context's engine, a bit each; none before set-up.
     pub(crate) fn engine_slots(&self) -> u8 {
         self.setup.as_ref().map_or(0, |setup| setup.engine)
     }
 
-    /// Chooses the slots that it may use from now on. `EPROTO`: one of them has a larger state than
-    /// the snapshot buffer takes.
+    /// Sets the slots that the context may use from now on. `EPROTO`: the state of one of them is
+    /// larger than the snapshot buffer.
     pub(crate) fn set_slots(&self, slots: u8) -> Result {
         let id = self.id()?;
         let memory = self.memory.lock();
@@ -216,7 +223,7 @@ impl Context {
         self.card.set_params(id, |params| params.mask = slots)
     }
 
-    /// The group that it belongs to, or would if it were set up now.
+    /// Returns the context's group: before set-up, the group that the context would join now.
     pub(crate) fn group(&self) -> GroupKey {
         if self.is_set_up() {
             self.joined_group()
@@ -225,23 +232,24 @@ impl Context {
         }
     }
 
-    /// The group of a context that is set up.
+    /// Returns the group of a context that is set up.
     pub(crate) fn joined_group(&self) -> GroupKey {
         GroupKey(self.group.load(Relaxed))
     }
 
-    /// Notes the group that it belongs to from now on; whether that is another one. Under the
+    /// Sets the context's group. Returns whether that is another group than before. Under the
     /// registry's lock.
     pub(crate) fn put_group(&self, group: GroupKey) -> bool {
         self.group.xchg(group.0, Relaxed) != group.0
     }
 
-    /// Whether it is set up.
+    /// Returns whether the context is set up.
     pub(crate) fn is_set_up(&self) -> bool {
         self.setup.as_ref().is_some()
     }
 
-    /// Chooses the engine `afu_id` and the slots `mask` (0: all that have it).
+    /// Sets the context up for the engine `afu_id` on the slots `mask` (0: all that have the
+    /// engine).
     pub(crate) fn set_up(self: ArcBorrow<'_, Self>, afu_id: (u64, u64), mask: u32) -> Result {
         let _serialised = self.setting_up.lock();
         if self.is_set_up() {
@@ -261,8 +269,8 @@ impl Context {
             .register(self.into(), |registry| self.join(registry, slots, able))
     }
 
-    /// Without a window check nothing but the IOMMU stands between tenants and the host, and
-    /// nothing between tenants.
+    /// `EPERM`: the card could access all memory, which the caller may not allow. Without a window
+    /// check only an IOMMU separates tenants from the host, and nothing separates tenants.
     fn check_separation(&self) -> Result {
         if self.card.identity.has_window() || self.card.translated {
             return Ok(());
@@ -273,8 +281,8 @@ impl Context {
         Ok(())
     }
 
-    /// Whether it may be set up as one of `group` beside those that are. `EBUSY`: nothing separates it
-    /// from one of them; `EDQUOT`: too many are its group's.
+    /// Checks that the context may be set up in `group` beside the other contexts. `EBUSY`: nothing
+    /// separates it from another user's; `EDQUOT`: its group has too many contexts.
     fn check_others(&self, registry: &Registry, group: GroupKey) -> Result {
         let mut others = registry.contexts().iter();
         let is_foreign = |other: &Arc<Self>| !self.opener.is_same_user(&other.opener);
@@ -292,8 +300,9 @@ impl Context {
         Ok(())
     }
 
-    /// Enters the card's scheduler, with `slots` of those that are `able`. The registry is locked:
-    /// whoever changes groups finds the context as one that is set up, or comes before.
+    /// Adds the context to the card's scheduler, for `slots` of the slots `able` that have its
+    /// engine. The registry is locked: a caller that changes groups either finds the context set
+    /// up, or is done.
     fn join(&self, registry: &Registry, slots: u8, able: u8) -> Result {
         let group = registry.group_of(&self.opener);
         self.check_others(registry, group)?;
@@ -306,8 +315,8 @@ impl Context {
             },
             group,
         };
-        // SAFETY: `release` keeps this context until no slot can reach it; nobody else touches the
-        // image and the meter.
+        // SAFETY: `release` keeps this context until the card's state has dropped the tenant.
+        // Nobody else accesses the image and the meter.
         let tenant = unsafe {
             Tenant::new(
                 NonNull::from(&mut **self.image.get()),
@@ -318,13 +327,14 @@ impl Context {
         };
         let id = self.card.add(config, tenant)?;
         self.put_group(group);
-        // Another one cannot have set it: `setting_up` is held.
+        // Nobody else can have set it: `setting_up` is held.
         self.setup.populate(Setup { id, engine: able });
         Ok(())
     }
 
-    /// Makes the arena of `length` bytes, or takes the caller's own memory from the address `own`
-    /// on for it. `base`: its device address; `None`: the address of the first mapping of the whole.
+    /// Allocates an arena of `length` bytes, or makes one of the caller's own memory from the
+    /// address `own` on. `base`: its device address; `None`: the address of the first mapping of
+    /// the whole arena.
     pub(crate) fn create_arena(&self, length: u64, own: Option<u64>, base: Option<u64>) -> Result {
         let id = self.id()?;
         let end = |base: u64| {
@@ -357,8 +367,8 @@ impl Context {
         Ok(())
     }
 
-    /// Memory for the card, not yet mapped: allocated, or the caller's own from the address `own`
-    /// on; charged to the opener. Not to be called inside the unplug gate.
+    /// Returns memory for the card that is not mapped yet: allocated, or the caller's own from the
+    /// address `own` on. The opener is charged. Must not be called inside the unplug gate.
     fn unmapped_memory(&self, length: usize, own: Option<u64>) -> Result<UnmappedMemory> {
         let kind = match own {
             Some(address) => Kind::Own(usize::try_from(address)?),
@@ -371,7 +381,7 @@ impl Context {
         UnmappedMemory::new(kind, length, charge)
     }
 
-    /// Tells the card's state where the arena is, if its device address is known.
+    /// Sets the window of the context's image, if the device address of the arena is known.
     fn publish_window(&self, id: ContextId, arena: &Arena) -> Result {
         let Some(window) = arena.window() else {
             return Ok(());
@@ -379,11 +389,11 @@ impl Context {
         self.card.with_image(id, |image| image.set_window(window))
     }
 
-    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may
-    /// be run again from its beginning if `replayable`.
+    /// Starts a job and returns its number. `saved`: from the state in the snapshot buffer;
+    /// `replayable`: the job may be restarted from its beginning.
     pub(crate) fn start(&self, replayable: bool, saved: bool) -> Result<u64> {
         let id = self.id()?;
-        // Held to the end: nothing is imported while the job begins.
+        // Held to the end: no state is imported while the job begins.
         let mut memory = self.memory.lock();
         if self.card.view(id)?.stats.state.is_live() {
             return Err(EBUSY);
@@ -400,11 +410,11 @@ impl Context {
         Ok(job)
     }
 
-    /// Whether everything is there that a job needs.
+    /// Checks that the context has the memory that a job needs.
     fn check_memory(&self, id: ContextId, memory: &Memory) -> Result {
         let snapshot = memory.snapshot()?;
         let has_window = self.card.with_image(id, |image| image.window().is_some())?;
-        // A card without window check would let an engine without an arena touch anything.
+        // A card without window check would let an engine without an arena access any memory.
         if !has_window && (memory.arena.is_some() || !self.card.identity.has_window()) {
             return Err(errno::edestaddrreq());
         }
@@ -421,27 +431,28 @@ impl Context {
             .with_image(id, |image| image.declare_results(registers))
     }
 
-    /// The registers that the program has written, with their values, or those that it has declared
-    /// as `results`, with zeros.
+    /// Returns the registers that the program has written, with their values, or the registers that
+    /// it has declared as `results`, with zeros.
     pub(crate) fn list_registers(&self, results: bool) -> Result<KVec<(AppRegister, u64)>> {
         let id = self.id()?;
         // Nothing is allocated under the card's lock.
         let mut list = KVec::with_capacity(AppRegister::COUNT, GFP_KERNEL_ACCOUNT)?;
         self.card.with_image(id, |image| {
             image.list(results, |register, value| {
-                // There is room for all.
+                // There is room for all registers.
                 let _ = list.push_within_capacity((register, value));
             });
         })?;
         Ok(list)
     }
 
-    /// Where the job stands; `None`: not set up, or the card is gone and has forgotten it.
+    /// Returns the state of the job. `None`: the context is not set up, or the card is gone and has
+    /// forgotten it.
     pub(crate) fn view(&self) -> Option<View> {
         self.card.view(self.id().ok()?).ok()
     }
 
-    /// What memory there is.
+    /// Returns the sizes and the device address of the context's memory.
     pub(crate) fn memory_info(&self) -> MemoryInfo {
         let memory = self.memory.lock();
         MemoryInfo {
@@ -461,8 +472,8 @@ impl Context {
         }
     }
 
-    /// Prepares a mapping of a part of the arena; [`Context::fault`] inserts the pages. The caller is
-    /// the `mmap` file operation.
+    /// Prepares a mapping of a part of the arena, into which [`Context::fault`] inserts pages.
+    /// Called by the `mmap` file operation.
     pub(crate) fn map(&self, vma: &VmaNew) -> Result {
         let id = self.id()?;
         let mut memory = self.memory.lock();
@@ -498,12 +509,12 @@ impl Context {
         Ok(())
     }
 
-    /// Inserts the page that backs `address`, page number `page` of the arena, and some of those
-    /// behind it, into `vma`. `false`: the memory has been revoked.
+    /// Inserts the page that backs `address`, page number `page` of the arena, and some of the
+    /// pages behind it into `vma`. Returns `false` if the memory has been revoked. Called by the
+    /// `fault` operation of a mapping that [`Context::map`] prepared.
     ///
-    /// Page tables are allocated without the memory's lock, for which removal waits. So [`revoke`] can
-    /// come in between, and miss what is inserted: then it is removed here. The caller is the `fault`
-    /// operation of a mapping that [`Context::map`] prepared.
+    /// Removal waits for the memory's lock, so page tables are not allocated under it. If
+    /// [`revoke`] comes in between and misses the inserted pages, they are removed here.
     pub(crate) fn fault(&self, vma: &VmaRef, address: usize, page: usize) -> Result<bool> {
         let Some(pages) = self.arena_pages() else {
             return Ok(false);
@@ -526,7 +537,7 @@ impl Context {
             (memory.revoked, memory.mapping)
         };
         if revoked && !mapping.is_null() {
-            // SAFETY: The file of `vma`, whose page cache it is, lives as long as `vma`.
+            // SAFETY: The page cache is that of the file of `vma`, which lives as long as `vma`.
             unsafe { bindings::unmap_mapping_range(mapping, 0, 0, 1) };
         }
         Ok(!revoked)
@@ -539,8 +550,8 @@ impl Context {
         Some(memory.arena.as_ref()?.memory.pages().clone())
     }
 
-    /// The last descriptor is closed and no mapping is left: ends the job, and then frees the memory.
-    /// Sleeps until the slot is quiescent.
+    /// Ends the job and frees the memory, after the last descriptor was closed and the last mapping
+    /// is gone. Sleeps until the slot is quiescent.
     pub(crate) fn release(&self) {
         let Ok(id) = self.id() else { return };
         self.card.close(id);
@@ -549,8 +560,8 @@ impl Context {
             .wait_uninterruptible(|| self.notifier.has(Notice::Released) || self.card.is_stuck(id));
         self.memory.lock().mapping = ptr::null_mut();
         if self.card.leave_behind(self) {
-            // A quarantined slot may still reach the memory: the registry keeps the context until the
-            // whole card has been reset, or is shut down.
+            // A quarantined slot may still reach the memory: the registry keeps the context until
+            // the whole card has been reset, or is shut down.
             return;
         }
         self.card.wait_for_notices();
@@ -565,30 +576,30 @@ impl Context {
     }
 }
 
-/// What becomes of the memory of a context whose owner is gone.
+/// The memory of a context whose owner is gone.
 impl Context {
-    /// Leaves the memory to the registry, unless the context has been released by now. Under the
-    /// registry's lock.
+    /// Leaves the memory to the registry, unless the context has been released by now. Returns
+    /// whether the memory was left. Under the registry's lock.
     pub(crate) fn leave_behind(&self) -> bool {
         let leaves = !self.notifier.has(Notice::Released);
         self.left_behind.store(leaves, Relaxed);
         leaves
     }
 
-    /// Whether its memory was left behind, and can be reached by no slot any more. Under the
+    /// Returns whether the memory was left behind and no slot can reach it any more. Under the
     /// registry's lock.
     pub(crate) fn may_be_freed(&self) -> bool {
         self.left_behind.load(Relaxed) && self.notifier.has(Notice::Released)
     }
 
-    /// Frees what the card could reach. While the device is bound, and no DMA can come.
+    /// Frees the arena and the snapshot buffer. The device is bound, and no DMA to them can come.
     pub(crate) fn free_memory(&self) {
         let freed = self.memory.lock().take();
         drop(freed);
     }
 }
 
-/// Takes the memory of `contexts` away from their programs and from the card: accesses to mappings
+/// Takes the memory of `contexts` away from their programs and from the card. Accesses to mappings
 /// give SIGBUS from now on. The device is bound, and no DMA can come.
 pub(crate) fn revoke(contexts: &[Arc<Context>]) {
     for context in contexts {
@@ -600,8 +611,8 @@ pub(crate) fn revoke(contexts: &[Arc<Context>]) {
         // The mappings of all contexts of a node are found through one page cache.
         if !memory.mapping.is_null() && memory.mapping != last {
             last = memory.mapping;
-            // SAFETY: `Context::release`, after which the node can go, clears `mapping` first, for
-            // which it needs the lock that is held.
+            // SAFETY: The page cache lives as long as the context's file. Before that is freed,
+            // `Context::release` clears `mapping`, for which it needs the lock that is held.
             unsafe { bindings::unmap_mapping_range(last, 0, 0, 1) };
         }
     }
@@ -612,7 +623,7 @@ pub(crate) fn revoke(contexts: &[Arc<Context>]) {
     }
 }
 
-/// The state as the user interface has it, and the error of a failed job.
+/// Returns the error number of a failed job, else 0.
 pub(crate) fn job_error(state: JobState) -> u32 {
     match state {
         JobState::Failed(failure) => match failure {

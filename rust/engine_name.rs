@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How engines are named where people and tools read: by their UUIDs.
+//! The names of engines for people and tools: their UUIDs.
 
 use kernel::{fmt, prelude::*};
 
-/// The UUID of an engine, in the usual form.
+/// The UUID of an engine, displayed in the usual form.
 #[derive(Clone, Copy)]
 pub(crate) struct EngineName {
     pub(crate) low: u64,

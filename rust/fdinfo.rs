@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What /proc/PID/fdinfo/FD says of a context, in the form of
-//! Documentation/gpu/drm-usage-stats.rst (docs/statistics.md argues).
+//! The contents of /proc/PID/fdinfo/FD for a context, in the form of
+//! Documentation/gpu/drm-usage-stats.rst (docs/statistics.md gives the reasons).
 
 use crate::{
     context::Context,
@@ -10,7 +10,7 @@ use crate::{
 };
 use kernel::seq_file::{seq_print, SeqFile};
 
-/// Shows `context`. Process context; any state of context and card.
+/// Prints what `context` has and does. Process context; any state of context and card.
 pub(crate) fn show(seq: &SeqFile, context: &Context) {
     let card = &context.card;
     seq_print!(seq, "drm-driver:\tfermata\n");
@@ -31,7 +31,7 @@ pub(crate) fn show(seq: &SeqFile, context: &Context) {
     seq_print!(seq, "fermata-overrun:\t{} ns\n", view.overrun.as_ns());
 }
 
-/// The engine that it chose, for as long as it had one of those that are of this kind.
+/// Prints the time on slots that have the context's engine.
 fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
     let slots = context.engine_slots();
     let card = &context.card;
@@ -50,7 +50,7 @@ fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
     );
 }
 
-/// All of it is pinned from the moment at which it is made.
+/// Prints the context's memory. All of it is pinned from its allocation on.
 fn show_memory(seq: &SeqFile, context: &Context) {
     let memory = context.memory_info();
     let total = memory.arena_length + memory.snapshot_length;
@@ -61,6 +61,7 @@ fn show_memory(seq: &SeqFile, context: &Context) {
     seq_print!(seq, "fermata-snapshot:\t{}\n", memory.snapshot_length);
 }
 
+/// Prints the state and the counters of the context's jobs.
 fn show_job(seq: &SeqFile, stats: &Stats) {
     seq_print!(seq, "fermata-state:\t{}\n", state_name(stats.state));
     if let Some(slot) = stats.slot {
@@ -74,7 +75,7 @@ fn show_job(seq: &SeqFile, stats: &Stats) {
     seq_print!(seq, "fermata-failed:\t{}\n", stats.failed);
 }
 
-/// As `FERMATA_STATE_*`.
+/// Returns the name of a state, as in `FERMATA_STATE_*`.
 pub(crate) fn state_name(state: JobState) -> &'static str {
     match state {
         JobState::Idle => "idle",

@@ -2,9 +2,10 @@
 
 //! fermata: shares a preemptible PCIe accelerator between processes, in time and in space.
 //!
-//! Arrows point one way: file operations ([`mod@file`], [`ioctl`]) → context ([`context`]) → card
-//! ([`card`]: the scheduler and slot protocol of [`sched`], and the images of contexts) → registers
-//! ([`bar`]). Interrupts and timers ([`slot`]) come in at the card. See docs/architecture.md.
+//! Dependencies point one way: file operations ([`mod@file`]) → calls ([`ioctl`]) → context
+//! ([`context`]) → card ([`card`]: the scheduler and slot protocol of [`sched`], and the images of
+//! contexts) → registers ([`bar`]). Interrupts and timers ([`slot`]) enter at the card. See
+//! docs/architecture.md.
 
 mod adapter;
 mod argument;
@@ -32,7 +33,7 @@ mod limits;
     unreachable_pub,
     dead_code,
     unused_imports,
-    reason = "it is also compiled into rust/host, where all of its interface is used"
+    reason = "rust/host compiles these files, too, and uses all of their interface"
 )]
 mod measure;
 mod measurement;
@@ -46,7 +47,7 @@ mod regs;
 #[expect(
     unreachable_pub,
     dead_code,
-    reason = "it is also compiled into rust/host, where all of its interface is used"
+    reason = "rust/host compiles these files, too, and uses all of their interface"
 )]
 mod sched;
 mod shim;
@@ -86,7 +87,7 @@ module! {
         },
         max_contiguous_mib: u32 {
             default: 256,
-            description: "Contiguous memory of a user or group without an IOMMU, in pieces above 4 MiB, in MiB",
+            description: "Memory in pieces above 4 MiB of a user or group, without IOMMU, in MiB",
         },
         timeslice_us: u32 {
             default: 2000,
@@ -102,7 +103,7 @@ module! {
         },
         boundary_wait_us: u32 {
             default: 1000,
-            description: "How long work that goes first waits for a boundary of a cooperative job, us, up to 10000000",
+            description: "Wait of urgent work for a cooperative job's boundary, us, to 10000000",
         },
         completion_rate: u32 {
             default: 1000,
@@ -115,8 +116,7 @@ module! {
     },
 }
 
-/// The module. Dropped in the order of the fields: the driver, and with it all cards, before the
-/// class and what the module has of the tree of cgroups.
+/// The module. The fields are dropped in their order: first the driver, and with it all cards.
 #[pin_data]
 struct Fermata {
     #[pin]

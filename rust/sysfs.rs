@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The files of a card below /sys/class/fermata/fermataN
-//! (docs/ABI/testing/sysfs-class-fermata): a value each, of the card and, in a folder for each, of
-//! its slots; and a file with the figures of all tenants.
+//! The files of a card in /sys/class/fermata/fermataN (docs/ABI/testing/sysfs-class-fermata): a
+//! value of the card or, in a directory for each slot, of a slot; and a file with the figures of
+//! all tenants.
 //!
-//! They are made with the device and before anybody is told of it, and go before the card does.
-//! None of them touches a register.
+//! The files are made with the device, before its uevent, and removed before the card is dropped.
+//! They access no register.
 
 mod files;
 mod monitor;

@@ -29,7 +29,7 @@ use kernel::{
     time::{hrtimer::AbsoluteHardMode, Monotonic},
 };
 
-/// What a vector tells of its interrupts.
+/// The receiver of a vector's interrupts.
 pub(crate) trait EventSink: Sync + Sized {
     /// Handles an interrupt of `vector`. Returns `false` if the interrupt was spurious. Hard
     /// interrupt context.
@@ -142,7 +142,7 @@ struct Line {
     bucket: TokenBucket,
 }
 
-/// How a vector is delivered.
+/// The state of a vector's interrupt.
 #[derive(Clone, Copy)]
 enum LineState {
     /// No interrupt is requested.
@@ -173,11 +173,11 @@ pub(crate) struct Vector<S: EventSink> {
     sink: Atomic<*mut S>,
     /// The slots that interrupt by this vector, a bit each.
     slots: Atomic<u32>,
-    /// How often the vector was switched off because of a storm.
+    /// Times that the vector was switched off because of a storm.
     storms: Atomic<u64>,
     /// Spurious interrupts.
     spurious: Atomic<u64>,
-    /// How often the vector was switched off because it told of too many completions.
+    /// Times that the vector was switched off because it told of too many completions.
     throttled: Atomic<u64>,
     /// Taken under the card's lock, or without it. No lock is taken under it.
     #[pin]

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The snapshot buffer of a context: making it, copying a state out of it and into it.
+//! The snapshot buffer of a context: making it, copying states out of it and into it.
 
 use super::Context;
 use crate::{capability, compat::errno, sched::JobState};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
-/// Bytes of a page of a state, whatever the size of the kernel's pages (docs/card.md,
+/// Bytes of a page of a state, independent of the kernel's page size (docs/card.md,
 /// CSR_STATE_SIZE_PG).
 const STATE_PAGE: u64 = 4096;
-/// Largest snapshot that is believed, in such pages (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
+/// Largest snapshot that is accepted, in pages of a state (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
 const STATE_PAGES_MAX: u64 = 4096;
-/// The same in bytes.
+/// Largest snapshot in bytes.
 const STATE_MAX: u64 = STATE_PAGES_MAX * STATE_PAGE;
 
 impl Context {
-    /// Makes the snapshot buffer, and returns its size in bytes. `own`: address and length of the
-    /// caller's own memory, which it is then.
+    /// Makes the snapshot buffer and returns its size in bytes. `own`: of the caller's own memory,
+    /// with this address and length.
     pub(crate) fn create_snapshot(&self, own: Option<(u64, u64)>) -> Result<u64> {
         let id = self.id()?;
         if self.memory.lock().snapshot.is_some() {
@@ -46,9 +46,9 @@ impl Context {
         Ok(length)
     }
 
-    /// Whether the program's own memory can be the snapshot buffer, of which `needed` bytes are the
-    /// least; returns its length. `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose
-    /// state is forged.
+    /// Checks that the program's own memory can be the snapshot buffer, which needs `needed` bytes.
+    /// Returns its length. `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose state
+    /// is forged.
     fn check_own_snapshot(&self, address: u64, length: u64, needed: u64) -> Result<u64> {
         let page = PAGE_SIZE as u64;
         if address % page != 0 || length % page != 0 || !(needed..=STATE_MAX).contains(&length) {
@@ -60,14 +60,15 @@ impl Context {
         Ok(length)
     }
 
-    /// The largest snapshot of `slots`, in pages of a state.
+    /// Returns the largest snapshot of `slots`, in pages of a state.
     fn state_pages(&self, slots: u8) -> Result<u64> {
         self.card
             .slots_in(slots)
             .try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
     }
 
-    /// Whether a snapshot of `length` bytes takes the state of all of `slots`. `EPROTO`.
+    /// Checks that a snapshot of `length` bytes has room for the state of each of `slots`.
+    /// `EPROTO`.
     pub(super) fn check_snapshot(&self, slots: u8, length: u64) -> Result {
         match self.state_pages(slots)?.checked_mul(STATE_PAGE) {
             Some(needed) if needed <= length && needed != 0 => Ok(()),
@@ -75,9 +76,9 @@ impl Context {
         }
     }
 
-    /// Whether `length` bytes of the snapshot from `offset` on can be read now: the time on slots that
-    /// the job has had, for [`Context::check_still_held`]. `ENXIO`: no buffer; `EINVAL`: beyond its
-    /// end; `EBUSY`: the job is not held; `ENODATA`: no state was saved.
+    /// Checks that `length` bytes of the snapshot from `offset` on can be read now. Returns a value
+    /// for [`Context::check_still_held`]. `ENXIO`: no buffer; `EINVAL`: beyond its end; `EBUSY`:
+    /// the job is not held; `ENODATA`: no state was saved.
     pub(crate) fn check_snapshot_read(&self, offset: u64, length: u64) -> Result<HeldSince> {
         let stats = self.card.view(self.id()?)?.stats;
         self.check_snapshot_range(offset, length)?;
@@ -92,7 +93,7 @@ impl Context {
         })
     }
 
-    /// Whether the job has been held all the time. `EBUSY`.
+    /// Checks that the job has been held all the time since `since`. `EBUSY`.
     pub(crate) fn check_still_held(&self, since: HeldSince) -> Result {
         let stats = self.card.view(self.id()?)?.stats;
         if stats.state != JobState::Held || stats.slices != since.slices {
@@ -106,9 +107,9 @@ impl Context {
         self.memory.lock().snapshot()?.copy_to(offset, out)
     }
 
-    /// Whether a state of `length` bytes may be brought in from `offset` on. `ENXIO`, `EINVAL`, `EBUSY`;
-    /// `EPERM`: the card does not confine an engine whose state is forged, and the caller may not
-    /// touch all memory.
+    /// Checks that `length` bytes of a state may be imported to `offset`. `ENXIO`, `EINVAL`,
+    /// `EBUSY`; `EPERM`: the card does not confine an engine whose state is forged, and the caller
+    /// may not let a device access all memory.
     pub(crate) fn check_snapshot_write(&self, offset: u64, length: u64) -> Result {
         if !self.card.identity.confines_any_state() && !capability::may_touch_all_memory() {
             return Err(EPERM);
@@ -119,15 +120,15 @@ impl Context {
 
     /// Copies a piece of a state into the snapshot buffer. `EBUSY`: a job was started meanwhile.
     pub(crate) fn copy_to_snapshot(&self, offset: usize, state: &[u8]) -> Result {
-        // No job starts while it is held.
+        // No job starts while the lock is held.
         let mut memory = self.memory.lock();
         self.check_no_job()?;
-        // Until all of the state is there, no job goes on from a part of it.
+        // Until the whole state is there, no job starts from a part of it.
         memory.imported = false;
         memory.snapshot()?.copy_from(offset, state)
     }
 
-    /// All of a state was brought in: the next job can go on from it.
+    /// Marks the state in the snapshot buffer complete: the next job can start from it.
     pub(crate) fn note_import(&self) -> Result {
         let mut memory = self.memory.lock();
         self.check_no_job()?;
@@ -135,7 +136,7 @@ impl Context {
         Ok(())
     }
 
-    /// `EBUSY`: there is a job that has not ended.
+    /// `EBUSY`: the context has a job that has not ended.
     fn check_no_job(&self) -> Result {
         match self.card.view(self.id()?)?.stats.state.is_live() {
             true => Err(EBUSY),
@@ -143,7 +144,7 @@ impl Context {
         }
     }
 
-    /// `ENXIO`: no snapshot buffer; `EINVAL`: it has no `length` bytes from `offset` on.
+    /// `ENXIO`: no snapshot buffer; `EINVAL`: the buffer has no `length` bytes from `offset` on.
     fn check_snapshot_range(&self, offset: u64, length: u64) -> Result {
         let memory = self.memory.lock();
         let snapshot = memory.snapshot()?;

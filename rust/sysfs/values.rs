@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the files say, and what can be written to them.
+//! The values of the files, and changing them.
 
 use crate::{
     capability,
@@ -13,7 +13,7 @@ use crate::{
 use core::str;
 use kernel::{fmt, prelude::*};
 
-/// A value, as a file has it.
+/// A value, displayed as in a file.
 pub(super) enum Value {
     Number(u64),
     Text(&'static str),
@@ -30,28 +30,28 @@ impl fmt::Display for Value {
     }
 }
 
-/// A file of the card: its name, its value, and how it is changed.
+/// A file of the card: its name, and functions that read and write its value.
 pub(super) struct CardValue {
     pub(super) name: &'static CStr,
     pub(super) read: fn(&Card) -> Value,
     pub(super) write: Option<fn(&Card, &str) -> Result>,
 }
 
-/// A file of a slot: its name, its mode and its value.
+/// A file of a slot: its name, its mode, and a function that reads its value.
 pub(super) struct SlotValue {
     pub(super) name: &'static CStr,
     pub(super) mode: u16,
     read: SlotRead,
 }
 
-/// Where the value of a slot comes from.
+/// A function that reads a value of a slot.
 enum SlotRead {
     Any(fn(&Card, SlotId) -> Value),
     Count(fn(&SlotView) -> u64),
 }
 
 impl SlotValue {
-    /// The value.
+    /// Reads the value.
     pub(super) fn read(&self, card: &Card, slot: SlotId) -> Value {
         match self.read {
             SlotRead::Any(read) => read(card, slot),
@@ -60,7 +60,7 @@ impl SlotValue {
     }
 }
 
-/// What everybody may know.
+/// Returns a file that everybody may read.
 const fn figure(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     SlotValue {
         name,
@@ -69,7 +69,7 @@ const fn figure(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     }
 }
 
-/// What tells of tenants.
+/// Returns a file that tells of tenants, which only root may read.
 const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     SlotValue {
         mode: 0o400,
@@ -113,6 +113,7 @@ pub(super) const OF_CARD: [CardValue; 8] = [
     },
 ];
 
+/// Returns a file of the card that cannot be written.
 const fn read_only(name: &'static CStr, read: fn(&Card) -> Value) -> CardValue {
     CardValue {
         name,
@@ -121,7 +122,7 @@ const fn read_only(name: &'static CStr, read: fn(&Card) -> Value) -> CardValue {
     }
 }
 
-/// `EPERM`; `ENOENT`: no policy has this name.
+/// Sets the policy. `EPERM`; `ENOENT`: no policy has this name.
 fn write_policy(card: &Card, text: &str) -> Result {
     if !capability::is_administrator() {
         return Err(EPERM);
@@ -130,7 +131,7 @@ fn write_policy(card: &Card, text: &str) -> Result {
     card.set_policy(policy, None)
 }
 
-/// `EPERM`; `EINVAL`: not a number; `ERANGE`.
+/// Sets the starvation guard. `EPERM`; `EINVAL`: not a number; `ERANGE`.
 fn write_guard(card: &Card, text: &str) -> Result {
     if !capability::is_administrator() {
         return Err(EPERM);
@@ -139,7 +140,7 @@ fn write_guard(card: &Card, text: &str) -> Result {
     card.set_guard(Duration::from_ms(ms))
 }
 
-/// `EPERM`; `EINVAL`: not a number; `ERANGE`.
+/// Sets how long work waits for a boundary. `EPERM`; `EINVAL`: not a number; `ERANGE`.
 fn write_boundary_wait(card: &Card, text: &str) -> Result {
     if !capability::is_administrator() {
         return Err(EPERM);
@@ -159,7 +160,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
         mode: 0o444,
         read: SlotRead::Any(|card, slot| Value::Text(state_name(card.slot_view(slot).state))),
     },
-    // Who is there is nobody's business but the administrator's.
+    // Only the administrator may know which context is on the slot.
     SlotValue {
         name: c"context",
         mode: 0o400,
@@ -186,7 +187,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     figure(c"restore_ns", |view| view.stats.restore.as_ns()),
 ];
 
-/// What a slot does.
+/// Returns the name of the state of a slot.
 pub(super) fn state_name(state: SlotState) -> &'static str {
     match state {
         SlotState::Vacant => "vacant",
@@ -198,7 +199,7 @@ pub(super) fn state_name(state: SlotState) -> &'static str {
     }
 }
 
-/// The number of the context that is on a slot of this state; 0: none.
+/// Returns the number of the context that is on a slot of this state; 0: none.
 pub(super) fn number_on(state: SlotState) -> u32 {
     match state {
         SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx) => {
