@@ -11,19 +11,14 @@ use crate::{
     charge::{Charge, Pinned},
     compat::errno,
     dma_memory::{DmaMemory, Kind, UnmappedMemory},
-    image::{AppRegister, Image, Tenant},
-    measure::ContextMeter,
-    measurement,
+    image::{AppRegister, Tenant},
     notifier::{Notice, Notifier},
     opener::Opener,
     pages::Pages,
     sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
     trace,
 };
-use core::{
-    cell::UnsafeCell,
-    ptr::{self, NonNull},
-};
+use core::ptr;
 use kernel::{
     bindings,
     cred::Credential,
@@ -127,9 +122,10 @@ pub(crate) struct MemoryInfo {
 pub(crate) struct Context {
     pub(crate) card: Arc<Card>,
     pub(crate) opener: Opener,
-    /// Serialises set-up. Only `setup` and the registry are accessed under it.
+    /// Until set-up, which moves it to the card's state. The lock serialises set-up: only `setup` and
+    /// the registry are accessed under it.
     #[pin]
-    setting_up: Mutex<()>,
+    tenant: Mutex<Option<Tenant>>,
     setup: SetOnce<Setup>,
     /// [`revoke`] has finished.
     revoked: AtomicFlag,
@@ -144,34 +140,23 @@ pub(crate) struct Context {
     /// accessed and no memory is allocated under it. Nests outside the card's raw lock.
     #[pin]
     memory: Mutex<Memory>,
-    /// Behind the card's raw lock, and reached through the card's [`Tenant`] only, from set-up on.
-    image: UnsafeCell<KBox<Image>>,
-    /// As the image.
-    meter: UnsafeCell<KBox<ContextMeter>>,
     pub(crate) notifier: Arc<Notifier>,
 }
-
-// SAFETY: `image` and `meter` have no thread. All other fields are `Send`.
-unsafe impl Send for Context {}
-// SAFETY: Before set-up nobody accesses `image` and `meter`, later the holder of the card's raw
-// lock only. All other fields are `Sync`.
-unsafe impl Sync for Context {}
 
 impl Context {
     /// Returns a context of the caller, who opens `card` by a file with the credentials
     /// `credential`.
     pub(crate) fn new(card: Arc<Card>, credential: &Credential) -> Result<Arc<Self>> {
-        let image = Image::new()?;
         let opener = Opener::current(credential)?;
         let pinned = Pinned::new()?;
         card.note_open(opener.pid);
-        let meter = measurement::new_meter()?;
         let notifier = Arc::pin_init(Notifier::new(), GFP_KERNEL_ACCOUNT)?;
+        let tenant = Tenant::new(notifier.clone(), opener.pid)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 card,
                 opener,
-                setting_up <- new_mutex!((), "fermata_setting_up"),
+                tenant <- new_mutex!(Some(tenant), "fermata_tenant"),
                 setup: SetOnce::new(),
                 revoked: AtomicFlag::new(false),
                 left_behind: AtomicFlag::new(false),
@@ -187,8 +172,6 @@ impl Context {
                     },
                     "fermata_memory"
                 ),
-                image: UnsafeCell::new(image),
-                meter: UnsafeCell::new(meter),
                 notifier,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -251,7 +234,7 @@ impl Context {
     /// Sets the context up for the engine `afu_id` on the slots `mask` (0: all that have the
     /// engine).
     pub(crate) fn set_up(self: ArcBorrow<'_, Self>, afu_id: (u64, u64), mask: u32) -> Result {
-        let _serialised = self.setting_up.lock();
+        let mut tenant = self.tenant.lock();
         if self.is_set_up() {
             return Err(EEXIST);
         }
@@ -265,8 +248,9 @@ impl Context {
             _ => return Err(EINVAL),
         };
         self.check_separation()?;
-        self.card
-            .register(self.into(), |registry| self.join(registry, slots, able))
+        self.card.register(self.into(), |registry| {
+            self.join(registry, &mut tenant, slots, able)
+        })
     }
 
     /// `EPERM`: the card could access all memory, which the caller may not allow. Without a window
@@ -303,7 +287,13 @@ impl Context {
     /// Adds the context to the card's scheduler, for `slots` of the slots `able` that have its
     /// engine. The registry is locked: a caller that changes groups either finds the context set
     /// up, or is done.
-    fn join(&self, registry: &Registry, slots: u8, able: u8) -> Result {
+    fn join(
+        &self,
+        registry: &Registry,
+        tenant: &mut Option<Tenant>,
+        slots: u8,
+        able: u8,
+    ) -> Result {
         let group = registry.group_of(&self.opener);
         self.check_others(registry, group)?;
         let config = ContextConfig {
@@ -315,19 +305,9 @@ impl Context {
             },
             group,
         };
-        // SAFETY: `release` keeps this context until the card's state has dropped the tenant.
-        // Nobody else accesses the image and the meter.
-        let tenant = unsafe {
-            Tenant::new(
-                NonNull::from(&mut **self.image.get()),
-                NonNull::from(&mut **self.meter.get()),
-                self.notifier.clone(),
-                self.opener.pid,
-            )
-        };
         let id = self.card.add(config, tenant)?;
         self.put_group(group);
-        // Nobody else can have set it: `setting_up` is held.
+        // Nobody else can have set it: the lock of `tenant` is held.
         self.setup.populate(Setup { id, engine: able });
         Ok(())
     }
@@ -564,7 +544,7 @@ impl Context {
             // the whole card has been reset, or is shut down.
             return;
         }
-        self.card.wait_for_notices();
+        self.card.drop_released(id);
         match self.card.unregister(self) {
             Some(_bound) => self.free_memory(),
             // `Card::shut_down` revokes the memory while the device is bound.

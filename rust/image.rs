@@ -6,11 +6,11 @@ use crate::{
     bar::{Bar, Fault, Identity, Window},
     delivery::Delivery,
     measure::ContextMeter,
+    measurement,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     sched::{Duration, SlotId},
 };
-use core::ptr::NonNull;
 use kernel::{prelude::*, sync::Arc};
 
 /// Application registers of a slot.
@@ -355,12 +355,10 @@ impl Image {
     }
 }
 
-/// An image, a meter and the way to tell their owner, as the card's state refers to them.
+/// What the card's state has of a context that is set up. Owned by the context before.
 pub(crate) struct Tenant {
-    image: NonNull<Image>,
-    meter: NonNull<ContextMeter>,
-    /// Not the last reference: the context, which has one, ends only after the card's lock was free
-    /// once more (`Card::wait_for_notices`).
+    image: KBox<Image>,
+    meter: KBox<ContextMeter>,
     notifier: Arc<Notifier>,
     /// Of its process, in the initial pid namespace.
     pid: i32,
@@ -370,31 +368,23 @@ pub(crate) struct Tenant {
     pub(crate) overruns: u64,
     /// The time beyond that, where the engine stops at boundaries only.
     pub(crate) overrun: Duration,
+    /// The scheduler has released the context.
+    released: bool,
 }
 
-// SAFETY: Pointers to data that is shared under the card's lock.
-unsafe impl Send for Tenant {}
-
 impl Tenant {
-    /// # Safety
-    ///
-    /// The image and the meter must stay valid until this value is dropped, and must be touched
-    /// through it only.
-    pub(crate) unsafe fn new(
-        image: NonNull<Image>,
-        meter: NonNull<ContextMeter>,
-        notifier: Arc<Notifier>,
-        pid: i32,
-    ) -> Self {
-        Self {
-            image,
-            meter,
+    /// Returns a tenant without jobs, of the process `pid`, whose owner `notifier` tells.
+    pub(crate) fn new(notifier: Arc<Notifier>, pid: i32) -> Result<Self> {
+        Ok(Self {
+            image: Image::new()?,
+            meter: measurement::new_meter()?,
             notifier,
             pid,
             job: 0,
             overruns: 0,
             overrun: Duration::ZERO,
-        }
+            released: false,
+        })
     }
 
     /// Its process, in the initial pid namespace.
@@ -404,14 +394,23 @@ impl Tenant {
 
     /// The image.
     pub(crate) fn image(&mut self) -> &mut Image {
-        // SAFETY: By the contract of `new`: valid, and only reached through `self`.
-        unsafe { self.image.as_mut() }
+        &mut self.image
     }
 
     /// The meter.
     pub(crate) fn meter(&mut self) -> &mut ContextMeter {
-        // SAFETY: As with the image.
-        unsafe { self.meter.as_mut() }
+        &mut self.meter
+    }
+
+    /// Returns whether the scheduler has released the context.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// The scheduler has released the context: the owner may drop the tenant.
+    pub(crate) fn release(&mut self, delivery: &Delivery) {
+        self.released = true;
+        self.notify(delivery, Notice::Released);
     }
 
     /// Tells the owner, by the `delivery` of its card.

@@ -36,19 +36,38 @@ pub(crate) struct View {
 /// Calls for one context. Process context; `ENODEV`: the card is gone. From the moment at which the
 /// machine knows that, none of them touches a register, so they need not keep the device bound.
 impl Card {
-    /// Adds a context; `tenant` is used until
-    /// [`Notice::Released`](crate::notifier::Notice::Released) after [`Card::close`].
-    pub(crate) fn add(&self, config: ContextConfig, tenant: Tenant) -> Result<ContextId> {
+    /// Adds a context, and takes its `tenant`. [`Card::drop_released`] drops the tenant after
+    /// [`Card::close`] and [`Notice::Released`](crate::notifier::Notice::Released).
+    pub(crate) fn add(
+        &self,
+        config: ContextConfig,
+        tenant: &mut Option<Tenant>,
+    ) -> Result<ContextId> {
         let slots = config.params.mask;
-        let mut state = self.state.lock();
-        let id = state.machine.add(config).map_err(refused)?;
-        // The machine has places for as many contexts as this table.
-        match state.tenants.get_mut(id.index()) {
-            Some(place) => *place = Some(tenant),
-            None => return Err(EINVAL),
-        }
-        self.note_setup(&mut state, id, slots);
+        let id = {
+            let mut state = self.state.lock();
+            let id = state.machine.add(config).map_err(refused)?;
+            // The machine has places for as many contexts as this table.
+            let place = state.tenants.get_mut(id.index()).ok_or(EINVAL)?;
+            // The tenant of a context that was released may still be there.
+            core::mem::swap(place, tenant);
+            self.note_setup(&mut state, id, slots);
+            id
+        };
+        // Not under the raw lock.
+        *tenant = None;
         Ok(id)
+    }
+
+    /// Drops the tenant of a context that was released, after its notice was given.
+    pub(crate) fn drop_released(&self, ctx: ContextId) {
+        let tenant = {
+            let mut state = self.state.lock();
+            let place = state.tenants.get_mut(ctx.index());
+            place.and_then(|place| place.take_if(|tenant| tenant.is_released()))
+        };
+        // Not under the raw lock.
+        drop(tenant);
     }
 
     /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may

@@ -335,8 +335,8 @@ impl Card {
                 }
             }
             Action::Released { ctx } => {
-                if let Some(tenant) = tenants.get_mut(ctx.index()).and_then(Option::take) {
-                    tenant.notify(&self.delivery, Notice::Released);
+                if let Some(tenant) = tenant_of(tenants, ctx) {
+                    tenant.release(&self.delivery);
                 }
             }
             Action::Quarantine { slot, ctx } => {

@@ -21,11 +21,6 @@ use kernel::{
 const REST_LOOK: Delta = Delta::from_millis(1);
 
 impl Card {
-    /// Waits until notices that are being given are given: whoever gives one holds the lock.
-    pub(crate) fn wait_for_notices(&self) {
-        drop(self.state.lock());
-    }
-
     /// Takes bus mastering from the card. While the device is bound.
     pub(super) fn stop_dma(&self) {
         // SAFETY: By the safety requirement of `new` it is the device's.

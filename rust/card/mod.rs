@@ -58,7 +58,7 @@ pub(crate) type Scheduler = Machine<KVVec<sched::Entry>>;
 /// are accessed under it, so that no START comes between a status read and what follows from it.
 pub(crate) struct State {
     machine: Scheduler,
-    /// By [`ContextId::index`]. `Some` from set-up until [`Action::Released`](crate::sched::Action::Released).
+    /// By [`ContextId::index`]. `Some` from set-up until [`Card::drop_released`].
     tenants: KVVec<Option<Tenant>>,
     slots: SlotRegisters,
     measurements: KVBox<Measurements>,
@@ -104,7 +104,8 @@ impl State {
 
 /// The tenant of `ctx`, while it is set up.
 fn tenant_of(tenants: &mut [Option<Tenant>], ctx: ContextId) -> Option<&mut Tenant> {
-    tenants.get_mut(ctx.index()).and_then(Option::as_mut)
+    let tenant = tenants.get_mut(ctx.index()).and_then(Option::as_mut);
+    tenant.filter(|tenant| !tenant.is_released())
 }
 
 /// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.

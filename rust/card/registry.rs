@@ -192,7 +192,9 @@ impl Card {
     /// device is bound.
     pub(super) fn free_left_behind(&self) {
         while let Some(context) = self.take_left_behind() {
-            self.wait_for_notices();
+            if let Ok(id) = context.id() {
+                self.drop_released(id);
+            }
             context.free_memory();
         }
     }
