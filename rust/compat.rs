@@ -67,10 +67,8 @@ impl<'a> IrqVectors<'a> {
     pub(crate) fn irq(&self, n: u32) -> Result<u32> {
         #[cfg(not(fermata_kernel_7_3))]
         {
-            // CAST: `pci::Device` is transparent over `struct pci_dev`.
-            let pdev = core::ptr::from_ref(self.pdev).cast_mut().cast();
             // SAFETY: The device is valid. A wrong number is an error.
-            let irq = unsafe { bindings::pci_irq_vector(pdev, n) };
+            let irq = unsafe { bindings::pci_irq_vector(crate::shim::pci_as_raw(self.pdev), n) };
             u32::try_from(irq).map_err(|_| Error::from_errno(irq))
         }
         #[cfg(fermata_kernel_7_3)]

@@ -12,12 +12,11 @@ use crate::{
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
-    shim::fermata_dma_is_coherent,
+    shim::{fermata_dma_is_coherent, pci_as_raw, pci_disable_device},
 };
-use core::{iter, ptr};
+use core::iter;
 use kernel::{
-    bindings,
-    device::{Bound, Core, Device, DeviceContext},
+    device::{Bound, Core, Device},
     devres,
     dma::{self, Device as _},
     pci,
@@ -92,8 +91,7 @@ struct Enabled(ARef<pci::Device>);
 
 impl Drop for Enabled {
     fn drop(&mut self) {
-        // SAFETY: The device is valid; `enable` has enabled its function.
-        unsafe { bindings::pci_disable_device(as_raw(&self.0)) };
+        pci_disable_device(&self.0);
     }
 }
 
@@ -101,12 +99,6 @@ impl Drop for Enabled {
 fn enable(pdev: &pci::Device<Core<'_>>) -> Result {
     pdev.enable_device_mem()?;
     devres::register(pdev.as_ref(), Enabled(pdev.into()), GFP_KERNEL)
-}
-
-/// Returns the C side of `pdev`.
-fn as_raw<Context: DeviceContext>(pdev: &pci::Device<Context>) -> *mut bindings::pci_dev {
-    // CAST: `pci::Device` is transparent over `struct pci_dev`.
-    ptr::from_ref(pdev).cast_mut().cast()
 }
 
 /// Returns the interrupt of each vector, for at most `slots` slots.
@@ -145,8 +137,9 @@ fn check_machine(pdev: &pci::Device<Core<'_>>) -> Result {
         );
         return Err(ENODEV);
     }
+    let raw = pci_as_raw(pdev);
     // SAFETY: The device is valid. ATS is enabled before a driver is probed, and stays so.
-    if unsafe { (*as_raw(pdev)).ats_enabled() } != 0 {
+    if unsafe { (*raw).ats_enabled() } != 0 {
         dev_err!(
             pdev,
             "address translation services (ATS) let the card bypass the IOMMU: \
@@ -178,9 +171,9 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     } else {
         None
     };
-    // SAFETY: The pointer is that of the device. `ShutDownOnDrop` is part of the driver's data,
-    // which is dropped before the device is unbound.
-    let card = unsafe { Card::new(device, as_raw(pdev), bar, identity, limits)? };
+    // SAFETY: `ShutDownOnDrop` is part of the driver's data, which is dropped before the device is
+    // unbound.
+    let card = unsafe { Card::new(pdev, bar, identity, limits)? };
     let card = ShutDownOnDrop(card);
     if let Some(vectors) = &vectors {
         request_irqs(&card.0, vectors, identity.slots)?;

@@ -3,7 +3,12 @@
 //! C functions in safe form where they ask nothing of their callers, and the functions of `shim.c`
 //! (see `include/fermata_shim.h`, which says what they do).
 
-use kernel::{bindings, device::Device, prelude::*};
+use kernel::{
+    bindings,
+    device::{Device, DeviceContext},
+    pci,
+    prelude::*,
+};
 
 // SAFETY: The declarations are those of `include/fermata_shim.h`. A function that is declared safe
 // may be called with any values of its argument types; it does not keep a reference that it gets.
@@ -91,4 +96,35 @@ safe_functions! {
     fn cdev_alloc() -> *mut bindings::cdev;
     /// Gives device numbers back.
     fn unregister_chrdev_region(first: bindings::dev_t, count: c_uint);
+}
+
+/// Returns the C side of `pdev`.
+pub(crate) fn pci_as_raw<Context: DeviceContext>(
+    pdev: &pci::Device<Context>,
+) -> *mut bindings::pci_dev {
+    // CAST: `pci::Device` is transparent over `struct pci_dev`.
+    core::ptr::from_ref(pdev).cast_mut().cast()
+}
+
+/// Declares safe forms of functions of the PCI core, under their own names.
+macro_rules! pci_functions {
+    ($($(#[$doc:meta])* fn $name:ident;)*) => {
+        $(
+            $(#[$doc])*
+            pub(crate) fn $name<Context: DeviceContext>(pdev: &pci::Device<Context>) {
+                // SAFETY: The device is valid. These functions lock what they change, and may be
+                // called for a device in any state.
+                unsafe { bindings::$name(pci_as_raw(pdev)) };
+            }
+        )*
+    };
+}
+
+pci_functions! {
+    /// Undoes one call that enabled the function.
+    fn pci_disable_device;
+    /// Enables DMA by the function.
+    fn pci_set_master;
+    /// Disables DMA by the function.
+    fn pci_clear_master;
 }

@@ -8,27 +8,18 @@ use crate::{
     timer::{Timed, Timer},
     vector::Vector,
 };
-use core::{
-    mem::offset_of,
-    ptr,
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::mem::offset_of;
 use kernel::{
     prelude::*,
     time::{hrtimer::AbsolutePinnedHardMode, Monotonic},
 };
 
-/// The sources of events of one slot.
-///
-/// # Invariants
-///
-/// `card` is null, or the [`Card`] that `self` is a part of. The timer is armed only while it is not
-/// null; [`SlotEvents::stop`] ends it before the card can go.
+/// The sources of events of one slot, silent until [`Vector::start`].
 #[pin_data(PinnedDrop)]
 pub(crate) struct SlotEvents {
     id: SlotId,
-    card: AtomicPtr<Card>,
-    /// The vector of the slot's number; where there are fewer, of the slots that fall to it too.
+    /// The vector of the slot's number; where there are fewer, of the slots that fall to it too. It
+    /// knows the card.
     #[pin]
     pub(crate) vector: Vector<Card>,
     #[pin]
@@ -40,23 +31,10 @@ impl SlotEvents {
     pub(crate) fn new(slot: u8) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             id: SlotId::new(slot).ok_or(EINVAL)?,
-            card: AtomicPtr::new(ptr::null_mut()),
             vector <- Vector::new(),
             // SAFETY: `OFFSET` is that of this field, and `drop` stops it first.
             timer <- unsafe { Timer::new() },
         })
-    }
-
-    /// Lets events come in.
-    ///
-    /// # Safety
-    ///
-    /// `card` must be pinned, contain `self`, and call [`SlotEvents::stop`] before it is dropped.
-    pub(crate) unsafe fn start(&self, card: *const Card) {
-        // INVARIANT: By the safety requirement.
-        self.card.store(card.cast_mut(), Ordering::Release);
-        // SAFETY: By the safety requirement: `stop` stops the vector, which is a part of us.
-        unsafe { self.vector.start(card) };
     }
 
     /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
@@ -76,11 +54,6 @@ impl SlotEvents {
         self.vector.stop();
         self.timer.stop();
     }
-
-    fn card(&self) -> Option<&Card> {
-        // SAFETY: By the type invariant it is null or our container, which lives.
-        unsafe { self.card.load(Ordering::Acquire).as_ref() }
-    }
 }
 
 impl Timed for SlotEvents {
@@ -89,7 +62,7 @@ impl Timed for SlotEvents {
     type Mode = AbsolutePinnedHardMode<Monotonic>;
 
     fn timer_fired(&self) {
-        if let Some(card) = self.card() {
+        if let Some(card) = self.vector.sink() {
             card.timer(self.id);
         }
     }

@@ -245,6 +245,13 @@ impl<S: EventSink> Vector<S> {
         self.timer.stop();
     }
 
+    /// Returns the receiver of the vector's events; `None`: [`Vector::start`] was not called yet.
+    pub(crate) fn sink(&self) -> Option<&S> {
+        // SAFETY: By the type invariant the pointer is null, or points to the value that `self` is a
+        // part of, which is alive.
+        unsafe { self.sink.load(Acquire).as_ref() }
+    }
+
     fn cookie(&self) -> *mut c_void {
         ptr::from_ref(self).cast_mut().cast()
     }
@@ -345,9 +352,7 @@ impl<S: EventSink> Callback<c_void> for Vector<S> {
     const OFFSET: usize = 0;
 
     fn called(&self) {
-        // SAFETY: By the type invariant the pointer is null, or points to a value that is alive.
-        let sink = unsafe { self.sink.load(Acquire).as_ref() };
-        if let Some(sink) = sink {
+        if let Some(sink) = self.sink() {
             if !sink.interrupt(self) {
                 self.note_spurious(sink);
             }

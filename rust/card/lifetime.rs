@@ -10,12 +10,10 @@ use super::{
 use crate::{
     context,
     sched::{Event, Status},
+    shim::{pci_clear_master, pci_set_master},
     trace::CardEvent,
 };
-use kernel::{
-    bindings,
-    time::{delay::fsleep, Delta},
-};
+use kernel::time::{delay::fsleep, Delta};
 
 /// How often a card that is being saved is looked at.
 const REST_LOOK: Delta = Delta::from_millis(1);
@@ -23,8 +21,7 @@ const REST_LOOK: Delta = Delta::from_millis(1);
 impl Card {
     /// Takes bus mastering from the card. While the device is bound.
     pub(super) fn stop_dma(&self) {
-        // SAFETY: By the safety requirement of `new` it is the device's.
-        unsafe { bindings::pci_clear_master(self.pci) };
+        pci_clear_master(&self.pci);
     }
 
     /// Ends everything: after it no register is touched, no DMA happens, no memory of a context is
@@ -110,8 +107,7 @@ impl Card {
             return;
         }
         quiesce(&self.bar, &self.identity, &self.limits);
-        // SAFETY: By the safety requirement of `new` it is the device's.
-        unsafe { bindings::pci_set_master(self.pci) };
+        pci_set_master(&self.pci);
         self.renew();
         self.sweep();
         self.free_left_behind();

@@ -35,13 +35,12 @@ use crate::{
     vector::Vector,
 };
 use config::{class_of, machine_config, new_state};
-use core::sync::atomic::AtomicU32;
 use events::Outbox;
 use kernel::{
-    bindings,
-    device::{Bound, Device},
+    device::{Bound, Core, Device},
+    pci,
     prelude::*,
-    sync::{aref::ARef, new_mutex, Arc, Mutex},
+    sync::{aref::ARef, atomic::Atomic, new_mutex, Arc, Mutex},
 };
 use load::LoadTime;
 use quiesce::quiesce;
@@ -141,10 +140,10 @@ pub(crate) struct Card {
     pub(crate) limits: Limits,
     slots: [SlotIdentity; MAX_SLOTS],
     /// The number of its node, once it has one: what it is called in traces.
-    number: AtomicU32,
+    number: Atomic<u32>,
     device: ARef<Device>,
     /// The PCI side of `device`.
-    pci: *mut bindings::pci_dev,
+    pci: ARef<pci::Device>,
     /// Its DMA addresses go through an IOMMU.
     pub(crate) translated: bool,
     bar: Bar,
@@ -185,22 +184,15 @@ fn slot_ids(count: u8) -> impl Iterator<Item = SlotId> {
     (0..count).filter_map(SlotId::new)
 }
 
-// SAFETY: `pci` is only handed to C functions that lock what they need; all else is `Send`.
-unsafe impl Send for Card {}
-// SAFETY: As above.
-unsafe impl Sync for Card {}
-
 impl Card {
     /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their
     /// windows closed, and only then it may do DMA. May sleep.
     ///
     /// # Safety
     ///
-    /// `pci` must be that of `device`, and [`Card::shut_down`] must be called before `device` is
-    /// unbound.
+    /// [`Card::shut_down`] must be called before the device is unbound.
     pub(crate) unsafe fn new(
-        device: &Device<Bound>,
-        pci: *mut bindings::pci_dev,
+        pdev: &pci::Device<Core<'_>>,
         bar: Bar,
         identity: Identity,
         limits: Limits,
@@ -210,22 +202,22 @@ impl Card {
             *slot = bar.identify_slot(id, &identity)?;
         }
         quiesce(&bar, &identity, &limits);
-        // SAFETY: By the safety requirement.
-        unsafe { bindings::pci_set_master(pci) };
+        pdev.set_master();
         let config = machine_config(&bar, &identity, &slots, &limits)?;
         let mut state = new_state(config, &limits)?;
         for (pages, id) in state.state_pages.iter_mut().zip(slot_ids(identity.slots)) {
             *pages = bar.state_pages(id);
         }
+        let device: &Device<Bound> = pdev.as_ref();
         let translated = crate::dma_memory::is_translated(device);
         let card = Arc::pin_init(
             try_pin_init!(Self {
                 identity,
                 limits,
                 slots,
-                number: AtomicU32::new(u32::MAX),
+                number: Atomic::new(u32::MAX),
                 device: device.into(),
-                pci,
+                pci: pdev.into(),
                 translated,
                 bar,
                 presence <- Presence::new(),
@@ -245,7 +237,7 @@ impl Card {
         for events in &card.events {
             // SAFETY: The card is pinned in its `Arc`, and drops `events`, which stops them, as
             // part of itself.
-            unsafe { events.start(&*card) };
+            unsafe { events.vector.start(&*card) };
         }
         Ok(card)
     }

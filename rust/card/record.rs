@@ -12,17 +12,17 @@ use crate::{
     },
     trace::{self, Arrival, CardEvent, QueueEvent, Request, Subject},
 };
-use core::sync::atomic::Ordering;
+use kernel::sync::atomic::Relaxed;
 
 impl Card {
     /// The card has a node of that number.
     pub(crate) fn set_number(&self, number: u32) {
-        self.number.store(number, Ordering::Relaxed);
+        self.number.store(number, Relaxed);
     }
 
     /// The card, for a tracepoint.
     pub(crate) fn subject(&self) -> Subject {
-        Subject::card(self.number.load(Ordering::Relaxed))
+        Subject::card(self.number.load(Relaxed))
     }
 
     /// Something happens to the card as a whole.
