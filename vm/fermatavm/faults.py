@@ -20,17 +20,17 @@ CAN_FAIL = re.compile(
     r"rust_helper_kv?realloc_node_align|_copy_(from|to)_user|.*UserSliceReader.*|.*UserSliceWriter.*"
     r"|alloc_pages_exact_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
     r"|pin_user_pages_fast|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create|alloc_chrdev_region|__pci_register_driver"
-    r"|pci_iomap|pci_request_region|pci_alloc_irq_vectors|request_threaded_irq"
+    r"|pci_iomap|pci_request_region|.*>::alloc_irq_vectors|rust_helper_devm_add_action_or_reset|request_threaded_irq"
 )
 # ... and below which none can, or makes no difference to the caller. What is neither is an error, so that none is forgotten.
 CANNOT_FAIL = re.compile(
     r"__(asan|ubsan|kasan|sanitizer|rcu|clear_pages|folio_put|init|vma_start_write|wake_up)\w*|_dev_printk|_raw_spin\w*|capable|complete_all"
     r"|\w*lockdep\w*|lock_\w+|rcu_\w+|debug_\w+|dump_page|\w*_(destroy|del|put|free|release_region|unregister\w*|iounmap)|free_\w+|put_\w+"
-    r"|dma_map_page_attrs|dma_unmap_page_attrs|eventfd_ctx_fdget|finish_wait|hrtimer_\w+|init_wait_entry|iommu_get_domain_for_dev|irq_work_\w+"
-    r"|ktime_get|mutex_unlock|pci_(clear_master|disable_device|restore_state|free_irq_vectors|irq_vector|set_master|unregister_driver)|pid_vnr"
+    r"|dma_map_page_attrs|dma_unmap_page_attrs|eventfd_ctx_fdget|finish_wait|get_task_pid|hrtimer_\w+|init_wait_entry|iommu_get_domain_for_dev|irq_work_\w+"
+    r"|ktime_get|mutex_unlock|pci_(clear_master|disable_device|restore_state|irq_vector|set_master|unregister_driver)|pid_vnr"
     r"|prepare_to_wait_event|refcount_\w+|rust_helper_(?!kv?realloc).*|schedule\w*|sg_free_table|strlen|synchronize_rcu|unmap_mapping_range"
     r"|unpin_user_pages_dirty_lock|unregister_chrdev_region|wait_for_completion|mem(cpy|set|move|cmp)|bcmp|(en|dis)able_irq\w*"
-    r"|do_timens_ktime_to_host|security_locked_down|from_kuid|eventfd_signal_mask|vmalloc_to_page|seq_printf|sysfs_emit"
+    r"|do_timens_ktime_to_host|security_locked_down|eventfd_signal_mask|vmalloc_to_page|seq_printf|sysfs_emit"
     r"|__srcu_check_read_flavor|(__)?trace_(event_buffer_\w+|event_printf|print_\w+_seq|raw_output_prep|trigger_soft_disabled)"
     r"|perf_trace_(buf_alloc|run_bpf_submit)|preempt_schedule_notrace_thunk"
 )
@@ -49,7 +49,7 @@ NEVER = [
     (r"Vec<.*(slab::Entry|image::Tenant).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
     (r"rust_helper_kvrealloc_node_align", r"Vec<.*(slab::Entry|image::Tenant).*>>::reserve"),
     # Inlined wherever they are used: these copies nobody calls.
-    (r"__pci_register_driver", r"Adapter as kernel::driver::RegistrationOps>::register"),
+    (r"__pci_register_driver", r"Adapter.* as kernel::driver::RegistrationOps>::register"),
     (r"_copy_(from|to)_user", r"UserSlice(Reader|Writer)>::(read|write)::<(fermata_main::uapi::Reg|u64)>"),
     (r"rust_helper_kvrealloc_node_align", r"KVmalloc as .*Allocator>::alloc"),
     (r"pci::io::Bar<\d+>>::new", r"iomap_region_sized::<\d+>"),
