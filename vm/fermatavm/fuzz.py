@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the fuzzer (tools/fuzz) on the debug kernel, begin with the corpus of tools/fuzz/corpus, and say what it reached of the module.
+"""Run the fuzzer (tools/fuzz) on the debug kernel, begin with the corpus of tools/fuzz/corpus.txt, and say what it reached of the module.
 
 The status is that of vm/boot: not 0 when the kernel or the card complained. The report is build/reports/fuzz.json. With --keep the
 programs that reached something new become part of the corpus.
@@ -8,7 +8,6 @@ programs that reached something new become part of the corpus.
 import argparse
 import json
 import re
-import shutil
 import sys
 from collections import Counter
 
@@ -16,7 +15,7 @@ from . import boot, callsites, module
 from .common import BUILD, TOP, say
 from .kernel import DEBUG, kernel_named
 
-CORPUS = TOP / "tools/fuzz/corpus"
+CORPUS = TOP / "tools/fuzz/corpus.txt"
 PLACE = "__sanitizer_cov_trace_pc"
 # Parts of the module that calls run through, by what begins a function's readable name.
 PARTS = ["ioctl", "argument", "file", "context", "notifier", "opener", "image", "dma_memory", "card", "gate", "sched"]
@@ -51,7 +50,7 @@ def main():
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
     options = ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz"]
-    options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus"]
+    options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
     # States that it brings in are no violations.
     script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
     fuzz = ["fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
@@ -68,9 +67,9 @@ def main():
     report = json.loads((files / "fuzz.json").read_text()) | {"places": {part: [of[part], there[part]] for part in there}}
     (BUILD / "reports").mkdir(exist_ok=True)
     (BUILD / "reports/fuzz.json").write_text(json.dumps(report, indent=1) + "\n")
-    if args.keep:
-        for file in sorted((files / "found").iterdir()):
-            shutil.copy(file, CORPUS / file.name)
+    if args.keep and (files / "found").exists():
+        with CORPUS.open("a") as corpus:
+            corpus.write("\n" + (files / "found").read_text())
     percent = 100 * of["ioctl"] // max(1, there["ioctl"])
     if percent < args.least:
         say(f"{percent} % of the calls' own code was reached, {args.least} % are expected")

@@ -3,8 +3,8 @@
 //! Runs random programs of calls against a card, on a kernel with KCOV: what reaches something new
 //! in the module is kept, and changed further.
 //!
-//! It judges nothing: the kernel does, and the card. What it reached it leaves in the report's
-//! folder, and programs that reached something new beside it.
+//! It judges nothing: the kernel does, and the card. The report's folder then has the places that
+//! were reached (`reached`) and the programs that reached something new (`found`).
 
 mod interface;
 mod kcov;
@@ -13,7 +13,7 @@ mod run;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use program::Program;
+use program::{corpus_text, parse_corpus, Program};
 use rand::{seq::IndexedRandom, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use run::Machine;
@@ -38,8 +38,8 @@ struct Options {
     /// The first random number.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Programs to begin with.
-    #[arg(long, default_value = "/corpus")]
+    /// The file of the programs to begin with.
+    #[arg(long, default_value = "/corpus.txt")]
     corpus: PathBuf,
     /// Where the report goes, and programs that reached something new.
     #[arg(long, default_value = "/report")]
@@ -54,18 +54,9 @@ struct Corpus {
 
 impl Corpus {
     fn load(options: &Options) -> Result<Vec<Program>> {
-        let mut paths = Vec::new();
-        for entry in fs::read_dir(&options.corpus).context("the corpus")? {
-            paths.push(entry?.path());
-        }
-        paths.sort();
-        paths
-            .iter()
-            .map(|path| {
-                let text = fs::read_to_string(path)?;
-                text.parse().with_context(|| path.display().to_string())
-            })
-            .collect()
+        let path = || options.corpus.display().to_string();
+        let text = fs::read_to_string(&options.corpus).with_context(path)?;
+        parse_corpus(&text).with_context(path)
     }
 
     /// Runs a program, and keeps it if it reached something new, without the steps that it does
@@ -113,10 +104,8 @@ fn main() -> Result<()> {
     let by_corpus = corpus.reached.len();
     println!("# corpus: {from} programs reach {by_corpus} places of the module");
 
-    let found = options.report.join("found");
-    fs::create_dir_all(&found)?;
     let end = Instant::now() + Duration::from_secs(options.time);
-    let mut kept = 0_u64;
+    let mut found = Vec::new();
     while Instant::now() < end {
         let program = match (
             corpus.programs.choose(&mut rng),
@@ -127,13 +116,11 @@ fn main() -> Result<()> {
         };
         runs += 1;
         if let Some(program) = corpus.try_one(&machine, program) {
-            kept += 1;
-            fs::write(
-                found.join(format!("{:x}-{kept:04}", options.seed)),
-                program.to_string(),
-            )?;
+            found.push(program);
+            fs::write(options.report.join("found"), corpus_text(&found))?;
         }
     }
+    let kept = found.len();
     let (calls, good) = machine.calls();
     tally(calls)?;
     println!(

@@ -5,7 +5,7 @@
 use crate::interface::{Kind, CALLS};
 use anyhow::{bail, Context as _, Result};
 use rand::{seq::IndexedRandom, Rng};
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 /// Files that a program can have open at once.
 pub(crate) const FILES: u8 = 4;
@@ -209,6 +209,22 @@ impl Program {
     }
 }
 
+/// Returns the text of programs, with a blank line between two.
+pub(crate) fn corpus_text(programs: &[Arc<Program>]) -> String {
+    let texts: Vec<_> = programs.iter().map(ToString::to_string).collect();
+    texts.join("\n")
+}
+
+/// Returns the programs of a text like that of [`corpus_text`]. Lines that begin with `#` are
+/// comments.
+pub(crate) fn parse_corpus(text: &str) -> Result<Vec<Program>> {
+    let programs = text.split("\n\n").map(str::parse::<Program>);
+    let is_comment = |program: &Program| program.steps.is_empty();
+    programs
+        .filter(|program| !program.as_ref().is_ok_and(is_comment))
+        .collect()
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Step { thread, file, what } in &self.steps {
@@ -284,7 +300,9 @@ impl FromStr for Program {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let steps = text.lines().filter(|line| !line.starts_with('#'));
+        let steps = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
         let steps = steps.map(str::parse).collect::<Result<_>>()?;
         Ok(Self { steps })
     }
@@ -310,14 +328,11 @@ mod tests {
 
     #[test]
     fn corpus_can_be_read() {
-        let mut programs = 0;
-        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")).unwrap() {
-            let path = entry.unwrap().path();
-            let program: Result<Program> = std::fs::read_to_string(&path).unwrap().parse();
-            assert!(program.is_ok(), "{}: {:?}", path.display(), program.err());
-            programs += 1;
-        }
-        assert!(programs > 0);
+        let programs = parse_corpus(include_str!("../corpus.txt")).unwrap();
+        assert!(programs.len() >= 200);
+        let programs: Vec<_> = programs.into_iter().map(Arc::new).collect();
+        let again = parse_corpus(&corpus_text(&programs)).unwrap();
+        assert!(again.iter().eq(programs.iter().map(Arc::as_ref)));
     }
 
     #[test]
