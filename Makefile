@@ -88,7 +88,7 @@ sim:
 
 # BENCH: arguments of `fermata-bench run` (docs/benchmarks.md), e.g. BENCH=--quick.
 bench:
-	@vm/enter python3 -m fermatavm.bench $(BENCH)
+	@vm/enter python3 -m fermatavm.bench run $(BENCH)
 
 bench-docs:
 	@test -e build/reports/bench.json || { echo "run make bench first" >&2; exit 1; }
@@ -103,9 +103,9 @@ bench-instructions:
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
 
-# LATENCY: arguments of `fermata-latency run` (docs/benchmarks.md), e.g. LATENCY='--rounds 1'.
+# LATENCY: arguments of `fermata-bench latency` (docs/benchmarks.md), e.g. LATENCY='--rounds 1'.
 bench-latency:
-	@vm/enter python3 -m fermatavm.latency $(LATENCY)
+	@vm/enter python3 -m fermatavm.bench latency $(LATENCY)
 
 # QUEUE: arguments of `fermata-queue-bench`.
 bench-queue:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""make bench: boot with an IOMMU, let the guest visit all variants in turn, then make the report of the card's log. The report
-judges violations that the card's checker found: those of other drivers than fermata.ko fail nothing.
+"""The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency] [OPTION]...; the options are
+those of the same subcommand of fermata-bench.
 
-Meanwhile the host's steal time and load, and the time that the guest's CPUs ran on it, are kept by the clock of the card's log.
+run (make bench, the default): the guest visits all variants in turn; the report is made of the card's log. It judges the violations
+that the card's checker found: those of other drivers than fermata.ko fail nothing. Meanwhile the host's steal time and load, and the
+time that the guest's CPUs ran on it, are recorded by the clock of the card's log.
+
+latency (make bench-latency): latency-critical work arrives in the guest; the report is made of the card's log.
 """
 
 import json
@@ -17,13 +21,12 @@ from .common import BUILD, TOP, run
 from .kernel import kernel_named
 
 KERNEL = "7.2"
-# vfio-pci hands out interrupts only behind interrupt remapping; marks in the card's log are written beside its driver (iomem=relaxed).
-OPTIONS = ["--release", "--kernel", KERNEL, "--name", "bench", "--iommu", "intel+intremap", "--append", "iomem=relaxed", "--timeout", "1700"]
-# The engine in slot 0 makes one access a microsecond (tools/bench/src/work.rs); marks go to slot 1.
-OPTIONS += ["--card", "profile=fermata,slots=membench+linkedlist,0.speed=64"]
+OPTIONS = ["--release", "--kernel", KERNEL]
+# Marks in the card's log are written beside its driver (iomem=relaxed), to registers of slot 1. The engine in slot 0 makes one access a
+# microsecond (tools/bench/src/work.rs).
+MARKED = ["--append", "iomem=relaxed", "--card", "profile=fermata,slots=membench+linkedlist,0.speed=64"]
 # By name, so that the threads of the guest's CPUs are found: the first boot on a machine comes after one that tries KVM.
 NAME = "bench,debug-threads=on"
-OPTIONS += ["--qemu=-name", f"--qemu={NAME}"]
 PERIOD = 0.02
 # A device does not wait for the CPUs of its machine: on the host the card goes before them.
 NICE = 5
@@ -79,25 +82,51 @@ class HostWatch(threading.Thread):
         self.join()
 
 
-def main():
-    arguments = sys.argv[1:]
+def machine(name, *options):
+    """Boots the machine `name` and runs fermata-bench in it; returns the status, and the folder of what the machine left."""
+    status = boot.run(boot.parse([*OPTIONS, "--name", name, *options]))
+    return status, BUILD / f"vm/{name}"
+
+
+def report(*arguments):
+    """Makes a report on the host; returns the status of fermata-bench."""
+    return run([guest.MEASURED.programs / "fermata-bench", *arguments], check=False, cwd=TOP).returncode
+
+
+def compare(arguments):
     bound = module.build_in(BUILD / f"bound-{KERNEL}", kernel_named(KERNEL).ensure(), TOP / "tools/bench/module", strict=True)
     watch = HostWatch(BUILD / "bench-host.jsonl")
     watch.start()
-    add = ["--add", f"{bound}/fermata_bound.ko:bound/fermata_bound.ko"]
-    status = boot.run(boot.parse([*OPTIONS, *add, "--", "fermata-bench", "run", *arguments]))
+    # vfio-pci hands out interrupts only behind interrupt remapping.
+    options = [*MARKED, "--iommu", "intel+intremap", "--timeout", "1700", "--qemu=-name", f"--qemu={NAME}"]
+    options += ["--add", f"{bound}/fermata_bound.ko:bound/fermata_bound.ko"]
+    status, out = machine("bench", *options, "--", "fermata-bench", "run", *arguments)
     watch.stop()
-    out = BUILD / "vm/bench"
     if not (out / "files/visits.json").exists():
-        sys.exit(status or 1)
-    command = [guest.MEASURED.programs / "fermata-bench", "report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl"]
-    wrong = run(command, check=False, cwd=TOP).returncode
-    sys.exit(wrong or (0 if status == boot.CARD_FAILED and has_violations() else status))
+        return status or 1
+    wrong = report("report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl")
+    return wrong or (0 if status == boot.CARD_FAILED and has_violations() else status)
 
 
 def has_violations():
     """Whether the report says why the card was not content."""
     return bool(json.loads((BUILD / "reports/bench.json").read_text())["violations"])
+
+
+def latency(arguments):
+    options = [*MARKED, "--iommu", "intel", "--timeout", "400"]
+    status, out = machine("latency", *options, "--", "fermata-bench", "latency", *arguments)
+    return status or report("latency-report", out / "card0.log")
+
+
+BENCHMARKS = {"run": compare, "latency": latency}
+
+
+def main():
+    name, arguments = sys.argv[1:2], sys.argv[2:]
+    if not name or name[0] not in BENCHMARKS:
+        name, arguments = ["run"], sys.argv[1:]
+    sys.exit(BENCHMARKS[name[0]](arguments))
 
 
 if __name__ == "__main__":

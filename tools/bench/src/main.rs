@@ -4,8 +4,10 @@
 
 mod daemon;
 mod guest;
+mod latency;
 mod mapping;
 mod mark;
+mod output;
 mod report;
 mod visit;
 mod work;
@@ -24,6 +26,8 @@ struct Args {
 enum Part {
     /// In the guest: make all visits
     Run(guest::Options),
+    /// In the guest: make the load of `make bench-latency`
+    Latency(latency::Options),
     /// In the guest: share the card among clients, through vfio-pci
     Daemon(daemon::Options),
     /// In the guest: do work whose instructions in the module a plugin of QEMU counts
@@ -36,6 +40,8 @@ enum Part {
     Spin,
     /// On the host: make the report of the card's log and of what the guest left
     Report(report::Options),
+    /// On the host: make the report of `make bench-latency` of the card's log
+    LatencyReport(latency::ReportOptions),
     /// Print the tables of a report as Markdown
     Table(report::Redo),
 }
@@ -43,12 +49,14 @@ enum Part {
 fn main() -> Result<()> {
     match Args::parse().part {
         Part::Run(options) => guest::run(&options),
+        Part::Latency(options) => latency::run(&options),
         Part::Daemon(options) => daemon::run(&options),
         Part::Count(options) => guest::count::run(&options),
         Part::Sections(options) => guest::sections::run(&options),
         Part::Peer(options) => guest::peer::run(&options),
         Part::Spin => guest::spin(),
         Part::Report(options) => report::make(&options),
+        Part::LatencyReport(options) => latency::report(&options),
         Part::Table(options) => report::redo(&options),
     }
 }

@@ -3,6 +3,10 @@
 //! its accesses are microseconds.
 
 use fermata_card::trace::LINE;
+use std::time::Duration;
+
+/// Nothing takes this long; a guard against hangs, not a criterion.
+pub(crate) const GUARD: Duration = Duration::from_secs(60);
 
 /// By this register the card's log names who runs.
 pub(crate) const TAG: u32 = 0x50;
@@ -12,6 +16,9 @@ pub(crate) const URGENT_TAG: u64 = 0x4c43;
 pub(crate) const TAGS: u64 = 0x1_0000;
 /// Bytes that a tenant shares with the engine: a page for the result, and one to read.
 pub(crate) const MEMORY: usize = 2 * DATA;
+
+/// Microseconds that a latency-critical job takes.
+pub(crate) const SHORT: u64 = 100;
 
 /// Data begins here; before it is what the engine writes at the end.
 const DATA: usize = 4096;

@@ -3,7 +3,7 @@
 //! asks for a job at a time, in one message with all its registers; it is told when that is done.
 
 use crate::mapping::Mapping;
-use crate::work::{Job, MEMORY};
+use crate::work::{Job, GUARD, MEMORY};
 use anyhow::{ensure, Context as _, Result};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
@@ -16,7 +16,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 /// Device address of every client's memory: each has a space of its own.
 pub(super) const BASE: u64 = 0x10_0000;
@@ -25,8 +24,6 @@ pub(super) const REGISTERS: usize = 7;
 /// A message: a kind, and as many words as the largest kind has.
 const WORDS: usize = 1 + REGISTERS;
 const BYTES: usize = WORDS * 8;
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(60);
 
 /// Whether a client's work goes before that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,12 +35,12 @@ fn command(program: &str, arguments: &[&Path]) -> Result<()> {
 }
 
 /// The card in sysfs.
-pub(super) struct Card {
-    pub(super) path: PathBuf,
+pub(crate) struct Card {
+    pub(crate) path: PathBuf,
 }
 
 impl Card {
-    pub(super) fn find() -> Result<Self> {
+    pub(crate) fn find() -> Result<Self> {
         for entry in fs::read_dir(DEVICES)? {
             let path = entry?.path();
             let is = |file: &str, value| {

@@ -2,14 +2,13 @@
 //! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin).
 
 use super::label::{phase, Counted};
-use crate::work::{Job, MEMORY, TAGS};
+use super::seat::{open, wait_for_end, Tenant};
+use crate::work::{Job, TAGS};
 use anyhow::{ensure, Result};
-use fermata::{Arena, Context, EngineId, Events, Param, Policy};
+use fermata::{Context, Param, Policy};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(60);
 const SLICE: Duration = Duration::from_millis(2);
 /// Contexts that take turns.
 const CONTEXTS: u64 = 4;
@@ -41,13 +40,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         tag: TAGS,
         accesses: 1,
     };
-    let (context, memory) = seat(options, job)?;
+    let Tenant { context, memory } = open(&options.device, job, 1)?;
     let registers = job.registers(memory.base());
     context.set_policy(Policy::RoundRobin, None)?;
     let start_and_wait = || {
         context.start()?;
-        context.wait(Events::DONE, Some(GUARD))?;
-        Ok(())
+        wait_for_end(&context)
     };
     // Once before, so that nothing is done for the first time.
     start_and_wait()?;
@@ -74,18 +72,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "START and WAIT, with the job's start and end",
         repeat(&start_and_wait)?
     );
-    let seats: Vec<_> = (1..=CONTEXTS)
+    let tenants: Vec<Tenant> = (1..=CONTEXTS)
         .map(|number| {
-            let (context, memory) = seat(options, Job::endless(TAGS + number))?;
-            set_slice(&context)?;
-            context.start()?;
-            anyhow::Ok((context, memory))
+            let tenant = open(&options.device, Job::endless(TAGS + number), 1)?;
+            set_slice(&tenant.context)?;
+            tenant.context.start()?;
+            Ok(tenant)
         })
         .collect::<Result<_>>()?;
     let preempted = || -> Result<u64> {
-        let counts = seats
+        let counts = tenants
             .iter()
-            .map(|(context, _)| Ok(context.status()?.preemptions));
+            .map(|tenant| Ok(tenant.context.status()?.preemptions));
         Ok(counts.collect::<Result<Vec<u64>>>()?.iter().sum())
     };
     let before = preempted()?;
@@ -103,14 +101,4 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn set_slice(context: &Context) -> Result<()> {
     Ok(context.set_param(Param::Timeslice, SLICE.as_nanos() as u64)?)
-}
-
-fn seat(options: &Options, job: Job) -> Result<(Context, Arena)> {
-    let context = Context::open(&options.device)?;
-    context.setup(EngineId::MEMBENCH, 1)?;
-    let memory = context.create_arena(MEMORY)?;
-    context.create_snapshot()?;
-    job.fill(|offset, word| memory.store(offset, word));
-    context.write_registers(&job.registers(memory.base()))?;
-    Ok((context, memory))
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw of them. The card's log has the rest.
 
-mod bind;
+pub(crate) mod bind;
 pub(crate) mod count;
 mod daemon;
 mod hog;
 mod label;
 pub(crate) mod peer;
-mod seat;
+pub(crate) mod seat;
 pub(crate) mod sections;
 mod tenants;
 mod usage;

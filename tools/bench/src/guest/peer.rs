@@ -7,7 +7,7 @@ use super::daemon::{self, Daemon};
 use super::seat::Seat;
 use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
-use crate::work::{Job, TAGS};
+use crate::work::{Job, GUARD, TAGS};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card_control::Control;
 use rustix::process::Signal;
@@ -31,8 +31,6 @@ const SAVE: &str =
     "save_us=0 restore_us=0 state_pages=64 frame_bytes=64 frame_save_ns=100000 frame_restore_ns=0";
 /// On a busy machine a daemon may take longer than a save.
 const TRIES: u32 = 10;
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(60);
 
 /// How the daemon ends.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@
 
 use super::bind::Card;
 use super::label::{phase, tell_functions, Counted};
-use crate::work::{Job, MEMORY, TAGS};
+use super::seat::{allow_files, open, Tenant};
+use crate::work::{Job, TAGS};
 use anyhow::{ensure, Context as _, Result};
-use fermata::{uapi, Arena, Context, EngineId, GroupSettings, Policy};
-use rustix::process::{setrlimit, Resource, Rlimit};
+use fermata::{uapi, Context, GroupSettings, Policy};
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ use std::time::Duration;
 const WHILE: Duration = Duration::from_millis(500);
 /// So many contexts write all registers.
 const WRITERS: usize = 128;
+/// A mask of all slots that a card can have.
+const ALL_SLOTS: u32 = u32::MAX >> 24;
 const CGROUP: &str = "/sys/fs/cgroup/sections";
 
 #[derive(clap::Args)]
@@ -32,33 +34,27 @@ pub(crate) struct Options {
     out: PathBuf,
 }
 
-/// A context, and its memory, which stays as long.
-type Seat = (Context, Arena);
-
 /// All phases. Afterwards no driver has the card.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let files = Some(options.contexts + 64);
-    let limit = Rlimit {
-        current: files,
-        maximum: files,
-    };
-    setrlimit(Resource::Nofile, limit)?;
+    allow_files(options.contexts)?;
     tell_functions()?;
     let mut counted = Counted::new()?;
     let number = options.contexts;
-    let (card, first) = (Card::find()?, seat(options, 0)?);
+    let card = Card::find()?;
+    let seat = |number| open(&options.device, Job::endless(TAGS + number), ALL_SLOTS);
+    let first = seat(0)?;
     let registers = all_registers(&first);
     let offsets: Vec<u32> = registers.iter().map(|&(offset, _)| offset).collect();
     let mut seats = vec![first];
     phase!(counted, 0, "SETUP, ARENA_CREATE, SNAPSHOT_CREATE", {
         for tag in 1..number {
-            seats.push(seat(options, tag)?);
+            seats.push(seat(tag)?);
         }
         number
     });
-    let each = |seats: &[Seat], what: &dyn Fn(&Context) -> fermata::Result<()>| -> Result<u64> {
-        for (context, _) in seats {
-            what(context)?;
+    let each = |seats: &[Tenant], what: &dyn Fn(&Context) -> fermata::Result<()>| -> Result<u64> {
+        for seat in seats {
+            what(&seat.context)?;
         }
         Ok(seats.len() as u64)
     };
@@ -97,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         std::thread::sleep(WHILE);
         1
     });
-    let (context, _) = &seats[0];
+    let context = &seats[0].context;
     phase!(counted, 6, "POLICY", policies(context)?);
     phase!(counted, 7, "GANG", gang(&seats)?);
     phase!(counted, 8, "PREEMPT of a gang, to be held", {
@@ -120,21 +116,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     counted.write(&options.out)
 }
 
-/// A context that has written all registers, with a job that never ends.
-fn seat(options: &Options, tag: u64) -> Result<Seat> {
-    let context = Context::open(&options.device)?;
-    context.setup(EngineId::MEMBENCH, u32::MAX >> 24)?;
-    let memory = context.create_arena(MEMORY)?;
-    context.create_snapshot()?;
-    let job = Job::endless(TAGS + tag);
-    job.fill(|offset, word| memory.store(offset, word));
-    context.write_registers(&job.registers(memory.base()))?;
-    Ok((context, memory))
-}
-
 /// Those of the engine, which all jobs have alike but for their memory, are not among them.
-fn all_registers((_, memory): &Seat) -> Vec<(u32, u64)> {
-    let own = Job::endless(TAGS).registers(memory.base());
+fn all_registers(tenant: &Tenant) -> Vec<(u32, u64)> {
+    let own = Job::endless(TAGS).registers(tenant.memory.base());
     let others = (uapi::REG_FIRST..=uapi::REG_LAST).step_by(8);
     others
         .filter(|offset| own.iter().all(|(used, _)| used != offset))
@@ -158,11 +142,11 @@ fn policies(context: &Context) -> Result<u64> {
 }
 
 /// As many as a gang can have, the first context among them.
-fn gang(seats: &[Seat]) -> Result<u64> {
-    let (leader, _) = &seats[0];
+fn gang(seats: &[Tenant]) -> Result<u64> {
+    let leader = &seats[0].context;
     let number = leader.status()?.context;
-    for (context, _) in &seats[1..uapi::MAX_GANG] {
-        context.join_gang(number)?;
+    for seat in &seats[1..uapi::MAX_GANG] {
+        seat.context.join_gang(number)?;
     }
     ensure!(leader.gang_members()? == uapi::MAX_GANG as u32);
     Ok(uapi::MAX_GANG as u64)
@@ -175,7 +159,7 @@ fn groups(context: &Context) -> Result<u64> {
     let settings = [
         GroupSettings {
             weight: Some(10),
-            exclusive: Some(u32::MAX >> 24),
+            exclusive: Some(ALL_SLOTS),
             ..GroupSettings::default()
         },
         GroupSettings {

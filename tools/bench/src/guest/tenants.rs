@@ -3,15 +3,15 @@
 
 use super::bind::Card;
 use super::daemon::{self, Daemon};
-use super::seat::Seat;
+use super::seat::{allow_files, Seat};
+use crate::latency::PAUSE_US;
 use crate::mark::{Mark, Marker};
 use crate::visit::{Cell, Driver, Tenants, BEST_EFFORT};
-use crate::work::{Job, TAGS, URGENT_TAG};
+use crate::work::{Job, SHORT, TAGS, URGENT_TAG};
 use anyhow::{Context as _, Result};
 use fermata::{Context, Policy};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rustix::process::{setrlimit, Resource, Rlimit};
 use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,15 +19,10 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 const DEVICE: &str = "/dev/fermata0";
-/// Microseconds of the engine's time: a best-effort job, and a latency-critical one.
+/// Microseconds that a best-effort job takes.
 const LONG: u64 = 24_000;
-const SHORT: u64 = 100;
-/// Between two arrivals of urgent work: not in step with any timeslice.
-const PAUSE_US: std::ops::Range<u64> = 3_000..11_000;
 /// With an urgent job that does not end; the report then says that there was none.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Open files beside those of contexts.
-const FILES: u64 = 64;
 
 /// All that a visit needs.
 pub(super) struct Stage<'a> {
@@ -85,7 +80,7 @@ impl<'a> Stage<'a> {
                 stage.urgent = Some(seat(Job { tag, accesses }, true)?);
             }
             Tenants::Endless(count) => {
-                allow_files(u64::from(count) + FILES)?;
+                allow_files(count.into())?;
                 for tag in TAGS..TAGS + u64::from(count) {
                     let seat = seat(Job::endless(tag), false)?;
                     seat.start()?;
@@ -179,13 +174,4 @@ impl Running<'_> {
         }
         Ok(sums)
     }
-}
-
-/// Raises the soft limit of open files.
-fn allow_files(count: u64) -> Result<()> {
-    let limit = Rlimit {
-        current: Some(count),
-        maximum: Some(count.max(4096)),
-    };
-    setrlimit(Resource::Nofile, limit).with_context(|| format!("cannot open {count} files"))
 }

@@ -8,21 +8,16 @@ mod table;
 mod targets;
 #[cfg(test)]
 mod tests;
-mod timeline;
+pub(crate) mod timeline;
 mod violation;
 
+use crate::output::{self, NOTE};
 use crate::visit::Run;
 use anyhow::{ensure, Context as _, Result};
-use fermata_card::event::Event;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-
-/// Said first, and kept in the report.
-const HONESTY: &str = "All times are those of an emulated card in an emulated machine: absolute figures say nothing about a device. Ratios within \
-    one run are what counts; P99 and max are the host's as much as the driver's.";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -94,7 +89,10 @@ impl Report {
 /// had the card.
 pub(crate) fn make(options: &Options) -> Result<()> {
     let run: Run = read(&options.visits)?;
-    let (seen, violations) = read_log(&options.log, &run)?;
+    let slices = run.made.iter();
+    let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
+    let (seen, violations) = timeline::Timeline::read(&options.log, slices.collect())?;
+    let violations = violation::attribute(violations, &run.made);
     let machine = Machine {
         cpus: run.cpus,
         read_ns: run.read_ns,
@@ -108,7 +106,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     let vague = vague.iter().map(|target| &target.what);
     failures.extend(vague.map(|what| format!("too few samples for the target: {what}")));
     let report = Report {
-        note: HONESTY.into(),
+        note: NOTE.into(),
         machine,
         targets,
         rows,
@@ -119,27 +117,9 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     report.judge()
 }
 
-/// Returns what was seen by number of the visit, and the violations.
-fn read_log(
-    file: &Path,
-    run: &Run,
-) -> Result<(BTreeMap<u32, timeline::Seen>, Vec<violation::Violation>)> {
-    let slices = run.made.iter();
-    let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
-    let mut timeline = timeline::Timeline::new(slices.collect());
-    let log = File::open(file).with_context(|| file.display().to_string())?;
-    for line in BufReader::new(log).lines() {
-        timeline.take(&serde_json::from_str::<Event>(&line?)?);
-    }
-    let (seen, violations) = timeline.end();
-    Ok((seen, violation::attribute(violations, &run.made)))
-}
-
 fn write(report: &Report, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder)?;
     let file = folder.join("bench.json");
-    std::fs::write(&file, serde_json::to_string_pretty(report)? + "\n")
-        .with_context(|| file.display().to_string())?;
+    output::write(report, &file)?;
     println!("{}", table::markdown(report));
     println!("report: {}", file.display());
     for picture in plot::draw(report, folder)? {

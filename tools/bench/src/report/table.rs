@@ -2,42 +2,10 @@
 //! Tables as Markdown: what people read, and what docs/benchmarks.md holds.
 
 use super::figures::{Row, Spread};
-use super::{Report, HONESTY};
+use super::Report;
+use crate::output::{table, NOTE};
 use crate::visit::{Costs, Load, Tenants, Variant, SLICE_US};
-use comfy_table::{CellAlignment, Table};
 use std::fmt::Write as _;
-
-/// Returns a table; `left` has the columns that are aligned to the left.
-fn table(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> String {
-    debug_assert!(rows.iter().all(|row| row.len() == header.len()));
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut() {
-        if !left.contains(&column.index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    // As narrow as can be: cells hold sentences.
-    let lines = table.to_string();
-    let lines = lines.lines().map(|line| {
-        let cells: Vec<_> = line.trim_matches('|').split('|').map(compact).collect();
-        format!("| {} |\n", cells.join(" | "))
-    });
-    lines.collect()
-}
-
-fn compact(cell: &str) -> String {
-    let cell = cell.trim();
-    match (cell.starts_with("--"), cell.ends_with(':')) {
-        (true, true) => "--:".into(),
-        (true, false) => "---".into(),
-        (false, _) => cell.into(),
-    }
-}
 
 fn spread(spread: &Spread) -> String {
     if spread.count == 0 {
@@ -52,7 +20,7 @@ fn number(value: Option<f64>) -> String {
 
 /// The report, headings included; pictures are beside it.
 pub(crate) fn markdown(report: &Report) -> String {
-    let mut text = format!("{HONESTY}\n\n{}\n", conditions(report));
+    let mut text = format!("{NOTE}\n\n{}\n", conditions(report));
     for failure in &report.failures {
         let _ = writeln!(text, "\nWRONG: {failure}");
     }

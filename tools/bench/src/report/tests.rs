@@ -5,7 +5,7 @@ use super::*;
 use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
 use crate::visit::{Cell, Costs, Load, Tenants, Usage, Variant, Visit, SLICE_US};
 use crate::work::URGENT_TAG;
-use fermata_card::event::{Phase, What};
+use fermata_card::event::{Event, Phase, What};
 use serde_json::json;
 
 #[test]

@@ -4,8 +4,12 @@
 use super::violation::Found;
 use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
 use crate::work::URGENT_TAG;
+use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 /// `CSR_STATE_SIZE_PG` of slot 0.
 const STATE_SIZE: u64 = 0x1020;
@@ -22,6 +26,8 @@ pub(crate) struct Seen {
     pub(crate) switch: Vec<u64>,
     /// Arrival of urgent work to its START.
     pub(crate) arrival: Vec<u64>,
+    /// Arrival of urgent work to the first PAUSE after it that is honoured, if there is one before its START.
+    pub(crate) arrival_pause: Vec<u64>,
     /// How much longer than its slice a job worked. Only where it had a whole slice: not the rest of one that urgent work interrupted, and not if urgent
     /// work came meanwhile.
     pub(crate) overrun: Vec<i64>,
@@ -45,6 +51,8 @@ struct Open {
     slice_ns: u64,
     /// Urgent work that was not started yet.
     arrived: Option<u64>,
+    /// PAUSE was written for it.
+    paused: bool,
 }
 
 /// Goes through the log.
@@ -71,21 +79,29 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// `slices`: length of a slice in nanoseconds by the number of the visit.
-    pub(crate) fn new(slices: BTreeMap<u32, u64>) -> Self {
+    /// Returns what a log says: what was seen by number of the visit, and the violations. `slices` are lengths of slices in nanoseconds by
+    /// number of the visit.
+    pub(crate) fn read(
+        log: &Path,
+        slices: BTreeMap<u32, u64>,
+    ) -> Result<(BTreeMap<u32, Seen>, Vec<Found>)> {
+        let mut timeline = Self::new(slices);
+        let file = File::open(log).with_context(|| log.display().to_string())?;
+        for line in BufReader::new(file).lines() {
+            timeline.take(&serde_json::from_str::<Event>(&line?)?);
+        }
+        Ok((timeline.visits, timeline.violations))
+    }
+
+    fn new(slices: BTreeMap<u32, u64>) -> Self {
         Self {
             slices,
             ..Self::default()
         }
     }
 
-    /// Returns what was seen by number of the visit, and the violations.
-    pub(crate) fn end(self) -> (BTreeMap<u32, Seen>, Vec<Found>) {
-        (self.visits, self.violations)
-    }
-
     /// The next line.
-    pub(crate) fn take(&mut self, event: &Event) {
+    fn take(&mut self, event: &Event) {
         let t = event.t;
         match &event.what {
             What::Write { off, val, .. } if *off == MARK_OFFSET => self.mark(t, *val),
@@ -143,6 +159,7 @@ impl Timeline {
                         ..Seen::default()
                     },
                     arrived: None,
+                    paused: false,
                 });
                 // Samples begin within the visit.
                 (self.idle, self.stopped) = (None, None);
@@ -156,7 +173,7 @@ impl Timeline {
             }
             Some(Mark::Arrival(_)) => {
                 if let Some(open) = &mut self.open {
-                    open.arrived = Some(t);
+                    (open.arrived, open.paused) = (Some(t), false);
                 }
             }
             None => {}
@@ -181,6 +198,11 @@ impl Timeline {
 
     fn pause(&mut self, t: u64) {
         self.stopped = Some(t);
+        if let Some(open) = &mut self.open {
+            let first = open.arrived.filter(|_| !open.paused);
+            open.seen.arrival_pause.extend(first.map(|since| t - since));
+            open.paused = true;
+        }
         let (Some((Phase::Running, since)), true) = (self.phase, self.whole_slice) else {
             return;
         };
@@ -266,9 +288,13 @@ mod tests {
     }
 
     fn pause(t: u64) -> Event {
+        pause_of(t, PauseFate::Honoured)
+    }
+
+    fn pause_of(t: u64, fate: PauseFate) -> Event {
         let what = What::Pause {
             slot: SLOT,
-            fate: PauseFate::Honoured,
+            fate,
             at_boundary: false,
         };
         Event { t, what }
@@ -277,7 +303,7 @@ mod tests {
     fn of(events: &[Event]) -> Seen {
         let mut timeline = Timeline::new(BTreeMap::from([(7, 100)]));
         events.iter().for_each(|event| timeline.take(event));
-        timeline.end().0.remove(&7).unwrap_or_default()
+        timeline.visits.remove(&7).unwrap_or_default()
     }
 
     #[test]
@@ -310,6 +336,7 @@ mod tests {
             start(5, 1),
             phase(6, Phase::Running),
             mark(20, Mark::Arrival(1)),
+            pause_of(23, PauseFate::Dropped),
             pause(25),
             phase(30, Phase::Paused),
             start(40, URGENT_TAG),
@@ -324,10 +351,26 @@ mod tests {
             pause(250),
             mark(260, Mark::End(7)),
         ]);
-        assert_eq!(seen.arrival, [20]);
+        assert_eq!((seen.arrival, seen.arrival_pause), (vec![20], vec![5]));
         // Only the second job had a whole slice.
         assert_eq!(seen.overrun, [10]);
         assert_eq!(seen.gap, [10, 10, 10]);
         assert_eq!(seen.switch, [15, 11, 20]);
+    }
+
+    #[test]
+    fn urgent_work_that_arrives_between_two_jobs_needs_no_pause() {
+        let seen = of(&[
+            mark(0, Mark::Begin(7)),
+            mark(10, Mark::Arrival(1)),
+            phase(20, Phase::Finished),
+            start(25, 1),
+            phase(30, Phase::Paused),
+            mark(40, Mark::Arrival(2)),
+            start(47, URGENT_TAG),
+            mark(50, Mark::End(7)),
+        ]);
+        assert_eq!(seen.gap, [5, 17]);
+        assert_eq!((seen.arrival, seen.arrival_pause), (vec![7], vec![]));
     }
 }
