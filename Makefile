@@ -107,9 +107,9 @@ bench-sched:
 bench-latency:
 	@vm/enter python3 -m fermatavm.bench latency $(LATENCY)
 
-# QUEUE: arguments of `fermata-queue-bench`.
+# QUEUE: arguments of `fermata-bench queue`.
 bench-queue:
-	@vm/enter python3 -m fermatavm.queuebench $(QUEUE)
+	@vm/enter python3 -m fermatavm.bench queue $(QUEUE)
 
 travel:
 	@vm/travel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency] [OPTION]...; the options are
+"""The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency|queue] [OPTION]...; the options are
 those of the same subcommand of fermata-bench.
 
 run (make bench, the default): the guest visits all variants in turn; the report is made of the card's log. It judges the violations
@@ -7,17 +7,20 @@ that the card's checker found: those of other drivers than fermata.ko fail nothi
 time that the guest's CPUs ran on it, are recorded by the clock of the card's log.
 
 latency (make bench-latency): latency-critical work arrives in the guest; the report is made of the card's log.
+
+queue (make bench-queue): the guest posts jobs to a queue and starts jobs by calls, on engines that take no time; it makes the report.
 """
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
 from pathlib import Path
 
 from . import boot, guest, module
-from .common import BUILD, TOP, run
+from .common import BUILD, TOP, run, say
 from .kernel import kernel_named
 
 KERNEL = "7.2"
@@ -119,7 +122,17 @@ def latency(arguments):
     return status or report("latency-report", out / "card0.log")
 
 
-BENCHMARKS = {"run": compare, "latency": latency}
+def queue(arguments):
+    options = ["--iommu", "intel", "--card", "profile=fermata,slots=sha256+queue,0.speed=0,1.speed=0", "--timeout", "400"]
+    status, out = machine("bench-queue", *options, "--", "fermata-bench", "queue", *arguments)
+    if (out / "files/queue.json").exists():
+        (BUILD / "reports").mkdir(exist_ok=True)
+        shutil.copy(out / "files/queue.json", BUILD / "reports")
+        say("report: build/reports/queue.json")
+    return status
+
+
+BENCHMARKS = {"run": compare, "latency": latency, "queue": queue}
 
 
 def main():

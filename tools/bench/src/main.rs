@@ -8,6 +8,7 @@ mod latency;
 mod mapping;
 mod mark;
 mod output;
+mod queue;
 mod report;
 mod visit;
 mod work;
@@ -28,6 +29,8 @@ enum Part {
     Run(guest::Options),
     /// In the guest: make the load of `make bench-latency`
     Latency(latency::Options),
+    /// In the guest: post jobs to a queue, and start jobs by calls (`make bench-queue`)
+    Queue(queue::Options),
     /// In the guest: share the card among clients, through vfio-pci
     Daemon(daemon::Options),
     /// In the guest: do work whose instructions in the module a plugin of QEMU counts
@@ -50,6 +53,7 @@ fn main() -> Result<()> {
     match Args::parse().part {
         Part::Run(options) => guest::run(&options),
         Part::Latency(options) => latency::run(&options),
+        Part::Queue(options) => queue::run(&options),
         Part::Daemon(options) => daemon::run(&options),
         Part::Count(options) => guest::count::run(&options),
         Part::Sections(options) => guest::sections::run(&options),

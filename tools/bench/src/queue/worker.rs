@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The work: SHA-256 of 64 bytes, again and again, in one of three ways.
 
+use crate::work::GUARD;
 use anyhow::{ensure, Context as _, Result};
 use fermata::queue::{Operation, Queue};
 use fermata::{uapi, Arena, Context, EngineId, Error, Events};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(60);
 const LENGTH: u64 = 64;
 /// Of the queue; more than the largest batch, since posting takes two free pairs.
 const ENTRIES: usize = 512;

@@ -5,18 +5,15 @@
 
 mod calls;
 mod report;
-mod work;
+mod worker;
 
 use anyhow::Result;
-use clap::Parser;
 use report::{Cell, Report};
 use std::path::PathBuf;
-use work::{Way, Worker};
+use worker::{Way, Worker};
 
-/// What a job costs that is posted to a queue, and one that is started by a call.
-#[derive(Parser)]
-#[command(version, about)]
-struct Options {
+#[derive(clap::Args)]
+pub(crate) struct Options {
     /// The card
     #[arg(long, default_value = "/dev/fermata0")]
     device: PathBuf,
@@ -34,24 +31,24 @@ struct Options {
     jobs: usize,
 }
 
-fn main() -> Result<()> {
-    let options = Options::parse();
+/// Counts system calls, then measures times. Leaves the report.
+pub(crate) fn run(options: &Options) -> Result<()> {
     let mut cells: Vec<Cell> = Vec::new();
     for &batch in &options.batches {
         cells.extend(Way::ALL.map(|way| Cell::new(way, batch)));
     }
     let counter = calls::Counter::new()?;
     for cell in &mut cells {
-        count(&options, &counter, cell)?;
+        count(options, &counter, cell)?;
     }
     drop(counter);
     for round in 1..=options.rounds {
         for cell in &mut cells {
-            measure(&options, cell)?;
+            measure(options, cell)?;
         }
         println!("round {round} of {}", options.rounds);
     }
-    let (posted, calls) = posting(&options)?;
+    let (posted, calls) = posting(options)?;
     Report::new(&mut cells, posted, calls).leave(&options.report)
 }
 

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The table for people, and the same for programs.
 
-use crate::work::Way;
-use anyhow::{ensure, Context as _, Result};
-use comfy_table::{CellAlignment, Table};
-use fermata_card::percentile::nearest_rank;
+use super::worker::Way;
+use crate::output::{self, Distribution, NOTE};
+use anyhow::{ensure, Result};
 use serde::Serialize;
 use std::path::Path;
 
-/// Said first, and kept in the report.
-const HONESTY: &str = "All times are those of an emulated card in an emulated machine; they say nothing about a device. \
-    Ratios of one run count, and system calls.";
 /// At this batch size a queue must need so many times fewer calls.
 const BATCH: usize = 32;
 const FEWER: f64 = 10.0;
@@ -74,7 +70,7 @@ impl Report {
             found.next().map_or(f64::NAN, |row| row.calls_per_job)
         };
         Self {
-            note: HONESTY,
+            note: NOTE,
             fewer_calls: at(Way::Calls) / at(Way::Queue),
             rows,
             posted,
@@ -84,13 +80,12 @@ impl Report {
 
     /// Prints the table, writes the report, and fails if a queue needs too many calls.
     pub(crate) fn leave(&self, file: &Path) -> Result<()> {
-        println!("{HONESTY}\n{}", self.table());
+        println!("{NOTE}\n{}", self.table());
         println!(
             "{} jobs were posted to an engine at work by {} calls; at a batch of {BATCH} a queue needs {:.1} times fewer",
             self.posted, self.calls_of_posting, self.fewer_calls
         );
-        std::fs::write(file, serde_json::to_string_pretty(self)? + "\n")
-            .with_context(|| file.display().to_string())?;
+        output::write(self, file)?;
         ensure!(self.calls_of_posting == 0, "posting costs calls");
         ensure!(
             self.fewer_calls >= FEWER,
@@ -99,47 +94,40 @@ impl Report {
         Ok(())
     }
 
-    fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "batch",
-            "way",
-            "calls per job",
-            "jobs per second",
-            "P50 us",
-            "P99 us",
-        ]);
-        for row in &self.rows {
-            table.add_row([
+    fn table(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            vec![
                 row.batch.to_string(),
                 row.way.name().into(),
                 format!("{:.3}", row.calls_per_job),
                 format!("{:.0}", row.jobs_per_second),
                 format!("{:.1}", row.latency_p50_us),
                 format!("{:.1}", row.latency_p99_us),
-            ]);
-        }
-        for column in table.column_iter_mut().filter(|column| column.index != 1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table
+            ]
+        });
+        let header = [
+            "batch",
+            "way",
+            "calls per job",
+            "jobs per second",
+            "P50 us",
+            "P99 us",
+        ];
+        output::table(&header, rows.collect(), &[1])
     }
 }
 
 impl Row {
     fn of(cell: &mut Cell) -> Self {
-        cell.latencies.sort_unstable();
+        let latencies = Distribution::new(std::mem::take(&mut cell.latencies));
         cell.rates.sort_unstable_by(f64::total_cmp);
-        let rank =
-            |percent| nearest_rank(&cell.latencies, percent).map_or(0.0, |ns| ns as f64 / 1e3);
         Self {
             way: cell.way,
             batch: cell.batch,
             calls_per_job: cell.calls as f64 / cell.counted as f64,
             jobs_per_second: cell.rates.get(cell.rates.len() / 2).copied().unwrap_or(0.0),
-            latency_p50_us: rank(50),
-            latency_p99_us: rank(99),
+            latency_p50_us: latencies.p50_us,
+            latency_p99_us: latencies.p99_us,
         }
     }
 }
