@@ -3,16 +3,14 @@
 
 pub(crate) mod bind;
 pub(crate) mod count;
-mod daemon;
-mod hog;
 mod label;
+mod machine;
 pub(crate) mod peer;
 pub(crate) mod seat;
 pub(crate) mod sections;
 mod tenants;
-mod usage;
 
-pub(crate) use hog::spin;
+pub(crate) use machine::spin;
 
 use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
@@ -85,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let visits = crate::visit::Run {
         read_ns,
         write_ns,
-        cpus: usage::cpus()?,
+        cpus: machine::cpus()?,
         made: conductor.visits,
     };
     let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
@@ -160,17 +158,17 @@ impl Conductor {
         self.card.bind(cell.variant.driver())?;
         let hogs = match cell.load {
             Load::Idle => Vec::new(),
-            Load::Busy => hog::hogs()?,
+            Load::Busy => machine::hogs()?,
         };
         let stage = Stage::set(cell, &self.card, &self.marker)?;
         let (usage, jobs, wrong) = std::thread::scope(|scope| {
             let running = stage.start(scope);
             std::thread::sleep(WARM_UP);
-            let before = usage::Sample::take(stage.daemon())?;
+            let before = machine::Sample::take(stage.daemon())?;
             self.marker.mark(Mark::Begin(number));
             stage.watch(self.length(cell));
             self.marker.mark(Mark::End(number));
-            let after = usage::Sample::take(stage.daemon())?;
+            let after = machine::Sample::take(stage.daemon())?;
             let (jobs, wrong) = running.end(&stage)?;
             anyhow::Ok((after.since(&before), jobs, wrong))
         })?;

@@ -3,8 +3,8 @@
 //! a signal or by an error.
 
 use super::bind::{self, Card};
-use super::daemon::{self, Daemon};
 use super::seat::Seat;
+use crate::daemon::{Daemon, SOCKET};
 use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
 use crate::work::{Job, GUARD, TAGS};
@@ -88,7 +88,7 @@ impl Scene {
             slice_us: SLICE_US,
         };
         let daemon = Daemon::start(cell, card)?;
-        let seat = |tag| Seat::of_daemon(Path::new(daemon::SOCKET), Job::endless(tag), false);
+        let seat = |tag| Seat::of_daemon(Path::new(SOCKET), Job::endless(tag), false);
         let seats = vec![seat(TAGS)?, seat(TAGS + 1)?];
         for seat in &seats {
             seat.start()?;

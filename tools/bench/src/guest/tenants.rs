@@ -2,8 +2,8 @@
 //! The tenants of a visit, each a thread, and the daemon where there is one.
 
 use super::bind::Card;
-use super::daemon::{self, Daemon};
 use super::seat::{allow_files, Seat};
+use crate::daemon::{Daemon, SOCKET};
 use crate::latency::PAUSE_US;
 use crate::mark::{Mark, Marker};
 use crate::visit::{Cell, Driver, Tenants, BEST_EFFORT};
@@ -56,7 +56,7 @@ impl<'a> Stage<'a> {
         }
         let slice = Duration::from_micros(cell.slice_us.into());
         let seat = |job, urgent| match cell.variant.driver() {
-            Driver::Vfio => Seat::of_daemon(Path::new(daemon::SOCKET), job, urgent),
+            Driver::Vfio => Seat::of_daemon(Path::new(SOCKET), job, urgent),
             _ => Seat::of_driver(Path::new(DEVICE), job, cell.variant, slice, urgent),
         };
         let mut stage = Self {

@@ -9,12 +9,12 @@ mod targets;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timeline;
-mod violation;
 
 use crate::output::{self, NOTE};
-use crate::visit::Run;
+use crate::visit::{Cell, Run, Variant, Visit};
 use anyhow::{ensure, Context as _, Result};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ struct Report {
     rows: Vec<figures::Row>,
     /// What the card's checker found, whoever had the card.
     #[serde(default)]
-    violations: Vec<violation::Violation>,
+    violations: Vec<Violation>,
     /// What was wrong or is missing, in words.
     #[serde(default)]
     failures: Vec<String>,
@@ -92,7 +92,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     let slices = run.made.iter();
     let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
     let (seen, violations) = timeline::Timeline::read(&options.log, slices.collect())?;
-    let violations = violation::attribute(violations, &run.made);
+    let violations = attribute(violations, &run.made);
     let machine = Machine {
         cpus: run.cpus,
         read_ns: run.read_ns,
@@ -157,4 +157,55 @@ fn between(text: &str, new: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{new}{END}{after}"))
+}
+
+/// The visit of a violation, `None` before the first, and its text.
+pub(crate) type Found = (Option<u32>, String);
+
+/// A violation that the card's checker found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Violation {
+    /// The visit, from the coming of its driver until it has left the card; `None`: before the first, when fermata.ko has the card.
+    pub(crate) visit: Option<u32>,
+    pub(crate) cell: Option<Cell>,
+    /// fermata.ko had the card, or nobody knows who: the run fails.
+    pub(crate) is_own: bool,
+    /// Kind and circumstances.
+    pub(crate) text: String,
+}
+
+impl Violation {
+    /// Returns the name of the variant.
+    pub(crate) fn variant(&self) -> &'static str {
+        self.cell
+            .map_or("before the first visit", |cell| cell.variant.name())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, cell, .. } = self;
+        match (self.visit, cell) {
+            (Some(number), Some(cell)) => {
+                write!(f, "{}, visit {number} ({cell:?}): {text}", self.variant())
+            }
+            (Some(number), None) => write!(f, "visit {number}, which was not ended: {text}"),
+            (None, _) => write!(f, "{}: {text}", self.variant()),
+        }
+    }
+}
+
+/// Finds out in whose visit each violation was.
+pub(crate) fn attribute(found: Vec<Found>, visits: &[Visit]) -> Vec<Violation> {
+    let found = found.into_iter().map(|(visit, text)| {
+        let of = visits.iter().find(|of| Some(of.number) == visit);
+        let cell = of.map(|visit| visit.cell);
+        Violation {
+            visit,
+            cell,
+            is_own: cell.is_none_or(|cell| Variant::is_own(cell.variant)),
+            text,
+        }
+    });
+    found.collect()
 }

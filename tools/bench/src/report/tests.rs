@@ -170,7 +170,7 @@ fn violations_of_others_are_told_and_fail_nothing() {
     let (result, report) = report(log(&[At::After(1), At::Within(2), At::After(2)]), visits());
     result.unwrap();
     assert_eq!(report.rows.len(), 4, "the report is complete");
-    let variants = report.violations.iter().map(violation::Violation::variant);
+    let variants = report.violations.iter().map(Violation::variant);
     let expected = ["lower bound", "daemon", "daemon"];
     assert_eq!(variants.collect::<Vec<_>>(), expected);
     let tables = table::markdown(&report);

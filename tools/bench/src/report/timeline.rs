@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What the card's log says of each visit.
 
-use super::violation::Found;
+use super::Found;
 use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
 use crate::work::URGENT_TAG;
 use anyhow::{Context as _, Result};

@@ -5,7 +5,7 @@
 use crate::visit::Usage;
 use anyhow::{Context as _, Result};
 use std::fs;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 /// CPUs that are online.
@@ -51,5 +51,31 @@ impl Sample {
             context_switches: self.context_switches - before.context_switches,
             daemon_ns: self.daemon_ns - before.daemon_ns,
         }
+    }
+}
+
+/// Ended with this.
+pub(super) struct Hog(Child);
+
+/// One for each CPU.
+pub(super) fn hogs() -> Result<Vec<Hog>> {
+    let program = std::env::current_exe()?;
+    (0..cpus()?)
+        .map(|_| Ok(Hog(Command::new(&program).arg("spin").spawn()?)))
+        .collect()
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What each of them does, until it is killed.
+pub(crate) fn spin() -> ! {
+    let mut number = 1_u64;
+    loop {
+        number = std::hint::black_box(number.wrapping_mul(6_364_136_223_846_793_005) + 1);
     }
 }
