@@ -64,7 +64,7 @@ vm:
 	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=fermata --shell $(BOOT)
 
 demo:
-	@vm/demo
+	@vm/run demo
 
 # A picture of a report, with a licence, into docs/.
 DOC_PICTURE = sed '1a <!-- SPDX-License-Identifier: GPL-2.0 -->' build/reports/$(1).svg >docs/$(2).svg
@@ -76,7 +76,7 @@ demo-docs:
 # TIME: seconds.
 TIME ?= 600
 fuzz:
-	@vm/enter python3 -m fermatavm.fuzz --keep --seed $$(date +%s) --time $(TIME)
+	@vm/run fuzz --keep --seed $$(date +%s) --time $(TIME)
 
 mutate:
 	@selftests/mutate
@@ -88,7 +88,7 @@ sim:
 
 # BENCH: arguments of `fermata-bench run` (docs/benchmarks.md), e.g. BENCH=--quick.
 bench:
-	@vm/enter python3 -m fermatavm.bench run $(BENCH)
+	@vm/run bench run $(BENCH)
 
 bench-docs:
 	@test -e build/reports/bench.json || { echo "run make bench first" >&2; exit 1; }
@@ -97,25 +97,25 @@ bench-docs:
 	@$(call DOC_PICTURE,bench-arrival,bench-arrival)
 
 bench-instructions:
-	@vm/enter python3 -m fermatavm.instructions
-	@vm/enter python3 -m fermatavm.modulecount
+	@vm/run instructions
+	@vm/run modulecount
 
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
 
 # LATENCY: arguments of `fermata-bench latency` (docs/benchmarks.md), e.g. LATENCY='--rounds 1'.
 bench-latency:
-	@vm/enter python3 -m fermatavm.bench latency $(LATENCY)
+	@vm/run bench latency $(LATENCY)
 
 # QUEUE: arguments of `fermata-bench queue`.
 bench-queue:
-	@vm/enter python3 -m fermatavm.bench queue $(QUEUE)
+	@vm/run bench queue $(QUEUE)
 
 travel:
-	@vm/travel
+	@vm/run travel
 
 epoch:
-	@vm/epoch
+	@vm/run demo epoch
 
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'

@@ -13,14 +13,13 @@ queue (make bench-queue): the guest posts jobs to a queue and starts jobs by cal
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
 from pathlib import Path
 
 from . import boot, guest, module
-from .common import BUILD, TOP, run, say
+from .common import BUILD, TOP, keep_reports, run
 from .kernel import kernel_named
 
 KERNEL = "7.2"
@@ -126,9 +125,7 @@ def queue(arguments):
     options = ["--iommu", "intel", "--card", "profile=fermata,slots=sha256+queue,0.speed=0,1.speed=0", "--timeout", "400"]
     status, out = machine("bench-queue", *options, "--", "fermata-bench", "queue", *arguments)
     if (out / "files/queue.json").exists():
-        (BUILD / "reports").mkdir(exist_ok=True)
-        shutil.copy(out / "files/queue.json", BUILD / "reports")
-        say("report: build/reports/queue.json")
+        keep_reports([out / "files/queue.json"])
     return status
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Paths, messages, locks and running of commands."""
+"""Paths, messages, locks, running of commands, reports and TAP."""
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -64,6 +65,41 @@ def host_path(path):
     if path.startswith("/fermata/"):
         return path[len("/fermata/") :]
     return path.replace("/cache/", "FERMATA_CACHE/", 1) if path.startswith("/cache/") else path
+
+
+def write_report(name, report):
+    """Write a report to build/reports/NAME.json."""
+    path = BUILD / f"reports/{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    say(f"report: {host_path(path)}")
+
+
+def keep_reports(files):
+    """Copy files that a machine left to build/reports/."""
+    (BUILD / "reports").mkdir(exist_ok=True)
+    for file in files:
+        copy = shutil.copy(file, BUILD / "reports")
+        say(f"report: {host_path(copy)}")
+
+
+class Points:
+    """The points of a TAP stream, printed as they come."""
+
+    def __init__(self, count=None):
+        self.number, self.failed, self.planned = 0, 0, count is not None
+        print("TAP version 13" + (f"\n1..{count}" if self.planned else ""))
+
+    def point(self, good, what):
+        self.number += 1
+        self.failed += not good
+        print(f"{'ok' if good else 'not ok'} {self.number} {what}", flush=True)
+
+    def end(self):
+        """End the program with the status of the stream."""
+        if not self.planned:
+            print(f"1..{self.number}")
+        sys.exit(self.failed != 0)
 
 
 class Timer:

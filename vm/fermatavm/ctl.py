@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-from .common import BUILD, TOP
+from .common import BUILD, TOP, Points
 
 NAME = "ctl"
 SCRIPT = TOP / "tools/fermatactl/tests/guest.sh"
@@ -253,18 +253,11 @@ JUDGED = {
 def main():
     command = [sys.executable, "-m", "fermatavm.boot", *OPTIONS, "--add", f"{SCRIPT}:ctl.sh", *sys.argv[1:], "--", "sh", "/ctl.sh"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=TOP)
-    number = failed = 0
-
-    def point(good, what):
-        nonlocal number, failed
-        number, failed = number + 1, failed + (not good)
-        print(f"{'ok' if good else 'not ok'} {number} {what}", flush=True)
-
-    print("TAP version 13")
+    points = Points()
     for line in done.stdout.splitlines():
         verdict, dash, what = line.partition(" - ")
         if dash and verdict in ("ok", "not ok"):
-            point(verdict == "ok", what)
+            points.point(verdict == "ok", what)
         else:
             print(line)
     left = Left(BUILD / "vm" / NAME / "files")
@@ -273,12 +266,11 @@ def main():
             judge(left)
         except (AssertionError, OSError, ValueError, KeyError) as error:
             print(f"# {type(error).__name__}: {error}")
-            point(False, what)
+            points.point(False, what)
         else:
-            point(True, what)
-    point(done.returncode == 0, "the machine, the card and the kernel are content")
-    print(f"1..{number}")
-    sys.exit(failed != 0)
+            points.point(True, what)
+    points.point(done.returncode == 0, "the machine, the card and the kernel are content")
+    points.end()
 
 
 if __name__ == "__main__":

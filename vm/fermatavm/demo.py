@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
-"""make demo: boot with an IOMMU, run fermata-demo in the guest, keep its report in build/reports/, and what the driver did
-meanwhile: a picture of all, one of some turns, and a trace for Perfetto, in which the card's view stands below. It fails
-where the two views differ."""
+"""The demos of docs/testing.md: boot with an IOMMU, run fermata-demo in the guest, keep its report in build/reports/, and draw what the
+slots did. Usage: python3 -m fermatavm.demo [epoch] [OPTION of vm/boot]...
+
+Without a word (make demo) tenants share a card: a picture of all, a picture of some turns, and a trace for Perfetto, in which the card's
+view stands below the driver's. It fails where the two views differ.
+
+epoch (make epoch): the first figure of EPOCH and its basic benchmark, with its costs of a frame, drawn from the card's log.
+"""
 
 import gzip
-import shutil
 import sys
 
 from . import boot
-from .common import BUILD, TOP, run, say
+from .common import BUILD, TOP, keep_reports, run
 
-# What the demo boots and runs.
-OPTIONS = ["--name", "demo", "--iommu", "intel", "--card", "profile=fermata,slots=linkedlist+membench+sha256"]
-OPTIONS += ["--with-image", "--timeout", "900"]
+REPORTS = BUILD / "reports"
 # The guest cannot know whether there is a terminal to redraw.
 COMMAND = ["fermata-demo", *(["--live"] if sys.stdout.isatty() else [])]
 RECORD = ["fermatactl", "trace", "--output", "/report/demo-trace.json", "--svg", "/report/demo.svg", "--text", "/tmp/demo-trace.txt", "--"]
@@ -21,29 +23,50 @@ TURNS = ["--from", "together-2000us+1000", "--to", "together-2000us+1060"]
 TURNS += ["--title", "Eight programs share the three slots of a card: 60 ms of make demo, as the driver saw it"]
 # The text goes out of the machine in less.
 PACK = 'status=0; "$@" || status=$?; gzip -c /tmp/demo-trace.txt >/report/demo-trace.txt.gz; exit $status'
+# What EPOCH measured for a frame (shared/reference/prior-art.md, section 4); a frame of its device has 101 words of 32 bits.
+FRAMES = ",".join(f"{slot}.frame_bytes=404,{slot}.frame_save_ns=62200,{slot}.frame_restore_ns=67400" for slot in (0, 1))
+NAMES = ["--name", "1=tenant 1", "--name", "2=tenant 2", "--name", "3=tenant 3"]
+
+
+def play(name, card, arguments, options=(), command=()):
+    """Boot the machine of a demo; keep its reports. Returns the status, and what draws the card's log (fermata-timeline)."""
+    options = boot.parse(["--name", name, "--iommu", "intel", "--timeout", "900", "--card", card, *options, *arguments, "--", *command])
+    status = boot.run(options)
+    files = BUILD / f"vm/{name}/files"
+    keep_reports(sorted([*files.glob("*.json"), *files.glob("*.svg")]))
+    return status, [boot.profile_of(options).programs / "fermata-timeline", BUILD / f"vm/{name}/card0.log"]
+
+
+def draw(timeline, *outputs):
+    return max(run([*timeline, *output], check=False, cwd=TOP).returncode for output in outputs)
+
+
+def demo(arguments):
+    command = ["sh", "-c", PACK, "demo", *RECORD, *COMMAND]
+    status, timeline = play("demo", "profile=fermata,slots=linkedlist+membench+sha256", arguments, ["--with-image"], command)
+    if status:
+        return status
+    text = BUILD / "vm/demo/files/demo-trace.txt"
+    text.write_bytes(gzip.decompress(text.with_name("demo-trace.txt.gz").read_bytes()))
+    # The trace for Perfetto is written anew, with both views.
+    both = [*timeline, "--driver", text]
+    return draw(both, ["--trace", REPORTS / "demo-trace.json"], [*TURNS, "--svg", REPORTS / "demo-turns.svg"])
+
+
+def epoch(arguments):
+    card = f"profile=fermata,slots=riscv+riscv+counter_up+counter_down,{FRAMES}"
+    status, timeline = play("epoch", card, arguments, command=["fermata-demo", "epoch"])
+    if status:
+        return status
+    title = ["--title", "The first figure of EPOCH, as the card saw it"]
+    figure = [*timeline, "--from", "t1", *NAMES]
+    return draw(figure, ["--to", "t6+100", *title, "--svg", REPORTS / "epoch.svg"], ["--to", "end", "--trace", REPORTS / "epoch-trace.json"])
 
 
 def main():
-    options = boot.parse([*OPTIONS, *sys.argv[1:], "--", "sh", "-c", PACK, "demo", *RECORD, *COMMAND])
-    status = boot.run(options)
-    reports = BUILD / "reports"
-    reports.mkdir(exist_ok=True)
-    files = BUILD / "vm/demo/files"
-    for file in [*files.glob("*.json"), *files.glob("*.svg")]:
-        shutil.copy(file, reports / file.name)
-    status = status or lay_over(boot.profile_of(options).programs, files, reports)
-    for name in ("demo.json", "demo.svg", "demo-turns.svg", "demo-trace.json"):
-        say(f"report: build/reports/{name}")
-    sys.exit(status)
-
-
-def lay_over(programs, files, reports):
-    """Holds the driver's trace against the card's log, draws some turns, and writes the trace for Perfetto anew with both."""
-    text = files / "demo-trace.txt"
-    text.write_bytes(gzip.decompress((files / "demo-trace.txt.gz").read_bytes()))
-    both = [programs / "fermata-timeline", BUILD / "vm/demo/card0.log", "--driver", text]
-    outputs = (["--trace", reports / "demo-trace.json"], [*TURNS, "--svg", reports / "demo-turns.svg"])
-    return max(run([*both, *output], check=False, cwd=TOP).returncode for output in outputs)
+    if sys.argv[1:2] == ["epoch"]:
+        sys.exit(epoch(sys.argv[2:]))
+    sys.exit(demo(sys.argv[1:]))
 
 
 if __name__ == "__main__":

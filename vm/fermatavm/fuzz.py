@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 
 from . import boot, callsites, module
-from .common import BUILD, TOP, say
+from .common import BUILD, TOP, say, write_report
 from .kernel import DEBUG, kernel_named
 
 CORPUS = TOP / "tools/fuzz/corpus.txt"
@@ -65,8 +65,7 @@ def main():
         if there[part]:
             print(f"# {part}: {of[part]} of {there[part]} places ({100 * of[part] // there[part]} %)")
     report = json.loads((files / "fuzz.json").read_text()) | {"places": {part: [of[part], there[part]] for part in there}}
-    (BUILD / "reports").mkdir(exist_ok=True)
-    (BUILD / "reports/fuzz.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report("fuzz", report)
     if args.keep and (files / "found").exists():
         with CORPUS.open("a") as corpus:
             corpus.write("\n" + (files / "found").read_text())

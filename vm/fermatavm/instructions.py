@@ -15,7 +15,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .common import BUILD, JOBS, TOP, die, run, say
+from .common import JOBS, TOP, die, run, say, write_report
 from .guest import MEASURED
 
 BASELINE = TOP / "rust/bench/instructions.json"
@@ -63,9 +63,7 @@ def main():
     cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()
     with ThreadPoolExecutor(JOBS) as pool:
         counts = dict(zip(cases, pool.map(count, cases), strict=True))
-    report = BUILD / "reports/instructions.json"
-    report.parent.mkdir(exist_ok=True)
-    report.write_text(json.dumps({"rustc": compiler(), "instructions": counts}, indent=1) + "\n")
+    write_report("instructions", {"rustc": compiler(), "instructions": counts})
     for case in cases:
         print(f"{case:<24} {counts[case]:>7}")
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 
 from . import boot
-from .common import BUILD, TOP, die, run, say
+from .common import BUILD, TOP, die, run, write_report
 
 NAME = "module-count"
 CARD = "profile=fermata,slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
@@ -100,7 +100,7 @@ def count_instructions(rest, most):
             print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", most)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
         die("the plugin did not count what it should")
-    write(report, "module-instructions")
+    write_report("module-instructions", report)
 
 
 def find_sections(rest):
@@ -120,18 +120,11 @@ def find_sections(rest):
         print(f"{phase['name']:<40} {max(found)[0]:>12} {report[phase['name']]['accesses']:>9}")
         for instructions, accesses, offset in sorted({max(found), max(found, key=lambda section: section[1])}):
             print(f"    {instructions:>8} {accesses:>5}  {names[starts[bisect.bisect_right(starts, offset) - 1]][:150]}")
-    write(report, "module-sections")
+    write_report("module-sections", report)
     for name, most in ("instructions", SECTION_MAX), ("accesses", ACCESSES_MAX):
         longest = max(report, key=lambda phase: report[phase][name])
         if report[longest][name] > most:
             die(f"{longest}: interrupts are off for {report[longest][name]} {name}, more than {most}")
-
-
-def write(report, name):
-    file = BUILD / f"reports/{name}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(report, indent=1) + "\n")
-    say(f"report: build/reports/{name}.json")
 
 
 def main():

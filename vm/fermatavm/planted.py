@@ -6,10 +6,9 @@ One TAP point for each. A net that catches nothing is not there.
 
 import os
 import re
-import sys
 
 from . import boot, module
-from .common import BUILD, TOP
+from .common import BUILD, TOP, Points
 from .kernel import DEBUG, kernel_named
 
 # Mistake, what the kernel says of it.
@@ -74,14 +73,13 @@ def main():
     kernel = kernel_named(DEBUG).ensure()
     folder = module.build_in(BUILD / f"planted-{kernel.name}", kernel, TOP / "selftests/planted", strict=True)
     log = run(folder, "planted", SCRIPT)
-    points = [(name, told(log, name)) for name in MISTAKES]
+    points = Points(len(MISTAKES) + 1)
+    for name in MISTAKES:
+        points.point(told(log, name), name)
     run(folder, "planted-leftovers", LEFTOVERS)
     out = (BUILD / "vm/planted-leftovers/files/leftovers").read_text()
-    points.append(("leak", "unreferenced object" in out and "not ok 2 nothing leaked" in out))
-    print(f"1..{len(points)}")
-    for number, (name, good) in enumerate(points, 1):
-        print(f"{'ok' if good else 'not ok'} {number} {name}")
-    sys.exit(not all(good for _, good in points))
+    points.point("unreferenced object" in out and "not ok 2 nothing leaked" in out, "leak")
+    points.end()
 
 
 def run(folder, name, script):

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from .common import BUILD, die
+from .common import BUILD, die, write_report
 
 KINDS = {"stock": "stock kernels", "debug": "debug kernel"}
 # What must have been done, or the rest says nothing; and what must be none. The boot itself tells of it, or its programs did.
@@ -71,9 +71,7 @@ def main():
     args = parser.parse_args()
     boots = results() or die("no boot has left its result: run make check, or make check-debug, first")
     report = {kind: add_up([boot for _, boot in boots if kind_of(boot) == kind]) for kind in KINDS}
-    path = BUILD / "reports/reliability.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    write_report("reliability", report)
     print(table(report))
     folder = Path(os.environ.get("FERMATA_RESULTS", BUILD))
     for kind in args.kind:

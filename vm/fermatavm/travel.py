@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from .common import BUILD, TOP
+from .common import BUILD, TOP, Points, write_report
 
 SLOTS = "profile=fermata,slots=riscv+riscv"
 TAG = 0x7A
@@ -109,17 +109,6 @@ def figures(text):
     return dict(zip(names, map(int, found.groups()), strict=True)) if found else None
 
 
-class Points:
-    def __init__(self, count):
-        self.number, self.failed = 0, 0
-        print(f"TAP version 13\n1..{count}")
-
-    def point(self, good, what):
-        self.number += 1
-        self.failed += not good
-        print(f"{'ok' if good else 'not ok'} {self.number} {what}", flush=True)
-
-
 def main():
     points = Points(6)
     stayed, saved = Machine("travel-stayed", STAY, "--iommu", "none"), Machine("travel-saved", SAVE, "--iommu", "intel")
@@ -151,9 +140,8 @@ def main():
         "to a second machine": figures(sender.left("moved")),
         "refusals": refusals,
     }
-    (BUILD / "reports").mkdir(exist_ok=True)
-    (BUILD / "reports/travel.json").write_text(json.dumps(report, indent=1) + "\n")
-    sys.exit(points.failed != 0)
+    write_report("travel", report)
+    points.end()
 
 
 if __name__ == "__main__":

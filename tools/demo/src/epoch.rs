@@ -3,7 +3,7 @@
 //!
 //! Three tenants on two slots. At t1 and t2 the first two start; at t3 a third arrives, of a higher priority than the second, which is saved,
 //! and at t4 the third has its slot; at t5 it is done, and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
-//! vm/epoch sets them. The card's log has marks t1 to t6, where the picture of it begins and ends.
+//! vm/fermatavm/demo.py sets them. The card's log has marks t1 to t6, where the picture of it begins and ends.
 
 use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# Drives fermatactl in the guest of vm/ctl: each `point` is a TAP point, numbered there. What is to be parsed as JSON goes to /report.
+# Drives fermatactl in the guest of `vm/run ctl`: each `point` is a TAP point, numbered there. What is to be parsed as JSON goes to /report.
 point() { # point WHAT COMMAND…: good if the command succeeds
 	what=$1
 	shift
