@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import debian, delay, guest, host, initramfs, module, tsc
+from . import guest, host, initramfs, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -54,6 +54,10 @@ IOMMUS = {
     "intel+ats": (["-device", "intel-iommu,caching-mode=on,device-iotlb=on"], "intel_iommu=on iommu.strict=1"),
     "virtio": (["-device", "virtio-iommu-pci"], ""),
 }
+
+# The build root by 9p, for vm/debian. The checkout and the cache are file systems of their own, hence `remap`.
+DEBIAN = ["-fsdev", "local,id=debian,path=/,security_model=none,readonly=on,multidevs=remap"]
+DEBIAN += ["-device", "virtio-9p-pci,fsdev=debian,mount_tag=debian"]
 
 
 class Card:
@@ -221,10 +225,11 @@ class Vm:
         if opt.with_image or opt.kexec:
             payload.append((self.kernel.vmlinuz, "boot/vmlinuz"))
         if opt.delay:
-            payload.append((delay.build(self.kernel), "delay.ko"))
+            folder = module.build_in(BUILD / f"delay-{self.kernel.name}", self.kernel, TOP / "selftests/delay")
+            payload.append((folder / "delay.ko", "delay.ko"))
         if opt.debian:
-            payload += debian.payload()
-            load += debian.MODULES
+            payload.append((TOP / "vm/debian", "bin/debian"))
+            load += ["9pnet_virtio", "9p", "overlay"]
         modules = [*load, *opt.modprobe]
         if opt.kexec:
             second = Path(self.tmp) / "second"
@@ -343,7 +348,7 @@ class Vm:
             cmd += card.qemu()
         cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
         if opt.debian:
-            cmd += debian.qemu()
+            cmd += DEBIAN
         if opt.qmp:
             cmd += ["-qmp", f"unix:{opt.qmp},server=on,wait=off"]
         return cmd + opt.qemu

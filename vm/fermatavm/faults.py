@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import callsites, module
+from . import machinecode, module
 from .common import say
 from .kernel import DEBUG, kernel_named
 
@@ -98,8 +98,8 @@ def main():
     parser.add_argument("--list", action="store_true", help="list the places that were hit, too")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
-    imported, sites = undefined(ko), callsites.of(ko)
-    names = callsites.readable(name for site in sites for name in (site[0], site[2]))
+    imported, sites = undefined(ko), machinecode.call_sites(ko)
+    names = machinecode.readable(name for site in sites for name in (site[0], site[2]))
     unknown = {
         callee for _, _, callee in sites
         if callee in imported and not callee.startswith("_R") and not CAN_FAIL.fullmatch(callee) and not CANNOT_FAIL.fullmatch(callee)

@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 
-from . import boot, callsites, module
+from . import boot, machinecode, module
 from .common import BUILD, TOP, say, write_report
 from .kernel import DEBUG, kernel_named
 
@@ -29,8 +29,8 @@ def part_of(name):
 
 def coverage(ko, reached):
     """({part: places reached}, {part: places there are}) of the parts of the module."""
-    sites = [(function, offset) for function, offset, callee in callsites.of(ko) if callee == PLACE]
-    names = callsites.readable(function for function, _ in sites)
+    sites = [(function, offset) for function, offset, callee in machinecode.call_sites(ko) if callee == PLACE]
+    names = machinecode.readable(function for function, _ in sites)
     there, of = Counter(), Counter()
     for function, offset in sites:
         part = part_of(names[function])
