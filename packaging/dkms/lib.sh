@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
-# Shared by dkms/build and dkms/metadata: messages, settings, what the kernel was built with. docs/packaging.md explains the settings.
+# Shared by dkms/build, dkms/metadata and vm/fermatavm/kernel.py: messages, settings, what the kernel was built with. docs/packaging.md explains the settings.
 
 say() { echo "fermata: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -27,4 +27,18 @@ check_rustc() {
 	here=$(rustc --version)
 	[ "$here" = "$built" ] ||
 		die "the kernel was built by '$built', and rustc here is '$here': put the kernel's into the path"
+}
+
+# prepare_tree SOURCE BUILD KERNELVER CC TARGET...: make the Rust metadata of the kernel, whose .config BUILD holds, and other targets.
+prepare_tree() {
+	source=$1 build=$2 release=$3 cc=$4
+	shift 4
+	# 7.2.12 of the source becomes 7.2.12+deb13-amd64, as the kernel calls itself.
+	bare=$(make -s -C "$source" kernelversion)
+	case $release in "$bare"*) ;; *) die "$source is of $bare, the kernel $release" ;; esac
+	echo "${release#"$bare"}" >"$build/localversion"
+	for target in olddefconfig rustavailable prepare "$@"; do
+		make -s -C "$source" O="$build" -j"$(nproc)" KBUILD_BUILD_TIMESTAMP=fermata CC="$cc" "$target" >&2
+	done
+	[ "$(cat "$build/include/config/kernel.release")" = "$release" ] || die "the build calls itself otherwise than $release"
 }

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Stock kernels in the cache: image, modules, and a build tree with the Rust metadata that Debian's headers lack.
+"""Kernels in the cache: image, modules, and a build tree for modules in Rust.
+
+A stock kernel ("7.2") is unpacked from Debian's packages; its build tree is made with the Rust metadata that Debian's headers lack.
+A kernel with other options ("7.2-debug", "7.2-rt") is built from the source of a stock kernel.
 
 An entry is kernel-SERIES-KEY/ with vmlinuz, modules/, src/ (linux-source), build/ (KDIR) and info.json, which is written
 last: an entry without it is half-made and is made again. It is made in place because a kernel build tree holds its own path.
@@ -19,10 +22,12 @@ from pathlib import Path
 from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say
 
 PINS = TOP / "vm/kernels"
-# The kernel that looks for mistakes (debug.py).
-DEBUG = "7.2-debug"
-# PREEMPT_RT and kCFI (the same).
-REAL_TIME = "7.2-rt"
+# The kernel that looks for mistakes, and that with PREEMPT_RT and kCFI.
+DEBUG, REAL_TIME = "7.2-debug", "7.2-rt"
+# How a build tree is configured and its metadata are made: prepare_tree() in it, as DKMS does it, too.
+RECIPE = TOP / "packaging/dkms/lib.sh"
+# What all kernels that are built here have.
+CONFIG = TOP / "vm/guest.config"
 SPACE_GIB = 4
 # Left packed: large, and no part of a module's build.
 UNPACK_NOT = ["drivers/gpu/drm/amd/include", "drivers/net/wireless", "sound/soc", "arch/arm/boot/dts", "arch/arm64/boot/dts"]
@@ -42,28 +47,12 @@ def toolchain():
 
 
 class Kernel:
-    """One stock kernel, by series ("7.2": as pinned) or by release ("7.2.12+deb13-amd64": as the archive has it)."""
+    """An entry of the cache. A subclass sets name, series, release, version (None: not pinned) and dir, and has fill()."""
 
     # What a build of it or of a module for it gives to make.
     make_options = ()
     # What it is booted with besides.
     append = ""
-
-    def __init__(self, name):
-        table = pins()
-        pinned = next((series for series, (release, _) in table.items() if name in (series, release)), None)
-        self.name = name
-        if pinned:
-            self.series = pinned
-            self.release, self.version = table[pinned]
-        else:
-            self.series = ".".join(name.split(".")[:2])
-            self.release, self.version = name, None
-            if not name.endswith("-amd64") or "+deb" not in name:
-                die(f"{name} is no Debian kernel that vm/ can build for; series known here: {', '.join(table)}")
-        made_by = f"{self.release} {self.version} {toolchain()} {inspect.getsource(make)}"
-        key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
-        self.dir = CACHE / f"kernel-{self.series}-{key}"
 
     @cached_property
     def info(self):
@@ -94,14 +83,134 @@ class Kernel:
         return self
 
     def make(self):
-        make(self)
+        need_space(SPACE_GIB)
+        clock = Timer()
+        if self.dir.exists():
+            say(f"kernel {self.series}: a half-made entry is made again")
+            shutil.rmtree(self.dir)
+        self.dir.mkdir()
+        version = self.fill(self.dir / "log", clock)
+        self.__dict__.pop("info", None)
+        release = (self.build / "include/config/kernel.release").read_text().strip()
+        info = {"series": self.series, "release": release, "version": version or release}
+        (self.dir / "info.json").write_text(json.dumps(info, indent=1) + "\n")
+        say(f"kernel {self.series}: {info['version']} ready ({clock})")
+
+
+def entry(kernel, *made_by):
+    """The folder of a kernel, named by what it is made by."""
+    made_by = " ".join(map(str, [*made_by, toolchain(), inspect.getsource(type(kernel).fill)]))
+    return CACHE / f"kernel-{kernel.series}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
+
+
+class StockKernel(Kernel):
+    """A kernel of Debian, by series ("7.2": as pinned) or by release ("7.2.12+deb13-amd64": as the archive has it)."""
+
+    def __init__(self, name):
+        table = pins()
+        pinned = next((series for series, (release, _) in table.items() if name in (series, release)), None)
+        self.name = name
+        if pinned:
+            self.series = pinned
+            self.release, self.version = table[pinned]
+        else:
+            self.series = ".".join(name.split(".")[:2])
+            self.release, self.version = name, None
+            if not name.endswith("-amd64") or "+deb" not in name:
+                die(f"{name} is no Debian kernel that vm/ can build for; series known here: {', '.join(table)}")
+        recipe = re.search(r"^prepare_tree\(\).*?^}", RECIPE.read_text(), re.MULTILINE | re.DOTALL).group()
+        self.dir = entry(self, self.release, self.version, recipe)
+
+    def fill(self, log, clock):
+        """Fetch, unpack and prepare the kernel; returns the version of its packages."""
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="tmp-kernel-") as tmp:
+            tmp = Path(tmp)
+            say(f"kernel {self.series}: fetching (about 350 MB)")
+            release, version, debs = fetch(self, tmp, log)
+            lib = debs / "usr/lib/modules"
+            for name in ("vmlinuz", "vmlinuz.unsigned"):
+                if (lib / release / name).exists():
+                    shutil.move(lib / release / name, self.vmlinuz)
+            if not self.vmlinuz.exists():
+                die(f"the packages of {release} hold no vmlinuz: see vm/fermatavm/kernel.py")
+            for name in ("build", "source"):
+                (lib / release / name).unlink(missing_ok=True)
+            (self.dir / "modules/lib").mkdir(parents=True)
+            shutil.move(lib, self.dir / "modules/lib/modules")
+            run(["depmod", "-b", self.dir / "modules", release], log=log)
+            say(f"kernel {self.series}: unpacking the source of {version} ({clock})")
+            self.src.mkdir()
+            packed = [f"--exclude={path}/*.[chS]*" for path in UNPACK_NOT]
+            source = debs / f"usr/src/linux-source-{self.series}.tar.xz"
+            run(["tar", "-x", "-C", self.src, "--strip-components=1", *packed, "-f", source], log=log)
+            headers = debs / f"usr/src/linux-headers-{release}"
+            self.build.mkdir()
+            shutil.copy(headers / ".config", self.build / ".config")
+            say(f"kernel {self.series}: building Rust metadata ({clock})")
+            prepare = ["sh", "-euc", f'. {RECIPE}; prepare_tree "$@"', "sh", self.src, self.build, release, "gcc", "modules_prepare"]
+            run(prepare, log=log)
+            for name in ("Module.symvers", "vmlinux"):
+                shutil.copy(headers / name, self.build / name)
+        return version
+
+
+class BuiltKernel(Kernel):
+    """A kernel with other options, built by clang, and so must be its modules. Its options are in the file of vm/ that is named after
+    the suffix of the series."""
+
+    suffix = None
+    make_options = ("LLVM=1",)
+    # 256 terminals of the old kind, which nobody opens, are eleven seconds of each boot.
+    append = "pty.legacy_count=0"
+    src = property(lambda self: self.stock.src)
+
+    def __init__(self, name):
+        self.stock = StockKernel(name.removesuffix(self.suffix))
+        self.name, self.series = name, self.stock.series + self.suffix
+        self.release, self.version = None, None
+        self.configs = [CONFIG, TOP / f"vm/{self.suffix.removeprefix('-')}.config"]
+        self.dir = entry(self, self.stock.dir.name, *(config.read_text() for config in self.configs))
+
+    def fill(self, log, clock):
+        """Configure and build the kernel."""
+        self.stock.ensure()
+        self.build.mkdir()
+        make_cmd = ["make", "-C", self.src, f"O={self.build}", "LLVM=1", f"-j{JOBS}", "KBUILD_BUILD_TIMESTAMP=fermata"]
+        say(f"kernel {self.series}: building (about 10 minutes on 2 cores)")
+        run([*make_cmd, "tinyconfig"], log=log)
+        config = self.build / ".config"
+        merge = ["bash", self.src / "scripts/kconfig/merge_config.sh", "-m", "-O", self.build, config, *self.configs]
+        run(merge, log=log, cwd=self.src)
+        run([*make_cmd, "olddefconfig"], log=log)
+        for wanted in self.configs:
+            check_config(wanted, config.read_text().splitlines())
+        run([*make_cmd, "bzImage", "modules"], log=log)
+        run([*make_cmd, f"INSTALL_MOD_PATH={self.dir}/modules", "INSTALL_MOD_STRIP=1", "modules_install"], log=log)
+        shutil.copy(self.build / "arch/x86/boot/bzImage", self.vmlinuz)
+
+
+class DebugKernel(BuiltKernel):
+    """Looks for mistakes, and tells who asks what runs of its modules (KCOV)."""
+
+    suffix = "-debug"
+    make_options = (*BuiltKernel.make_options, "KCOV_INSTRUMENT=y")
+    # Freed pages are filled with a pattern, and looked at again when they are next given out. Slabs with checks keep no
+    # lists of free objects for each processor, where kmemleak would find stale pointers to what has leaked.
+    append = f"page_poison=1 slab_debug=F,kmalloc-* {BuiltKernel.append}"
+
+
+class RealTimeKernel(BuiltKernel):
+    """PREEMPT_RT and kCFI."""
+
+    suffix = "-rt"
+
+
+BUILT = (DebugKernel, RealTimeKernel)
 
 
 def kernel_named(name):
-    """A stock kernel, or a kernel with other options made from its source ("7.2-debug", "7.2-rt")."""
-    from .debug import BUILT  # its module needs this one
-
-    return next((built for built in BUILT if name.endswith(built.suffix)), Kernel)(name)
+    """A stock kernel ("7.2"), or a kernel with other options made from its source ("7.2-debug", "7.2-rt")."""
+    return next((built for built in BUILT if name.endswith(built.suffix)), StockKernel)(name)
 
 
 class Archive:
@@ -159,64 +268,35 @@ def resolve(kernel, archive):
     return release, archive.versions(f"linux-headers-{release}")[0]
 
 
-def make(kernel):
-    need_space(SPACE_GIB)
-    clock = Timer()
-    if kernel.dir.exists():
-        say(f"kernel {kernel.series}: a half-made entry is made again")
-        shutil.rmtree(kernel.dir)
-    kernel.dir.mkdir()
-    log = kernel.dir / "log"
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="tmp-kernel-") as tmp:
-        tmp = Path(tmp)
-        say(f"kernel {kernel.series}: fetching (about 350 MB)")
-        archive = Archive(tmp, log)
-        release, version = resolve(kernel, archive)
-        images = archive.search(f"^linux-binary-(unsigned-)?{re.escape(release)}$")
-        image = max(images, key=lambda name: "unsigned" in name, default=None)
-        if not image:
-            die(f"the archive has no kernel image for {release}: put another pin into vm/kernels")
-        names = [f"linux-headers-{release}", image, f"linux-modules-{release}", f"linux-source-{kernel.series}"]
-        archive.fetch([f"{name}={version}" for name in names])
-        debs = tmp / "x"
-        for deb in tmp.glob("*.deb"):
-            run(["dpkg-deb", "-x", deb, debs], log=log)
-            deb.unlink()
-        lib = next(debs.glob("usr/lib/modules"))
-        for name in ("vmlinuz", "vmlinuz.unsigned"):
-            if (lib / release / name).exists():
-                shutil.move(lib / release / name, kernel.vmlinuz)
-        if not kernel.vmlinuz.exists():
-            die(f"{image} holds no vmlinuz: see vm/fermatavm/kernel.py")
-        for name in ("build", "source"):
-            (lib / release / name).unlink(missing_ok=True)
-        (kernel.dir / "modules/lib").mkdir(parents=True)
-        shutil.move(lib, kernel.dir / "modules/lib/modules")
-        run(["depmod", "-b", kernel.dir / "modules", release], log=log)
-        say(f"kernel {kernel.series}: unpacking the source of {version} ({clock})")
-        kernel.src.mkdir()
-        run(
-            ["tar", "-x", "-C", kernel.src, "--strip-components=1", *(f"--exclude={p}/*.[chS]*" for p in UNPACK_NOT),
-             "-f", debs / f"usr/src/linux-source-{kernel.series}.tar.xz"], log=log,
-        )  # fmt: skip
-        headers = debs / f"usr/src/linux-headers-{release}"
-        kernel.build.mkdir()
-        shutil.copy(headers / ".config", kernel.build / ".config")
-        # The suffix of the release, for vermagic: 7.2.12 of the source becomes 7.2.12+deb13-amd64.
-        (kernel.build / "localversion").write_text(release[release.index("+") :] + "\n")
-        say(f"kernel {kernel.series}: building Rust metadata ({clock})")
-        make_cmd = ["make", "-C", kernel.src, f"O={kernel.build}", f"-j{JOBS}", "KBUILD_BUILD_TIMESTAMP=fermata"]
-        run([*make_cmd, "olddefconfig"], log=log)
-        run([*make_cmd, "prepare", "modules_prepare"], log=log)
-        for name in ("Module.symvers", "vmlinux"):
-            shutil.copy(headers / name, kernel.build / name)
-    built = (kernel.build / "include/config/kernel.release").read_text().strip()
-    if built != release:
-        die(f"the build tree calls itself {built}, the kernel {release}: see {host_path(log)}")
-    kernel.__dict__.pop("info", None)
-    info = {"series": kernel.series, "release": release, "version": version}
-    (kernel.dir / "info.json").write_text(json.dumps(info, indent=1) + "\n")
-    say(f"kernel {kernel.series}: {version} ready ({clock})")
+def fetch(kernel, folder, log):
+    """Download and unpack the kernel's packages; returns release, version and the folder of what they install."""
+    archive = Archive(folder, log)
+    release, version = resolve(kernel, archive)
+    images = archive.search(f"^linux-binary-(unsigned-)?{re.escape(release)}$")
+    image = max(images, key=lambda name: "unsigned" in name, default=None)
+    if not image:
+        die(f"the archive has no kernel image for {release}: put another pin into vm/kernels")
+    names = [f"linux-headers-{release}", image, f"linux-modules-{release}", f"linux-source-{kernel.series}"]
+    archive.fetch([f"{name}={version}" for name in names])
+    debs = folder / "x"
+    for deb in folder.glob("*.deb"):
+        run(["dpkg-deb", "-x", deb, debs], log=log)
+        deb.unlink()
+    return release, version, debs
+
+
+def check_config(config, have):
+    """An option that a newer kernel renamed, or that lacks what it depends on, would be dropped in silence."""
+    wanted = [line for line in config.read_text().splitlines() if line.startswith("CONFIG_") or line.endswith("is not set")]
+    missing = [line for line in wanted if line not in have and not (line.startswith("#") and off(line, have))]
+    if missing:
+        die(f"{config.relative_to(TOP)}: the kernel does not take {', '.join(missing)}")
+
+
+def off(line, have):
+    """An option that depends on what is not there has no line at all."""
+    option = line.split()[1]
+    return not any(other.startswith(f"{option}=") for other in have)
 
 
 def parser():
