@@ -3,8 +3,7 @@
 
 use crate::advice::Call;
 use crate::monitor::Monitor;
-use crate::node;
-use crate::presence::{self, Presence};
+use crate::node::{self, Presence};
 use crate::trouble::{Result, Trouble};
 use fermata::{uapi, Context, Error, Histogram, SlotHistogram};
 use std::fmt;
@@ -43,7 +42,7 @@ impl fmt::Display for CardName {
 
 /// The number of a device of ours by its file's name.
 fn number_of(path: &Path) -> Option<u32> {
-    presence::number_in(path.file_name()?.to_str()?)
+    node::number_in(path.file_name()?.to_str()?)
 }
 
 /// The cards that there are, by their numbers.

@@ -16,15 +16,12 @@ mod monitor;
 mod node;
 mod number;
 mod out;
-mod owner;
-mod presence;
 mod process;
 mod progress;
 mod setting;
 mod spread;
 mod tracefs;
 mod trouble;
-mod usage;
 mod view;
 
 use arguments::Arguments;
@@ -35,7 +32,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return usage::refuse(&error, std::env::args_os()),
+        Err(error) => return arguments::refuse(&error, std::env::args_os()),
     };
     let out = Out::new(arguments.json);
     match arguments.command.run(out) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Programs that have contexts, as far as /proc tells.
+//! Programs that have contexts: their commands, as far as /proc tells, and their contexts.
 
-use std::fs;
+use crate::card::Card;
+use crate::trouble::{Result, Trouble};
+use fermata::{owner, Context};
+use std::os::fd::AsFd;
+use std::{fs, io};
 
 /// The command of a process: its arguments, or its name in brackets where it has none; `None`: it is not there, or not ours to see.
 pub(crate) fn command(pid: u32) -> Option<String> {
@@ -19,4 +23,46 @@ pub(crate) fn command(pid: u32) -> Option<String> {
 pub(crate) fn name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().into())
+}
+
+/// Got from the program that opened it. Ours, too, until it is dropped.
+pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
+    let contexts = card.contexts()?;
+    let info = contexts.iter().find(|info| info.context == number);
+    let info = info.ok_or_else(|| card.no_context(number))?;
+    let whose = format!("{}: context {number}", card.name);
+    if info.pid <= 0 {
+        return Err(Trouble::new(
+            format!("{whose}: it is another user's, or its program is not to be seen from here"),
+            "only its user and root may have it: run it as root, where the program can be seen (outside of a container)",
+        ));
+    }
+    let pid = info.pid.unsigned_abs();
+    match find(card, number, pid) {
+        Ok(Some(context)) => Ok(context),
+        Ok(None) => Err(Trouble::new(
+            format!("{whose}: process {pid}, which opened it, has it no more"),
+            "it was passed on to another process, which cannot be told from outside: have that one give the hint",
+        )),
+        Err(error) => Err(Trouble::new(
+            format!("{whose}: the descriptor of process {pid}: {error}"),
+            "it takes the right to trace the process: run it as root (CAP_SYS_PTRACE), or as the user of the process",
+        )),
+    }
+}
+
+/// Among all that the process has of this card.
+fn find(card: &Card, number: u32, pid: u32) -> io::Result<Option<Context>> {
+    let device = |context: &Context| rustix::fs::fstat(context.as_fd()).map(|about| about.st_rdev);
+    let wanted = device(&card.file)?;
+    for fd in owner::descriptors(pid)? {
+        let context = owner::context(pid, fd)?;
+        let is_it = context
+            .status()
+            .is_ok_and(|status| status.context == number);
+        if is_it && device(&context)? == wanted {
+            return Ok(Some(context));
+        }
+    }
+    Ok(None)
 }

@@ -4,9 +4,7 @@
 mod control;
 mod generate;
 mod group;
-mod hint;
 mod info;
-mod list;
 mod run;
 mod set;
 mod stats;
@@ -38,7 +36,7 @@ impl From<Ending> for ExitCode {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    List(list::List),
+    List(info::List),
     Info(info::Info),
     Run(Box<run::Run>),
     Top(top::Top),
@@ -49,7 +47,7 @@ pub(crate) enum Command {
     Resume(control::Resume),
     Disable(control::Disable),
     Enable(control::Enable),
-    Hint(hint::Hint),
+    Hint(control::Hint),
     Stats(stats::Stats),
     Trace(trace::Trace),
     Completions(generate::Completions),

@@ -3,7 +3,6 @@
 
 mod job;
 mod options;
-mod raw;
 mod stream;
 
 use crate::advice::{self, Call};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-//! How the live view looks.
+//! How the live view looks, and the same as plain text.
 
-use super::columns::Column;
-use super::fit::{first_that_fit, fitting, shortened, Shown, TableColumn};
+use super::columns::{
+    first_that_fit, fitting, shortened, Column, Order, Shown, SlotColumn, TableColumn,
+};
 use super::sample::{CardFrame, ContextRow, Frame};
 use super::screen::{Mode, Screen};
-use super::slots::SlotColumn;
-use crate::format::time;
+use crate::format::{table, time};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
@@ -186,4 +186,35 @@ fn help(canvas: &mut Canvas) {
     canvas.render_widget(Clear, area);
     let block = Block::bordered().title(" fermatactl top: any key goes on ");
     canvas.render_widget(Paragraph::new(HELP).block(block), area);
+}
+
+/// All columns are there: nothing is cut to a terminal's width.
+pub(super) fn text(frame: &Frame, order: &Order) -> String {
+    let heads = frame.cards.iter().map(|card| head(card).concat() + "\n");
+    let mut text: String = heads.collect();
+    text += &columns(frame.slots(), |column: SlotColumn, row| {
+        column.cell(row, frame)
+    });
+    let rows = order.rows(frame);
+    if !rows.is_empty() {
+        text += "\n";
+        text += &columns(rows.into_iter(), |column: Column, row| {
+            column.cell(row, frame)
+        });
+    }
+    text
+}
+
+fn columns<C: TableColumn, R>(
+    rows: impl Iterator<Item = R>,
+    cell: impl Fn(C, &R) -> String,
+) -> String {
+    let title = |column: &C| {
+        let mark = if column.is_number() { ">" } else { "" };
+        format!("{mark}{}", column.title())
+    };
+    let titles: Vec<_> = C::ALL.iter().map(title).collect();
+    let titles: Vec<_> = titles.iter().map(String::as_str).collect();
+    let cells = |row| C::ALL.iter().map(|column| cell(*column, &row)).collect();
+    table(&titles, rows.map(cells))
 }

@@ -3,23 +3,24 @@
 
 mod columns;
 mod draw;
-mod fit;
-mod live;
-mod plain;
 mod sample;
 mod screen;
-mod slots;
 #[cfg(test)]
 mod tests;
 
+use crate::advice::{self, Call};
 use crate::card::{Card, CardName};
 use crate::number;
 use crate::out::Out;
-use crate::trouble::Result;
+use crate::trouble::{Result, Trouble};
 use columns::{Column, Order};
+use fermata::Control;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::DefaultTerminal;
 use sample::{Frame, Sample};
+use screen::{Request, Screen};
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Watch slots and contexts, live
 ///
@@ -65,16 +66,86 @@ impl Top {
         let count = if self.once { Some(1) } else { self.count };
         let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         if is_terminal && count.is_none() && !out.is_json() {
-            return live::run(&cards, order, self.interval);
+            return show_live(&cards, order, self.interval);
         }
         let mut before = Sample::take(&cards)?;
         for _ in 0..count.unwrap_or(u64::MAX) {
             std::thread::sleep(self.interval);
             let now = Sample::take(&cards)?;
             let frame = Frame::between(&before, &now);
-            out.show(&frame, |frame| plain::text(frame, &order))?;
+            out.show(&frame, |frame| draw::text(frame, &order))?;
             before = now;
         }
         Ok(())
+    }
+}
+
+/// How long after its start the first interval is shown: nobody wants to look at nothing for longer.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// Shows cards until the user quits; the terminal is as it was before then, whatever happens.
+fn show_live(cards: &[Card], order: Order, interval: Duration) -> Result<()> {
+    let before = Sample::take(cards)?;
+    let terminal = ratatui::try_init().map_err(|error| {
+        Trouble::new(
+            format!("terminal: {error}"),
+            "with --once it prints plain text",
+        )
+    })?;
+    let shown = redraw(cards, order, interval, before, terminal);
+    ratatui::restore();
+    shown
+}
+
+/// Redraws cards, and does what keys ask for.
+fn redraw(
+    cards: &[Card],
+    order: Order,
+    interval: Duration,
+    mut before: Sample,
+    mut terminal: DefaultTerminal,
+) -> Result<()> {
+    let mut screen = Screen::new(Frame::between(&before, &before), order);
+    let mut next = Instant::now() + FIRST.min(interval);
+    loop {
+        terminal.draw(|canvas| draw::draw(&screen, canvas))?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left)? {
+            let Event::Key(key) = event::read()? else {
+                continue;
+            };
+            if key.kind == KeyEventKind::Release {
+                continue;
+            }
+            screen.message.clear();
+            match screen.key(key) {
+                Request::None => {}
+                Request::Quit => return Ok(()),
+                Request::Control {
+                    card,
+                    context,
+                    control,
+                    what,
+                } => screen.message = act(&cards[card], context, control, &what),
+            }
+            continue;
+        }
+        next = Instant::now() + interval;
+        if !screen.paused {
+            let now = Sample::take(cards)?;
+            screen.frame = Frame::between(&before, &now);
+            before = now;
+        }
+    }
+}
+
+/// Does it; what there is to say of it.
+fn act(card: &Card, context: u32, control: Control, what: &str) -> String {
+    match card.file.control(context, control) {
+        Ok(()) => format!("{what}: context {context}: done"),
+        Err(error) => {
+            let (cause, remedy) = advice::explain(Call::of_control(control), error);
+            format!("{what}: context {context}: {cause}: {remedy}")
+        }
     }
 }

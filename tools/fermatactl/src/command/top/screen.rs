@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The state of the live view, and what keys do to it.
 
-use super::columns::{Column, Order};
-use super::fit::TableColumn;
+use super::columns::{Column, Order, TableColumn};
 use super::sample::{ContextRow, Frame};
 use crate::setting::PRIORITIES;
 use fermata::{Control, Param};

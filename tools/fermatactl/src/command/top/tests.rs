@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The view on a terminal in memory, 80 columns wide.
 
-use super::columns::{count, Column, Order};
-use super::draw::{draw, head};
-use super::fit::TableColumn;
-use super::plain;
+use super::columns::{count, Column, Order, SlotColumn, TableColumn};
+use super::draw::{draw, head, text};
 use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
 use super::screen::{Mode, Request, Screen};
-use super::slots::SlotColumn;
 use crate::spread::Spread;
 use crate::view::{ContextView, SlotView};
 use fermata::{Control, Histogram, Param};
@@ -424,10 +421,10 @@ fn help_lists_keys() {
 #[test]
 fn pipes_have_every_column() {
     let screen = screen();
-    let text = plain::text(&screen.frame, &screen.order);
-    assert!(text.contains("SLICES") && text.contains("--number 2 --of-many"));
-    assert!(!text.contains('\x1b'));
-    assert!(text.lines().all(|line| line == line.trim_end()));
+    let shown = text(&screen.frame, &screen.order);
+    assert!(shown.contains("SLICES") && shown.contains("--number 2 --of-many"));
+    assert!(!shown.contains('\x1b'));
+    assert!(shown.lines().all(|line| line == line.trim_end()));
 }
 
 #[test]
@@ -439,8 +436,8 @@ fn several_cards_are_told_apart() {
         row.card = 1;
     }
     screen.frame.cards.push(other);
-    let text = plain::text(&screen.frame, &screen.order);
-    assert!(text.contains("0/2") && text.contains("7/2"));
+    let shown = text(&screen.frame, &screen.order);
+    assert!(shown.contains("0/2") && shown.contains("7/2"));
 }
 
 #[test]
