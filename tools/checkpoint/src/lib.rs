@@ -8,13 +8,12 @@ pub mod container;
 mod content;
 mod description;
 mod migrate;
-mod refusal;
 mod restore;
 mod save;
 
+pub use container::Refusal;
 pub use content::{Content, Part};
 pub use description::{Account, ArenaDescription, Description, Job, ReservationDescription};
 pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
-pub use refusal::Refusal;
 pub use restore::{name_of, restore, restore_file, Restored};
 pub use save::{save, SaveError};

@@ -2,12 +2,11 @@
 //! `fermata-checkpoint`: jobs of other programs to files and back, and from card to card.
 
 mod endpoint;
-mod generate;
 mod owner;
 mod show;
 
 use anyhow::{bail, Context as _, Result};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use fermata::{Events, State};
 use fermata_checkpoint::{receive, restore_file, save, send, Restored};
 use std::fs::File;
@@ -204,8 +203,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
             let restored = receive(&at.accept()?, &end.device)?;
             end.see(&restored)
         }
-        Command::Completions { shell } => generate::completions(*shell).map(|()| true),
-        Command::Man { folder } => generate::man(folder).map(|()| true),
+        Command::Completions { shell } => completions(*shell).map(|()| true),
+        Command::Man { folder } => man(folder).map(|()| true),
     }
 }
 
@@ -218,4 +217,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints completions for a shell, made of the parser.
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let (mut parser, mut text) = (Arguments::command(), Vec::new());
+    let name = parser.get_name().to_owned();
+    clap_complete::generate(shell, &mut parser, name, &mut text);
+    Ok(std::io::stdout().lock().write_all(&text)?)
+}
+
+/// Writes a manual page for each command, made of the parser, to a folder that is there.
+fn man(folder: &Path) -> Result<()> {
+    let written = clap_mangen::generate_to(Arguments::command(), folder);
+    written.with_context(|| folder.display().to_string())
 }

@@ -5,6 +5,7 @@
 //! and at t4 the third has its slot; at t5 it is done, and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
 //! vm/fermatavm/demo.py sets them. The card's log has marks t1 to t6, where the picture of it begins and ends.
 
+use crate::report::write;
 use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
@@ -208,10 +209,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         counters,
     };
     tell(&report);
-    std::fs::write(
-        &options.report,
-        serde_json::to_string_pretty(&report)? + "\n",
-    )?;
+    write(&report, &options.report)?;
     Ok(report.ok)
 }
 

@@ -3,11 +3,9 @@
 //! then all run together, and must come to the same results.
 
 mod epoch;
-mod job;
 mod report;
 mod stage;
 mod tenant;
-mod view;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The table for people, and the same for programs.
+//! What the demo shows: who runs while it happens, then a table for people, and the same for programs.
 
+use crate::stage::Tenant;
+use crate::tenant::Ending;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata::uapi;
+use fermata_card_control::Run;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 /// Said first, and kept in the report.
 pub(crate) const HONESTY: &str =
@@ -194,6 +200,16 @@ impl Phase {
     }
 }
 
+/// Writes a report as JSON.
+pub(crate) fn write(report: &impl Serialize, path: &Path) -> Result<()> {
+    let name = || path.display().to_string();
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(name)?;
+    }
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    std::fs::write(path, text).with_context(name)
+}
+
 impl Report {
     /// Nothing has happened yet.
     pub(crate) fn new(card: uapi::CardInfo) -> Self {
@@ -209,13 +225,78 @@ impl Report {
             ok: false,
         }
     }
+}
 
-    /// Writes the file.
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// Per slot: the token of who runs, and what each tenant has had.
+pub(crate) type Look = Vec<(Option<u64>, HashMap<u64, Run>)>;
+
+/// The view.
+pub(crate) struct View {
+    live: bool,
+    slots: u32,
+    drawn: bool,
+    last: Option<Duration>,
+}
+
+impl View {
+    /// Of a card with so many slots.
+    pub(crate) fn new(live: bool, slots: u32) -> Self {
+        Self {
+            live,
+            slots,
+            drawn: false,
+            last: None,
         }
-        std::fs::write(path, serde_json::to_vec_pretty(self)?)
-            .with_context(|| path.display().to_string())
+    }
+
+    /// What the card says now: per slot who runs, and what each has had.
+    pub(crate) fn show(
+        &mut self,
+        at: Duration,
+        runs: &Look,
+        tenants: &BTreeMap<u64, Tenant>,
+        endings: &BTreeMap<u64, Ending>,
+    ) {
+        if !self.live && self.last.is_some_and(|last| at < last + LINE_EVERY) {
+            return;
+        }
+        self.last = Some(at);
+        let mut text = String::new();
+        if self.live && self.drawn {
+            let _ = write!(text, "\x1b[{}A", self.slots);
+        }
+        for slot in 0..self.slots {
+            let (running, had) = &runs[slot as usize];
+            let now = running.and_then(|token| tenants.get(&token));
+            let _ = write!(
+                text,
+                "{}{:5.1} s  slot {slot}  {:7} |",
+                if self.live { "\x1b[2K" } else { "  " },
+                at.as_secs_f64(),
+                now.map_or("-", |t| &t.name)
+            );
+            for tenant in tenants.values().filter(|t| t.slot == slot) {
+                let turns = had.get(&tenant.token).map_or(0, |r| r.turns);
+                let done = if endings.contains_key(&tenant.token) {
+                    " done"
+                } else {
+                    ""
+                };
+                let _ = write!(text, " {} {turns}{done},", tenant.name);
+            }
+            text.pop();
+            text.push('\n');
+        }
+        self.drawn = true;
+        print!("{text}");
+        let _ = std::io::stdout().flush();
+    }
+
+    /// Something that happened once.
+    pub(crate) fn say(&mut self, at: Duration, what: &str) {
+        println!("  {:5.1} s  {what}", at.as_secs_f64());
+        self.drawn = false;
     }
 }

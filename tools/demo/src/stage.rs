@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The demo itself: makes the tenants, lets them run, and judges.
 
-use crate::job::{hex, Job};
-use crate::report::{Gaps, Phase, Report, SlotReport, TenantReport};
-use crate::tenant::{Ending, Order, Word};
-use crate::view::{Look, View};
+use crate::report::{write, Gaps, Look, Phase, Report, SlotReport, TenantReport, View};
+use crate::tenant::{hex, Ending, Job, Order, Word};
 use crate::Options;
 use anyhow::{bail, Context as _, Result};
 use fermata::{uapi, Context};
@@ -489,7 +487,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         report.phases.iter().map(|p| p.violations).sum::<u64>() + stage.violations()?;
     report.failures = std::mem::take(&mut stage.failures);
     report.ok = report.failures.is_empty();
-    report.write(&options.report)?;
+    write(&report, &options.report)?;
     for failure in &report.failures {
         println!("WRONG: {failure}");
     }

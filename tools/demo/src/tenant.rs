@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! One tenant, in a process of its own: it does what it is told on its input, and tells on its output, one JSON value a line.
+//! A tenant, in a process of its own: it does what its input says, and tells on its output, one JSON value a line; and its job, what the engine
+//! computes and the same computed by the processor.
 
-use crate::job::Job;
 use anyhow::{bail, Context as _, Result};
-use fermata::{Arena, Context, Events, Param, State};
+use fermata::{Arena, Context, EngineId, Events, Param, State};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// To the tenant.
 #[derive(Debug, Serialize, Deserialize)]
@@ -140,4 +142,232 @@ fn go(job: &Job, context: &Context, arena: &Arena) -> Result<Ending> {
         slices: after.slices - before.slices,
         preemptions: after.preemptions - before.preemptions,
     })
+}
+
+/// Data begins here; before it is what the engine writes at the end.
+const DATA: usize = 4096;
+const TAG: u32 = 0x50;
+
+/// A job, as the demo hands it to a tenant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Job {
+    /// Walk a list, scattered over the arena.
+    List {
+        /// So many.
+        nodes: u64,
+        /// Order and values.
+        seed: u64,
+    },
+    /// Walk a ring, for ever.
+    Endless,
+    /// Read-modify-write in random order.
+    Membench {
+        /// Of the buffer.
+        bytes: u64,
+        /// Accesses.
+        count: u64,
+        /// Order and pattern.
+        seed: u64,
+    },
+    /// Hash a part of a file.
+    Sha256 {
+        /// The file.
+        path: PathBuf,
+        /// First byte.
+        from: u64,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+fn splitmix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+impl Job {
+    /// The engine that it needs.
+    pub(crate) fn engine(&self) -> EngineId {
+        match self {
+            Self::List { .. } | Self::Endless => EngineId::LINKED_LIST,
+            Self::Membench { .. } => EngineId::MEMBENCH,
+            Self::Sha256 { .. } => EngineId::SHA256,
+        }
+    }
+
+    /// The engine's name.
+    pub(crate) fn engine_name(&self) -> &'static str {
+        match self {
+            Self::List { .. } | Self::Endless => "linkedlist",
+            Self::Membench { .. } => "membench",
+            Self::Sha256 { .. } => "sha256",
+        }
+    }
+
+    /// What it works on, for people.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::List { nodes, .. } => format!("{nodes} nodes"),
+            Self::Endless => "a ring, for ever".into(),
+            Self::Membench { bytes, count, .. } => {
+                format!("{count} updates of {} KiB", bytes >> 10)
+            }
+            Self::Sha256 { path, length, .. } => format!("{length} bytes of {}", path.display()),
+        }
+    }
+
+    fn data_bytes(&self) -> u64 {
+        match self {
+            Self::List { nodes, .. } => nodes * 16,
+            Self::Endless => 16 * 16,
+            Self::Membench { bytes, .. } => *bytes,
+            Self::Sha256 { length, .. } => *length,
+        }
+    }
+
+    /// Bytes of the arena that it needs.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        DATA + self.data_bytes().next_multiple_of(4096) as usize
+    }
+
+    fn result_registers(&self) -> &'static [u32] {
+        match self {
+            Self::List { .. } | Self::Endless => &[0x38, 0x40],
+            Self::Membench { .. } => &[0x48, 0x60],
+            Self::Sha256 { .. } => &[0x38, 0x58, 0x60, 0x68, 0x70],
+        }
+    }
+
+    /// Puts data into the arena and values into the registers. Returns what must come out, computed here.
+    pub(crate) fn prepare(&self, context: &Context, arena: &Arena, token: u64) -> Result<String> {
+        let base = arena.base();
+        let data = base + DATA as u64;
+        arena.write(0, &[0; 64]);
+        let (registers, expected) = match self {
+            Self::List { nodes, seed } => {
+                let (head, expected) = build_list(arena, *nodes, *seed);
+                let registers = vec![(0x30, head), (0x38, 0), (0x40, *seed), (0x48, base)];
+                (registers, expected)
+            }
+            Self::Endless => {
+                for node in 0..16 {
+                    let next = data + (node + 1) % 16 * 16;
+                    arena.store(DATA + node as usize * 16, next);
+                    arena.store(DATA + node as usize * 16 + 8, node);
+                }
+                let registers = vec![(0x30, data), (0x38, 0), (0x40, 0), (0x48, base)];
+                (registers, String::new())
+            }
+            Self::Membench { bytes, count, seed } => {
+                let expected = update_lines(arena, *bytes, *count, *seed);
+                let registers = vec![
+                    (0x30, data),
+                    (0x38, *bytes),
+                    (0x40, *count),
+                    (0x48, *seed),
+                    (0x58, 6),
+                    (0x60, base),
+                ];
+                (registers, expected)
+            }
+            Self::Sha256 { path, from, length } => {
+                let mut file = File::open(path).with_context(|| path.display().to_string())?;
+                file.seek(SeekFrom::Start(*from))?;
+                let mut bytes = vec![0; *length as usize];
+                file.read_exact(&mut bytes)?;
+                arena.write(DATA, &bytes);
+                let registers = vec![(0x30, data), (0x38, *length), (0x40, base)];
+                (registers, hex(&Sha256::digest(&bytes)))
+            }
+        };
+        context.write_registers(&registers)?;
+        context.write_registers(&[(TAG, token)])?;
+        context.declare_results(self.result_registers())?;
+        Ok(expected)
+    }
+
+    /// What came out: from the arena, and the registers must say the same.
+    pub(crate) fn outcome(&self, context: &Context, arena: &Arena) -> Result<String> {
+        let registers = context.read_registers(self.result_registers())?;
+        let (memory, registers) = match self {
+            Self::List { .. } | Self::Endless => (
+                format!("{} {:016x}", arena.load(0), arena.load(8)),
+                format!("{} {:016x}", registers[0], registers[1]),
+            ),
+            Self::Membench { bytes, .. } => {
+                let buffer = hex(&Sha256::digest(arena.read(DATA, *bytes as usize)));
+                (
+                    format!("{} {:016x} {buffer}", arena.load(0), arena.load(8)),
+                    format!("{} {:016x} {buffer}", registers[0], registers[1]),
+                )
+            }
+            Self::Sha256 { .. } => {
+                let words = registers[1..].iter().flat_map(|word| word.to_le_bytes());
+                (hex(&arena.read(0, 32)), hex(&words.collect::<Vec<_>>()))
+            }
+        };
+        if memory == registers {
+            Ok(memory)
+        } else {
+            Ok(format!("arena {memory}, registers {registers}"))
+        }
+    }
+}
+
+/// A list over the whole data in an order of its own; the address of its first node, and what a walk comes to.
+fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
+    let mut order: Vec<u32> = (0..nodes as u32).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(
+            last,
+            (splitmix(seed ^ last as u64) % (last as u64 + 1)) as usize,
+        );
+    }
+    let offset = |node: u32| DATA + node as usize * 16;
+    let mut checksum = seed;
+    for (step, &node) in order.iter().enumerate() {
+        let value = splitmix(seed.wrapping_mul(31).wrapping_add(step as u64));
+        let next = order
+            .get(step + 1)
+            .map_or(0, |&next| arena.base() + offset(next) as u64);
+        arena.store(offset(node), next);
+        arena.store(offset(node) + 8, value);
+        checksum = checksum.rotate_left(1) ^ value;
+    }
+    let head = arena.base() + offset(order[0]) as u64;
+    (head, format!("{nodes} {checksum:016x}"))
+}
+
+/// A buffer of numbers, and what updates in random order make of it.
+fn update_lines(arena: &Arena, bytes: u64, count: u64, seed: u64) -> String {
+    let mut words: Vec<u64> = (0..bytes / 8).map(|i| splitmix(seed * 3 + i)).collect();
+    for (i, word) in words.iter().enumerate() {
+        arena.store(DATA + i * 8, *word);
+    }
+    let lines = bytes / 64;
+    let mut checksum = 0_u64;
+    for access in 0..count {
+        let line = splitmix(seed.wrapping_add(access)) % lines;
+        for index in line * 8..line * 8 + 8 {
+            let word = &mut words[index as usize];
+            checksum = checksum.rotate_left(5) ^ *word;
+            *word ^= splitmix(seed ^ index);
+        }
+    }
+    let mut hash = Sha256::new();
+    for word in words {
+        hash.update(word.to_le_bytes());
+    }
+    format!("{count} {checksum:016x} {}", hex(&hash.finalize()))
 }

@@ -3,13 +3,14 @@
 //! calls; in batches of 1 to 256, the ways in turn in each round. First it counts system calls, as the kernel sees them, then
 //! it measures time.
 
-mod calls;
 mod report;
 mod worker;
 
-use anyhow::Result;
+use anyhow::{ensure, Context as _, Result};
 use report::{Cell, Report};
-use std::path::PathBuf;
+use rustix::mount::{mount, MountFlags};
+use std::fs;
+use std::path::{Path, PathBuf};
 use worker::{Way, Worker};
 
 #[derive(clap::Args)]
@@ -37,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for &batch in &options.batches {
         cells.extend(Way::ALL.map(|way| Cell::new(way, batch)));
     }
-    let counter = calls::Counter::new()?;
+    let counter = Counter::new()?;
     for cell in &mut cells {
         count(options, &counter, cell)?;
     }
@@ -58,7 +59,7 @@ fn batches(options: &Options, cell: &Cell) -> usize {
 }
 
 /// The system calls of a visit.
-fn count(options: &Options, counter: &calls::Counter, cell: &mut Cell) -> Result<()> {
+fn count(options: &Options, counter: &Counter, cell: &mut Cell) -> Result<()> {
     let mut worker = Worker::new(&options.device, cell.way, cell.batch)?;
     worker.batch()?;
     let batches = batches(options, cell);
@@ -84,7 +85,7 @@ fn measure(options: &Options, cell: &mut Cell) -> Result<()> {
 
 /// Jobs that were posted to an engine that is at work, and the system calls of that.
 fn posting(options: &Options) -> Result<(usize, u64)> {
-    let counter = calls::Counter::new()?;
+    let counter = Counter::new()?;
     let mut worker = Worker::new(&options.device, Way::Polled, 256)?;
     worker.occupy()?;
     let mut posted = 0;
@@ -94,4 +95,60 @@ fn posting(options: &Options) -> Result<(usize, u64)> {
     })?;
     worker.end()?;
     Ok((posted, calls))
+}
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+const TRIGGER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
+const HIST: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/hist";
+
+/// Counts while it lives, by a histogram of the tracepoint at the entry of each call.
+pub(crate) struct Counter {
+    trigger: String,
+    /// Calls of reading it once.
+    own: u64,
+}
+
+impl Counter {
+    pub(crate) fn new() -> Result<Self> {
+        if !Path::new(TRIGGER).exists() {
+            mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None).context("tracefs")?;
+        }
+        let trigger = format!(
+            "hist:keys=common_pid if common_pid == {}",
+            std::process::id()
+        );
+        fs::write(TRIGGER, &trigger).context(TRIGGER)?;
+        let mut counter = Self { trigger, own: 0 };
+        let nothing = || Ok(());
+        counter.own = counter.count(nothing)?;
+        ensure!(counter.own != 0, "the kernel counts no system calls");
+        ensure!(
+            counter.count(nothing)? == 0,
+            "reading the counter costs now this, now that"
+        );
+        Ok(counter)
+    }
+
+    /// The calls that `work` makes.
+    pub(crate) fn count(&self, work: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let before = total()?;
+        work()?;
+        Ok(total()? - before - self.own)
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        // Nothing is counted any more; if it fails, the machine's next run finds it in use.
+        let _ = fs::write(TRIGGER, format!("!{}", self.trigger));
+    }
+}
+
+/// All calls that were counted: lines like `{ common_pid: 42 } hitcount: 7`.
+fn total() -> Result<u64> {
+    let text = fs::read_to_string(HIST).context(HIST)?;
+    let hits = text.lines().filter(|line| line.starts_with('{'));
+    hits.filter_map(|line| line.rsplit_once("hitcount:"))
+        .map(|(_, hits)| hits.trim().parse::<u64>().context("a histogram"))
+        .sum()
 }

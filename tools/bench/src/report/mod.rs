@@ -2,7 +2,6 @@
 //! The part on the host: what the guest saw and what the card's log says of it become a report, tables and pictures.
 
 mod figures;
-mod host;
 mod plot;
 mod table;
 mod targets;
@@ -98,7 +97,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         read_ns: run.read_ns,
         write_ns: run.write_ns,
     };
-    let host = host::Host::read(&options.host)?;
+    let host = figures::Host::read(&options.host)?;
     let (rows, mut failures) = figures::rows(&run.made, &seen, &host);
     let (targets, vague): (Vec<_>, Vec<_>) = targets::judge(&rows, &machine)
         .into_iter()
