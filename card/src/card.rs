@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The card: PCI function, BAR 0, slots.
 
-use crate::clock::now_ns;
 use crate::config::{CardConfig, IrqKind, Profile};
 use crate::dma::{Access, Answer, DmaSpace};
+use crate::event::now_ns;
 use crate::event::What;
-use crate::irq::Irqs;
 use crate::log::Recorder;
 use crate::misbehave::FaultCommand;
+use crate::pci::Irqs;
 use crate::pci::{ConfigSpace, ConfigWrite};
 use crate::regs::{
     Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, MAGIC, MANAGER_ID_H, MANAGER_ID_L, VERSION,

@@ -2,6 +2,7 @@
 //! What the card sees and does: the lines of its log, and all that the checker and the ledger know.
 
 use crate::config::{CardConfig, Settings};
+use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 /// A range of guest-physical memory: start, length.
@@ -252,4 +253,15 @@ pub enum What {
     Unmap { iova: u64, len: u64 },
     /// The checker's verdict on the event before (written by the log, not read by the checker).
     Violation { kind: String, text: String },
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn now_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Microseconds as nanoseconds, saturating.
+pub const fn us(n: u64) -> u64 {
+    n.saturating_mul(1000)
 }

@@ -3,7 +3,6 @@
 
 use crate::config::{CardConfig, Profile};
 use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, What};
-use crate::percentile::nearest_rank;
 use crate::regs::{Reg, SlotReg};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -329,8 +328,17 @@ fn percentiles(prefix: &str, samples: &[u64]) -> String {
     )
 }
 
+/// The nearest-rank percentile of `sorted`, which must ascend: the least sample that at least `percent` % of all samples do not
+/// exceed. 0 gives the smallest sample, 100 and above the largest one. `None` if there are no samples.
+pub fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get(rank.saturating_sub(1).min(last)).copied()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::nearest_rank;
     #[test]
     fn percentiles_are_exact() {
         let samples: Vec<u64> = (1..=200).rev().collect();
@@ -342,5 +350,14 @@ mod tests {
             super::percentiles("x_", &[]),
             "x_count=0 x_p50=0 x_p99=0 x_max=0"
         );
+    }
+
+    #[test]
+    fn ranks_are_rounded_up() {
+        let samples = [10, 20, 30, 40, 50];
+        let found = [0, 20, 21, 50, 99, 100, 101].map(|percent| nearest_rank(&samples, percent));
+        assert_eq!(found, [10, 10, 20, 30, 50, 50, 50].map(Some));
+        assert_eq!(nearest_rank(&[7], 1), Some(7));
+        assert_eq!(nearest_rank(&[], 50), None);
     }
 }

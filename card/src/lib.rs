@@ -4,19 +4,16 @@
 
 pub mod card;
 pub mod checker;
-pub mod clock;
 pub mod config;
 pub mod control;
 pub mod dma;
 pub mod engine;
 pub mod event;
 pub mod history;
-pub mod irq;
 pub mod ledger;
 pub mod log;
 pub mod misbehave;
 pub mod pci;
-pub mod percentile;
 pub mod ram;
 pub mod regs;
 pub mod slot;

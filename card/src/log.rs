@@ -2,7 +2,7 @@
 //! The recorder: events go through a channel to a thread that checks, counts and writes them, so that no register access waits.
 
 use crate::checker::Checker;
-use crate::clock::now_ns;
+use crate::event::now_ns;
 use crate::event::{Event, What};
 use crate::history::History;
 use crate::ledger::Ledger;

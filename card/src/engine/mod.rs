@@ -5,7 +5,6 @@ pub mod blockmix;
 pub mod counter;
 pub mod linkedlist;
 pub mod membench;
-mod midstate;
 pub mod queue;
 pub mod riscv;
 pub mod sha256;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! sha256: hashes LEN bytes at DATA. The state is the midstate.
 
-use super::midstate::Midstate;
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
+use sha2::digest::generic_array::{typenum::U64, GenericArray};
 
-const BLOCK: u64 = super::midstate::BLOCK as u64;
+/// Bytes of a block, as lengths in memory are counted.
+const STEP: u64 = BLOCK as u64;
 /// Bytes from one boundary to the next, and the most that one access reads.
 const READ: u64 = 4096;
 
@@ -34,7 +35,7 @@ impl Sha256 {
         let midstate = Midstate::load(state);
         let new = Self::new(regs);
         // Whole blocks only, and never beyond the end, whatever the snapshot says.
-        let bytes = state.u64().min(new.len) & !(BLOCK - 1);
+        let bytes = state.u64().min(new.len) & !(STEP - 1);
         Self {
             midstate,
             bytes,
@@ -44,7 +45,7 @@ impl Sha256 {
 
     fn close(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
         let tail = (self.len - self.bytes) as usize;
-        let mut last = [0; BLOCK as usize];
+        let mut last = [0; BLOCK];
         let last = &mut last[..tail];
         if tail > 0 {
             bus.read(self.data.wrapping_add(self.bytes), last)?;
@@ -59,19 +60,18 @@ impl Engine for Sha256 {
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused> {
         let mut units = 0;
         let mut buf = [0; READ as usize];
-        while self.len - self.bytes >= BLOCK && units < budget && !bus.stops(self.at_boundary()) {
+        while self.len - self.bytes >= STEP && units < budget && !bus.stops(self.at_boundary()) {
             let room = (READ - self.bytes % READ)
                 .min(self.len - self.bytes)
-                .min((budget - units).max(BLOCK))
-                & !(BLOCK - 1);
+                .min((budget - units).max(STEP))
+                & !(STEP - 1);
             let piece = &mut buf[..room as usize];
             bus.read(self.data.wrapping_add(self.bytes), piece)?;
             self.midstate.blocks(piece);
             self.bytes += room;
             units += room;
         }
-        if self.digest.is_none() && self.len - self.bytes < BLOCK && !bus.stops(self.at_boundary())
-        {
+        if self.digest.is_none() && self.len - self.bytes < STEP && !bus.stops(self.at_boundary()) {
             self.close(bus)?;
         }
         Ok(Progress {
@@ -107,5 +107,61 @@ impl Engine for Sha256 {
             }
         }
         regs
+    }
+}
+
+/// Bytes of a block.
+pub(super) const BLOCK: usize = 64;
+const INITIAL: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
+
+/// The state after some whole blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Midstate([u32; 8]);
+
+impl Midstate {
+    /// After none.
+    pub(super) const NEW: Self = Self(INITIAL);
+
+    pub(super) fn load(state: &mut StateReader<'_>) -> Self {
+        Self(std::array::from_fn(|_| state.u32()))
+    }
+
+    /// Its 32 bytes in a snapshot.
+    pub(super) fn store(&self) -> impl Iterator<Item = u8> + '_ {
+        self.0.iter().flat_map(|word| word.to_le_bytes())
+    }
+
+    /// Takes whole blocks in; what is left of `bytes` is dropped.
+    pub(super) fn blocks(&mut self, bytes: &[u8]) {
+        for block in bytes.chunks_exact(BLOCK) {
+            let block = GenericArray::<u8, U64>::from_slice(block);
+            sha2::compress256(&mut self.0, std::slice::from_ref(block));
+        }
+    }
+
+    /// Takes the last bytes in, of `len` in all. Returns the digest.
+    pub(super) fn close(&mut self, bytes: &[u8], len: u64) -> [u8; 32] {
+        self.blocks(bytes);
+        let tail = bytes.chunks_exact(BLOCK).remainder();
+        let mut padded = Vec::with_capacity(2 * BLOCK);
+        padded.extend_from_slice(tail);
+        padded.push(0x80);
+        padded.resize((padded.len() + 8).next_multiple_of(BLOCK) - 8, 0);
+        padded.extend(len.wrapping_mul(8).to_be_bytes());
+        self.blocks(&padded);
+        let mut digest = [0; 32];
+        for (out, word) in digest.chunks_exact_mut(4).zip(self.0) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
+        digest
     }
 }

@@ -3,9 +3,9 @@
 
 use super::state::{Posted, State};
 use super::Slot;
-use crate::clock::now_ns;
 use crate::dma::Access;
 use crate::engine::{Bus, Refused};
+use crate::event::now_ns;
 use crate::event::{Range, Unit, What};
 use crate::trace::DmaTrace;
 use std::collections::VecDeque;

@@ -4,16 +4,15 @@
 //! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which nobody holds across engine work.
 
 mod bus;
-mod pace;
 mod snapshot;
 mod state;
 mod watch;
 mod worker;
 
 use crate::card::Host;
-use crate::clock::us;
 use crate::config::{Profile, SlotConfig};
 use crate::engine::{AppRegs, EngineKind};
+use crate::event::us;
 use crate::event::{IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
@@ -92,7 +91,7 @@ impl Slot {
         if reg == SlotReg::Ctl && self.fermata() {
             state = self.quiet(state);
         }
-        let t = crate::clock::now_ns();
+        let t = crate::event::now_ns();
         state = self.complete_due(state, t);
         let late = match reg {
             SlotReg::Ctl => state.take_late(t),
@@ -156,7 +155,7 @@ impl Slot {
     /// Writes a register and records it.
     pub fn write(&self, reg: SlotReg, off: u64, val: u64) {
         let mut state = self.lock();
-        let t = crate::clock::now_ns();
+        let t = crate::event::now_ns();
         self.host
             .recorder
             .record_at(t, What::Write { off, len: 8, val });
@@ -269,7 +268,7 @@ impl Slot {
     /// A write to the slot's bit in RESET.
     pub fn reset(self: &Arc<Self>, asserted: bool) {
         let mut state = self.lock();
-        let t = crate::clock::now_ns();
+        let t = crate::event::now_ns();
         state = self.complete_due(state, t);
         // The register holds the bits of all slots: one that is written again as it stands is no new reset.
         let rises = asserted && !state.in_reset;
@@ -485,7 +484,7 @@ impl Slot {
         let failed = before.reset_fails;
         // A reset that had no effect and is still held has it now.
         if failed && !state.misbehaviour.reset_fails && state.in_reset {
-            self.take_reset(state, crate::clock::now_ns());
+            self.take_reset(state, crate::event::now_ns());
         }
         self.changed.notify_all();
     }
@@ -521,7 +520,7 @@ impl Slot {
         format!(
             "status={:#x} restore_us={} start_count={} events={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} fault_info={:#x} \
              reset={} pending_faults={} phase={} engine={}",
-            self.status(&state, crate::clock::now_ns()) & 0xfff,
+            self.status(&state, crate::event::now_ns()) & 0xfff,
             state.restore_us,
             state.start_count,
             state.events,

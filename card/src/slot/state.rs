@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What the register side and the thread of a slot share.
 
-use crate::clock::us;
 use crate::config::Settings;
 use crate::engine::AppRegs;
 use crate::event;
+use crate::event::us;
 use crate::misbehave::Misbehaviour;
 use crate::regs::status;
 use std::collections::VecDeque;

@@ -5,9 +5,9 @@ use super::bus::SlotBus;
 use super::state::Phase;
 use super::worker::sleep;
 use super::Slot;
-use crate::clock::{now_ns, us};
 use crate::engine::{Coalescing, Engine, Refused};
 use crate::event::What;
+use crate::event::{now_ns, us};
 use std::time::Duration;
 
 /// How long an engine without work sleeps between two looks while it lingers, and where it cannot leave.

@@ -3,6 +3,5 @@
 
 mod link;
 mod server;
-mod wire;
 
 pub use server::Server;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The message loop.
 
+use super::link::{command, words, Fields, MAX_FDS, MAX_TRANSFER};
 use super::link::{receive, Link, Message};
-use super::wire::{command, words, Fields, MAX_FDS, MAX_TRANSFER};
 use crate::card::Card;
 use crate::config::IrqKind;
 use crate::event::What;
-use crate::irq::VECTORS;
 use crate::pci::CONFIG_SIZE;
+use crate::pci::VECTORS;
 use crate::regs::BAR_SIZE;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

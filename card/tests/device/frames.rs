@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Snapshots frame by frame: what is saved, what is left out, and that the job goes on all the same.
 
-#[path = "../riscv/arena.rs"]
+#[path = "../engine/arena.rs"]
 #[allow(dead_code)]
 mod arena;
-#[path = "../riscv/programs.rs"]
-mod programs;
 
 use crate::common::*;
 use fermata_card::engine::EngineKind;
@@ -21,8 +19,8 @@ const OTHER: u64 = 0x50_0000;
 /// 266,240 bytes in frames of 404, as a Zynq has them.
 const FRAMES: u64 = 660;
 
-fn program() -> &'static programs::Program {
-    programs::all().iter().find(|p| p.name == "sort").unwrap()
+fn program() -> &'static arena::Program {
+    arena::all().iter().find(|p| p.name == "sort").unwrap()
 }
 
 fn rig(set: &[&'static str]) -> Rig {

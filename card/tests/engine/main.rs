@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Engines by themselves, and parsers: preempted anywhere or not, and with any bytes.
+//! Engines by themselves, and parsers: preempted anywhere or not, and with any bytes; the riscv engine beside another emulator.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 
+mod arena;
+mod lockstep;
+mod preemption;
 mod properties;
 mod queue;
 mod words;

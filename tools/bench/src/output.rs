@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
-use fermata_card::percentile::nearest_rank;
+use fermata_card::ledger::nearest_rank;
 use serde::Serialize;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A job in hand: what it does, and how far it is.
 
-use super::super::midstate::{Midstate, BLOCK};
+use super::super::sha256::{Midstate, BLOCK};
 use super::super::{Bus, Refused, StateReader};
 use super::layout::Job;
 use super::EINVAL;

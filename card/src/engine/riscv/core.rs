@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The core: registers, counters, memory; one instruction after the other, cycle by cycle.
 
+use super::decode;
 use super::inst::{CsrOp, Inst, Load, Op, Reg, Source, Store};
 use super::memory::{Memory, BASE, SIZE};
-use super::{compressed, decode};
 
 /// Why the core cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Core {
         }
         let low = u16::from_le_bytes(self.memory.load(self.pc).ok_or(fault)?);
         if low & 3 != 3 {
-            let inst = compressed::decode(low).ok_or(Trap::Illegal(low.into()))?;
+            let inst = decode::decode_compressed(low).ok_or(Trap::Illegal(low.into()))?;
             return Ok((inst, 2));
         }
         let word = u32::from_le_bytes(self.memory.load(self.pc).ok_or(fault)?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Decodes instructions of 32 bits.
+//! Decodes instructions of 32 bits, and of 16 bits (the C extension).
 
 use super::inst::{Condition, CsrOp, Inst, Load, Op, Reg, Source, Store};
 
@@ -188,5 +188,203 @@ fn system(word: u32) -> Option<Inst> {
             Source::Imm(field & 31)
         },
         csr: (word >> 20) as u16,
+    })
+}
+
+/// The instruction in a half-word whose two lowest bits are not both set; `None` where it is none of this core.
+pub(super) fn decode_compressed(half: u16) -> Option<Inst> {
+    let half = u32::from(half);
+    match half & 3 {
+        0 => quadrant0(half),
+        1 => quadrant1(half),
+        2 => quadrant2(half),
+        _ => None,
+    }
+}
+
+/// One of x8 to x15, by the three bits from `at` on.
+fn short(half: u32, at: u32) -> Reg {
+    Reg::new(8 + bits(half, at, 3))
+}
+
+/// Bits 12 and 6:2, which most immediates have.
+fn imm6(half: u32) -> u32 {
+    sign_extend(bits(half, 12, 1) << 5 | bits(half, 2, 5), 6)
+}
+
+fn add_immediate(rd: Reg, rs1: Reg, imm: u32) -> Inst {
+    Inst::Op {
+        op: Op::Add,
+        rd,
+        rs1,
+        src: Source::Imm(imm),
+    }
+}
+
+fn quadrant0(half: u32) -> Option<Inst> {
+    let (rs1, other) = (short(half, 7), short(half, 2));
+    let offset = bits(half, 5, 1) << 6 | bits(half, 10, 3) << 3 | bits(half, 6, 1) << 2;
+    Some(match bits(half, 13, 3) {
+        // C.ADDI4SPN; without an immediate it is reserved, all zeros among them.
+        0 => {
+            let imm = bits(half, 7, 4) << 6
+                | bits(half, 11, 2) << 4
+                | bits(half, 5, 1) << 3
+                | bits(half, 6, 1) << 2;
+            (imm != 0).then_some(add_immediate(other, Reg::SP, imm))?
+        }
+        2 => Inst::Load {
+            load: Load::Lw,
+            rd: other,
+            rs1,
+            offset,
+        },
+        6 => Inst::Store {
+            store: Store::Sw,
+            rs1,
+            rs2: other,
+            offset,
+        },
+        _ => return None,
+    })
+}
+
+fn quadrant1(half: u32) -> Option<Inst> {
+    let rd = Reg::new(half >> 7);
+    let imm = imm6(half);
+    Some(match bits(half, 13, 3) {
+        0 => add_immediate(rd, rd, imm),
+        1 => Inst::Jal {
+            rd: Reg::RA,
+            offset: jump_offset(half),
+        },
+        2 => add_immediate(rd, Reg::ZERO, imm),
+        3 if imm == 0 => return None,
+        3 if rd == Reg::SP => add_immediate(rd, rd, stack_adjustment(half)),
+        3 => Inst::Lui { rd, imm: imm << 12 },
+        4 => arithmetic(half)?,
+        5 => Inst::Jal {
+            rd: Reg::ZERO,
+            offset: jump_offset(half),
+        },
+        funct3 => Inst::Branch {
+            condition: if funct3 == 6 {
+                Condition::Eq
+            } else {
+                Condition::Ne
+            },
+            rs1: short(half, 7),
+            rs2: Reg::ZERO,
+            offset: branch_offset(half),
+        },
+    })
+}
+
+/// The immediate of C.ADDI16SP.
+fn stack_adjustment(half: u32) -> u32 {
+    let imm = bits(half, 12, 1) << 9
+        | bits(half, 3, 2) << 7
+        | bits(half, 5, 1) << 6
+        | bits(half, 2, 1) << 5
+        | bits(half, 6, 1) << 4;
+    sign_extend(imm, 10)
+}
+
+fn jump_offset(half: u32) -> u32 {
+    let imm = bits(half, 12, 1) << 11
+        | bits(half, 8, 1) << 10
+        | bits(half, 9, 2) << 8
+        | bits(half, 6, 1) << 7
+        | bits(half, 7, 1) << 6
+        | bits(half, 2, 1) << 5
+        | bits(half, 11, 1) << 4
+        | bits(half, 3, 3) << 1;
+    sign_extend(imm, 12)
+}
+
+fn branch_offset(half: u32) -> u32 {
+    let imm = bits(half, 12, 1) << 8
+        | bits(half, 5, 2) << 6
+        | bits(half, 2, 1) << 5
+        | bits(half, 10, 2) << 3
+        | bits(half, 3, 2) << 1;
+    sign_extend(imm, 9)
+}
+
+fn arithmetic(half: u32) -> Option<Inst> {
+    let rd = short(half, 7);
+    let wide = bits(half, 12, 1) == 1;
+    let shift = bits(half, 2, 5);
+    let (op, src) = match bits(half, 10, 2) {
+        // A shift by 32 and more is for wider registers.
+        0 | 1 if wide => return None,
+        0 => (Op::Srl, Source::Imm(shift)),
+        1 => (Op::Sra, Source::Imm(shift)),
+        2 => (Op::And, Source::Imm(imm6(half))),
+        _ if wide => return None,
+        _ => {
+            let op = match bits(half, 5, 2) {
+                0 => Op::Sub,
+                1 => Op::Xor,
+                2 => Op::Or,
+                _ => Op::And,
+            };
+            (op, Source::Reg(short(half, 2)))
+        }
+    };
+    Some(Inst::Op {
+        op,
+        rd,
+        rs1: rd,
+        src,
+    })
+}
+
+fn quadrant2(half: u32) -> Option<Inst> {
+    let (rd, rs2) = (Reg::new(half >> 7), Reg::new(half >> 2));
+    let wide = bits(half, 12, 1) == 1;
+    Some(match bits(half, 13, 3) {
+        0 if wide => return None,
+        0 => Inst::Op {
+            op: Op::Sll,
+            rd,
+            rs1: rd,
+            src: Source::Imm(bits(half, 2, 5)),
+        },
+        2 if rd == Reg::ZERO => return None,
+        2 => Inst::Load {
+            load: Load::Lw,
+            rd,
+            rs1: Reg::SP,
+            offset: bits(half, 2, 2) << 6 | bits(half, 12, 1) << 5 | bits(half, 4, 3) << 2,
+        },
+        4 => jumps_and_moves(wide, rd, rs2)?,
+        6 => Inst::Store {
+            store: Store::Sw,
+            rs1: Reg::SP,
+            rs2,
+            offset: bits(half, 7, 2) << 6 | bits(half, 9, 4) << 2,
+        },
+        _ => return None,
+    })
+}
+
+fn jumps_and_moves(wide: bool, rd: Reg, rs2: Reg) -> Option<Inst> {
+    let jump = |link| Inst::Jalr {
+        rd: link,
+        rs1: rd,
+        offset: 0,
+    };
+    Some(match (wide, rd == Reg::ZERO, rs2 == Reg::ZERO) {
+        (false, true, true) => return None,
+        (false, false, true) => jump(Reg::ZERO),
+        (true, true, true) => Inst::Ebreak,
+        (true, false, true) => jump(Reg::RA),
+        (add, _, false) => Inst::Op {
+            op: Op::Add,
+            rd,
+            rs1: if add { rd } else { Reg::ZERO },
+            src: Source::Reg(rs2),
+        },
     })
 }

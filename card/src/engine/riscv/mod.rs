@@ -3,16 +3,13 @@
 //!
 //! It can be stopped at any cycle, also in the middle of an instruction that takes several: all that it has goes into the snapshot.
 
-mod compressed;
 mod core;
 mod decode;
-mod elf;
 pub mod inst;
 mod memory;
 
 pub use self::core::{Core, Cycle, Trap};
-pub use self::elf::{load as load_program, MAX_FILE};
-pub use self::memory::{Memory, BASE, SIZE};
+pub use self::memory::{load as load_program, Memory, BASE, MAX_FILE, SIZE};
 
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
 
@@ -151,7 +148,7 @@ impl Riscv {
             bus.read(at, piece)?;
             at = at.wrapping_add(piece.len() as u64);
         }
-        match elf::load(&file) {
+        match load_program(&file) {
             Some((memory, entry)) => self.core = Core::new(memory, entry, self.params.arg),
             None => self.end = (end::BAD_PROGRAM, 0),
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Beside an independent emulator (ckb-vm), instruction by instruction: registers and program counter after each, memory at the end.
+//! The riscv engine beside an independent emulator (ckb-vm), instruction by instruction: registers and program counter after each, memory at the end.
 
-use crate::programs::all;
+use crate::arena::all;
 use ckb_vm::instructions::{execute, i, m, rvc, Instruction};
 use ckb_vm::machine::{DefaultMachine, DefaultMachineBuilder, VERSION2};
 use ckb_vm::memory::sparse::SparseMemory;
