@@ -4,9 +4,9 @@
 mod snapshots;
 
 use crate::config::{CardConfig, Profile, Settings, SlotConfig};
+use crate::dma::LINE;
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
-use crate::trace::LINE;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;

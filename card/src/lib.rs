@@ -4,6 +4,7 @@
 
 pub mod card;
 pub mod checker;
+pub mod client;
 pub mod config;
 pub mod control;
 pub mod dma;
@@ -17,5 +18,4 @@ pub mod pci;
 pub mod ram;
 pub mod regs;
 pub mod slot;
-pub mod trace;
 pub mod vfio;

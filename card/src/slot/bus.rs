@@ -4,10 +4,10 @@
 use super::state::{Posted, State};
 use super::Slot;
 use crate::dma::Access;
+use crate::dma::DmaTrace;
 use crate::engine::{Bus, Refused};
 use crate::event::now_ns;
 use crate::event::{Range, Unit, What};
-use crate::trace::DmaTrace;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

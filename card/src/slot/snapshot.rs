@@ -11,11 +11,11 @@ use super::worker::{publish, wait_until, End, SNAPSHOT_ERROR};
 use super::Slot;
 use crate::config::Settings;
 use crate::dma::Access;
+use crate::dma::DmaTrace;
 use crate::engine::Engine;
 use crate::event::{now_ns, us};
 use crate::event::{Frames, Range, SavePart, Unit, What};
 use crate::regs::status;
-use crate::trace::DmaTrace;
 use sha2::{Digest, Sha256};
 use std::sync::PoisonError;
 

@@ -3,7 +3,7 @@
 //! guest; [`report`] reads from the card's log, on the host, what became of each arrival.
 
 use crate::guest::bind::Card;
-use crate::guest::seat::{allow_files, open, wait_for_end, Tenant};
+use crate::guest::tenants::{allow_files, open, wait_for_end, Tenant};
 use crate::mark::{Mark, Marker};
 use crate::output::{self, Distribution, NOTE};
 use crate::report::timeline::{Seen, Timeline};

@@ -2,7 +2,7 @@
 //! The jobs of the tenants: `membench` reads a page again and again, and sums it up (docs/card.md). The card gives it 64 bytes a microsecond, so
 //! its accesses are microseconds.
 
-use fermata_card::trace::LINE;
+use fermata_card::dma::LINE;
 use std::time::Duration;
 
 /// Nothing takes this long; a guard against hangs, not a criterion.

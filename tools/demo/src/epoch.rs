@@ -9,7 +9,7 @@ use crate::report::write;
 use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
-use fermata_card_control::Control;
+use fermata_card::client::Control;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

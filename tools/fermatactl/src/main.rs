@@ -12,15 +12,12 @@ mod arguments;
 mod card;
 mod command;
 mod format;
-mod monitor;
 mod node;
 mod number;
 mod out;
 mod process;
 mod progress;
 mod setting;
-mod spread;
-mod tracefs;
 mod trouble;
 mod view;
 

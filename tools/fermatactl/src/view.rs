@@ -3,7 +3,7 @@
 
 use crate::advice::Call;
 use crate::card::Card;
-use crate::monitor::{Figures, Monitor};
+use crate::card::{Figures, Monitor};
 use crate::process;
 use crate::trouble::Result;
 use fermata::{uapi, EngineId, State};

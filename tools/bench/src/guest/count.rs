@@ -2,7 +2,7 @@
 //! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin).
 
 use super::label::{phase, Counted};
-use super::seat::{open, wait_for_end, Tenant};
+use super::tenants::{open, wait_for_end, Tenant};
 use crate::work::{Job, TAGS};
 use anyhow::{ensure, Result};
 use fermata::{Context, Param, Policy};

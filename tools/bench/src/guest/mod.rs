@@ -6,9 +6,8 @@ pub(crate) mod count;
 mod label;
 mod machine;
 pub(crate) mod peer;
-pub(crate) mod seat;
 pub(crate) mod sections;
-mod tenants;
+pub(crate) mod tenants;
 
 pub(crate) use machine::spin;
 
@@ -16,7 +15,7 @@ use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
 use anyhow::{Context as _, Result};
 use bind::Card;
-use fermata_card_control::Control;
+use fermata_card::client::Control;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -3,13 +3,13 @@
 //! a signal or by an error.
 
 use super::bind::{self, Card};
-use super::seat::Seat;
+use super::tenants::Seat;
 use crate::daemon::{Daemon, SOCKET};
 use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
 use crate::work::{Job, GUARD, TAGS};
 use anyhow::{bail, ensure, Context as _, Result};
-use fermata_card_control::Control;
+use fermata_card::client::Control;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 
 use super::bind::Card;
 use super::label::{phase, tell_functions, Counted};
-use super::seat::{allow_files, open, Tenant};
+use super::tenants::{allow_files, open, Tenant};
 use crate::work::{Job, TAGS};
 use anyhow::{ensure, Context as _, Result};
 use fermata::{uapi, Context, GroupSettings, Policy};

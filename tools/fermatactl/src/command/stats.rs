@@ -2,12 +2,12 @@
 //! `fermatactl stats`: counters and histograms.
 
 use crate::advice::Call;
+use crate::card::Monitor;
 use crate::card::{Card, CardName};
+use crate::format::Spread;
 use crate::format::{table, time};
-use crate::monitor::Monitor;
 use crate::number;
 use crate::out::Out;
-use crate::spread::Spread;
 use crate::trouble::Result;
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{uapi, ContextHistogram, SlotHistogram};

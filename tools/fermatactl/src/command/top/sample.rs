@@ -2,7 +2,7 @@
 //! What `top` shows: how cards stand, and what has changed since the last look.
 
 use crate::card::Card;
-use crate::spread::{since, Spread};
+use crate::format::{since, Spread};
 use crate::trouble::{Result, Trouble};
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{Histogram, SlotHistogram};

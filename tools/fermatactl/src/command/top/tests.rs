@@ -5,7 +5,7 @@ use super::columns::{count, Column, Order, SlotColumn, TableColumn};
 use super::draw::{draw, head, text};
 use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
 use super::screen::{Mode, Request, Screen};
-use crate::spread::Spread;
+use crate::format::Spread;
 use crate::view::{ContextView, SlotView};
 use fermata::{Control, Histogram, Param};
 use ratatui::backend::TestBackend;
