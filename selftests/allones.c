@@ -7,7 +7,7 @@
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/gone.h"
-#include "lib/sleep.h"
+#include "lib/host.h"
 
 #define READS_MAX	400
 #define ALL_ONES	(~0ULL)

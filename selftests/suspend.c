@@ -3,7 +3,7 @@
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/gone.h"
-#include "lib/sleep.h"
+#include "lib/host.h"
 
 FM_FIXTURE_CARD(suspend);
 

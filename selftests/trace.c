@@ -3,7 +3,7 @@
 #include "kselftest_harness.h"
 #include "lib/queue.h"
 #include "lib/sched.h"
-#include "lib/sleep.h"
+#include "lib/host.h"
 #include "lib/trace.h"
 
 FM_FIXTURE_CARD(trace);

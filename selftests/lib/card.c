@@ -9,7 +9,6 @@
 #include <stdarg.h>
 
 #include "fm.h"
-#include "fm_priv.h"
 
 #define REPLY	(256 << 10)
 

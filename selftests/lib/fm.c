@@ -10,7 +10,6 @@
 
 #include "sched.h"
 #include "trace.h"
-#include "fm_priv.h"
 
 struct fm_shared *fm_sh;
 

@@ -342,4 +342,9 @@ do {										\
 	ASSERT_EQ(NULL, wrong_);						\
 } while (0)
 
+/* Of the library itself. */
+struct fm_shared;
+extern struct fm_shared *fm_sh;
+int card_slots(void);
+
 #endif /* _FM_H */

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include "sched.h"
-#include "fm_priv.h"
 
 /* --- calls -------------------------------------------------------------------- */
 
