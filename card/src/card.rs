@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: PCI function, BAR 0, slots.
 
 use crate::config::{CardConfig, IrqKind, Profile};

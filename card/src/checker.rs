@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The checker: a pure function over the events. It knows the protocol and whose pages are whose, and nothing of the card's insides.
 
 mod snapshots;

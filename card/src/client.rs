@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A client of the emulated card's control connection: requests and replies are lines (docs/card.md).
 
 use anyhow::{bail, Context as _, Result};

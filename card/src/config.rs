@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What a card is made of: profile, interrupts, slots and their settings.
 
 use crate::engine::EngineKind;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The control socket: lines of text in, one line of text out for each.
 
 use crate::card::Card;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What the card sees and does: the lines of its log, and all that the checker and the ledger know.
 
 use crate::config::{CardConfig, Settings};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Who was on which slot, in order: what `history` tells.
 
 use crate::event::{Event, PauseFate, Phase, What};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Counters, gaps and run times, derived from the events.
 
 use crate::config::{CardConfig, Profile};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The emulated card as a process: `fermata-card --socket … --control … --log …`, or `fermata-card check LOG`.
 
 use anyhow::{anyhow, Context, Result};

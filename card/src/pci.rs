@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! PCI configuration space, and interrupt vectors: eventfds that the client gave.
 
 use crate::config::{CardConfig, IrqKind, Profile};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Guest memory: a file that QEMU shares, mapped whole. All unsafe code of the card is here.
 
 use rustix::fs::fstat;

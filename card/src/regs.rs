@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The register map of BAR 0: offsets to names.
 
 use crate::config::Profile;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Jobs and their snapshots: what may be resumed, and from where.
 
 use super::Kind;

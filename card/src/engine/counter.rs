@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `counter_up` and `counter_down`: four bits that count, one count at a time.
 
 use super::{write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};

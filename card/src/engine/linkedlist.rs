@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! linkedlist: walks nodes {u64 next; u64 value}.
 
 use super::{write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};

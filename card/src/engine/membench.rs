@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! membench: COUNT accesses of one line in a buffer.
 
 use super::{splitmix64, write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};

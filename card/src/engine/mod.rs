@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The engines: what a slot computes. An engine knows registers, a bus and its own state, and nothing of the slot around it.
 
 pub mod blockmix;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! sha256: hashes LEN bytes at DATA. The state is the midstate.
 
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};

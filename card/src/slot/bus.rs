@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The way of a slot's DMA: window check, offset, memory, log.
 
 use super::state::{Posted, State};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A slot: the registers of one accelerator, and the thread that runs its engine.
 //!
 //! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which nobody holds across engine work.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The save and restore unit: a job's state to and from memory, frame by frame.
 //!
 //! A save leaves out the frames that are as they were when the same run began with a restore from the same place: so they stand there. It

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! An engine that takes jobs from a queue, between its steps: tells of completions, and leaves the slot when there is no work.
 
 use super::bus::SlotBus;

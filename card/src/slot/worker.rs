@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends.
 
 use super::bus::SlotBus;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The socket to the client: the layout of messages, whole messages in and out, and DMA by message.
 
 use crate::dma::Remote;

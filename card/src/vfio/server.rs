@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The message loop.
 
 use super::link::{command, words, Fields, MAX_FDS, MAX_TRANSFER};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `PAUSE_AT_BOUNDARY`: who takes it, where it stops, and that a job goes on from there; what a restore took.
 
 use crate::common::*;

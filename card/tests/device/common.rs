@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A card in this process, plugged by a vfio-user client that is not the card's own code, with a memfd as guest memory.
 
 use fermata_card::card::Card;

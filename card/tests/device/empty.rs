@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A queue engine on its slot: leaves when there is no work, comes back, tells of completions while it runs.
 
 use crate::common::*;

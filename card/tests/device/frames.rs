@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Snapshots frame by frame: what is saved, what is left out, and that the job goes on all the same.
 
 #[path = "../engine/arena.rs"]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Jobs end to end on both profiles: START, PAUSE, RESUME, FINISH with the three engines.
 
 use crate::common::*;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The card as a device: registers, jobs, interrupts and what goes wrong, through vfio-user.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 

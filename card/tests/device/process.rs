@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The card as a process: its command line, sockets, signals, and the offline check of its log.
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The vfio-user protocol on the wire: errors, DMA by message, memory that goes away, nonsense.
 
 use fermata_card::card::Card;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Each kind of violation, planted by a raw client, is seen; the replay of the log agrees with the verdict at run time.
 
 use crate::common::*;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! An arena with a program of tests/programs and room for its output, and runs of the riscv engine on it.
 
 use fermata_card::engine::{AppRegs, Bus, Engine, EngineKind, Refused};

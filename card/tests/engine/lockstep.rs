@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The riscv engine beside an independent emulator (ckb-vm), instruction by instruction: registers and program counter after each, memory at the end.
 
 use crate::arena::all;

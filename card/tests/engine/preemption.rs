@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The riscv engine: a program that is preempted anywhere ends as one that is not, with the same memory, output and cycles. And no bytes crash the
 //! card, neither as a program nor as a snapshot.
 

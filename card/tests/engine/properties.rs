@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Properties of the engines and parsers: preempted anywhere equals not preempted; no bytes crash the card.
 
 use fermata_card::config::{CardConfig, IrqKind, Profile};

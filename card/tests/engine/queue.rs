@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The queue engine: jobs done as docs/queues.md has it, preempted anywhere or not; no bytes that a program leaves crash it.
 
 use crate::words::{Words, BASE};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Memory that a program and an engine share as two threads: words, and a bus to them.
 #![allow(dead_code)] // every test binary uses a part of it
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* Reads and writes the counters while it divides: its output has the cycles of each step. */
 #include "runtime.h"
 

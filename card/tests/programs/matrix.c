@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* Multiplies matrices modulo a prime, `arg` times, and divides: long products and the divider. */
 #include "runtime.h"
 

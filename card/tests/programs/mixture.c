@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* What embedded processors are measured by: a list, a matrix, a state machine; `arg` times. */
 #include "runtime.h"
 

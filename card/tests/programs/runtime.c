@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* A program's beginning and end, its calls, and what a compiler calls of its own accord. */
 #include "runtime.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What a program for the riscv engine has: its calls, and nothing else. Programs are freestanding;
  * the core sets the stack, and begins at _start with the job's argument.

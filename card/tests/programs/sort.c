@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* Sorts random numbers, by heap and by quicksort, `arg` times, and compares. */
 #include "runtime.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Packs text by references to what came before (as LZ77 does), unpacks it, and compares. `arg`
  * rounds, each with other text.

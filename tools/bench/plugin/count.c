@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Plugin for QEMU's TCG: counts the instructions that run in kernel modules,
  * block by block, and looks for the longest sections under a raw spinlock that

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What is used of version 7 of QEMU's interface for plugins.  No package of
  * Debian has qemu-plugin.h.

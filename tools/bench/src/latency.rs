@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `make bench-latency`: latency-critical work arrives at a slot for which 2, 64 or 1,000 contexts compete. [`run`] makes the load in the
 //! guest; [`report`] reads from the card's log, on the host, what became of each arrival.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `make bench`: the same tenants on the same card, shared by fermata, by a daemon on vfio-pci, and by nobody; with the lower bound beside them. `run`
 //! makes the visits in the guest; `report` reads from the card's log, on the host, what became of them.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Memory that a device or another process changes: registers of a card, or what a tenant shares.
 
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};

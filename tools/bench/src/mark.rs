@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Marks in the card's log: writes to a register of a slot that nobody uses, by the program itself, whoever has the card. So the card's own clock
 //! tells when a visit begins and when urgent work arrives, and a mark costs the same in all variants.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What the benchmarks print and write: distributions, tables and reports.
 
 use anyhow::{Context as _, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What is measured: cells of a table, each visited once a round. Known to both ends: the guest makes the visits, the host reads the card's log.
 
 use serde::{Deserialize, Serialize};

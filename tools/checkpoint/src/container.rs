@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The container of a checkpoint: a header, then sections, each with checksums of its own (docs/checkpoint.md).
 //!
 //! What is read is not trusted: nothing of a section is looked at before its checksums hold, and no more memory is taken than

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What a checkpoint is about, as far as it can be told without a card: whether its sections make sense together.
 
 use crate::container::{Kind, Reader, Section};

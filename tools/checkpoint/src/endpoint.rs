@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Where a job goes to or comes from.
 
 use anyhow::{bail, Context as _, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Jobs that travel: checkpoints of contexts, and moves between cards (docs/checkpoint.md).
 //!
 //! A context whose job is held is written to a file by [`save`], and made anew by [`restore_file`]: on another slot, another card, after

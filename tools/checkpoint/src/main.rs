@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-checkpoint`: jobs of other programs to files and back, and from card to card.
 
 mod endpoint;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A live move: the job runs while its arena is copied, is held for what has changed since, and goes on at the other end.
 //!
 //! The stream is a checkpoint in which parts of the arena may come several times, the last one counts. Then both ends

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The program that has a context: its descriptor, got from it.
 
 use anyhow::{anyhow, bail, Context as _, Result};

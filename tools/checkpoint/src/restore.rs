@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! From a checkpoint to a context. Nothing of it is trusted: what the driver does not check is checked here.
 
 use crate::content::{Content, Part};

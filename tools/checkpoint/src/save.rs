@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! From a context to a checkpoint.
 
 use crate::container::{Kind, Writer, SECTION_MAX};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What is in a checkpoint.
 
 use anyhow::{Context as _, Result};

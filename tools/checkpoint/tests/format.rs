@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Files that are read back, and files that are not believed.
 #![allow(missing_docs, clippy::pedantic)]
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The first figure of EPOCH, with programs on RISC-V cores, and its basic benchmark: counters of four bits.
 //!
 //! Three tenants on two slots. At t1 and t2 the first two start; at t3 a third arrives, of a higher priority than the second, which is saved,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What the demo shows: who runs while it happens, then a table for people, and the same for programs.
 
 use crate::stage::Tenant;

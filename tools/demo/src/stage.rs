@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The demo itself: makes the tenants, lets them run, and judges.
 
 use crate::report::{write, Gaps, Look, Phase, Report, SlotReport, TenantReport, View};

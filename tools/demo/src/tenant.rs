@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A tenant, in a process of its own: it does what its input says, and tells on its output, one JSON value a line; and its job, what the engine
 //! computes and the same computed by the processor.
 

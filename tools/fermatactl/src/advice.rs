@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Why the driver refuses a call, and what to do: for each call that fermatactl makes, the errors that `uapi/fermata.h` names there.
 
 use fermata::{Control, Error, Param};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The advice, held against `uapi/fermata.h`: each error that the header names at a call is explained, with the capability that the
 //! header names there.
 

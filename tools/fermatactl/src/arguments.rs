@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The command line: what is parsed, what shell completions and man pages are made of, and how a command line is refused that cannot be parsed.
 
 use crate::command::Command;

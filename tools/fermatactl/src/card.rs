@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Cards: which there are, how a card is opened, and what its file `monitor` in sysfs says to a user who may not ask the driver about others.
 
 use crate::advice::Call;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Figures as people read them, and histograms: how often, how long, and percentiles.
 
 use comfy_table::{presets, CellAlignment, Table};

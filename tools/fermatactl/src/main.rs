@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl`: see and control accelerator cards that programs share (docs/fermatactl.md).
 //!
 //! [`arguments`] is the parser, of which shell completions and man pages are made, too; each command is a file below `command/`.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The device nodes of cards: opens a node, tells why a node cannot be opened, and why none is there.
 
 use crate::advice::Call;

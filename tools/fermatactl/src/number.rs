@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Numbers and times of the command line. Each has a range; an error names the range.
 
 use crate::format;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Where answers go: text for people, or JSON, one value a line.
 
 use crate::trouble::{Result, Trouble};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Programs that have contexts: their commands, as far as /proc tells, and their contexts.
 
 use crate::card::Card;

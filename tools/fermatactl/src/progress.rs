@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Commands with several targets that fail before all of them are done.
 
 use crate::trouble::Result;

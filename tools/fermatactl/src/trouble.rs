@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What went wrong, and what can be done about it.
 
 use crate::advice::{self, Call};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What a card tells, as it is shown and as it stands in JSON (docs/fermatactl.md).
 
 use crate::advice::Call;

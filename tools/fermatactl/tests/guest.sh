@@ -1,5 +1,5 @@
 #!/bin/sh
-# SPDX-License-Identifier: GPL-2.0
+# SPDX-License-Identifier: GPL-2.0-or-later
 # Drives fermatactl in the guest of `vm/run ctl`: each `point` is a TAP point, numbered there. What is to be parsed as JSON goes to /report.
 point() { # point WHAT COMMAND…: good if the command succeeds
 	what=$1

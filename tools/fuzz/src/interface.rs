@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 
 //! What the fuzzer knows of uapi/fermata.h: the calls, and what stands where in their arguments.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Runs random programs of calls against a card, on a kernel with KCOV: what reaches something new
 //! in the module is kept, and changed further.

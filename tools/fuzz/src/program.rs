@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Programs: steps of two threads on four files, how they are made, changed, written and read.
 

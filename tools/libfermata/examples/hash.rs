@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! One job, from its beginning to its end: the SHA-256 of a word. (In C: examples/hash.c.)
 
 use fermata::work::{Outcome, Work, DATA};

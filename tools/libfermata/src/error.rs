@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a call can say instead of working; the header tells what each means for which call.
 
 /// An error of a call.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls of fermata (`uapi/fermata.h`) for Rust programs.
 //!
 //! A [`Context`] is one open file of a card: one tenant, with at most one job at a time. Its [`Arena`] is the memory that it

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts of other programs: their descriptors, got as a debugger would (`pidfd_getfd()`).
 //!
 //! It takes the right to trace the process (`PTRACE_MODE_ATTACH_REALCREDS`): the same user, or `CAP_SYS_PTRACE`, and what a security

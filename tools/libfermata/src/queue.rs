@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Job queues: jobs and their results without a call (`uapi/fermata.h`, "job queues", and docs/queues.md).
 
 use crate::uapi::{self, QueueControl, QueueJob, QueueStatus};

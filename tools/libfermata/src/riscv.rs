@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs on the emulated card's RISC-V core (docs/card.md): how one is laid out in its arena, and what comes of it.
 
 use crate::{Arena, Context, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy, and control of other contexts.
 
 use crate::{now_ns, uapi, Context, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long things took, and how often.
 
 use crate::{uapi, Context, Histogram, Result, BUCKETS};

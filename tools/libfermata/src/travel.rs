@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls for a context that is made anew elsewhere, from what it was.
 
 use crate::{uapi, Arena, Context, Error, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs of the emulated card's simple engines (docs/card.md): which registers one has, and what comes of it.
 //!
 //! Programs for its RISC-V core are in [`riscv`](crate::riscv), queues in [`queue`](crate::queue).

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program's side of job queues against the emulated card's engine, in one process: no job is lost, whoever is first.
 #![allow(missing_docs, clippy::pedantic)]
 

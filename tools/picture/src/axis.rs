@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Axes: where a value is drawn, and which values have ticks.
 
 use crate::svg::Point;

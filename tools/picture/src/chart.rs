@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Line charts: panels beside and below one another, with one legend below all of them.
 
 use crate::axis::{Axis, Scale, Tick};

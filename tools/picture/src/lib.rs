@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! SVG pictures with exact coordinates: shapes ([`svg`]), colours ([`color`]), axes ([`axis`]), legends ([`legend`]) and line charts
 //! ([`chart`]).
 

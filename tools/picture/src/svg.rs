@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! An SVG document under construction. Coordinates are pixels and keep two decimals.
 
 use crate::color::Color;

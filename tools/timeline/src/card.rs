@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What slots did, from the events of the card's log.
 
 use crate::spans::{Doing, End, Span, Timeline, Turn};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! How spans of one slot are drawn so that areas are times: a span that is wide enough is a bar of its own; what lies between such bars is cut into
 //! columns, and a column is divided in height as its time is divided.
 

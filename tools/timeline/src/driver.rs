@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What slots did, from the driver's tracepoints (docs/tracing.md) in the text form of tracefs, perf or trace-cmd.
 
 use crate::spans::{Doing, End, Span, Timeline, Turn};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What a card's slots did, from its log or from a trace of the driver: a picture, and a trace for Perfetto.
 
 use anyhow::{ensure, Context as _, Result};

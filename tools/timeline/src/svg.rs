@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The picture: slots are rows, jobs are colours; saves and restores are lighter. The area of a colour is the time that it stands for, however short the
 //! spans are ([`coverage`](crate::coverage)).
 

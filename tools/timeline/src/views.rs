@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The card's view and the driver's view of the same time: held against each other, and laid over each other.
 //!
 //! Each has a clock of its own: the card that of the machine that emulates it, the driver that of the guest; both count nanoseconds, the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A job in hand: what it does, and how far it is.
 
 use super::super::sha256::{Midstate, BLOCK};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! A queue in memory, as `uapi/fermata.h` has it: what the engine reads and writes of it, each in the order of docs/queues.md.
 
 use super::super::{AppRegs, Bus, Refused, StateReader};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! queue: takes jobs from a ring in memory until one says END. docs/queues.md is what it does, and in which order.
 
 mod lane;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The core: registers, counters, memory; one instruction after the other, cycle by cycle.
 
 use super::decode;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Decodes instructions of 32 bits, and of 16 bits (the C extension).
 
 use super::inst::{Condition, CsrOp, Inst, Load, Op, Reg, Source, Store};

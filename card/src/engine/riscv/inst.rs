@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The instructions of RV32IM, Zicsr and Zifencei, as the decoders give them.
 
 /// A register's number, 0 to 31.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! riscv: a core for RV32IMC with memory of its own, which runs a program from the arena.
 //!
 //! It can be stopped at any cycle, also in the middle of an instruction that takes several: all that it has goes into the snapshot.

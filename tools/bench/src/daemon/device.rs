@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The card, owned through vfio-pci: registers mapped, one vector as an eventfd, memory mapped through the IOMMU. Only slot 0 is shared.
 
 use super::protocol::REGISTERS;

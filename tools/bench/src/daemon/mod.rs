@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What people do without a driver: a daemon that owns the card through vfio-pci and shares it among clients of a UNIX socket, preempting by the
 //! same protocol (docs/switch.md, Fermata profile). Written as well as it can be, so that the comparison is fair:
 //!

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What clients and daemon say to one another, over a `SOCK_SEQPACKET` socket: words, little-endian. A client first hands over its memory (a memfd), then
 //! asks for a job at a time, in one message with all its registers; it is told when that is done.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The slot: best-effort jobs in turn, latency-critical ones at once.
 
 use super::device::{Device, Place, Status};

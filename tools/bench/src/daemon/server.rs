@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The loop: clients, interrupt and timer.
 
 use super::device::{Device, Place};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin).
 
 use super::label::{phase, Counted};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Labels: they tell a plugin of QEMU (tools/bench/plugin), which looks for them in what runs, where the program is.
 
 use anyhow::{Context as _, Result};

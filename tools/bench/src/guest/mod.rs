@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw of them. The card's log has the rest.
 
 pub(crate) mod bind;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Whether the daemon does what it must: it repeats a PAUSE that the card drops, and leaves the card quiescent when it ends in the middle of a save, by
 //! a signal or by an error.
 

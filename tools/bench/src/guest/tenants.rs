@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The tenants of a visit, each a thread, and the daemon where there is one. A tenant has a context of fermata, or a connection to the daemon; its
 //! jobs are the same with both.
 

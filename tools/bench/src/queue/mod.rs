@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `make bench-queue`, the part in the guest: the same small jobs (SHA-256 of 64 bytes) posted to a queue, and started one by one by
 //! calls; in batches of 1 to 256, the ways in turn in each round. First it counts system calls, as the kernel sees them, then
 //! it measures time.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The work: SHA-256 of 64 bytes, again and again, in one of three ways.
 
 use crate::work::GUARD;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Figures of a cell: medians of its visits; and what else the host did meanwhile, its steal time and load, by the clock of the card's log.
 
 use super::timeline::Seen;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The part on the host: what the guest saw and what the card's log says of it become a report, tables and pictures.
 
 mod figures;

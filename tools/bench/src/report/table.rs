@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Tables as Markdown: what people read, and what docs/benchmarks.md holds.
 
 use super::figures::{Row, Spread};

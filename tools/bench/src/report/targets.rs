@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What was aimed at, and by how much it was missed. A target that is missed fails nothing: the machine that measures is no quiet one.
 
 use super::figures::Row;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Reports of small runs that are written here: visits of the lower bound, of the daemon and of fermata.
 
 use super::*;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: what is done to contexts of other programs.
 
 use crate::advice::Call;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl completions` and `fermatactl man`, for packages: made of the parser itself.
 
 use crate::arguments::Arguments;

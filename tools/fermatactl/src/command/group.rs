@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl group`: what holds for the subtree of a cgroup.
 
 use crate::advice::Call;

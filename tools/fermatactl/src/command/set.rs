@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl set`: the policy of a card, and parameters of contexts.
 
 use crate::card::{Card, CardName};

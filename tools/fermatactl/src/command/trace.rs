@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl trace`: the tracepoints of the driver, recorded by a tracing instance of its own, which disturbs no other trace.
 
 use super::Ending;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What an engine does with the file: how it is laid out in the arena, and what comes of it.
 
 use super::options::Options;

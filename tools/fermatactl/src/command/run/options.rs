@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! Options of `run` that go with certain engines: each takes its own, and what is left was for another one. Of engines of which nothing is known
 //! registers are set as they stand on the command line.
 

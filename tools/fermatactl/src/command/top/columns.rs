@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The columns of contexts and of slots: what stands in them, how rows are sorted and filtered by them, and what a narrow terminal shows. A number
 //! is shown whole or not at all: a number that has lost digits looks like another number.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! What `top` shows: how cards stand, and what has changed since the last look.
 
 use crate::card::Card;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The state of the live view, and what keys do to it.
 
 use super::columns::{Column, Order, TableColumn};

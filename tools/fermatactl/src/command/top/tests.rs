@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-or-later
 //! The view on a terminal in memory, 80 columns wide.
 
 use super::columns::{count, Column, Order, SlotColumn, TableColumn};
