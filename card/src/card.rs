@@ -185,7 +185,8 @@ impl Card {
         }
     }
 
-    /// A write of BAR 0. One that is not an aligned 64-bit one to a writable register has no effect.
+    /// A write of BAR 0. One that is not an aligned 64-bit one to a writable register has no
+    /// effect.
     pub fn bar_write(&self, off: u64, data: &[u8]) {
         if self.host.is_dead() {
             return;
@@ -289,7 +290,8 @@ impl Card {
             return;
         }
         self.recorder().record_at(now_ns(), What::Dead { on });
-        // The link was down, not the power: a host would not know that it has to set the configuration space up anew.
+        // The link was down, not the power: a host would not know that it has to set the
+        // configuration space up anew.
         self.slots.iter().for_each(|s| s.power_on(true));
         // The checker must know that nothing runs any more, and that windows are closed.
         self.recorder().record(What::DeviceReset);

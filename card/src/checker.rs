@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The checker: a pure function over the events. It knows the protocol and whose pages are whose, and nothing of the card's insides.
+//! The checker: a pure function over the events. It knows the protocol and whose pages are whose,
+//! and nothing of the card's insides.
 
 mod snapshots;
 
@@ -13,7 +14,8 @@ use std::fmt::Write;
 
 use snapshots::Snapshots;
 
-/// What a driver can do wrong, and last what the card itself can. The names are those of `docs/card.md`.
+/// What a driver can do wrong, and last what the card itself can. The names are those of
+/// `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -111,7 +113,8 @@ struct Owners {
     gone: bool,
 }
 
-/// What was written to an application register, and for whom (`None`: for the job that will be started next).
+/// What was written to an application register, and for whom (`None`: for the job that will be
+/// started next).
 #[derive(Clone, Copy, Debug)]
 struct Written {
     value: u64,
@@ -230,7 +233,10 @@ impl Checker {
             What::ResultsLeft { slot, off } => {
                 self.violate(
                     Kind::ResultResidue,
-                    format!("slot {slot}: after START_NEW, register {off:#x} shows a result of a job before"),
+                    format!(
+                        "slot {slot}: after START_NEW, register {off:#x} shows a result of a \
+                         job before"
+                    ),
                 );
             }
             What::Pause {
@@ -460,7 +466,8 @@ impl Checker {
         }
     }
 
-    /// Bus mastering is switched while all slots are quiescent; a slot that a reset does not stop is not the driver's fault.
+    /// Bus mastering is switched while all slots are quiescent; a slot that a reset does not stop
+    /// is not the driver's fault.
     fn master(&mut self, t: u64, on: bool) {
         let to = if on { "on" } else { "off" };
         for slot in 0..self.slots.len() {
@@ -538,7 +545,8 @@ impl Checker {
         }
     }
 
-    /// The registers written since the last run are the new job's; what is left of another's is residue.
+    /// The registers written since the last run are the new job's; what is left of another's is
+    /// residue.
     fn claim_registers(&mut self, slot: usize, tag: u64) {
         let mut residue = Vec::new();
         for (&offset, written) in &mut self.slots[slot].app {
@@ -549,12 +557,16 @@ impl Checker {
             }
         }
         for (offset, owner) in residue {
-            let text = format!("slot {slot}: at START of {tag:#x}, register {offset:#x} holds what was written for {owner:#x}");
+            let text = format!(
+                "slot {slot}: at START of {tag:#x}, register {offset:#x} holds \
+                 what was written for {owner:#x}"
+            );
             self.violate(Kind::RegisterResidue, text);
         }
     }
 
-    /// Whether the engine of a slot takes jobs from a queue, on a card that lets it leave and tell by itself.
+    /// Whether the engine of a slot takes jobs from a queue, on a card that lets it leave and tell
+    /// by itself.
     fn acts_by_itself(&self, slot: usize) -> bool {
         self.config
             .as_ref()
@@ -665,7 +677,8 @@ impl Checker {
         }
     }
 
-    /// A canary whose whole lines are touched by the range: a line of which it has a part only may be touched for another's sake.
+    /// A canary whose whole lines are touched by the range: a line of which it has a part only may
+    /// be touched for another's sake.
     fn canary_in(&self, (gpa, len): Range) -> Option<u64> {
         let end = gpa.saturating_add(len);
         let hit = |(&start, &size): (&u64, &u64)| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A client of the emulated card's control connection: requests and replies are lines (docs/card.md).
+//! A client of the emulated card's control connection: requests and replies are lines
+//! (docs/card.md).
 
 use anyhow::{bail, Context as _, Result};
 use std::collections::HashMap;

@@ -54,7 +54,8 @@ impl IrqKind {
 /// Settings of a slot that can be changed at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Nodes (linkedlist), cycles (riscv), counts (the counters) or bytes (all others) per microsecond; 0: as fast as it can.
+    /// Nodes (linkedlist), cycles (riscv), counts (the counters) or bytes (all others) per
+    /// microsecond; 0: as fast as it can.
     pub speed: u64,
     /// What a save costs.
     pub save_us: u64,
@@ -71,7 +72,8 @@ pub struct Settings {
     /// Fermata: how long an engine without work stays on its slot.
     #[serde(default = "default_linger_us")]
     pub linger_us: u64,
-    /// Bytes of a frame, in which snapshots are saved and restored; 0: all of a snapshot is one frame.
+    /// Bytes of a frame, in which snapshots are saved and restored; 0: all of a snapshot is one
+    /// frame.
     #[serde(default)]
     pub frame_bytes: u64,
     /// What each frame that is saved costs, beside `save_us`.
@@ -80,7 +82,8 @@ pub struct Settings {
     /// What each frame that is restored costs, beside `restore_us`.
     #[serde(default)]
     pub frame_restore_ns: u64,
-    /// Fermata: 1: a reset of the slot clears all application registers, and its capabilities say so.
+    /// Fermata: 1: a reset of the slot clears all application registers, and its capabilities say
+    /// so.
     #[serde(default)]
     pub reset_clears: u64,
 }

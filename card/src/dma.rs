@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Guest memory by IOVA: descriptors on a hit, messages to the client on a miss. The accesses of a slot are gathered into few log lines.
+//! Guest memory by IOVA: descriptors on a hit, messages to the client on a miss. The accesses of a
+//! slot are gathered into few log lines.
 
 use crate::event::{Range, Unit, What};
 use crate::ram::{file_id, FileId, Ram};

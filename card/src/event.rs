@@ -129,7 +129,8 @@ pub enum What {
     Card { config: CardConfig },
     /// A client plugged the card.
     Connect,
-    /// The client is gone: the next one finds the card as after power-on, and a guest that knows of no tenants.
+    /// The client is gone: the next one finds the card as after power-on, and a guest that knows of
+    /// no tenants.
     Disconnect,
     /// Function-level reset, bus reset, power-on after `dead`: all slots as after power-on.
     DeviceReset,
@@ -150,7 +151,8 @@ pub enum What {
         accepted: bool,
         tag: u64,
     },
-    /// A `START_NEW` was accepted, and the result register at `off` still shows something of a job before.
+    /// A `START_NEW` was accepted, and the result register at `off` still shows something of a job
+    /// before.
     ResultsLeft { slot: usize, off: u16 },
     /// A PAUSE was written, or a `PAUSE_AT_BOUNDARY`.
     Pause {
@@ -229,7 +231,8 @@ pub enum What {
     CanaryGone { gpa: u64 },
     /// Whether pages of nobody are forbidden to engines.
     Enforce { on: bool },
-    /// The next restore of the tenant is of a state that this card has not saved, of this digest if it is known.
+    /// The next restore of the tenant is of a state that this card has not saved, of this digest if
+    /// it is known.
     Import { token: u64, hash: Option<u64> },
     /// Whether states from elsewhere may come at any time, unannounced.
     Imports { on: bool },

@@ -77,7 +77,8 @@ impl History {
         self.turns.push_back(Turn { slot, what, tag });
     }
 
-    /// The reply to `history`: those from number `from` on, or without it none, only the number of the next one.
+    /// The reply to `history`: those from number `from` on, or without it none, only the number of
+    /// the next one.
     pub fn text(&self, from: Option<u64>) -> String {
         let end = self.first + self.turns.len() as u64;
         let from = from.unwrap_or(end).clamp(self.first, end);

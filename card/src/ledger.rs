@@ -114,7 +114,8 @@ impl Ledger {
     pub fn counters_text(&self, slot: usize) -> String {
         let c = self.counters(slot);
         format!(
-            "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} paused={} finished={} faults={} resets={} irqs={} \
+            "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} \
+                 paused={} finished={} faults={} resets={} irqs={} \
              irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={} \
              frames_saved={} frames_skipped={} frame_bytes_saved={} frame_bytes_skipped={} frame_ns_skipped={}",
             c.starts,
@@ -328,8 +329,9 @@ fn percentiles(prefix: &str, samples: &[u64]) -> String {
     )
 }
 
-/// The nearest-rank percentile of `sorted`, which must ascend: the least sample that at least `percent` % of all samples do not
-/// exceed. 0 gives the smallest sample, 100 and above the largest one. `None` if there are no samples.
+/// The nearest-rank percentile of `sorted`, which must ascend: the least sample that at least
+/// `percent` % of all samples do not exceed. 0 gives the smallest sample, 100 and above the largest
+/// one. `None` if there are no samples.
 pub fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     let last = sorted.len().checked_sub(1)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The recorder: events go through a channel to a thread that checks, counts and writes them, so that no register access waits.
+//! The recorder: events go through a channel to a thread that checks, counts and writes them, so
+//! that no register access waits.
 
 use crate::checker::Checker;
 use crate::event::now_ns;

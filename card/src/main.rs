@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The emulated card as a process: `fermata-card --socket … --control … --log …`, or `fermata-card check LOG`.
+//! The emulated card as a process: `fermata-card --socket … --control … --log …`, or `fermata-card
+//! check LOG`.
 
 use anyhow::{anyhow, Context, Result};
 use clap::{Args, Parser, Subcommand};

@@ -67,7 +67,8 @@ pub struct Misbehaviour {
     pub finish_on_pause: bool,
     /// One DMA write comes so many microseconds after the next PAUSED.
     pub write_after_paused: Option<u64>,
-    /// The next save that a reset cuts short is answered all the same, so many microseconds after it.
+    /// The next save that a reset cuts short is answered all the same, so many microseconds after
+    /// it.
     pub late_paused: Option<u64>,
     /// No progress, no PAUSE, until a reset.
     pub hang: bool,

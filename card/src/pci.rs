@@ -167,7 +167,8 @@ pub const VECTORS: usize = 8;
 pub struct Irqs(Mutex<[Option<OwnedFd>; VECTORS]>);
 
 impl Irqs {
-    /// Sets, or with `None` takes away, one vector. A vector that the card does not have is ignored.
+    /// Sets, or with `None` takes away, one vector. A vector that the card does not have is
+    /// ignored.
     pub fn set(&self, vector: usize, fd: Option<OwnedFd>) {
         let mut vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(v) = vectors.get_mut(vector) {
@@ -180,8 +181,8 @@ impl Irqs {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
     }
 
-    /// Signals a vector. False when nobody listens. With `fold`, a vector beyond those in use goes to one of them, as MSI with fewer
-    /// messages than were asked for does.
+    /// Signals a vector. False when nobody listens. With `fold`, a vector beyond those in use goes
+    /// to one of them, as MSI with fewer messages than were asked for does.
     pub fn fire(&self, vector: usize, fold: bool) -> bool {
         let vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let used = vectors

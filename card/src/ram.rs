@@ -9,14 +9,16 @@ use std::ptr;
 /// Which file a descriptor stands for.
 pub type FileId = (u64, u64);
 
-/// One shared file. The guest and the card work on it at the same time, so it is touched by volatile copies only.
+/// One shared file. The guest and the card work on it at the same time, so it is touched by
+/// volatile copies only.
 pub struct Ram {
     base: *mut u8,
     len: usize,
     writable: bool,
 }
 
-// SAFETY: the mapping lives as long as the value and belongs to no thread; accesses are bounds-checked volatile copies.
+// SAFETY: the mapping lives as long as the value and belongs to no thread; accesses are
+// bounds-checked volatile copies.
 unsafe impl Send for Ram {}
 // SAFETY: as above.
 unsafe impl Sync for Ram {}
@@ -98,12 +100,14 @@ impl Ram {
 
 impl Drop for Ram {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, of which no reference is left. A failure would leave it mapped, which harms nobody.
+        // SAFETY: our own mapping, of which no reference is left. A failure would leave it mapped,
+        // which harms nobody.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
 
-/// Copies in aligned words where both sides allow it, so that a word that the guest polls is never torn.
+/// Copies in aligned words where both sides allow it, so that a word that the guest polls is never
+/// torn.
 ///
 /// # Safety
 /// Both ranges are valid for `len` bytes.

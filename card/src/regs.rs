@@ -54,7 +54,8 @@ pub mod status {
     pub const SNAPSHOT_ERROR: u64 = 1 << 9;
     /// Fermata, with PAUSED: for want of work, and its program knows.
     pub const EMPTY: u64 = 1 << 10;
-    /// Fermata: what the last `START_RESUME` took to restore, in microseconds, stands from this bit on.
+    /// Fermata: what the last `START_RESUME` took to restore, in microseconds, stands from this bit
+    /// on.
     pub const RESTORE_SHIFT: u32 = 12;
     /// Fermata: the most that it can say.
     pub const RESTORE_MAX: u64 = (1 << 20) - 1;

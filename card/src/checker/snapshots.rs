@@ -13,8 +13,8 @@ struct Snapshot {
     resumed: bool,
 }
 
-/// A job lives from `START_NEW`, or from a state that was brought in, to its end; its newest snapshot is the only one that may be
-/// resumed.
+/// A job lives from `START_NEW`, or from a state that was brought in, to its end; its newest
+/// snapshot is the only one that may be resumed.
 #[derive(Debug, Default)]
 struct Job {
     newest: Option<u64>,
@@ -27,7 +27,8 @@ pub(super) struct Snapshots {
     at: HashMap<u64, Snapshot>,
     jobs: HashMap<u64, Job>,
     last_job: u64,
-    /// Tenants whose next restore is of a state that this card has not saved, and its digest where that is known.
+    /// Tenants whose next restore is of a state that this card has not saved, and its digest where
+    /// that is known.
     imports: HashMap<u64, Option<u64>>,
     /// Every restore may be of such a state.
     pub(super) any: bool,
@@ -50,7 +51,8 @@ impl Snapshots {
         self.at.remove(&gpa);
     }
 
-    /// A save is complete. A job that was resumed from nowhere (`None`) is a job of its own from here.
+    /// A save is complete. A job that was resumed from nowhere (`None`) is a job of its own from
+    /// here.
     pub(super) fn save(&mut self, gpa: u64, job: Option<u64>, tag: u64, hash: u64) {
         let job = job.unwrap_or_else(|| self.begin());
         self.jobs.entry(job).or_default().newest = Some(gpa);
@@ -85,7 +87,8 @@ impl Snapshots {
         self.jobs.get(&job)?.newest
     }
 
-    /// A restore from `gpa` for the tenant `tag` has read bytes of the digest `hash`: the job that goes on, and what is wrong with that.
+    /// A restore from `gpa` for the tenant `tag` has read bytes of the digest `hash`: the job that
+    /// goes on, and what is wrong with that.
     pub(super) fn restore(
         &mut self,
         gpa: u64,

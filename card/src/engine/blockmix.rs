@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! blockmix: mixes a buffer in place, block by block, each with the digest of the block before.
 //!
-//! It stops between two blocks only: within one its state would be a part of the block, which it does not keep.
+//! It stops between two blocks only: within one its state would be a part of the block, which it
+//! does not keep.
 
 use super::{splitmix64, write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};
 

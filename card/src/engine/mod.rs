@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The engines: what a slot computes. An engine knows registers, a bus and its own state, and nothing of the slot around it.
+//! The engines: what a slot computes. An engine knows registers, a bus and its own state, and
+//! nothing of the slot around it.
 
 pub mod blockmix;
 pub mod counter;
@@ -22,7 +23,8 @@ pub trait Bus {
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused>;
     /// Whether the engine shall come back from its step at once (a PAUSE or a reset waits).
     fn attention(&self) -> bool;
-    /// Whether it shall come back where it is [at a boundary](Engine::at_boundary) (a `PAUSE_AT_BOUNDARY` waits).
+    /// Whether it shall come back where it is [at a boundary](Engine::at_boundary) (a
+    /// `PAUSE_AT_BOUNDARY` waits).
     fn wants_boundary(&self) -> bool;
     /// Whether an engine that stands at a boundary or not shall come back here.
     fn stops(&self, at_boundary: bool) -> bool {
@@ -47,7 +49,8 @@ pub struct Progress {
 pub trait Engine: Send {
     /// Works on up to about `budget` units (at least one quantum).
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused>;
-    /// Whether the job stands where a `PAUSE_AT_BOUNDARY` stops it. An engine without boundaries has none.
+    /// Whether the job stands where a `PAUSE_AT_BOUNDARY` stops it. An engine without boundaries
+    /// has none.
     fn at_boundary(&self) -> bool {
         false
     }
@@ -57,16 +60,19 @@ pub trait Engine: Send {
     fn save(&mut self) -> Vec<u8>;
     /// The read side of the application registers.
     fn readback(&self) -> AppRegs;
-    /// Whether the last step came to where there is nothing to do and nothing in hand, until the program gives it more.
+    /// Whether the last step came to where there is nothing to do and nothing in hand, until the
+    /// program gives it more.
     fn idle(&self) -> bool {
         false
     }
-    /// Prepares to leave for want of work: says so in the program's memory, and looks once more behind that. Whether there is still
-    /// none; if not so, the job goes on as if this had not been called.
+    /// Prepares to leave for want of work: says so in the program's memory, and looks once more
+    /// behind that. Whether there is still none; if not so, the job goes on as if this had not been
+    /// called.
     fn leave(&mut self, _bus: &mut dyn Bus) -> Result<bool, Refused> {
         Ok(false)
     }
-    /// Parts of the job that the program waits for and that are complete: a count since its START, mod 2^64.
+    /// Parts of the job that the program waits for and that are complete: a count since its START,
+    /// mod 2^64.
     fn completed(&self) -> u64 {
         0
     }
@@ -262,8 +268,8 @@ impl EngineKind {
         }
     }
 
-    /// A job from its registers, the registers as they read now (what was not reset), and the bytes of its snapshot. Any bytes make
-    /// some job: the hardware cannot tell.
+    /// A job from its registers, the registers as they read now (what was not reset), and the bytes
+    /// of its snapshot. Any bytes make some job: the hardware cannot tell.
     pub fn resume(self, regs: &AppRegs, readback: &AppRegs, state: &[u8]) -> Box<dyn Engine> {
         let mut state = StateReader(state);
         match self {

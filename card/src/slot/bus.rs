@@ -262,8 +262,8 @@ impl Slot {
         }
     }
 
-    /// Completes the writes of past jobs that are due at `t`, wherever the offset leads them now. Where no descriptor leads, they are
-    /// lost: a register access must not wait for the client.
+    /// Completes the writes of past jobs that are due at `t`, wherever the offset leads them now.
+    /// Where no descriptor leads, they are lost: a register access must not wait for the client.
     pub(super) fn deliver(&self, state: &mut State, t: u64) {
         let (due, rest): (VecDeque<_>, _) = std::mem::take(&mut state.posted)
             .into_iter()

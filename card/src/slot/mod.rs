@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A slot: the registers of one accelerator, and the thread that runs its engine.
 //!
-//! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which nobody holds across engine work.
+//! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which
+//! nobody holds across engine work.
 
 mod bus;
 mod snapshot;
@@ -270,7 +271,8 @@ impl Slot {
         let mut state = self.lock();
         let t = crate::event::now_ns();
         state = self.complete_due(state, t);
-        // The register holds the bits of all slots: one that is written again as it stands is no new reset.
+        // The register holds the bits of all slots: one that is written again as it stands is no
+        // new reset.
         let rises = asserted && !state.in_reset;
         state.in_reset = asserted;
         if rises && !state.misbehaviour.reset_fails {
@@ -314,7 +316,8 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// A save that is reset away leaves its answer behind, where that misbehaviour is on: a status, and an interrupt.
+    /// A save that is reset away leaves its answer behind, where that misbehaviour is on: a status,
+    /// and an interrupt.
     fn leave_answer(self: &Arc<Self>, state: &mut State, t: u64) {
         let (Phase::Saving, Some(after)) = (state.phase, state.misbehaviour.late_paused) else {
             return;
@@ -344,8 +347,8 @@ impl Slot {
         }
     }
 
-    /// The slot as after power-on, once its last DMA is complete or dropped. Settings stay, and so do misbehaviours, unless `behave`
-    /// (but a hang never outlives a reset).
+    /// The slot as after power-on, once its last DMA is complete or dropped. Settings stay, and so
+    /// do misbehaviours, unless `behave` (but a hang never outlives a reset).
     pub fn power_on(&self, behave: bool) {
         let mut state = self.lock();
         self.halt(&mut state);
@@ -382,8 +385,8 @@ impl Slot {
         state
     }
 
-    /// Lets the DMA arrive that must have arrived by now, so that it does not depend on when the host lets a thread run. Fermata: such
-    /// as a misbehaviour has left.
+    /// Lets the DMA arrive that must have arrived by now, so that it does not depend on when the
+    /// host lets a thread run. Fermata: such as a misbehaviour has left.
     fn complete_due<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -440,8 +443,8 @@ impl Slot {
         }
     }
 
-    /// Interrupts for nothing as long as the misbehaviour is on, and tells of them when it is off. The thread is there for the
-    /// storm only.
+    /// Interrupts for nothing as long as the misbehaviour is on, and tells of them when it is off.
+    /// The thread is there for the storm only.
     fn storm(self: &Arc<Self>) {
         let slot = self.clone();
         std::thread::spawn(move || {
@@ -518,7 +521,8 @@ impl Slot {
     pub fn describe(&self) -> String {
         let state = self.lock();
         format!(
-            "status={:#x} restore_us={} start_count={} events={} tag={:#x} dma_offset={:#x} window_base={:#x} window_size={:#x} fault_info={:#x} \
+            "status={:#x} restore_us={} start_count={} events={} tag={:#x} dma_offset={:#x} \
+                 window_base={:#x} window_size={:#x} fault_info={:#x} \
              reset={} pending_faults={} phase={} engine={}",
             self.status(&state, crate::event::now_ns()) & 0xfff,
             state.restore_us,

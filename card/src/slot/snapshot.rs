@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The save and restore unit: a job's state to and from memory, frame by frame.
 //!
-//! A save leaves out the frames that are as they were when the same run began with a restore from the same place: so they stand there. It
-//! knows that by what the restore read, and by nothing older: what is between two runs is the driver's. A run that began new is
-//! saved whole, and so is one whose snapshot goes elsewhere.
+//! A save leaves out the frames that are as they were when the same run began with a restore from
+//! the same place: so they stand there. It knows that by what the restore read, and by nothing
+//! older: what is between two runs is the driver's. A run that began new is saved whole, and so is
+//! one whose snapshot goes elsewhere.
 
 use super::bus::SlotBus;
 use super::state::{Job, Phase};
@@ -106,7 +107,8 @@ impl<'a> Mover<'a> {
     }
 }
 
-/// Reads the snapshot and makes a job of it, which runs from here. With it comes what was read, where it was read at all.
+/// Reads the snapshot and makes a job of it, which runs from here. With it comes what was read,
+/// where it was read at all.
 pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option<Snapshot>), End> {
     let (at, settings) = {
         let state = slot.lock();
@@ -174,7 +176,8 @@ struct Plan<'a> {
     takes_us: Option<u64>,
 }
 
-/// Stops the job and writes its state to where the snapshot is now. `restored` is what this run began with.
+/// Stops the job and writes its state to where the snapshot is now. `restored` is what this run
+/// began with.
 pub(super) fn save(
     slot: &Slot,
     job: &Job,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! An engine that takes jobs from a queue, between its steps: tells of completions, and leaves the slot when there is no work.
+//! An engine that takes jobs from a queue, between its steps: tells of completions, and leaves the
+//! slot when there is no work.
 
 use super::bus::SlotBus;
 use super::state::Phase;
@@ -10,7 +11,8 @@ use crate::event::What;
 use crate::event::{now_ns, us};
 use std::time::Duration;
 
-/// How long an engine without work sleeps between two looks while it lingers, and where it cannot leave.
+/// How long an engine without work sleeps between two looks while it lingers, and where it cannot
+/// leave.
 const LOOK: Duration = Duration::from_micros(20);
 const NAP: Duration = Duration::from_micros(100);
 
@@ -60,7 +62,8 @@ impl Watch {
         })
     }
 
-    /// Waits where there is no work. Whether the engine has left its queue, and is to be saved as EMPTY.
+    /// Waits where there is no work. Whether the engine has left its queue, and is to be saved as
+    /// EMPTY.
     pub(super) fn rest(
         &mut self,
         slot: &Slot,

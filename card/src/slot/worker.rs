@@ -50,7 +50,8 @@ enum Order {
 }
 
 pub(super) fn run(slot: &Slot) {
-    // Naps must not be stretched by the default timer slack of 50 us; a kernel that refuses only makes them longer.
+    // Naps must not be stretched by the default timer slack of 50 us; a kernel that refuses only
+    // makes them longer.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     while let Some(job) = next_job(slot) {
         let mut bus = SlotBus::new(slot, job.tag);
@@ -164,7 +165,8 @@ fn leave(
     }
 }
 
-/// Waits for credit, and looks for what the registers want. A job that is to be finished by the next PAUSE rushes on when it comes.
+/// Waits for credit, and looks for what the registers want. A job that is to be finished by the
+/// next PAUSE rushes on when it comes.
 fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -> Order {
     let mut state = slot.lock();
     loop {

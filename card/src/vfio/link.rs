@@ -145,7 +145,8 @@ impl Remote for Link {
                 let mut request = place(iova.wrapping_add(at), piece.len());
                 request.extend_from_slice(piece);
                 let answer = self.ask(command::DMA_WRITE, &request, give_up);
-                // A client may answer with address and count; fewer bytes than asked for is a failure.
+                // A client may answer with address and count; fewer bytes than asked for is a
+                // failure.
                 answer.is_some_and(|a| {
                     Fields(a.get(8..).unwrap_or_default())
                         .u64()

@@ -150,7 +150,8 @@ impl Server {
     fn dma_unmap(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut f = Fields(body);
         let (_argsz, flags, iova, size) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
-        // The one flag that makes sense for nothing at 0 is "unmap all", whichever bit a client has for it.
+        // The one flag that makes sense for nothing at 0 is "unmap all", whichever bit a client has
+        // for it.
         if flags != 0 && (iova, size) == (0, 0) {
             self.card.host().memory.clear();
         } else {

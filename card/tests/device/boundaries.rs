@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `PAUSE_AT_BOUNDARY`: who takes it, where it stops, and that a job goes on from there; what a restore took.
+//! `PAUSE_AT_BOUNDARY`: who takes it, where it stops, and that a job goes on from there; what a
+//! restore took.
 
 use crate::common::*;
 use fermata_card::config::Profile;
@@ -118,7 +119,8 @@ fn blockmix_mixes() {
     rig.clean();
 }
 
-/// At every boundary: what is done is done, what is not is untouched, and the job goes on to the same result.
+/// At every boundary: what is done is done, what is not is untouched, and the job goes on to the
+/// same result.
 #[test]
 fn blockmix_stops_between_blocks_only_and_goes_on() {
     const BLOCKS: u64 = 2000;

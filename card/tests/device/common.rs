@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A card in this process, plugged by a vfio-user client that is not the card's own code, with a memfd as guest memory.
+//! A card in this process, plugged by a vfio-user client that is not the card's own code, with a
+//! memfd as guest memory.
 
 use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile};
@@ -145,7 +146,8 @@ impl Rig {
         self.client.region_write(CONFIG, 4, &[2, 0]).unwrap();
     }
 
-    /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the client (which answers no questions).
+    /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the
+    /// client (which answers no questions).
     pub fn map_read_only(&mut self) {
         let own = memfd_create("ro", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&own, 1 << 20).unwrap();
@@ -347,7 +349,8 @@ impl Rig {
         }
     }
 
-    /// A list of `n` nodes in random order at `at`. Returns its head, and count and checksum of a walk from `seed`.
+    /// A list of `n` nodes in random order at `at`. Returns its head, and count and checksum of a
+    /// walk from `seed`.
     pub fn list(&self, at: u64, n: u64, seed: u64) -> (u64, u64, u64) {
         let mut order: Vec<u64> = (0..n).collect();
         order.sort_by_key(|i| splitmix64(seed ^ i));

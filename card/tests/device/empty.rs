@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A queue engine on its slot: leaves when there is no work, comes back, tells of completions while it runs.
+//! A queue engine on its slot: leaves when there is no work, comes back, tells of completions while
+//! it runs.
 
 use crate::common::*;
 use fermata_card::config::Profile;

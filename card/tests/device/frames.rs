@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Snapshots frame by frame: what is saved, what is left out, and that the job goes on all the same.
+//! Snapshots frame by frame: what is saved, what is left out, and that the job goes on all the
+//! same.
 
 #[path = "../engine/arena.rs"]
 #[allow(dead_code)]

@@ -277,7 +277,8 @@ fn dead_at_read() {
     rig.clean();
 }
 
-/// PAUSED of a save that was reset away comes once, with the count of its own START, while the next job runs.
+/// PAUSED of a save that was reset away comes once, with the count of its own START, while the next
+/// job runs.
 #[test]
 fn late_paused() {
     let mut rig = slow();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Each kind of violation, planted by a raw client, is seen; the replay of the log agrees with the verdict at run time.
+//! Each kind of violation, planted by a raw client, is seen; the replay of the log agrees with the
+//! verdict at run time.
 
 use crate::common::*;
 use fermata_card::checker::{Checker, Kind};
@@ -224,7 +225,8 @@ fn resume_stale() {
         rig.snapshot(1, SNAP_B);
         rig.sw(1, CTL, START_NEW);
         pause(rig);
-        // Its newest snapshot is in place B; what is in place A was the last of another job, and is resumed twice.
+        // Its newest snapshot is in place B; what is in place A was the last of another job, and is
+        // resumed twice.
         resume(rig, A);
         quiet(rig, Profile::Fermata);
         resume(rig, A);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! An arena with a program of tests/programs and room for its output, and runs of the riscv engine on it.
+//! An arena with a program of tests/programs and room for its output, and runs of the riscv engine
+//! on it.
 
 use fermata_card::engine::{AppRegs, Bus, Engine, EngineKind, Refused};
 use std::path::{Path, PathBuf};
@@ -98,8 +99,8 @@ pub struct Outcome {
 /// Cycles that no run takes which is right.
 const TOO_MANY: u64 = 1 << 24;
 
-/// Runs a job with a preemption after each of `cuts` cycles; only the snapshot's bytes remain between runs. Returns what came of it, and
-/// how many preemptions there were before its end.
+/// Runs a job with a preemption after each of `cuts` cycles; only the snapshot's bytes remain
+/// between runs. Returns what came of it, and how many preemptions there were before its end.
 pub fn run(elf: &[u8], arg: u32, cuts: impl IntoIterator<Item = u64>) -> (Arena, Outcome, usize) {
     run_changed(elf, arg, cuts, |_| {}).expect("it comes to its end")
 }

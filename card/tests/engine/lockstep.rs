@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The riscv engine beside an independent emulator (ckb-vm), instruction by instruction: registers and program counter after each, memory at the end.
+//! The riscv engine beside an independent emulator (ckb-vm), instruction by instruction: registers
+//! and program counter after each, memory at the end.
 
 use crate::arena::all;
 use ckb_vm::instructions::{execute, i, m, rvc, Instruction};
@@ -135,7 +136,8 @@ impl Random {
         }
     }
 
-    /// An instruction of 32 bits: an opcode that the core has, and any fields, of which most have a meaning.
+    /// An instruction of 32 bits: an opcode that the core has, and any fields, of which most have a
+    /// meaning.
     fn wide(&mut self) -> u32 {
         let opcode = self.one_of(&[
             0x37, 0x17, 0x6f, 0x67, 0x63, 0x03, 0x03, 0x23, 0x23, 0x13, 0x13, 0x33, 0x33, 0x33,
@@ -177,7 +179,8 @@ fn wide_shift(bits: u32) -> bool {
     (bits >> 16 == 0 && compressed) || bits & 0x0200_307f == 0x0200_1013
 }
 
-/// Executes one instruction on both. False where it traps on ours; then it must on the other, if that knows what it is.
+/// Executes one instruction on both. False where it traps on ours; then it must on the other, if
+/// that knows what it is.
 fn step_both(core: &mut Core, other: &mut Other) -> bool {
     let pc = core.pc();
     let fetched = core.fetch();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The riscv engine: a program that is preempted anywhere ends as one that is not, with the same memory, output and cycles. And no bytes crash the
-//! card, neither as a program nor as a snapshot.
+//! The riscv engine: a program that is preempted anywhere ends as one that is not, with the same
+//! memory, output and cycles. And no bytes crash the card, neither as a program nor as a snapshot.
 
 use crate::arena::{all, run, run_changed, Arena, Outcome, Program};
 use fermata_card::engine::riscv::end;

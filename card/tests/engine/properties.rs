@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Properties of the engines and parsers: preempted anywhere equals not preempted; no bytes crash the card.
+//! Properties of the engines and parsers: preempted anywhere equals not preempted; no bytes crash
+//! the card.
 
 use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::control::Request;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The queue engine: jobs done as docs/queues.md has it, preempted anywhere or not; no bytes that a program leaves crash it.
+//! The queue engine: jobs done as docs/queues.md has it, preempted anywhere or not; no bytes that a
+//! program leaves crash it.
 
 use crate::words::{Words, BASE};
 use fermata_card::engine::{splitmix64, AppRegs, Bus, Engine, EngineKind, Refused};
@@ -149,7 +150,8 @@ fn regs(jobs: u64, statuses: u64, entries: u64, control: u64) -> AppRegs {
     regs
 }
 
-/// Feeds `jobs` and an END to a queue, in steps of `cuts` units with a preemption after each. Returns the program, and the registers.
+/// Feeds `jobs` and an END to a queue, in steps of `cuts` units with a preemption after each.
+/// Returns the program, and the registers.
 fn run(entries: u64, jobs: &[Job], cuts: &[u64]) -> (Program, AppRegs) {
     let mut program = Program::new(entries);
     let mut bus = program.memory.clone();
@@ -647,7 +649,8 @@ proptest! {
             bus.accesses = 0;
             let progress = engine.step(budget, &mut bus).unwrap();
             prop_assert!(progress.units < budget + 1024);
-            // A line is 10 accesses at the most (a job that is taken and completed), and waking up is 3.
+            // A line is 10 accesses at the most (a job that is taken and completed), and waking up
+            // is 3.
             prop_assert!(bus.accesses <= 13 + 10 * progress.units / 64, "{} accesses for {}", bus.accesses, progress.units);
             if progress.done {
                 engine.finish(&mut bus).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make bench-latency`: latency-critical work arrives at a slot for which 2, 64 or 1,000 contexts compete. [`run`] makes the load in the
-//! guest; [`report`] reads from the card's log, on the host, what became of each arrival.
+//! `make bench-latency`: latency-critical work arrives at a slot for which 2, 64 or 1,000 contexts
+//! compete. [`run`] makes the load in the guest; [`report`] reads from the card's log, on the host,
+//! what became of each arrival.
 
 use crate::guest::bind::Card;
 use crate::guest::tenants::{allow_files, open, wait_for_end, Tenant};
@@ -139,7 +140,8 @@ impl Population {
     }
 }
 
-/// Reads the log, prints the table and writes the report. Fails if the card's checker found a violation.
+/// Reads the log, prints the table and writes the report. Fails if the card's checker found a
+/// violation.
 pub(crate) fn report(options: &ReportOptions) -> Result<()> {
     let (seen, violations) = Timeline::read(&options.log, BTreeMap::new())?;
     ensure!(violations.is_empty(), "{} violations", violations.len());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make bench`: the same tenants on the same card, shared by fermata, by a daemon on vfio-pci, and by nobody; with the lower bound beside them. `run`
-//! makes the visits in the guest; `report` reads from the card's log, on the host, what became of them.
+//! `make bench`: the same tenants on the same card, shared by fermata, by a daemon on vfio-pci, and
+//! by nobody; with the lower bound beside them. `run` makes the visits in the guest; `report` reads
+//! from the card's log, on the host, what became of them.
 
 mod daemon;
 mod guest;
@@ -35,7 +36,8 @@ enum Part {
     Daemon(daemon::Options),
     /// In the guest: do work whose instructions in the module a plugin of QEMU counts
     Count(guest::count::Options),
-    /// In the guest: do what concerns as much as a user can make it concern, for a plugin that looks how long interrupts are off
+    /// In the guest: do what concerns as much as a user can make it concern, for a plugin that
+    /// looks how long interrupts are off
     Sections(guest::sections::Options),
     /// In the guest: try the daemon: a PAUSE that the card drops, and ends in the middle of a save
     Peer(guest::peer::Options),

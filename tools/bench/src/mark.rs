@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Marks in the card's log: writes to a register of a slot that nobody uses, by the program itself, whoever has the card. So the card's own clock
-//! tells when a visit begins and when urgent work arrives, and a mark costs the same in all variants.
+//! Marks in the card's log: writes to a register of a slot that nobody uses, by the program itself,
+//! whoever has the card. So the card's own clock tells when a visit begins and when urgent work
+//! arrives, and a mark costs the same in all variants.
 
 use crate::mapping::Mapping;
 use anyhow::{Context as _, Result};
@@ -50,8 +51,8 @@ impl Mark {
     }
 }
 
-/// Returns the text of the mark that the card's control port makes when a visit has the card: before the visit's driver is bound, after the one before
-/// has left.
+/// Returns the text of the mark that the card's control port makes when a visit has the card:
+/// before the visit's driver is bound, after the one before has left.
 pub(crate) fn visit_text(number: u32) -> String {
     format!("{VISIT}{number}")
 }

@@ -8,10 +8,12 @@ use serde::Serialize;
 use std::path::Path;
 
 /// The first sentences of every report.
-pub(crate) const NOTE: &str = "All times are those of an emulated card in an emulated machine: absolute figures say nothing about a device. Ratios \
+pub(crate) const NOTE: &str = "All times are those of an emulated card in an emulated machine: \
+     absolute figures say nothing about a device. Ratios \
     within one run are what counts; P99 and max are the host's as much as the driver's.";
 
-/// A distribution of times in microseconds; percentiles are nearest ranks. All zero: there are no samples.
+/// A distribution of times in microseconds; percentiles are nearest ranks. All zero: there are no
+/// samples.
 #[derive(Serialize)]
 pub(crate) struct Distribution {
     pub(crate) count: usize,
@@ -34,7 +36,8 @@ impl Distribution {
     }
 }
 
-/// Returns a table as Markdown; the columns in `left` are aligned to the left, the others to the right.
+/// Returns a table as Markdown; the columns in `left` are aligned to the left, the others to the
+/// right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> String {
     debug_assert!(rows.iter().all(|row| row.len() == header.len()));
     let mut table = Table::new();

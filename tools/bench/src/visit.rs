@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is measured: cells of a table, each visited once a round. Known to both ends: the guest makes the visits, the host reads the card's log.
+//! What is measured: cells of a table, each visited once a round. Known to both ends: the guest
+//! makes the visits, the host reads the card's log.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,8 @@ pub(crate) enum Variant {
     PollFifo,
     /// No preemption: fermata.ko with slices longer than any job, and nobody latency-critical.
     Completion,
-    /// The lower bound: a handler that reads the status and writes the next START (tools/bench/module).
+    /// The lower bound: a handler that reads the status and writes the next START
+    /// (tools/bench/module).
     Bound,
 }
 
@@ -135,7 +137,8 @@ impl Costs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Tenants {
-    /// Four with long jobs, one after the other, and a latency-critical one that comes at random times. What comes out is compared.
+    /// Four with long jobs, one after the other, and a latency-critical one that comes at random
+    /// times. What comes out is compared.
     Mixed,
     /// So many with jobs that never end: nothing but switches.
     Endless(u32),
@@ -157,7 +160,8 @@ pub(crate) struct Cell {
     pub(crate) slice_us: u32,
 }
 
-/// One visit, as the guest saw it. What the card saw is in its log, between the marks of this number.
+/// One visit, as the guest saw it. What the card saw is in its log, between the marks of this
+/// number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Visit {
     pub(crate) number: u32,
@@ -186,7 +190,8 @@ pub(crate) struct Usage {
 pub(crate) struct Run {
     /// A read of a register by the CPU, in ns: median.
     pub(crate) read_ns: u64,
-    /// What a write of a register adds to the time until a read behind it is answered, in ns: median.
+    /// What a write of a register adds to the time until a read behind it is answered, in ns:
+    /// median.
     pub(crate) write_ns: u64,
     pub(crate) cpus: u64,
     pub(crate) made: Vec<Visit>,

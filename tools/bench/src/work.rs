@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The jobs of the tenants: `membench` reads a page again and again, and sums it up (docs/card.md). The card gives it 64 bytes a microsecond, so
-//! its accesses are microseconds.
+//! The jobs of the tenants: `membench` reads a page again and again, and sums it up (docs/card.md).
+//! The card gives it 64 bytes a microsecond, so its accesses are microseconds.
 
 use fermata_card::dma::LINE;
 use std::time::Duration;

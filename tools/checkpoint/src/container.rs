@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The container of a checkpoint: a header, then sections, each with checksums of its own (docs/checkpoint.md).
+//! The container of a checkpoint: a header, then sections, each with checksums of its own
+//! (docs/checkpoint.md).
 //!
-//! What is read is not trusted: nothing of a section is looked at before its checksums hold, and no more memory is taken than
-//! the largest section has.
+//! What is read is not trusted: nothing of a section is looked at before its checksums hold, and no
+//! more memory is taken than the largest section has.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -48,7 +49,8 @@ impl Kind {
 pub struct Section {
     /// What it holds.
     pub kind: Kind,
-    /// Where it belongs in what it is a part of, in bytes; of the end: how many sections there are before it.
+    /// Where it belongs in what it is a part of, in bytes; of the end: how many sections there are
+    /// before it.
     pub offset: u64,
     /// At most [`SECTION_MAX`] bytes.
     pub data: Vec<u8>,
@@ -134,7 +136,8 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a section, compressed where that makes it smaller. Panics on more than [`SECTION_MAX`] bytes.
+    /// Writes a section, compressed where that makes it smaller. Panics on more than
+    /// [`SECTION_MAX`] bytes.
     pub fn section(&mut self, kind: Kind, offset: u64, data: &[u8]) -> std::io::Result<()> {
         assert!(data.len() <= SECTION_MAX);
         let small = lz4_flex::block::compress(data);
@@ -290,7 +293,10 @@ pub enum Refusal {
     )]
     Interface(u32, u32),
     /// The engine's state is of another size here.
-    #[error("the engine's state has {0} bytes in the checkpoint, and {1} on this card: it is another version of the engine")]
+    #[error(
+        "the engine's state has {0} bytes in the checkpoint, and {1} on this card: it is \
+         another version of the engine"
+    )]
     StateSize(u64, u64),
     /// It cannot be read.
     #[error("the checkpoint cannot be read: {0}")]

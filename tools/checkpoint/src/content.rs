@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a checkpoint is about, as far as it can be told without a card: whether its sections make sense together.
+//! What a checkpoint is about, as far as it can be told without a card: whether its sections make
+//! sense together.
 
 use crate::container::{Kind, Reader, Section};
 use crate::description::{Description, Job};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a checkpoint says of its context: all that is not bytes of the arena or of the engine's state.
+//! What a checkpoint says of its context: all that is not bytes of the arena or of the engine's
+//! state.
 
 use crate::container::SECTION_MAX;
 use crate::Refusal;

@@ -17,8 +17,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// One end of a stream of bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Endpoint {
-    /// HOST:PORT. Who can listen in can read the job, and who can connect can send one: for networks that are trusted, or through
-    /// a tunnel.
+    /// HOST:PORT. Who can listen in can read the job, and who can connect can send one: for
+    /// networks that are trusted, or through a tunnel.
     Tcp(String),
     /// A UNIX socket.
     Unix(PathBuf),

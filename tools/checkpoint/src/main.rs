@@ -125,7 +125,8 @@ fn send_to(owner: &owner::Owner, kill: bool, to: &endpoint::Endpoint) -> Result<
     let arena = owner::arena_of(&context)?;
     let moved = send(&context, arena.as_ref(), &to.connect()?)?;
     println!(
-        "moved: {} us without running, {} bytes of the arena while it ran ({} rounds), {} while it was held",
+        "moved: {} us without running, {} bytes of the arena while it ran ({} rounds), {} while \
+             it was held",
         moved.without_running.as_micros(),
         moved.bytes_before,
         moved.rounds,

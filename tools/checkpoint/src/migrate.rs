@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A live move: the job runs while its arena is copied, is held for what has changed since, and goes on at the other end.
+//! A live move: the job runs while its arena is copied, is held for what has changed since, and
+//! goes on at the other end.
 //!
-//! The stream is a checkpoint in which parts of the arena may come several times, the last one counts. Then both ends
-//! talk by lines: the receiver says `ready` when everything is there; the sender says `go`, and from then on never lets
-//! its job run again, for it might run at both ends; the receiver says `running` when the job is on a slot. Until `go` every
-//! failure leaves the job where it was.
+//! The stream is a checkpoint in which parts of the arena may come several times, the last one
+//! counts. Then both ends talk by lines: the receiver says `ready` when everything is there; the
+//! sender says `go`, and from then on never lets its job run again, for it might run at both ends;
+//! the receiver says `running` when the job is on a slot. Until `go` every failure leaves the job
+//! where it was.
 
 use crate::container::{Kind, Writer};
 use crate::description::{Description, Job};
@@ -53,7 +55,10 @@ pub enum MoveError {
     #[error("the other end does not take it: {0}")]
     Refused(String),
     /// The other end was told to go on, and is silent. It may run there: here it stays held.
-    #[error("the job may run at the other end, which does not answer: it stays held here, and must not be resumed if it does ({0})")]
+    #[error(
+        "the job may run at the other end, which does not answer: it stays held here, and \
+         must not be resumed if it does ({0})"
+    )]
     Unknown(String),
 }
 
@@ -91,8 +96,9 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Moves the job of a context to who reads the other end of `stream`. The job may run, wait, or be held. Afterwards the context is
-/// worth nothing: close it. After an error the job is as before, but for [`MoveError::Unknown`].
+/// Moves the job of a context to who reads the other end of `stream`. The job may run, wait, or be
+/// held. Afterwards the context is worth nothing: close it. After an error the job is as before,
+/// but for [`MoveError::Unknown`].
 pub fn send<S>(context: &Context, arena: Option<&Arena>, stream: &S) -> Result<Moved, MoveError>
 where
     for<'a> &'a S: Read + Write,
@@ -207,7 +213,8 @@ pub enum ReceiveError {
     Lost(#[source] fermata::Error),
 }
 
-/// Receives a job from who writes to the other end of `stream`, and lets it go on, on the card `device`.
+/// Receives a job from who writes to the other end of `stream`, and lets it go on, on the card
+/// `device`.
 pub fn receive<S>(stream: &S, device: &Path) -> Result<Restored, ReceiveError>
 where
     for<'a> &'a S: Read + Write,

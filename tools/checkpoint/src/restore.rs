@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From a checkpoint to a context. Nothing of it is trusted: what the driver does not check is checked here.
+//! From a checkpoint to a context. Nothing of it is trusted: what the driver does not check is
+//! checked here.
 
 use crate::content::{Content, Part};
 use crate::description::{ArenaDescription, Description, Job};
@@ -18,8 +19,8 @@ pub struct Restored {
     pub arena: Option<Arena>,
     /// What the checkpoint said of it.
     pub description: Description,
-    /// Parameters that this process may not set, or that cannot be kept here: they are the default. And whether that is so of the
-    /// reservation.
+    /// Parameters that this process may not set, or that cannot be kept here: they are the default.
+    /// And whether that is so of the reservation.
     pub refused: (Vec<Param>, bool),
 }
 
@@ -139,7 +140,8 @@ pub fn name_of(engine: EngineId) -> String {
     )
 }
 
-/// All has come: what the description says of registers and parameters is done. Returns what is refused.
+/// All has come: what the description says of registers and parameters is done. Returns what is
+/// refused.
 fn complete(context: &Context, description: &Description) -> Result<(Vec<Param>, bool), Refusal> {
     let written = context.write_registers(&description.registers);
     written.map_err(at("the registers are not taken"))?;

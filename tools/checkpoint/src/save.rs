@@ -26,8 +26,8 @@ pub(crate) fn at(step: &'static str) -> impl Fn(fermata::Error) -> SaveError {
     move |error| SaveError::Driver(step, error)
 }
 
-/// Writes the checkpoint of a context whose job is held, or that has none. `arena`: all of its arena, mapped. Returns how many bytes
-/// it has.
+/// Writes the checkpoint of a context whose job is held, or that has none. `arena`: all of its
+/// arena, mapped. Returns how many bytes it has.
 pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<u64, SaveError> {
     let description = describe(context)?;
     let mut writer = Writer::new(to)?;

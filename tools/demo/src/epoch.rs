@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The first figure of EPOCH, with programs on RISC-V cores, and its basic benchmark: counters of four bits.
+//! The first figure of EPOCH, with programs on RISC-V cores, and its basic benchmark: counters of
+//! four bits.
 //!
-//! Three tenants on two slots. At t1 and t2 the first two start; at t3 a third arrives, of a higher priority than the second, which is saved,
-//! and at t4 the third has its slot; at t5 it is done, and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
-//! vm/fermatavm/demo.py sets them. The card's log has marks t1 to t6, where the picture of it begins and ends.
+//! Three tenants on two slots. At t1 and t2 the first two start; at t3 a third arrives, of a higher
+//! priority than the second, which is saved, and at t4 the third has its slot; at t5 it is done,
+//! and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
+//! vm/fermatavm/demo.py sets them. The card's log has marks t1 to t6, where the picture of it
+//! begins and ends.
 
 use crate::report::write;
 use anyhow::{ensure, Context as _, Result};
@@ -103,8 +106,8 @@ impl Tenant {
         Ok(outcome)
     }
 
-    /// Its job on one slot, held and resumed twice: from then on the driver knows what a save takes there, and the card has left out what
-    /// had not changed since the first.
+    /// Its job on one slot, held and resumed twice: from then on the driver knows what a save takes
+    /// there, and the card has left out what had not changed since the first.
     fn held_on(&self, slot: u32) -> Result<Outcome> {
         let all = self.context.param(Param::SlotMask)?;
         self.context.set_param(Param::SlotMask, 1 << slot)?;

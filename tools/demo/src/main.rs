@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make demo`, the part in the guest: tenants, each a process of its own, share the slots of a card. Each job runs alone first;
-//! then all run together, and must come to the same results.
+//! `make demo`, the part in the guest: tenants, each a process of its own, share the slots of a
+//! card. Each job runs alone first; then all run together, and must come to the same results.
 
 mod epoch;
 mod report;

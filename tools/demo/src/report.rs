@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the demo shows: who runs while it happens, then a table for people, and the same for programs.
+//! What the demo shows: who runs while it happens, then a table for people, and the same for
+//! programs.
 
 use crate::stage::Tenant;
 use crate::tenant::Ending;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 /// Said first, and kept in the report.
 pub(crate) const HONESTY: &str =
-    "All times are those of an emulated card in an emulated machine; they say nothing about a device.";
+    "All times are those of an emulated card in an emulated machine; they say nothing about a \
+         device.";
 
 /// What `demo.json` holds.
 #[derive(Debug, Serialize)]
@@ -193,7 +195,8 @@ impl Phase {
         }
         println!("{slots}");
         println!(
-            "gap: PAUSED or FINISH to the next START; pause: PAUSE to PAUSED; both as the card saw them.\n\
+            "gap: PAUSED or FINISH to the next START; pause: PAUSE to PAUSED; both as the card \
+                 saw them.\n\
              {} violations, {:.1} s",
             self.violations, self.seconds
         );

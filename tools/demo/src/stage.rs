@@ -336,7 +336,8 @@ impl Stage<'_> {
         }
         if ending.slices != ending.preemptions + 1 || ending.slices != card_turns {
             wrong.push(format!(
-                "{name}: the driver counts {} slices and {} preemptions, the card {card_turns} turns",
+                "{name}: the driver counts {} slices and {} preemptions, the card {card_turns} \
+                     turns",
                 ending.slices, ending.preemptions
             ));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A tenant, in a process of its own: it does what its input says, and tells on its output, one JSON value a line; and its job, what the engine
-//! computes and the same computed by the processor.
+//! A tenant, in a process of its own: it does what its input says, and tells on its output, one
+//! JSON value a line; and its job, what the engine computes and the same computed by the processor.
 
 use anyhow::{bail, Context as _, Result};
 use fermata::{Arena, Context, EngineId, Events, Param, State};
@@ -249,7 +249,8 @@ impl Job {
         }
     }
 
-    /// Puts data into the arena and values into the registers. Returns what must come out, computed here.
+    /// Puts data into the arena and values into the registers. Returns what must come out, computed
+    /// here.
     pub(crate) fn prepare(&self, context: &Context, arena: &Arena, token: u64) -> Result<String> {
         let base = arena.base();
         let data = base + DATA as u64;
@@ -325,7 +326,8 @@ impl Job {
     }
 }
 
-/// A list over the whole data in an order of its own; the address of its first node, and what a walk comes to.
+/// A list over the whole data in an order of its own; the address of its first node, and what a
+/// walk comes to.
 fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     for last in (1..order.len()).rev() {

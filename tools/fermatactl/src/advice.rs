@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why the driver refuses a call, and what to do: for each call that fermatactl makes, the errors that `uapi/fermata.h` names there.
+//! Why the driver refuses a call, and what to do: for each call that fermatactl makes, the errors
+//! that `uapi/fermata.h` names there.
 
 use fermata::{Control, Error, Param};
 
@@ -71,11 +72,13 @@ const ADMINISTRATOR: Explanation = (
 );
 const RAISE: Explanation = (
     NOT_PERMITTED,
-    "more than the default takes CAP_SYS_NICE in the initial user namespace: keep to the default, or run fermatactl as root of the host",
+    "more than the default takes CAP_SYS_NICE in the initial user namespace: keep to the default, \
+         or run fermatactl as root of the host",
 );
 const RAISE_ANY: Explanation = (
     NOT_PERMITTED,
-    "this takes CAP_SYS_ADMIN, and for more than the default CAP_SYS_NICE, both in the initial user namespace: run fermatactl as root of the host",
+    "this takes CAP_SYS_ADMIN, and for more than the default CAP_SYS_NICE, both in the initial \
+         user namespace: run fermatactl as root of the host",
 );
 const NO_CONTEXT: Explanation = (
     "no context has this number",
@@ -87,7 +90,8 @@ const NOT_SET_UP: Explanation = (
 );
 const NO_SLOT_IN_SERVICE: Explanation = (
     "no slot that the context may use is in service any more",
-    "`fermatactl info` shows which slots are quarantined; a reset of the card tries them again (docs/operations.md)",
+    "`fermatactl info` shows which slots are quarantined; a reset of the card tries them again \
+         (docs/operations.md)",
 );
 const STATE_GREW: Explanation = (
     "the card reports a larger state than the snapshot buffer has room for",
@@ -125,7 +129,8 @@ fn of_job(error: Error) -> Option<Explanation> {
     Some(match error {
         Error::Other(ETIME) => (
             "the engine did not pause in time, and its slot was reset",
-            "give the engine longer (--set preempt-timeout=1s; more than the default takes CAP_SYS_NICE)",
+            "give the engine longer (--set preempt-timeout=1s; more than the default takes \
+                 CAP_SYS_NICE)",
         ),
         Error::Other(EFAULT) => (
             "the engine touched memory outside of the arena",
@@ -151,10 +156,14 @@ fn of_any_call(error: Error) -> Option<Explanation> {
     Some(match error {
         Error::Gone => (
             "the card is gone",
-            "the card was unplugged or unbound, or has died: `dmesg` tells; `fermatactl list` shows which cards there are",
+            "the card was unplugged or unbound, or has died: `dmesg` tells; `fermatactl list` \
+                 shows which cards there are",
         ),
         Error::Invalid => ("the driver does not take the call's argument", VERSIONS),
-        Error::Other(E2BIG) => ("the driver does not know all of the call's argument", VERSIONS),
+        Error::Other(E2BIG) => (
+            "the driver does not know all of the call's argument",
+            VERSIONS,
+        ),
         Error::Other(ENOTTY) => ("the driver does not know this call", VERSIONS),
         Error::Other(EFAULT) => ("memory of fermatactl was not accessible", "try again"),
         Error::Interrupted => ("interrupted by a signal", "try again"),
@@ -198,19 +207,25 @@ fn of_setup(error: Error) -> Option<Explanation> {
         ),
         Error::NoSpace => (
             "the card has as many contexts as max_contexts allows",
-            "wait until a context is closed (`fermatactl list`), or load the module with a larger max_contexts",
+            "wait until a context is closed (`fermatactl list`), or load the module with a larger \
+                 max_contexts",
         ),
         Error::Other(EDQUOT) => (
-            "the group has as many contexts on the card as it may (`fermatactl group`, or max_contexts_group)",
-            "close contexts (`fermatactl list`), allow the group more (`fermatactl group --max-contexts`), load the module with a larger max_contexts_group, or run fermatactl with CAP_SYS_RESOURCE",
+            "the group has as many contexts on the card as it may (`fermatactl group`, or \
+                 max_contexts_group)",
+            "close contexts (`fermatactl list`), allow the group more (`fermatactl group \
+                 --max-contexts`), load the module with a larger max_contexts_group, or run \
+                 fermatactl with CAP_SYS_RESOURCE",
         ),
         Error::Busy => (
             "the card cannot keep users apart (no DMA window check), and another user is on it",
-            "wait until the contexts of that user are closed (`fermatactl list`), or use another card",
+            "wait until the contexts of that user are closed (`fermatactl list`), or use another \
+                 card",
         ),
         Error::NotPermitted => (
             "the card has neither a DMA window check nor an IOMMU before it",
-            "boot with an IOMMU, or run fermatactl as root of the host, on a kernel that is not locked down: set-up takes CAP_SYS_RAWIO",
+            "boot with an IOMMU, or run fermatactl as root of the host, on a kernel that is not \
+                 locked down: set-up takes CAP_SYS_RAWIO",
         ),
         _ => return None,
     })
@@ -219,11 +234,16 @@ fn of_setup(error: Error) -> Option<Explanation> {
 /// Of arenas and snapshot buffers that the driver allocates.
 fn of_memory(call: Call, error: Error) -> Option<Explanation> {
     Some(match (call, error) {
-        (_, Error::Exists) => ("the context has this memory already", "start the command again"),
+        (_, Error::Exists) => (
+            "the context has this memory already",
+            "start the command again",
+        ),
         (_, Error::NotReady) => NOT_SET_UP,
         (_, Error::NoMemory) => (
             "not so much memory, or more than RLIMIT_MEMLOCK or the group's limit allows",
-            "raise the limits of locked memory (`ulimit -l`; CAP_IPC_LOCK has none), of the memory cgroup and of the group (`fermatactl group --max-bytes`); without an IOMMU the memory must be contiguous, too",
+            "raise the limits of locked memory (`ulimit -l`; CAP_IPC_LOCK has none), of the \
+                 memory cgroup and of the group (`fermatactl group --max-bytes`); without an \
+                 IOMMU the memory must be contiguous, too",
         ),
         (Call::ArenaCreate, Error::Invalid | Error::OutOfRange) => (
             "larger than the card's largest arena",
@@ -318,7 +338,8 @@ fn of_param(param: Param, error: Error) -> Option<Explanation> {
     Some(match (param, error) {
         (_, Error::OutOfRange) => (
             "out of range",
-            "`fermatactl set --help` has the ranges; a share or a cap is at most 100, and cooperative is what the engine can",
+            "`fermatactl set --help` has the ranges; a share or a cap is at most 100, and \
+                 cooperative is what the engine can",
         ),
         (_, Error::NotReady) => NOT_SET_UP,
         // These have no value that takes a capability.
@@ -326,7 +347,8 @@ fn of_param(param: Param, error: Error) -> Option<Explanation> {
         (_, Error::NotPermitted) => RAISE,
         (Param::Share, Error::Busy) => (
             "the share cannot be admitted",
-            "all shares of an engine are at most 90 % of its slots: give a smaller share, or lower the shares of others (`fermatactl info`)",
+            "all shares of an engine are at most 90 % of its slots: give a smaller share, or \
+                 lower the shares of others (`fermatactl info`)",
         ),
         (Param::SlotMask, Error::Busy) => (
             "the context has a reservation, which counts on all slots of the engine",
@@ -349,16 +371,20 @@ fn of_reservation(error: Error) -> Option<Explanation> {
     Some(match error {
         Error::OutOfRange => (
             "out of range",
-            "the budget is 100us up to the deadline, the deadline at most the period, the period 1ms to 10s",
+            "the budget is 100us up to the deadline, the deadline at most the period, the period \
+                 1ms to 10s",
         ),
         Error::NotReady => NOT_SET_UP,
         Error::NotPermitted => (
             NOT_PERMITTED,
-            "a reservation takes CAP_SYS_NICE in the initial user namespace: run fermatactl as root of the host",
+            "a reservation takes CAP_SYS_NICE in the initial user namespace: run fermatactl as \
+                 root of the host",
         ),
         Error::Busy => (
             "the reservation cannot be admitted",
-            "what is promised already leaves no room, or the context may not use all slots of the engine: give a smaller budget or a longer deadline, or drop the reservations of others",
+            "what is promised already leaves no room, or the context may not use all slots of the \
+                 engine: give a smaller budget or a longer deadline, or drop the reservations of \
+                 others",
         ),
         _ => return None,
     })
@@ -375,7 +401,9 @@ fn of_number(call: Call, error: Error) -> Option<Explanation> {
         ),
         (Call::Histogram, Error::NotPermitted) => (
             "they tell of other users",
-            "this takes CAP_PERFMON or CAP_SYS_ADMIN in the initial user namespace: run fermatactl as root of the host; members of the group fermata-monitor see the counters",
+            "this takes CAP_PERFMON or CAP_SYS_ADMIN in the initial user namespace: run \
+                 fermatactl as root of the host; members of the group fermata-monitor see the \
+                 counters",
         ),
         (Call::Histogram, Error::Invalid) => (
             "the driver has no such histogram or slot",
@@ -385,7 +413,8 @@ fn of_number(call: Call, error: Error) -> Option<Explanation> {
     })
 }
 
-/// Of parameters and reservations of any context: what the own context would be refused, and what takes an administrator.
+/// Of parameters and reservations of any context: what the own context would be refused, and what
+/// takes an administrator.
 fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
     match (call, error) {
         (_, Error::NoContext) => Some(NO_CONTEXT),
@@ -427,15 +456,14 @@ fn of_groups(error: Error) -> Option<Explanation> {
         ),
         Error::OutOfRange => (
             "a value is out of range",
-            "give what `fermatactl group --help` names; driver and fermatactl may be of different versions",
+            "give what `fermatactl group --help` names; driver and fermatactl may be of different \
+                 versions",
         ),
-        Error::Invalid => (
-            "a slot is not there",
-            "`fermatactl list` shows the slots",
-        ),
+        Error::Invalid => ("a slot is not there", "`fermatactl list` shows the slots"),
         Error::Busy => (
             "a slot is reserved for another group",
-            "`fermatactl info` shows which slot and group; `fermatactl group CARD CGROUP --exclusive none` ends that",
+            "`fermatactl info` shows which slot and group; `fermatactl group CARD CGROUP \
+                 --exclusive none` ends that",
         ),
         Error::NoSpace => (
             "as many cgroups are registered on the card as can be",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The advice, held against `uapi/fermata.h`: each error that the header names at a call is explained, with the capability that the
-//! header names there.
+//! The advice, held against `uapi/fermata.h`: each error that the header names at a call is
+//! explained, with the capability that the header names there.
 
 use super::*;
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The command line: what is parsed, what shell completions and man pages are made of, and how a command line is refused that cannot be parsed.
+//! The command line: what is parsed, what shell completions and man pages are made of, and how a
+//! command line is refused that cannot be parsed.
 
 use crate::command::Command;
 use crate::out::Out;
@@ -10,8 +11,8 @@ use std::process::ExitCode;
 
 /// See and control accelerator cards that programs share.
 ///
-/// A card is named by its number (0), its name (fermata0) or its device (/dev/fermata0); a context, which is one program's use of
-/// the card, by the number that `fermatactl list` shows.
+/// A card is named by its number (0), its name (fermata0) or its device (/dev/fermata0); a context,
+/// which is one program's use of the card, by the number that `fermatactl list` shows.
 #[derive(Debug, Parser)]
 #[command(name = "fermatactl", version, max_term_width = 100)]
 #[command(after_help = "Exit status: 0 done, 1 not done, 2 wrong arguments, 3 a job failed.")]
@@ -23,7 +24,8 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// Prints the error and returns the exit status. Help and version, which clap hands over as errors, too, are printed as text.
+/// Prints the error and returns the exit status. Help and version, which clap hands over as errors,
+/// too, are printed as text.
 pub(crate) fn refuse(error: &clap::Error, words: impl Iterator<Item = OsString>) -> ExitCode {
     if error.use_stderr() && asks_for_json(words) {
         let trouble = trouble_of(error);
@@ -65,8 +67,8 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// Options and arguments that are numbers or times: a value outside of the range, and what the error says of the range. Options
-    /// whose range is the engine's: see `command/run/job.rs`.
+    /// Options and arguments that are numbers or times: a value outside of the range, and what the
+    /// error says of the range. Options whose range is the engine's: see `command/run/job.rs`.
     const NUMBERS: [(&str, &str, &str, &str); 47] = [
         ("info", "context", "0 0", "1 to 4294967295"),
         ("stats", "context", "0 0", "1 to 4294967295"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cards: which there are, how a card is opened, and what its file `monitor` in sysfs says to a user who may not ask the driver about others.
+//! Cards: which there are, how a card is opened, and what its file `monitor` in sysfs says to a
+//! user who may not ask the driver about others.
 
 use crate::advice::Call;
 use crate::node::{self, Presence};
@@ -140,7 +141,8 @@ impl Card {
         }
     }
 
-    /// The figures of all tenants by way of sysfs, where the driver does not tell the caller of others.
+    /// The figures of all tenants by way of sysfs, where the driver does not tell the caller of
+    /// others.
     pub(crate) fn monitor(&self) -> Option<Monitor> {
         match self.file.slot_histogram(0, SlotHistogram::Gap) {
             Err(Error::NotPermitted) => Monitor::read(self.device()),
@@ -216,7 +218,8 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// The file of the card whose device is at `device`; `None`: the caller may not read it, or there is none.
+    /// The file of the card whose device is at `device`; `None`: the caller may not read it, or
+    /// there is none.
     pub(crate) fn read(device: &Path) -> Option<Self> {
         let number = fs::metadata(device).ok()?.rdev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));

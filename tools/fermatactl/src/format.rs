@@ -73,7 +73,8 @@ pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
-/// A table without lines, indented by two; columns whose titles begin with a `>` are aligned to the right.
+/// A table without lines, indented by two; columns whose titles begin with a `>` are aligned to the
+/// right.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -89,7 +90,8 @@ pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     text + "\n"
 }
 
-/// A histogram. Percentiles are at most 25 % (or 16 ns) too long; null: there was nothing to measure.
+/// A histogram. Percentiles are at most 25 % (or 16 ns) too long; null: there was nothing to
+/// measure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) count: u64,
@@ -154,7 +156,8 @@ impl Spread {
     }
 }
 
-/// What has come since an earlier look at the same histogram. The longest and the shortest are those of all times.
+/// What has come since an earlier look at the same histogram. The longest and the shortest are
+/// those of all times.
 pub(crate) fn since(now: &Histogram, before: &Histogram) -> Histogram {
     let mut new = *now;
     new.count = now.count.saturating_sub(before.count);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl`: see and control accelerator cards that programs share (docs/fermatactl.md).
 //!
-//! [`arguments`] is the parser, of which shell completions and man pages are made, too; each command is a file below `command/`.
-//! A command looks at cards through [`card`], and gives what it has found as a value of [`view`], which [`out`] prints as text or as JSON.
+//! [`arguments`] is the parser, of which shell completions and man pages are made, too; each
+//! command is a file below `command/`. A command looks at cards through [`card`], and gives what it
+//! has found as a value of [`view`], which [`out`] prints as text or as JSON.
 
 // Those of arguments are shown to people as they stand.
 #![allow(clippy::doc_markdown)]

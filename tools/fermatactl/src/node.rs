@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The device nodes of cards: opens a node, tells why a node cannot be opened, and why none is there.
+//! The device nodes of cards: opens a node, tells why a node cannot be opened, and why none is
+//! there.
 
 use crate::advice::Call;
 use crate::trouble::{Result, Trouble};
@@ -24,7 +25,8 @@ pub(crate) fn open(path: &Path, card: Option<u32>) -> Result<Context> {
     })
 }
 
-/// Refuses a file that is no card, before the file is opened: opening the device of another driver may have effects.
+/// Refuses a file that is no card, before the file is opened: opening the device of another driver
+/// may have effects.
 fn check_driver(path: &Path, metadata: &Metadata, card: Option<u32>) -> Result<()> {
     if !metadata.file_type().is_char_device() {
         return Err(no_card(path, "it is no character device"));
@@ -42,7 +44,8 @@ fn check_driver(path: &Path, metadata: &Metadata, card: Option<u32>) -> Result<(
 fn no_card(path: &Path, why: &str) -> Trouble {
     Trouble::new(
         format!("{} is not a fermata card: {why}", path.display()),
-        "name a card by its number (0), its name (fermata0) or its device (/dev/fermata0): `fermatactl list` shows the cards that there are",
+        "name a card by its number (0), its name (fermata0) or its device (/dev/fermata0): \
+             `fermatactl list` shows the cards that there are",
     )
 }
 
@@ -67,7 +70,8 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
         return Trouble::new(
             format!("{device}: not permitted to open the node, although its mode allows it"),
             format!(
-                "a container's device cgroup, a mount with nodev or a security module forbids it; {}: a node that is made or mounted there is not enough",
+                "a container's device cgroup, a mount with nodev or a security module forbids it; \
+                     {}: a node that is made or mounted there is not enough",
                 pass_on(card.unwrap_or(0))
             ),
         );
@@ -132,11 +136,13 @@ impl Presence {
         match self {
             Self::NotLoaded => Trouble::new(
                 "there is no card: the module fermata is not loaded",
-                "load the module: `modprobe fermata` (`insmod fermata.ko` if the module is not installed), on the host of a container",
+                "load the module: `modprobe fermata` (`insmod fermata.ko` if the module is not \
+                     installed), on the host of a container",
             ),
             Self::Loaded(Some(cards)) if cards.is_empty() => Trouble::new(
                 "there is no card: the module fermata is loaded, but no card is bound to it",
-                "`lspci -d 1af4: -k` shows whether a card is plugged and which driver has the card, `dmesg | grep fermata` why the card was refused",
+                "`lspci -d 1af4: -k` shows whether a card is plugged and which driver has the \
+                     card, `dmesg | grep fermata` why the card was refused",
             ),
             Self::Loaded(Some(cards)) => match wanted {
                 Some(wanted) if !cards.contains(&wanted) => Trouble::new(
@@ -147,12 +153,21 @@ impl Presence {
                 None => hidden(cards),
             },
             Self::Loaded(None) => Trouble::new(
-                format!("/dev has no node of {whose}: the module fermata is loaded, but without sysfs it cannot be told which cards are bound"),
+                format!(
+                    "/dev has no node of {whose}: the module fermata is loaded, but without \
+                     sysfs it cannot be told which cards are bound"
+                ),
                 format!("mount sysfs on /sys, and try again; {}", pass_on(0)),
             ),
             Self::Unknown => Trouble::new(
-                format!("/dev has no node of {whose}, and neither /sys nor /proc/devices can be read to tell why"),
-                format!("mount sysfs on /sys and proc on /proc, and try again; {}", pass_on(0)),
+                format!(
+                    "/dev has no node of {whose}, and neither /sys nor /proc/devices can be \
+                     read to tell why"
+                ),
+                format!(
+                    "mount sysfs on /sys and proc on /proc, and try again; {}",
+                    pass_on(0)
+                ),
             ),
         }
     }
@@ -188,7 +203,8 @@ pub(crate) fn number_in(name: &str) -> Option<u32> {
     name.strip_prefix("fermata")?.parse().ok()
 }
 
-/// The major number of the module's devices: `Ok(None)`: the module is not loaded; an error: there is no /proc.
+/// The major number of the module's devices: `Ok(None)`: the module is not loaded; an error: there
+/// is no /proc.
 pub(crate) fn major() -> std::io::Result<Option<u32>> {
     fs::read_to_string("/proc/devices").map(|devices| major_in(&devices))
 }

@@ -7,7 +7,8 @@ use fermata::{owner, Context};
 use std::os::fd::AsFd;
 use std::{fs, io};
 
-/// The command of a process: its arguments, or its name in brackets where it has none; `None`: it is not there, or not ours to see.
+/// The command of a process: its arguments, or its name in brackets where it has none; `None`: it
+/// is not there, or not ours to see.
 pub(crate) fn command(pid: u32) -> Option<String> {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&arguments);
@@ -34,7 +35,8 @@ pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
     if info.pid <= 0 {
         return Err(Trouble::new(
             format!("{whose}: it is another user's, or its program is not to be seen from here"),
-            "only its user and root may have it: run it as root, where the program can be seen (outside of a container)",
+            "only its user and root may have it: run it as root, where the program can be seen \
+                 (outside of a container)",
         ));
     }
     let pid = info.pid.unsigned_abs();
@@ -42,11 +44,13 @@ pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
         Ok(Some(context)) => Ok(context),
         Ok(None) => Err(Trouble::new(
             format!("{whose}: process {pid}, which opened it, has it no more"),
-            "it was passed on to another process, which cannot be told from outside: have that one give the hint",
+            "it was passed on to another process, which cannot be told from outside: have that \
+                 one give the hint",
         )),
         Err(error) => Err(Trouble::new(
             format!("{whose}: the descriptor of process {pid}: {error}"),
-            "it takes the right to trace the process: run it as root (CAP_SYS_PTRACE), or as the user of the process",
+            "it takes the right to trace the process: run it as root (CAP_SYS_PTRACE), or as the \
+                 user of the process",
         )),
     }
 }

@@ -60,7 +60,8 @@ fn list(targets: &[Target]) -> String {
     texts.join(", ")
 }
 
-/// Calls `act` for each thing in turn until an error, which then tells which targets were done and which were not.
+/// Calls `act` for each thing in turn until an error, which then tells which targets were done and
+/// which were not.
 pub(crate) fn act_on_each<T>(
     things: &[T],
     target_of: impl Fn(&T) -> Target,
@@ -78,7 +79,8 @@ mod tests {
     use crate::trouble::Trouble;
     use std::cell::RefCell;
 
-    /// Acts on contexts 7, 8 and 9, of which `refused` cannot be done. Returns those that were acted on, and the error.
+    /// Acts on contexts 7, 8 and 9, of which `refused` cannot be done. Returns those that were
+    /// acted on, and the error.
     fn act(refused: u32) -> (Vec<u32>, Option<Trouble>) {
         let tried = RefCell::new(Vec::new());
         let done = act_on_each(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What can be set, as NAME=VALUE on the command line: parsed once for `set`, which acts on any context, and for `run`, on its own.
+//! What can be set, as NAME=VALUE on the command line: parsed once for `set`, which acts on any
+//! context, and for `run`, on its own.
 
 use crate::advice::Call;
 use crate::card::Card;

@@ -75,9 +75,13 @@ impl Trouble {
         let advice = match error.kind() {
             ErrorKind::NotFound => "check the path: folders are not made",
             ErrorKind::PermissionDenied => {
-                "`ls -ld` shows who may use the file and its folder: run the command as that user, or name another file"
+                "`ls -ld` shows who may use the file and its folder: run the command as that \
+                     user, or name another file"
             }
-            ErrorKind::StorageFull => "free space on this file system, or name a file on another one",
+            ErrorKind::StorageFull => {
+                "free space on this file system, or name a file on another \
+                 one"
+            }
             _ => "name another file",
         };
         Self::new(format!("{}: {error}", path.display()), advice)
@@ -101,7 +105,8 @@ impl Trouble {
         }
     }
 
-    /// Whether it is only that nobody reads what is printed any more, as in `fermatactl list | head -1`.
+    /// Whether it is only that nobody reads what is printed any more, as in `fermatactl list | head
+    /// -1`.
     pub(crate) fn is_closed_output(&self) -> bool {
         self.kind == Kind::ClosedOutput
     }

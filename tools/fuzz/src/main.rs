@@ -124,7 +124,8 @@ fn main() -> Result<()> {
     let (calls, good) = machine.calls();
     tally(calls)?;
     println!(
-        "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs found new ones",
+        "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs \
+             found new ones",
         corpus.reached.len()
     );
     report(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A job that is taken off its slot half-way and goes on later, with nothing lost: the SHA-256 of 32 MiB of zeros. (In C, with an
-//! eventfd: examples/hold.c.)
+//! A job that is taken off its slot half-way and goes on later, with nothing lost: the SHA-256 of
+//! 32 MiB of zeros. (In C, with an eventfd: examples/hold.c.)
 
 use fermata::work::{Outcome, Work};
 use fermata::{Context, Error, Events};

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An arena, mapped whole. The engine may write it while a job runs, so there are no references into it: it is copied from
-/// and to, and words are accessed atomically.
+/// An arena, mapped whole. The engine may write it while a job runs, so there are no references
+/// into it: it is copied from and to, and words are accessed atomically.
 #[derive(Debug)]
 pub struct Arena {
     memory: NonNull<u8>,
@@ -15,7 +15,8 @@ pub struct Arena {
     base: u64,
 }
 
-// SAFETY: a plain mapping; all access is by copies and atomics, as with any memory that others write.
+// SAFETY: a plain mapping; all access is by copies and atomics, as with any memory that others
+// write.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -107,7 +108,8 @@ impl Arena {
         assert_eq!(offset % 8, 0);
         #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
         let word = self.at(offset, 8).cast::<u64>();
-        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by words, too.
+        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by
+        // words, too.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
@@ -117,7 +119,8 @@ impl Arena {
         let length = count.saturating_mul(8);
         #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
         let words = self.at(offset, length).cast::<AtomicU64>();
-        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by words, too.
+        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by
+        // words, too.
         unsafe { std::slice::from_raw_parts(words, count) }
     }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls of fermata (`uapi/fermata.h`) for Rust programs.
 //!
-//! A [`Context`] is one open file of a card: one tenant, with at most one job at a time. Its [`Arena`] is the memory that it
-//! shares with the engine, at the same addresses on both sides.
+//! A [`Context`] is one open file of a card: one tenant, with at most one job at a time. Its
+//! [`Arena`] is the memory that it shares with the engine, at the same addresses on both sides.
 //!
 //! ```no_run
 //! use fermata::{Context, EngineId, Events};
@@ -171,7 +171,8 @@ impl Context {
     /// Pointers in the argument must be valid for what the call does with them.
     unsafe fn call<T: Argument>(&self, number: u32, mut argument: T) -> Result<T> {
         argument.set_size(size_of::<T>() as u32);
-        // SAFETY: the number goes with the type, which tells its size; pointers in it are the caller's promise.
+        // SAFETY: the number goes with the type, which tells its size; pointers in it are the
+        // caller's promise.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), number.into(), &raw mut argument) };
         if done < 0 {
             return Err(Error::last());
@@ -207,7 +208,8 @@ impl Context {
         Ok(found)
     }
 
-    /// Chooses the engine, and slots by a mask (0: all that have it). Returns the number of the context.
+    /// Chooses the engine, and slots by a mask (0: all that have it). Returns the number of the
+    /// context.
     pub fn setup(&self, engine: EngineId, slot_mask: u32) -> Result<u32> {
         let argument = uapi::Setup {
             afu_id_lo: engine.low,
@@ -257,7 +259,8 @@ impl Context {
         self.registers(uapi::IOC_REGS_WRITE, &mut array)
     }
 
-    /// Reads registers: any while the context is on a slot, else declared results only ([`Error::Again`]).
+    /// Reads registers: any while the context is on a slot, else declared results only
+    /// ([`Error::Again`]).
     pub fn read_registers(&self, offsets: &[u32]) -> Result<Vec<u64>> {
         let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
         self.registers(uapi::IOC_REGS_READ, &mut array)?;
@@ -280,14 +283,15 @@ impl Context {
         unsafe { self.call(number, argument) }.map(drop)
     }
 
-    /// Starts a job; what was written to the arena before is visible to the engine. Returns the job's number.
+    /// Starts a job; what was written to the arena before is visible to the engine. Returns the
+    /// job's number.
     pub fn start(&self) -> Result<u64> {
         self.start_with(0)
     }
 
-    /// As [`Context::start`], for a job that may be run again from its beginning, whatever it has written to its arena by then:
-    /// that is done, at most [`uapi::MAX_REPLAYS`] times, when its state was lost, instead of letting it fail.
-    /// [`uapi::Status::replays`] tells how often.
+    /// As [`Context::start`], for a job that may be run again from its beginning, whatever it has
+    /// written to its arena by then: that is done, at most [`uapi::MAX_REPLAYS`] times, when its
+    /// state was lost, instead of letting it fail. [`uapi::Status::replays`] tells how often.
     pub fn start_replayable(&self) -> Result<u64> {
         self.start_with(uapi::START_REPLAYABLE)
     }
@@ -317,8 +321,9 @@ impl Context {
         unsafe { self.call(uapi::IOC_RESUME, uapi::Resume::default()) }.map(drop)
     }
 
-    /// Tells that there is work in the queue of the job again. [`Error::NotFound`]: there is no job, or it has ended, as one does
-    /// whose engine found an [`End`](queue::Operation::End) without being told.
+    /// Tells that there is work in the queue of the job again. [`Error::NotFound`]: there is no
+    /// job, or it has ended, as one does whose engine found an [`End`](queue::Operation::End)
+    /// without being told.
     pub fn ring(&self) -> Result<()> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_DOORBELL, uapi::Doorbell::default()) }.map(drop)
@@ -330,8 +335,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_STATUS, uapi::Status::default()) }
     }
 
-    /// Whether the last job has finished: [`Error::NotFound`] if there was none, [`Error::Busy`] while it has not ended; if it has
-    /// failed, why.
+    /// Whether the last job has finished: [`Error::NotFound`] if there was none, [`Error::Busy`]
+    /// while it has not ended; if it has failed, why.
     pub fn job_result(&self) -> Result<()> {
         let status = self.status()?;
         match State::from(status.state) {
@@ -363,7 +368,8 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// For `poll()`: readable when the job is done, urgent when it is held, error and hang-up when the card is gone.
+    /// For `poll()`: readable when the job is done, urgent when it is held, error and hang-up when
+    /// the card is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contexts of other programs: their descriptors, got as a debugger would (`pidfd_getfd()`).
 //!
-//! It takes the right to trace the process (`PTRACE_MODE_ATTACH_REALCREDS`): the same user, or `CAP_SYS_PTRACE`, and what a security
-//! module says of it. A context that was got is shared with its program: it lives until both have closed it.
+//! It takes the right to trace the process (`PTRACE_MODE_ATTACH_REALCREDS`): the same user, or
+//! `CAP_SYS_PTRACE`, and what a security module says of it. A context that was got is shared with
+//! its program: it lives until both have closed it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Job queues: jobs and their results without a call (`uapi/fermata.h`, "job queues", and docs/queues.md).
+//! Job queues: jobs and their results without a call (`uapi/fermata.h`, "job queues", and
+//! docs/queues.md).
 
 use crate::uapi::{self, QueueControl, QueueJob, QueueStatus};
 use crate::{Arena, Error, Result};
@@ -134,8 +135,9 @@ impl<'a> Queue<'a> {
         entries * (size_of::<QueueJob>() + size_of::<QueueStatus>()) + size_of::<QueueControl>()
     }
 
-    /// Makes one in an arena, at `offset`: [`Queue::bytes`] from there are zeroed and the queue's own. `entries` is a power of two,
-    /// 2 to 65,536, `offset` a multiple of 64. The engine must not have started yet.
+    /// Makes one in an arena, at `offset`: [`Queue::bytes`] from there are zeroed and the queue's
+    /// own. `entries` is a power of two, 2 to 65,536, `offset` a multiple of 64. The engine must
+    /// not have started yet.
     pub fn new(arena: &'a Arena, offset: usize, entries: usize) -> Result<Self> {
         let fits = ENTRIES.contains(&entries)
             && offset
@@ -217,8 +219,8 @@ impl<'a> Queue<'a> {
             && free(self.job(self.tail.wrapping_add(1), 0))
     }
 
-    /// Posts a job, without a look at whether the engine is there: after the last of several, [`Queue::needs_doorbell`]. Returns its
-    /// number; `None`: the queue is full.
+    /// Posts a job, without a look at whether the engine is there: after the last of several,
+    /// [`Queue::needs_doorbell`]. Returns its number; `None`: the queue is full.
     pub fn push(&mut self, operation: Operation, tag: u64) -> Option<u64> {
         if !self.has_room() {
             return None;
@@ -247,7 +249,8 @@ impl<'a> Queue<'a> {
 
     /// Whether the engine has left or is about to, so that what was posted needs a doorbell.
     pub fn needs_doorbell(&self) -> bool {
-        // The engine writes idle, and looks for jobs behind a fence of its own: one of the two sees what the other has written.
+        // The engine writes idle, and looks for jobs behind a fence of its own: one of the two sees
+        // what the other has written.
         fence(Ordering::SeqCst);
         let idle = self.control_word(offset_of!(QueueControl, idle));
         idle.load(Ordering::Acquire) & u64::from(u32::MAX) != 0

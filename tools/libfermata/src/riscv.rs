@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs on the emulated card's RISC-V core (docs/card.md): how one is laid out in its arena, and what comes of it.
+//! Programs on the emulated card's RISC-V core (docs/card.md): how one is laid out in its arena,
+//! and what comes of it.
 
 use crate::{Arena, Context, Result};
 
-/// Where the output of a program stands in the arena, in bytes; before it is what the engine tells at the end.
+/// Where the output of a program stands in the arena, in bytes; before it is what the engine tells
+/// at the end.
 const OUTPUT: usize = 0x1000;
 /// Where the program stands.
 const ELF: usize = 0x2000;
@@ -11,15 +13,17 @@ const OUTPUT_ROOM: usize = ELF - OUTPUT;
 /// The engine's end word of a program that has called `exit()`.
 const EXITED: u64 = 1;
 
-/// How long an arena for a program of `length` bytes is: bytes, whole pages. What follows in a longer one is the caller's.
+/// How long an arena for a program of `length` bytes is: bytes, whole pages. What follows in a
+/// longer one is the caller's.
 pub fn arena_length(length: usize) -> usize {
     (ELF + length).next_multiple_of(4096)
 }
 
-/// Puts a program into the arena (of [`arena_length`] bytes or more), and makes it what the context's next job runs.
+/// Puts a program into the arena (of [`arena_length`] bytes or more), and makes it what the
+/// context's next job runs.
 ///
-/// `arg` is what it gets in a0; `tag` is by what the card knows the job. The context must be set up for
-/// [`EngineId::RISCV`](crate::EngineId::RISCV). Panics if the arena is too short.
+/// `arg` is what it gets in a0; `tag` is by what the card knows the job. The context must be set up
+/// for [`EngineId::RISCV`](crate::EngineId::RISCV). Panics if the arena is too short.
 pub fn load(context: &Context, arena: &Arena, elf: &[u8], arg: u32, tag: u64) -> Result<()> {
     arena.write(ELF, elf);
     let base = arena.base();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy, and control of other contexts.
+//! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy,
+//! and control of other contexts.
 
 use crate::{now_ns, uapi, Context, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -206,7 +207,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_PARAM_SET, argument) }.map(drop)
     }
 
-    /// Reserves time for this context (0), or for the one of this number; `None` drops a reservation.
+    /// Reserves time for this context (0), or for the one of this number; `None` drops a
+    /// reservation.
     pub fn reserve(&self, context: u32, reservation: Option<Reservation>) -> Result<()> {
         let mut argument = uapi::Reserve {
             context,
@@ -236,7 +238,8 @@ impl Context {
         }))
     }
 
-    /// Announces that a job will be started in `ahead` from now, at most 10 s; `None` takes that back.
+    /// Announces that a job will be started in `ahead` from now, at most 10 s; `None` takes that
+    /// back.
     pub fn hint(&self, ahead: Option<Duration>) -> Result<()> {
         let argument = uapi::Hint {
             at: ahead.map_or(0, |ahead| now_ns().saturating_add(ns(ahead))),
@@ -272,7 +275,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_POLICY_SET, argument) }.map(drop)
     }
 
-    /// The group of this context (0), or of the one of this number: its weight, contexts and time on slots.
+    /// The group of this context (0), or of the one of this number: its weight, contexts and time
+    /// on slots.
     pub fn group(&self, context: u32) -> Result<uapi::Group> {
         let argument = uapi::Group {
             context,
@@ -282,8 +286,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_GROUP, argument) }
     }
 
-    /// Registers the subtree of a cgroup (version 2), of which `cgroup` is the directory, as one group, or changes
-    /// what is set for it. Returns what is in force then.
+    /// Registers the subtree of a cgroup (version 2), of which `cgroup` is the directory, as one
+    /// group, or changes what is set for it. Returns what is in force then.
     pub fn set_group(&self, cgroup: BorrowedFd<'_>, settings: &GroupSettings) -> Result<Group> {
         let mut argument = uapi::GroupSet {
             cgroup: cgroup.as_raw_fd(),
@@ -309,7 +313,8 @@ impl Context {
         self.group_set(argument)
     }
 
-    /// What is set for the subtree of a cgroup. [`Error::NotFound`](crate::Error::NotFound): it is not registered.
+    /// What is set for the subtree of a cgroup. [`Error::NotFound`](crate::Error::NotFound): it is
+    /// not registered.
     pub fn registered_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
         self.group_set(uapi::GroupSet {
             cgroup: cgroup.as_raw_fd(),
@@ -343,7 +348,8 @@ impl Context {
         })
     }
 
-    /// Lets this context be preempted and resumed together with the one of this number, and with its gang.
+    /// Lets this context be preempted and resumed together with the one of this number, and with
+    /// its gang.
     pub fn join_gang(&self, context: u32) -> Result<()> {
         self.gang(uapi::GANG_JOIN, context).map(drop)
     }

@@ -7,7 +7,8 @@ use crate::{uapi, Context, Histogram, Result, BUCKETS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum SlotHistogram {
-    /// From the status that showed the end of a run until the next START, where the slot was wanted.
+    /// From the status that showed the end of a run until the next START, where the slot was
+    /// wanted.
     Gap = uapi::HISTOGRAM_GAP,
     /// From the first PAUSE to PAUSED.
     Save = uapi::HISTOGRAM_SAVE,
@@ -48,8 +49,8 @@ impl ContextHistogram {
 }
 
 impl Context {
-    /// How long things took on a slot. The 99th percentile is [`Histogram::quantile`] of 990,000: at most 25 % (or 16 ns) too
-    /// long, never too short.
+    /// How long things took on a slot. The 99th percentile is [`Histogram::quantile`] of 990,000:
+    /// at most 25 % (or 16 ns) too long, never too short.
     ///
     /// ```no_run
     /// # use fermata::{Context, SlotHistogram};

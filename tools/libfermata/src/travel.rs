@@ -6,15 +6,17 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 impl Context {
-    /// The context of a file that is open already: got from another process, which shares its control then.
+    /// The context of a file that is open already: got from another process, which shares its
+    /// control then.
     pub fn from_file(file: OwnedFd) -> Self {
         Self {
             file: File::from(file),
         }
     }
 
-    /// Maps the arena that the context has; `None`: it has none. [`Error::NoAddress`]: nobody has mapped it before, so that it has no
-    /// device address, and this mapping would give it one; [`Error::Invalid`]: it is the program's own memory.
+    /// Maps the arena that the context has; `None`: it has none. [`Error::NoAddress`]: nobody has
+    /// mapped it before, so that it has no device address, and this mapping would give it one;
+    /// [`Error::Invalid`]: it is the program's own memory.
     pub fn map_arena(&self) -> Result<Option<Arena>> {
         let status = self.status()?;
         if status.arena_length == 0 {
@@ -27,8 +29,8 @@ impl Context {
             .map(Some)
     }
 
-    /// Makes the arena with this device address, and maps it: at the same address where that is free, else elsewhere
-    /// ([`Arena::is_at_base`]).
+    /// Makes the arena with this device address, and maps it: at the same address where that is
+    /// free, else elsewhere ([`Arena::is_at_base`]).
     pub fn create_arena_at(&self, length: usize, base: u64) -> Result<Arena> {
         let argument = uapi::ArenaCreate {
             flags: uapi::ARENA_FIXED_BASE,
@@ -61,7 +63,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_SNAPSHOT_WRITE, argument) }.map(drop)
     }
 
-    /// Starts a job from the state that was brought in. Returns the job's number. [`Error::NoState`]: there is none.
+    /// Starts a job from the state that was brought in. Returns the job's number.
+    /// [`Error::NoState`]: there is none.
     pub fn start_saved(&self) -> Result<u64> {
         self.start_with(uapi::START_SAVED)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uapi/fermata.h` as Rust sees it: same names, same layout (a test reads the header and compares).
+//! `uapi/fermata.h` as Rust sees it: same names, same layout (a test reads the header and
+//! compares).
 
 #![allow(missing_docs)] // documented in the header
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Jobs of the emulated card's simple engines (docs/card.md): which registers one has, and what comes of it.
+//! Jobs of the emulated card's simple engines (docs/card.md): which registers one has, and what
+//! comes of it.
 //!
 //! Programs for its RISC-V core are in [`riscv`](crate::riscv), queues in [`queue`](crate::queue).
 //!
@@ -99,7 +100,8 @@ pub enum Work {
 /// What came of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a list, a membench, a blockmix: how many nodes, accesses, blocks, and a checksum over them.
+    /// Of a list, a membench, a blockmix: how many nodes, accesses, blocks, and a checksum over
+    /// them.
     Checksum {
         /// How many.
         count: u64,
@@ -196,7 +198,8 @@ impl Work {
         }
     }
 
-    /// The registers that have the outcome, too: count and checksum (or bits), or bytes done and the digest's four words.
+    /// The registers that have the outcome, too: count and checksum (or bits), or bytes done and
+    /// the digest's four words.
     pub fn result_registers(&self) -> &'static [u32] {
         match self {
             Self::LinkedList { .. } | Self::Blockmix { .. } => &[0x38, 0x40],
@@ -260,7 +263,8 @@ impl Work {
     }
 }
 
-/// Puts a list into an arena, from [`DATA`] on: a node for each of `values`, one after the other. Panics beyond the arena's end.
+/// Puts a list into an arena, from [`DATA`] on: a node for each of `values`, one after the other.
+/// Panics beyond the arena's end.
 pub fn write_list(arena: &Arena, values: &[u64]) {
     for (node, value) in values.iter().enumerate() {
         let at = DATA + node * NODE;

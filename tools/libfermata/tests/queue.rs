@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's side of job queues against the emulated card's engine, in one process: no job is lost, whoever is first.
+//! A program's side of job queues against the emulated card's engine, in one process: no job is
+//! lost, whoever is first.
 #![allow(missing_docs, clippy::pedantic)]
 
 #[path = "../../../card/tests/engine/words.rs"]
@@ -157,8 +158,8 @@ fn jobs_are_reaped_in_any_order_and_their_pairs_used_again() {
     assert_eq!([queue.reap_job(2), queue.reap_job(99)], [None, None]);
 }
 
-/// A card with a driver: it runs the engine with a preemption now and then, lets it leave as soon as it is idle, and brings it back at
-/// a doorbell, which it remembers while the engine is there.
+/// A card with a driver: it runs the engine with a preemption now and then, lets it leave as soon
+/// as it is idle, and brings it back at a doorbell, which it remembers while the engine is there.
 fn serve(regs: &AppRegs, mut bus: Words, doorbell: &AtomicBool) {
     let mut engine: Box<dyn Engine> = EngineKind::Queue.start(regs);
     for turn in 0.. {
@@ -178,8 +179,8 @@ fn serve(regs: &AppRegs, mut bus: Words, doorbell: &AtomicBool) {
     }
 }
 
-/// Posts `jobs` jobs to a card in another thread, up to `together` at a time with a random pause between, and reaps them. Returns
-/// how many doorbells it took.
+/// Posts `jobs` jobs to a card in another thread, up to `together` at a time with a random pause
+/// between, and reaps them. Returns how many doorbells it took.
 fn race(seed: u64, jobs: u64, together: u64) -> u64 {
     let memory = Words::new(SIZE);
     let mut queue = Queue::over(&memory.0, BASE, 16).unwrap();
@@ -216,8 +217,8 @@ fn race(seed: u64, jobs: u64, together: u64) -> u64 {
 
 #[test]
 fn no_doorbell_is_lost() {
-    // Until both have happened in one race: the engine has left, and the engine sees the job in time. On a busy machine that takes
-    // more than one.
+    // Until both have happened in one race: the engine has left, and the engine sees the job in
+    // time. On a busy machine that takes more than one.
     let both = (0..64).any(|seed| (1..20_000).contains(&race(seed, 20_000, 1)));
     assert!(both);
 }

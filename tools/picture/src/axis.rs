@@ -37,7 +37,8 @@ pub struct Tick {
     pub label: Option<String>,
 }
 
-/// Returns the range of values that are more than 0, widened by a tenth for a logarithmic axis; `None` without such values.
+/// Returns the range of values that are more than 0, widened by a tenth for a logarithmic axis;
+/// `None` without such values.
 pub fn log_range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let values = values.filter(|value| value.is_finite() && *value > 0.0);
     let (low, high) = values.fold((f64::MAX, 0.0), |(a, b), v| (v.min(a), v.max(b)));
@@ -84,7 +85,8 @@ impl Axis {
         (first..=last).map(tick).collect()
     }
 
-    /// Every multiple of a power of ten is a tick. Powers have labels, and multiples of them where there would be too few labels otherwise.
+    /// Every multiple of a power of ten is a tick. Powers have labels, and multiples of them where
+    /// there would be too few labels otherwise.
     fn log_ticks(&self, most: usize) -> Vec<Tick> {
         let labelled: [&[u32]; 4] = [
             &[1],

@@ -7,8 +7,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Color(pub u8, pub u8, pub u8);
 
-/// The first six are Okabe's and Ito's. Each of the others was added for the largest distance (`OKLab`) from those before it, as people with normal
-/// vision, protanopia, deuteranopia and tritanopia see them, and from all tints; the tints are the farthest from [`Color::NEUTRAL`].
+/// The first six are Okabe's and Ito's. Each of the others was added for the largest distance
+/// (`OKLab`) from those before it, as people with normal vision, protanopia, deuteranopia and
+/// tritanopia see them, and from all tints; the tints are the farthest from [`Color::NEUTRAL`].
 const PALETTE: [Color; 14] = [
     Color(0x00, 0x72, 0xb2),
     Color(0xd5, 0x5e, 0x00),
@@ -60,7 +61,8 @@ impl fmt::Display for Color {
     }
 }
 
-/// Returns `count` colours, which differ from one another and from each other's tints. More than 14 are no longer easy to tell apart.
+/// Returns `count` colours, which differ from one another and from each other's tints. More than 14
+/// are no longer easy to tell apart.
 pub fn palette(count: usize) -> Vec<Color> {
     let mut colors: Vec<Color> = PALETTE.into_iter().take(count).collect();
     let mut candidates = (0..).map(generated);

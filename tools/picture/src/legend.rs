@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Legends: marks with names, in as many rows as they need. A legend has a place of its own, beside the data.
+//! Legends: marks with names, in as many rows as they need. A legend has a place of its own, beside
+//! the data.
 
 use crate::color::Color;
 use crate::svg::{text_width, Anchor, Point, Svg, LABEL};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! SVG pictures with exact coordinates: shapes ([`svg`]), colours ([`color`]), axes ([`axis`]), legends ([`legend`]) and line charts
-//! ([`chart`]).
+//! SVG pictures with exact coordinates: shapes ([`svg`]), colours ([`color`]), axes ([`axis`]),
+//! legends ([`legend`]) and line charts ([`chart`]).
 
 pub mod axis;
 pub mod chart;

@@ -23,7 +23,8 @@ pub struct Reader {
     slots: Vec<Now>,
 }
 
-/// The timeline of a whole log, and when that begins; times are `CLOCK_MONOTONIC` of the card's machine.
+/// The timeline of a whole log, and when that begins; times are `CLOCK_MONOTONIC` of the card's
+/// machine.
 pub fn read(log: impl BufRead) -> Result<(Timeline, u64)> {
     let mut reader = Reader::default();
     let mut first = None;

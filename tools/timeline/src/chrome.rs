@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The same for Perfetto and the tracing page of Chrome: the JSON form of the Trace Event Format, slots as threads.
+//! The same for Perfetto and the tracing page of Chrome: the JSON form of the Trace Event Format,
+//! slots as threads.
 
 use crate::spans::{Doing, Timeline};
 use anyhow::Result;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How spans of one slot are drawn so that areas are times: a span that is wide enough is a bar of its own; what lies between such bars is cut into
-//! columns, and a column is divided in height as its time is divided.
+//! How spans of one slot are drawn so that areas are times: a span that is wide enough is a bar of
+//! its own; what lies between such bars is cut into columns, and a column is divided in height as
+//! its time is divided.
 
 use fermata_picture::svg::number;
 use std::fmt::Write as _;
@@ -58,7 +59,8 @@ impl Cell {
     }
 }
 
-/// Returns the cells of stretches that are in order and do not overlap; a stretch's layer is less than `layers`.
+/// Returns the cells of stretches that are in order and do not overlap; a stretch's layer is less
+/// than `layers`.
 pub(crate) fn cells(stretches: &[Stretch], layers: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut narrow = Vec::new();
@@ -105,8 +107,9 @@ fn columns(cells: &mut Vec<Cell>, narrow: &[Stretch], (from, to): (f64, f64), la
     cells.extend(current);
 }
 
-/// Returns the outline of a layer and all below it in the cells that have a part of the layer, as SVG path data. Cells stand on `base`, and a full cell
-/// is `height` pixels high. Layers are painted from the highest to the lowest, so that no background shows between them.
+/// Returns the outline of a layer and all below it in the cells that have a part of the layer, as
+/// SVG path data. Cells stand on `base`, and a full cell is `height` pixels high. Layers are
+/// painted from the highest to the lowest, so that no background shows between them.
 pub(crate) fn outline(cells: &[Cell], layer: usize, base: f64, height: f64) -> String {
     let mut path = String::new();
     let mut end: Option<(f64, String)> = None;

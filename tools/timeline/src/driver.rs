@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What slots did, from the driver's tracepoints (docs/tracing.md) in the text form of tracefs, perf or trace-cmd.
+//! What slots did, from the driver's tracepoints (docs/tracing.md) in the text form of tracefs,
+//! perf or trace-cmd.
 
 use crate::spans::{Doing, End, Span, Timeline, Turn};
 use anyhow::{anyhow, Context as _, Result};
@@ -58,7 +59,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Takes a line apart: `COMMAND-PID [CPU] FLAGS TIME: fermata_NAME: FIELDS`, or `CPU:1 [LOST 5 EVENTS]`.
+/// Takes a line apart: `COMMAND-PID [CPU] FLAGS TIME: fermata_NAME: FIELDS`, or `CPU:1 [LOST 5
+/// EVENTS]`.
 pub fn parse(line: &str) -> Result<Line<'_>> {
     if let Some((_, lost)) = line.split_once("[LOST ") {
         if line.starts_with("CPU:") {
@@ -366,14 +368,16 @@ CPU:1 [LOST 7 EVENTS]
 
     #[test]
     fn lines_of_perf_and_trace_cmd() {
-        let perf = "swapper     0 [001]   100.000123456: fermata:fermata_unload: card=fermata3 slot=1 ctx=0 pid=0";
+        let perf = "swapper     0 [001]   100.000123456: fermata:fermata_unload: card=fermata3 \
+             slot=1 ctx=0 pid=0";
         let Line::Event(event) = parse(perf).unwrap() else {
             panic!("no event");
         };
         assert_eq!((event.at, event.name), (100_000_123_456, "unload"));
         assert_eq!(event.task, None);
         assert_eq!(event.card().unwrap(), 3);
-        let cmd = "   demo-12    [000]    14.500000: fermata_unload:        card=fermata0 slot=1 ctx=0 pid=0";
+        let cmd = "   demo-12    [000]    14.500000: fermata_unload:        card=fermata0 slot=1 \
+             ctx=0 pid=0";
         let Line::Event(event) = parse(cmd).unwrap() else {
             panic!("no event");
         };

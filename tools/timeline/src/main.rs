@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a card's slots did, from its log or from a trace of the driver: a picture, and a trace for Perfetto.
+//! What a card's slots did, from its log or from a trace of the driver: a picture, and a trace for
+//! Perfetto.
 
 use anyhow::{ensure, Context as _, Result};
 use clap::Parser;
@@ -14,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 /// Draw what a card's slots did
 ///
-/// With both, the card's log and a trace of the driver, the two are held against each other: it fails where they differ. The picture is
-/// then the driver's view, and the trace for Perfetto has both in the driver's time.
+/// With both, the card's log and a trace of the driver, the two are held against each other: it
+/// fails where they differ. The picture is then the driver's view, and the trace for Perfetto has
+/// both in the driver's time.
 #[derive(Parser)]
 #[command(version, about)]
 struct Options {
@@ -37,13 +39,15 @@ struct Options {
     /// What stands above the picture
     #[arg(long, default_value = "slots of the card")]
     title: String,
-    /// Begin at the last mark of this text (`mark text=` at the card's control socket), so many milliseconds after that mark, or so many after the beginning
+    /// Begin at the last mark of this text (`mark text=` at the card's control socket), so many
+    /// milliseconds after that mark, or so many after the beginning
     #[arg(long, value_name = "MARK|MARK+MS|MS")]
     from: Option<String>,
     /// End there
     #[arg(long, value_name = "MARK|MARK+MS|MS")]
     to: Option<String>,
-    /// What the job of a TAG, or that of the context of a number, is called [default: the command of the context's process, if the trace has it]
+    /// What the job of a TAG, or that of the context of a number, is called [default: the command
+    /// of the context's process, if the trace has it]
     #[arg(long, value_name = "TAG=NAME", value_parser = parse_name)]
     name: Vec<(u64, String)>,
 }
@@ -119,7 +123,8 @@ impl View {
         }
     }
 
-    /// Returns the name of a job: the one that was given, else the command of its process, with the context's number where several have that command.
+    /// Returns the name of a job: the one that was given, else the command of its process, with the
+    /// context's number where several have that command.
     fn job(&self, options: &Options, id: u64) -> String {
         if let Some((_, name)) = options.name.iter().find(|(of, _)| *of == id) {
             return name.clone();

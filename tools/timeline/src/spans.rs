@@ -29,7 +29,8 @@ impl Doing {
     }
 }
 
-/// For some time a slot did one thing for one job. Times are in nanoseconds, of the clock of whoever tells.
+/// For some time a slot did one thing for one job. Times are in nanoseconds, of the clock of
+/// whoever tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Its number.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The picture: slots are rows, jobs are colours; saves and restores are lighter. The area of a colour is the time that it stands for, however short the
-//! spans are ([`coverage`](crate::coverage)).
+//! The picture: slots are rows, jobs are colours; saves and restores are lighter. The area of a
+//! colour is the time that it stands for, however short the spans are
+//! ([`coverage`](crate::coverage)).
 
 use crate::coverage::{self, Stretch};
 use crate::driver::{ARRIVAL, HINT};
@@ -33,7 +34,8 @@ const AXIS: f64 = 44.0;
 /// The texts of marks stand in up to so many rows.
 const MARK_ROWS: usize = 3;
 const MARK_ROW: f64 = 14.0;
-/// Pixels of a slot for each PAUSE at least; single PAUSEs closer together cannot be told apart and are left out.
+/// Pixels of a slot for each PAUSE at least; single PAUSEs closer together cannot be told apart and
+/// are left out.
 const PAUSE_DISTANCE: f64 = 4.0;
 
 /// Writes the picture of a timeline to a file; `name` says what a job is called.
@@ -197,7 +199,8 @@ impl<'a> Picture<'a> {
         instants.any(|instant| instant.slot.is_none() && instant.what == what)
     }
 
-    /// Returns where the marks of the card are, their texts, and the row of each text: texts do not overlap, and those without room are left out.
+    /// Returns where the marks of the card are, their texts, and the row of each text: texts do not
+    /// overlap, and those without room are left out.
     fn marks(&self) -> Vec<(f64, &str, usize)> {
         let is_mark = |what: &str| POINTS.iter().all(|(point, ..)| *point != what);
         let instants = self.timeline.instants.iter();
@@ -259,7 +262,8 @@ impl<'a> Picture<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! What a picture shows, as its own shapes have it: they are read back from the SVG, and painted one over the other.
+    //! What a picture shows, as its own shapes have it: they are read back from the SVG, and
+    //! painted one over the other.
 
     use super::*;
     use crate::spans::{Instant, Span};
@@ -307,7 +311,8 @@ mod tests {
         pieces
     }
 
-    /// The visible area of each colour in a slot, as part of its bar: of all that is painted at a point, the last is seen.
+    /// The visible area of each colour in a slot, as part of its bar: of all that is painted at a
+    /// point, the last is seen.
     fn visible(svg: &str, slot: usize) -> BTreeMap<String, f64> {
         let group = svg
             .split_once(&format!("<g id=\"slot-{slot}\">"))
@@ -328,7 +333,8 @@ mod tests {
         let mut areas = BTreeMap::new();
         for strip in edges.windows(2) {
             let middle = f64::midpoint(strip[0], strip[1]);
-            // Each shape stands on the base: what is painted later hides the lower part of what was painted before.
+            // Each shape stands on the base: what is painted later hides the lower part of what was
+            // painted before.
             let mut tops: Vec<(f64, &str)> = Vec::new();
             for (fill, pieces) in &shapes {
                 let next = pieces.partition_point(|((_, right), _)| *right <= middle);
@@ -374,7 +380,8 @@ mod tests {
         }
     }
 
-    /// Turns of `jobs` on a slot for a second; runs take up to `longest` ns, saves and restores a fifth of that, and the slot is idle now and then.
+    /// Turns of `jobs` on a slot for a second; runs take up to `longest` ns, saves and restores a
+    /// fifth of that, and the slot is idle now and then.
     fn turns(random: &mut Random, slot: usize, jobs: u64, longest: u64) -> Vec<Span> {
         let mut spans = Vec::new();
         let mut at = 0;
@@ -484,7 +491,8 @@ mod tests {
         assert_areas_are_times(&timeline);
     }
 
-    /// The picture that the review found: a slot that is busy nearly all the time with turns of a tenth of a pixel, which looked idle.
+    /// The picture that the review found: a slot that is busy nearly all the time with turns of a
+    /// tenth of a pixel, which looked idle.
     #[test]
     fn a_slot_that_is_busy_with_short_turns_looks_busy() {
         let turn = |n: u64| {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card's view and the driver's view of the same time: held against each other, and laid over each other.
+//! The card's view and the driver's view of the same time: held against each other, and laid over
+//! each other.
 //!
-//! Each has a clock of its own: the card that of the machine that emulates it, the driver that of the guest; both count nanoseconds, the
-//! guest's so well as its processor's clock was measured. Causes come before effects: the driver's START is written before the card takes
-//! it, and the card has ended a turn before the driver sees that. So each turn of the one clock must fit into that of the other, and bounds
-//! how far the clocks are apart.
+//! Each has a clock of its own: the card that of the machine that emulates it, the driver that of
+//! the guest; both count nanoseconds, the guest's so well as its processor's clock was measured.
+//! Causes come before effects: the driver's START is written before the card takes it, and the card
+//! has ended a turn before the driver sees that. So each turn of the one clock must fit into that
+//! of the other, and bounds how far the clocks are apart.
 
 use crate::spans::{End, Timeline, Turn};
 use anyhow::{bail, Result};
@@ -49,8 +51,8 @@ impl Fit {
     }
 }
 
-/// Holds the two views against each other: on each slot the same turns in the same order, START and end of the same kind, of the same job, and
-/// each as the card saw it within as the driver saw it.
+/// Holds the two views against each other: on each slot the same turns in the same order, START and
+/// end of the same kind, of the same job, and each as the card saw it within as the driver saw it.
 ///
 /// # Errors
 ///
@@ -78,7 +80,8 @@ pub fn compare(card: &Timeline, driver: &Timeline) -> Result<Fit> {
     fit(&pairs)
 }
 
-/// Of a turn that the driver ends by a reset, it does not know how it would have ended, and the card hears of that later.
+/// Of a turn that the driver ends by a reset, it does not know how it would have ended, and the
+/// card hears of that later.
 fn compare_turn(card: &Turn, driver: &Turn) -> Result<()> {
     let same_end = driver.end == End::Reset || card.end == driver.end;
     if card.resumed != driver.resumed || !same_end {
@@ -86,7 +89,10 @@ fn compare_turn(card: &Turn, driver: &Turn) -> Result<()> {
     }
     let (of_card, of_driver) = (card.to - card.from, driver.to - driver.from);
     if of_card > of_driver + RESOLUTION && driver.end != End::Reset {
-        bail!("it took {of_card} ns on the card, and {of_driver} ns of the driver's, which must be more");
+        bail!(
+            "it took {of_card} ns on the card, and {of_driver} ns of the driver's, which must \
+             be more"
+        );
     }
     Ok(())
 }

@@ -48,7 +48,8 @@ impl Op {
     }
 }
 
-/// A job in hand. In a snapshot: u32 op (0: no job), u32 0; u64 number, src, dst, length, arg, bytes done; 32 bytes of midstate.
+/// A job in hand. In a snapshot: u32 op (0: no job), u32 0; u64 number, src, dst, length, arg,
+/// bytes done; 32 bytes of midstate.
 pub(super) struct Lane {
     op: Op,
     /// Which job of the queue it is.

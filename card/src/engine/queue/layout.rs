@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A queue in memory, as `uapi/fermata.h` has it: what the engine reads and writes of it, each in the order of docs/queues.md.
+//! A queue in memory, as `uapi/fermata.h` has it: what the engine reads and writes of it, each in
+//! the order of docs/queues.md.
 
 use super::super::{AppRegs, Bus, Refused, StateReader};
 use std::sync::atomic::{fence, Ordering};
@@ -62,7 +63,8 @@ impl Layout {
         self.statuses.wrapping_add((number & self.mask) * STATUS)
     }
 
-    /// Whether job `number` may be taken. What its program wrote before it said so is seen after this.
+    /// Whether job `number` may be taken. What its program wrote before it said so is seen after
+    /// this.
     pub(super) fn is_valid(&self, number: u64, bus: &mut dyn Bus) -> Result<bool, Refused> {
         let mut header = [0; 4];
         bus.read(self.job(number), &mut header)?;
@@ -116,7 +118,8 @@ impl Layout {
         publish(self.control.wrapping_add(HEAD), n, bus)
     }
 
-    /// Tells whether a job that is posted needs a doorbell. What is read after it is read after all sides can see it.
+    /// Tells whether a job that is posted needs a doorbell. What is read after it is read after all
+    /// sides can see it.
     pub(super) fn tell_idle(&self, idle: bool, bus: &mut dyn Bus) -> Result<(), Refused> {
         publish(self.control.wrapping_add(IDLE), u64::from(idle), bus)?;
         fence(Ordering::SeqCst);

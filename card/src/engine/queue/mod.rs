@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! queue: takes jobs from a ring in memory until one says END. docs/queues.md is what it does, and in which order.
+//! queue: takes jobs from a ring in memory until one says END. docs/queues.md is what it does, and
+//! in which order.
 
 mod lane;
 mod layout;
@@ -14,8 +15,8 @@ const OP_END: u32 = 5;
 const EFAULT: u32 = 14;
 const EINVAL: u32 = 22;
 
-/// A queue being worked on. Its snapshot is 400 bytes: u64 head, completed, whose turn it is, whether END was taken, the
-/// number of that job; then its lanes.
+/// A queue being worked on. Its snapshot is 400 bytes: u64 head, completed, whose turn it is,
+/// whether END was taken, the number of that job; then its lanes.
 pub struct Queue {
     /// `None`: the registers are not allowed.
     layout: Option<Layout>,

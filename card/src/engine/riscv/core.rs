@@ -125,7 +125,8 @@ impl Core {
         n
     }
 
-    /// The first cycle of the next instruction; nothing changes where it traps. Those that it takes beyond are [waited](Self::wait) for.
+    /// The first cycle of the next instruction; nothing changes where it traps. Those that it takes
+    /// beyond are [waited](Self::wait) for.
     pub fn cycle(&mut self) -> Result<Cycle, Trap> {
         let (inst, len) = self.fetch()?;
         if inst == Inst::Ecall {

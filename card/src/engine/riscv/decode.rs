@@ -191,7 +191,8 @@ fn system(word: u32) -> Option<Inst> {
     })
 }
 
-/// The instruction in a half-word whose two lowest bits are not both set; `None` where it is none of this core.
+/// The instruction in a half-word whose two lowest bits are not both set; `None` where it is none
+/// of this core.
 pub(super) fn decode_compressed(half: u16) -> Option<Inst> {
     let half = u32::from(half);
     match half & 3 {

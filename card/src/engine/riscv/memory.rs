@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The core's own memory, and how a program is loaded into it: a static executable for RV32, little-endian.
+//! The core's own memory, and how a program is loaded into it: a static executable for RV32,
+//! little-endian.
 
 use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;

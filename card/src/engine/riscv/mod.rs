@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! riscv: a core for RV32IMC with memory of its own, which runs a program from the arena.
 //!
-//! It can be stopped at any cycle, also in the middle of an instruction that takes several: all that it has goes into the snapshot.
+//! It can be stopped at any cycle, also in the middle of an instruction that takes several: all
+//! that it has goes into the snapshot.
 
 mod core;
 mod decode;
@@ -134,7 +135,8 @@ impl Riscv {
         self.end.0 != end::RUNS
     }
 
-    /// Loads the program. Returns what that took, in cycles, of which the program's own count has none.
+    /// Loads the program. Returns what that took, in cycles, of which the program's own count has
+    /// none.
     fn load(&mut self, bus: &mut dyn Bus) -> Result<u64, Refused> {
         self.loaded = true;
         let len = self.params.elf_len;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card, owned through vfio-pci: registers mapped, one vector as an eventfd, memory mapped through the IOMMU. Only slot 0 is shared.
+//! The card, owned through vfio-pci: registers mapped, one vector as an eventfd, memory mapped
+//! through the IOMMU. Only slot 0 is shared.
 
 use super::protocol::REGISTERS;
 use crate::mapping::Mapping;
@@ -145,8 +146,9 @@ impl Device {
         self.registers.write(CONTROL, ctl::PAUSE);
     }
 
-    /// Puts a job on the slot, which is idle. Application registers are written where the slot had another job last, even those that have the same
-    /// value: what one tenant wrote is not left to another.
+    /// Puts a job on the slot, which is idle. Application registers are written where the slot had
+    /// another job last, even those that have the same value: what one tenant wrote is not left to
+    /// another.
     pub(super) fn start(&mut self, place: Place, registers: &[u64; REGISTERS], resume: bool) {
         let another = self.place.snapshot != place.snapshot;
         let was = std::mem::replace(&mut self.place, place);
@@ -176,7 +178,8 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Leaves the slot quiescent: once the card is closed, the kernel ends bus mastering and unmaps the memory, whatever the engine does.
+    /// Leaves the slot quiescent: once the card is closed, the kernel ends bus mastering and unmaps
+    /// the memory, whatever the engine does.
     fn drop(&mut self) {
         self.quiesce();
     }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What people do without a driver: a daemon that owns the card through vfio-pci and shares it among clients of a UNIX socket, preempting by the
-//! same protocol (docs/switch.md, Fermata profile). Written as well as it can be, so that the comparison is fair:
+//! What people do without a driver: a daemon that owns the card through vfio-pci and shares it
+//! among clients of a UNIX socket, preempting by the same protocol (docs/switch.md, Fermata
+//! profile). Written as well as it can be, so that the comparison is fair:
 //!
 //! - one thread, one epoll loop; nothing is allocated for a switch;
-//! - the card's interrupt and the timer are edge-triggered: neither is read, which saves a system call each;
+//! - the card's interrupt and the timer are edge-triggered: neither is read, which saves a system
+//!   call each;
 //! - a switch costs one call to wait and one to set the timer;
 //! - registers that stand as they should are not written again;
 //! - the next job is started before anybody is told of the end of the last one;
 //! - it leaves the card quiescent when it ends, by a signal or by an error;
-//! - under `SCHED_FIFO` its memory is locked; polling, it makes no call that sleeps, and takes the time from the vDSO.
+//! - under `SCHED_FIFO` its memory is locked; polling, it makes no call that sleeps, and takes the
+//!   time from the vDSO.
 
 mod device;
 mod protocol;

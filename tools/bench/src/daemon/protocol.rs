@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What clients and daemon say to one another, over a `SOCK_SEQPACKET` socket: words, little-endian. A client first hands over its memory (a memfd), then
-//! asks for a job at a time, in one message with all its registers; it is told when that is done.
+//! What clients and daemon say to one another, over a `SOCK_SEQPACKET` socket: words,
+//! little-endian. A client first hands over its memory (a memfd), then asks for a job at a time, in
+//! one message with all its registers; it is told when that is done.
 
 use crate::mapping::Mapping;
 use crate::work::{Job, GUARD, MEMORY};

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// Number of a client.
 pub(super) type ClientId = usize;
-/// A PAUSE that has not been answered is written again after this time: one that meets a restore is dropped by the card.
+/// A PAUSE that has not been answered is written again after this time: one that meets a restore is
+/// dropped by the card.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
 /// A job, from its request to its end.
@@ -81,7 +82,8 @@ impl Schedule {
         }
     }
 
-    /// The card interrupts. Returns the job that ended, and its status, after the next one was started.
+    /// The card interrupts. Returns the job that ended, and its status, after the next one was
+    /// started.
     pub(super) fn interrupted(&mut self, timer: &mut Timer) -> Result<Option<(ClientId, u64)>> {
         let Some(run) = &self.run else {
             return Ok(None);

@@ -66,7 +66,8 @@ impl Timer {
         }
     }
 
-    /// Fires again and again: PAUSE was written. A daemon that sleeps does not sleep for longer until that is answered.
+    /// Fires again and again: PAUSE was written. A daemon that sleeps does not sleep for longer
+    /// until that is answered.
     pub(super) fn repeat(&mut self) {
         if let Self::Polled(due) = self {
             *due = Some(now() + AGAIN);

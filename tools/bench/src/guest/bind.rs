@@ -85,8 +85,8 @@ impl Card {
         self.driver().as_deref() == Some(driver.name())
     }
 
-    /// Takes the card from its driver, unless a cell can begin with that driver. The lower bound runs from when it is bound: each of its visits begins
-    /// with that.
+    /// Takes the card from its driver, unless a cell can begin with that driver. The lower bound
+    /// runs from when it is bound: each of its visits begins with that.
     pub(super) fn release_unless(&self, cell: Cell) -> Result<()> {
         if has_programs(cell) && self.is_bound_to(cell.variant.driver()) {
             Ok(())

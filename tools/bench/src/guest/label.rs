@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Labels: they tell a plugin of QEMU (tools/bench/plugin), which looks for them in what runs, where the program is.
+//! Labels: they tell a plugin of QEMU (tools/bench/plugin), which looks for them in what runs,
+//! where the program is.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -40,7 +41,8 @@ impl Counted {
     }
 }
 
-/// An instruction that does nothing, and tells the plugin where the program is: a long NOP with a number in its displacement.
+/// An instruction that does nothing, and tells the plugin where the program is: a long NOP with a
+/// number in its displacement.
 pub(crate) fn label<const NUMBER: u32>() {
     const MAGIC: u32 = 0x5e9c << 16;
     // SAFETY: a NOP.
@@ -67,7 +69,8 @@ macro_rules! phase {
 }
 pub(crate) use phase;
 
-/// Tells the plugin where the kernel has the functions that begin and end sections with interrupts off and that access registers.
+/// Tells the plugin where the kernel has the functions that begin and end sections with interrupts
+/// off and that access registers.
 pub(crate) fn tell_functions() -> Result<()> {
     tell("rust_helper_readq", label::<0xfff4>)?;
     tell("rust_helper_writeq", label::<0xfff5>)?;

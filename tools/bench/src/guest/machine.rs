@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the machine counts. Its idle time is of no use: this kernel charges interrupts of an idle CPU to it, and in them is all that the module does. So time of
-//! CPUs is taken on the host (vm/fermatavm/bench.py).
+//! What the machine counts. Its idle time is of no use: this kernel charges interrupts of an idle
+//! CPU to it, and in them is all that the module does. So time of CPUs is taken on the host
+//! (vm/fermatavm/bench.py).
 
 use crate::visit::Usage;
 use anyhow::{Context as _, Result};

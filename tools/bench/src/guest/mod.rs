@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw of them. The card's log has the rest.
+//! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw
+//! of them. The card's log has the rest.
 
 pub(crate) mod bind;
 pub(crate) mod count;
@@ -101,8 +102,8 @@ struct Conductor {
 }
 
 impl Conductor {
-    /// What a read of a register takes, and what a write adds to the read behind it, in ns: medians. A write is posted: what it costs shows in what comes
-    /// after it.
+    /// What a read of a register takes, and what a write adds to the read behind it, in ns:
+    /// medians. A write is posted: what it costs shows in what comes after it.
     fn time_accesses(&mut self) -> Result<(u64, u64)> {
         self.card.bind(Driver::Fermata)?;
         let median = |writes: u64| {
@@ -121,7 +122,8 @@ impl Conductor {
         Ok((read, median(BURST).saturating_sub(read) / BURST))
     }
 
-    /// Each cell once. The drivers come in another order in each round, and so do the cells of a driver.
+    /// Each cell once. The drivers come in another order in each round, and so do the cells of a
+    /// driver.
     fn round(&mut self, round: u32) -> Result<()> {
         let began = Instant::now();
         let mut drivers = Driver::ALL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the daemon does what it must: it repeats a PAUSE that the card drops, and leaves the card quiescent when it ends in the middle of a save, by
-//! a signal or by an error.
+//! Whether the daemon does what it must: it repeats a PAUSE that the card drops, and leaves the
+//! card quiescent when it ends in the middle of a save, by a signal or by an error.
 
 use super::bind::{self, Card};
 use super::tenants::Seat;
@@ -21,12 +21,13 @@ pub(crate) struct Options {
     control: PathBuf,
 }
 
-/// A restore takes longer than a slice, which the daemon does not know at first: its PAUSE meets the restore, and the card drops it.
+/// A restore takes longer than a slice, which the daemon does not know at first: its PAUSE meets
+/// the restore, and the card drops it.
 const RESTORE: &str = "save_us=100 restore_us=20000";
 /// So many turns are more than would come without such a PAUSE.
 const TURNS: u64 = 20;
-/// A save takes 0.4 s, so that the daemon leaves before the end, and writes every 0.1 ms, so that a card which still works when the kernel ends bus
-/// mastering is seen by its checker.
+/// A save takes 0.4 s, so that the daemon leaves before the end, and writes every 0.1 ms, so that a
+/// card which still works when the kernel ends bus mastering is seen by its checker.
 const SAVE: &str =
     "save_us=0 restore_us=0 state_pages=64 frame_bytes=64 frame_save_ns=100000 frame_restore_ns=0";
 /// On a busy machine a daemon may take longer than a save.

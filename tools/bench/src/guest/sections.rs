@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Calls and events that concern as much as a user can make them concern: how long the module holds a lock with interrupts off meanwhile, a plugin of
-//! QEMU (tools/bench/plugin) finds out.
+//! Calls and events that concern as much as a user can make them concern: how long the module holds
+//! a lock with interrupts off meanwhile, a plugin of QEMU (tools/bench/plugin) finds out.
 
 use super::bind::Card;
 use super::label::{phase, tell_functions, Counted};

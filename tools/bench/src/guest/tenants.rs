@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The tenants of a visit, each a thread, and the daemon where there is one. A tenant has a context of fermata, or a connection to the daemon; its
-//! jobs are the same with both.
+//! The tenants of a visit, each a thread, and the daemon where there is one. A tenant has a context
+//! of fermata, or a connection to the daemon; its jobs are the same with both.
 
 use super::bind::Card;
 use crate::daemon::{Client, Daemon, Urgency, SOCKET};
@@ -144,8 +144,9 @@ impl<'a> Stage<'a> {
         Ok((jobs, wrong))
     }
 
-    /// Lets the tenants run for so long, and on until an urgent job has come and ended meanwhile, where there are any: with busy CPUs a daemon that polls
-    /// may starve them for longer than a short visit lasts.
+    /// Lets the tenants run for so long, and on until an urgent job has come and ended meanwhile,
+    /// where there are any: with busy CPUs a daemon that polls may starve them for longer than a
+    /// short visit lasts.
     pub(super) fn watch(&self, length: Duration) {
         // The first to end may have come before.
         let enough = self.answered.load(Ordering::Relaxed) + 2;
@@ -177,7 +178,8 @@ impl Running<'_> {
     }
 }
 
-/// On a busy host the emulated card may stand still for longer than any card should take for a save.
+/// On a busy host the emulated card may stand still for longer than any card should take for a
+/// save.
 const PREEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than any job: nobody is preempted.
 const WHOLE_JOBS: Duration = Duration::from_secs(10);

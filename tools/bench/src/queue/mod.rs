@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make bench-queue`, the part in the guest: the same small jobs (SHA-256 of 64 bytes) posted to a queue, and started one by one by
-//! calls; in batches of 1 to 256, the ways in turn in each round. First it counts system calls, as the kernel sees them, then
-//! it measures time.
+//! `make bench-queue`, the part in the guest: the same small jobs (SHA-256 of 64 bytes) posted to a
+//! queue, and started one by one by calls; in batches of 1 to 256, the ways in turn in each round.
+//! First it counts system calls, as the kernel sees them, then it measures time.
 
 mod worker;
 
@@ -228,7 +228,8 @@ impl Report {
     pub(crate) fn leave(&self, file: &Path) -> Result<()> {
         println!("{NOTE}\n{}", self.table());
         println!(
-            "{} jobs were posted to an engine at work by {} calls; at a batch of {BATCH} a queue needs {:.1} times fewer",
+            "{} jobs were posted to an engine at work by {} calls; at a batch of {BATCH} a queue \
+                 needs {:.1} times fewer",
             self.posted, self.calls_of_posting, self.fewer_calls
         );
         output::write(self, file)?;

@@ -122,7 +122,8 @@ impl Worker {
         self.reap()
     }
 
-    /// Posts so many jobs, as far as there is room, and rings if the engine has left. Returns how many.
+    /// Posts so many jobs, as far as there is room, and rings if the engine has left. Returns how
+    /// many.
     fn post(&mut self, jobs: usize) -> Result<usize> {
         let queue = self.queue.as_mut().context("no queue")?;
         for number in 0..jobs {

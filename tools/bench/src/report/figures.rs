@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Figures of a cell: medians of its visits; and what else the host did meanwhile, its steal time and load, by the clock of the card's log.
+//! Figures of a cell: medians of its visits; and what else the host did meanwhile, its steal time
+//! and load, by the clock of the card's log.
 
 use super::timeline::Seen;
 use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit};
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A distribution in microseconds: medians of the visits' P50 and P99 (nearest rank), the largest of all.
+/// A distribution in microseconds: medians of the visits' P50 and P99 (nearest rank), the largest
+/// of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) count: usize,
@@ -36,10 +38,11 @@ pub(crate) struct Row {
     pub(crate) overrun: Spread,
     /// Part of the time that the slot works.
     pub(crate) useful: f64,
-    /// That part beside what it would be if each gap were as long as those of the lower bound are on average.
+    /// That part beside what it would be if each gap were as long as those of the lower bound are
+    /// on average.
     pub(crate) useful_of_bound: f64,
-    /// Time that the guest's CPUs ran on the host per switch: interrupts and tenants are in it, waiting for the card is not. Only of an idle machine: on
-    /// a busy one they run all the time.
+    /// Time that the guest's CPUs ran on the host per switch: interrupts and tenants are in it,
+    /// waiting for the card is not. Only of an idle machine: on a busy one they run all the time.
     pub(crate) cpu_us: Option<f64>,
     /// Time that the daemon ran, by the guest's clock: waiting for the card is in it.
     pub(crate) daemon_us: Option<f64>,
@@ -100,7 +103,8 @@ fn mean(samples: &[u64]) -> f64 {
 /// Mean gaps of the lower bound in nanoseconds.
 type Bounds = BTreeMap<(u32, Load, Costs), f64>;
 
-/// Returns all rows in the order of the cells, and what was wrong or is missing; a visit in which something is missing is in no row.
+/// Returns all rows in the order of the cells, and what was wrong or is missing; a visit in which
+/// something is missing is in no row.
 pub(crate) fn rows(
     visits: &[Visit],
     seen: &BTreeMap<u32, Seen>,
@@ -234,7 +238,8 @@ impl Host {
         Ok(Self(samples.collect::<Result<_, _>>()?))
     }
 
-    /// Time that the guest's CPUs ran on the host until `t`, in ns: between two samples in proportion.
+    /// Time that the guest's CPUs ran on the host until `t`, in ns: between two samples in
+    /// proportion.
     fn guest_until(&self, t: u64) -> Option<f64> {
         let next = self.0.partition_point(|sample| sample.t < t);
         let (before, after) = (self.0.get(next.checked_sub(1)?)?, self.0.get(next)?);
@@ -242,7 +247,8 @@ impl Host {
         Some(before.guest as f64 + part * after.guest.checked_sub(before.guest)? as f64)
     }
 
-    /// Time that the guest's CPUs ran on the host in these times, in ns. `None`: there are no samples of it.
+    /// Time that the guest's CPUs ran on the host in these times, in ns. `None`: there are no
+    /// samples of it.
     pub(crate) fn guest_in(&self, times: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
         let spent =
             times.map(|(begin, end)| Some(self.guest_until(end)? - self.guest_until(begin)?));

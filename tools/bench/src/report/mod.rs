@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part on the host: what the guest saw and what the card's log says of it become a report, tables and pictures.
+//! The part on the host: what the guest saw and what the card's log says of it become a report,
+//! tables and pictures.
 
 mod figures;
 mod plot;
@@ -38,7 +39,8 @@ pub(crate) struct Redo {
     /// Draw the pictures into this folder, too
     #[arg(long)]
     plots: Option<PathBuf>,
-    /// Put the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench end -->`
+    /// Put the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench
+    /// end -->`
     #[arg(long)]
     into: Option<PathBuf>,
 }
@@ -74,7 +76,8 @@ struct Report {
 }
 
 impl Report {
-    /// Fails if something was wrong: violations of other drivers than fermata.ko are none of its faults.
+    /// Fails if something was wrong: violations of other drivers than fermata.ko are none of its
+    /// faults.
     fn judge(&self) -> Result<()> {
         let own = self.violations.iter().filter(|violation| violation.is_own);
         let own = own.map(ToString::to_string);
@@ -84,8 +87,8 @@ impl Report {
     }
 }
 
-/// Makes the report. Fails, when all of it is written, if a result was wrong, something is missing, or the checker found a violation while fermata.ko
-/// had the card.
+/// Makes the report. Fails, when all of it is written, if a result was wrong, something is missing,
+/// or the checker found a violation while fermata.ko had the card.
 pub(crate) fn make(options: &Options) -> Result<()> {
     let run: Run = read(&options.visits)?;
     let slices = run.made.iter();
@@ -164,7 +167,8 @@ pub(crate) type Found = (Option<u32>, String);
 /// A violation that the card's checker found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Violation {
-    /// The visit, from the coming of its driver until it has left the card; `None`: before the first, when fermata.ko has the card.
+    /// The visit, from the coming of its driver until it has left the card; `None`: before the
+    /// first, when fermata.ko has the card.
     pub(crate) visit: Option<u32>,
     pub(crate) cell: Option<Cell>,
     /// fermata.ko had the card, or nobody knows who: the run fails.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Pictures: what a variant comes to over the length of the slices, on an idle machine and on a busy one.
+//! Pictures: what a variant comes to over the length of the slices, on an idle machine and on a
+//! busy one.
 
 use super::figures::{Row, Spread};
 use super::Report;

@@ -25,7 +25,8 @@ pub(crate) fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "\nWRONG: {failure}");
     }
     if !report.violations.is_empty() {
-        let heading = "**Violations of the card's protocol**: the run fails for those of fermata.ko (fermata, no preemption)";
+        let heading = "**Violations of the card's protocol**: the run fails for those of \
+             fermata.ko (fermata, no preemption)";
         let _ = writeln!(text, "\n{heading}\n\n{}", violations(report));
     }
     let _ = writeln!(text, "\n**Targets**\n\n{}", targets(report));
@@ -33,7 +34,8 @@ pub(crate) fn markdown(report: &Report) -> String {
         let name = load.name();
         let _ = writeln!(
             text,
-            "**Slices of 1 ms, {name} machine, a save and a restore 100 us each** (times in us: P50, P99, max)\n\n{}",
+            "**Slices of 1 ms, {name} machine, a save and a restore 100 us each** (times in us: \
+                 P50, P99, max)\n\n{}",
             at_one_slice(report, load)
         );
     }
@@ -63,7 +65,8 @@ fn conditions(report: &Report) -> String {
     let most = report.rows.iter().map(|row| row.host.steal_percent);
     let load = report.rows.iter().map(|row| row.host.load);
     format!(
-        "Visits of each cell: {}; {} switches in all; {} CPUs in the guest; a read of a register takes {:.1} us, a posted write adds {:.1} us. \
+        "Visits of each cell: {}; {} switches in all; {} CPUs in the guest; a read of a register \
+             takes {:.1} us, a posted write adds {:.1} us. \
          The host's steal time was {:.1} % at worst, its load average {:.1} to {:.1}.",
         first.visits,
         report.rows.iter().map(|row| row.switches).sum::<u64>(),

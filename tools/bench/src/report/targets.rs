@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was aimed at, and by how much it was missed. A target that is missed fails nothing: the machine that measures is no quiet one.
+//! What was aimed at, and by how much it was missed. A target that is missed fails nothing: the
+//! machine that measures is no quiet one.
 
 use super::figures::Row;
 use super::Machine;
@@ -122,7 +123,8 @@ fn beside_bound(rows: &Rows<'_>, load: Load, costs: Costs, machine: &Machine) ->
     let more = fermata.writes - bound.writes;
     let writes = more * machine.write_ns as f64 / 1e3;
     let because = format!(
-        "the driver's own part of a gap is {own:.1} us; {more:.1} more posted writes take about {writes:.1} us of that ({:.1} us each here)",
+        "the driver's own part of a gap is {own:.1} us; {more:.1} more posted writes take about \
+             {writes:.1} us of that ({:.1} us each here)",
         machine.write_ns as f64 / 1e3
     );
     let limit = 1.15;
@@ -161,7 +163,8 @@ fn beside_daemon<'a>(rows: &Rows<'a>) -> Vec<Target> {
             3.0,
             daemon.gap.p99 / fermata.gap.p99,
             format!(
-                "{:.0} us and {:.0} us. The lower bound, a handler that does nothing else, has {least:.0} us: no driver would come to more than {:.1} here. \
+                "{:.0} us and {:.0} us. The lower bound, a handler that does nothing else, has \
+                     {least:.0} us: no driver would come to more than {:.1} here. \
                  With busy CPUs the host has fewer of them than threads, the guest's, the card's and QEMU's, and that is what waits",
                 daemon.gap.p99,
                 fermata.gap.p99,
@@ -179,7 +182,8 @@ fn beside_daemon<'a>(rows: &Rows<'a>) -> Vec<Target> {
             5.0,
             spent(daemon) / spent(fermata),
             format!(
-                "{:.0} us and {:.0} us, the emulation's in both, {:.2} and {:.2} context switches; {FEW} jobs that never end, so nothing but switches. \
+                "{:.0} us and {:.0} us, the emulation's in both, {:.2} and {:.2} context \
+                     switches; {FEW} jobs that never end, so nothing but switches. \
                  The lower bound takes {least:.0} us: no driver would come to more than {:.1} here",
                 spent(daemon),
                 spent(fermata),
@@ -205,7 +209,8 @@ fn reads(rows: &Rows<'_>) -> Option<Target> {
         // What is looked at once in a while, or lies across a mark, is no part of a switch.
         (worst.reads * 100.0).round() / 100.0,
         format!(
-            "with slices of {} us, {} machine; {:.1} posted writes; besides, each START that a program asks for reads the state's size ({:.2} per switch)",
+            "with slices of {} us, {} machine; {:.1} posted writes; besides, each START that a \
+                 program asks for reads the state's size ({:.2} per switch)",
             worst.cell.slice_us,
             worst.cell.load.name(),
             worst.writes,
@@ -228,7 +233,8 @@ fn useful(rows: &Rows<'_>, load: Load, machine: &Machine) -> Option<Target> {
         0.98,
         row.useful_of_bound,
         format!(
-            "the slot works for {:.1} % of the time; each gap is {more:.0} us longer at P50, {writes:.0} us of it posted writes, where a slice is 1000 us and its \
+            "the slot works for {:.1} % of the time; each gap is {more:.0} us longer at P50, \
+                 {writes:.0} us of it posted writes, where a slice is 1000 us and its \
              save and restore 200 us",
             row.useful * 100.0
         ),

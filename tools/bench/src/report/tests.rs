@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reports of small runs that are written here: visits of the lower bound, of the daemon and of fermata.
+//! Reports of small runs that are written here: visits of the lower bound, of the daemon and of
+//! fermata.
 
 use super::*;
 use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
@@ -153,7 +154,8 @@ fn a_run_without_violations() {
     assert_eq!((report.rows.len(), report.violations.len()), (4, 0));
     let tables = table::markdown(&report);
     assert!(!tables.contains("Violations"));
-    let switches = "| variant | contexts | gap, us | CPU us per switch | daemon's | context switches | reads | writes |\n";
+    let switches = "| variant | contexts | gap, us | CPU us per switch | daemon's | context \
+         switches | reads | writes |\n";
     let (_, switches) = tables.split_once(switches).expect("a column for each cell");
     assert!(
         switches

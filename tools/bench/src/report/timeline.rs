@@ -26,10 +26,11 @@ pub(crate) struct Seen {
     pub(crate) switch: Vec<u64>,
     /// Arrival of urgent work to its START.
     pub(crate) arrival: Vec<u64>,
-    /// Arrival of urgent work to the first PAUSE after it that is honoured, if there is one before its START.
+    /// Arrival of urgent work to the first PAUSE after it that is honoured, if there is one before
+    /// its START.
     pub(crate) arrival_pause: Vec<u64>,
-    /// How much longer than its slice a job worked. Only where it had a whole slice: not the rest of one that urgent work interrupted, and not if urgent
-    /// work came meanwhile.
+    /// How much longer than its slice a job worked. Only where it had a whole slice: not the rest
+    /// of one that urgent work interrupted, and not if urgent work came meanwhile.
     pub(crate) overrun: Vec<i64>,
     /// Time of work, of saves, and of restores.
     pub(crate) useful: u64,
@@ -79,8 +80,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Returns what a log says: what was seen by number of the visit, and the violations. `slices` are lengths of slices in nanoseconds by
-    /// number of the visit.
+    /// Returns what a log says: what was seen by number of the visit, and the violations. `slices`
+    /// are lengths of slices in nanoseconds by number of the visit.
     pub(crate) fn read(
         log: &Path,
         slices: BTreeMap<u32, u64>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs a program on a card's RISC-V core, and says what came of it; the job that the demo of travelling snapshots lets travel.
+//! Runs a program on a card's RISC-V core, and says what came of it; the job that the demo of
+//! travelling snapshots lets travel.
 
 use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};

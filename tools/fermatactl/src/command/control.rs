@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: what is done to contexts of other programs.
+//! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: what is done to contexts
+//! of other programs.
 
 use crate::advice::Call;
 use crate::card::{Card, CardName};
@@ -61,7 +62,8 @@ impl Targets {
         })
     }
 
-    /// Returns the first context that the driver is going to refuse, by the state of the contexts `there`.
+    /// Returns the first context that the driver is going to refuse, by the state of the contexts
+    /// `there`.
     fn refused_beforehand(&self, control: Control, there: &[ContextInfo]) -> Option<Refusal> {
         let needs_job = matches!(control, Control::Preempt | Control::Hold | Control::Resume);
         self.contexts.iter().find_map(|number| {
@@ -110,9 +112,10 @@ commands! {
 
 /// Announce the next job of a context, so that a slot is free by then
 ///
-/// The driver takes a hint from who has the context's descriptor only, so this gets the descriptor from its program as a debugger
-/// would (same user, or root). A hint has an effect if the job would take a slot from another one at once: latency-critical, of a
-/// higher priority, or with a reservation. For own jobs: `fermatactl run --hint`.
+/// The driver takes a hint from who has the context's descriptor only, so this gets the descriptor
+/// from its program as a debugger would (same user, or root). A hint has an effect if the job would
+/// take a slot from another one at once: latency-critical, of a higher priority, or with a
+/// reservation. For own jobs: `fermatactl run --hint`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Hint {
     /// The card

@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 /// Show or set what holds for the subtree of a cgroup (CAP_SYS_ADMIN)
 ///
-/// Whatever is set registers the cgroup: all contexts of programs in it and below are one group then, also contexts that are open
-/// already. It holds until the cgroup is removed, or until --remove, also while the group has no context. Without options it
-/// shows what is set.
+/// Whatever is set registers the cgroup: all contexts of programs in it and below are one group
+/// then, also contexts that are open already. It holds until the cgroup is removed, or until
+/// --remove, also while the group has no context. Without options it shows what is set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Group {
     /// The card
@@ -38,7 +38,8 @@ pub(crate) struct Group {
     /// Contexts at the most: 1 to 65536; 0: as the module parameter max_contexts_group
     #[arg(long, value_name = "N", value_parser = max_contexts)]
     max_contexts: Option<u32>,
-    /// Pinned memory of all its contexts at the most, such as 512M; 0: as the module parameter max_pinned_group_mib
+    /// Pinned memory of all its contexts at the most, such as 512M; 0: as the module parameter
+    /// max_pinned_group_mib
     #[arg(long, value_name = "SIZE", value_parser = number::size)]
     max_bytes: Option<u64>,
     /// Slots that serve its contexts only, such as 0,2; `none`: all serve all

@@ -13,15 +13,18 @@ use std::str::FromStr;
 
 /// Set the policy of a card, or parameters of a context (CAP_SYS_ADMIN)
 ///
-/// Of a card: policy=fair|round-robin|priority|deadline|share, guard=TIME (the starvation guard: 10ms to 60s, or 0 for none).
+/// Of a card: policy=fair|round-robin|priority|deadline|share, guard=TIME (the starvation guard:
+/// 10ms to 60s, or 0 for none).
 ///
-/// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31, weight=1…10000,
-/// latency-critical=yes|no, cap=0…100 (percent; 0: none), share=0…100 (percent), slots=SLOT,…, cooperative=yes|no,
-/// reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us up to the deadline, deadline up to the period, period 1ms to
-/// 10s). What holds for groups is set by `fermatactl group`.
+/// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31,
+/// weight=1…10000, latency-critical=yes|no, cap=0…100 (percent; 0: none), share=0…100 (percent),
+/// slots=SLOT,…, cooperative=yes|no, reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us
+/// up to the deadline, deadline up to the period, period 1ms to 10s). What holds for groups is set
+/// by `fermatactl group`.
 ///
-/// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md tells what each does. They are set one after another; the first that is
-/// refused ends it: those before it stay, and the error tells which were set and which were not.
+/// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md tells what each does. They are set one
+/// after another; the first that is refused ends it: those before it stay, and the error tells
+/// which were set and which were not.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "fermatactl set <CARD> [CONTEXT] <NAME=VALUE>...")]
 pub(crate) struct Set {

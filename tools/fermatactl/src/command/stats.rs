@@ -15,8 +15,9 @@ use serde::Serialize;
 
 /// Print counters and histograms of a card or of a context
 ///
-/// Of a card they count since the driver was bound to it, of a context since it was set up; docs/statistics.md tells what each
-/// measures. Percentiles are at most 25 % too long. With --json all buckets are there.
+/// Of a card they count since the driver was bound to it, of a context since it was set up;
+/// docs/statistics.md tells what each measures. Percentiles are at most 25 % too long. With --json
+/// all buckets are there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stats {
     /// The card; may be left out where there is only one

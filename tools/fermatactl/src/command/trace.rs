@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl trace`: the tracepoints of the driver, recorded by a tracing instance of its own, which disturbs no other trace.
+//! `fermatactl trace`: the tracepoints of the driver, recorded by a tracing instance of its own,
+//! which disturbs no other trace.
 
 use super::Ending;
 use crate::card::{Card, CardName};
@@ -32,8 +33,9 @@ const REST: Duration = Duration::from_millis(20);
 
 /// Record what the driver decides and does, and draw it: slots as tracks, contexts as colours
 ///
-/// It records until COMMAND ends, for --duration, or until it is interrupted (^C). The trace can be opened at <https://ui.perfetto.dev> or in
-/// chrome://tracing, the picture in any browser. Takes root. The exit status is that of COMMAND.
+/// It records until COMMAND ends, for --duration, or until it is interrupted (^C). The trace can be
+/// opened at <https://ui.perfetto.dev> or in chrome://tracing, the picture in any browser. Takes
+/// root. The exit status is that of COMMAND.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Trace {
     /// Only this card
@@ -103,8 +105,8 @@ impl Trace {
         }
         let begin = Instant::now();
         let mut instance = Instance::new(self.buffer)?;
-        // Files that cannot be written are refused now rather than when all was recorded; those of an earlier trace stay if nothing
-        // can be recorded.
+        // Files that cannot be written are refused now rather than when all was recorded; those of
+        // an earlier trace stay if nothing can be recorded.
         let mut text = self.text.as_ref().map(create).transpose()?;
         drop(create(&self.output)?);
         let mut child = self.spawn()?;
@@ -253,7 +255,8 @@ impl Trace {
     }
 }
 
-/// The names of contexts: a letter each, which is what tells them apart where numbers do not count, the command, and the process.
+/// The names of contexts: a letter each, which is what tells them apart where numbers do not count,
+/// the command, and the process.
 fn job_names(
     trace: &driver::Trace,
     commands: &BTreeMap<u32, String>,
@@ -376,7 +379,8 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Begins to record all events of the driver, in `buffer` KiB for each processor, with times of `CLOCK_MONOTONIC`.
+    /// Begins to record all events of the driver, in `buffer` KiB for each processor, with times of
+    /// `CLOCK_MONOTONIC`.
     pub(crate) fn new(buffer: u32) -> Result<Self> {
         let folder = tracing_folder()?.join(format!("instances/fermatactl-{}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error))?;
@@ -469,7 +473,8 @@ fn tracing_folder() -> Result<&'static Path> {
     if !folder.join("events/fermata").exists() {
         return Err(Trouble::new(
             "the driver has no tracepoints",
-            "the module fermata is not loaded (`modprobe fermata`), or the kernel was built without CONFIG_TRACEPOINTS",
+            "the module fermata is not loaded (`modprobe fermata`), or the kernel was built \
+                 without CONFIG_TRACEPOINTS",
         ));
     }
     Ok(folder)
@@ -491,7 +496,8 @@ mod tests {
     #[test]
     fn lines_may_come_in_pieces() {
         let mut record = Record::default();
-        let line = "a-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=65536 pid=0 resume=0 why=turn\n";
+        let line = "a-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=65536 pid=0 \
+             resume=0 why=turn\n";
         let (head, tail) = line.as_bytes().split_at(40);
         record.take(head, None).unwrap();
         assert_eq!(record.events, 0);
@@ -514,7 +520,8 @@ mod tests {
 
     #[test]
     fn lost_events_are_added_up() {
-        let stats = "entries: 5\noverrun: 7\ncommit overrun: 0\nbytes: 100\ndropped events: 2\nread events: 9\n";
+        let stats = "entries: 5\noverrun: 7\ncommit overrun: 0\nbytes: 100\ndropped events: \
+             2\nread events: 9\n";
         assert_eq!(lost_of(stats), 9);
     }
 }

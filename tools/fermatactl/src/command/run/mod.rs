@@ -24,12 +24,13 @@ use std::time::Duration;
 
 /// Run an engine of a card on a file, and print the result
 ///
-/// The engines of the emulated card are known by name: linkedlist (the file's 64-bit words are the values of a list),
-/// membench (accesses to the file's bytes), sha256, blockmix, queue (one operation on the file), riscv (the file is a program: ELF,
-/// for RV32IMC), counter_up and counter_down (no file).
+/// The engines of the emulated card are known by name: linkedlist (the file's 64-bit words are the
+/// values of a list), membench (accesses to the file's bytes), sha256, blockmix, queue (one
+/// operation on the file), riscv (the file is a program: ELF, for RV32IMC), counter_up and
+/// counter_down (no file).
 ///
-/// Any other is named by its UUID, as `fermatactl list` shows it (or with --raw, a known one, too): the arena begins with the file, and
-/// --reg and --result say what its registers are for.
+/// Any other is named by its UUID, as `fermatactl list` shows it (or with --raw, a known one, too):
+/// the arena begins with the file, and --reg and --result say what its registers are for.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // switches of a command line
 pub(crate) struct Run {
@@ -55,7 +56,8 @@ pub(crate) struct Run {
     /// The word by which the emulated card knows whose job it is (register 0x50)
     #[arg(long, default_value = "0", value_name = "WORD", value_parser = number::number)]
     tag: u64,
-    /// Write what the engine has made of the data to this file (of riscv: what the program has printed; with --raw: the arena)
+    /// Write what the engine has made of the data to this file (of riscv: what the program has
+    /// printed; with --raw: the arena)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Options of `run` that go with certain engines: each takes its own, and what is left was for another one. Of engines of which nothing is known
-//! registers are set as they stand on the command line.
+//! Options of `run` that go with certain engines: each takes its own, and what is left was for
+//! another one. Of engines of which nothing is known registers are set as they stand on the command
+//! line.
 
 use crate::number::{number, number_in, Parsed};
 use crate::trouble::{Result, Trouble};
@@ -16,7 +17,8 @@ pub(super) struct Options {
     /// linkedlist, membench, blockmix: what checksum and pattern begin with [default: 0]
     #[arg(long, value_name = "WORD", value_parser = number)]
     pub(super) seed: Option<u64>,
-    /// linkedlist: nodes (0: all); membench: accesses, 1 or more [default: one for each line]; counters: counts, 1 or more [default: 1000]
+    /// linkedlist: nodes (0: all); membench: accesses, 1 or more [default: one for each line];
+    /// counters: counts, 1 or more [default: 1000]
     #[arg(long, value_name = "N", value_parser = number)]
     pub(super) count: Option<u64>,
     /// membench: what kind of access [default: read]
@@ -34,13 +36,15 @@ pub(super) struct Options {
     /// queue: what is done to the file [default: sha256]
     #[arg(long, value_enum)]
     pub(super) op: Option<OperationName>,
-    /// riscv: what the program gets in a0, 32 bits [default: 0]; queue: pattern of fill, CRC (32 bits) that crc32c goes on from [default: 0]
+    /// riscv: what the program gets in a0, 32 bits [default: 0]; queue: pattern of fill, CRC (32
+    /// bits) that crc32c goes on from [default: 0]
     #[arg(long, value_name = "WORD", value_parser = number)]
     pub(super) arg: Option<u64>,
     /// Take a known engine as one by UUID
     #[arg(long)]
     pub(super) raw: bool,
-    /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena; may be given several times
+    /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena; may be
+    /// given several times
     #[arg(long, value_name = "OFFSET=VALUE")]
     pub(super) reg: Vec<Register>,
     /// by UUID: a register to be read at the end; may be given several times

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The columns of contexts and of slots: what stands in them, how rows are sorted and filtered by them, and what a narrow terminal shows. A number
-//! is shown whole or not at all: a number that has lost digits looks like another number.
+//! The columns of contexts and of slots: what stands in them, how rows are sorted and filtered by
+//! them, and what a narrow terminal shows. A number is shown whole or not at all: a number that has
+//! lost digits looks like another number.
 
 use super::sample::{ContextRow, Frame, SlotRow};
 use crate::format::{or_dash, time};
@@ -232,8 +233,9 @@ pub(super) trait TableColumn: Copy + PartialEq + 'static {
 /// A column that is shown, and its width.
 pub(super) type Shown<C> = (C, u16);
 
-/// Returns the columns that fit into `width` with a blank between two, and their widths: a column of numbers is as wide as the longest
-/// of its `cells`, and the last column takes the remaining width if it holds text.
+/// Returns the columns that fit into `width` with a blank between two, and their widths: a column
+/// of numbers is as wide as the longest of its `cells`, and the last column takes the remaining
+/// width if it holds text.
 pub(super) fn fitting<C: TableColumn>(
     width: u16,
     cells: impl Fn(C) -> Vec<String>,

@@ -168,7 +168,10 @@ fn foot_of(screen: &Screen) -> String {
             };
             let paused = if screen.paused { "  PAUSED" } else { "" };
             let by = screen.order.by.title();
-            format!("sort {by} {order}{filter}{paused}  |  ? help  q quit  h hold  r resume  p preempt  / filter")
+            format!(
+                "sort {by} {order}{filter}{paused}  |  ? help  q quit  h hold  r resume  p \
+                 preempt  / filter"
+            )
         }
     }
 }

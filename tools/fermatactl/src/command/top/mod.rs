@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Watch slots and contexts, live
 ///
-/// In a terminal it is refreshed in place, and keys act on contexts (`?` lists them). In a pipe, with --once, --count or --json
-/// it prints plain text (or JSON), an interval at a time.
+/// In a terminal it is refreshed in place, and keys act on contexts (`?` lists them). In a pipe,
+/// with --once, --count or --json it prints plain text (or JSON), an interval at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
     /// Only these cards
@@ -80,7 +80,8 @@ impl Top {
     }
 }
 
-/// How long after its start the first interval is shown: nobody wants to look at nothing for longer.
+/// How long after its start the first interval is shown: nobody wants to look at nothing for
+/// longer.
 const FIRST: Duration = Duration::from_millis(200);
 
 /// Shows cards until the user quits; the terminal is as it was before then, whatever happens.

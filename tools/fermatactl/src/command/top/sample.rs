@@ -102,7 +102,8 @@ pub(super) struct ContextRow {
     pub(super) wait_percent: f64,
 }
 
-/// How much of an interval, in percent; a clock that was read a little later than the counter does not make it more than all.
+/// How much of an interval, in percent; a clock that was read a little later than the counter does
+/// not make it more than all.
 fn percent(now: u64, before: u64, interval: Duration) -> f64 {
     let ns = interval.as_nanos().max(1) as f64;
     (now.saturating_sub(before) as f64 * 100.0 / ns).min(100.0)

@@ -204,8 +204,8 @@ fn long_numbers() -> Screen {
     screen
 }
 
-/// Holds a table against the cells that it shows: a title stands for its column, a number must be as it is, a text may be cut, and
-/// says so. Returns the titles.
+/// Holds a table against the cells that it shows: a title stands for its column, a number must be
+/// as it is, a text may be cut, and says so. Returns the titles.
 fn check_table<C: TableColumn>(
     lines: &[String],
     cells: &[impl Fn(C) -> String],
