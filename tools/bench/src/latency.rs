@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `make bench-latency`: latency-critical work arrives at a slot for which 2, 64 or 1,000 contexts
-//! compete. [`run`] makes the load in the guest; [`report`] reads from the card's log, on the host,
-//! what became of each arrival.
+//! compete. [`run`] makes the load in the guest; [`report`] evaluates the card's log on the host.
 
 use crate::guest::bind::Card;
-use crate::guest::tenants::{allow_files, open, wait_for_end, Tenant};
+use crate::guest::tenants::{allow_files, open, wait_for_end, OwnContext};
 use crate::mark::{Mark, Marker};
 use crate::output::{self, Distribution, NOTE};
-use crate::report::timeline::{Seen, Timeline};
+use crate::report::timeline::{Timeline, VisitLog};
 use crate::work::{Job, SHORT, TAGS, URGENT_TAG};
 use anyhow::{ensure, Result};
 use fermata::Param;
@@ -19,7 +18,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Between two arrivals of urgent work: not in step with any timeslice.
+/// Pause between two arrivals of urgent work; not a multiple of any timeslice.
 pub(crate) const PAUSE_US: Range<u64> = 3_000..11_000;
 
 #[derive(clap::Args)]
@@ -30,7 +29,7 @@ pub(crate) struct Options {
     /// Contexts open on the slot, the latency-critical one included
     #[arg(long, value_delimiter = ',', default_values_t = [2_u16, 64, 1000])]
     contexts: Vec<u16>,
-    /// How often each number of contexts is visited
+    /// Number of visits with each number of contexts
     #[arg(long, default_value_t = 5)]
     rounds: u16,
     /// Arrivals in each visit
@@ -47,7 +46,7 @@ pub(crate) struct ReportOptions {
     out: PathBuf,
 }
 
-/// Makes all rounds, the numbers of contexts in turn in each.
+/// Makes all rounds; a round visits each number of contexts once.
 pub(crate) fn run(options: &Options) -> Result<()> {
     allow_files(options.contexts.iter().copied().max().unwrap_or(0).into())?;
     let marker = Marker::open(&Card::find()?.path)?;
@@ -76,8 +75,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns best-effort contexts, all of which want the slot.
-fn crowd(options: &Options, contexts: u16) -> Result<Vec<Tenant>> {
+/// Returns best-effort contexts whose jobs never end.
+fn crowd(options: &Options, contexts: u16) -> Result<Vec<OwnContext>> {
     (1..u64::from(contexts))
         .map(|number| {
             let tenant = tenant(options, TAGS + number, u64::MAX)?;
@@ -87,7 +86,7 @@ fn crowd(options: &Options, contexts: u16) -> Result<Vec<Tenant>> {
         .collect()
 }
 
-fn tenant(options: &Options, tag: u64, accesses: u64) -> Result<Tenant> {
+fn tenant(options: &Options, tag: u64, accesses: u64) -> Result<OwnContext> {
     open(&options.device, Job { tag, accesses }, 1)
 }
 
@@ -97,21 +96,21 @@ struct Report {
     populations: Vec<Population>,
 }
 
-/// What the visits with one number of contexts have shown.
+/// The samples of all visits with one number of contexts.
 #[derive(Serialize)]
 struct Population {
     contexts: u16,
     arrival_to_pause: Distribution,
     arrival_to_start: Distribution,
-    /// Arrivals at a slot that was between two jobs.
+    /// Arrivals at a slot that was between two jobs, for which no PAUSE was needed.
     arrivals_without_pause: usize,
-    /// PAUSED or FINISH to the next START.
+    /// From PAUSED or FINISH to the next START.
     paused_to_start: Distribution,
 }
 
 impl Population {
-    fn new(contexts: u16, visits: &[Seen]) -> Self {
-        let join = |samples: fn(&Seen) -> &[u64]| -> Vec<u64> {
+    fn new(contexts: u16, visits: &[VisitLog]) -> Self {
+        let join = |samples: fn(&VisitLog) -> &[u64]| -> Vec<u64> {
             visits.iter().flat_map(samples).copied().collect()
         };
         let (pauses, starts) = (join(|seen| &seen.arrival_pause), join(|seen| &seen.arrival));
@@ -158,9 +157,9 @@ pub(crate) fn report(options: &ReportOptions) -> Result<()> {
     output::write(&report, &options.out)
 }
 
-/// Joins the visits, by their numbers, with the same number of contexts.
-fn populations(visits: BTreeMap<u32, Seen>) -> Vec<Population> {
-    let mut seen: BTreeMap<u16, Vec<Seen>> = BTreeMap::new();
+/// Joins the visits that have the same number of contexts, which their numbers hold.
+fn populations(visits: BTreeMap<u32, VisitLog>) -> Vec<Population> {
+    let mut seen: BTreeMap<u16, Vec<VisitLog>> = BTreeMap::new();
     for (number, visit) in visits {
         seen.entry(number as u16).or_default().push(visit);
     }
@@ -175,10 +174,10 @@ mod tests {
 
     #[test]
     fn visits_with_the_same_number_of_contexts_are_joined() {
-        let visit = |arrival: &[u64], arrival_pause: &[u64]| Seen {
+        let visit = |arrival: &[u64], arrival_pause: &[u64]| VisitLog {
             arrival: arrival.to_vec(),
             arrival_pause: arrival_pause.to_vec(),
-            ..Seen::default()
+            ..VisitLog::default()
         };
         let visits = [
             (1 << 16 | 64, visit(&[5_000, 7_000], &[2_000])),

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make bench`: the same tenants on the same card, shared by fermata, by a daemon on vfio-pci, and
-//! by nobody; with the lower bound beside them. `run` makes the visits in the guest; `report` reads
-//! from the card's log, on the host, what became of them.
+//! Benchmarks with the emulated card.
+//!
+//! `make bench` compares fermata, a daemon on vfio-pci, no preemption, and a lower bound, with the
+//! same tenants on the same card. `make bench-latency` measures how soon latency-critical work has
+//! a slot, `make bench-queue` what a job costs that is posted to a queue. The subcommands of the
+//! guest make the load; those of the host evaluate the card's log.
 
 mod daemon;
 mod guest;
@@ -26,29 +29,29 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Part {
-    /// In the guest: make all visits
+    /// In the guest: run `make bench`
     Run(guest::Options),
-    /// In the guest: make the load of `make bench-latency`
+    /// In the guest: run `make bench-latency`
     Latency(latency::Options),
-    /// In the guest: post jobs to a queue, and start jobs by calls (`make bench-queue`)
+    /// In the guest: run `make bench-queue`
     Queue(queue::Options),
     /// In the guest: share the card among clients, through vfio-pci
     Daemon(daemon::Options),
-    /// In the guest: do work whose instructions in the module a plugin of QEMU counts
+    /// In the guest: run a workload whose instructions in the module a plugin of QEMU counts
     Count(guest::count::Options),
-    /// In the guest: do what concerns as much as a user can make it concern, for a plugin that
-    /// looks how long interrupts are off
+    /// In the guest: run calls at the limits of what a user can cause, for a plugin of QEMU that
+    /// measures sections with interrupts off
     Sections(guest::sections::Options),
-    /// In the guest: try the daemon: a PAUSE that the card drops, and ends in the middle of a save
+    /// In the guest: test that the daemon repeats a dropped PAUSE and leaves the card quiescent
     Peer(guest::peer::Options),
     /// In the guest: compute until killed
     Spin,
-    /// On the host: make the report of the card's log and of what the guest left
+    /// On the host: make the report of `make bench`
     Report(report::Options),
-    /// On the host: make the report of `make bench-latency` of the card's log
+    /// On the host: make the report of `make bench-latency`
     LatencyReport(latency::ReportOptions),
     /// Print the tables of a report as Markdown
-    Table(report::Redo),
+    Table(report::TableOptions),
 }
 
 fn main() -> Result<()> {
@@ -63,6 +66,6 @@ fn main() -> Result<()> {
         Part::Spin => guest::spin(),
         Part::Report(options) => report::make(&options),
         Part::LatencyReport(options) => latency::report(&options),
-        Part::Table(options) => report::redo(&options),
+        Part::Table(options) => report::write_tables(&options),
     }
 }

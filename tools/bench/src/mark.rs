@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Marks in the card's log: writes to a register of a slot that nobody uses, by the program itself,
-//! whoever has the card. So the card's own clock tells when a visit begins and when urgent work
-//! arrives, and a mark costs the same in all variants.
+//! Marks in the card's log: the program writes to a register of an unused slot, whichever driver is
+//! bound to the card. The card's own clock then tells when a visit begins and when urgent work
+//! arrives, and a mark costs the same with all drivers.
 
 use crate::mapping::Mapping;
 use anyhow::{Context as _, Result};
@@ -10,22 +10,22 @@ use std::path::Path;
 
 /// The slot whose tenants are measured; its engine is `membench`.
 pub(crate) const CONTESTED_SLOT: usize = 0;
-/// Where marks are written: an application register of slot 1 (docs/card.md, Slot page).
+/// Offset of the register for marks: an application register of slot 1 (docs/card.md, Slot page).
 pub(crate) const MARK_OFFSET: u64 = 0x2078;
-/// Unlike what else is written there.
+/// Distinguishes marks from other writes to the register.
 const MAGIC: u64 = 0xbe9c;
 
-/// What the text of a visit's mark begins with.
+/// Prefix of the text of a visit's mark.
 const VISIT: &str = "visit-";
 
 /// What a mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// The visit of this number begins.
+    /// The visit with this number begins.
     Begin(u32),
-    /// It ends.
+    /// The visit with this number ends.
     End(u32),
-    /// Latency-critical work is about to be started, the so manieth.
+    /// Latency-critical work with this number is about to be started.
     Arrival(u32),
 }
 
@@ -39,7 +39,7 @@ impl Mark {
         MAGIC << 48 | kind << 32 | u64::from(number)
     }
 
-    /// `None`: something else was written.
+    /// Returns the mark that a register value stands for, or `None` if the value is no mark.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let number = word as u32;
         match ((word >> 48), (word >> 32) & 0xffff) {
@@ -51,22 +51,23 @@ impl Mark {
     }
 }
 
-/// Returns the text of the mark that the card's control port makes when a visit has the card:
-/// before the visit's driver is bound, after the one before has left.
+/// Returns the text of the mark that a visit makes by the card's control port: after the driver of
+/// the previous visit was unbound, before the visit's own driver is bound.
 pub(crate) fn visit_text(number: u32) -> String {
     format!("{VISIT}{number}")
 }
 
-/// Returns the number of the visit that a mark's text names.
+/// Returns the number of the visit that the text of a mark names.
 pub(crate) fn visit_of(text: &str) -> Option<u32> {
     text.strip_prefix(VISIT)?.parse().ok()
 }
 
-/// The registers of the card, beside whoever drives it.
+/// The registers of the card, mapped beside the driver.
 pub(crate) struct Marker(Mapping);
 
 impl Marker {
-    /// The machine must be booted with `iomem=relaxed`: a driver has these registers.
+    /// Maps the registers. The kernel must be booted with `iomem=relaxed`, because a driver has
+    /// claimed them.
     pub(crate) fn open(device: &Path) -> Result<Self> {
         let path = device.join("resource0");
         let file = OpenOptions::new().read(true).write(true).open(&path);
@@ -81,7 +82,7 @@ impl Marker {
         self.0.write(MARK_OFFSET as usize, mark.to_word());
     }
 
-    /// Reads what was marked last.
+    /// Returns the value of the last mark.
     pub(crate) fn last(&self) -> u64 {
         self.0.read(MARK_OFFSET as usize)
     }

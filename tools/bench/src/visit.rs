@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is measured: cells of a table, each visited once a round. Known to both ends: the guest
-//! makes the visits, the host reads the card's log.
+//! What is measured: cells of a table, each of which is visited once in a round. The guest makes
+//! the visits, and the host evaluates the card's log.
 
 use serde::{Deserialize, Serialize};
 
-/// Who shares the card among its tenants.
+/// The scheduler that shares the card among tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Variant {
@@ -12,20 +12,21 @@ pub(crate) enum Variant {
     Fermata,
     /// A daemon on vfio-pci that sleeps between events.
     Sleep,
-    /// The same under `SCHED_FIFO`.
+    /// The sleeping daemon under `SCHED_FIFO`.
     SleepFifo,
     /// A daemon that polls.
     Poll,
-    /// The same under `SCHED_FIFO`.
+    /// The polling daemon under `SCHED_FIFO`.
     PollFifo,
-    /// No preemption: fermata.ko with slices longer than any job, and nobody latency-critical.
+    /// No preemption: fermata.ko with slices longer than any job, and without latency-critical
+    /// work.
     Completion,
     /// The lower bound: a handler that reads the status and writes the next START
     /// (tools/bench/module).
     Bound,
 }
 
-/// The driver that a variant needs the card bound to.
+/// The driver that the card is bound to for a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     Fermata,
@@ -36,7 +37,7 @@ pub(crate) enum Driver {
 impl Driver {
     pub(crate) const ALL: [Self; 3] = [Self::Fermata, Self::Vfio, Self::Bound];
 
-    /// As sysfs has it.
+    /// Returns the driver's name in sysfs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fermata => "fermata",
@@ -47,7 +48,7 @@ impl Driver {
 }
 
 impl Variant {
-    /// Those that preempt, in the order of the tables.
+    /// The preemptive variants, in the order of the tables.
     pub(crate) const PREEMPTIVE: [Self; 5] = [
         Self::Fermata,
         Self::Sleep,
@@ -64,12 +65,12 @@ impl Variant {
         }
     }
 
-    /// Whether the card is in the hands of fermata.ko.
+    /// Returns whether the card is bound to fermata.ko.
     pub(crate) fn is_own(self) -> bool {
         self.driver() == Driver::Fermata
     }
 
-    /// For tables and plots.
+    /// Returns the name in tables and plots.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fermata => "fermata",
@@ -83,13 +84,13 @@ impl Variant {
     }
 }
 
-/// What else the machine does.
+/// Other load of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Load {
-    /// Nothing.
+    /// No other load.
     Idle,
-    /// On each CPU a program of normal priority computes.
+    /// A program of normal priority computes on each CPU.
     Busy,
 }
 
@@ -104,13 +105,13 @@ impl Load {
     }
 }
 
-/// What a save and a restore take on the card.
+/// Time of a save and a restore on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Costs {
     /// 100 us each.
     Even,
-    /// Those of EPOCH: 62.2 us and 67.4 us.
+    /// The times of EPOCH: 62.2 us and 67.4 us.
     Epoch,
 }
 
@@ -124,7 +125,7 @@ impl Costs {
         }
     }
 
-    /// As the card's control socket takes them (docs/card.md).
+    /// Returns the settings for the card's control port (docs/card.md).
     pub(crate) fn settings(self) -> &'static str {
         match self {
             Self::Even => "save_us=100 restore_us=100 frame_save_ns=0 frame_restore_ns=0",
@@ -133,16 +134,16 @@ impl Costs {
     }
 }
 
-/// Who wants the slot.
+/// The tenants that compete for the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Tenants {
-    /// Four with long jobs, one after the other, and a latency-critical one that comes at random
-    /// times. What comes out is compared.
+    /// Four tenants that run long jobs one after the other, and a latency-critical tenant that runs
+    /// jobs at random times. Results are compared.
     Mixed,
-    /// So many with jobs that never end: nothing but switches.
+    /// This number of tenants whose jobs never end, so that the slot does nothing but switches.
     Endless(u32),
-    /// The one job of the lower bound, which takes turns with itself.
+    /// The one job of the lower bound, which alternates with itself.
     Alone,
 }
 
@@ -156,12 +157,11 @@ pub(crate) struct Cell {
     pub(crate) load: Load,
     pub(crate) costs: Costs,
     pub(crate) tenants: Tenants,
-    /// Length of a slice; 0: none.
+    /// Length of a slice; 0 without slices.
     pub(crate) slice_us: u32,
 }
 
-/// One visit, as the guest saw it. What the card saw is in its log, between the marks of this
-/// number.
+/// A visit, as the guest saw it. The card's log has the rest, between the marks of this number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Visit {
     pub(crate) number: u32,
@@ -169,61 +169,60 @@ pub(crate) struct Visit {
     pub(crate) cell: Cell,
     /// Jobs that ended and whose results were compared.
     pub(crate) jobs: u64,
-    /// Of these, wrong.
+    /// Number of jobs with a wrong result.
     pub(crate) wrong: u64,
     pub(crate) usage: Usage,
 }
 
-/// What the machine spent between the marks.
+/// What the machine used between the marks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Usage {
-    /// Time that passed.
+    /// Elapsed time.
     pub(crate) wall_ns: u64,
-    /// Context switches of the kernel.
+    /// The kernel's count of context switches.
     pub(crate) context_switches: u64,
-    /// Time that the daemon ran, where there is one.
+    /// CPU time of the daemon, 0 without a daemon.
     pub(crate) daemon_ns: u64,
 }
 
-/// What the guest leaves.
+/// The guest's file for the report.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// A read of a register by the CPU, in ns: median.
+    /// Median time of a register read by the CPU, in ns.
     pub(crate) read_ns: u64,
-    /// What a write of a register adds to the time until a read behind it is answered, in ns:
-    /// median.
+    /// Median time that a register write adds to a read behind it, in ns.
     pub(crate) write_ns: u64,
     pub(crate) cpus: u64,
     pub(crate) made: Vec<Visit>,
 }
 
-/// How much is visited.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    /// Slices of these lengths.
+    /// Lengths of slices.
     pub(crate) slices_us: &'static [u32],
-    /// How often each cell is visited.
+    /// Number of visits of each cell.
     pub(crate) rounds: u32,
-    /// A visit lasts for about so many slices.
+    /// Length of a visit in slices, about.
     pub(crate) slices: u32,
-    /// Many contexts.
+    /// Number of contexts for the visit with many contexts.
     pub(crate) crowd: u32,
 }
 
-/// The length of slices where one is enough.
+/// The length of slices of visits that are made with one length only.
 pub(crate) const SLICE_US: u32 = 1000;
-/// Few contexts.
+/// Number of contexts for visits with few contexts.
 pub(crate) const FEW: u32 = 2;
 
 impl Extent {
-    /// `make bench`.
+    /// The extent of `make bench`.
     pub(crate) const FULL: Self = Self {
         slices_us: &[500, 1000, 2000, 5000, 10_000],
         rounds: 5,
         slices: 200,
         crowd: 1000,
     };
-    /// Whether all of it works.
+    /// The extent of a smoke test.
     pub(crate) const QUICK: Self = Self {
         slices_us: &[SLICE_US],
         rounds: 1,
@@ -231,7 +230,7 @@ impl Extent {
         crowd: 64,
     };
 
-    /// The cells that need the card bound to a driver.
+    /// Returns the cells whose variants need a driver.
     pub(crate) fn cells(&self, driver: Driver) -> Vec<Cell> {
         let mut cells = Vec::new();
         for load in Load::ALL {

@@ -1,58 +1,58 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The jobs of the tenants: `membench` reads a page again and again, and sums it up (docs/card.md).
-//! The card gives it 64 bytes a microsecond, so its accesses are microseconds.
+//! The jobs of the tenants: `membench` reads a page again and again, and computes a sum
+//! (docs/card.md). The card is set to 64 bytes a microsecond, so an access takes a microsecond.
 
 use fermata_card::dma::LINE;
 use std::time::Duration;
 
-/// Nothing takes this long; a guard against hangs, not a criterion.
-pub(crate) const GUARD: Duration = Duration::from_secs(60);
+/// Time limit for all waits; only a hang reaches it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// By this register the card's log names who runs.
+/// The register that identifies the job in the card's log.
 pub(crate) const TAG: u32 = 0x50;
 /// Tag of the latency-critical tenant.
 pub(crate) const URGENT_TAG: u64 = 0x4c43;
-/// Tags of the others begin here.
+/// First tag of the other tenants.
 pub(crate) const TAGS: u64 = 0x1_0000;
-/// Bytes that a tenant shares with the engine: a page for the result, and one to read.
+/// Bytes that a tenant shares with the engine: a page for the result, and a page of data.
 pub(crate) const MEMORY: usize = 2 * DATA;
 
 /// Microseconds that a latency-critical job takes.
 pub(crate) const SHORT: u64 = 100;
 
-/// Data begins here; before it is what the engine writes at the end.
+/// Offset of the data, behind the page for the result.
 const DATA: usize = 4096;
 const WORDS: usize = DATA / 8;
 
 /// A job, the same each time it is started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    /// Who it belongs to.
+    /// Identifies the job's tenant.
     pub(crate) tag: u64,
-    /// Accesses, which is how many microseconds it takes.
+    /// Number of accesses, each of which takes a microsecond.
     pub(crate) accesses: u64,
 }
 
 impl Job {
-    /// Never ends.
+    /// Returns a job that never ends.
     pub(crate) fn endless(tag: u64) -> Self {
         let accesses = u64::MAX;
         Self { tag, accesses }
     }
 
-    /// What is at each word of the data.
+    /// Returns a word of the data.
     fn value(self, word: usize) -> u64 {
         (self.tag << 32 | word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Writes the data by `store`, which takes an offset and a word.
+    /// Writes the data by calling `store` with an offset and a word.
     pub(crate) fn fill(self, store: impl Fn(usize, u64)) {
         for word in 0..WORDS {
             store(DATA + word * 8, self.value(word));
         }
     }
 
-    /// Registers, for memory at this device address.
+    /// Returns the registers for memory at a device address.
     pub(crate) fn registers(self, base: u64) -> [(u32, u64); 7] {
         [
             (0x30, base + DATA as u64),
@@ -65,7 +65,7 @@ impl Job {
         ]
     }
 
-    /// What the engine leaves in the first two words: accesses, and their sum.
+    /// Returns the first two words of the result: number of accesses, and sum.
     pub(crate) fn result(self) -> [u64; 2] {
         let per_line = LINE as usize / 8;
         let mut sum = 0_u64;

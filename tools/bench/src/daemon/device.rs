@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card, owned through vfio-pci: registers mapped, one vector as an eventfd, memory mapped
-//! through the IOMMU. Only slot 0 is shared.
+//! The card through vfio-pci: mapped registers, an eventfd for the interrupt vector, memory mapped
+//! by the IOMMU. Only slot 0 is used.
 
 use super::protocol::REGISTERS;
 use crate::mapping::Mapping;
@@ -19,7 +19,7 @@ const CONFIG: u32 = 7;
 const COMMAND: u64 = 4;
 const MEMORY: u16 = 1 << 1;
 const MASTER: u16 = 1 << 2;
-/// A bit of this register holds a slot in reset; slot 0's registers (docs/card.md).
+/// The register whose bits hold slots in reset, and the registers of slot 0 (docs/card.md).
 const RESET: usize = 0x18;
 const SLOT: usize = 0x1000;
 const CONTROL: usize = SLOT + 0x18;
@@ -34,20 +34,20 @@ pub(super) struct Device {
     registers: Mapping,
     container: Arc<VfioContainer>,
     interrupt: EventFd,
-    /// Kept: with it the card is given back.
+    /// Keeps the device open; dropping the value returns the card to the kernel.
     _owned: VfioDevice,
-    /// What was written last; what stands as it should is not written again.
-    place: Place,
+    /// The values that were written last; an unchanged value is not written again.
+    addresses: JobAddresses,
 }
 
-/// A job's place in the IOMMU, and its registers.
+/// Addresses of a job: DMA offset, window and snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Added to its device addresses.
+pub(super) struct JobAddresses {
+    /// DMA offset, which the card adds to device addresses.
     pub(super) offset: u64,
-    /// First device address, and bytes.
+    /// First device address of the window, and length.
     pub(super) window: (u64, u64),
-    /// Where its state is saved.
+    /// Address of the snapshot buffer.
     pub(super) snapshot: u64,
 }
 
@@ -64,12 +64,12 @@ impl Status {
         self.0 & 0xff == status::FINISH
     }
 
-    /// What the last restore took.
+    /// Returns the time of the last restore.
     pub(super) fn restore_us(self) -> u64 {
         self.0 >> status::RESTORE_SHIFT & status::RESTORE_MAX
     }
 
-    /// STARTs so far.
+    /// Returns the number of STARTs.
     pub(super) fn starts(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -84,7 +84,7 @@ impl Device {
         device.region_read(CONFIG, &mut command, COMMAND);
         let enabled = u16::from_le_bytes(command) | MEMORY | MASTER;
         device.region_write(CONFIG, &enabled.to_le_bytes(), COMMAND);
-        // SAFETY: the device outlives the borrow.
+        // SAFETY: The device outlives the borrow.
         let file = unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) };
         let length = device.get_region_size(BAR0) as usize;
         let registers = Mapping::new(&file, length, device.get_region_offset(BAR0))
@@ -100,7 +100,7 @@ impl Device {
             container,
             interrupt,
             _owned: device,
-            place: Place::default(),
+            addresses: JobAddresses::default(),
         })
     }
 
@@ -110,20 +110,20 @@ impl Device {
         self.status();
     }
 
-    /// Signalled by the card's interrupt.
+    /// Returns the eventfd that the card's interrupt signals.
     pub(super) fn interrupt(&self) -> BorrowedFd<'_> {
-        // SAFETY: the eventfd lives as long as self.
+        // SAFETY: The eventfd lives as long as `self`.
         unsafe { BorrowedFd::borrow_raw(self.interrupt.as_raw_fd()) }
     }
 
-    /// Bytes of a snapshot.
+    /// Returns the size of a snapshot in bytes.
     pub(super) fn snapshot_bytes(&self) -> usize {
         self.registers.read(SLOT + 0x20) as usize * 4096
     }
 
-    /// Lets the card reach memory at an address of its own.
+    /// Maps memory for the card at an I/O virtual address.
     pub(super) fn map(&self, iova: u64, memory: &Mapping) -> Result<()> {
-        // SAFETY: the memory is mapped, and is kept until it is unmapped again.
+        // SAFETY: `memory` stays mapped until the caller unmaps it for the card.
         unsafe {
             self.container
                 .vfio_dma_map(iova, memory.length(), memory.address())
@@ -137,7 +137,7 @@ impl Device {
             .context("cannot unmap memory")
     }
 
-    /// The one trapped read of a switch.
+    /// Reads the status: the only trapped read of a switch.
     pub(super) fn status(&self) -> Status {
         Status(self.registers.read(CONTROL))
     }
@@ -146,27 +146,32 @@ impl Device {
         self.registers.write(CONTROL, ctl::PAUSE);
     }
 
-    /// Puts a job on the slot, which is idle. Application registers are written where the slot had
-    /// another job last, even those that have the same value: what one tenant wrote is not left to
-    /// another.
-    pub(super) fn start(&mut self, place: Place, registers: &[u64; REGISTERS], resume: bool) {
-        let another = self.place.snapshot != place.snapshot;
-        let was = std::mem::replace(&mut self.place, place);
+    /// Starts a job on the idle slot. After another job all application registers are written, even
+    /// unchanged ones: no value of one tenant may be left to another.
+    pub(super) fn start(
+        &mut self,
+        addresses: JobAddresses,
+        registers: &[u64; REGISTERS],
+        resume: bool,
+    ) {
+        let another = self.addresses.snapshot != addresses.snapshot;
+        let was = std::mem::replace(&mut self.addresses, addresses);
         let write = |was: u64, offset: usize, value: u64| {
             if was != value {
                 self.registers.write(offset, value);
             }
         };
-        write(was.offset, DMA_OFFSET, place.offset);
-        write(was.window.0, WINDOW_BASE, place.window.0);
-        write(was.window.1, WINDOW_SIZE, place.window.1);
+        write(was.offset, DMA_OFFSET, addresses.offset);
+        write(was.window.0, WINDOW_BASE, addresses.window.0);
+        write(was.window.1, WINDOW_SIZE, addresses.window.1);
         if another || !resume {
             for (number, value) in registers.iter().enumerate() {
                 self.registers.write(APPLICATION + 8 * number, *value);
             }
         }
         if another {
-            self.registers.write(SNAPSHOT_ADDRESS, place.snapshot / 64);
+            self.registers
+                .write(SNAPSHOT_ADDRESS, addresses.snapshot / 64);
         }
         let control = if resume {
             ctl::START_RESUME
@@ -178,8 +183,8 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Leaves the slot quiescent: once the card is closed, the kernel ends bus mastering and unmaps
-    /// the memory, whatever the engine does.
+    /// Leaves the slot quiescent: when the card is closed, the kernel ends bus mastering and unmaps
+    /// the memory, even if the engine works.
     fn drop(&mut self) {
         self.quiesce();
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What people do without a driver: a daemon that owns the card through vfio-pci and shares it
-//! among clients of a UNIX socket, preempting by the same protocol (docs/switch.md, Fermata
-//! profile). Written as well as it can be, so that the comparison is fair:
+//! What people use without a driver: a daemon that owns the card through vfio-pci, shares the card
+//! among clients of a UNIX socket, and preempts by the same protocol (docs/switch.md, Fermata
+//! profile). The daemon is as fast as its authors could make it, so that the comparison is fair:
 //!
-//! - one thread, one epoll loop; nothing is allocated for a switch;
-//! - the card's interrupt and the timer are edge-triggered: neither is read, which saves a system
+//! - one thread, one epoll loop; a switch allocates nothing;
+//! - the card's interrupt and the timer are edge-triggered and never read, which saves a system
 //!   call each;
-//! - a switch costs one call to wait and one to set the timer;
-//! - registers that stand as they should are not written again;
-//! - the next job is started before anybody is told of the end of the last one;
-//! - it leaves the card quiescent when it ends, by a signal or by an error;
-//! - under `SCHED_FIFO` its memory is locked; polling, it makes no call that sleeps, and takes the
-//!   time from the vDSO.
+//! - a switch costs one call to wait and one call to set the timer;
+//! - unchanged registers are not written again;
+//! - the next job is started before a client is told of the end of the last job;
+//! - the daemon leaves the card quiescent when a signal or an error ends it;
+//! - under `SCHED_FIFO` its memory is locked; when polling, the daemon makes no call that sleeps,
+//!   and takes the time from the vDSO.
 
 mod device;
 mod protocol;
@@ -33,10 +33,10 @@ const PRIORITY: i32 = 50;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// The card's folder in sysfs; it is bound to vfio-pci
+    /// The card's directory in sysfs; the card is bound to vfio-pci
     #[arg(long)]
     pub(crate) device: PathBuf,
-    /// Where clients connect
+    /// The socket for clients
     #[arg(long)]
     pub(crate) socket: PathBuf,
     /// Length of a slice in microseconds
@@ -62,26 +62,26 @@ fn become_real_time() -> Result<()> {
     let param = libc::sched_param {
         sched_priority: PRIORITY,
     };
-    // SAFETY: a valid pointer; the calls change this process only.
+    // SAFETY: The pointer is valid, and the calls affect this process only.
     let done = unsafe {
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) == 0
             && libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) == 0
     };
     done.then_some(())
         .ok_or_else(std::io::Error::last_os_error)
-        .context("cannot become a real-time process")
+        .context("cannot lock memory and set SCHED_FIFO")
 }
 
-/// Where clients connect.
+/// The socket for clients.
 pub(crate) const SOCKET: &str = "/run/fermata-bench";
-/// Leaving takes milliseconds; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(30);
+/// Time limit for the daemon to exit; only a hang reaches it.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The daemon's process. It ends with its owner.
+/// The daemon's process. Dropping the value ends the process.
 pub(crate) struct Daemon(Child);
 
 impl Daemon {
-    /// Starts a daemon that shares the card as a cell says.
+    /// Starts a daemon for a cell.
     pub(crate) fn start(cell: Cell, card: &Card) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("daemon").arg("--device").arg(&card.path);
@@ -106,7 +106,7 @@ impl Daemon {
         &self.0
     }
 
-    /// Asks the daemon to end, which it must do without an error.
+    /// Asks the daemon to exit; fails if it exits with an error or has exited before.
     pub(crate) fn end(&mut self) -> Result<()> {
         let early = self.0.try_wait()?;
         ensure!(early.is_none(), "the daemon ended early: {early:?}");
@@ -120,9 +120,9 @@ impl Daemon {
         Ok(kill_process(Pid::from_child(&self.0), signal)?)
     }
 
-    /// Waits until the daemon has ended.
+    /// Waits until the daemon has exited.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
-        let until = Instant::now() + GUARD;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status);
@@ -134,7 +134,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Lets the daemon leave the card quiescent, if it still runs and can.
+    /// Ends the daemon, which leaves the card quiescent if it still runs and can.
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What clients and daemon say to one another, over a `SOCK_SEQPACKET` socket: words,
-//! little-endian. A client first hands over its memory (a memfd), then asks for a job at a time, in
-//! one message with all its registers; it is told when that is done.
+//! The protocol between clients and daemon, over a `SOCK_SEQPACKET` socket: messages of
+//! little-endian words. A client first passes its memory (a memfd), then requests one job at a
+//! time, by a message with all registers. The daemon replies when the job is done.
 
 use crate::mapping::Mapping;
-use crate::work::{Job, GUARD, MEMORY};
+use crate::work::{Job, MEMORY, TIMEOUT};
 use anyhow::{ensure, Context as _, Result};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
@@ -18,15 +18,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Device address of every client's memory: each has a space of its own.
+/// Device address of a client's memory; each client has an address space of its own.
 pub(super) const BASE: u64 = 0x10_0000;
-/// The registers that a job has: 0x30 to 0x60.
+/// Number of registers of a job: 0x30 to 0x60.
 pub(super) const REGISTERS: usize = 7;
-/// A message: a kind, and as many words as the largest kind has.
+/// Words of a message: the kind, and as many words as the longest message has.
 const WORDS: usize = 1 + REGISTERS;
 const BYTES: usize = WORDS * 8;
 
-/// Whether a client's work goes before that of others.
+/// Priority of a client's jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     BestEffort,
@@ -97,7 +97,8 @@ impl Request {
         }
     }
 
-    /// The next message of a client, and what came with it. `None`: the client is gone.
+    /// Receives the next message of a client, and the descriptor passed with it. Returns `None` if
+    /// the client has closed the socket.
     pub(super) fn receive(from: impl AsFd) -> Result<Option<(Self, Option<OwnedFd>)>> {
         let mut bytes = [0; BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -113,7 +114,7 @@ impl Request {
                 file = files.into_iter().next();
             }
         }
-        let request = Self::decode(&bytes[..got.bytes]).context("a client sends nonsense")?;
+        let request = Self::decode(&bytes[..got.bytes]).context("invalid message of a client")?;
         Ok(Some((request, file)))
     }
 }
@@ -135,12 +136,12 @@ impl Reply {
         match to_words(&bytes[..length]) {
             Some([ATTACHED, ..]) => Ok(Self::Attached),
             Some([DONE, status, ..]) => Ok(Self::Done(status)),
-            _ => anyhow::bail!("the daemon is gone"),
+            _ => anyhow::bail!("the daemon has exited"),
         }
     }
 }
 
-/// A client, and the memory that it shares.
+/// A client, and the memory that it shares with the engine.
 pub(crate) struct Client {
     socket: OwnedFd,
     memory: Mapping,
@@ -148,7 +149,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, hands over its memory, and has its job at hand.
+    /// Connects to the daemon, passes the memory, and prepares the job.
     pub(crate) fn connect(path: &Path, job: Job, urgency: Urgency) -> Result<Self> {
         let socket = socket_with(
             AddressFamily::UNIX,
@@ -157,7 +158,7 @@ impl Client {
             None,
         )?;
         connect(&socket, &SocketAddrUnix::new(path)?).context("the daemon does not listen")?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(GUARD))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
         let file = memfd_create("tenant", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, MEMORY as u64)?;
         let memory = Mapping::new(&file, MEMORY, 0)?;
@@ -175,7 +176,7 @@ impl Client {
         )?;
         ensure!(
             Reply::receive(&socket)? == Reply::Attached,
-            "the daemon does not take the memory"
+            "the daemon rejects the memory"
         );
         let mut request = [0; REGISTERS];
         for (offset, value) in job.registers(BASE) {
@@ -188,22 +189,22 @@ impl Client {
         })
     }
 
-    /// Asks for the job.
+    /// Requests the job.
     pub(crate) fn start(&self) -> Result<()> {
         let bytes = Request::Run(self.request).encode();
         send(&self.socket, &bytes, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Waits for its end; its status on the card.
+    /// Waits for the job's end. Returns the slot's status.
     pub(crate) fn wait(&self) -> Result<u64> {
         match Reply::receive(&self.socket)? {
             Reply::Done(status) => Ok(status),
-            Reply::Attached => anyhow::bail!("the daemon answers what nobody asked"),
+            Reply::Attached => anyhow::bail!("unexpected reply of the daemon"),
         }
     }
 
-    /// A word of the memory.
+    /// Returns a word of the memory.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.memory.read(offset)
     }

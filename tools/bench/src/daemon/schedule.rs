@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The slot: best-effort jobs in turn, latency-critical ones at once.
+//! The scheduler of the slot: latency-critical jobs first, best-effort jobs in turn.
 
-use super::device::{Device, Place, Status};
+use super::device::{Device, JobAddresses, Status};
 use super::protocol::{Urgency, REGISTERS};
 use super::server::Timer;
 use anyhow::{ensure, Result};
@@ -10,40 +10,39 @@ use std::time::Duration;
 
 /// Number of a client.
 pub(super) type ClientId = usize;
-/// A PAUSE that has not been answered is written again after this time: one that meets a restore is
-/// dropped by the card.
-pub(super) const AGAIN: Duration = Duration::from_millis(1);
+/// PAUSE is repeated after this time if it had no effect: the card drops a PAUSE during a restore.
+pub(super) const PAUSE_REPEAT: Duration = Duration::from_millis(1);
 
 /// A job, from its request to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) client: ClientId,
     pub(super) urgency: Urgency,
-    pub(super) place: Place,
+    pub(super) addresses: JobAddresses,
     pub(super) registers: [u64; REGISTERS],
-    /// It goes on from its snapshot.
+    /// The job is resumed from its snapshot.
     pub(super) saved: bool,
 }
 
-/// What is on the slot.
+/// The job on the slot.
 struct Run {
     job: Job,
     /// PAUSE was written.
     pausing: bool,
-    /// Its slice is over, but nobody waited.
+    /// The slice is over, but no job waited.
     overdue: bool,
 }
 
-/// Slot and queues.
+/// The slot and the queues of waiting jobs.
 pub(super) struct Schedule {
     pub(super) device: Device,
     slice: Duration,
     run: Option<Run>,
-    /// STARTs of the slot so far: an older status is none.
+    /// Number of STARTs of the slot, to recognize an outdated status.
     starts: u32,
     urgent: VecDeque<Job>,
     others: VecDeque<Job>,
-    /// What a restore takes.
+    /// Average time of a restore.
     restore: Duration,
 }
 
@@ -60,7 +59,7 @@ impl Schedule {
         }
     }
 
-    /// A job is asked for.
+    /// Queues a job, and dispatches or preempts if needed.
     pub(super) fn submit(&mut self, job: Job, timer: &mut Timer) -> Result<()> {
         match job.urgency {
             Urgency::LatencyCritical => self.urgent.push_back(job),
@@ -82,8 +81,8 @@ impl Schedule {
         }
     }
 
-    /// The card interrupts. Returns the job that ended, and its status, after the next one was
-    /// started.
+    /// Handles an interrupt: dispatches the next job, then returns the job that ended and its
+    /// status.
     pub(super) fn interrupted(&mut self, timer: &mut Timer) -> Result<Option<(ClientId, u64)>> {
         let Some(run) = &self.run else {
             return Ok(None);
@@ -111,12 +110,12 @@ impl Schedule {
         Ok(None)
     }
 
-    /// Returns whether a PAUSE is not answered yet.
+    /// Returns whether a PAUSE has had no effect yet.
     pub(super) fn is_pausing(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.pausing)
     }
 
-    /// The timer fired: the slice is over, or a PAUSE was not answered.
+    /// Handles the timer: the slice is over, or a PAUSE had no effect.
     pub(super) fn timeout(&mut self) {
         let waiting = !self.urgent.is_empty() || !self.others.is_empty();
         let Some(run) = &mut self.run else {
@@ -130,16 +129,20 @@ impl Schedule {
         }
     }
 
-    /// Forgets the waiting jobs of a client that is gone.
+    /// Removes the waiting jobs of a client.
     ///
     /// # Errors
     ///
-    /// The client's job is on the slot: the clients of this benchmark wait for the end.
-    pub(super) fn forget(&mut self, client: ClientId) -> Result<()> {
+    /// The client's job is on the slot: clients of this benchmark must wait for the end of their
+    /// jobs.
+    pub(super) fn remove_client_jobs(&mut self, client: ClientId) -> Result<()> {
         self.urgent.retain(|job| job.client != client);
         self.others.retain(|job| job.client != client);
         let running = self.run.as_ref().map(|run| run.job.client);
-        ensure!(running != Some(client), "a client left its job behind");
+        ensure!(
+            running != Some(client),
+            "a client has exited while its job is on the slot"
+        );
         Ok(())
     }
 
@@ -148,14 +151,14 @@ impl Schedule {
         let Some(job) = next else {
             return timer.clear();
         };
-        self.device.start(job.place, &job.registers, job.saved);
+        self.device.start(job.addresses, &job.registers, job.saved);
         self.starts = self.starts.wrapping_add(1);
         self.run = Some(Run {
             job,
             pausing: false,
             overdue: false,
         });
-        // A resumed job has its slice after its restore.
+        // The slice of a resumed job begins after its restore.
         let restore = if job.saved {
             self.restore
         } else {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The loop: clients, interrupt and timer.
+//! The event loop: clients, interrupt and timer.
 
-use super::device::{Device, Place};
+use super::device::{Device, JobAddresses};
 use super::protocol::{Reply, Request, Urgency, BASE};
-use super::schedule::{ClientId, Job, Schedule, AGAIN};
+use super::schedule::{ClientId, Job, Schedule, PAUSE_REPEAT};
 use super::Options;
 use crate::mapping::Mapping;
 use crate::work::MEMORY;
@@ -24,13 +24,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What an event tells of; clients come after these.
+/// Sources of events in epoll data; the numbers of clients follow.
 const INTERRUPT: u64 = 0;
 const TIMER: u64 = 1;
 const LISTENER: u64 = 2;
 const SIGNAL: u64 = 3;
 const CLIENTS: u64 = 4;
-/// Where a client's memory and snapshot are for the card: a space for each.
+/// I/O virtual addresses of a client's memory and snapshot; each client has an address space of its
+/// own.
 const SPACE: u64 = 1 << 32;
 const SNAPSHOT: u64 = 1 << 30;
 
@@ -46,16 +47,17 @@ fn now() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The end of a slice.
+/// The timer for the end of a slice.
 pub(super) enum Timer {
-    /// A timerfd. It fires once: one that is not read does not fire again, whatever its interval.
+    /// A timerfd. It fires once: a timerfd that is not read does not fire again, whatever its
+    /// interval.
     File(OwnedFd),
-    /// A time to compare with, for a daemon that polls.
+    /// A deadline, for a polling daemon.
     Polled(Option<Duration>),
 }
 
 impl Timer {
-    /// Fires after a time, which is not 0.
+    /// Arms the timer. `after` is not 0.
     pub(super) fn set(&mut self, after: Duration) -> Result<()> {
         match self {
             Self::File(file) => arm(file, after),
@@ -66,15 +68,14 @@ impl Timer {
         }
     }
 
-    /// Fires again and again: PAUSE was written. A daemon that sleeps does not sleep for longer
-    /// until that is answered.
+    /// Arms the timer to repeat PAUSE. A sleeping daemon limits its sleep instead.
     pub(super) fn repeat(&mut self) {
         if let Self::Polled(due) = self {
-            *due = Some(now() + AGAIN);
+            *due = Some(now() + PAUSE_REPEAT);
         }
     }
 
-    /// Fires no more.
+    /// Disarms the timer.
     pub(super) fn clear(&mut self) -> Result<()> {
         match self {
             Self::File(file) => arm(file, Duration::ZERO),
@@ -85,7 +86,7 @@ impl Timer {
         }
     }
 
-    /// Returns whether it is time, of a timer that is polled.
+    /// Returns whether a polled timer is due.
     fn is_due(&mut self) -> bool {
         let Self::Polled(due) = self else {
             return false;
@@ -98,7 +99,7 @@ impl Timer {
     }
 }
 
-/// Lets a timerfd fire after a time; 0: not.
+/// Arms a timerfd; 0 disarms it.
 fn arm(file: &OwnedFd, after: Duration) -> Result<()> {
     let times = Itimerspec {
         it_interval: timespec(Duration::ZERO),
@@ -108,7 +109,7 @@ fn arm(file: &OwnedFd, after: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A client, and what is mapped for it.
+/// A client, and its mapped memory.
 struct Client {
     socket: OwnedFd,
     attached: Option<Attached>,
@@ -127,11 +128,11 @@ pub(super) struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
     clients: Vec<Option<Client>>,
-    /// Kept: readable after a signal that ends the daemon.
+    /// Kept open: becomes readable after a signal that ends the daemon.
     _signals: UnixStream,
 }
 
-/// Returns a socket that is readable once a signal has come that would end this process.
+/// Returns a socket that becomes readable after a signal that ends the process.
 fn catch_signals() -> Result<UnixStream> {
     let (signals, sender) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -198,7 +199,7 @@ impl Server {
             let wait = if polls {
                 Some(Duration::ZERO)
             } else {
-                self.schedule.is_pausing().then_some(AGAIN)
+                self.schedule.is_pausing().then_some(PAUSE_REPEAT)
             };
             let wait = wait.map(timespec);
             events.clear();
@@ -214,7 +215,7 @@ impl Server {
             if events.is_empty() && !polls {
                 self.schedule.timeout();
             }
-            // The card first: the slot stands idle.
+            // Handles the card first, because the slot is idle.
             events.sort_unstable_by_key(|event| { event.data }.u64());
             for event in &events {
                 match { event.data }.u64() {
@@ -261,14 +262,14 @@ impl Server {
             return Ok(());
         };
         match Request::receive(&client.socket)? {
-            None => self.part(id),
+            None => self.remove_client(id),
             Some((Request::Attach(urgency), Some(file))) => {
                 let memory = Mapping::new(&file, MEMORY, 0).context("a client's memory")?;
                 let bytes = self.schedule.device.snapshot_bytes();
                 let own = memfd_create("snapshot", MemfdFlags::CLOEXEC)?;
                 ftruncate(&own, bytes as u64)?;
                 let snapshot = Mapping::new(&own, bytes, 0)?;
-                let at = place(id);
+                let at = addresses(id);
                 self.schedule.device.map(at.offset + BASE, &memory)?;
                 self.schedule.device.map(at.snapshot, &snapshot)?;
                 client.attached = Some(Attached {
@@ -284,22 +285,22 @@ impl Server {
                 let job = Job {
                     client: id,
                     urgency,
-                    place: place(id),
+                    addresses: addresses(id),
                     registers,
                     saved: false,
                 };
                 self.schedule.submit(job, &mut self.timer)
             }
-            Some(_) => anyhow::bail!("a client sends nonsense"),
+            Some(_) => anyhow::bail!("invalid message of a client"),
         }
     }
 
-    /// A client is gone.
-    fn part(&mut self, id: ClientId) -> Result<()> {
-        self.schedule.forget(id)?;
+    /// Removes a client that has closed its socket.
+    fn remove_client(&mut self, id: ClientId) -> Result<()> {
+        self.schedule.remove_client_jobs(id)?;
         let gone = self.clients.get_mut(id).and_then(Option::take);
         if let Some(attached) = gone.and_then(|client| client.attached) {
-            let at = place(id);
+            let at = addresses(id);
             self.schedule
                 .device
                 .unmap(at.offset + BASE, &attached.memory)?;
@@ -311,10 +312,10 @@ impl Server {
     }
 }
 
-/// Where a client's memory is.
-fn place(id: ClientId) -> Place {
+/// Returns the addresses of a client's job.
+fn addresses(id: ClientId) -> JobAddresses {
     let offset = SPACE * (id as u64 + 1);
-    Place {
+    JobAddresses {
         offset,
         window: (BASE, MEMORY as u64),
         snapshot: offset + SNAPSHOT,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which driver has the card.
+//! Binds the card to the driver that a visit needs.
 
 use super::has_programs;
 use crate::visit::{Cell, Driver};
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// Of the emulated card (docs/card.md).
+/// PCI identifiers of the emulated card (docs/card.md).
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x10f1";
 
 /// Loads vfio-pci.
 pub(super) fn load_vfio() -> Result<()> {
     command("modprobe", &["vfio_iommu_type1".as_ref()])?;
-    // It would put the card to sleep between two daemons.
+    // By default vfio-pci puts the card into a low-power state between two daemons.
     command(
         "modprobe",
         &["vfio_pci".as_ref(), "disable_idle_d3=1".as_ref()],
     )
 }
 
-/// Loads the module of the lower bound.
+/// Loads the module that measures the lower bound.
 pub(super) fn load_bound(bound: &Path) -> Result<()> {
     command("insmod", &[bound])
 }
@@ -34,7 +34,7 @@ fn command(program: &str, arguments: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// The card in sysfs.
+/// The card's directory in sysfs.
 pub(crate) struct Card {
     pub(crate) path: PathBuf,
 }
@@ -58,7 +58,7 @@ impl Card {
         Some(link.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Binds the card to a driver, unless it is.
+    /// Binds the card to `driver`; does nothing if the card is bound to it.
     pub(super) fn bind(&self, driver: Driver) -> Result<()> {
         if self.is_bound_to(driver) {
             return Ok(());
@@ -85,8 +85,8 @@ impl Card {
         self.driver().as_deref() == Some(driver.name())
     }
 
-    /// Takes the card from its driver, unless a cell can begin with that driver. The lower bound
-    /// runs from when it is bound: each of its visits begins with that.
+    /// Unbinds the card, unless the visit can begin with the present driver. The lower bound runs
+    /// as soon as its driver is bound, so each of its visits begins with a bind.
     pub(super) fn release_unless(&self, cell: Cell) -> Result<()> {
         if has_programs(cell) && self.is_bound_to(cell.variant.driver()) {
             Ok(())
@@ -95,7 +95,7 @@ impl Card {
         }
     }
 
-    /// Takes the card from its driver, if one has it.
+    /// Unbinds the card from its driver, if it has a driver.
     pub(super) fn release(&self) -> Result<()> {
         let Some(_) = self.driver() else {
             return Ok(());

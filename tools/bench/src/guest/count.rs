@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Work whose instructions in the module are counted: by a plugin of QEMU (tools/bench/plugin).
+//! A workload whose instructions in the module a plugin of QEMU counts (tools/bench/plugin).
 
-use super::label::{phase, Counted};
-use super::tenants::{open, wait_for_end, Tenant};
+use super::label::{phase, CountReport};
+use super::tenants::{open, wait_for_end, OwnContext};
 use crate::work::{Job, TAGS};
 use anyhow::{ensure, Result};
 use fermata::{Context, Param, Policy};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const SLICE: Duration = Duration::from_millis(2);
-/// Contexts that take turns.
+/// Contexts that share the slot.
 const CONTEXTS: u64 = 4;
 
 #[derive(clap::Args)]
@@ -18,20 +18,20 @@ pub(crate) struct Options {
     /// The card
     #[arg(long, default_value = "/dev/fermata0")]
     device: PathBuf,
-    /// How often each call is made
+    /// Number of times that each call is made
     #[arg(long, default_value_t = 300)]
     calls: u64,
-    /// Switches that are waited for
+    /// Number of switches to wait for
     #[arg(long, default_value_t = 300)]
     switches: u64,
-    /// What is left for the report
+    /// Where the file for the report goes
     #[arg(long, default_value = "/report/count.json")]
     out: PathBuf,
 }
 
-/// All phases.
+/// Runs all phases.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let mut counted = Counted::new()?;
+    let mut counted = CountReport::new()?;
     let calls = options.calls;
     let repeat = |call: &dyn Fn() -> Result<()>| -> Result<u64> {
         (0..calls).try_for_each(|_| call()).map(|()| calls)
@@ -40,14 +40,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         tag: TAGS,
         accesses: 1,
     };
-    let Tenant { context, memory } = open(&options.device, job, 1)?;
+    let OwnContext { context, memory } = open(&options.device, job, 1)?;
     let registers = job.registers(memory.base());
     context.set_policy(Policy::RoundRobin, None)?;
     let start_and_wait = || {
         context.start()?;
         wait_for_end(&context)
     };
-    // Once before, so that nothing is done for the first time.
+    // A first run, so that no phase includes one-time work.
     start_and_wait()?;
     phase!(counted, 0, "nothing", calls);
     phase!(
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "START and WAIT, with the job's start and end",
         repeat(&start_and_wait)?
     );
-    let tenants: Vec<Tenant> = (1..=CONTEXTS)
+    let tenants: Vec<OwnContext> = (1..=CONTEXTS)
         .map(|number| {
             let tenant = open(&options.device, Job::endless(TAGS + number), 1)?;
             set_slice(&tenant.context)?;

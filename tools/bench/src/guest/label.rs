@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Labels: they tell a plugin of QEMU (tools/bench/plugin), which looks for them in what runs,
-//! where the program is.
+//! Labels: instructions that a plugin of QEMU (tools/bench/plugin) recognizes in the program, and
+//! that tell the plugin which phase the program is in.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -8,7 +8,8 @@ use std::arch::asm;
 use std::fs::File;
 use std::path::Path;
 
-/// So many operations lay between labels `2 * number` and `2 * number + 1`.
+/// A phase of the workload. `operations` operations ran between the labels `2 * number` and `2 *
+/// number + 1`.
 #[derive(Serialize)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
@@ -16,14 +17,14 @@ pub(crate) struct Phase {
 }
 
 #[derive(Serialize)]
-pub(crate) struct Counted {
-    /// Where the module's code is, and how long its memory is.
+pub(crate) struct CountReport {
+    /// The address of the module's code, and the length of the module's memory.
     text: String,
     bytes: u64,
     pub(crate) phases: Vec<Phase>,
 }
 
-impl Counted {
+impl CountReport {
     pub(crate) fn new() -> Result<Self> {
         let (text, bytes) = module()?;
         Ok(Self {
@@ -33,7 +34,7 @@ impl Counted {
         })
     }
 
-    /// Leaves a report for vm/fermatavm/modulecount.py.
+    /// Writes the file that vm/fermatavm/modulecount.py reads.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let out = File::create(path).with_context(|| path.display().to_string())?;
         serde_json::to_writer(out, self)?;
@@ -41,11 +42,10 @@ impl Counted {
     }
 }
 
-/// An instruction that does nothing, and tells the plugin where the program is: a long NOP with a
-/// number in its displacement.
+/// Executes a label: a long NOP whose displacement holds `NUMBER`.
 pub(crate) fn label<const NUMBER: u32>() {
     const MAGIC: u32 = 0x5e9c << 16;
-    // SAFETY: a NOP.
+    // SAFETY: The instruction is a NOP.
     unsafe {
         asm!(
             ".byte 0x0f, 0x1f, 0x84, 0x00",
@@ -69,17 +69,17 @@ macro_rules! phase {
 }
 pub(crate) use phase;
 
-/// Tells the plugin where the kernel has the functions that begin and end sections with interrupts
-/// off and that access registers.
-pub(crate) fn tell_functions() -> Result<()> {
-    tell("rust_helper_readq", label::<0xfff4>)?;
-    tell("rust_helper_writeq", label::<0xfff5>)?;
-    // What ends a section before what begins one.
-    tell("_raw_spin_unlock_irqrestore", label::<0xfff3>)?;
-    tell("_raw_spin_lock_irqsave", label::<0xfff2>)
+/// Tells the plugin the addresses of the kernel functions that begin and end sections with
+/// interrupts off and that access registers.
+pub(crate) fn report_functions() -> Result<()> {
+    report_function("rust_helper_readq", label::<0xfff4>)?;
+    report_function("rust_helper_writeq", label::<0xfff5>)?;
+    // The function that ends a section comes before the function that begins one.
+    report_function("_raw_spin_unlock_irqrestore", label::<0xfff3>)?;
+    report_function("_raw_spin_lock_irqsave", label::<0xfff2>)
 }
 
-fn tell(function: &str, which: fn()) -> Result<()> {
+fn report_function(function: &str, which: fn()) -> Result<()> {
     let symbols = std::fs::read_to_string("/proc/kallsyms")?;
     let mut lines = symbols.lines().map(|line| line.split_ascii_whitespace());
     let address = lines.find_map(|mut words| {
@@ -99,7 +99,7 @@ fn tell(function: &str, which: fn()) -> Result<()> {
     Ok(())
 }
 
-/// Where the module is: address of its code, and bytes of all of it.
+/// Returns the address of the module's code, and the size of the module in bytes.
 fn module() -> Result<(String, u64)> {
     let text = std::fs::read_to_string("/sys/module/fermata/sections/.text")
         .context("fermata.ko is not loaded")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the machine counts. Its idle time is of no use: this kernel charges interrupts of an idle
-//! CPU to it, and in them is all that the module does. So time of CPUs is taken on the host
-//! (vm/fermatavm/bench.py).
+//! CPUs of the machine: load on them, and what the kernel counts. The kernel's idle time cannot be
+//! used: this kernel charges interrupts of an idle CPU to idle time, and the module works in
+//! interrupts. CPU time is therefore taken on the host (vm/fermatavm/bench.py).
 
 use crate::visit::Usage;
 use anyhow::{Context as _, Result};
@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Child, Command};
 use std::time::Instant;
 
-/// CPUs that are online.
+/// Returns the number of CPUs that are online.
 pub(super) fn cpus() -> Result<u64> {
     let text = fs::read_to_string("/proc/stat")?;
     let count = text
@@ -19,7 +19,7 @@ pub(super) fn cpus() -> Result<u64> {
     Ok(count as u64)
 }
 
-/// Sums since the machine booted.
+/// Counters since the machine booted.
 pub(super) struct Sample {
     at: Instant,
     context_switches: u64,
@@ -55,25 +55,25 @@ impl Sample {
     }
 }
 
-/// Ended with this.
-pub(super) struct Hog(Child);
+/// A process that computes; dropping the value kills the process.
+pub(super) struct CpuHog(Child);
 
-/// One for each CPU.
-pub(super) fn hogs() -> Result<Vec<Hog>> {
+/// Starts a process for each CPU that computes, at normal priority.
+pub(super) fn start_hogs() -> Result<Vec<CpuHog>> {
     let program = std::env::current_exe()?;
     (0..cpus()?)
-        .map(|_| Ok(Hog(Command::new(&program).arg("spin").spawn()?)))
+        .map(|_| Ok(CpuHog(Command::new(&program).arg("spin").spawn()?)))
         .collect()
 }
 
-impl Drop for Hog {
+impl Drop for CpuHog {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What each of them does, until it is killed.
+/// Computes until the process is killed.
 pub(crate) fn spin() -> ! {
     let mut number = 1_u64;
     loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part in the guest: makes all visits, driver by driver in each round, and leaves what it saw
-//! of them. The card's log has the rest.
+//! The part in the guest: makes all visits, driver by driver in each round, and writes what the
+//! guest saw. The card's log has the rest.
 
 pub(crate) mod bind;
 pub(crate) mod count;
@@ -20,17 +20,17 @@ use fermata_card::client::Control;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tenants::Stage;
+use tenants::TenantSet;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// One round with few slices: shows that all of it works
+    /// One round with few slices, as a smoke test
     #[arg(long)]
     quick: bool,
-    /// How often each cell is visited
+    /// Number of visits of each cell
     #[arg(long)]
     rounds: Option<u32>,
-    /// A visit lasts for about so many slices
+    /// Length of a visit in slices, about
     #[arg(long)]
     slices: Option<u32>,
     /// The card's control port
@@ -39,24 +39,24 @@ pub(crate) struct Options {
     /// The module of the lower bound
     #[arg(long, default_value = "/bound/fermata_bound.ko")]
     bound: PathBuf,
-    /// What is left for the report
+    /// Where the file for the report goes
     #[arg(long, default_value = "/report/visits.json")]
     out: PathBuf,
 }
 
-/// What a slice costs beside itself: save, restore, and what the host adds.
+/// Overhead of a slice: save, restore and the host's work.
 const PER_SLICE: Duration = Duration::from_micros(900);
-/// Shorter visits would be all beginning and end.
+/// The least length of a visit; set-up and tear-down would dominate shorter visits.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Without preemption a turn is a whole job.
+/// The length of a visit without preemption, where each job runs to its end.
 const COMPLETION: Duration = Duration::from_millis(2000);
-/// From the start of the tenants to the mark: all of them have had a turn.
+/// From the start of the tenants to the mark: each tenant has run once.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Reads of a register that are timed, and writes before each: about as many as a switch takes.
+/// Timed reads of a register, and writes before each read: about as many as a switch takes.
 const ACCESSES: usize = 500;
 const BURST: u64 = 12;
 
-/// All rounds.
+/// Makes all rounds.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut extent = if options.quick {
         Extent::QUICK
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     bind::load_bound(&options.bound)?;
     let card = Card::find()?;
     let marker = Marker::open(&card.path)?;
-    let mut conductor = Conductor {
+    let mut runner = Runner {
         control: Control::open(&options.control)?,
         marker,
         card,
@@ -77,33 +77,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         costs: None,
         visits: Vec::new(),
     };
-    let (read_ns, write_ns) = conductor.time_accesses()?;
-    let all = (1..=extent.rounds).try_for_each(|round| conductor.round(round));
-    // Of a run that is cut short the report has what was visited.
+    let (read_ns, write_ns) = runner.time_accesses()?;
+    let all = (1..=extent.rounds).try_for_each(|round| runner.round(round));
+    // The file is written even if a round failed: the report then has the visits up to there.
     let visits = crate::visit::Run {
         read_ns,
         write_ns,
         cpus: machine::cpus()?,
-        made: conductor.visits,
+        made: runner.visits,
     };
     let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
     serde_json::to_writer(out, &visits)?;
     all
 }
 
-struct Conductor {
+struct Runner {
     control: Control,
     marker: Marker,
     card: Card,
     extent: Extent,
-    /// What is set.
+    /// The costs that are set on the card.
     costs: Option<Costs>,
     visits: Vec<Visit>,
 }
 
-impl Conductor {
-    /// What a read of a register takes, and what a write adds to the read behind it, in ns:
-    /// medians. A write is posted: what it costs shows in what comes after it.
+impl Runner {
+    /// Returns the median time of a register read, and the median time that a posted write adds to
+    /// the read behind it, in ns.
     fn time_accesses(&mut self) -> Result<(u64, u64)> {
         self.card.bind(Driver::Fermata)?;
         let median = |writes: u64| {
@@ -122,8 +122,8 @@ impl Conductor {
         Ok((read, median(BURST).saturating_sub(read) / BURST))
     }
 
-    /// Each cell once. The drivers come in another order in each round, and so do the cells of a
-    /// driver.
+    /// Visits each cell once. The order of drivers, and of the cells of a driver, differs from
+    /// round to round.
     fn round(&mut self, round: u32) -> Result<()> {
         let began = Instant::now();
         let mut drivers = Driver::ALL;
@@ -152,29 +152,29 @@ impl Conductor {
             self.costs = Some(cell.costs);
         }
         let number = self.visits.len() as u32 + 1;
-        // How a driver leaves the card belongs to the last visit with that driver.
+        // The release of a driver counts to the last visit with that driver.
         self.card.release_unless(cell)?;
         self.control
             .ask(&format!("mark text={}", visit_text(number)))?;
         self.card.bind(cell.variant.driver())?;
         let hogs = match cell.load {
             Load::Idle => Vec::new(),
-            Load::Busy => machine::hogs()?,
+            Load::Busy => machine::start_hogs()?,
         };
-        let stage = Stage::set(cell, &self.card, &self.marker)?;
+        let tenants = TenantSet::new(cell, &self.card, &self.marker)?;
         let (usage, jobs, wrong) = std::thread::scope(|scope| {
-            let running = stage.start(scope);
+            let running = tenants.start(scope);
             std::thread::sleep(WARM_UP);
-            let before = machine::Sample::take(stage.daemon())?;
+            let before = machine::Sample::take(tenants.daemon())?;
             self.marker.mark(Mark::Begin(number));
-            stage.watch(self.length(cell));
+            tenants.run_for(self.length(cell));
             self.marker.mark(Mark::End(number));
-            let after = machine::Sample::take(stage.daemon())?;
-            let (jobs, wrong) = running.end(&stage)?;
+            let after = machine::Sample::take(tenants.daemon())?;
+            let (jobs, wrong) = running.end(&tenants)?;
             anyhow::Ok((after.since(&before), jobs, wrong))
         })?;
         drop(hogs);
-        stage.strike()?;
+        tenants.end_daemon()?;
         self.visits.push(Visit {
             number,
             round,
@@ -195,7 +195,7 @@ impl Conductor {
     }
 }
 
-/// Whether the tenants of a cell are programs.
+/// Returns whether the tenants of a cell are programs.
 fn has_programs(cell: Cell) -> bool {
     cell.tenants != Tenants::Alone
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the daemon does what it must: it repeats a PAUSE that the card drops, and leaves the
-//! card quiescent when it ends in the middle of a save, by a signal or by an error.
+//! Tests the daemon: it repeats a PAUSE that the card drops, and it leaves the card quiescent when
+//! a signal or an error ends it in the middle of a save.
 
 use super::bind::{self, Card};
-use super::tenants::Seat;
+use super::tenants::Tenant;
 use crate::daemon::{Daemon, SOCKET};
 use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
-use crate::work::{Job, GUARD, TAGS};
+use crate::work::{Job, TAGS, TIMEOUT};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card::client::Control;
 use rustix::process::Signal;
@@ -21,35 +21,35 @@ pub(crate) struct Options {
     control: PathBuf,
 }
 
-/// A restore takes longer than a slice, which the daemon does not know at first: its PAUSE meets
-/// the restore, and the card drops it.
+/// A restore takes longer than a slice. The daemon does not know that at first: its PAUSE meets the
+/// restore, and the card drops the PAUSE.
 const RESTORE: &str = "save_us=100 restore_us=20000";
-/// So many turns are more than would come without such a PAUSE.
+/// More turns than there would be if a dropped PAUSE were not repeated.
 const TURNS: u64 = 20;
-/// A save takes 0.4 s, so that the daemon leaves before the end, and writes every 0.1 ms, so that a
-/// card which still works when the kernel ends bus mastering is seen by its checker.
+/// A save takes 0.4 s, so that the daemon ends before the save, and writes every 0.1 ms, so that
+/// the checker sees a card that still works when the kernel ends bus mastering.
 const SAVE: &str =
     "save_us=0 restore_us=0 state_pages=64 frame_bytes=64 frame_save_ns=100000 frame_restore_ns=0";
-/// On a busy machine a daemon may take longer than a save.
+/// Attempts for each ending to end: on a busy machine a daemon may take longer than a save.
 const TRIES: u32 = 10;
 
 /// How the daemon ends.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Ending {
     Signal(Signal),
     /// A client leaves while its job is on the slot.
     Error,
 }
 
-const WAYS: [(Variant, Way); 5] = [
-    (Variant::Sleep, Way::Signal(Signal::TERM)),
-    (Variant::Sleep, Way::Signal(Signal::INT)),
-    (Variant::Sleep, Way::Signal(Signal::HUP)),
-    (Variant::Sleep, Way::Error),
-    (Variant::PollFifo, Way::Signal(Signal::TERM)),
+const ENDINGS: [(Variant, Ending); 5] = [
+    (Variant::Sleep, Ending::Signal(Signal::TERM)),
+    (Variant::Sleep, Ending::Signal(Signal::INT)),
+    (Variant::Sleep, Ending::Signal(Signal::HUP)),
+    (Variant::Sleep, Ending::Error),
+    (Variant::PollFifo, Ending::Signal(Signal::TERM)),
 ];
 
-/// Tries all.
+/// Runs all tests.
 pub(crate) fn run(options: &Options) -> Result<()> {
     bind::load_vfio()?;
     let card = Card::find()?;
@@ -57,30 +57,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut control = Control::open(&options.control)?;
     control.ask(&format!("set slot={CONTESTED_SLOT} {RESTORE}"))?;
     for variant in [Variant::Sleep, Variant::Poll] {
-        pause_again(&mut control, &card, variant)?;
+        test_repeated_pause(&mut control, &card, variant)?;
         println!("{}: a PAUSE that was dropped is repeated", variant.name());
     }
     control.ask(&format!("set slot={CONTESTED_SLOT} {SAVE}"))?;
-    for (variant, way) in WAYS {
+    for (variant, ending) in ENDINGS {
         let mut tries = 0..TRIES;
-        while !leave(&mut control, &card, variant, way)? {
-            tries
-                .next()
-                .context("each save was over before the daemon")?;
+        while !end_in_save(&mut control, &card, variant, ending)? {
+            tries.next().context("each save ended before the daemon")?;
         }
-        println!("{}, {way:?}: left in the middle of a save", variant.name());
+        println!(
+            "{}, {ending:?}: left in the middle of a save",
+            variant.name()
+        );
     }
     Ok(())
 }
 
 /// A daemon, and two clients whose jobs never end.
-struct Scene {
+struct Setup {
     daemon: Daemon,
-    seats: Vec<Seat>,
+    tenants: Vec<Tenant>,
 }
 
-impl Scene {
-    fn set(card: &Card, variant: Variant) -> Result<Self> {
+impl Setup {
+    fn new(card: &Card, variant: Variant) -> Result<Self> {
         let cell = Cell {
             variant,
             load: Load::Idle,
@@ -89,21 +90,21 @@ impl Scene {
             slice_us: SLICE_US,
         };
         let daemon = Daemon::start(cell, card)?;
-        let seat = |tag| Seat::of_daemon(Path::new(SOCKET), Job::endless(tag), false);
-        let seats = vec![seat(TAGS)?, seat(TAGS + 1)?];
-        for seat in &seats {
-            seat.start()?;
+        let tenant = |tag| Tenant::of_daemon(Path::new(SOCKET), Job::endless(tag), false);
+        let tenants = vec![tenant(TAGS)?, tenant(TAGS + 1)?];
+        for tenant in &tenants {
+            tenant.start()?;
         }
-        Ok(Self { daemon, seats })
+        Ok(Self { daemon, tenants })
     }
 }
 
-/// Lets two jobs take turns, and fails if they do not go on to.
-fn pause_again(control: &mut Control, card: &Card, variant: Variant) -> Result<()> {
+/// Lets two jobs take turns; fails if they stop to.
+fn test_repeated_pause(control: &mut Control, card: &Card, variant: Variant) -> Result<()> {
     let dropped = counter(control, "pauses_dropped")?;
     let enough = saves(control)? + TURNS;
-    let mut scene = Scene::set(card, variant)?;
-    let until = Instant::now() + GUARD;
+    let mut setup = Setup::new(card, variant)?;
+    let until = Instant::now() + TIMEOUT;
     while saves(control)? < enough || counter(control, "pauses_dropped")? == dropped {
         let name = variant.name();
         ensure!(
@@ -112,37 +113,46 @@ fn pause_again(control: &mut Control, card: &Card, variant: Variant) -> Result<(
         );
         std::thread::sleep(Duration::from_millis(1));
     }
-    scene.daemon.end()
+    setup.daemon.end()
 }
 
-/// Ends a daemon in a save. Returns whether the save was still under way when the card stopped.
-fn leave(control: &mut Control, card: &Card, variant: Variant, way: Way) -> Result<bool> {
-    let Scene { mut daemon, seats } = Scene::set(card, variant)?;
+/// Ends a daemon during a save. Returns whether the save was still in progress when the card
+/// stopped.
+fn end_in_save(
+    control: &mut Control,
+    card: &Card,
+    variant: Variant,
+    ending: Ending,
+) -> Result<bool> {
+    let Setup {
+        mut daemon,
+        tenants,
+    } = Setup::new(card, variant)?;
     let saved = await_save(control)?;
-    let expects_success = match way {
-        Way::Signal(signal) => {
+    let expects_success = match ending {
+        Ending::Signal(signal) => {
             daemon.signal(signal)?;
             true
         }
-        Way::Error => {
-            drop(seats);
+        Ending::Error => {
+            drop(tenants);
             false
         }
     };
     let status = daemon.wait()?;
     ensure!(
         status.success() == expects_success,
-        "{way:?}: the daemon ended with {status}"
+        "{ending:?}: the daemon ended with {status}"
     );
     let violations = control.numbers("violations")?;
     if violations.get("total") != Some(&0) {
         let why = control.ask("why")?;
-        bail!("{way:?}: the daemon left the card at work: {why}");
+        bail!("{ending:?}: the daemon did not leave the card quiescent: {why}");
     }
     Ok(saves(control)? == saved)
 }
 
-/// Saves that were completed.
+/// Returns the number of completed saves.
 fn saves(control: &mut Control) -> Result<u64> {
     counter(control, "paused")
 }
@@ -152,9 +162,9 @@ fn counter(control: &mut Control, name: &str) -> Result<u64> {
     counters.get(name).copied().context("no such counter")
 }
 
-/// Waits until the slot saves a job. Returns how many saves were completed before.
+/// Waits until the slot saves a job. Returns the number of saves completed before.
 fn await_save(control: &mut Control) -> Result<u64> {
-    let until = Instant::now() + GUARD;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         let saved = saves(control)?;
         let state = control.ask(&format!("state slot={CONTESTED_SLOT}"))?;
@@ -163,5 +173,5 @@ fn await_save(control: &mut Control) -> Result<u64> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    bail!("no job is saved")
+    bail!("no job is being saved")
 }

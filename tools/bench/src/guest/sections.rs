@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Calls and events that concern as much as a user can make them concern: how long the module holds
-//! a lock with interrupts off meanwhile, a plugin of QEMU (tools/bench/plugin) finds out.
+//! Calls and events at the limits of what a user can cause. A plugin of QEMU (tools/bench/plugin)
+//! measures for how long the module holds a raw spinlock with interrupts off meanwhile.
 
 use super::bind::Card;
-use super::label::{phase, tell_functions, Counted};
-use super::tenants::{allow_files, open, Tenant};
+use super::label::{phase, report_functions, CountReport};
+use super::tenants::{allow_files, open, OwnContext};
 use crate::work::{Job, TAGS};
 use anyhow::{ensure, Context as _, Result};
 use fermata::{uapi, Context, GroupSettings, Policy};
@@ -13,9 +13,9 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Slices end and jobs are switched meanwhile.
+/// Time for slices to end and for jobs to be switched.
 const WHILE: Duration = Duration::from_millis(500);
-/// So many contexts write all registers.
+/// Number of contexts that write all registers.
 const WRITERS: usize = 128;
 /// A mask of all slots that a card can have.
 const ALL_SLOTS: u32 = u32::MAX >> 24;
@@ -26,39 +26,40 @@ pub(crate) struct Options {
     /// The card
     #[arg(long, default_value = "/dev/fermata0")]
     device: PathBuf,
-    /// Contexts with a job
+    /// Number of contexts with a job
     #[arg(long, default_value_t = 4096)]
     contexts: u64,
-    /// What is left for the report
+    /// Where the file for the report goes
     #[arg(long, default_value = "/report/count.json")]
     out: PathBuf,
 }
 
-/// All phases. Afterwards no driver has the card.
+/// Runs all phases. On return no driver is bound to the card.
 pub(crate) fn run(options: &Options) -> Result<()> {
     allow_files(options.contexts)?;
-    tell_functions()?;
-    let mut counted = Counted::new()?;
+    report_functions()?;
+    let mut counted = CountReport::new()?;
     let number = options.contexts;
     let card = Card::find()?;
-    let seat = |number| open(&options.device, Job::endless(TAGS + number), ALL_SLOTS);
-    let first = seat(0)?;
+    let own = |number| open(&options.device, Job::endless(TAGS + number), ALL_SLOTS);
+    let first = own(0)?;
     let registers = all_registers(&first);
     let offsets: Vec<u32> = registers.iter().map(|&(offset, _)| offset).collect();
-    let mut seats = vec![first];
+    let mut contexts = vec![first];
     phase!(counted, 0, "SETUP, ARENA_CREATE, SNAPSHOT_CREATE", {
         for tag in 1..number {
-            seats.push(seat(tag)?);
+            contexts.push(own(tag)?);
         }
         number
     });
-    let each = |seats: &[Tenant], what: &dyn Fn(&Context) -> fermata::Result<()>| -> Result<u64> {
-        for seat in seats {
-            what(&seat.context)?;
-        }
-        Ok(seats.len() as u64)
-    };
-    let (on_slots, others) = seats.split_at(uapi::MAX_SLOTS);
+    let each =
+        |contexts: &[OwnContext], what: &dyn Fn(&Context) -> fermata::Result<()>| -> Result<u64> {
+            for own in contexts {
+                what(&own.context)?;
+            }
+            Ok(contexts.len() as u64)
+        };
+    let (on_slots, others) = contexts.split_at(uapi::MAX_SLOTS);
     each(on_slots, &|context| context.start().map(|_| ()))?;
     phase!(
         counted,
@@ -87,15 +88,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         counted,
         4,
         "STATUS",
-        each(&seats, &|context| context.status().map(|_| ()))?
+        each(&contexts, &|context| context.status().map(|_| ()))?
     );
     phase!(counted, 5, "switches, all registers each", {
         std::thread::sleep(WHILE);
         1
     });
-    let context = &seats[0].context;
+    let context = &contexts[0].context;
     phase!(counted, 6, "POLICY", policies(context)?);
-    phase!(counted, 7, "GANG", gang(&seats)?);
+    phase!(counted, 7, "GANG", gang(&contexts)?);
     phase!(counted, 8, "PREEMPT of a gang, to be held", {
         context.preempt(true)?;
         1
@@ -110,14 +111,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         1
     });
     phase!(counted, 12, "close", {
-        drop(seats);
+        drop(contexts);
         number
     });
     counted.write(&options.out)
 }
 
-/// Those of the engine, which all jobs have alike but for their memory, are not among them.
-fn all_registers(tenant: &Tenant) -> Vec<(u32, u64)> {
+/// Returns values for all registers, except those that the engine uses.
+fn all_registers(tenant: &OwnContext) -> Vec<(u32, u64)> {
     let own = Job::endless(TAGS).registers(tenant.memory.base());
     let others = (uapi::REG_FIRST..=uapi::REG_LAST).step_by(8);
     others
@@ -141,18 +142,18 @@ fn policies(context: &Context) -> Result<u64> {
     Ok(policies.len() as u64)
 }
 
-/// As many as a gang can have, the first context among them.
-fn gang(seats: &[Tenant]) -> Result<u64> {
-    let leader = &seats[0].context;
+/// Makes a gang of the maximum size, led by the first context.
+fn gang(contexts: &[OwnContext]) -> Result<u64> {
+    let leader = &contexts[0].context;
     let number = leader.status()?.context;
-    for seat in &seats[1..uapi::MAX_GANG] {
-        seat.context.join_gang(number)?;
+    for own in &contexts[1..uapi::MAX_GANG] {
+        own.context.join_gang(number)?;
     }
     ensure!(leader.gang_members()? == uapi::MAX_GANG as u32);
     Ok(uapi::MAX_GANG as u64)
 }
 
-/// All contexts change what they may use, and get it back.
+/// Changes the slots that all contexts may use, and changes them back.
 fn groups(context: &Context) -> Result<u64> {
     fs::create_dir(CGROUP).context(CGROUP)?;
     let cgroup = File::open(CGROUP)?;

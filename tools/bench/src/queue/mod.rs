@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make bench-queue`, the part in the guest: the same small jobs (SHA-256 of 64 bytes) posted to a
-//! queue, and started one by one by calls; in batches of 1 to 256, the ways in turn in each round.
-//! First it counts system calls, as the kernel sees them, then it measures time.
+//! `make bench-queue`, the part in the guest: small jobs (SHA-256 of 64 bytes), posted to a queue
+//! or started one by one by calls, in batches of 1 to 256. A round visits each batch size and mode
+//! once. System calls are counted first, by the kernel; then times are measured.
 
 mod worker;
 
@@ -11,7 +11,7 @@ use rustix::mount::{mount, MountFlags};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use worker::{Way, Worker};
+use worker::{Mode, Worker};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -21,22 +21,22 @@ pub(crate) struct Options {
     /// Where the report goes
     #[arg(long, default_value = "/report/queue.json")]
     report: PathBuf,
-    /// Jobs that are given out before the first is waited for
+    /// Sizes of batches: jobs that are submitted before the first is waited for
     #[arg(long, value_delimiter = ',', default_values_t = [1_usize, 2, 4, 8, 16, 32, 64, 128, 256])]
     batches: Vec<usize>,
-    /// How often each batch size and way is visited
+    /// Number of visits of each batch size and mode
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Jobs in each visit, at least
+    /// The least number of jobs in each visit
     #[arg(long, default_value_t = 512)]
     jobs: usize,
 }
 
-/// Counts system calls, then measures times. Leaves the report.
+/// Counts system calls, measures times, and writes the report.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut cells: Vec<Cell> = Vec::new();
     for &batch in &options.batches {
-        cells.extend(Way::ALL.map(|way| Cell::new(way, batch)));
+        cells.extend(Mode::ALL.map(|way| Cell::new(way, batch)));
     }
     let counter = Counter::new()?;
     for cell in &mut cells {
@@ -53,12 +53,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Report::new(&mut cells, posted, calls).leave(&options.report)
 }
 
-/// How many batches make a visit.
+/// Returns the number of batches of a visit.
 fn batches(options: &Options, cell: &Cell) -> usize {
     options.jobs.div_ceil(cell.batch)
 }
 
-/// The system calls of a visit.
+/// Counts the system calls of a visit.
 fn count(options: &Options, counter: &Counter, cell: &mut Cell) -> Result<()> {
     let mut worker = Worker::new(&options.device, cell.way, cell.batch)?;
     worker.batch()?;
@@ -68,7 +68,7 @@ fn count(options: &Options, counter: &Counter, cell: &mut Cell) -> Result<()> {
     worker.end()
 }
 
-/// The times of a visit.
+/// Measures the times of a visit.
 fn measure(options: &Options, cell: &mut Cell) -> Result<()> {
     let mut worker = Worker::new(&options.device, cell.way, cell.batch)?;
     worker.batch()?;
@@ -83,10 +83,10 @@ fn measure(options: &Options, cell: &mut Cell) -> Result<()> {
     worker.end()
 }
 
-/// Jobs that were posted to an engine that is at work, and the system calls of that.
+/// Posts jobs to a running engine. Returns the number of jobs, and of system calls.
 fn posting(options: &Options) -> Result<(usize, u64)> {
     let counter = Counter::new()?;
-    let mut worker = Worker::new(&options.device, Way::Polled, 256)?;
+    let mut worker = Worker::new(&options.device, Mode::Polled, 256)?;
     worker.occupy()?;
     let mut posted = 0;
     let calls = counter.count(|| {
@@ -101,10 +101,11 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 const TRIGGER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
 const HIST: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/hist";
 
-/// Counts while it lives, by a histogram of the tracepoint at the entry of each call.
+/// Counts the system calls of this process, by a histogram of the tracepoint at the entry of each
+/// call.
 pub(crate) struct Counter {
     trigger: String,
-    /// Calls of reading it once.
+    /// Number of calls that reading the histogram takes.
     own: u64,
 }
 
@@ -129,7 +130,7 @@ impl Counter {
         Ok(counter)
     }
 
-    /// The calls that `work` makes.
+    /// Returns the number of system calls that `work` makes.
     pub(crate) fn count(&self, work: impl FnOnce() -> Result<()>) -> Result<u64> {
         let before = total()?;
         work()?;
@@ -139,12 +140,12 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        // Nothing is counted any more; if it fails, the machine's next run finds it in use.
+        // An error here cannot be reported. The next run then finds the trigger in use.
         let _ = fs::write(TRIGGER, format!("!{}", self.trigger));
     }
 }
 
-/// All calls that were counted: lines like `{ common_pid: 42 } hitcount: 7`.
+/// Returns the sum of a histogram, whose lines are like `{ common_pid: 42 } hitcount: 7`.
 fn total() -> Result<u64> {
     let text = fs::read_to_string(HIST).context(HIST)?;
     let hits = text.lines().filter(|line| line.starts_with('{'));
@@ -153,25 +154,25 @@ fn total() -> Result<u64> {
         .sum()
 }
 
-/// At this batch size a queue must need so many times fewer calls.
+/// The batch size at which a queue must need at least `FEWER` times fewer calls.
 const BATCH: usize = 32;
 const FEWER: f64 = 10.0;
 
-/// A way and a batch size.
+/// The measurements of a mode and a batch size.
 pub(crate) struct Cell {
-    pub(crate) way: Way,
+    pub(crate) way: Mode,
     pub(crate) batch: usize,
-    /// Jobs whose system calls were counted, and these.
+    /// Number of jobs whose system calls were counted, and number of system calls.
     pub(crate) counted: u64,
     pub(crate) calls: u64,
-    /// Jobs per second, of each round.
+    /// Jobs per second, a value for each round.
     pub(crate) rates: Vec<f64>,
-    /// Of all jobs, in nanoseconds.
+    /// Latencies of all jobs, in nanoseconds.
     pub(crate) latencies: Vec<u64>,
 }
 
 impl Cell {
-    pub(crate) fn new(way: Way, batch: usize) -> Self {
+    pub(crate) fn new(way: Mode, batch: usize) -> Self {
         Self {
             way,
             batch,
@@ -185,7 +186,7 @@ impl Cell {
 
 #[derive(Serialize)]
 struct Row {
-    way: Way,
+    way: Mode,
     batch: usize,
     calls_per_job: f64,
     /// Median of the rounds.
@@ -194,15 +195,15 @@ struct Row {
     latency_p99_us: f64,
 }
 
-/// All that was found.
+/// The report.
 #[derive(Serialize)]
 pub(crate) struct Report {
     note: &'static str,
     rows: Vec<Row>,
-    /// Jobs posted to an engine at work, and the system calls of that.
+    /// Number of jobs posted to a running engine, and of system calls.
     posted: usize,
     calls_of_posting: u64,
-    /// System calls of a call each, by those of a queue, at a batch of 32.
+    /// Calls per job with a call for each job, divided by those with a queue, at a batch of 32.
     fewer_calls: f64,
 }
 
@@ -217,7 +218,7 @@ impl Report {
         };
         Self {
             note: NOTE,
-            fewer_calls: at(Way::Calls) / at(Way::Queue),
+            fewer_calls: at(Mode::Calls) / at(Mode::Queue),
             rows,
             posted,
             calls_of_posting,
@@ -233,7 +234,7 @@ impl Report {
             self.posted, self.calls_of_posting, self.fewer_calls
         );
         output::write(self, file)?;
-        ensure!(self.calls_of_posting == 0, "posting costs calls");
+        ensure!(self.calls_of_posting == 0, "posting took system calls");
         ensure!(
             self.fewer_calls >= FEWER,
             "less than {FEWER} times fewer calls"

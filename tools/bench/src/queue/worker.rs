@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The work: SHA-256 of 64 bytes, again and again, in one of three ways.
+//! Jobs of SHA-256 of 64 bytes, submitted in one of three modes.
 
-use crate::work::GUARD;
+use crate::work::TIMEOUT;
 use anyhow::{ensure, Context as _, Result};
 use fermata::queue::{Operation, Queue};
 use fermata::{uapi, Arena, Context, EngineId, Error, Events};
@@ -11,29 +11,29 @@ use std::path::Path;
 use std::time::Instant;
 
 const LENGTH: u64 = 64;
-/// Of the queue; more than the largest batch, since posting takes two free pairs.
+/// Entries of the queue: more than the largest batch, since posting needs two free pairs.
 const ENTRIES: usize = 512;
-/// What is hashed, and for each job of a batch a place for the digest; the queue follows.
+/// The input of the hash, then a digest for each job of a batch, then the queue.
 const DATA: usize = 0;
 const DIGESTS: usize = 64;
 const QUEUE: usize = DIGESTS + 64 * ENTRIES;
 const ARENA: usize = (QUEUE + Queue::bytes(ENTRIES)).next_multiple_of(4096);
-/// What keeps the engine at work while jobs are posted: so many bytes to hash.
+/// Length of the jobs that keep the engine busy while others are posted.
 const LONG: usize = 1 << 20;
 
-/// How jobs are given out.
+/// How jobs are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Way {
-    /// START and WAIT for each.
+pub(crate) enum Mode {
+    /// START and WAIT for each job.
     Calls,
-    /// Posted; WAIT until something is complete.
+    /// Jobs are posted; WAIT returns when a job is complete.
     Queue,
-    /// Posted; the queue is looked at until all are complete.
+    /// Jobs are posted; the queue is polled until all jobs are complete.
     Polled,
 }
 
-impl Way {
+impl Mode {
     pub(crate) const ALL: [Self; 3] = [Self::Calls, Self::Queue, Self::Polled];
 
     pub(crate) fn name(self) -> &'static str {
@@ -45,29 +45,30 @@ impl Way {
     }
 }
 
-/// Gives out batches of jobs.
+/// Submits batches of jobs.
 pub(crate) struct Worker {
     context: Context,
-    // Lives until the engine has ended.
+    // Must live until the engine has ended.
     arena: &'static Arena,
     queue: Option<Queue<'static>>,
-    way: Way,
+    way: Mode,
     batch: usize,
-    /// When the jobs that are out were posted.
+    /// When the outstanding jobs were posted.
     since: Vec<Instant>,
-    /// From giving a job out to knowing that it is complete, in nanoseconds.
+    /// From submission to completion of each job, in nanoseconds.
     pub(crate) latencies: Vec<u64>,
 }
 
 impl Worker {
-    pub(crate) fn new(device: &Path, way: Way, batch: usize) -> Result<Self> {
+    pub(crate) fn new(device: &Path, way: Mode, batch: usize) -> Result<Self> {
         let context = Context::open(device).with_context(|| device.display().to_string())?;
         let engine = match way {
-            Way::Calls => EngineId::SHA256,
-            Way::Queue | Way::Polled => EngineId::QUEUE,
+            Mode::Calls => EngineId::SHA256,
+            Mode::Queue | Mode::Polled => EngineId::QUEUE,
         };
         context.setup(engine, 0)?;
-        // The process ends soon after; a queue that borrows it can be kept beside it so.
+        // The process ends soon after, so the arena may leak: the queue can then borrow the arena
+        // beside it.
         let arena: &Arena = Box::leak(Box::new(context.create_arena(ARENA + LONG)?));
         context.create_snapshot()?;
         arena.write(DATA, &[7; LENGTH as usize]);
@@ -80,7 +81,7 @@ impl Worker {
             since: Vec::new(),
             latencies: Vec::new(),
         };
-        if way == Way::Calls {
+        if way == Mode::Calls {
             let data = worker.arena.base() + DATA as u64;
             let result = worker.arena.base() + DIGESTS as u64;
             let registers = [(0x30, data), (0x38, LENGTH), (0x40, result)];
@@ -91,11 +92,12 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Starts the engine on an empty queue. It tells once for a batch, or after a millisecond.
+    /// Starts the engine with an empty queue. The engine signals once for each batch, or after a
+    /// millisecond.
     fn begin(&mut self) -> Result<()> {
         let queue = Queue::new(self.arena, QUEUE, ENTRIES)?;
         self.context.write_registers(&queue.registers())?;
-        if self.way == Way::Queue {
+        if self.way == Mode::Queue {
             self.context.write_registers(&[
                 (uapi::QUEUE_REG_COALESCE_COUNT, self.batch as u64),
                 (uapi::QUEUE_REG_COALESCE_US, 1000),
@@ -106,13 +108,13 @@ impl Worker {
         Ok(())
     }
 
-    /// One batch, to its end.
+    /// Submits a batch, and waits until all jobs are complete.
     pub(crate) fn batch(&mut self) -> Result<()> {
-        if self.way == Way::Calls {
+        if self.way == Mode::Calls {
             for _ in 0..self.batch {
                 let from = Instant::now();
                 self.context.start()?;
-                self.context.wait(Events::DONE, Some(GUARD))?;
+                self.context.wait(Events::DONE, Some(TIMEOUT))?;
                 self.latencies.push(from.elapsed().as_nanos() as u64);
             }
             return Ok(());
@@ -122,8 +124,8 @@ impl Worker {
         self.reap()
     }
 
-    /// Posts so many jobs, as far as there is room, and rings if the engine has left. Returns how
-    /// many.
+    /// Posts up to `jobs` jobs, as far as the queue has room, and rings the doorbell if the engine
+    /// has left the slot. Returns the number of posted jobs.
     fn post(&mut self, jobs: usize) -> Result<usize> {
         let queue = self.queue.as_mut().context("no queue")?;
         for number in 0..jobs {
@@ -144,9 +146,9 @@ impl Worker {
         Ok(jobs)
     }
 
-    /// Takes all jobs that are out.
+    /// Waits until all outstanding jobs are complete.
     fn reap(&mut self) -> Result<()> {
-        let until = Instant::now() + GUARD;
+        let until = Instant::now() + TIMEOUT;
         let queue = self.queue.as_mut().context("no queue")?;
         while queue.outstanding() > 0 {
             while let Some(reaped) = queue.reap() {
@@ -155,15 +157,15 @@ impl Worker {
                 self.latencies.push(since.elapsed().as_nanos() as u64);
             }
             ensure!(Instant::now() < until, "a job does not come to its end");
-            if self.way == Way::Queue && queue.outstanding() > 0 {
-                self.context.wait(Events::COMPLETED, Some(GUARD))?;
+            if self.way == Mode::Queue && queue.outstanding() > 0 {
+                self.context.wait(Events::COMPLETED, Some(TIMEOUT))?;
             }
         }
         self.since.clear();
         Ok(())
     }
 
-    /// Gives the engine something to do for a while.
+    /// Posts long jobs, which keep the engine busy for a while.
     pub(crate) fn occupy(&mut self) -> Result<()> {
         let queue = self.queue.as_mut().context("no queue")?;
         for number in 0..4 {
@@ -181,31 +183,34 @@ impl Worker {
         Ok(())
     }
 
-    /// Posts a batch behind that. Returns how many jobs.
+    /// Posts a batch behind the long jobs. Returns the number of posted jobs.
     pub(crate) fn post_behind(&mut self) -> Result<usize> {
         let jobs = self.batch;
         self.post(jobs)
     }
 
-    /// Sees what is out to its end, and ends the engine's job. The digest must be right.
+    /// Waits until all jobs are complete, ends the engine's job, and checks the digest.
     pub(crate) fn end(mut self) -> Result<()> {
         if self.queue.is_some() {
             self.reap()?;
             let queue = self.queue.as_mut().context("no queue")?;
             let posted = queue.post(Operation::End, 0).context("the queue is full")?;
             if posted.doorbell {
-                // The engine may have looked once more, and come to its end.
+                // The engine may have polled the queue once more and finished.
                 match self.context.ring() {
                     Ok(()) | Err(Error::NotFound) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
-            self.context.wait(Events::DONE, Some(GUARD))?;
+            self.context.wait(Events::DONE, Some(TIMEOUT))?;
         }
         let error = self.context.status()?.error;
         ensure!(error == 0, "the engine's job failed: errno {error}");
         let digest = Sha256::digest([7; LENGTH as usize]);
-        ensure!(self.arena.read(DIGESTS, 32) == digest[..], "a wrong digest");
+        ensure!(
+            self.arena.read(DIGESTS, 32) == digest[..],
+            "the digest is wrong"
+        );
         Ok(())
     }
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Figures of a cell: medians of its visits; and what else the host did meanwhile, its steal time
-//! and load, by the clock of the card's log.
+//! Figures of a cell: medians of its visits, and the load of the host meanwhile.
 
-use super::timeline::Seen;
+use super::timeline::VisitLog;
 use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A distribution in microseconds: medians of the visits' P50 and P99 (nearest rank), the largest
-/// of all.
+/// A distribution in microseconds: the medians of the visits' P50 and P99 (nearest rank), and the
+/// largest sample of all visits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) count: usize,
@@ -26,36 +25,37 @@ pub(crate) struct Row {
     pub(crate) cell: Cell,
     pub(crate) visits: usize,
     pub(crate) switches: u64,
-    /// Jobs whose results were right.
+    /// Number of jobs with the right result.
     pub(crate) jobs: u64,
-    /// PAUSED or FINISH to the next START.
+    /// From PAUSED or FINISH to the next START.
     pub(crate) gap: Spread,
-    /// PAUSE, or the end of a job's work, until the next one works: save and restore are in it.
+    /// From PAUSE, or the end of a job's work, until the next job works; includes save and restore.
     pub(crate) switch: Spread,
-    /// Arrival of urgent work to its START.
+    /// From the arrival of urgent work to its START.
     pub(crate) arrival: Spread,
-    /// How much longer than its slice a job worked.
+    /// By how much a job exceeded its slice.
     pub(crate) overrun: Spread,
-    /// Part of the time that the slot works.
+    /// Part of the time in which the slot works.
     pub(crate) useful: f64,
-    /// That part beside what it would be if each gap were as long as those of the lower bound are
-    /// on average.
+    /// `useful` relative to the value that gaps as long as the mean gap of the lower bound would
+    /// give.
     pub(crate) useful_of_bound: f64,
-    /// Time that the guest's CPUs ran on the host per switch: interrupts and tenants are in it,
-    /// waiting for the card is not. Only of an idle machine: on a busy one they run all the time.
+    /// CPU time of the guest on the host per switch, including interrupts and tenants, but not
+    /// waits for the card. Only for an idle machine: on a busy machine the CPUs always run.
     pub(crate) cpu_us: Option<f64>,
-    /// Time that the daemon ran, by the guest's clock: waiting for the card is in it.
+    /// CPU time of the daemon, by the guest's clock, including waits for the card.
     pub(crate) daemon_us: Option<f64>,
     pub(crate) context_switches: f64,
-    /// Accesses to registers per switch, but for the next.
+    /// Register reads per switch, without reads of `STATE_SIZE_PG`.
     pub(crate) reads: f64,
-    /// Reads of `STATE_SIZE_PG` per switch: one for each START that a program asks for.
+    /// Reads of `STATE_SIZE_PG` per switch: one for each START call.
     pub(crate) size_reads: f64,
     pub(crate) writes: f64,
-    pub(crate) host: Weather,
+    pub(crate) host: HostLoad,
 }
 
-/// The least sample that at least `percent` % of all do not exceed.
+/// Returns the nearest-rank percentile in microseconds of samples in nanoseconds, NaN without
+/// samples.
 fn rank(sorted: &[i64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted
@@ -63,7 +63,7 @@ fn rank(sorted: &[i64], percent: usize) -> f64 {
         .map_or(f64::NAN, |ns| *ns as f64 / 1e3)
 }
 
-/// Not a number without values.
+/// Returns the median of the finite values, NaN if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -103,14 +103,14 @@ fn mean(samples: &[u64]) -> f64 {
 /// Mean gaps of the lower bound in nanoseconds.
 type Bounds = BTreeMap<(u32, Load, Costs), f64>;
 
-/// Returns all rows in the order of the cells, and what was wrong or is missing; a visit in which
-/// something is missing is in no row.
+/// Returns all rows in the order of the cells, and descriptions of what was wrong or is missing. No
+/// row includes an incomplete visit.
 pub(crate) fn rows(
     visits: &[Visit],
-    seen: &BTreeMap<u32, Seen>,
-    host: &Host,
+    seen: &BTreeMap<u32, VisitLog>,
+    host: &HostSamples,
 ) -> (Vec<Row>, Vec<String>) {
-    let mut cells: BTreeMap<Cell, Vec<(&Visit, &Seen)>> = BTreeMap::new();
+    let mut cells: BTreeMap<Cell, Vec<(&Visit, &VisitLog)>> = BTreeMap::new();
     let mut bounds = Bounds::new();
     let mut failures = Vec::new();
     for visit in visits {
@@ -141,8 +141,8 @@ pub(crate) fn rows(
     (rows, failures)
 }
 
-/// Returns what was seen of a visit, or what is missing.
-fn complete<'a>(visit: &Visit, seen: Option<&'a Seen>) -> Result<&'a Seen, &'static str> {
+/// Returns what the card's log says of a visit, or what is missing.
+fn complete<'a>(visit: &Visit, seen: Option<&'a VisitLog>) -> Result<&'a VisitLog, &'static str> {
     let seen = seen.ok_or("no mark in the log")?;
     let compares = visit.cell.tenants == Tenants::Mixed;
     if seen.gap.is_empty() {
@@ -157,12 +157,17 @@ fn complete<'a>(visit: &Visit, seen: Option<&'a Seen>) -> Result<&'a Seen, &'sta
 }
 
 impl Row {
-    fn of(cell: Cell, visits: &[(&Visit, &Seen)], bounds: &Bounds, host: &Host) -> Result<Self> {
-        let spread = |samples: &dyn Fn(&Seen) -> Vec<i64>| {
+    fn of(
+        cell: Cell,
+        visits: &[(&Visit, &VisitLog)],
+        bounds: &Bounds,
+        host: &HostSamples,
+    ) -> Result<Self> {
+        let spread = |samples: &dyn Fn(&VisitLog) -> Vec<i64>| {
             Spread::of(visits.iter().map(|(_, seen)| samples(seen)).collect())
         };
         let signed = |samples: &[u64]| samples.iter().map(|ns| *ns as i64).collect();
-        let sum = |value: &dyn Fn(&Visit, &Seen) -> u64| {
+        let sum = |value: &dyn Fn(&Visit, &VisitLog) -> u64| {
             visits
                 .iter()
                 .map(|(visit, seen)| value(visit, seen))
@@ -205,41 +210,40 @@ impl Row {
     }
 }
 
-/// A line that vm/fermatavm/bench.py wrote.
+/// A line written by vm/fermatavm/bench.py.
 #[derive(Clone, Copy, Deserialize)]
 struct Sample {
-    /// `CLOCK_MONOTONIC`, ns.
+    /// `CLOCK_MONOTONIC` in ns.
     t: u64,
-    /// Ticks since the host booted: stolen by its own host, and all.
+    /// CPU time since the host booted, in ticks: stolen by the hypervisor, and in all.
     steal: u64,
     all: u64,
-    /// Load average of a minute.
+    /// Load average of one minute.
     load: f64,
-    /// Time that the guest's CPUs ran, ns.
+    /// CPU time of the guest, in ns.
     guest: u64,
 }
 
-/// In a part of the run.
+/// The load of the host during visits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Weather {
-    /// Part of the time that the host's own host took, in percent.
+pub(crate) struct HostLoad {
+    /// CPU time that the host's hypervisor took, in percent.
     pub(crate) steal_percent: f64,
-    /// Mean of the load average of a minute.
+    /// Mean of the load average of one minute.
     pub(crate) load: f64,
 }
 
-/// All of the run.
-pub(crate) struct Host(Vec<Sample>);
+/// Samples of the host's load during the run.
+pub(crate) struct HostSamples(Vec<Sample>);
 
-impl Host {
+impl HostSamples {
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let samples = text.lines().map(serde_json::from_str);
         Ok(Self(samples.collect::<Result<_, _>>()?))
     }
 
-    /// Time that the guest's CPUs ran on the host until `t`, in ns: between two samples in
-    /// proportion.
+    /// Returns the CPU time of the guest until `t`, in ns, interpolated between two samples.
     fn guest_until(&self, t: u64) -> Option<f64> {
         let next = self.0.partition_point(|sample| sample.t < t);
         let (before, after) = (self.0.get(next.checked_sub(1)?)?, self.0.get(next)?);
@@ -247,21 +251,21 @@ impl Host {
         Some(before.guest as f64 + part * after.guest.checked_sub(before.guest)? as f64)
     }
 
-    /// Time that the guest's CPUs ran on the host in these times, in ns. `None`: there are no
-    /// samples of it.
+    /// Returns the CPU time of the guest in some intervals, in ns, or `None` if samples do not
+    /// cover them.
     pub(crate) fn guest_in(&self, times: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
         let spent =
             times.map(|(begin, end)| Some(self.guest_until(end)? - self.guest_until(begin)?));
         spent.sum()
     }
 
-    /// In these times.
-    pub(crate) fn during(&self, times: impl Iterator<Item = (u64, u64)>) -> Weather {
+    /// Returns the load of the host in some intervals.
+    pub(crate) fn during(&self, times: impl Iterator<Item = (u64, u64)>) -> HostLoad {
         let (mut steal, mut all, mut load, mut count) = (0, 0, 0.0, 0);
         for (begin, end) in times {
             let first = self.0.partition_point(|sample| sample.t < begin);
             let last = self.0.partition_point(|sample| sample.t < end);
-            // From the sample before the visit to the one after it.
+            // The interval extends from the sample before the visit to the sample after it.
             let last = last.min(self.0.len().saturating_sub(1));
             let samples = self.0.get(first.saturating_sub(1)..=last).unwrap_or(&[]);
             if let [first, .., last] = samples {
@@ -271,7 +275,7 @@ impl Host {
             load += samples.iter().map(|sample| sample.load).sum::<f64>();
             count += samples.len();
         }
-        Weather {
+        HostLoad {
             steal_percent: 100.0 * steal as f64 / all.max(1) as f64,
             load: load / count.max(1) as f64,
         }
@@ -306,7 +310,7 @@ mod tests {
             load,
             guest: t / 2,
         };
-        let host = Host(vec![
+        let host = HostSamples(vec![
             sample(0, 0, 1.0),
             sample(100, 0, 1.0),
             sample(200, 10, 3.0),
@@ -319,8 +323,8 @@ mod tests {
         assert!(spent.is_some_and(|spent| (spent - 55.0).abs() < 1e-9));
         assert_eq!(host.guest_in([(120, 400)].into_iter()), None);
         assert_eq!(
-            Host(Vec::new()).during([(1, 2)].into_iter()),
-            Weather::default()
+            HostSamples(Vec::new()).during([(1, 2)].into_iter()),
+            HostLoad::default()
         );
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part on the host: what the guest saw and what the card's log says of it become a report,
-//! tables and pictures.
+//! The part on the host: makes a report, tables and plots of the guest's file and of the card's
+//! log.
 
 mod figures;
 mod plot;
@@ -23,61 +23,60 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Options {
     /// The card's log
     log: PathBuf,
-    /// What the guest left
+    /// The file that the guest wrote
     visits: PathBuf,
-    /// What was kept of the host
+    /// The samples of the host's load
     host: PathBuf,
-    /// Where report and pictures go
+    /// Where report and plots go
     #[arg(long, default_value = "build/reports")]
     out: PathBuf,
 }
 
 #[derive(clap::Args)]
-pub(crate) struct Redo {
+pub(crate) struct TableOptions {
     /// A report
     report: PathBuf,
-    /// Draw the pictures into this folder, too
+    /// Also draw the plots into this folder
     #[arg(long)]
     plots: Option<PathBuf>,
-    /// Put the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench
+    /// Write the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench
     /// end -->`
     #[arg(long)]
     into: Option<PathBuf>,
 }
 
-/// Between these lines of docs/benchmarks.md is what a run found.
+/// The lines of docs/benchmarks.md between which the tables of a run stand.
 const BEGIN: &str = "<!-- bench -->\n";
 const END: &str = "<!-- bench end -->\n";
-/// `make bench-docs` puts them there.
+/// Links to the plots, which `make bench-docs` copies to docs/.
 const PICTURES: &str = "![Gap](bench-gap.svg)\n\n![Urgent work waits](bench-arrival.svg)\n";
 
-/// Where it ran.
+/// The guest.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Machine {
     cpus: u64,
-    /// What an access to a register takes, in ns: median.
+    /// Median time of a register access, in ns.
     read_ns: u64,
     write_ns: u64,
 }
 
-/// All that was found.
+/// The report.
 #[derive(Serialize, Deserialize)]
 struct Report {
     note: String,
     machine: Machine,
     targets: Vec<targets::Target>,
     rows: Vec<figures::Row>,
-    /// What the card's checker found, whoever had the card.
+    /// Violations that the card's checker found, with any driver.
     #[serde(default)]
     violations: Vec<Violation>,
-    /// What was wrong or is missing, in words.
+    /// Descriptions of what was wrong or is missing.
     #[serde(default)]
     failures: Vec<String>,
 }
 
 impl Report {
-    /// Fails if something was wrong: violations of other drivers than fermata.ko are none of its
-    /// faults.
+    /// Fails if something was wrong. Violations of other drivers than fermata.ko do not count.
     fn judge(&self) -> Result<()> {
         let own = self.violations.iter().filter(|violation| violation.is_own);
         let own = own.map(ToString::to_string);
@@ -87,8 +86,8 @@ impl Report {
     }
 }
 
-/// Makes the report. Fails, when all of it is written, if a result was wrong, something is missing,
-/// or the checker found a violation while fermata.ko had the card.
+/// Makes the report. After the report is written, fails if a result was wrong, something is
+/// missing, or the checker found a violation while the card was bound to fermata.ko.
 pub(crate) fn make(options: &Options) -> Result<()> {
     let run: Run = read(&options.visits)?;
     let slices = run.made.iter();
@@ -100,7 +99,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         read_ns: run.read_ns,
         write_ns: run.write_ns,
     };
-    let host = figures::Host::read(&options.host)?;
+    let host = figures::HostSamples::read(&options.host)?;
     let (rows, mut failures) = figures::rows(&run.made, &seen, &host);
     let (targets, vague): (Vec<_>, Vec<_>) = targets::judge(&rows, &machine)
         .into_iter()
@@ -130,8 +129,8 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tables and pictures of a report that was made.
-pub(crate) fn redo(options: &Redo) -> Result<()> {
+/// Prints or writes the tables, and draws the plots, of an existing report.
+pub(crate) fn write_tables(options: &TableOptions) -> Result<()> {
     let report: Report = read(&options.report)?;
     let tables = table::markdown(&report);
     match &options.into {
@@ -139,7 +138,7 @@ pub(crate) fn redo(options: &Redo) -> Result<()> {
         Some(file) => {
             let text = std::fs::read_to_string(file)?;
             let filled = between(&text, &format!("{tables}\n{PICTURES}"))
-                .context("no place for the tables")?;
+                .context("the file has no lines `<!-- bench -->` and `<!-- bench end -->`")?;
             std::fs::write(file, filled)?;
         }
     }
@@ -154,24 +153,24 @@ fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T> {
     serde_json::from_reader(BufReader::new(open)).with_context(|| file.display().to_string())
 }
 
-/// The text with something else between the two lines.
+/// Replaces the text between the two lines; returns `None` if the lines are missing.
 fn between(text: &str, new: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{new}{END}{after}"))
 }
 
-/// The visit of a violation, `None` before the first, and its text.
-pub(crate) type Found = (Option<u32>, String);
+/// A violation as the log has it: its visit, `None` before the first visit, and its text.
+pub(crate) type LoggedViolation = (Option<u32>, String);
 
 /// A violation that the card's checker found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Violation {
-    /// The visit, from the coming of its driver until it has left the card; `None`: before the
-    /// first, when fermata.ko has the card.
+    /// The visit, from before its driver is bound until the driver is unbound; `None` before the
+    /// first visit, when the card is bound to fermata.ko.
     pub(crate) visit: Option<u32>,
     pub(crate) cell: Option<Cell>,
-    /// fermata.ko had the card, or nobody knows who: the run fails.
+    /// The card was bound to fermata.ko, or the driver is unknown: the run fails.
     pub(crate) is_own: bool,
     /// Kind and circumstances.
     pub(crate) text: String,
@@ -198,8 +197,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Finds out in whose visit each violation was.
-pub(crate) fn attribute(found: Vec<Found>, visits: &[Visit]) -> Vec<Violation> {
+/// Assigns each violation to its visit.
+pub(crate) fn attribute(found: Vec<LoggedViolation>, visits: &[Visit]) -> Vec<Violation> {
     let found = found.into_iter().map(|(visit, text)| {
         let of = visits.iter().find(|of| Some(of.number) == visit);
         let cell = of.map(|visit| visit.cell);

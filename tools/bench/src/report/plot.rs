@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Pictures: what a variant comes to over the length of the slices, on an idle machine and on a
-//! busy one.
+//! Plots of the variants' figures over the length of slices, on an idle and on a busy machine.
 
 use super::figures::{Row, Spread};
 use super::Report;
@@ -14,13 +13,15 @@ use std::path::{Path, PathBuf};
 
 type Value = fn(&Row) -> Option<f64>;
 
-/// A picture of two rows of panels: a value, and another one; idle and busy.
+/// A plot of two rows of panels, a row for each value; the left panels are for an idle machine, the
+/// right ones for a busy machine.
 struct Picture {
     file: &'static str,
     title: &'static str,
     /// Name, unit and value.
     values: [(&'static str, &'static str, Value); 2],
-    /// The lower bound, which is measured with one length of slices, is the same with all.
+    /// The value of the lower bound, which is measured with one length of slices, is drawn for all
+    /// lengths.
     bound_is_level: bool,
 }
 
@@ -61,7 +62,7 @@ const PICTURES: [Picture; 3] = [
     },
 ];
 
-/// Draws all into a folder. Returns the files.
+/// Draws all plots into a folder. Returns the files.
 pub(crate) fn draw(report: &Report, folder: &Path) -> Result<Vec<PathBuf>> {
     let draw_one = |picture: &Picture| {
         let file = folder.join(picture.file);
@@ -122,10 +123,10 @@ impl Picture {
     }
 }
 
-/// The lengths of slices, in milliseconds, and some room.
+/// The range of lengths of slices, in milliseconds.
 const SLICES: (f64, f64) = (0.4, 12.5);
 
-/// One variant's points: length of the slice in milliseconds, value.
+/// Returns the points of a variant: length of the slice in milliseconds, and value.
 fn points(report: &Report, variant: Variant, load: Load, value: Value) -> Vec<(f64, f64)> {
     let rows = report.rows.iter().filter(|row| {
         let cell = row.cell;

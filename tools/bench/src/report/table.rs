@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Tables as Markdown: what people read, and what docs/benchmarks.md holds.
+//! Tables in Markdown, for the terminal and docs/benchmarks.md.
 
 use super::figures::{Row, Spread};
 use super::Report;
@@ -18,7 +18,7 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.0}"))
 }
 
-/// The report, headings included; pictures are beside it.
+/// Returns the report with its headings, without plots.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut text = format!("{NOTE}\n\n{}\n", conditions(report));
     for failure in &report.failures {

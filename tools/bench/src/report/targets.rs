@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was aimed at, and by how much it was missed. A target that is missed fails nothing: the
-//! machine that measures is no quiet one.
+//! Targets, and by how much they were missed. A missed target does not fail the run, since other
+//! load disturbs the machine.
 
 use super::figures::Row;
 use super::Machine;
 use crate::visit::{Cell, Costs, Load, Tenants, Variant, FEW, SLICE_US};
 use serde::{Deserialize, Serialize};
 
-/// Whether a value must be at most, or at least, what was aimed at.
+/// Whether a value must be at most, or at least, the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Aim {
@@ -15,7 +15,7 @@ pub(crate) enum Aim {
     AtLeast,
 }
 
-/// One of them.
+/// A target and its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) what: String,
@@ -23,7 +23,7 @@ pub(crate) struct Target {
     pub(crate) limit: f64,
     pub(crate) found: f64,
     pub(crate) met: bool,
-    /// What the value is made of.
+    /// The figures that the value is computed from.
     pub(crate) because: String,
 }
 
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// `met`, or by how much it was missed.
+    /// Returns `met`, or by how much the target was missed.
     pub(crate) fn verdict(&self) -> String {
         if self.met {
             return "met".into();
@@ -86,7 +86,7 @@ impl<'a> Rows<'a> {
         self.0.iter().find(|row| row.cell == cell)
     }
 
-    /// Nothing but switches, of few contexts or of many.
+    /// Returns the row of nothing but switches, with few or many contexts.
     fn switches(&self, variant: Variant, few: bool) -> Option<&'a Row> {
         self.0.iter().find(|row| match row.cell.tenants {
             Tenants::Endless(count) => row.cell.variant == variant && (count == FEW) == few,
@@ -95,7 +95,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// All that the rows allow to be judged.
+/// Returns the targets that the rows allow to judge.
 pub(crate) fn judge(rows: &[Row], machine: &Machine) -> Vec<Target> {
     let rows = Rows(rows);
     let mut targets = Vec::new();
@@ -206,7 +206,7 @@ fn reads(rows: &Rows<'_>) -> Option<Target> {
         "trapped reads per switch, at worst".into(),
         Aim::AtMost,
         1.0,
-        // What is looked at once in a while, or lies across a mark, is no part of a switch.
+        // Occasional reads, and reads cut off by a mark, are no part of a switch.
         (worst.reads * 100.0).round() / 100.0,
         format!(
             "with slices of {} us, {} machine; {:.1} posted writes; besides, each START that a \

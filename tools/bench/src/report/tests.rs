@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reports of small runs that are written here: visits of the lower bound, of the daemon and of
-//! fermata.
+//! Reports of small artificial runs: visits of the lower bound, of the daemon and of fermata.
 
 use super::*;
 use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
@@ -44,7 +43,7 @@ fn visits() -> Vec<Visit> {
     visits.collect()
 }
 
-/// What a visit leaves in the log between its marks: a job is preempted for urgent work.
+/// Returns the log of a visit between its marks: urgent work preempts a job.
 fn switch() -> Vec<What> {
     let slot = CONTESTED_SLOT;
     let start = |tag| What::Start {
@@ -89,13 +88,13 @@ fn violation(text: &str) -> What {
     }
 }
 
-/// Where a violation is in the log.
+/// Where the log has a violation.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Begin,
     /// Between the marks of a visit.
     Within(u32),
-    /// When the visit was measured, and its driver leaves the card.
+    /// After the visit was measured, while its driver is unbound.
     After(u32),
 }
 
@@ -117,7 +116,7 @@ fn log(at: &[At]) -> Vec<What> {
     log
 }
 
-/// Makes a report of a log and visits. Returns the status and the report that was written.
+/// Makes a report of a log and visits. Returns the result, and the report that was written.
 fn report(log: Vec<What>, visits: Vec<Visit>) -> (Result<()>, Report) {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
@@ -166,7 +165,7 @@ fn a_run_without_violations() {
     );
 }
 
-/// The daemon, or the lower bound, and what it leaves behind when it has ended.
+/// Violations of the daemon and of the lower bound.
 #[test]
 fn violations_of_others_are_told_and_fail_nothing() {
     let (result, report) = report(log(&[At::After(1), At::Within(2), At::After(2)]), visits());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the card's log says of each visit.
+//! Evaluates the card's log, visit by visit.
 
-use super::Found;
+use super::LoggedViolation;
 use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
 use crate::work::URGENT_TAG;
 use anyhow::{Context as _, Result};
@@ -14,78 +14,78 @@ use std::path::Path;
 /// `CSR_STATE_SIZE_PG` of slot 0.
 const STATE_SIZE: u64 = 0x1020;
 
-/// Between the marks of a visit. Times in nanoseconds.
+/// What the log has between the marks of a visit. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VisitLog {
     pub(crate) begin: u64,
-    /// 0: its mark is missing.
+    /// 0 if the mark is missing.
     pub(crate) end: u64,
-    /// PAUSED or FINISH to the next START.
+    /// From PAUSED or FINISH to the next START.
     pub(crate) gap: Vec<u64>,
-    /// PAUSE, or the end of a job's work, until the next job works: save, gap and restore.
+    /// From PAUSE, or the end of a job's work, until the next job works: save, gap and restore.
     pub(crate) switch: Vec<u64>,
-    /// Arrival of urgent work to its START.
+    /// From the arrival of urgent work to its START.
     pub(crate) arrival: Vec<u64>,
-    /// Arrival of urgent work to the first PAUSE after it that is honoured, if there is one before
-    /// its START.
+    /// From the arrival of urgent work to the first honoured PAUSE after the arrival, if there is a
+    /// PAUSE before the START.
     pub(crate) arrival_pause: Vec<u64>,
-    /// How much longer than its slice a job worked. Only where it had a whole slice: not the rest
-    /// of one that urgent work interrupted, and not if urgent work came meanwhile.
+    /// By how much a job exceeded its slice. Only for jobs with a whole slice: not for the rest of
+    /// a slice that urgent work interrupted, nor if urgent work arrived during the slice.
     pub(crate) overrun: Vec<i64>,
-    /// Time of work, of saves, and of restores.
+    /// Time in which the slot worked, saved and restored.
     pub(crate) useful: u64,
     pub(crate) saving: u64,
     pub(crate) restoring: u64,
     pub(crate) starts: u64,
-    /// Accesses to registers, but for the marks and the next.
+    /// Register accesses, without marks and reads of `STATE_SIZE_PG`.
     pub(crate) reads: u64,
     /// Reads of `STATE_SIZE_PG`.
     pub(crate) size_reads: u64,
     pub(crate) writes: u64,
 }
 
-/// The visit that is open, and what its slot does.
+/// The present visit.
 #[derive(Default)]
 struct Open {
     number: u32,
-    seen: Seen,
+    seen: VisitLog,
     slice_ns: u64,
-    /// Urgent work that was not started yet.
+    /// When urgent work arrived that has not been started.
     arrived: Option<u64>,
-    /// PAUSE was written for it.
+    /// PAUSE was honoured since the arrival.
     paused: bool,
 }
 
-/// Goes through the log.
+/// The state of the evaluation.
 #[derive(Default)]
 pub(crate) struct Timeline {
-    /// Lengths of slices by visit, 0: none.
+    /// Lengths of slices by visit; 0 if the visit has no slices.
     slices: BTreeMap<u32, u64>,
-    visits: BTreeMap<u32, Seen>,
+    visits: BTreeMap<u32, VisitLog>,
     open: Option<Open>,
     phase: Option<(Phase, u64)>,
-    /// Since when nobody works.
+    /// Since when no job works on the slot.
     stopped: Option<u64>,
-    /// Since when the slot stands idle.
+    /// Since when the slot is idle.
     idle: Option<u64>,
-    /// Who runs, and whether it has a whole slice.
+    /// The running job, and whether the job has a whole slice.
     tag: u64,
     whole_slice: bool,
-    /// Those that urgent work interrupted: they may have the rest of a slice next time.
+    /// Jobs that urgent work interrupted, which may get only the rest of a slice.
     interrupted: BTreeSet<u64>,
-    /// The visit that has the card: its driver and tenants come, work and leave.
+    /// The visit whose driver has the card, before, between and after the visit's marks.
     present: Option<u32>,
-    /// What the checker found.
-    violations: Vec<Found>,
+    /// Violations that the checker found.
+    violations: Vec<LoggedViolation>,
 }
 
 impl Timeline {
-    /// Returns what a log says: what was seen by number of the visit, and the violations. `slices`
-    /// are lengths of slices in nanoseconds by number of the visit.
+    /// Returns what a log has of each visit, by number, and the violations. `slices` are the
+    /// lengths of slices, in nanoseconds, by number of the visit.
     pub(crate) fn read(
         log: &Path,
         slices: BTreeMap<u32, u64>,
-    ) -> Result<(BTreeMap<u32, Seen>, Vec<Found>)> {
+    ) -> Result<(BTreeMap<u32, VisitLog>, Vec<LoggedViolation>)> {
         let mut timeline = Self::new(slices);
         let file = File::open(log).with_context(|| log.display().to_string())?;
         for line in BufReader::new(file).lines() {
@@ -101,7 +101,7 @@ impl Timeline {
         }
     }
 
-    /// The next line.
+    /// Evaluates the next line of the log.
     fn take(&mut self, event: &Event) {
         let t = event.t;
         match &event.what {
@@ -143,7 +143,7 @@ impl Timeline {
         }
     }
 
-    fn count(&mut self, change: impl FnOnce(&mut Seen)) {
+    fn count(&mut self, change: impl FnOnce(&mut VisitLog)) {
         if let Some(open) = &mut self.open {
             change(&mut open.seen);
         }
@@ -155,14 +155,14 @@ impl Timeline {
                 self.open = Some(Open {
                     number,
                     slice_ns: self.slices.get(&number).copied().unwrap_or(0),
-                    seen: Seen {
+                    seen: VisitLog {
                         begin: t,
-                        ..Seen::default()
+                        ..VisitLog::default()
                     },
                     arrived: None,
                     paused: false,
                 });
-                // Samples begin within the visit.
+                // Each sample must begin within the visit.
                 (self.idle, self.stopped) = (None, None);
             }
             Some(Mark::End(number)) => {
@@ -181,7 +181,7 @@ impl Timeline {
         }
     }
 
-    /// Time in the present phase until now.
+    /// Adds the time since the last change of phase to the phase's sum.
     fn account(&mut self, t: u64) {
         let Some((phase, since)) = self.phase else {
             return;
@@ -301,7 +301,7 @@ mod tests {
         Event { t, what }
     }
 
-    fn of(events: &[Event]) -> Seen {
+    fn of(events: &[Event]) -> VisitLog {
         let mut timeline = Timeline::new(BTreeMap::from([(7, 100)]));
         events.iter().for_each(|event| timeline.take(event));
         timeline.visits.remove(&7).unwrap_or_default()
@@ -324,7 +324,7 @@ mod tests {
             mark(160, Mark::End(7)),
         ]);
         assert_eq!((seen.gap, seen.switch), (vec![7], vec![25]));
-        // The first began before the visit; the second had 105 instead of 100.
+        // The first slice began before the visit; the second had 105 ns instead of 100.
         assert_eq!(seen.overrun, [5]);
         assert_eq!((seen.useful, seen.saving, seen.restoring), (115, 20, 8));
         assert_eq!((seen.begin, seen.end, seen.starts), (10, 160, 1));
