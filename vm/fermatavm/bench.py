@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency|queue] [OPTION]...; the options are
+"""The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency|queue] [OPTION]...; options are
 those of the same subcommand of fermata-bench.
 
-run (make bench, the default): the guest visits all variants in turn; the report is made of the card's log. It judges the violations
-that the card's checker found: those of other drivers than fermata.ko fail nothing. Meanwhile the host's steal time and load, and the
-time that the guest's CPUs ran on it, are recorded by the clock of the card's log.
+run (make bench, the default): the guest visits all variants in turn; the report is made of the card's log. Violations of the card's
+protocol fail the run only if the card was bound to fermata.ko. Meanwhile the host's steal time and load, and the CPU time of the guest
+on the host, are recorded by the clock of the card's log.
 
 latency (make bench-latency): latency-critical work arrives in the guest; the report is made of the card's log.
 
@@ -24,18 +24,18 @@ from .kernel import kernel_named
 
 KERNEL = "7.2"
 OPTIONS = ["--release", "--kernel", KERNEL]
-# Marks in the card's log are written beside its driver (iomem=relaxed), to registers of slot 1. The engine in slot 0 makes one access a
-# microsecond (tools/bench/src/work.rs).
+# Marks in the card's log are writes to registers of slot 1, beside the card's driver (iomem=relaxed). The engine of slot 0 makes an
+# access a microsecond (tools/bench/src/work.rs).
 MARKED = ["--append", "iomem=relaxed", "--card", "profile=fermata,slots=membench+linkedlist,0.speed=64"]
-# By name, so that the threads of the guest's CPUs are found: the first boot on a machine comes after one that tries KVM.
+# The name identifies the threads of the guest's CPUs: the first boot on a machine tries KVM in a machine of its own.
 NAME = "bench,debug-threads=on"
 PERIOD = 0.02
-# A device does not wait for the CPUs of its machine: on the host the card goes before them.
+# The guest's CPUs give way to the card, as a device does not wait for CPUs.
 NICE = 5
 
 
 def guest_cpus():
-    """schedstat of each thread of QEMU that is a CPU of the guest."""
+    """Return the schedstat files of QEMU's threads that are CPUs of the guest."""
     found = []
     for comm in Path("/proc").glob("[0-9]*/task/*/comm"):
         try:
@@ -53,7 +53,7 @@ def give_way(threads):
 
 
 def time_of(threads):
-    """Nanoseconds that they ran; none when they are not there yet, or not any more."""
+    """Return the CPU time of the threads in nanoseconds, 0 if there are none."""
     try:
         return sum(int(thread.read_text().split()[0]) for thread in threads)
     except OSError:
@@ -61,7 +61,7 @@ def time_of(threads):
 
 
 class HostWatch(threading.Thread):
-    """Writes the host's times to a file, fifty times a second."""
+    """Writes the load of the host to a file, fifty times a second."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -85,13 +85,13 @@ class HostWatch(threading.Thread):
 
 
 def machine(name, *options):
-    """Boots the machine `name` and runs fermata-bench in it; returns the status, and the folder of what the machine left."""
+    """Boot the machine `name` and run fermata-bench in it; return the status, and the folder of the machine's files."""
     status = boot.run(boot.parse([*OPTIONS, "--name", name, *options]))
     return status, BUILD / f"vm/{name}"
 
 
 def report(*arguments):
-    """Makes a report on the host; returns the status of fermata-bench."""
+    """Make a report on the host; return the status of fermata-bench."""
     return run([guest.MEASURED.programs / "fermata-bench", *arguments], check=False, cwd=TOP).returncode
 
 
@@ -99,7 +99,7 @@ def compare(arguments):
     bound = module.build_in(BUILD / f"bound-{KERNEL}", kernel_named(KERNEL).ensure(), TOP / "tools/bench/module", strict=True)
     watch = HostWatch(BUILD / "bench-host.jsonl")
     watch.start()
-    # vfio-pci hands out interrupts only behind interrupt remapping.
+    # vfio-pci needs interrupt remapping.
     options = [*MARKED, "--iommu", "intel+intremap", "--timeout", "1700", "--qemu=-name", f"--qemu={NAME}"]
     options += ["--add", f"{bound}/fermata_bound.ko:bound/fermata_bound.ko"]
     status, out = machine("bench", *options, "--", "fermata-bench", "run", *arguments)
@@ -111,7 +111,7 @@ def compare(arguments):
 
 
 def has_violations():
-    """Whether the report says why the card was not content."""
+    """Return whether the report has violations of the card's protocol."""
     return bool(json.loads((BUILD / "reports/bench.json").read_text())["violations"])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Boot a stock kernel in QEMU with emulated cards plugged, run one command in it, and say how it went.
+"""Boot a kernel in QEMU with emulated cards, run a command in the machine, and report the result.
 
-The command's output is vm/boot's own, free of kernel messages. Files that the guest leaves in /report, the kernel's log and
-each card's log come to build/vm/NAME/, figures of the run to result.json there (and to the folder FERMATA_RESULTS). The status
-is that of the command, or
+The output is that of the command, without kernel messages. build/vm/NAME/ gets the files that the guest leaves in /report, the
+kernel's log, each card's log, and figures of the run in result.json (a copy goes to the folder FERMATA_RESULTS). The status is that
+of the command, or
   121  the card failed or found a violation of the protocol
   122  the kernel complained (Oops, BUG, WARNING, IOMMU fault, ...): the lines are shown
   123  the machine ended before the command did
@@ -42,10 +42,10 @@ TROUBLE = re.compile(
     r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption"
     r"|kmemleak: (Cannot|Memory pool empty)"
 )
-# Of a guest without KVM. With 5-level page tables KASAN says that an interrupt while the kernel reads the processor's features has
-# touched memory that is not there: for that moment the kernel takes it for one with 4.
+# The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
+# the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
 CPU = "max,la57=off"
-# Seconds: five times what the debug kernel takes on a busy host.
+# Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
 IOMMUS = {
     "none": ([], ""),
@@ -55,13 +55,13 @@ IOMMUS = {
     "virtio": (["-device", "virtio-iommu-pci"], ""),
 }
 
-# The build root by 9p, for vm/debian. The checkout and the cache are file systems of their own, hence `remap`.
+# Shares the build root by 9p, for vm/debian. The checkout and the cache are file systems of their own, hence `remap`.
 DEBIAN = ["-fsdev", "local,id=debian,path=/,security_model=none,readonly=on,multidevs=remap"]
 DEBIAN += ["-device", "virtio-9p-pci,fsdev=debian,mount_tag=debian"]
 
 
 class Card:
-    """One card server: a process of its own, spoken to by QEMU (vfio-user) and by the guest (control port)."""
+    """A card server: a process that QEMU (vfio-user) and the guest (control port) talk to."""
 
     def __init__(self, index, spec, out, run, program):
         options = dict(item.split("=", 1) for item in spec.split(",") if item)
@@ -92,7 +92,7 @@ class Card:
             die(f"card {self.index} does not start: {shlex.join(map(str, self.cmd))}")
 
     def device(self):
-        """What QEMU plugs."""
+        """Return QEMU's options for the device."""
         device = {"driver": "vfio-user-pci", "id": f"card{self.index}", "socket": {"path": self.socket, "type": "unix"}}
         return device | ({"bus": f"port{self.index}"} if self.port else {})
 
@@ -103,7 +103,7 @@ class Card:
         return [*args, "-device", json.dumps(self.device()), *port(f"fermata.card{self.index}", f"socket,path={self.control}")]
 
     def stop(self):
-        """End the card; its exit status says whether it is content."""
+        """End the card; its exit status says whether it found a violation."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -120,7 +120,8 @@ def port(name, chardev):
 
 
 def tally(path):
-    """What the guest's programs counted, as sums, and what they measured: lines of `+ NUMBER WHAT` and `= VALUE WHAT`."""
+    """Return the sums that the guest's programs counted and the figures that they measured, from lines `+ NUMBER WHAT` and `= VALUE
+    WHAT`."""
     sums, figures = Counter(), {}
     for line in path.read_text().splitlines() if path.exists() else []:
         kind, number, what = line.split(" ", 2)
@@ -132,7 +133,7 @@ def tally(path):
 
 
 class Tail:
-    """Copies what a file gains to a stream."""
+    """Copies what is appended to a file to a stream."""
 
     def __init__(self, path, stream):
         path.touch()
@@ -146,7 +147,7 @@ class Tail:
 
 
 def accelerator(kernel):
-    """KVM where a boot under it has worked on this machine with this kernel and QEMU; the answer is remembered."""
+    """Return kvm if a boot under KVM has worked on this machine with this kernel and QEMU, else tcg; the answer is cached."""
     forced = os.environ.get("FERMATA_ACCEL")
     if forced:
         return forced
@@ -167,12 +168,12 @@ def accelerator(kernel):
                 temporary = answer.with_suffix(".tmp")
                 temporary.write_text("kvm\n" if worked else "tcg\n")
                 temporary.rename(answer)
-                say("KVM works here" if worked else "KVM does not boot this kernel here: using TCG, here and from now on")
+                say("KVM works on this machine" if worked else "KVM does not boot this kernel on this machine: using TCG from now on")
     return answer.read_text().strip()
 
 
 class Vm:
-    """One run of the machine. Everything that it starts, it ends."""
+    """A run of the machine. It ends every process that it starts."""
 
     def __init__(self, options, kernel, accel, ko=None, quiet=False):
         self.options, self.kernel, self.accel, self.ko, self.quiet = options, kernel, accel, ko, quiet
@@ -180,7 +181,8 @@ class Vm:
         self.started = time.monotonic()
 
     def run(self):
-        """On a busy host a kernel hangs now and then while it boots, before anything of ours: that machine is started anew, twice."""
+        """Run the machine; restart it up to twice if the kernel hangs in boot, which happens on a busy host before any code of this
+        project runs."""
         for patience in (HANGS_IN_BOOT, HANGS_IN_BOOT, math.inf):
             with contextlib.ExitStack() as stack:
                 self.out = out_folder(stack, self.options.name)
@@ -189,7 +191,7 @@ class Vm:
                 status = self._run(time.monotonic() + patience)
             if status is not None:
                 break
-            say(f"the kernel has not come to its first process in {patience} s: the machine is started anew")
+            say(f"the kernel has not started its first process within {patience} s: restarting the machine")
         return status
 
     def has_begun(self):
@@ -204,7 +206,7 @@ class Vm:
                 process.wait()
 
     def _run(self, begins):
-        """The status, or None where the first process of the machine has not begun by then."""
+        """Return the status, or None if the machine's first process has not started at the time `begins`."""
         opt, out = self.options, self.out
         self.cards = [Card(i, spec, out, self.tmp, profile_of(opt).card) for i, spec in enumerate(opt.card)]
         for card in self.cards:
@@ -264,7 +266,7 @@ class Vm:
         return self.verdict(timed_out)
 
     def verdict(self, timed_out):
-        """The run's status, worst news first, each with a line that says where to look."""
+        """Return the run's status, the most serious finding first; each finding has a line that says where to look."""
         out, opt = self.out, self.options
         if timed_out:
             self.end()
@@ -282,11 +284,11 @@ class Vm:
         where = str(out).removeprefix(f"{TOP}/")
         if self.quiet:
             return int(guest_status) if guest_status else ENDED_EARLY
-        self.leave_result(len(complaints), sum(map(bool, statuses)))
+        self.write_result(len(complaints), sum(map(bool, statuses)))
         for line in complaints[:20]:
             say(f"kernel: {line}")
         if timed_out:
-            say(f"no end after {opt.timeout} s: see {where}/console")
+            say(f"the command has not ended after {opt.timeout} s: see {where}/console")
             return TIMED_OUT
         if complaints:
             say(f"the kernel complained: see {where}/console")
@@ -309,8 +311,8 @@ class Vm:
         drive = f"file={file},if=none,id=disk,format=raw,cache=unsafe"
         return ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
 
-    def leave_result(self, splats, failed_cards):
-        """What fermatavm.reliability adds up."""
+    def write_result(self, splats, failed_cards):
+        """Write the figures that fermatavm.reliability adds up."""
         result = {
             "name": self.options.name, "kernel": self.kernel.series, "iommu": self.options.iommu, "cards": self.options.card,
             "seconds": round(time.monotonic() - self.started), "splats": splats, "failed_cards": failed_cards,
@@ -325,7 +327,8 @@ class Vm:
         iommu_args, iommu_append = IOMMUS[opt.iommu]
         accel, clock = self.accel, ""
         if self.accel == "tcg":
-            # Both CPUs are told how fast they are: measuring it on a busy host has come out wrong, and once to no end.
+            # The kernel is told how fast its processors are: on a busy host its own measurement has been wrong, and has once not
+            # ended.
             khz = tsc.khz()
             accel, clock = "tcg,thread=multi", f"tsc_early_khz={khz} lpj={khz * 1000 // self.kernel.hz}"
         append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
@@ -355,7 +358,7 @@ class Vm:
 
 
 def out_folder(stack, name):
-    """build/vm/NAME, emptied; without a name the first that no other run uses."""
+    """Return build/vm/NAME, emptied; without a name, the first such folder that no other run uses."""
     for attempt in [name] if name else ["boot", *(f"boot.{n}" for n in range(1, 100))]:
         out = BUILD / "vm" / attempt
         out.mkdir(parents=True, exist_ok=True)
@@ -375,7 +378,8 @@ def size_in_mib(text):
 
 
 def gib_limited(text):
-    """Up to 2 GiB all memory lies below the PCI hole: guest-physical addresses are offsets in the memory file."""
+    """Parse a size of memory. Up to 2 GiB, all memory lies below the PCI hole, so that guest-physical addresses are offsets in the
+    memory file."""
     if size_in_mib(text) > 2048:
         raise argparse.ArgumentTypeError("2G at most: the card's checker relies on it")
     return text
@@ -400,24 +404,24 @@ def parser():
     add("--name", help="keep the logs in build/vm/NAME (default: boot, boot.1, ...)")
     add("--append", default="", metavar="ARGS", help="more kernel arguments")
     add("--modprobe", action="append", default=[], metavar="MODULE", help="load a module of the kernel before fermata.ko")
-    add("--params", default="", metavar="ARGS", help="parameters that fermata.ko is loaded with")
+    add("--params", default="", metavar="ARGS", help="parameters of fermata.ko")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
-    add("--guest", choices=["all", "selftests", "none"], default="all", help="our programs in the machine (none: nor are they built)")
-    add("--release", action="store_true", help="our programs and the card as they are measured, with all optimisations")
+    add("--guest", choices=["all", "selftests", "none"], default="all", help="programs of this tree to put into the machine (none: they are not built)")
+    add("--release", action="store_true", help="programs and card with all optimisations, as for benchmarks")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")
     add("--with-image", action="store_true", help="put the kernel image into the machine as /boot/vmlinuz")
     add("--delay", action="store_true", help="put the module that delays kernel functions into the machine, for tests of races")
     add("--kexec", metavar="COMMAND", help="put kernel and initrd of a second kernel, which runs COMMAND, into the machine's /boot")
-    add("--disk", metavar="SIZE", help="an empty disk, /dev/vda; the machine resumes from an image on it")
-    add("--debian", action="store_true", help="the Debian system of the build root, which `debian CMD` runs commands in")
+    add("--disk", metavar="SIZE", help="plug an empty disk, /dev/vda, to hibernate to")
+    add("--debian", action="store_true", help="share the build root, a Debian system, in which `debian CMD` runs commands")
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
-    add("--allow", action="append", default=[], metavar="REGEX", help="kernel complaints that are expected")
+    add("--allow", action="append", default=[], metavar="REGEX", help="complaints of the kernel that are expected")
     add("--allow-card", action="store_true", help="do not fail when the card ends with a status other than 0")
-    add("--qmp", metavar="PATH", help="a QMP socket there")
+    add("--qmp", metavar="PATH", help="where to make a QMP socket")
     add("--qemu", action="append", default=[], metavar="ARG", help="one more argument for QEMU (write --qemu=-ARG)")
-    add("command", nargs="*", help="what to run in the machine")
+    add("command", nargs="*", help="the command to run in the machine")
     return parser
 
 
@@ -435,7 +439,7 @@ def profile_of(options):
 
 
 def prepare(options):
-    """Everything that a boot needs: kernel, module, card, programs for the guest. Returns the kernel and fermata.ko."""
+    """Make everything that a boot needs: kernel, module, card, programs of the guest. Return the kernel and the path of fermata.ko."""
     kernel = kernel_named(options.kernel).ensure()
     ko = None
     if options.module:
@@ -451,7 +455,7 @@ def prepare(options):
 
 
 def run(options):
-    """Prepare and run; returns the status."""
+    """Prepare and run the machine; return the status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     kernel, ko = prepare(options)
     if options.shell:

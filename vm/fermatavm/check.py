@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run checks and count them; the last line is `N passed, N failed`.
 
-The steps are those of vm/checks; with --all also those of vm/checks-all, with --debug those of vm/checks-debug. Logs are kept in
+The steps are those of vm/checks; with --all also those of vm/checks-all; with --debug those of vm/checks-debug. Logs are in
 build/check/ (build/check-all/, build/check-debug/, build/check-rest/), times in times.json there.
 """
 
@@ -24,18 +24,18 @@ from .kernel import DEBUG, kernel_named, pins
 
 # The first field of a line: KIND[+|!] [MINUTES] [PATH...].
 HEAD = re.compile(r"(step|tap)([+!]?)(?: (\d+)m)?((?: \S+)*)")
-# What changed last, for --rest, unless FERMATA_BASE names a commit.
+# Number of last commits whose changes decide the order with --rest, unless FERMATA_BASE names a commit.
 COMMITS = 30
-# Minutes after the end of --rest in which a step that takes longer than expected may still end.
+# Minutes after the end of --rest in which a step that is late may still end.
 GRACE = 6
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
-# What a test says of itself, without the harness's own lines.
+# Lines in which a test says something of its own, without the harness's lines.
 WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test failed|FAILED|PASSED|Totals|\d+ skipped)")
 
 
 class Step:
-    """One line of a table: it counts as one check, or (`tap`) as its TAP points."""
+    """A line of a table: a check, or (`tap`) as many checks as its output has TAP points."""
 
     def __init__(self, head, name, command, debug, logs):
         kind, mark, minutes, paths = head.groups()
@@ -47,7 +47,7 @@ class Step:
         self.left_out, self.process = None, None
 
     def run(self, latest=None):
-        """Runs the command; it is ended at the time `latest` (of the monotonic clock)."""
+        """Run the command; end it at the time `latest` of the monotonic clock."""
         begin = time.monotonic()
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -71,13 +71,13 @@ class Step:
             self.passed += 1
 
     def end(self):
-        """Ends the command and what it has started."""
+        """End the command and its children."""
         if self.process and self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGTERM)
 
     def count_points(self, status):
-        """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only when it
-        tells of a failure that no point of the subtest told of."""
+        """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only if it reports a
+        failure that no point of the subtest reports."""
         planned, inner, inner_failed, program, why = 0, 0, 0, "", []
         for line in self.log.read_text(errors="replace").splitlines():
             plan, point = PLAN.match(line), POINT.match(line)
@@ -116,7 +116,7 @@ class Step:
 
 
 def read_table(name, logs):
-    """Steps of vm/NAME; {a,b} in a `NAME` field expands to one step per choice, and @1, @2, ... name the choices in the command."""
+    """Return the steps of vm/NAME. {a,b} in a NAME field expands to a step per choice; @1, @2, ... name the choices in the command."""
     steps = []
     for line in (TOP / "vm" / name).read_text().replace("\\\n", " ").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -138,7 +138,7 @@ def read_table(name, logs):
 
 
 def changed_files():
-    """What changed since FERMATA_BASE, or in the last COMMITS commits, or in those that a shallow clone has."""
+    """Return the files changed since FERMATA_BASE, or in the last COMMITS commits, or in all commits of a shallow clone."""
 
     def git(*args):
         command = ["git", "-c", "safe.directory=*", *args]
@@ -148,12 +148,13 @@ def changed_files():
         base = os.environ.get("FERMATA_BASE") or git("rev-list", "--first-parent", f"--max-count={COMMITS + 1}", "HEAD")[-1]
         return git("diff", "--name-only", base)
     except subprocess.CalledProcessError as error:
-        say(f"git does not tell what changed, so the order is that of the tables: {error.stderr.strip()}")
+        say(f"git cannot list the changed files, so the order is that of the tables: {error.stderr.strip()}")
         return []
 
 
 def by_changes(steps, changed):
-    """Those first that most of the changed files can break, and before all others on the debug kernel the one that makes it."""
+    """Sort steps by the number of changed files that can break them; the step that makes the debug kernel comes before all others on
+    it."""
 
     def breaks(path, file):
         return file == path or file.startswith(f"{path}/") or fnmatch.fnmatch(file, path)
@@ -170,7 +171,7 @@ def by_changes(steps, changed):
 
 
 class Budget:
-    """Which steps there is time for: an expected minute is as much longer here as it was in `make check`."""
+    """Decides which steps fit into the time. Expected minutes are scaled by how much longer than expected `make check` took."""
 
     def __init__(self, steps, minutes):
         self.steps, self.end = steps, time.monotonic() + 60 * minutes
@@ -184,7 +185,7 @@ class Budget:
         return self.end + 60 * GRACE
 
     def why_not(self, step):
-        """Why a step is left out, or None."""
+        """Return why a step is left out, or None."""
         minutes = step.minutes
         if step is self.making:
             minutes += self.steps[self.steps.index(step) + 1].minutes
@@ -198,14 +199,14 @@ class Budget:
 
 def parser():
     parser = argparse.ArgumentParser(prog="vm/check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pattern", nargs="*", help="only steps whose name has this in it (shell wildcards)")
+    parser.add_argument("pattern", nargs="*", help="only steps whose names contain this (shell wildcards)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--all", action="store_true", help="also those of vm/checks-all")
-    which.add_argument("--debug", action="store_true", help="those on the kernel that looks for mistakes")
+    which.add_argument("--all", action="store_true", help="also the steps of vm/checks-all")
+    which.add_argument("--debug", action="store_true", help="the steps of vm/checks-debug, on the debug kernel")
     which.add_argument(
         "--rest", type=float, metavar="MINUTES",
-        help="after make check, in so many minutes: those that make check leaves out, on stock kernels and on the debug kernel, first"
-        " those that the last commits can break (since the commit FERMATA_BASE; default: the last 30)",
+        help="run the steps that make check leaves out, on stock kernels and on the debug kernel, for MINUTES after make check; steps"
+        " that the last commits can break come first (since the commit FERMATA_BASE; default: the last 30 commits)",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the steps and their commands")
     return parser
@@ -215,7 +216,7 @@ def main():
     args = parser().parse_args()
     if args.rest is not None and args.pattern:
         parser().error("--rest takes no pattern")
-    # At once: the namespace ends with this process, and with it what still runs.
+    # Exit at once: the namespace ends with this process, and so do all processes in it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     tables, folder = ["checks"], "check"
     if args.all:
@@ -245,13 +246,13 @@ def main():
     results = logs / "results"
     results.mkdir(parents=True)
     os.environ["FERMATA_RESULTS"] = str(results)
-    # A machine that boots and tests keeps less than one processor busy: much of its time it waits. On the debug kernel it does not.
+    # A machine that boots and tests keeps less than one processor busy, except on the debug kernel.
     width = min(JOBS if args.debug else JOBS + 1, 4)
     run_all(steps, logs, width, Budget(steps, args.rest) if args.rest is not None else None)
 
 
 def run_steps(steps, width, budget):
-    """Runs steps in their order, but up to `width` beside one another where they may; yields each when it is done or left out."""
+    """Run steps in their order, up to `width` at once where they may run beside others; yield each when it is done or left out."""
     running = {}
 
     def done():
@@ -280,8 +281,8 @@ def run_steps(steps, width, budget):
             die("interrupted")
 
 
-def tell(step, place):
-    """Prints how a step went, and what one needs to see of a failure."""
+def print_result(step, place):
+    """Print the result of a step, and the relevant part of the log of a failure."""
     if step.left_out:
         print(f"[{place}] {step.name}: left out, {step.left_out}", flush=True)
         return
@@ -300,7 +301,7 @@ def tell(step, place):
 def run_all(steps, logs, width, budget):
     started = time.monotonic()
     for number, step in enumerate(run_steps(steps, width, budget), 1):
-        tell(step, f"{number}/{len(steps)}")
+        print_result(step, f"{number}/{len(steps)}")
     passed = sum(step.passed for step in steps)
     failed = sum(len(step.failures) for step in steps)
     ran = [step for step in steps if not step.left_out]

@@ -33,7 +33,7 @@ def need_space(gib, where=CACHE):
 
 @contextlib.contextmanager
 def locked(path):
-    """Hold an exclusive lock: two clones share one cache, two runs share one checkout."""
+    """Hold an exclusive lock, since clones share a cache and runs share a checkout."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
         try:
@@ -45,7 +45,7 @@ def locked(path):
 
 
 def run(cmd, log=None, check=True, **kwargs):
-    """Run a command. With a log its output goes there, and the log's end is shown when it fails."""
+    """Run a command. With a log, the output goes to the log, and the end of the log is shown if the command fails."""
     cmd = [str(c) for c in cmd]
     if log is None:
         return subprocess.run(cmd, check=check, **kwargs)
@@ -60,7 +60,7 @@ def run(cmd, log=None, check=True, **kwargs):
 
 
 def host_path(path):
-    """The path as the user outside the build root knows it."""
+    """Return the path as it is outside of the build root."""
     path = str(path)
     if path.startswith("/fermata/"):
         return path[len("/fermata/") :]
@@ -84,7 +84,7 @@ def keep_reports(files):
 
 
 class Points:
-    """The points of a TAP stream, printed as they come."""
+    """Prints the points of a TAP stream as they come."""
 
     def __init__(self, count=None):
         self.number, self.failed, self.planned = 0, 0, count is not None
@@ -96,7 +96,7 @@ class Points:
         print(f"{'ok' if good else 'not ok'} {self.number} {what}", flush=True)
 
     def end(self):
-        """End the program with the status of the stream."""
+        """Exit with the status of the stream."""
         if not self.planned:
             print(f"1..{self.number}")
         sys.exit(self.failed != 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""fermatactl and the examples in a machine with tenants on a card: tools/fermatactl/tests/guest.sh drives, what it leaves is judged here.
+"""Test fermatactl and the examples in a machine with tenants on a card.
 
-Each point of the script is a TAP point; what engines have computed is computed here once more, JSON is parsed, and the
-manual pages are looked over by mandoc.
+tools/fermatactl/tests/guest.sh runs the commands; each of its points is a TAP point. This program judges the files that the script
+leaves: it computes again what the engines have computed, parses JSON, and runs mandoc on the manual pages.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ NAME = "ctl"
 SCRIPT = TOP / "tools/fermatactl/tests/guest.sh"
 SLOTS = "counter_up+membench+sha256+blockmix+queue+riscv+linkedlist"
 OPTIONS = ["--name", NAME, "--timeout", "900", "--iommu", "intel", "--no-load", "--card", f"profile=fermata,slots={SLOTS},2.speed=20"]
-# What clap_mangen writes by its own rules, and what is no fault of a page: spaces at ends of lines, breaks beside paragraphs, long lines.
+# Complaints of mandoc about what clap_mangen writes, which are no faults: spaces at ends of lines, breaks beside paragraphs, long
+# lines.
 LINT = ("whitespace at end of input line", "skipping paragraph macro", "longer than 80 bytes")
 MASK = (1 << 64) - 1
 
@@ -54,7 +55,7 @@ def walk(data, seed):
 
 
 def update(data, seed):
-    """What a membench makes of data by an update of each line or another, in random order."""
+    """Return what membench computes by an update of each line, or of some lines, in random order."""
     data += bytes(-len(data) % 64)
     memory, checksum = words(data), 0
     lines = len(memory) // 8
@@ -67,7 +68,7 @@ def update(data, seed):
 
 
 def mix(data, digest, block=4096):
-    """What a blockmix makes of data, and the digest of its last block."""
+    """Return what blockmix makes of data, and the digest of the last block."""
     memory = words(data + bytes(-len(data) % 64))
     for begin in range(0, len(memory), block // 8):
         before = digest
@@ -77,8 +78,8 @@ def mix(data, digest, block=4096):
     return digest, b"".join(word.to_bytes(8, "little") for word in memory)
 
 
-class Left:
-    """What the guest has left."""
+class GuestFiles:
+    """The files that the guest left."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -87,7 +88,7 @@ class Left:
         return (self.folder / name).read_bytes()
 
     def values(self, name):
-        """JSON values, one a line."""
+        """Return the JSON values of a file, one a line."""
         return [json.loads(line) for line in self.data(f"{name}.json").splitlines()]
 
     def result(self, name):
@@ -95,8 +96,8 @@ class Left:
         return answer["result"]
 
 
-def list_is_whole(left):
-    [answer] = left.values("list")
+def list_is_whole(files):
+    [answer] = files.values("list")
     [card] = answer["cards"]
     assert card["device"] == "/dev/fermata0" and "window" in card["features"], card
     assert [slot["engine"] for slot in card["slots"]] == SLOTS.split("+"), card["slots"]
@@ -104,38 +105,38 @@ def list_is_whole(left):
     for context in card["contexts"]:
         assert context["engine"] == "counter_up" and context["slots"] == [0], context
         assert context["command"].startswith("fermatactl run counter_up") and context["timeslice_ns"] == 1_000_000, context
-    [whole] = left.values("card")
+    [whole] = files.values("card")
     assert whole.keys() == card.keys()
-    [context] = left.values("context")
+    [context] = files.values("context")
     assert context.keys() == card["contexts"][0].keys()
 
 
-def errors_have_advice(left):
-    [error], [container] = left.values("error"), left.values("container")
+def errors_have_advice(files):
+    [error], [container] = files.values("error"), files.values("container")
     assert "there is no context" in error["error"] and "there are" in error["advice"], error
     assert "no node" in container["error"] and "--device" in container["advice"], container
-    wrong = left.values("wrong")
+    wrong = files.values("wrong")
     assert len(wrong) == 3 and all(error["error"] and error["advice"] for error in wrong), wrong
 
 
-def errors_say_what_was_done(left):
-    [refused], [half] = left.values("refused"), left.values("half")
+def errors_say_what_was_done(files):
+    [refused], [half] = files.values("refused"), files.values("half")
     assert refused["done"] == [] and len(refused["not_done"]) == 2, refused
     assert half["done"] == ["weight=100"] and half["not_done"] == ["share=100", "priority=25"], half
 
 
-def answers_say_what_was_done(left):
-    [hold], [done] = left.values("hold"), left.values("set")
+def answers_say_what_was_done(files):
+    [hold], [done] = files.values("hold"), files.values("set")
     assert hold["done"] == "held" and len(hold["contexts"]) == 1, hold
     assert done["set"] == ["weight=100"], done
-    [group] = left.values("group")
+    [group] = files.values("group")
     assert group["registered"] and (group["weight"], group["cap"], group["max_bytes"]) == (300, 150, 64 << 20), group
-    [hint] = left.values("hint")
+    [hint] = files.values("hint")
     assert hint["ahead_ns"] is None, hint
 
 
-def top_has_intervals(left):
-    first, second = left.values("top")
+def top_has_intervals(files):
+    first, second = files.values("top")
     for frame in (first, second):
         [card] = frame["cards"]
         busy = card["slots"][0]["busy_percent"]
@@ -144,45 +145,46 @@ def top_has_intervals(left):
         assert frame["interval_ns"] > 0, frame
 
 
-def statistics_add_up(left):
-    [card], [context] = left.values("stats"), left.values("stats-context")
+def statistics_add_up(files):
+    [card], [context] = files.values("stats"), files.values("stats-context")
     gap, wait = card["slots"][0]["histograms"]["gap"], context["histograms"]["wait"]
     for spread in (gap, wait):
         assert 0 < spread["count"] == sum(bucket["count"] for bucket in spread["buckets"]), spread
         times = [spread[name] for name in ("min_ns", "p50_ns", "p90_ns", "p99_ns", "max_ns")]
         assert times == sorted(times), spread
-    # Each slice ends a wait; the counters are read before the histograms, and the job goes on meanwhile.
+    # Each slice ends a wait. The counters are read before the histograms, while the job runs.
     assert wait["count"] >= context["slices"] > 0, context
 
 
-def traces_are_whole(left):
-    [answer] = left.values("trace")
+def traces_are_whole(files):
+    [answer] = files.values("trace")
     assert answer["events"] > 20 and answer["turns"] > 3 and answer["contexts"] == 2 and answer["lost"] == 0, answer
-    assert len(left.data("trace.txt").splitlines()) >= answer["events"]
-    assert left.data("trace.svg").startswith(b"<svg"), "no picture"
-    events = json.loads(left.data("trace-events.json"))["traceEvents"]
+    assert len(files.data("trace.txt").splitlines()) >= answer["events"]
+    assert files.data("trace.svg").startswith(b"<svg"), "no picture"
+    events = json.loads(files.data("trace-events.json"))["traceEvents"]
     runs = [event for event in events if event["ph"] == "X" and event["cat"] == "run"]
     assert len(runs) > 3 and all(event["dur"] >= 0 for event in runs), events[:5]
 
 
-def screens_are_whole(left):
-    shown = left.data("screen").decode().splitlines()
+def screens_are_whole(files):
+    shown = files.data("screen").decode().splitlines()
     assert len(shown) >= 3 * 15 and all(len(line) <= 80 for line in shown), shown
     titles = [line.split() for line in shown if line.split()[:1] == ["CTX"]]
     assert titles and all(title[-2:] == ["PID", "COMMAND"] for title in titles), shown
 
 
 def table_of(shown, first):
-    """A table of `top`: the words of each row by the row's first word and the column's title. What is cut ends with three points."""
+    """Return a table of `top`: the words of each row by the row's first word and the column's title. A shortened word ends with an
+    ellipsis."""
     lines = [line.split() for line in shown]
     [begin] = [number for number, words in enumerate(lines) if words[:1] == [first]]
     rows = itertools.takewhile(lambda words: words and words[0].isdigit(), lines[begin + 1 :])
     return {words[0]: dict(zip(lines[begin], words, strict=False)) for words in rows}
 
 
-def narrow_screens_have_whole_numbers(left):
+def narrow_screens_have_whole_numbers(files):
     def shown(width):
-        return left.data(f"screen-{width}").decode().splitlines()
+        return files.data(f"screen-{width}").decode().splitlines()
 
     for first, rows in (("SLOT", 7), ("CTX", 2)):
         wide, fewest = table_of(shown(200), first), 20
@@ -201,32 +203,32 @@ def narrow_screens_have_whole_numbers(left):
     assert shown(40)[0].rstrip() == "/dev/fermata0  policy fair, guard 1s", shown(40)[0]
 
 
-def lists_and_lines(left):
-    data = left.data("list-data")
-    assert left.result("list-run") == {"count": len(data) // 8, "checksum": hex(walk(data, 5))}
+def lists_and_lines(files):
+    data = files.data("list-data")
+    assert files.result("list-run") == {"count": len(data) // 8, "checksum": hex(walk(data, 5))}
     checksum, memory = update(data, 5)
-    assert left.result("membench") == {"count": len(data) // 64, "checksum": hex(checksum)}
-    assert left.data("membench") == memory
+    assert files.result("membench") == {"count": len(data) // 64, "checksum": hex(checksum)}
+    assert files.data("membench") == memory
     digest, memory = mix(data, 5)
-    assert left.result("blockmix") == {"count": len(data) // 4096, "checksum": hex(digest)}
-    assert left.data("blockmix") == memory
-    assert left.result("counter") == {"count": 21, "bits": (3 + 21) % 16}
+    assert files.result("blockmix") == {"count": len(data) // 4096, "checksum": hex(digest)}
+    assert files.data("blockmix") == memory
+    assert files.result("counter") == {"count": 21, "bits": (3 + 21) % 16}
 
 
-def queues(left):
-    data = left.data("list-data")
-    assert left.result("queue-sha256") == {"sha256": hashlib.sha256(data).hexdigest()}
-    assert left.result("queue-crc32c") == {"crc32c": hex(crc32c(data))}
-    assert left.result("queue-copy") == left.result("queue-fill") == {"bytes": len(data)}
+def queues(files):
+    data = files.data("list-data")
+    assert files.result("queue-sha256") == {"sha256": hashlib.sha256(data).hexdigest()}
+    assert files.result("queue-crc32c") == {"crc32c": hex(crc32c(data))}
+    assert files.result("queue-copy") == files.result("queue-fill") == {"bytes": len(data)}
 
 
-def registers(left):
-    values = b"".join(int(register["value"], 16).to_bytes(8, "little") for register in left.result("raw")["registers"])
-    assert values == hashlib.sha256(left.data("list-data")[:4096]).digest(), values
+def registers(files):
+    values = b"".join(int(register["value"], 16).to_bytes(8, "little") for register in files.result("raw")["registers"])
+    assert values == hashlib.sha256(files.data("list-data")[:4096]).digest(), values
 
 
-def pages(left):
-    folder = left.folder / "man"
+def pages(files):
+    folder = files.folder / "man"
     done = subprocess.run(["mandoc", "-T", "lint", *folder.glob("*.1")], capture_output=True, text=True)
     wrong = [line for line in done.stdout.splitlines() if not any(known in line for known in LINT)]
     assert not wrong, "\n".join(wrong)
@@ -260,10 +262,10 @@ def main():
             points.point(verdict == "ok", what)
         else:
             print(line)
-    left = Left(BUILD / "vm" / NAME / "files")
+    files = GuestFiles(BUILD / "vm" / NAME / "files")
     for what, judge in JUDGED.items():
         try:
-            judge(left)
+            judge(files)
         except (AssertionError, OSError, ValueError, KeyError) as error:
             print(f"# {type(error).__name__}: {error}")
             points.point(False, what)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The demos of docs/testing.md: boot with an IOMMU, run fermata-demo in the guest, keep its report in build/reports/, and draw what the
-slots did. Usage: python3 -m fermatavm.demo [epoch] [OPTION of vm/boot]...
+"""The demos of docs/testing.md: boot a machine with an IOMMU, run fermata-demo in it, keep the report in build/reports/, and draw what
+the slots did. Usage: python3 -m fermatavm.demo [epoch] [OPTION of vm/boot]...
 
-Without a word (make demo) tenants share a card: a picture of all, a picture of some turns, and a trace for Perfetto, in which the card's
-view stands below the driver's. It fails where the two views differ.
+Without a word (make demo), tenants share a card. The pictures show all of the run and some turns; the trace for Perfetto has the
+driver's view and, below, the card's. The demo fails if the two views differ.
 
-epoch (make epoch): the first figure of EPOCH and its basic benchmark, with its costs of a frame, drawn from the card's log.
+epoch (make epoch): the first figure of EPOCH and its basic benchmark, with EPOCH's costs of a frame, drawn from the card's log.
 """
 
 import gzip
@@ -15,13 +15,13 @@ from . import boot
 from .common import BUILD, TOP, keep_reports, run
 
 REPORTS = BUILD / "reports"
-# The guest cannot know whether there is a terminal to redraw.
+# The guest cannot know whether the output is a terminal.
 COMMAND = ["fermata-demo", *(["--live"] if sys.stdout.isatty() else [])]
 RECORD = ["fermatactl", "trace", "--output", "/report/demo-trace.json", "--svg", "/report/demo.svg", "--text", "/tmp/demo-trace.txt", "--"]
-# What the picture of some turns has: 60 ms, a second after all tenants have begun.
+# The part of the demo that the picture of some turns shows: 60 ms, a second after all tenants have started.
 TURNS = ["--from", "together-2000us+1000", "--to", "together-2000us+1060"]
 TURNS += ["--title", "Eight programs share the three slots of a card: 60 ms of make demo, as the driver saw it"]
-# The text goes out of the machine in less.
+# The text is compressed before it leaves the machine.
 PACK = 'status=0; "$@" || status=$?; gzip -c /tmp/demo-trace.txt >/report/demo-trace.txt.gz; exit $status'
 # What EPOCH measured for a frame (shared/reference/prior-art.md, section 4); a frame of its device has 101 words of 32 bits.
 FRAMES = ",".join(f"{slot}.frame_bytes=404,{slot}.frame_save_ns=62200,{slot}.frame_restore_ns=67400" for slot in (0, 1))
@@ -29,7 +29,8 @@ NAMES = ["--name", "1=tenant 1", "--name", "2=tenant 2", "--name", "3=tenant 3"]
 
 
 def play(name, card, arguments, options=(), command=()):
-    """Boot the machine of a demo; keep its reports. Returns the status, and what draws the card's log (fermata-timeline)."""
+    """Boot the machine of a demo and keep its reports. Return the status, and the command that draws the card's log
+    (fermata-timeline)."""
     options = boot.parse(["--name", name, "--iommu", "intel", "--timeout", "900", "--card", card, *options, *arguments, "--", *command])
     status = boot.run(options)
     files = BUILD / f"vm/{name}/files"
@@ -48,7 +49,7 @@ def demo(arguments):
         return status
     text = BUILD / "vm/demo/files/demo-trace.txt"
     text.write_bytes(gzip.decompress(text.with_name("demo-trace.txt.gz").read_bytes()))
-    # The trace for Perfetto is written anew, with both views.
+    # The trace for Perfetto is written again, with both views.
     both = [*timeline, "--driver", text]
     return draw(both, ["--trace", REPORTS / "demo-trace.json"], [*TURNS, "--svg", REPORTS / "demo-turns.svg"])
 

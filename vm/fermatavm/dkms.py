@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Build fermata.ko by DKMS as on a Debian machine, whose headers have no Rust metadata, and sign it.
+"""Build and sign fermata.ko by DKMS as on a Debian machine, whose headers have no Rust metadata.
 
-The machine is made of links below build/dkms: headers are the kernel's build tree without what Debian's lack, and the metadata
-are those of the cache (FERMATA_METADATA), since to build them takes a minute. What cannot be built must say what is missing.
-The module comes to build/dkms/fermata.ko, signed by a key that DKMS made, and as a tarball for `dkms ldtarball`;
-without its signature it is unsigned.ko. An argument names another kernel than 7.2.
+The machine's trees are made of links below build/dkms: headers are the kernel's build tree without the files that Debian's headers
+lack; the metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A build that cannot be done must say
+what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
+for `dkms ldtarball`. An argument names another kernel than 7.2.
 """
 
 import os
@@ -19,7 +19,7 @@ OUT = BUILD / "dkms"
 
 
 def headers(kernel, release):
-    """What linux-headers-RELEASE installs."""
+    """Make a tree like that of linux-headers-RELEASE."""
     tree = OUT / "modules" / release / "build"
     (tree / "scripts").mkdir(parents=True)
     for path in kernel.build.iterdir():
@@ -33,7 +33,7 @@ def headers(kernel, release):
 
 
 class Dkms:
-    """dkms with trees of its own."""
+    """Runs dkms with trees of its own."""
 
     def __init__(self, release):
         self.release = release
@@ -53,18 +53,18 @@ class Dkms:
         return self("build", self.name, "-k", self.release, **settings)
 
     def must_fail(self, words, **settings):
-        """A build that cannot be done must say what to do."""
+        """Check that a build fails with a message that has `words`."""
         if not self.build(**settings):
             die(f"DKMS builds where it cannot: {words}")
         log = self.log.read_text()
         if words not in log:
             sys.stderr.write(log)
             die(f"DKMS does not say: {words}")
-        say(f"refused, as it must be: {words}")
+        say(f"refused as expected: {words}")
 
 
 def without(program):
-    """A path that lacks one program."""
+    """Return a PATH that lacks a program."""
     folder = OUT / f"without-{program}"
     folder.mkdir()
     for path in [*os.scandir("/usr/bin"), *os.scandir("/usr/sbin")]:

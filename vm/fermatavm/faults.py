@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""See that every place of the module where a call can fail for want of memory, or at a copy, was made to fail (selftests/failnth).
+"""Check that a fault was injected at every place of the module where an allocation or a copy can fail (selftests/failnth).
 
-Read from the kernel's log of such runs, where each fault is told with its stack, and from the module's code. A function of the
-module (a generic one of the kernel's crate, too, that was made for it) that calls one that can fail can fail itself.
+The kernel's log has each fault with its stack; the module's code has the places. A function of the module, or an instance of a generic
+function of the kernel's crate, can fail if it calls a function that can fail.
 """
 
 import argparse
@@ -15,14 +15,15 @@ from . import machinecode, module
 from .common import say
 from .kernel import DEBUG, kernel_named
 
-# What the module calls of the kernel, as regular expressions: below which a fault can be injected, ...
+# Functions of the kernel that the module calls, as regular expressions: those in which a fault can be injected, ...
 CAN_FAIL = re.compile(
     r"rust_helper_kv?realloc_node_align|_copy_(from|to)_user|.*UserSliceReader.*|.*UserSliceWriter.*"
     r"|alloc_pages_exact_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
     r"|pin_user_pages_fast|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create|alloc_chrdev_region|__pci_register_driver"
     r"|pci_iomap|pci_request_region|.*>::alloc_irq_vectors|rust_helper_devm_add_action_or_reset|request_threaded_irq"
 )
-# ... and below which none can, or makes no difference to the caller. What is neither is an error, so that none is forgotten.
+# ... and those in which no fault can be injected, or in which a fault makes no difference to the caller. A function in neither list
+# is an error.
 CANNOT_FAIL = re.compile(
     r"__(asan|ubsan|kasan|sanitizer|rcu|clear_pages|folio_put|init|vma_start_write|wake_up)\w*|_dev_printk|_raw_spin\w*|capable|complete_all"
     r"|\w*lockdep\w*|lock_\w+|rcu_\w+|debug_\w+|dump_page|\w*_(destroy|del|put|free|release_region|unregister\w*|iounmap)|free_\w+|put_\w+"
@@ -34,34 +35,34 @@ CANNOT_FAIL = re.compile(
     r"|__srcu_check_read_flavor|(__)?trace_(event_buffer_\w+|event_printf|print_\w+_seq|raw_output_prep|trigger_soft_disabled)"
     r"|perf_trace_(buf_alloc|run_bpf_submit)|preempt_schedule_notrace_thunk"
 )
-# Rust frees by krealloc() to nothing.
+# Rust frees memory by krealloc() to size 0.
 FREES = re.compile(r"::free\b|drop_in_place|as core::ops::drop::Drop>::drop")
-# Places of which no fault is told, as what is called and in which function.
+# Places for which the log has no fault, as callee and function.
 NEVER = [
-    # Room was made before, by with_capacity().
+    # The memory was reserved before, by with_capacity().
     (r"Vec<.*>>::reserve", r"Vec<(?!.*Arc<).*>>::(push|extend_with)"),
     (r"Vec<.*AppRegister.*>>::reserve", r"ioctl::Call>::\w+"),
     (r"Vec<.*>>::extend_with", r"Vec<.*>>::from_elem"),
-    # __GFP_NOWARN: the fault comes, but without a word; or, beyond what the page allocator has, without an allocation that can fail.
+    # __GFP_NOWARN: the fault is not logged; or the size exceeds the page allocator's maximum, and no allocation is tried.
     (r"alloc_pages_exact_noprof|alloc_contig_pages_noprof", r"fermata_contig_alloc"),
     (r"fermata_contig_alloc", r".*"),
-    # Larger than a page: first tried without a word, too.
+    # An allocation larger than a page is first tried without a warning.
     (r"Vec<.*(slab::Entry|image::Tenant).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
     (r"rust_helper_kvrealloc_node_align", r"Vec<.*(slab::Entry|image::Tenant).*>>::reserve"),
-    # Inlined wherever they are used: these copies nobody calls.
+    # Copies of functions that are inlined at all calls.
     (r"__pci_register_driver", r"Adapter.* as kernel::driver::RegistrationOps>::register"),
     (r"_copy_(from|to)_user", r"UserSlice(Reader|Writer)>::(read|write)::<(fermata_main::uapi::Reg|u64)>"),
     (r"rust_helper_kvrealloc_node_align", r"KVmalloc as .*Allocator>::alloc"),
     (r"pci::io::Bar<\d+>>::new", r"iomap_region_sized::<\d+>"),
-    # The IOMMU has the addresses and tables for a page in its caches.
+    # The IOMMU takes addresses and page tables for a page from its caches.
     (r"dma_map_sgtable", r".*"),
 ]
 FRAME = re.compile(r"^ (?:<TASK> )?([\w.$]+)\+0x([0-9a-f]+)/0x[0-9a-f]+ \[fermata\]")
 FAULT = "FAULT_INJECTION: forcing a failure"
 
 
-def hit(log):
-    """{(function, offset)} of the module's places that were on the stack of a fault."""
+def faulted_places(log):
+    """Return {(function, offset)} of the module's places that were on the stack of a fault."""
     places, inside = set(), False
     for line in log.splitlines():
         if FAULT in line:
@@ -83,7 +84,7 @@ def silent(callee, function):
 
 
 def failing(sites, names, imported):
-    """The functions that can fail: those of the kernel, and those of the module that call them."""
+    """Return the functions that can fail: functions of the kernel, and functions of the module that call them."""
     can = {callee for _, _, callee in sites if callee in imported and CAN_FAIL.fullmatch(names[callee])}
     while True:
         more = {function for function, _, callee in sites if callee in can and not FREES.search(names[function])} - can
@@ -95,7 +96,7 @@ def failing(sites, names, imported):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", nargs="+", type=Path, help="a kernel's log (build/vm/NAME/console)")
-    parser.add_argument("--list", action="store_true", help="list the places that were hit, too")
+    parser.add_argument("--list", action="store_true", help="also list the places with a fault")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
     imported, sites = undefined(ko), machinecode.call_sites(ko)
@@ -105,8 +106,8 @@ def main():
         if callee in imported and not callee.startswith("_R") and not CAN_FAIL.fullmatch(callee) and not CANNOT_FAIL.fullmatch(callee)
     }  # fmt: skip
     for name in sorted(unknown):
-        say(f"{name}: nobody has said in vm/fermatavm/faults.py whether it can fail")
-    places = set().union(*(hit(log.read_text(errors="replace")) for log in args.log))
+        say(f"{name}: neither CAN_FAIL nor CANNOT_FAIL in vm/fermatavm/faults.py matches this function: add it to one of them")
+    places = set().union(*(faulted_places(log.read_text(errors="replace")) for log in args.log))
     can = failing(sites, names, imported)
     wanted = [site for site in sites if site[2] in can and not FREES.search(f"{names[site[2]]} {names[site[0]]}")]
     missed = [site for site in wanted if site[:2] not in places and not silent(names[site[2]], names[site[0]])]

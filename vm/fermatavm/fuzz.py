@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the fuzzer (tools/fuzz) on the debug kernel, begin with the corpus of tools/fuzz/corpus.txt, and say what it reached of the module.
+"""Run the fuzzer (tools/fuzz) on the debug kernel, beginning with tools/fuzz/corpus.txt, and print the reached part of the module.
 
-The status is that of vm/boot: not 0 when the kernel or the card complained. The report is build/reports/fuzz.json. With --keep the
-programs that reached something new become part of the corpus.
+The status is that of vm/boot: not 0 if the kernel or the card complained. The report is build/reports/fuzz.json. With --keep,
+programs that reached a new place are added to the corpus.
 """
 
 import argparse
@@ -17,18 +17,18 @@ from .kernel import DEBUG, kernel_named
 
 CORPUS = TOP / "tools/fuzz/corpus.txt"
 PLACE = "__sanitizer_cov_trace_pc"
-# Parts of the module that calls run through, by what begins a function's readable name.
+# Parts of the module that calls run through, as prefixes of a function's demangled name.
 PARTS = ["ioctl", "argument", "file", "context", "notifier", "opener", "image", "dma_memory", "card", "gate", "sched"]
 
 
 def part_of(name):
-    """The part of the module a function (as c++filt has it) is of; None: none that calls run through."""
+    """Return the part of the module that a function (demangled by c++filt) belongs to, or None if no call runs through it."""
     found = re.search(r"fermata_main(?:\[\w+\])?::(\w+)", name)
     return found.group(1) if found and found.group(1) in PARTS else None
 
 
 def coverage(ko, reached):
-    """({part: places reached}, {part: places there are}) of the parts of the module."""
+    """Return ({part: number of reached places}, {part: number of places})."""
     sites = [(function, offset) for function, offset, callee in machinecode.call_sites(ko) if callee == PLACE]
     names = machinecode.readable(function for function, _ in sites)
     there, of = Counter(), Counter()
@@ -42,22 +42,22 @@ def coverage(ko, reached):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time", type=int, default=60, metavar="SECONDS", help="how long, after the corpus was run (default 60)")
+    parser.add_argument("--time", type=int, default=60, metavar="SECONDS", help="time to run after the corpus (default 60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--iommu", default="intel", choices=boot.IOMMUS)
-    parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail when less of the calls' own code is reached")
-    parser.add_argument("--keep", action="store_true", help="add what was found to the corpus")
+    parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail if less of the calls' code is reached")
+    parser.add_argument("--keep", action="store_true", help="add new programs to the corpus")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
     options = ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz"]
     options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
-    # States that it brings in are no violations.
+    # The card accepts snapshots that the fuzzer writes.
     script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
     fuzz = ["fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
     status = boot.run(boot.parse([*options, "--", "sh", "-c", script, "-", *fuzz]))
     files = BUILD / "vm/fuzz/files"
     if not (files / "fuzz.json").exists():
-        say("the fuzzer did not come to its end")
+        say("the fuzzer did not end")
         sys.exit(status or 1)
     reached = {(name, int(offset, 16)) for name, offset in map(str.split, (files / "reached").read_text().splitlines())}
     of, there = coverage(ko, reached)

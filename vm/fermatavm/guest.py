@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Programs for both ends: the card server for the host side, tests and tools for build/guest, which is laid over the guest's /."""
+"""Builds programs: the card server for the host, and tests and tools for build/guest, which is laid over the guest's root."""
 
 import shutil
 import subprocess
@@ -12,20 +12,21 @@ CARGO = BUILD / "cargo/x86_64-unknown-linux-gnu"
 
 
 class Profile:
-    """Where programs are: as tests are built, or (`release`) as what is measured. Static, so the guest's run on either side."""
+    """Where programs are, for tests or (`release`) for benchmarks. Programs are static, so that the guest's programs run on the host,
+    too."""
 
     def __init__(self, release):
         self.built = CARGO / ("release" if release else "debug")
         self.parts = BUILD / ("guest-release" if release else "guest")
         self.programs = self.parts / "bin"
         self.card = self.built / "fermata-card"
-        # With all of the workspace, as `cargo test` builds it: other choices of packages have other features of what they depend on,
-        # which would be compiled once more.
+        # The whole workspace is built, as `cargo test` builds it: another choice of packages would enable other features of
+        # dependencies, and compile them again.
         self.all = [] if release else ["--workspace", "--bins", "--examples"]
         self.release = ["--release"] if release else []
 
     def build(self, *wanted):
-        """By cargo; returns whether it was built."""
+        """Build by cargo; return whether the build succeeded."""
         return cargo("build", *self.release, *(self.all or wanted))
 
 
@@ -45,15 +46,15 @@ def cargo(*args):
 
 
 def build_card(profile):
-    """The card server."""
+    """Build the card server."""
     with locked(BUILD / ".guest.lock"):
         profile.build("--package", profile.card.name, "--bins") or die("the card server does not build")
 
 
 def build(kernel, profile):
-    """Static programs for the guest; each part builds nothing when nothing changed.
+    """Build the guest's static programs, as far as anything has changed.
 
-    A part that does not build is left out with a message: a run that needs none of it goes on, one that does fails at once.
+    A part that does not build is left out with a message: a run that does not need the part goes on, a run that does fails at once.
     """
     with locked(BUILD / ".guest.lock"):
         for part, make in (("bin", tools), ("selftests", selftests), ("examples", examples)):
@@ -68,7 +69,8 @@ def build(kernel, profile):
 
 
 def payload(which, profile):
-    """What goes into the machine, with its place there: unpacking all of it takes the debug kernel half a minute."""
+    """Return the programs to put into the machine, and where. Not always all of them: the debug kernel takes half a minute to unpack
+    all."""
     return {"all": [(profile.parts, "")], "selftests": [(profile.parts / "selftests", "selftests")], "none": []}[which]
 
 
@@ -77,7 +79,7 @@ def programs(folder):
 
 
 def tools(_kernel, profile):
-    """The binaries of every workspace member below tools/."""
+    """Build the binaries of all workspace members below tools/."""
     paths = [path for path in members() if path.parent == TOP / "tools"]
     names = [tomllib.loads((path / "Cargo.toml").read_text())["package"]["name"] for path in paths]
     if not names:
@@ -91,7 +93,7 @@ def tools(_kernel, profile):
 
 
 def selftests(kernel, _profile):
-    """What selftests/Makefile makes."""
+    """Build the programs of selftests/Makefile."""
     out = BUILD / "selftests"
     cmd = ["make", "-s", f"-j{JOBS}", "-C", TOP / "selftests", f"OUT={out}", f"KSFT_INC={kernel.kselftest}"]
     if not (TOP / "selftests/Makefile").exists() or run(cmd, check=False).returncode:
@@ -101,7 +103,7 @@ def selftests(kernel, _profile):
 
 
 def examples(_kernel, profile):
-    """What examples/Makefile makes, and libfermata's examples as NAME-rust."""
+    """Build the programs of examples/Makefile, and libfermata's examples as NAME-rust."""
     out = BUILD / "examples"
     made = run(["make", "-s", "-C", TOP / "examples", f"OUT={out}", "LDFLAGS=-static"], check=False).returncode == 0
     if not made or not profile.build("--examples", "--package=libfermata"):
@@ -113,8 +115,8 @@ def examples(_kernel, profile):
 
 
 def copy(source, dest):
-    """Programs without what is for debuggers, which is most of them: the guest has its files in memory. Scripts and programs of another
-    machine stay as they are."""
+    """Copy a program without its debugging information, since the guest has its files in memory. Scripts and programs for other
+    machines are copied unchanged."""
     if not dest.exists() or dest.stat().st_mtime < source.stat().st_mtime:
         shutil.copy2(source, dest)
         run(["strip", "--strip-debug", dest], check=False, stderr=subprocess.DEVNULL)

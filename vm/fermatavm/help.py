@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Hold the help of the scripts below vm/, which is the comment at the head of each, against their parsers, and see that it needs
-nothing: no build root, no Python, no HOME. And see that vm/clean-cache removes nothing where its option is misspelt.
+"""Check the help of the scripts in vm/, the comment at the head of each: it must be the help of the script's parser, and --help must
+need no build root, no Python and no HOME. Also check that vm/clean-cache removes nothing if its option is misspelt.
 
---update writes the help of the scripts that have a parser; commit it.
+--update writes the help of the scripts that have a parser; commit the result.
 """
 
 import argparse
@@ -17,15 +17,15 @@ from .common import TOP, die, say
 
 FOLDER = TOP / "vm"
 PARSERS = {"boot": boot.parser, "build-module": module.parser, "check": check.parser, "kernel": kernel.parser}
-# Not for the host: they run in the machine.
+# Scripts that run in the machine, not on the host.
 OF_THE_MACHINE = ("debian", "init")
-# All that vm/help.sh may need.
+# All commands that vm/help.sh may use.
 COMMANDS = ("sh", "bash", "env", "dirname", "sed")
 HEAD = re.compile(r"\A(#!.*\n# SPDX.*\n)((?:#.*\n)*)")
 
 
 def wanted(name):
-    """The help that the parser of a script prints, as lines of a comment."""
+    """Return the help of a script's parser as lines of a comment."""
     lines = PARSERS[name]().format_help().splitlines()
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
@@ -37,7 +37,7 @@ def update():
 
 
 def help_of(script, commands):
-    """What a script prints with --help where there are only `commands`, and no cache can be made."""
+    """Return what a script prints with --help if only `commands` are in the path and no cache can be made."""
     environment = {"PATH": commands, "FERMATA_CACHE": "/proc/none"}
     done = subprocess.run([script, "--help"], env=environment, capture_output=True, text=True, cwd="/")
     return done.stdout if done.returncode == 0 and not done.stderr else f"status {done.returncode}: {done.stderr}"
@@ -70,7 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="write the help of the scripts that have a parser")
     args = parser.parse_args()
-    # As wide as the lines of the scripts.
+    # As wide as the scripts' lines.
     os.environ["COLUMNS"] = "120"
     if args.update:
         update()

@@ -13,13 +13,13 @@ import json
 import socket
 import threading
 
-# The machine lets a card go when its driver has; nobody waits longer.
+# Seconds to wait for a card to be released, which happens when its driver has released it.
 PATIENCE = 30
 BUTTON_AGAIN = 2
 
 
 class Monitor:
-    """QEMU's monitor (QMP), for one client."""
+    """A client of QEMU's monitor (QMP)."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -32,7 +32,7 @@ class Monitor:
         self.ask("qmp_capabilities")
 
     def _read(self):
-        """The next message. Events are kept."""
+        """Return the next message; keep events."""
         line = self.lines.readline()
         if not line:
             raise OSError("the monitor is gone")
@@ -42,7 +42,7 @@ class Monitor:
         return message
 
     def ask(self, command, **arguments):
-        """Carries out a command, and returns its answer. OSError: it is refused."""
+        """Execute a command and return its answer. Raises OSError if QEMU refuses the command."""
         with self.lock:
             self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
             while "event" in (answer := self._read()):
@@ -52,7 +52,7 @@ class Monitor:
         return answer["return"]
 
     def until_deleted(self, device):
-        """Waits until QEMU has let the device go."""
+        """Wait until QEMU has released the device."""
 
         def is_it(message):
             return message["event"] == "DEVICE_DELETED" and message["data"].get("device") == device
@@ -64,7 +64,7 @@ class Monitor:
 
 
 class Host:
-    """Answers the machine, in a thread of its own, until QEMU is gone."""
+    """Answers the machine's requests, in a thread of its own, until QEMU has exited."""
 
     def __init__(self, run, cards):
         self.path, self.monitor_path = f"{run}/host.sock", f"{run}/host.qmp"
@@ -75,11 +75,11 @@ class Host:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def qemu(self):
-        """The monitor; the port is made by whoever knows how."""
+        """Return QEMU's options for the monitor."""
         return ["-qmp", f"unix:{self.monitor_path},server=on,wait=off"]
 
     def stop(self):
-        """No button is pressed any more."""
+        """Stop pressing the power button."""
         self.press(0)
         self.leave_off()
         self.listener.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A busybox initramfs, written as an uncompressed newc archive (unpacking is what costs under TCG)."""
+"""Writes a busybox initramfs as an uncompressed newc archive: unpacking is slow under TCG."""
 
 import lzma
 import os
@@ -14,7 +14,7 @@ ON_DEMAND = ["virtio_pci", "virtio_console", "virtio_iommu", "vfio_pci", "vfio_i
 
 
 class Archive:
-    """Entries in the newc format, all owned by root."""
+    """An archive in the newc format, whose entries belong to root."""
 
     def __init__(self, file):
         self.file, self.count, self.dirs = file, 0, {""}
@@ -46,7 +46,7 @@ class Archive:
         self.parents(name + "/x")
 
     def add(self, path, name):
-        """A file, a link or a tree."""
+        """Add a file, a link or a tree."""
         if path.is_symlink():
             self.link(name, os.readlink(path))
         elif path.is_dir():
@@ -61,7 +61,7 @@ class Archive:
 
 
 def index(kernel):
-    """The kernel's modules: {name: [path, paths of what it needs...]}. What is built in is not among them."""
+    """Return the kernel's modules: {name: [path, paths of the modules that it needs...]}, without built-in modules."""
     found = {}
     for line in (kernel.modules / "modules.dep").read_text().splitlines():
         path, _, needs = line.partition(":")
@@ -70,7 +70,7 @@ def index(kernel):
 
 
 def add_modules(archive, kernel, wanted):
-    """Modules, unpacked, with an index made for just these."""
+    """Add modules, uncompressed, with an index of these modules only."""
     release = kernel.info["release"]
     with tempfile.TemporaryDirectory() as tmp:
         lib = Path(tmp) / "lib/modules" / release
@@ -86,9 +86,9 @@ def add_modules(archive, kernel, wanted):
 
 
 def build(path, kernel, config, load, command, payload):
-    """Write the archive: `config` becomes /etc/fermata, `command` /command, `payload` is pairs of source and name.
+    """Write the archive: `config` becomes /etc/fermata, `command` becomes /command, `payload` is pairs of source and name.
 
-    Of the modules to `load` those are left out that are built into the kernel.
+    Modules in `load` that are built into the kernel are left out.
     """
     with open(path, "wb") as file:
         archive = Archive(file)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count the instructions of the scheduler's part of a switch and of the calls under callgrind, and hold them against
+"""Count the instructions of the scheduler for a switch and for calls under callgrind, and compare them with
 rust/bench/instructions.json.
 
-The same program on the same compiler gives the same counts on any machine; more than 5 % off, up or down, fails. --update writes the
-counts of this compiler into that file: do so, and commit it, when a change was meant, or when the build root has a new compiler.
+The same program built by the same compiler gives the same counts on any machine; a difference of more than 5 %, up or down, fails.
+--update writes the counts of this compiler into the file: commit the file if a change was intended, or if the build root has a new
+compiler.
 """
 
 import argparse
@@ -30,10 +31,10 @@ def compiler():
 
 
 def count(case):
-    """Instructions of one operation of a case, as `POLICY OPERATION` names it."""
+    """Return the instructions of an operation of a case `POLICY OPERATION`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        # By the name that the compiler gave it: `counted` of this program.
+        # Counts the function `counted` of the program, by its mangled name.
         options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--collect-atstart=no", "--toggle-collect=*counted*"]
         done = run(["valgrind", *options, PROGRAM, *case.split()], capture_output=True, text=True)
         found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M)
@@ -44,7 +45,7 @@ def count(case):
 
 
 def compare(counts, known):
-    """Lines of what is off."""
+    """Return a line for each count that differs from the baseline."""
     wrong = [f"{case}: not in the baseline" for case in counts if case not in known]
     wrong += [f"{case}: in the baseline, but not counted any more" for case in known if case not in counts]
     for case in counts.keys() & known.keys():

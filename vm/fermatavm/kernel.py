@@ -22,14 +22,14 @@ from pathlib import Path
 from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say
 
 PINS = TOP / "vm/kernels"
-# The kernel that looks for mistakes, and that with PREEMPT_RT and kCFI.
+# The kernel with debugging options, and the kernel with PREEMPT_RT and kCFI.
 DEBUG, REAL_TIME = "7.2-debug", "7.2-rt"
-# How a build tree is configured and its metadata are made: prepare_tree() in it, as DKMS does it, too.
+# Holds prepare_tree(), by which DKMS and this file configure a build tree and make the Rust metadata.
 RECIPE = TOP / "packaging/dkms/lib.sh"
-# What all kernels that are built here have.
+# Options of all kernels that are built here.
 CONFIG = TOP / "vm/guest.config"
 SPACE_GIB = 4
-# Left packed: large, and no part of a module's build.
+# Parts of the source that stay packed: they are large, and no module's build needs them.
 UNPACK_NOT = ["drivers/gpu/drm/amd/include", "drivers/net/wireless", "sound/soc", "arch/arm/boot/dts", "arch/arm64/boot/dts"]
 
 
@@ -41,7 +41,7 @@ def pins():
 
 @cache
 def toolchain():
-    """The build root's versions of what the metadata depends on."""
+    """Return the versions of the build root's packages that the metadata depend on."""
     query = ["dpkg-query", "-W", "rustc", "bindgen", "gcc", "clang", "pahole"]
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout
 
@@ -49,9 +49,9 @@ def toolchain():
 class Kernel:
     """An entry of the cache. A subclass sets name, series, release, version (None: not pinned) and dir, and has fill()."""
 
-    # What a build of it or of a module for it gives to make.
+    # Options for make, for builds of the kernel and of modules.
     make_options = ()
-    # What it is booted with besides.
+    # More kernel parameters.
     append = ""
 
     @cached_property
@@ -66,7 +66,7 @@ class Kernel:
 
     @property
     def hz(self):
-        """Ticks a second."""
+        """The frequency of the timer interrupt."""
         return int(re.search(r"^CONFIG_HZ=(\d+)$", (self.build / ".config").read_text(), re.MULTILINE).group(1))
 
     def ready(self):
@@ -98,7 +98,7 @@ class Kernel:
 
 
 def entry(kernel, *made_by):
-    """The folder of a kernel, named by what it is made by."""
+    """Return the folder of a kernel's entry, named after everything that the entry is made by."""
     made_by = " ".join(map(str, [*made_by, toolchain(), inspect.getsource(type(kernel).fill)]))
     return CACHE / f"kernel-{kernel.series}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
 
@@ -155,12 +155,12 @@ class StockKernel(Kernel):
 
 
 class BuiltKernel(Kernel):
-    """A kernel with other options, built by clang, and so must be its modules. Its options are in the file of vm/ that is named after
-    the suffix of the series."""
+    """A kernel with other options, built by clang, as its modules must be. Its options are in the file of vm/ that is named after the
+    suffix of the series."""
 
     suffix = None
     make_options = ("LLVM=1",)
-    # 256 terminals of the old kind, which nobody opens, are eleven seconds of each boot.
+    # The 256 pseudo-terminals of the legacy kind take eleven seconds of each boot.
     append = "pty.legacy_count=0"
     src = property(lambda self: self.stock.src)
 
@@ -190,12 +190,12 @@ class BuiltKernel(Kernel):
 
 
 class DebugKernel(BuiltKernel):
-    """Looks for mistakes, and tells who asks what runs of its modules (KCOV)."""
+    """Reports mistakes, and which places of its modules were reached (KCOV)."""
 
     suffix = "-debug"
     make_options = (*BuiltKernel.make_options, "KCOV_INSTRUMENT=y")
-    # Freed pages are filled with a pattern, and looked at again when they are next given out. Slabs with checks keep no
-    # lists of free objects for each processor, where kmemleak would find stale pointers to what has leaked.
+    # Freed pages are poisoned, and checked when they are allocated again. Slabs with consistency checks have no free lists for each
+    # processor, in which kmemleak would find stale pointers to leaked objects.
     append = f"page_poison=1 slab_debug=F,kmalloc-* {BuiltKernel.append}"
 
 
@@ -214,7 +214,7 @@ def kernel_named(name):
 
 
 class Archive:
-    """Downloads by apt with state of its own: the build root stays as it is, and no privilege is needed."""
+    """Downloads by apt with state of its own, so that the build root stays unchanged and no privilege is needed."""
 
     def __init__(self, folder, log):
         self.folder, self.log = folder, log
@@ -255,7 +255,7 @@ def version_key(text):
 
 
 def resolve(kernel, archive):
-    """(release, version): the pin where the archive still has it, else the newest of the series."""
+    """Return (release, version): the pinned ones if the archive has them, else the newest ones of the series."""
     have = archive.versions(f"linux-headers-{kernel.release}")
     if kernel.version in have or (kernel.version is None and have):
         return kernel.release, kernel.version or have[0]
@@ -269,7 +269,7 @@ def resolve(kernel, archive):
 
 
 def fetch(kernel, folder, log):
-    """Download and unpack the kernel's packages; returns release, version and the folder of what they install."""
+    """Download and unpack the kernel's packages; return release, version, and the folder with their files."""
     archive = Archive(folder, log)
     release, version = resolve(kernel, archive)
     images = archive.search(f"^linux-binary-(unsigned-)?{re.escape(release)}$")
@@ -286,7 +286,8 @@ def fetch(kernel, folder, log):
 
 
 def check_config(config, have):
-    """An option that a newer kernel renamed, or that lacks what it depends on, would be dropped in silence."""
+    """Fail if the kernel lacks an option of a file: the kernel drops options that it has renamed, or whose dependencies are missing,
+    without a message."""
     wanted = [line for line in config.read_text().splitlines() if line.startswith("CONFIG_") or line.endswith("is not set")]
     missing = [line for line in wanted if line not in have and not (line.startswith("#") and off(line, have))]
     if missing:
@@ -294,16 +295,16 @@ def check_config(config, have):
 
 
 def off(line, have):
-    """An option that depends on what is not there has no line at all."""
+    """Return whether an option is off. An option whose dependencies are missing has no line at all."""
     option = line.split()[1]
     return not any(other.startswith(f"{option}=") for other in have)
 
 
 def parser():
-    parser = argparse.ArgumentParser(prog="vm/kernel", description="Make kernels ready in the cache; prints the build tree (KDIR) of each.")
+    parser = argparse.ArgumentParser(prog="vm/kernel", description="Make kernels in the cache, and print the build tree (KDIR) of each.")
     parser.add_argument("kernel", nargs="*", help="series or Debian release (default: all pinned)")
-    parser.add_argument("--names", action="store_true", help="only print the names of their entries in the cache (default: of all)")
-    parser.add_argument("--missing", action="store_true", help="only print which of them are not ready (default: of all)")
+    parser.add_argument("--names", action="store_true", help="only print the names of the entries in the cache (default: of all kernels)")
+    parser.add_argument("--missing", action="store_true", help="only print the kernels that are not in the cache (default: of all kernels)")
     return parser
 
 

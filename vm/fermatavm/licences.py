@@ -14,7 +14,7 @@ from pathlib import Path
 from .common import TOP, say
 
 PERMISSIVE = {"MIT", "Zlib", "Unlicense", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "Unicode-3.0"}
-# By the licence of a member: what it may link. GPL-2.0 means version 2 only, with which Apache-2.0 cannot be combined.
+# Licences that a member may link, by the member's licence. GPL-2.0 means version 2 only, which cannot be combined with Apache-2.0.
 MAY_LINK = {
     "GPL-2.0": PERMISSIVE | {"GPL-2.0", "GPL-2.0-or-later"},
     "GPL-2.0-or-later": PERMISSIVE | {"Apache-2.0", "GPL-2.0-or-later"},
@@ -25,7 +25,7 @@ SPDX = re.compile(r"SPDX-License-Identifier: (.+)")
 
 
 def allows(expression, allowed):
-    """Whether an SPDX expression can be satisfied by licences of a set. crates.io also has `A/B`, which means `A OR B`."""
+    """Return whether licences of a set satisfy an SPDX expression. crates.io also has `A/B`, which means `A OR B`."""
     tokens = TOKEN.findall(expression)
 
     def operand():
@@ -54,7 +54,7 @@ def allows(expression, allowed):
 
 
 def linked(member, nodes, packages):
-    """The packages that a member links: by normal dependencies, but not macros, which only run in the compiler."""
+    """Return the packages that a member links by normal dependencies, without macros, which run in the compiler only."""
     found, todo = set(), [member]
     while todo:
         for dependency in nodes[todo.pop()]["deps"]:
@@ -68,7 +68,7 @@ def linked(member, nodes, packages):
 
 
 def wrong_files(package):
-    """The files of a member that name another licence than its Cargo.toml."""
+    """Yield complaints about the member's files that name another licence than its Cargo.toml."""
     folder = Path(package["manifest_path"]).parent
     for file in [folder / "Cargo.toml", *sorted(folder.rglob("*.rs"))]:
         named = SPDX.search(file.read_text())

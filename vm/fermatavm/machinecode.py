@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the machine code of fermata.ko shows. Usage: python3 -m fermatavm.machinecode frames|jumps FILE
+"""Check the machine code of fermata.ko. Usage: python3 -m fermatavm.machinecode frames|jumps FILE
 
-frames: no function may take more of the kernel's stack (16 KiB, for whole call chains) than LIMIT: what it pushes, and what it
-subtracts from the stack pointer at once. (Where a compiler goes down page by page, to touch each, that is a page: above LIMIT as
-well.) A name in ALLOWED may take more, and must need it.
+frames: no function may use more than LIMIT bytes of the kernel's stack, which has 16 KiB for a whole call chain. Counted are pushed
+registers and the subtraction from the stack pointer. (A compiler that probes the stack page by page subtracts a page, which exceeds
+LIMIT as well.) A function in ALLOWED may use more, and must need more.
 
-jumps: at each place where the module passes a tracepoint, it must have a no-op of 2 or 5 bytes, which the kernel patches to a jump.
+jumps: each place that passes a tracepoint must have a no-op of 2 or 5 bytes, which the kernel patches to a jump.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from pathlib import Path
 from .common import die
 
 LIMIT = 2048
-# A part of the (demangled) name, and how much it may take; with why that is no danger.
+# Parts of demangled names, and the size that the function's frame may have, with the reason.
 ALLOWED = {
-    # The state of a card comes by way of the stack. It calls nothing but pure code; probe, its caller, is the driver's first.
+    # The state of a card is built on the stack. The function calls pure code only, and its caller is probe, near the bottom of the
+    # stack.
     "card::config::fill": 4096,
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -35,7 +36,7 @@ HEADER = re.compile(r"Relocation section '\.rela__jump_table'")
 ENTRY = re.compile(r"^([0-9a-f]{16})\s+\S+\s+\S+\s+[0-9a-f]+ (\S+) \+ ([0-9a-f]+)$")
 TEXT = re.compile(r"\] (\.\S+)\s+PROGBITS\s+[0-9a-f]+ ([0-9a-f]+)")
 NOPS = (b"\x0f\x1f\x44\x00\x00", b"\x66\x90")
-# Of a structure in the kernel's include/linux/jump_label.h: where to jump from, where to, and the key.
+# Of a structure in the kernel's include/linux/jump_label.h: its size, and the offset of the key.
 SIZE, KEY = 16, 8
 
 
@@ -44,9 +45,9 @@ def output_of(*command):
 
 
 def call_sites(module):
-    """[(function, offset of what comes after the call, what is called)] of an object's code.
+    """Return [(function, offset of the instruction after the call, callee)] of an object's code.
 
-    A jump to another function is no such call: nothing comes back, and it is not to be seen in a stack trace.
+    Tail calls are left out: they do not return, and appear in no stack trace.
     """
     listing = output_of("objdump", "-dr", "--no-show-raw-insn", module)
     function, start, call, sites = None, 0, None, []
@@ -54,7 +55,7 @@ def call_sites(module):
         relocation = RELOCATION.match(line)
         if call:
             offset, target = call
-            # Within a section a call needs no relocation; before one it seems to go to what comes next.
+            # A call within a section needs no relocation. A call with a relocation has the next instruction as its target.
             callee = relocation.group(1) if relocation else target
             if callee:
                 sites.append((function, offset, callee))
@@ -68,7 +69,7 @@ def call_sites(module):
 
 
 def readable(names):
-    """{name: demangled}."""
+    """Return {name: demangled name}."""
     names = sorted(set(names))
     if not names:
         return {}
@@ -77,7 +78,7 @@ def readable(names):
 
 
 def frames(listing):
-    """Bytes of the frame of each function of a listing by objdump -d, its return address left out."""
+    """Return the size of each function's frame in bytes, without the return address, from a listing by objdump -d."""
     sizes, name, pushed, saved = {}, None, 0, 6 * 8
     for line in listing.splitlines():
         if found := FUNCTION.match(line):
@@ -93,7 +94,7 @@ def frames(listing):
 
 
 def too_large(sizes):
-    """What to say about frames above the limit, and about exceptions that no frame needs."""
+    """Return messages about frames above the limit, and about exceptions that no frame needs."""
     needed, words = set(), []
     for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
         if size <= LIMIT:
@@ -107,7 +108,7 @@ def too_large(sizes):
 
 
 def places(module):
-    """{name of a tracepoint: [(section, offset) of each place where it is passed]}."""
+    """Return {name of a tracepoint: [(section, offset) of each place that passes it]}."""
     code, found, inside = {}, {}, False
     for line in output_of("readelf", "-W", "-r", module).splitlines():
         if line.startswith("Relocation section"):
@@ -145,7 +146,7 @@ def check_jumps(file):
             begin = sections[section] + offset
             nop = next((nop for nop in NOPS if data.startswith(nop, begin)), None)
             if nop is None:
-                die(f"{name}: no no-op at {section}+{offset:#x}, but {data[begin : begin + 5].hex(' ')}")
+                die(f"{name}: has no no-op at {section}+{offset:#x}, but {data[begin : begin + 5].hex(' ')}")
             lengths[len(nop)] += 1
     for length, count in sorted(lengths.items()):
         print(f"{count} places with a no-op of {length} bytes")

@@ -14,15 +14,16 @@ from .kernel import kernel_named
 
 
 def build(kernel, clippy=False, strict=False, copy=None):
-    """Build against `kernel`; returns the path of fermata.ko. Clippy runs in a folder of its own.
+    """Build against `kernel`; return the path of fermata.ko. Clippy runs in a folder of its own.
 
-    A strict build starts from nothing, to see every warning, and fails when there is one. A `copy` stays while another run builds.
+    A strict build starts from nothing, to see every warning, and fails if there is a warning. The `copy` does not change while
+    another run builds.
     """
     return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict, copy) / "fermata.ko"
 
 
 def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
-    """Build the module that `source` has the Kbuild of; returns the folder `out`."""
+    """Build the module whose Kbuild is in `source`; return the folder `out`."""
     with locked(BUILD / f".{out.name}.lock"):
         if strict or clippy:
             shutil.rmtree(out, ignore_errors=True)
@@ -43,9 +44,9 @@ def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
 
 
 def document(kernel):
-    """rustdoc of the module, build/rustdoc-SERIES/; fails on any warning. Returns the path of its first page.
+    """Make the module's documentation in build/rustdoc-SERIES/; fail on any warning. Return the path of its first page.
 
-    kbuild has a target for that in its own tree only, so this is rustc's command line, as kbuild has saved it, given to rustdoc.
+    kbuild has a target for rustdoc in its own tree only. Here rustdoc runs with the rustc command line that kbuild has saved.
     """
     build(kernel)
     out = BUILD / f"module-{kernel.name}"
@@ -58,7 +59,7 @@ def document(kernel):
     del flags[at : at + 2]
     pages = BUILD / f"rustdoc-{kernel.name}"
     shutil.rmtree(pages, ignore_errors=True)
-    # Links to private items are fine where these are documented, too.
+    # Private items are documented, too, so links to them are valid.
     options = ["--crate-name", "fermata", "--document-private-items", "--output", pages, "-Dwarnings", "-Arustdoc::private_intra_doc_links"]
     if run(["rustdoc", *flags, *options], check=False, cwd=out, env=os.environ | environment).returncode:
         die("the module's documentation does not build, or not without warnings")
@@ -66,7 +67,8 @@ def document(kernel):
 
 
 def check_symbols(module, kernel):
-    """There is no MODVERSIONS: a Rust symbol that the kernel does not export under this very name shows another layout."""
+    """Fail if the kernel does not export a symbol under this very name. Without MODVERSIONS, the hash in a Rust symbol's name shows a
+    different layout."""
     nm = subprocess.run(["nm", "-u", module], capture_output=True, text=True, check=True).stdout
     wanted = {line.split()[-1] for line in nm.splitlines()}
     exported = {line.split("\t")[1] for line in (kernel.build / "Module.symvers").read_text().splitlines()}
@@ -83,7 +85,7 @@ def parser():
     parser = argparse.ArgumentParser(prog="vm/build-module", description=__doc__)
     parser.add_argument("kernel", nargs="?", default="7.2", help="series or Debian release (default 7.2)")
     parser.add_argument("--clippy", action="store_true", help="check with clippy and the kernel's lints instead")
-    parser.add_argument("--rustdoc", action="store_true", help="make its documentation instead; warnings are errors")
+    parser.add_argument("--rustdoc", action="store_true", help="make the module's documentation instead; warnings are errors")
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
     parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
     return parser

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count the instructions that fermata.ko itself runs, per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin).
+"""Count the instructions of fermata.ko per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin).
 
-Everything of the module is counted, interrupt handler, timer and calls; what it calls in the kernel is not. --functions N also tells
-where they are spent, the N functions with most of them for each phase.
+The count includes interrupt handler, timer and calls, but not the functions of the kernel that they call. --functions N also prints
+the N functions with most instructions of each phase.
 
---sections looks for the longest section under a raw spinlock instead, with interrupts off, while calls and events concern as much as a user can make
-them concern: in instructions, and in accesses to registers of the card. It fails if a section is longer than SECTION_MAX or ACCESSES_MAX.
+--sections measures the longest section with interrupts off, under a raw spinlock, in instructions and in accesses to registers of the
+card, while calls and events are at the limits of what a user can cause. It fails if a section exceeds SECTION_MAX or ACCESSES_MAX.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from .common import BUILD, TOP, die, run, write_report
 
 NAME = "module-count"
 CARD = "profile=fermata,slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
-# As many slots as a card can have, and as many contexts as it has by default.
+# As many slots as a card can have, and as many contexts as a card has by default.
 CARD_OF_SECTIONS = "profile=fermata,slots=" + "+".join(["membench"] * 8)
 CONTEXTS = 4096
-# Of one section.
+# Limits of a section.
 SECTION_MAX, ACCESSES_MAX = 300_000, 600
 
 
@@ -36,7 +36,7 @@ def build_plugin():
 
 
 def boot_with_plugin(command, out, *options):
-    """Runs the program in a machine with the plugin; returns what the program has left."""
+    """Run a program in a machine with the plugin; return the file that the program left."""
     os.environ["FERMATA_ACCEL"] = "tcg"
     plugin = f"file={build_plugin()},out={out}"
     options = ["--release", "--name", NAME, "--iommu", "intel", "--qemu=-plugin", f"--qemu={plugin}", "--timeout", "900", *options]
@@ -47,7 +47,7 @@ def boot_with_plugin(command, out, *options):
 
 
 def counts(path, text, size):
-    """Instructions of the module since the machine began, by label and offset in its code."""
+    """Return the instructions of the module since boot, by label and offset in the module's code."""
     found = {}
     for kind, label, address, instructions, *_ in map(str.split, path.read_text().splitlines()):
         offset = int(address, 16) - text
@@ -57,7 +57,7 @@ def counts(path, text, size):
 
 
 def sections(path, text):
-    """The longest sections before each label: (instructions, accesses, offset of where it began)."""
+    """Return the longest sections before each label: (instructions, accesses, offset of the section's begin)."""
     found = {}
     for kind, label, *words in map(str.split, path.read_text().splitlines()):
         if kind == "section" and int(words[0], 16):
@@ -67,13 +67,13 @@ def sections(path, text):
 
 
 def functions(module):
-    """Of a built module: where the functions of .text begin, and their names, by address."""
+    """Return the addresses of the functions in .text of a module, and their names by address."""
     table = subprocess.run(["objdump", "-t", "-C", module], capture_output=True, text=True, check=True).stdout
     found = {}
     for line in table.splitlines():
         symbol, _, rest = line.partition("\t")
         if symbol.split()[-2:] == ["F", ".text"]:
-            # Its size, then its name, which may have blanks in it.
+            # The size of the symbol, then its name, which may have blanks.
             found[int(symbol.split()[0], 16)] = rest.split(maxsplit=1)[-1].removeprefix(".hidden ")
     return sorted(found), found
 
@@ -89,17 +89,17 @@ def print_functions(spent, operations, module, most):
 
 def count_instructions(rest, most):
     out = BUILD / "count.out"
-    told = boot_with_plugin(["count", *rest], out, "--card", CARD)
-    by_label = counts(out, int(told["text"], 16), told["bytes"])
+    workload = boot_with_plugin(["count", *rest], out, "--card", CARD)
+    by_label = counts(out, int(workload["text"], 16), workload["bytes"])
     report = {}
-    for number, phase in enumerate(told["phases"]):
+    for number, phase in enumerate(workload["phases"]):
         spent = by_label.get(2 * number + 1, Counter()) - by_label.get(2 * number, Counter())
         report[phase["name"]] = round(spent.total() / phase["operations"])
         print(f"{phase['name']:<48} {report[phase['name']]:>7}")
         if most:
             print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", most)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
-        die("the plugin did not count what it should")
+        die('the plugin counted instructions of the phase "nothing", or none of another phase')
     write_report("module-instructions", report)
 
 
@@ -107,12 +107,12 @@ def find_sections(rest):
     out = BUILD / "sections.out"
     params = f"max_contexts={CONTEXTS} max_contexts_group={CONTEXTS}"
     command = ["sections", "--contexts", str(CONTEXTS), *rest]
-    told = boot_with_plugin(command, out, "--card", CARD_OF_SECTIONS, "--params", params, "--memory", "2G")
-    by_label = sections(out, int(told["text"], 16))
+    workload = boot_with_plugin(command, out, "--card", CARD_OF_SECTIONS, "--params", params, "--memory", "2G")
+    by_label = sections(out, int(workload["text"], 16))
     starts, names = functions(BUILD / "module-7.2/fermata.ko")
     report = {}
     print(f"{'longest section with interrupts off':<40} {'instructions':>12} {'accesses':>9}")
-    for number, phase in enumerate(told["phases"]):
+    for number, phase in enumerate(workload["phases"]):
         found = by_label.get(2 * number + 1, [])
         if not found:
             die(f"{phase['name']}: the plugin saw no section")
@@ -129,8 +129,8 @@ def find_sections(rest):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions that run most instructions")
-    parser.add_argument("--sections", action="store_true", help="look for the longest sections with interrupts off")
+    parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions with most instructions")
+    parser.add_argument("--sections", action="store_true", help="measure the longest sections with interrupts off")
     args, rest = parser.parse_known_args()
     if args.sections:
         find_sections(rest)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""See that the debug kernel reports each planted mistake (selftests/planted), and that a run of vm/boot would fail by the report.
+"""Check that the debug kernel reports each planted mistake (selftests/planted), and that a run of vm/boot would fail by the report.
 
-One TAP point for each. A net that catches nothing is not there.
+A TAP point for each mistake.
 """
 
 import os
@@ -11,7 +11,7 @@ from . import boot, module
 from .common import BUILD, TOP, Points
 from .kernel import DEBUG, kernel_named
 
-# Mistake, what the kernel says of it.
+# Mistakes, and what the kernel reports.
 MISTAKES = {
     "use_after_free": "BUG: KASAN: slab-use-after-free in use_after_free",
     "double_free": "BUG: KASAN: double-free",
@@ -41,9 +41,9 @@ MISTAKES = {
     "planted_rust_overflow": r"panicked at .*mistakes_rust.rs.*\n.*attempt to add with overflow",
     "planted_rust_assertion": r"panicked at .*mistakes_rust.rs.*\n.*assertion failed: black_box",
 }
-# The kernel's log tells of each as a line of its own.
+# A line in the kernel's log before each mistake.
 MARK = "planted mistake: "
-# Makes all of them, one after the other.
+# Makes all mistakes, one after the other.
 SCRIPT = f"""
 cd /planted
 echo 0 >/proc/sys/kernel/panic_on_oops
@@ -58,7 +58,7 @@ for mistake in {" ".join(MISTAKES)}; do
 done
 echo "{MARK}none" >/dev/kmsg
 """
-# A leak is not told of before somebody looks.
+# A leak is not is_reported of before somebody looks.
 LEFTOVERS = """
 insmod /planted/planted.ko bug=leak
 rmmod planted
@@ -75,7 +75,7 @@ def main():
     log = run(folder, "planted", SCRIPT)
     points = Points(len(MISTAKES) + 1)
     for name in MISTAKES:
-        points.point(told(log, name), name)
+        points.point(is_reported(log, name), name)
     run(folder, "planted-leftovers", LEFTOVERS)
     out = (BUILD / "vm/planted-leftovers/files/leftovers").read_text()
     points.point("unreferenced object" in out and "not ok 2 nothing leaked" in out, "leak")
@@ -90,8 +90,8 @@ def run(folder, name, script):
     return (BUILD / f"vm/{name}/console").read_text(errors="replace")
 
 
-def told(log, mistake):
-    """Whether the kernel told of the mistake, and a run would fail by it."""
+def is_reported(log, mistake):
+    """Return whether the kernel reported the mistake, so that a run would fail."""
     _, _, rest = log.partition(f"{MARK}{mistake}\n")
     words = rest.split(MARK)[0]
     return bool(re.search(MISTAKES[mistake], words)) and any(map(boot.TROUBLE.search, words.splitlines()))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Add up what the boots of `make check`, `make check-all` and `make check-debug` did to the module, and what came of it.
+"""Add up what the boots of `make check`, `make check-all` and `make check-debug` did to the module, and the failures.
 
-The sums go to build/reports/reliability.json, and as a table to the output. Fails when something came of it that must not, on the
-kernels that are named, in the run of vm/check that this is a step of: the kernel complained, memory was left behind, a job was lost,
-the card counted a violation. Boots that were to be seen complaining (vm/fermatavm/planted.py) are none of these.
+The sums are printed as a table and go to build/reports/reliability.json. The program fails for a complaint of the kernel, a leak, a
+lost job or a violation of the card's protocol, on the kernels that are named, in the run of vm/check that this is a step of. Boots
+with planted mistakes (vm/fermatavm/planted.py) do not count.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from pathlib import Path
 from .common import BUILD, die, write_report
 
 KINDS = {"stock": "stock kernels", "debug": "debug kernel"}
-# What must have been done, or the rest says nothing; and what must be none. The boot itself tells of it, or its programs did.
+# What must have been done, or else the rest says nothing; and what must not have happened.
 ACTS = ["jobs with the right result", "kills", "loads of the module", "resets", "suspends", "unbinds"]
 NONE = ["splats", "leaks", "lost jobs", "violations"]
 
 
 def results():
-    """What the boots of the last run of each left, by its folder."""
+    """Return the results of the boots of each last run, with the folder of the run."""
     paths = sorted(BUILD.glob("check*/results/*.json"))
     return [(path.parent, json.loads(path.read_text())) for path in paths]
 
@@ -31,7 +31,7 @@ def none_last(what):
 
 
 def add_up(boots):
-    """The sums over boots; figures as the least and the most of them."""
+    """Return the sums over boots, and the least and largest value of each figure."""
     tally, figures = Counter(dict.fromkeys(NONE, 0)), {}
     for boot in boots:
         tally.update(boot["tally"])
@@ -52,7 +52,7 @@ def kind_of(boot):
 
 
 def table(report):
-    """A table in Markdown, a column for each kind of kernel."""
+    """Return a table in Markdown, with a column for each kind of kernel."""
     columns = [report[kind] for kind in KINDS]
     rows = [["", *KINDS.values()], ["---", "--:", "--:"]]
     for what in ("boots", "hours"):

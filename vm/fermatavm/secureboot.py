@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Secure Boot and DKMS's key, as the owner of a machine goes through it (docs/packaging.md, Signing): firmware, shim, GRUB and
-kernel as Debian signs them, mokutil's request, MokManager's questions at the console, and what the kernel loads then. Prints TAP.
+"""Test Secure Boot with DKMS's key as the owner of a machine sets it up (docs/packaging.md, Signing). Prints TAP.
 
-The modules and the key are those that fermatavm.dkms left in build/dkms.
+Firmware, shim, GRUB and kernel are those that Debian signs; mokutil requests the enrolment, MokManager asks its questions at the
+console, and then the kernel loads the signed module only. Modules and key are those that fermatavm.dkms left in build/dkms.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Hold tools/fuzz/syzkaller, the description of /dev/fermata in syzkaller's language, against uapi/fermata.h.
+"""Compare tools/fuzz/syzkaller, the description of /dev/fermata in syzkaller's language, with uapi/fermata.h.
 
-The description is made of the header: structures, calls and constants of its code; what is in and out, and which flags a field takes, of
-its comments; the values by the C compiler. --write makes it anew; commit it. Without, it must be what would be made, and to check that,
-what is described is read back: each call, structure and constant must be there, with each field where the compiler has it.
+The description is generated: structures, calls and constants from the header's code; directions and sets of flags from its comments;
+values by the C compiler. --write generates it; commit the result. Without --write the files must be up to date, and the description is
+parsed: it must have each call, structure and constant, with each field at the compiler's offset.
 """
 
 import argparse

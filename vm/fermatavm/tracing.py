@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The examples of docs/tracing.md, as they stand there, in the Debian system of the machine, while two tenants take turns."""
+"""Runs the examples of docs/tracing.md, as they stand there, in the Debian system of the machine, while two tenants share a slot."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from . import boot
 from .common import BUILD, TOP, die, say
 
 SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
-# What each has to print, of a slot that is shared.
+# What each example has to print about a shared slot.
 EXPECTED = {
     "perf": [
         r"fermata:fermata_pause: .* why=slice waiter=\d+",
@@ -24,7 +24,7 @@ LOAD = "while :; do /selftests/share; done >/dev/null 2>&1 & load=$!"
 
 
 def examples():
-    """{heading below "Examples": its indented lines}."""
+    """Return {heading below "Examples": its indented lines}."""
     text = (TOP / "docs/tracing.md").read_text().split("\n## Examples\n")[1].split("\n## ")[0]
     pieces = SECTION.split(text)
     blocks = zip(pieces[1::2], pieces[2::2], strict=True)

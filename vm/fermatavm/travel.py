@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Jobs that travel: the demo of docs/checkpoint.md, in one machine with two cards, and in two machines.
+"""Test jobs that travel: the demo of docs/checkpoint.md, in a machine with two cards, and in two machines. Prints TAP.
 
-One TAP point each. A RISC-V program is saved half-way and goes on in a second machine (another kernel, another IOMMU); it is moved
-while it runs, to a second card and to a second machine; files that are cut off or damaged are refused. Whatever way it
-went, a program must end with the output, the cycles and the memory of a run that stayed where it was. The report is
-build/reports/travel.json.
+A RISC-V program is saved half-way and resumed in a second machine (another kernel, another IOMMU); it is moved while it runs, to a
+second card and to a second machine; truncated and damaged files are refused. In all cases the program must end with the output, the
+cycles and the memory of a run that was not moved. The report is build/reports/travel.json.
 """
 
 import json
@@ -17,9 +16,9 @@ from .common import BUILD, TOP, Points, write_report
 
 SLOTS = "profile=fermata,slots=riscv+riscv"
 TAG = 0x7A
-# Some seconds of work, when the engine is as slow as it is by itself.
+# Takes some seconds at the engine's default speed.
 PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
-# What every script begins with: the card is told that a state from elsewhere will come, and how a job is waited for.
+# The beginning of each script: tells the card that a snapshot of another card will be loaded, and waits for a job.
 PRELUDE = f"""
 set -e
 announce() {{ exec 3<>/dev/virtio-ports/fermata.card$1; echo "0 import token={TAG}" >&3; read -r answer <&3; exec 3>&-; }}
@@ -97,13 +96,13 @@ class Machine:
 
 
 def peer(path, server):
-    """One end of a stream between two machines."""
+    """Return QEMU's options for an end of a stream between two machines."""
     chardev = f"socket,id=peer,path={path}," + ("server=on,wait=off" if server else "reconnect-ms=100")
     return ["--qemu=-chardev", f"--qemu={chardev}", "--qemu=-device", "--qemu=virtserialport,chardev=peer,name=fermata.peer"]
 
 
 def figures(text):
-    """What `fermata-checkpoint send` says."""
+    """Return the figures that `fermata-checkpoint send` prints."""
     found = re.search(r"(\d+) us without running, (\d+) bytes .* \((\d+) rounds\), (\d+) while", text)
     names = ("us_without_running", "bytes_while_it_ran", "rounds", "bytes_while_held")
     return dict(zip(names, map(int, found.groups()), strict=True)) if found else None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How fast this processor's time stamp counter runs.
+"""Measures the speed of the processor's time stamp counter.
 
-A guest without KVM reads the host's counter, and measures its speed at boot against timers that QEMU emulates. On a busy host it
-has come out up to 48 times too slow, and with it the guest's clock too fast, so that every time limit was over at once."""
+A guest without KVM reads the host's counter, and measures its speed at boot against timers that QEMU emulates. On a busy host the
+result has been up to 48 times too slow, and the guest's clock so much too fast that every time limit was over at once.
+"""
 
 import ctypes
 import mmap
@@ -15,7 +16,7 @@ TRIES = 5
 
 
 def _pair(read):
-    """Counter and clock (ns), read next to each other: the pair that lay closest together of some."""
+    """Return the counter and the clock (ns), read next to each other: the closest of some pairs."""
     pairs = []
     for _ in range(20):
         before = time.monotonic_ns()
@@ -26,7 +27,7 @@ def _pair(read):
 
 
 def khz():
-    """The speed in kHz: the median of some measurements."""
+    """Return the speed in kHz: the median of some measurements."""
     with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
         page.write(READ_COUNTER)
         place = ctypes.c_char.from_buffer(page)
