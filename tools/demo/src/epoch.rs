@@ -2,11 +2,11 @@
 //! The first figure of EPOCH, with programs on RISC-V cores, and its basic benchmark: counters of
 //! four bits.
 //!
-//! Three tenants on two slots. At t1 and t2 the first two start; at t3 a third arrives, of a higher
-//! priority than the second, which is saved, and at t4 the third has its slot; at t5 it is done,
-//! and at t6 the second goes on with nothing lost. The costs of a frame are EPOCH's;
-//! vm/fermatavm/demo.py sets them. The card's log has marks t1 to t6, where the picture of it
-//! begins and ends.
+//! Three tenants share two slots. At t1 and t2 the first two start. At t3 a third tenant arrives,
+//! of a higher priority than the second, which is saved; at t4 the third tenant has the slot. At t5
+//! the third tenant is done, and at t6 the second one is resumed. The costs of a frame are those of
+//! EPOCH, set by vm/fermatavm/demo.py. The card's log has marks t1 to t6, between which the picture
+//! is drawn.
 
 use crate::report::write;
 use anyhow::{ensure, Context as _, Result};
@@ -17,22 +17,22 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_micros(500);
-/// So long is nothing done, to let a job run.
+/// Time limit for all waits; only a hang reaches it.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+/// Time for a job to run.
 const STEADY: Duration = Duration::from_millis(40);
-/// No slice ends while the figure is played.
+/// A timeslice longer than the figure.
 const LONG: u64 = 10_000_000_000;
 const TAG: u32 = 0x50;
 
-/// What the epoch demo is run with.
+/// Options of `fermata-demo epoch`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// The card
     #[arg(long, default_value = "/dev/fermata0")]
     device: PathBuf,
-    /// The emulated card's control connection
+    /// The emulated card's control port
     #[arg(long, default_value = "/dev/virtio-ports/fermata.card0")]
     control: PathBuf,
     /// The program of all three tenants: ELF, for RV32IMC
@@ -43,10 +43,10 @@ pub(crate) struct Options {
     report: PathBuf,
 }
 
-/// The tenants of the figure: what they have to do, and their priorities.
+/// The tenants of the figure: argument of the program, and priority.
 const TENANTS: [(u32, u64); 3] = [(120, 17), (80, 16), (5, 20)];
 
-/// How an [`Outcome`] stands in the report.
+/// The form of an [`Outcome`] in the report.
 #[derive(Serialize)]
 #[serde(remote = "Outcome")]
 struct ReportedOutcome {
@@ -77,18 +77,18 @@ impl Tenant {
         Ok(Self { context, arena })
     }
 
-    /// Waits until the driver has its job so.
+    /// Waits until the job is in a state.
     fn until(&self, state: State) -> Result<()> {
-        let until = Instant::now() + GUARD;
+        let until = Instant::now() + TIMEOUT;
         while State::from(self.context.status()?.state) != state {
             ensure!(Instant::now() < until, "a job does not come to {state:?}");
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
     fn finish(&self) -> Result<Outcome> {
-        self.context.wait(Events::DONE, Some(GUARD))?;
+        self.context.wait(Events::DONE, Some(TIMEOUT))?;
         let status = self.context.status()?;
         ensure!(
             State::from(status.state) == State::Done,
@@ -98,7 +98,7 @@ impl Tenant {
         Ok(Outcome::of(&self.arena))
     }
 
-    /// Its job, with nobody else on the card.
+    /// Runs the job while the card is otherwise idle.
     fn alone(&self) -> Result<Outcome> {
         self.context.start()?;
         let outcome = self.finish()?;
@@ -106,8 +106,8 @@ impl Tenant {
         Ok(outcome)
     }
 
-    /// Its job on one slot, held and resumed twice: from then on the driver knows what a save takes
-    /// there, and the card has left out what had not changed since the first.
+    /// Runs the job on one slot, held and resumed twice. Afterwards the driver has measured a save
+    /// on the slot, and the second save has left out unchanged frames.
     fn held_on(&self, slot: u32) -> Result<Outcome> {
         let all = self.context.param(Param::SlotMask)?;
         self.context.set_param(Param::SlotMask, 1 << slot)?;
@@ -116,7 +116,7 @@ impl Tenant {
             self.until(State::Running)?;
             std::thread::sleep(STEADY);
             self.context.preempt(true)?;
-            self.context.wait(Events::HELD, Some(GUARD))?;
+            self.context.wait(Events::HELD, Some(TIMEOUT))?;
             self.context.resume()?;
         }
         let outcome = self.finish()?;
@@ -125,16 +125,16 @@ impl Tenant {
     }
 }
 
-/// How a tenant of the figure fared.
+/// The result of a tenant of the figure.
 #[derive(Serialize)]
-struct Fate {
+struct TenantResult {
     #[serde(with = "ReportedOutcome")]
     outcome: Outcome,
     as_alone: bool,
     preemptions: u64,
 }
 
-/// One of the counters.
+/// The result of a counter.
 #[derive(Serialize)]
 struct Count {
     engine: &'static str,
@@ -148,13 +148,13 @@ struct Count {
 struct Report {
     ok: bool,
     violations: u64,
-    tenants: Vec<Fate>,
+    tenants: Vec<TenantResult>,
     frames_saved: u64,
     frames_left_out: u64,
     counters: Vec<Count>,
 }
 
-/// Plays the figure. `true`: everything was right.
+/// Plays the figure. Returns whether all results are right.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut control = Control::open(&options.control)?;
     let elf =
@@ -180,12 +180,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .map(preemptions)
         .collect::<Result<Vec<_>>>()?;
     let outcomes = play(&tenants, &mut control)?;
-    let fates: Vec<Fate> = outcomes
+    let fates: Vec<TenantResult> = outcomes
         .into_iter()
         .zip(&alone)
         .zip(tenants.iter().zip(before))
         .map(|((outcome, alone), (tenant, before))| {
-            Ok(Fate {
+            Ok(TenantResult {
                 as_alone: outcome == *alone,
                 outcome,
                 preemptions: preemptions(tenant)? - before,
@@ -211,12 +211,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         frames_left_out: frames[1],
         counters,
     };
-    tell(&report);
+    print(&report);
     write(&report, &options.report)?;
     Ok(report.ok)
 }
 
-/// t1 to t6, and all ends.
+/// Plays t1 to t6, and waits for the ends of all jobs.
 fn play(tenants: &[Tenant], control: &mut Control) -> Result<Vec<Outcome>> {
     let [first, second, third] = tenants else {
         unreachable!("three tenants")
@@ -243,10 +243,10 @@ fn play(tenants: &[Tenant], control: &mut Control) -> Result<Vec<Outcome>> {
     Ok(vec![first, second, third])
 }
 
-/// Counts of each counter of the basic benchmark.
+/// Number of counts of each counter.
 const COUNTS: u64 = 100_000;
 
-/// Two counters up and two down, two tenants on each slot in slices of a millisecond.
+/// Runs two counters up and two down, two tenants on each slot, in slices of a millisecond.
 fn counters(device: &Path) -> Result<Vec<Count>> {
     const UP: EngineId = EngineId::COUNTER_UP;
     const DOWN: EngineId = EngineId::COUNTER_DOWN;
@@ -271,7 +271,7 @@ fn counters(device: &Path) -> Result<Vec<Count>> {
     }
     let mut found = Vec::new();
     for (context, arena, engine, counts, first) in running {
-        context.wait(Events::DONE, Some(GUARD))?;
+        context.wait(Events::DONE, Some(TIMEOUT))?;
         let up = engine == UP;
         let expected = if up {
             first.wrapping_add(counts)
@@ -289,7 +289,7 @@ fn counters(device: &Path) -> Result<Vec<Count>> {
     Ok(found)
 }
 
-fn tell(report: &Report) {
+fn print(report: &Report) {
     for (number, fate) in report.tenants.iter().enumerate() {
         println!(
             "tenant {}: {} cycles, {} preemptions, {}",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `make demo`, the part in the guest: tenants, each a process of its own, share the slots of a
-//! card. Each job runs alone first; then all run together, and must come to the same results.
+//! `make demo`, the part in the guest: tenants, a process each, share the slots of a card. Each job
+//! first runs alone; then all jobs run together, and must have the same results.
 
+mod demo;
 mod epoch;
 mod report;
-mod stage;
 mod tenant;
 
 use anyhow::Result;
@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Tenants share a card.
+/// Let tenants share a card.
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {
@@ -22,13 +22,13 @@ struct Args {
     options: Options,
 }
 
-/// What the demo is run with.
+/// Options of the demo.
 #[derive(Clone, Debug, clap::Args)]
 struct Options {
     /// The card
     #[arg(long, default_value = "/dev/fermata0")]
     device: PathBuf,
-    /// The emulated card's control connection
+    /// The emulated card's control port
     #[arg(long, default_value = "/dev/virtio-ports/fermata.card0")]
     control: PathBuf,
     /// The file to hash
@@ -43,7 +43,7 @@ struct Options {
     /// Timeslices of the phases, in microseconds
     #[arg(long, value_delimiter = ',', default_values_t = [2000, 1000])]
     slices: Vec<u64>,
-    /// Redraw the view in place, for a terminal
+    /// Redraw the view in place, on a terminal
     #[arg(long)]
     live: bool,
 }
@@ -52,16 +52,16 @@ struct Options {
 enum Role {
     /// Play the first figure of EPOCH (`make epoch`)
     Epoch(epoch::Options),
-    /// One tenant; told what to do on its input (used by the demo itself)
+    /// A tenant that takes orders on its input (used by the demo itself)
     #[command(hide = true)]
     Tenant {
-        /// The name that the process takes
+        /// The name of the process
         name: String,
         /// The card
         device: PathBuf,
         /// The job, as JSON
         job: String,
-        /// The word by which the card knows this tenant
+        /// The word that identifies the tenant to the card
         token: u64,
     },
 }
@@ -79,7 +79,7 @@ fn run(args: Args) -> Result<bool> {
             Ok(true)
         }
         Some(Role::Epoch(options)) => epoch::run(&options),
-        None => stage::run(&args.options),
+        None => demo::run(&args.options),
     }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the demo shows: who runs while it happens, then a table for people, and the same for
-//! programs.
+//! The output of the demo: a live view, tables, and the report.
 
-use crate::stage::Tenant;
+use crate::demo::Tenant;
 use crate::tenant::Ending;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
@@ -15,46 +14,46 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Said first, and kept in the report.
-pub(crate) const HONESTY: &str =
+/// The first sentence of the report.
+pub(crate) const NOTE: &str =
     "All times are those of an emulated card in an emulated machine; they say nothing about a \
          device.";
 
-/// What `demo.json` holds.
+/// The report, `demo.json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     note: &'static str,
     kernel: String,
     slots: u32,
     features: u64,
-    /// One for each timeslice.
+    /// A phase for each timeslice.
     pub(crate) phases: Vec<Phase>,
-    /// Over the whole demo.
+    /// Violations during the whole demo.
     pub(crate) violations: u64,
-    /// What was wrong, in words.
+    /// Descriptions of what was wrong.
     pub(crate) failures: Vec<String>,
-    /// Nothing was.
+    /// Nothing was wrong.
     pub(crate) ok: bool,
 }
 
-/// All tenants together at one timeslice.
+/// A phase: all tenants run together with one timeslice.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Phase {
-    /// For people.
+    /// Description of the phase.
     pub(crate) name: String,
-    /// Of every tenant.
+    /// Timeslice of all tenants.
     pub(crate) timeslice_ns: u64,
-    /// Until the last had ended.
+    /// Time until the last job ended.
     pub(crate) seconds: f64,
-    /// In the order in which they came.
+    /// The tenants, in the order of their start.
     pub(crate) tenants: Vec<TenantReport>,
-    /// As the card saw them.
+    /// The slots, as the card saw them.
     pub(crate) slots: Vec<SlotReport>,
-    /// In this phase.
+    /// Violations during the phase.
     pub(crate) violations: u64,
 }
 
-/// One tenant in one phase.
+/// A tenant in a phase.
 #[derive(Debug, Default, Serialize)]
 #[allow(missing_docs)] // as in uapi/fermata.h
 pub(crate) struct TenantReport {
@@ -74,10 +73,10 @@ pub(crate) struct TenantReport {
     pub(crate) killed: bool,
 }
 
-/// One slot in one phase, as the card saw it.
+/// A slot in a phase, as the card saw it.
 #[derive(Debug, Serialize)]
 pub(crate) struct SlotReport {
-    /// Its number.
+    /// Number of the slot.
     pub(crate) slot: u32,
     /// From PAUSED or FINISH to the next START.
     pub(crate) gap: Gaps,
@@ -85,7 +84,7 @@ pub(crate) struct SlotReport {
     pub(crate) pause_to_paused: Gaps,
 }
 
-/// Nanoseconds.
+/// A distribution in nanoseconds.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub(crate) struct Gaps {
@@ -96,7 +95,7 @@ pub(crate) struct Gaps {
 }
 
 impl Gaps {
-    /// From the card's reply.
+    /// Returns the distribution in a reply of the card.
     pub(crate) fn from(numbers: &HashMap<String, u64>, prefix: &str) -> Self {
         let get = |key| numbers.get(&format!("{prefix}{key}")).copied().unwrap_or(0);
         Self {
@@ -132,7 +131,7 @@ fn table(header: &[&str], numbers: std::ops::Range<usize>) -> Table {
 }
 
 impl Phase {
-    /// The tables.
+    /// Prints the tables.
     pub(crate) fn print(&self) {
         let ms = |ns: u64| format!("{:.0}", ns as f64 / 1e6);
         let mut tenants = table(
@@ -214,11 +213,11 @@ pub(crate) fn write(report: &impl Serialize, path: &Path) -> Result<()> {
 }
 
 impl Report {
-    /// Nothing has happened yet.
+    /// Returns the report before the first phase.
     pub(crate) fn new(card: uapi::CardInfo) -> Self {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            note: HONESTY,
+            note: NOTE,
             kernel: kernel.trim().into(),
             slots: card.slots,
             features: card.features,
@@ -232,10 +231,10 @@ impl Report {
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Per slot: the token of who runs, and what each tenant has had.
-pub(crate) type Look = Vec<(Option<u64>, HashMap<u64, Run>)>;
+/// For each slot: token of the running tenant, and what each tenant has had.
+pub(crate) type SlotStates = Vec<(Option<u64>, HashMap<u64, Run>)>;
 
-/// The view.
+/// The live view.
 pub(crate) struct View {
     live: bool,
     slots: u32,
@@ -244,7 +243,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Of a card with so many slots.
+    /// Returns a view of `slots` slots.
     pub(crate) fn new(live: bool, slots: u32) -> Self {
         Self {
             live,
@@ -254,11 +253,11 @@ impl View {
         }
     }
 
-    /// What the card says now: per slot who runs, and what each has had.
+    /// Shows the state of the slots: redraws in place, or prints lines now and then.
     pub(crate) fn show(
         &mut self,
         at: Duration,
-        runs: &Look,
+        runs: &SlotStates,
         tenants: &BTreeMap<u64, Tenant>,
         endings: &BTreeMap<u64, Ending>,
     ) {
@@ -297,8 +296,8 @@ impl View {
         let _ = std::io::stdout().flush();
     }
 
-    /// Something that happened once.
-    pub(crate) fn say(&mut self, at: Duration, what: &str) {
+    /// Prints an event.
+    pub(crate) fn show_event(&mut self, at: Duration, what: &str) {
         println!("  {:5.1} s  {what}", at.as_secs_f64());
         self.drawn = false;
     }

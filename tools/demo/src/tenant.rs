@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A tenant, in a process of its own: it does what its input says, and tells on its output, one
-//! JSON value a line; and its job, what the engine computes and the same computed by the processor.
+//! A tenant, in a process of its own: takes requests on its input, replies on its output, one JSON
+//! value a line. Its job is computed by the engine, and once more by the processor.
 
 use anyhow::{bail, Context as _, Result};
 use fermata::{Arena, Context, EngineId, Events, Param, State};
@@ -12,49 +12,49 @@ use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// To the tenant.
+/// A request to a tenant.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// Put the job's data and registers in place, for slices of so many nanoseconds.
+pub(crate) enum Request {
+    /// Write the job's data and registers, and set a timeslice in nanoseconds.
     Prepare(u64),
-    /// Start, and tell when it has ended.
+    /// Start the job, and reply when it has ended.
     Go,
 }
 
-/// From the tenant.
+/// A reply of a tenant.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
-    /// The context is there.
+pub(crate) enum Reply {
+    /// The context is set up.
     Ready {
-        /// It is on this slot.
+        /// The context's slot.
         slot: u32,
         /// Guest-physical ranges of its arena: address and length.
         pages: Vec<(u64, u64)>,
     },
-    /// The job can start; this must come out, computed by the tenant's processor.
+    /// The job can start. The result must be this, computed by the processor.
     Prepared(String),
     /// The job has ended.
     Done(Ending),
 }
 
-/// How a job went.
+/// The end of a job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ending {
-    /// What came out.
+    /// The job's result.
     pub(crate) outcome: String,
-    /// 0, or why it failed.
+    /// 0, or the errno with which the job failed.
     pub(crate) error: u32,
     /// Nanoseconds on the slot.
     pub(crate) run_ns: u64,
     /// Nanoseconds queued.
     pub(crate) wait_ns: u64,
-    /// Times put on the slot.
+    /// Number of slices.
     pub(crate) slices: u64,
-    /// Times taken off before its end.
+    /// Number of preemptions.
     pub(crate) preemptions: u64,
 }
 
-fn tell(word: &Word) -> Result<()> {
+fn reply(word: &Reply) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(word)?)?;
     Ok(out.flush()?)
@@ -62,7 +62,8 @@ fn tell(word: &Word) -> Result<()> {
 
 const PAGE: usize = 4096;
 
-/// The arena's pages, as the page table of this process has them: not as the driver says.
+/// Returns the guest-physical ranges of the arena, read from the page table of the process instead
+/// of asked from the driver.
 fn pages_of(arena: &Arena) -> Result<Vec<(u64, u64)>> {
     for offset in (0..arena.length()).step_by(PAGE) {
         arena.load(offset);
@@ -86,12 +87,12 @@ fn pages_of(arena: &Arena) -> Result<Vec<(u64, u64)>> {
     Ok(ranges)
 }
 
-/// Renames this process, so that traces and pictures tell tenants apart.
+/// Renames the process, so that traces and pictures can name tenants.
 pub(crate) fn rename(name: &str) -> Result<()> {
     std::fs::write("/proc/self/comm", name).context("/proc/self/comm")
 }
 
-/// Serves the demo until it closes this process's input.
+/// Serves requests until the input is closed.
 pub(crate) fn serve(device: &Path, job: &Job, token: u64) -> Result<()> {
     let context = Context::open(device).with_context(|| device.display().to_string())?;
     let slot = *context
@@ -103,19 +104,19 @@ pub(crate) fn serve(device: &Path, job: &Job, token: u64) -> Result<()> {
         .create_arena(job.arena_bytes())
         .with_context(|| format!("an arena of {} bytes", job.arena_bytes()))?;
     context.create_snapshot()?;
-    // On a slow emulator a save may take long without anything being wrong.
+    // On a slow emulator a save may take long although nothing is wrong.
     context.set_param(Param::PreemptTimeout, 10_000_000_000)?;
-    tell(&Word::Ready {
+    reply(&Reply::Ready {
         slot,
         pages: pages_of(&arena)?,
     })?;
     for line in std::io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Order::Prepare(slice) => {
+            Request::Prepare(slice) => {
                 context.set_param(Param::Timeslice, slice)?;
-                tell(&Word::Prepared(job.prepare(&context, &arena, token)?))?;
+                reply(&Reply::Prepared(job.prepare(&context, &arena, token)?))?;
             }
-            Order::Go => tell(&Word::Done(go(job, &context, &arena)?))?,
+            Request::Go => reply(&Reply::Done(go(job, &context, &arena)?))?,
         }
     }
     Ok(())
@@ -144,39 +145,39 @@ fn go(job: &Job, context: &Context, arena: &Arena) -> Result<Ending> {
     })
 }
 
-/// Data begins here; before it is what the engine writes at the end.
+/// Offset of the data, behind the results that the engine writes.
 const DATA: usize = 4096;
 const TAG: u32 = 0x50;
 
-/// A job, as the demo hands it to a tenant.
+/// A job of a tenant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Job {
-    /// Walk a list, scattered over the arena.
+    /// Walk a list that is scattered over the arena.
     List {
-        /// So many.
+        /// Number of nodes.
         nodes: u64,
-        /// Order and values.
+        /// Seed of order and values.
         seed: u64,
     },
-    /// Walk a ring, for ever.
+    /// Walk a ring without end.
     Endless,
-    /// Read-modify-write in random order.
+    /// Update lines of a buffer in random order.
     Membench {
-        /// Of the buffer.
+        /// Length of the buffer.
         bytes: u64,
-        /// Accesses.
+        /// Number of accesses.
         count: u64,
-        /// Order and pattern.
+        /// Seed of order and pattern.
         seed: u64,
     },
     /// Hash a part of a file.
     Sha256 {
         /// The file.
         path: PathBuf,
-        /// First byte.
+        /// Offset of the first byte.
         from: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: u64,
     },
 }
@@ -188,7 +189,7 @@ fn splitmix(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -197,7 +198,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 impl Job {
-    /// The engine that it needs.
+    /// Returns the engine for the job.
     pub(crate) fn engine(&self) -> EngineId {
         match self {
             Self::List { .. } | Self::Endless => EngineId::LINKED_LIST,
@@ -206,7 +207,7 @@ impl Job {
         }
     }
 
-    /// The engine's name.
+    /// Returns the engine's name.
     pub(crate) fn engine_name(&self) -> &'static str {
         match self {
             Self::List { .. } | Self::Endless => "linkedlist",
@@ -215,7 +216,7 @@ impl Job {
         }
     }
 
-    /// What it works on, for people.
+    /// Returns a description of the job.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::List { nodes, .. } => format!("{nodes} nodes"),
@@ -236,7 +237,7 @@ impl Job {
         }
     }
 
-    /// Bytes of the arena that it needs.
+    /// Returns the size of the arena.
     pub(crate) fn arena_bytes(&self) -> usize {
         DATA + self.data_bytes().next_multiple_of(4096) as usize
     }
@@ -249,8 +250,8 @@ impl Job {
         }
     }
 
-    /// Puts data into the arena and values into the registers. Returns what must come out, computed
-    /// here.
+    /// Writes data to the arena and values to the registers. Returns the expected result, computed
+    /// by the processor.
     pub(crate) fn prepare(&self, context: &Context, arena: &Arena, token: u64) -> Result<String> {
         let base = arena.base();
         let data = base + DATA as u64;
@@ -298,7 +299,7 @@ impl Job {
         Ok(expected)
     }
 
-    /// What came out: from the arena, and the registers must say the same.
+    /// Returns the job's result from the arena, which must agree with the registers.
     pub(crate) fn outcome(&self, context: &Context, arena: &Arena) -> Result<String> {
         let registers = context.read_registers(self.result_registers())?;
         let (memory, registers) = match self {
@@ -326,8 +327,8 @@ impl Job {
     }
 }
 
-/// A list over the whole data in an order of its own; the address of its first node, and what a
-/// walk comes to.
+/// Builds a list over all data in a random order. Returns the address of the first node, and the
+/// result of a walk.
 fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     for last in (1..order.len()).rev() {
@@ -351,7 +352,7 @@ fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
     (head, format!("{nodes} {checksum:016x}"))
 }
 
-/// A buffer of numbers, and what updates in random order make of it.
+/// Fills a buffer with numbers. Returns the result of updates in random order.
 fn update_lines(arena: &Arena, bytes: u64, count: u64, seed: u64) -> String {
     let mut words: Vec<u64> = (0..bytes / 8).map(|i| splitmix(seed * 3 + i)).collect();
     for (i, word) in words.iter().enumerate() {

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! What the fuzzer knows of uapi/fermata.h: the calls, and what stands where in their arguments.
+//! The interface as the fuzzer knows it: calls, and the members of their arguments.
 
 use std::mem::offset_of;
 
 use fermata::{uapi, EngineId};
 
-/// What a member is, and so which values are worth trying. How a value becomes what the kernel
-/// sees is said in [`crate::run`].
+/// The kind of a member, which decides the values to try. [`crate::run`] converts values for the
+/// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A few bits, or a small number.
+    /// Some bits, or a small number.
     Small,
-    /// Bytes of memory.
+    /// A length in bytes.
     Length,
-    /// Nanoseconds.
+    /// A duration in nanoseconds.
     Duration,
-    /// A moment: milliseconds from now; 0 is none, and `u64::MAX` is never.
-    Moment,
-    /// The number of a context: 1 to 4 stand for those of the files.
+    /// A deadline: milliseconds from now; 0 for none, `u64::MAX` for never.
+    Deadline,
+    /// The number of a context; 1 to 4 stand for the contexts of the program's files.
     Context,
     /// A pointer: below 256 to memory that is filled from this seed, then to memory that is
-    /// read-only, or not there.
+    /// read-only or unmapped.
     Pointer,
-    /// A descriptor: 0 is an eventfd, 1 is none.
+    /// A descriptor: 0 for an eventfd, 1 for none.
     Eventfd,
-    /// A descriptor: 0 is the root of the cgroups, 1 is none.
+    /// A descriptor: 0 for the root of the cgroups, 1 for none.
     Cgroup,
-    /// Two words: an engine of the card, or none.
+    /// Two words: the ID of an engine of the card, or of none.
     Engine,
-    /// 16 bytes: the name of a policy, or none.
+    /// 16 bytes: the name of a policy, or of none.
     Policy,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) offset: usize,
-    /// 4 or 8 bytes; for [`Kind::Engine`] and [`Kind::Policy`] 16.
+    /// 4 or 8 bytes; 16 for [`Kind::Engine`] and [`Kind::Policy`].
     pub(crate) width: usize,
     pub(crate) kind: Kind,
 }
@@ -47,13 +47,13 @@ pub(crate) struct Member {
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     pub(crate) number: u32,
-    /// Of its argument.
+    /// Size of the argument.
     pub(crate) size: usize,
     pub(crate) members: &'static [Member],
 }
 
 impl Kind {
-    /// How many bytes a value takes that begins in a member of so many.
+    /// Returns the number of bytes of a value that begins in a member of `member` bytes.
     const fn width(self, member: usize) -> usize {
         match self {
             Self::Engine => 2 * member,
@@ -62,12 +62,12 @@ impl Kind {
     }
 }
 
-/// The size of the member that `_get` gives.
+/// Returns the size of the member that `_get` returns.
 const fn size_of_member<A, M>(_get: fn(&A) -> &M) -> usize {
     size_of::<M>()
 }
 
-/// Calls by their structures in libfermata, whose layout is tested against the header.
+/// Returns calls from their structures in libfermata, whose layout is tested against the header.
 macro_rules! calls {
     ($($name:literal $number:ident $argument:ident { $($member:ident: $kind:ident),* })*) => {
         &[
@@ -86,7 +86,7 @@ macro_rules! calls {
     };
 }
 
-/// A call that is none.
+/// A call that does not exist.
 const UNKNOWN: Call = Call {
     name: "unknown",
     number: uapi::IOC_CARD_INFO | 0x7f,
@@ -98,7 +98,7 @@ const UNKNOWN: Call = Call {
     }],
 };
 
-/// The calls of the interface, and one that is none.
+/// The calls of the interface, and a call that does not exist.
 pub(crate) const CALLS: &[Call] = calls! {
     "card_info" IOC_CARD_INFO CardInfo { flags: Small }
     "slot_info" IOC_SLOT_INFO SlotInfo { slot: Small }
@@ -123,10 +123,10 @@ pub(crate) const CALLS: &[Call] = calls! {
     "preempt" IOC_PREEMPT Preempt { flags: Small }
     "resume" IOC_RESUME Resume { flags: Small }
     "status" IOC_STATUS Status { flags: Small }
-    "wait" IOC_WAIT Wait { events: Small, deadline: Moment }
+    "wait" IOC_WAIT Wait { events: Small, deadline: Deadline }
     "eventfd" IOC_EVENTFD Eventfd { events: Small, fd: Eventfd, reserved: Small }
     "doorbell" IOC_DOORBELL Doorbell { flags: Small }
-    "hint" IOC_HINT Hint { flags: Small, at: Moment }
+    "hint" IOC_HINT Hint { flags: Small, at: Deadline }
     "param_get" IOC_PARAM_GET Param { param: Small, value: Duration, min: Small, max: Small }
     "param_set" IOC_PARAM_SET Param { param: Small, value: Duration, min: Small, max: Small }
     "reserve" IOC_RESERVE Reserve {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! What a thread reaches in the module (the kernel's KCOV).
+//! Coverage of the module by a thread (the kernel's KCOV).
 
 use anyhow::{ensure, Result};
 use std::{
@@ -11,17 +11,17 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Addresses that are kept of one run.
+/// Maximum number of addresses of a run.
 const ENTRIES: usize = 1 << 16;
 // KCOV_INIT_TRACE, KCOV_ENABLE and KCOV_TRACE_PC of linux/kcov.h.
 const INIT_TRACE: libc::c_ulong = 0x8008_6301;
 const ENABLE: libc::c_ulong = 0x6364;
 const TRACE_PC: libc::c_ulong = 0;
 
-/// The trace of the thread that made it.
+/// The coverage of the thread that made the value.
 pub(crate) struct Kcov {
     _file: File,
-    /// How many entries there are, and then the entries.
+    /// The number of entries, then the entries.
     words: *const AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl Kcov {
         // SAFETY: The argument is a number.
         let made = unsafe { libc::ioctl(fd, INIT_TRACE as _, ENTRIES) };
         ensure!(made == 0, "KCOV_INIT_TRACE: {}", io::Error::last_os_error());
-        // SAFETY: A new mapping of the size just asked for.
+        // SAFETY: A new mapping of the size that INIT_TRACE has set.
         let words = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -63,16 +63,16 @@ impl Kcov {
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n < ENTRIES);
-        // SAFETY: Within the mapping, which stays until the process ends.
+        // SAFETY: The index lies within the mapping, which stays until the process ends.
         unsafe { &*self.words.add(n) }
     }
 
-    /// Forgets what was reached.
+    /// Clears the reached addresses.
     pub(crate) fn clear(&self) {
         self.word(0).store(0, Ordering::Relaxed);
     }
 
-    /// The addresses that were reached.
+    /// Returns the reached addresses.
     pub(crate) fn reached(&self) -> impl Iterator<Item = u64> + '_ {
         let count = (self.word(0).load(Ordering::Relaxed) as usize).min(ENTRIES - 1);
         (1..=count).map(|n| self.word(n).load(Ordering::Relaxed))

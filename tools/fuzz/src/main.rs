@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Runs random programs of calls against a card, on a kernel with KCOV: what reaches something new
-//! in the module is kept, and changed further.
+//! Runs random programs of calls against a card, on a kernel with KCOV. Programs that reach a new
+//! place of the module are kept and mutated further.
 //!
-//! It judges nothing: the kernel does, and the card. The report's folder then has the places that
-//! were reached (`reached`) and the programs that reached something new (`found`).
+//! The kernel and the card judge, not the fuzzer. The report's folder gets the reached places
+//! (`reached`) and the programs that reached a new place (`found`).
 
 mod interface;
 mod kcov;
@@ -16,7 +16,7 @@ use clap::Parser;
 use program::{corpus_text, parse_corpus, Program};
 use rand::{seq::IndexedRandom, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use run::Machine;
+use run::Executor;
 use std::{
     collections::HashSet,
     env, fs,
@@ -26,27 +26,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Random programs of calls, led by what they reach in the module.
+/// Run random programs of calls, led by the coverage of the module.
 #[derive(Parser)]
 struct Options {
     /// The card's node.
     #[arg(long, default_value = "/dev/fermata0")]
     device: String,
-    /// Seconds to run, after the corpus was run.
+    /// Time to run after the corpus, in seconds.
     #[arg(long, default_value_t = 60)]
     time: u64,
-    /// The first random number.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The file of the programs to begin with.
+    /// The corpus: programs to begin with.
     #[arg(long, default_value = "/corpus.txt")]
     corpus: PathBuf,
-    /// Where the report goes, and programs that reached something new.
+    /// The folder for the report and for programs that reached a new place.
     #[arg(long, default_value = "/report")]
     report: PathBuf,
 }
 
-/// The programs that are worth changing, and what they reached together.
+/// The programs to mutate, and the places that they reached.
 struct Corpus {
     programs: Vec<Arc<Program>>,
     reached: HashSet<u64>,
@@ -59,11 +59,11 @@ impl Corpus {
         parse_corpus(&text).with_context(path)
     }
 
-    /// Runs a program, and keeps it if it reached something new, without the steps that it does
-    /// not need for that.
-    fn try_one(&mut self, machine: &Machine, program: Program) -> Option<Arc<Program>> {
+    /// Runs a program. If the program reaches a new place, keeps the program without the steps that
+    /// are not needed to reach the place.
+    fn try_program(&mut self, executor: &Executor, program: Program) -> Option<Arc<Program>> {
         let mut program = Arc::new(program);
-        let reached = machine.run(&program);
+        let reached = executor.run(&program);
         let new: HashSet<u64> = reached.difference(&self.reached).copied().collect();
         if new.is_empty() {
             return None;
@@ -73,7 +73,7 @@ impl Corpus {
         while n > 0 {
             n -= 1;
             let shorter = Arc::new(program.without(n));
-            let reached = machine.run(&shorter);
+            let reached = executor.run(&shorter);
             if new.is_subset(&reached) {
                 program = shorter;
             }
@@ -86,7 +86,7 @@ impl Corpus {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let machine = Machine::new(&options.device)?;
+    let executor = Executor::new(&options.device)?;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed);
     let mut corpus = Corpus {
         programs: Vec::new(),
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
     let from = known.len();
     for program in known {
         let program = Arc::new(program);
-        corpus.reached.extend(machine.run(&program));
+        corpus.reached.extend(executor.run(&program));
         corpus.programs.push(program);
         runs += 1;
     }
@@ -115,13 +115,13 @@ fn main() -> Result<()> {
             _ => Program::random(&mut rng),
         };
         runs += 1;
-        if let Some(program) = corpus.try_one(&machine, program) {
+        if let Some(program) = corpus.try_program(&executor, program) {
             found.push(program);
             fs::write(options.report.join("found"), corpus_text(&found))?;
         }
     }
     let kept = found.len();
-    let (calls, good) = machine.calls();
+    let (calls, good) = executor.calls();
     tally(calls)?;
     println!(
         "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs \
@@ -138,7 +138,7 @@ fn main() -> Result<()> {
     )
 }
 
-/// Leaves `fuzz.json`, and `reached`: a place of the module on each line, as offset in a function.
+/// Writes `fuzz.json`, and `reached`: a place of the module on each line, as function and offset.
 fn report(options: &Options, corpus: &Corpus, figures: &serde_json::Value) -> Result<()> {
     let symbols = symbols()?;
     let mut places: Vec<String> = corpus
@@ -156,7 +156,7 @@ fn report(options: &Options, corpus: &Corpus, figures: &serde_json::Value) -> Re
     Ok(())
 }
 
-/// Adds the calls to what the machine's programs count (see `fm_tally()` in selftests/lib/fm.h).
+/// Adds the calls to the executor's statistics (see `fm_tally()` in selftests/lib/fm.h).
 fn tally(calls: u64) -> Result<()> {
     let Some(path) = env::var_os("FERMATA_TALLY") else {
         return Ok(());
@@ -168,7 +168,7 @@ fn tally(calls: u64) -> Result<()> {
     Ok(writeln!(file, "+ {calls} fuzzed calls")?)
 }
 
-/// The module's functions by address.
+/// Returns the module's functions by address.
 fn symbols() -> Result<Vec<(u64, String)>> {
     let text = fs::read_to_string("/proc/kallsyms")?;
     let mut symbols: Vec<(u64, String)> = text

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Programs: steps of two threads on four files, how they are made, changed, written and read.
+//! Programs: steps of two threads on four files. Programs are generated, mutated, written and
+//! parsed.
 
 use crate::interface::{Kind, CALLS};
 use anyhow::{bail, Context as _, Result};
 use rand::{seq::IndexedRandom, Rng};
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Files that a program can have open at once.
+/// Number of files that a program can have open at once.
 pub(crate) const FILES: u8 = 4;
-/// Threads that run it. The second one has no privileges.
+/// Number of threads of a program. The second one has no privileges.
 pub(crate) const THREADS: u8 = 2;
 const STEPS_MAX: usize = 24;
 
@@ -22,28 +23,28 @@ pub(crate) struct Program {
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Who takes it.
+    /// The thread that takes the step.
     pub(crate) thread: u8,
-    /// On which file.
+    /// The file that the step is about.
     pub(crate) file: u8,
-    pub(crate) what: What,
+    pub(crate) action: Action,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// Opens the node; 1: without blocking.
+pub(crate) enum Action {
+    /// Opens the node; 1: with `O_NONBLOCK`.
     Open(u64),
     Close,
-    /// Maps so many bytes of the arena, and writes to them.
+    /// Maps this many bytes of the arena, and writes to them.
     Map(u64),
     Unmap,
     Poll,
-    /// An index of [`CALLS`], the size that is told, and a value for each member.
+    /// A call: index in [`CALLS`], size that the argument claims, and a value for each member.
     Call(usize, u32, Vec<u64>),
 }
 
-/// What is often wrong, or just not.
+/// Values at edges.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -76,7 +77,7 @@ fn value(kind: Kind, rng: &mut impl Rng) -> u64 {
             let exponent = rng.random_range(0..34);
             rng.random_range(0..=1 << exponent)
         }
-        Kind::Moment => *[0, 1, 2, 5, u64::MAX].choose(rng).unwrap_or(&0),
+        Kind::Deadline => *[0, 1, 2, 5, u64::MAX].choose(rng).unwrap_or(&0),
         Kind::Context => rng.random_range(0..5),
         Kind::Pointer => rng.random_range(0..260),
         Kind::Eventfd | Kind::Cgroup => rng.random_range(0..3),
@@ -94,66 +95,66 @@ fn size(index: usize, rng: &mut impl Rng) -> u32 {
         .unwrap_or(&size)
 }
 
-fn call(index: usize, rng: &mut impl Rng) -> What {
+fn call(index: usize, rng: &mut impl Rng) -> Action {
     let values = CALLS[index]
         .members
         .iter()
         .map(|member| value(member.kind, rng))
         .collect();
-    What::Call(index, size(index, rng), values)
+    Action::Call(index, size(index, rng), values)
 }
 
 fn named(name: &str) -> usize {
     CALLS.iter().position(|call| call.name == name).unwrap_or(0)
 }
 
-/// The usual order of calls, up to a job that is started.
-fn usual(file: u8, rng: &mut impl Rng) -> Vec<Step> {
+/// Returns the steps that set up a context and start a job.
+fn setup_steps(file: u8, rng: &mut impl Rng) -> Vec<Step> {
     let engine = rng.random_range(0..4);
     let exact = |name: &str, values: Vec<u64>| {
-        What::Call(named(name), CALLS[named(name)].size as u32, values)
+        Action::Call(named(name), CALLS[named(name)].size as u32, values)
     };
     [
-        What::Open(0),
+        Action::Open(0),
         exact("setup", vec![0, engine, 0]),
         exact("arena_create", vec![0, 4 * 4096, 0, u64::MAX]),
-        What::Map(4 * 4096),
+        Action::Map(4 * 4096),
         exact("snapshot_create", vec![0, 0, u64::MAX]),
         exact("results", vec![0, 2, 0, 0]),
         exact("regs_write", vec![0, 6, 0, rng.random_range(0..256)]),
         exact("start", vec![0]),
     ]
-    .map(|what| Step {
+    .map(|action| Step {
         thread: 0,
         file,
-        what,
+        action,
     })
     .to_vec()
 }
 
 impl Step {
     fn random(rng: &mut impl Rng) -> Self {
-        let what = match rng.random_range(0..20) {
-            0 => What::Open(rng.random_range(0..2)),
-            1 => What::Close,
-            2 => What::Map(4096 * rng.random_range(0..6)),
-            3 => What::Unmap,
-            4 => What::Poll,
+        let action = match rng.random_range(0..20) {
+            0 => Action::Open(rng.random_range(0..2)),
+            1 => Action::Close,
+            2 => Action::Map(4096 * rng.random_range(0..6)),
+            3 => Action::Unmap,
+            4 => Action::Poll,
             _ => call(rng.random_range(0..CALLS.len()), rng),
         };
         Self {
             thread: rng.random_range(0..THREADS),
             file: rng.random_range(0..FILES),
-            what,
+            action,
         }
     }
 
     fn mutate(&mut self, rng: &mut impl Rng) {
-        match (&mut self.what, rng.random_range(0..6)) {
+        match (&mut self.action, rng.random_range(0..6)) {
             (_, 0) => self.thread = rng.random_range(0..THREADS),
             (_, 1) => self.file = rng.random_range(0..FILES),
-            (What::Call(index, told, _), 2) => *told = size(*index, rng),
-            (What::Call(index, _, values), _) if !values.is_empty() => {
+            (Action::Call(index, told, _), 2) => *told = size(*index, rng),
+            (Action::Call(index, _, values), _) if !values.is_empty() => {
                 let member = rng.random_range(0..values.len());
                 values[member] = match rng.random_range(0..4) {
                     0 => values[member].wrapping_add(1),
@@ -167,11 +168,11 @@ impl Step {
 }
 
 impl Program {
-    /// A new one.
+    /// Returns a random program.
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         let mut steps = Vec::new();
         for file in 0..rng.random_range(1..3) {
-            steps.extend(usual(file, rng));
+            steps.extend(setup_steps(file, rng));
         }
         for _ in 0..rng.random_range(1..10) {
             steps.push(Step::random(rng));
@@ -179,7 +180,7 @@ impl Program {
         Self { steps }
     }
 
-    /// One that is much like this one, with a part of `other` perhaps.
+    /// Returns a program with some changes, or with a part of `other`.
     pub(crate) fn mutated(&self, other: &Self, rng: &mut impl Rng) -> Self {
         let mut steps = self.steps.clone();
         for _ in 0..rng.random_range(1..5) {
@@ -201,7 +202,7 @@ impl Program {
         Self { steps }
     }
 
-    /// Without step `n`.
+    /// Returns the program without step `n`.
     pub(crate) fn without(&self, n: usize) -> Self {
         let mut steps = self.steps.clone();
         steps.remove(n);
@@ -227,15 +228,20 @@ pub(crate) fn parse_corpus(text: &str) -> Result<Vec<Program>> {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Step { thread, file, what } in &self.steps {
+        for Step {
+            thread,
+            file,
+            action,
+        } in &self.steps
+        {
             write!(f, "{thread} {file} ")?;
-            match what {
-                What::Open(mode) => write!(f, "open {mode}")?,
-                What::Close => write!(f, "close")?,
-                What::Map(length) => write!(f, "map {length}")?,
-                What::Unmap => write!(f, "unmap")?,
-                What::Poll => write!(f, "poll")?,
-                What::Call(index, size, values) => {
+            match action {
+                Action::Open(mode) => write!(f, "open {mode}")?,
+                Action::Close => write!(f, "close")?,
+                Action::Map(length) => write!(f, "map {length}")?,
+                Action::Unmap => write!(f, "unmap")?,
+                Action::Poll => write!(f, "poll")?,
+                Action::Call(index, size, values) => {
                     write!(f, "{} {size}", CALLS[*index].name)?;
                     for value in values {
                         write!(f, " {value:#x}")?;
@@ -268,26 +274,26 @@ impl FromStr for Step {
             .iter()
             .map(|word| number(word))
             .collect::<Result<Vec<_>>>()?;
-        let what = match (*name, &values[..]) {
-            ("open", [mode]) => What::Open(*mode),
-            ("close", []) => What::Close,
-            ("map", [length]) => What::Map(*length),
-            ("unmap", []) => What::Unmap,
-            ("poll", []) => What::Poll,
+        let action = match (*name, &values[..]) {
+            ("open", [mode]) => Action::Open(*mode),
+            ("close", []) => Action::Close,
+            ("map", [length]) => Action::Map(*length),
+            ("unmap", []) => Action::Unmap,
+            ("poll", []) => Action::Poll,
             (name, [size, values @ ..]) => {
                 let index = CALLS.iter().position(|call| call.name == name);
                 let index = index.with_context(|| format!("no such call: {name}"))?;
                 if values.len() != CALLS[index].members.len() {
                     bail!("{name} has {} members: {line}", CALLS[index].members.len());
                 }
-                What::Call(index, u32::try_from(*size)?, values.to_vec())
+                Action::Call(index, u32::try_from(*size)?, values.to_vec())
             }
             _ => bail!("no such step: {line}"),
         };
         let step = Self {
             thread: u8::try_from(number(thread)?)?,
             file: u8::try_from(number(file)?)?,
-            what,
+            action,
         };
         if step.thread >= THREADS || step.file >= FILES {
             bail!("no such thread or file: {line}");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Running programs: the threads, the files and the memory that they share.
+//! Executes programs: threads, files and shared memory.
 
 use crate::{
     interface::{Call, Kind, Member, CALLS, ENGINES},
     kcov::Kcov,
-    program::{Program, Step, What, FILES, THREADS},
+    program::{Action, Program, Step, FILES, THREADS},
 };
 use anyhow::Result;
 use fermata::{uapi, EngineId, Policy};
@@ -23,13 +23,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits that last longer are interrupted by signals.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// A call that takes longer is interrupted by signals.
+const SIGNAL_AFTER: Duration = Duration::from_millis(20);
 const PAGE: usize = 4096;
-/// A user without privileges.
+/// An unprivileged user.
 const NOBODY: libc::uid_t = 1000;
 
-/// What the threads share while a program runs.
+/// The state that the threads share while a program runs.
 #[derive(Default)]
 struct Shared {
     files: [AtomicI32; FILES as usize],
@@ -39,37 +39,37 @@ struct Shared {
     good: AtomicU64,
 }
 
-/// One thread's side of it.
+/// The state of a thread.
 struct Worker {
     shared: Arc<Shared>,
     kcov: Kcov,
     device: CString,
     eventfd: i32,
     cgroup: i32,
-    /// Memory that can be written, and then memory that can only be read.
+    /// Two pages of writable memory, then a read-only page.
     memory: *mut u64,
 }
 
-/// A thread that takes its steps of each program that it is given, and says what it reached.
-struct Handle {
+/// A thread that takes its steps of each program, and returns the reached addresses.
+struct WorkerHandle {
     programs: mpsc::Sender<Arc<Program>>,
     reached: mpsc::Receiver<HashSet<u64>>,
     id: libc::pthread_t,
 }
 
-/// Threads and files.
-pub(crate) struct Machine {
+/// The threads and files.
+pub(crate) struct Executor {
     shared: Arc<Shared>,
-    threads: Vec<Handle>,
+    threads: Vec<WorkerHandle>,
 }
 
-/// Does nothing: that a signal came interrupts a call.
+/// Does nothing: the signal interrupts a call.
 extern "C" fn on_signal(_: libc::c_int) {}
 
-impl Machine {
+impl Executor {
     /// Starts the threads.
     pub(crate) fn new(device: &str) -> Result<Self> {
-        // SAFETY: The handler does nothing, and a `sigaction` of zeroes is a valid one.
+        // SAFETY: The handler does nothing, and a zeroed `sigaction` is valid.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
@@ -97,7 +97,7 @@ impl Machine {
         let begin = Instant::now();
         for thread in &self.threads {
             reached.extend(loop {
-                match thread.reached.recv_timeout(PATIENCE) {
+                match thread.reached.recv_timeout(SIGNAL_AFTER) {
                     Ok(reached) => break reached,
                     Err(mpsc::RecvTimeoutError::Disconnected) => panic!("a thread died"),
                     Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -105,7 +105,7 @@ impl Machine {
                             begin.elapsed() < Duration::from_secs(60),
                             "a call does not end, in\n{program}"
                         );
-                        // SAFETY: The thread lives, for it has not said that it is done.
+                        // SAFETY: The thread lives, because it has not sent its result.
                         unsafe { libc::pthread_kill(thread.id, libc::SIGUSR1) };
                     }
                 }
@@ -115,7 +115,7 @@ impl Machine {
         reached
     }
 
-    /// Calls so far, and how many of them did not fail.
+    /// Returns the number of calls, and of successful calls.
     pub(crate) fn calls(&self) -> (u64, u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.shared.calls), count(&self.shared.good))
@@ -134,28 +134,29 @@ impl Shared {
     fn close(&self, file: usize) {
         let fd = self.files[file].swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: It was ours alone to close.
+            // SAFETY: `swap` has taken the descriptor, so no other thread closes it.
             unsafe { libc::close(fd) };
         }
     }
 
-    /// The length is in the low bits, for there are less than 4096 pages.
+    /// Unmaps the arena of a file. The low bits of the address hold the number of pages, which is
+    /// less than 4096.
     fn unmap(&self, file: usize) {
         let mapped = self.mapped[file].swap(0, Ordering::AcqRel);
         if mapped != 0 {
-            // SAFETY: Mapped by `map`, and only touched there.
+            // SAFETY: `map` made the mapping, and only `map` accesses it.
             unsafe { libc::munmap((mapped & !(PAGE - 1)) as _, (mapped & (PAGE - 1)) * PAGE) };
         }
     }
 }
 
-fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<Handle> {
+fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<WorkerHandle> {
     let (programs, next) = mpsc::channel::<Arc<Program>>();
     let (tell, reached) = mpsc::channel();
     let (ready, started) = mpsc::channel();
     let (shared, device) = (shared.clone(), CString::new(device)?);
     thread::spawn(move || {
-        // SAFETY: No requirement.
+        // SAFETY: `pthread_self` has no requirements.
         let id = unsafe { libc::pthread_self() };
         let worker = match Worker::new(number, shared, device) {
             Ok(worker) => worker,
@@ -172,7 +173,7 @@ fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<Handle> {
             }
         }
     });
-    Ok(Handle {
+    Ok(WorkerHandle {
         programs,
         reached,
         id: started.recv()??,
@@ -182,7 +183,7 @@ fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<Handle> {
 impl Worker {
     fn new(number: u8, shared: Arc<Shared>, device: CString) -> Result<Self> {
         let kcov = Kcov::of_this_thread()?;
-        // SAFETY: New memory, of which the second half becomes read-only.
+        // SAFETY: A new mapping, part of which becomes read-only or is unmapped.
         let memory = unsafe {
             let memory = libc::mmap(
                 ptr::null_mut(),
@@ -196,14 +197,14 @@ impl Worker {
             libc::munmap(memory.wrapping_byte_add(3 * PAGE), PAGE);
             memory
         };
-        // SAFETY: No requirement.
+        // SAFETY: The arguments are numbers.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         let directory = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // SAFETY: The path is a string of C's.
+        // SAFETY: The path is a C string.
         let cgroup = unsafe { libc::open(c"/sys/fs/cgroup".as_ptr(), directory) };
         if number > 0 {
-            // Of this thread alone, as the system call has it.
-            // SAFETY: No requirement.
+            // The system call, unlike the C function, changes this thread only.
+            // SAFETY: The arguments are numbers.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
             anyhow::ensure!(done == 0, "setresuid: {}", io::Error::last_os_error());
         }
@@ -220,27 +221,27 @@ impl Worker {
     fn take(&self, step: &Step) {
         let file = usize::from(step.file);
         let fd = self.shared.files[file].load(Ordering::Acquire);
-        let result = match &step.what {
-            What::Open(mode) => self.open(file, *mode),
-            What::Close => {
+        let result = match &step.action {
+            Action::Open(mode) => self.open(file, *mode),
+            Action::Close => {
                 self.shared.close(file);
                 0
             }
-            What::Map(length) => self.map(file, fd, *length as usize),
-            What::Unmap => {
+            Action::Map(length) => self.map(file, fd, *length as usize),
+            Action::Unmap => {
                 self.shared.unmap(file);
                 0
             }
-            What::Poll => {
+            Action::Poll => {
                 let mut poll = libc::pollfd {
                     fd,
                     events: libc::POLLIN | libc::POLLPRI,
                     revents: 0,
                 };
-                // SAFETY: One entry, ours.
+                // SAFETY: `poll` is the only entry.
                 unsafe { libc::poll(&mut poll, 1, 0) }
             }
-            What::Call(index, size, values) => self.call(file, fd, &CALLS[*index], *size, values),
+            Action::Call(index, size, values) => self.call(file, fd, &CALLS[*index], *size, values),
         };
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
         if result >= 0 {
@@ -279,8 +280,8 @@ impl Worker {
             return -1;
         }
         self.shared.unmap(file);
-        // SAFETY: Mapped just now, and nobody else knows of it; the kernel writes, as a system call
-        // does that finds no memory there, and does not end the process.
+        // SAFETY: No other code knows the new mapping. The kernel writes to it, so that missing
+        // memory gives an error instead of a signal.
         unsafe {
             let zero = libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY);
             libc::read(zero, memory, length);
@@ -291,7 +292,7 @@ impl Worker {
     }
 
     fn call(&self, file: usize, fd: i32, call: &Call, size: u32, values: &[u64]) -> i32 {
-        // As much as any size that is told has to be there, up to the largest that is believed.
+        // The argument has room for any size that the kernel accepts.
         let mut argument = vec![0_u8; 2 * PAGE];
         argument[..4].copy_from_slice(&size.to_le_bytes());
         for (member, value) in call.members.iter().zip(values) {
@@ -302,7 +303,7 @@ impl Worker {
             );
         }
         let number = libc::c_ulong::from(call.number);
-        // SAFETY: The argument is larger than what is copied back, a page at the most.
+        // SAFETY: The argument is larger than what the kernel copies back, at most a page.
         let result = unsafe { libc::ioctl(fd, number as _, argument.as_mut_ptr()) };
         if result == 0 && call.name == "setup" {
             let number = &argument[offset_of!(uapi::Setup, context)..][..4];
@@ -312,11 +313,11 @@ impl Worker {
         result
     }
 
-    /// Writes what a value stands for.
+    /// Writes the value that the kernel sees.
     fn fill(&self, to: &mut [u8], member: &Member, value: u64) {
         let meant = match member.kind {
-            Kind::Moment if value > 0 && value < 1000 => now() + value * 1_000_000,
-            Kind::Moment | Kind::Small | Kind::Length | Kind::Duration => value,
+            Kind::Deadline if value > 0 && value < 1000 => now() + value * 1_000_000,
+            Kind::Deadline | Kind::Small | Kind::Length | Kind::Duration => value,
             Kind::Context => match self.shared.contexts.get(value.wrapping_sub(1) as usize) {
                 Some(number) => number.load(Ordering::Relaxed).into(),
                 None => value,
@@ -354,21 +355,23 @@ impl Worker {
         to.copy_from_slice(&meant.to_le_bytes()[..width]);
     }
 
-    /// Memory for a pointer: registers and their values, made of the seed.
+    /// Returns an address for a pointer. Memory is filled with registers and values made of the
+    /// seed.
     fn pointer(&self, seed: u64) -> u64 {
         let address = self.memory as u64;
         match seed {
             0..256 => {
                 for n in 0..2 * PAGE as u64 / 16 {
                     let mixed = (seed * 512 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                    // Mostly those that engines have; a value is 0 where results are declared.
+                    // Mostly registers that engines have. The value is 0 where results are
+                    // declared.
                     let offset = if seed % 16 == 15 {
                         mixed >> 52
                     } else {
                         0x30 + n % 16 * 8
                     };
                     let value = if seed == 0 { 0 } else { mixed >> (mixed & 63) };
-                    // SAFETY: Two pages that are ours.
+                    // SAFETY: The entry lies in the two writable pages.
                     unsafe {
                         let entry = self.memory.add(2 * n as usize);
                         entry.write(offset);
@@ -377,7 +380,7 @@ impl Worker {
                 }
                 address
             }
-            // Where the end is not writable, and where it is not there.
+            // Addresses whose end is read-only or unmapped.
             256 => address + 2 * PAGE as u64 - 16,
             257 => address + 3 * PAGE as u64 - 16,
             258 => address + 3 * PAGE as u64,
@@ -392,7 +395,7 @@ fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is ours.
+    // SAFETY: `time` is valid.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -24,14 +24,14 @@ use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Run a program on a terminal in memory; what to do comes as lines of standard input.
+/// Run a program on a terminal in memory; standard input has the commands.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Columns and lines
+    /// Size of the terminal in columns and lines
     #[arg(long, default_value = "80x24")]
     size: Size,
-    /// Seconds after which nothing is waited for any more
+    /// Time limit for waits, in seconds
     #[arg(long, default_value_t = 60)]
     patience: u64,
     /// The program and its arguments
@@ -39,7 +39,7 @@ struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Of a terminal.
+/// Size of a terminal.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     columns: u16,
@@ -66,8 +66,8 @@ fn typed(text: &str) -> String {
     text.replace("\\e", "\x1b").replace("\\r", "\r")
 }
 
-/// Does what a line says. `Some`: the program's exit status.
-fn follow(line: &str, terminal: &mut Terminal) -> Result<Option<ExitCode>> {
+/// Executes a command. Returns the program's exit status if the program has ended.
+fn execute(line: &str, terminal: &mut Terminal) -> Result<Option<ExitCode>> {
     let (verb, text) = line.split_once(' ').unwrap_or((line, ""));
     match verb {
         "wait" => terminal.wait(|screen| screen.contains(text))?,
@@ -86,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut terminal = Terminal::start(columns, lines, patience, &arguments.command)?;
     for line in std::io::stdin().lines() {
         let line = line?;
-        let done = follow(&line, &mut terminal)
+        let done = execute(&line, &mut terminal)
             .with_context(|| format!("`{line}`; on the screen:\n{}", terminal.contents()))?;
         if let Some(status) = done {
             return Ok(status);
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
 
 struct Drawn {
     parser: vt100::Parser,
-    /// The program has closed it.
+    /// The program has closed the terminal.
     closed: bool,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Terminal {
     patience: Duration,
 }
 
-/// Copies what the program writes to the screen in memory.
+/// Draws the program's output on the screen in memory.
 fn draw_all(mut from: File, shared: &Shared) {
     let mut bytes = [0; 4096];
     loop {
@@ -195,12 +195,12 @@ impl Terminal {
         })
     }
 
-    /// What is on the screen.
+    /// Returns the contents of the screen.
     pub(crate) fn contents(&self) -> String {
         self.shared.lock().parser.screen().contents()
     }
 
-    /// Until the screen is so.
+    /// Waits until the screen satisfies a condition.
     pub(crate) fn wait(&self, is_so: impl Fn(&str) -> bool) -> Result<()> {
         let until = Instant::now() + self.patience;
         let mut drawn = self.shared.lock();
@@ -243,7 +243,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         let _ = self.program.kill();
         let _ = self.program.wait();
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The demo itself: makes the tenants, lets them run, and judges.
+//! The demo: starts the tenants, lets them run, and judges the results.
 
-use crate::report::{write, Gaps, Look, Phase, Report, SlotReport, TenantReport, View};
-use crate::tenant::{hex, Ending, Job, Order, Word};
+use crate::report::{write, Gaps, Phase, Report, SlotReport, SlotStates, TenantReport, View};
+use crate::tenant::{hex, Ending, Job, Reply, Request};
 use crate::Options;
 use anyhow::{bail, Context as _, Result};
 use fermata::{uapi, Context};
@@ -16,18 +16,18 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// Nothing takes this long; a guard against hangs, not a criterion.
-const GUARD: Duration = Duration::from_secs(90);
+/// Time limit for all waits; only a hang reaches it.
+const TIMEOUT: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(200);
 
 /// A tenant's process.
 pub(crate) struct Tenant {
-    /// For people.
+    /// Name of the tenant.
     pub(crate) name: String,
     job: Job,
-    /// By which the card knows it.
+    /// The word that identifies the tenant to the card.
     pub(crate) token: u64,
-    /// Its slot.
+    /// The tenant's slot.
     pub(crate) slot: u32,
     child: Child,
     input: Option<ChildStdin>,
@@ -36,28 +36,29 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    fn order(&mut self, order: &Order) -> Result<()> {
+    fn request(&mut self, request: &Request) -> Result<()> {
         let input = self.input.as_mut().context("the tenant is gone")?;
-        writeln!(input, "{}", serde_json::to_string(order)?)?;
+        writeln!(input, "{}", serde_json::to_string(request)?)?;
         Ok(input.flush()?)
     }
 }
 
-/// None: the process ended.
-type News = (u64, Option<Word>);
+/// A tenant's reply; `None`: its process has ended.
+type Message = (u64, Option<Reply>);
 
-/// Everything that is alive.
-struct Stage<'a> {
+/// The state of the demo.
+struct Demo<'a> {
     options: &'a Options,
     control: Control,
-    send: Sender<News>,
-    news: Receiver<News>,
+    send: Sender<Message>,
+    messages: Receiver<Message>,
     tenants: BTreeMap<u64, Tenant>,
     tokens: u64,
     failures: Vec<String>,
 }
 
-/// Speeds at which jobs last a second or more: nodes, or bytes, per microsecond.
+/// Returns a speed of the engine, in nodes or bytes per microsecond, at which a job takes a second
+/// or more.
 fn speed_of(engine: &str) -> u64 {
     match engine {
         "linkedlist" => 1,
@@ -66,10 +67,10 @@ fn speed_of(engine: &str) -> u64 {
     }
 }
 
-impl Stage<'_> {
+impl Demo<'_> {
     fn spawn(&mut self, name: &str, job: Job) -> Result<u64> {
         self.tokens += 1;
-        // Unlike anything that stands in a register by chance.
+        // Differs from values that registers have by chance.
         let token = 0xfe47_0000_0000 | u64::from(std::process::id()) << 8 | self.tokens;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["tenant", name])
@@ -101,7 +102,7 @@ impl Stage<'_> {
             alone: Ending::default(),
         };
         self.tenants.insert(token, tenant);
-        let Word::Ready { slot, pages } = self.next_of(token)? else {
+        let Reply::Ready { slot, pages } = self.next_of(token)? else {
             bail!("{name} is not ready");
         };
         self.control.register(token, &pages)?;
@@ -113,14 +114,14 @@ impl Stage<'_> {
         self.tenants.get_mut(&token).expect("a tenant")
     }
 
-    /// The next word, which must be this tenant's.
-    fn next_of(&mut self, token: u64) -> Result<Word> {
+    /// Returns the next reply, which must come from the tenant.
+    fn next_of(&mut self, token: u64) -> Result<Reply> {
         let (from, word) = loop {
-            let news = self.news.recv_timeout(GUARD);
-            let news = news.context("a tenant is silent")?;
-            // One that was killed may be reported late.
-            if self.tenants.contains_key(&news.0) {
-                break news;
+            let message = self.messages.recv_timeout(TIMEOUT);
+            let message = message.context("a tenant is silent")?;
+            // The end of a killed tenant may be reported late.
+            if self.tenants.contains_key(&message.0) {
+                break message;
             }
         };
         let name = &self.tenants[&from].name;
@@ -132,15 +133,15 @@ impl Stage<'_> {
     }
 
     fn prepare(&mut self, token: u64, slice_ns: u64) -> Result<()> {
-        self.tenant(token).order(&Order::Prepare(slice_ns))?;
-        let Word::Prepared(expected) = self.next_of(token)? else {
+        self.tenant(token).request(&Request::Prepare(slice_ns))?;
+        let Reply::Prepared(expected) = self.next_of(token)? else {
             bail!("a tenant is not prepared");
         };
         self.tenant(token).expected = expected;
         Ok(())
     }
 
-    /// Each by itself on its slot; different slots at the same time.
+    /// Runs each job alone on its slot; different slots work at the same time.
     fn alone(&mut self) -> Result<()> {
         let mut queue: Vec<u64> = self.tenants.keys().copied().collect();
         for token in queue.clone() {
@@ -154,13 +155,13 @@ impl Stage<'_> {
                     return true;
                 }
                 busy.insert(tenant.slot, *token);
-                tenant.order(&Order::Go).is_err()
+                tenant.request(&Request::Go).is_err()
             });
             let (token, word) = self
-                .news
-                .recv_timeout(GUARD)
+                .messages
+                .recv_timeout(TIMEOUT)
                 .context("a job does not end")?;
-            let Some(Word::Done(ending)) = word else {
+            let Some(Reply::Done(ending)) = word else {
                 bail!("{} ended early", self.tenants[&token].name);
             };
             let tenant = self.tenant(token);
@@ -190,7 +191,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// All together, and one that is killed half-way.
+    /// Runs all jobs together, and kills a tenant half-way.
     fn together(&mut self, slice_us: u64, slots: u32) -> Result<Phase> {
         let name = format!("{:.1} ms slices", slice_us as f64 / 1e3);
         println!("\nTogether, {name}:");
@@ -204,9 +205,9 @@ impl Stage<'_> {
         let before: Vec<_> = (0..slots)
             .map(|slot| self.control.runs(slot))
             .collect::<Result<_>>()?;
-        // The doomed one first, so that it is in the middle of its slices when it dies.
+        // The doomed tenant starts first, so that it dies in the middle of its slices.
         for &token in std::iter::once(&doomed).chain(tokens.iter().filter(|t| **t != doomed)) {
-            self.tenant(token).order(&Order::Go)?;
+            self.tenant(token).request(&Request::Go)?;
         }
         let started = Instant::now();
         let mut view = View::new(self.options.live, slots);
@@ -215,23 +216,23 @@ impl Stage<'_> {
         let mut all_there = false;
         let others = tokens.len() - 1;
         while endings.len() < others || killed_after.is_none() {
-            if started.elapsed() > GUARD {
+            if started.elapsed() > TIMEOUT {
                 bail!("jobs do not end");
             }
-            match self.news.recv_timeout(TICK) {
-                Ok((token, Some(Word::Done(ending)))) => {
+            match self.messages.recv_timeout(TICK) {
+                Ok((token, Some(Reply::Done(ending)))) => {
                     endings.insert(token, ending);
                 }
-                // The doomed one's last word, of this phase or of the one before.
+                // The last reply of the doomed tenant, of this phase or of the previous one.
                 Ok((token, None)) if token == doomed && killed_after.is_some() => {}
                 Ok((token, None)) if !self.tenants.contains_key(&token) => {}
                 Ok((token, word)) => bail!("{}: {word:?}", self.tenants[&token].name),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("nobody is left"),
             }
-            let runs = self.look(&before)?;
+            let runs = self.slot_states(&before)?;
             if !all_there {
-                // Gaps count from here: before, slots stood idle because nobody wanted them.
+                // Gaps count from here: before, slots were idle because no job waited.
                 all_there = tokens
                     .iter()
                     .all(|t| runs.iter().any(|r| r.1.get(t).is_some_and(|r| r.turns > 0)));
@@ -248,7 +249,7 @@ impl Stage<'_> {
             });
             if killed_after.is_none() && turns > 1 && (half || endings.len() == others) {
                 self.kill(doomed)?;
-                view.say(started.elapsed(), "doomed is killed (SIGKILL)");
+                view.show_event(started.elapsed(), "doomed is killed (SIGKILL)");
                 killed_after = Some(turns);
             }
         }
@@ -288,8 +289,8 @@ impl Stage<'_> {
         Ok(phase)
     }
 
-    /// Who runs on each slot now, and what each tenant has had since `before`.
-    fn look(&mut self, before: &[HashMap<u64, Run>]) -> Result<Look> {
+    /// Returns the running tenant of each slot, and what each tenant has had since `before`.
+    fn slot_states(&mut self, before: &[HashMap<u64, Run>]) -> Result<SlotStates> {
         let mut runs = Vec::new();
         for (slot, before) in (0..).zip(before) {
             let mut now = self.control.runs(slot)?;
@@ -311,7 +312,7 @@ impl Stage<'_> {
         if status.signal() != Some(libc::SIGKILL) {
             bail!("{} did not die of SIGKILL: {status}", tenant.name);
         }
-        // From here on its pages are nobody's: an engine that touches them is a violation.
+        // From here on the pages belong to no tenant: an access by an engine is a violation.
         self.control.ask(&format!("tenant token={token} gone"))?;
         Ok(())
     }
@@ -390,7 +391,7 @@ impl Stage<'_> {
     }
 }
 
-/// The file's hash by a program that is neither the card's nor this one's.
+/// Returns the file's hash, computed by sha256sum.
 fn sha256sum(path: &Path) -> Option<String> {
     let done = Command::new("sha256sum").arg(path).output().ok()?;
     let text = String::from_utf8(done.stdout).ok()?;
@@ -407,7 +408,7 @@ fn prefix_hash(path: &Path, length: u64) -> Result<String> {
     Ok(hex(&Sha256::digest(&bytes)))
 }
 
-/// Runs the demo; whether all was well.
+/// Runs the demo. Returns whether all results are right.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let card = {
         let context =
@@ -415,7 +416,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         context.card_info()?
     };
     let mut control = Control::open(&options.control)?;
-    println!("{}", crate::report::HONESTY);
+    println!("{}", crate::report::NOTE);
     println!(
         "card: {} slots ({}), {}",
         card.slots,
@@ -431,19 +432,19 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .len();
     control.ask("violations clear")?;
     control.ask("enforce on")?;
-    let (send, news) = std::sync::mpsc::channel();
-    let mut stage = Stage {
+    let (send, messages) = std::sync::mpsc::channel();
+    let mut demo = Demo {
         options,
         control,
         send,
-        news,
+        messages,
         tenants: BTreeMap::new(),
         tokens: 0,
         failures: Vec::new(),
     };
     for (i, name) in ["list-a", "list-b", "list-c"].into_iter().enumerate() {
         let (nodes, seed) = (options.nodes, 1 + i as u64);
-        stage.spawn(name, Job::List { nodes, seed })?;
+        demo.spawn(name, Job::List { nodes, seed })?;
     }
     for (i, name) in ["mem-a", "mem-b"].into_iter().enumerate() {
         let job = Job::Membench {
@@ -451,7 +452,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             count: options.nodes / 4,
             seed: 7 + i as u64,
         };
-        stage.spawn(name, job)?;
+        demo.spawn(name, job)?;
     }
     let part = length / 3 * 2;
     for (name, length) in [("sha-a", length), ("sha-b", part)] {
@@ -461,32 +462,31 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             from: 0,
             length,
         };
-        stage.spawn(name, job)?;
+        demo.spawn(name, job)?;
     }
-    let speeds: Vec<_> = stage
+    let speeds: Vec<_> = demo
         .tenants
         .values()
         .map(|t| (t.slot, speed_of(t.job.engine_name())))
         .collect();
     for (slot, speed) in speeds {
-        stage
-            .control
+        demo.control
             .ask(&format!("set slot={slot} speed={speed}"))?;
     }
     println!("\nEach alone on its slot:");
-    stage.alone()?;
-    check_hashes(&mut stage, length, part)?;
+    demo.alone()?;
+    check_hashes(&mut demo, length, part)?;
 
     let mut report = Report::new(card);
     for &slice in &options.slices {
-        let phase = stage.together(slice, card.slots)?;
+        let phase = demo.together(slice, card.slots)?;
         phase.print();
         report.phases.push(phase);
     }
-    stage.end()?;
+    demo.end()?;
     report.violations =
-        report.phases.iter().map(|p| p.violations).sum::<u64>() + stage.violations()?;
-    report.failures = std::mem::take(&mut stage.failures);
+        report.phases.iter().map(|p| p.violations).sum::<u64>() + demo.violations()?;
+    report.failures = std::mem::take(&mut demo.failures);
     report.ok = report.failures.is_empty();
     write(&report, &options.report)?;
     for failure in &report.failures {
@@ -500,12 +500,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(report.ok)
 }
 
-/// The digests are those of sha256sum, too.
-fn check_hashes(stage: &mut Stage<'_>, length: u64, part: u64) -> Result<()> {
-    let image = stage.options.image.clone();
+/// Compares the digests with those of sha256sum.
+fn check_hashes(demo: &mut Demo<'_>, length: u64, part: u64) -> Result<()> {
+    let image = demo.options.image.clone();
     let whole = sha256sum(&image).context("sha256sum does not work")?;
     for (job_length, hash) in [(length, whole), (part, prefix_hash(&image, part)?)] {
-        let wrong = stage.tenants.values().find(|t| {
+        let wrong = demo.tenants.values().find(|t| {
             matches!(&t.job, Job::Sha256 { length, .. } if *length == job_length)
                 && t.alone.outcome != hash
         });
@@ -514,7 +514,7 @@ fn check_hashes(stage: &mut Stage<'_>, length: u64, part: u64) -> Result<()> {
                 "{}: {}, sha256sum: {hash}",
                 tenant.name, tenant.alone.outcome
             );
-            stage.failures.push(text);
+            demo.failures.push(text);
         }
     }
     println!("  the digests are those of sha256sum, too");
