@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
-/// The connection. Others may use the port too: a reply is known by the name that its request had.
+/// A connection. Other clients may use the port too: a request has an ID, which its reply repeats.
 #[derive(Debug)]
 pub struct Control {
     input: BufReader<File>,
@@ -16,14 +16,14 @@ pub struct Control {
     requests: u64,
 }
 
-/// What the card saw of a tenant on a slot.
+/// What a tenant had of a slot, as the card saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Run {
-    /// Times put on the slot.
+    /// Number of STARTs.
     pub turns: u64,
-    /// Times paused.
+    /// Number of PAUSEs.
     pub pauses: u64,
-    /// Nanoseconds on the slot.
+    /// Time on the slot, in nanoseconds.
     pub busy_ns: u64,
 }
 
@@ -35,7 +35,7 @@ fn number(text: &str) -> Result<u64> {
 }
 
 impl Control {
-    /// Opens the port: in the machine, /dev/virtio-ports/fermata.card0.
+    /// Opens the port: /dev/virtio-ports/fermata.card0 in the machine.
     pub fn open(path: &Path) -> Result<Self> {
         let output = OpenOptions::new()
             .read(true)
@@ -49,7 +49,7 @@ impl Control {
         })
     }
 
-    /// Sends a request; its reply without `ok`.
+    /// Sends a request. Returns the reply without `ok`.
     pub fn ask(&mut self, request: &str) -> Result<String> {
         self.requests += 1;
         let id = format!("{}.{}", std::process::id(), self.requests);
@@ -61,7 +61,7 @@ impl Control {
             if self.input.read_line(&mut line)? == 0 {
                 bail!("the card closed its control connection");
             }
-            // Replies to others, who are gone, are skipped.
+            // Skips replies to clients that have exited.
             let Some(reply) = line.strip_prefix(&id).and_then(|l| l.strip_prefix(' ')) else {
                 continue;
             };
@@ -73,7 +73,7 @@ impl Control {
         }
     }
 
-    /// The numbers of a reply, which are all its words of the form KEY=NUMBER.
+    /// Sends a request. Returns the numbers in the reply, which are words of the form KEY=NUMBER.
     pub fn numbers(&mut self, request: &str) -> Result<HashMap<String, u64>> {
         let reply = self.ask(request)?;
         Ok(reply
@@ -83,7 +83,7 @@ impl Control {
             .collect())
     }
 
-    /// Tells the card whose these pages are.
+    /// Tells the card that pages belong to a tenant.
     pub fn register(&mut self, token: u64, pages: &[(u64, u64)]) -> Result<()> {
         for some in pages.chunks(500) {
             let list: Vec<_> = some
@@ -95,14 +95,14 @@ impl Control {
         Ok(())
     }
 
-    /// The token of the tenant that has the slot, if any.
+    /// Returns the token of the tenant on the slot, if the slot has a job.
     pub fn running(&mut self, slot: u32) -> Result<Option<u64>> {
         let state = self.numbers(&format!("state slot={slot}"))?;
         let get = |key| state.get(key).copied().unwrap_or(0);
         Ok((get("status") & 0xff == 1).then(|| get("tag")))
     }
 
-    /// What each tenant had of a slot, by token.
+    /// Returns what each tenant had of a slot, by token.
     pub fn runs(&mut self, slot: u32) -> Result<HashMap<u64, Run>> {
         let reply = self.ask(&format!("runs slot={slot}"))?;
         let mut runs = HashMap::new();

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The container of a checkpoint: a header, then sections, each with checksums of its own
-//! (docs/checkpoint.md).
+//! The container of a checkpoint: a header, then sections with checksums (docs/checkpoint.md).
 //!
-//! What is read is not trusted: nothing of a section is looked at before its checksums hold, and no
-//! more memory is taken than the largest section has.
+//! Input is not trusted: a section is not interpreted before its checksums are verified, and memory
+//! is allocated for one section of maximum size only.
 
 use std::io::{ErrorKind, Read, Write};
 
 const MAGIC: [u8; 8] = *b"fermata\n";
-/// Of the format. A reader refuses others.
+/// Version of the format. A reader refuses other versions.
 pub const VERSION: u32 = 1;
-/// The largest section, uncompressed.
+/// Maximum length of a section, uncompressed.
 pub const SECTION_MAX: usize = 1 << 20;
 const HEADER: usize = 16;
 const SECTION_HEADER: usize = 40;
 
-/// What a section holds.
+/// Kind of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the context is, as CBOR.
+    /// The description of the context, in CBOR.
     Description,
     /// A part of the arena.
     Arena,
     /// A part of the engine's state.
     State,
-    /// Nothing: all is there.
+    /// The end, without data.
     End,
 }
 
@@ -44,23 +43,22 @@ impl Kind {
     }
 }
 
-/// A part of a checkpoint.
+/// A section of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// What it holds.
+    /// Kind of the section.
     pub kind: Kind,
-    /// Where it belongs in what it is a part of, in bytes; of the end: how many sections there are
-    /// before it.
+    /// Offset in the arena or the state, in bytes; of the end: number of sections before it.
     pub offset: u64,
     /// At most [`SECTION_MAX`] bytes.
     pub data: Vec<u8>,
 }
 
-/// How the bytes of a section are stored.
+/// Encodings of a section's data.
 const PLAIN: u32 = 0;
 const LZ4: u32 = 1;
 
-/// A section's header, without its checksums.
+/// The header of a section, without checksums.
 #[derive(Clone, Copy)]
 struct SectionHeader {
     kind: u32,
@@ -71,7 +69,7 @@ struct SectionHeader {
 }
 
 impl SectionHeader {
-    /// All of it: 32 bytes, and the checksums of these and of what is stored.
+    /// Returns the encoded header: 32 bytes, their checksum, and the checksum of the stored data.
     fn to_bytes(self, stored: &[u8]) -> [u8; SECTION_HEADER] {
         let mut bytes = [0; SECTION_HEADER];
         bytes[0..4].copy_from_slice(&self.kind.to_le_bytes());
@@ -85,12 +83,13 @@ impl SectionHeader {
         bytes
     }
 
-    /// Of all but itself.
+    /// Returns the checksum of the header without the checksum itself.
     fn checksum(bytes: &[u8; SECTION_HEADER]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..40])
     }
 
-    /// The header, and the checksum of what is stored; `None`: its own checksum does not hold.
+    /// Returns the header and the checksum of the stored data, or `None` if the header's checksum
+    /// is wrong.
     fn from_bytes(bytes: &[u8; SECTION_HEADER]) -> Option<(Self, u32)> {
         if word(bytes, 32) != Self::checksum(bytes) {
             return None;
@@ -121,7 +120,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header.
+    /// Writes the header of a checkpoint.
     pub fn new(mut to: W) -> std::io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
@@ -136,8 +135,8 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a section, compressed where that makes it smaller. Panics on more than
-    /// [`SECTION_MAX`] bytes.
+    /// Writes a section, compressed if that makes it smaller. Panics on more than [`SECTION_MAX`]
+    /// bytes.
     pub fn section(&mut self, kind: Kind, offset: u64, data: &[u8]) -> std::io::Result<()> {
         assert!(data.len() <= SECTION_MAX);
         let small = lz4_flex::block::compress(data);
@@ -160,7 +159,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the end, and gives the stream back with the number of bytes written.
+    /// Writes the end. Returns the stream, and the number of bytes written.
     pub fn end(mut self) -> std::io::Result<(W, u64)> {
         let sections = self.sections;
         self.section(Kind::End, sections, &[])?;
@@ -168,7 +167,7 @@ impl<W: Write> Writer<W> {
         Ok((self.to, self.bytes))
     }
 
-    /// Hands all that was written to the stream on.
+    /// Flushes the stream.
     pub fn flush(&mut self) -> std::io::Result<()> {
         self.to.flush()
     }
@@ -181,7 +180,7 @@ pub struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header.
+    /// Reads the header of a checkpoint.
     pub fn new(from: R) -> Result<Self, Refusal> {
         let mut reader = Self { from, sections: 0 };
         let mut header = [0; HEADER];
@@ -198,7 +197,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads bytes of `what`, all or none.
+    /// Reads all of `bytes`; `what` names them in errors.
     fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), Refusal> {
         self.from
             .read_exact(bytes)
@@ -208,7 +207,7 @@ impl<R: Read> Reader<R> {
             })
     }
 
-    /// The next section, the end included; after that there is none.
+    /// Returns the next section, including the end, after which there is none.
     pub fn section(&mut self) -> Result<Section, Refusal> {
         let name = format!("section {}", self.sections);
         let mut bytes = [0; SECTION_HEADER];
@@ -239,13 +238,13 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The stream behind the checkpoint.
+    /// Returns the stream, which is positioned behind the checkpoint.
     pub fn into_inner(self) -> R {
         self.from
     }
 }
 
-/// The bytes of a section as they were; `None`: they are no such bytes.
+/// Returns the decompressed data of a section, or `None` if the data are invalid.
 fn unpack(header: SectionHeader, stored: Vec<u8>) -> Option<Vec<u8>> {
     match header.compression {
         PLAIN if header.stored == header.length => Some(stored),
@@ -257,51 +256,51 @@ fn unpack(header: SectionHeader, stored: Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-/// Why a checkpoint is not taken. Nothing runs then, and nothing is left of it.
+/// Why a checkpoint is refused. Nothing of the checkpoint runs, and no context remains.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is something else.
+    /// The input is no checkpoint.
     #[error("this is no checkpoint of fermata")]
     NotACheckpoint,
-    /// Of another version of the format.
+    /// The checkpoint has another version of the format.
     #[error("the checkpoint is of version {0} of the format, this program reads version {version}", version = VERSION)]
     Version(u32),
-    /// It ends too early.
-    #[error("the checkpoint is cut off: {0}")]
+    /// The checkpoint is truncated.
+    #[error("the checkpoint is truncated: {0}")]
     Truncated(String),
-    /// A checksum does not hold.
+    /// A checksum is wrong.
     #[error("the checkpoint is damaged: {0}")]
     Damaged(String),
-    /// A section of an unknown kind.
+    /// A section has an unknown kind.
     #[error("the checkpoint has a section of the unknown kind {0}")]
     Kind(u32),
-    /// Something is larger than it may be.
+    /// A size exceeds its limit.
     #[error("too large: {0}")]
     TooLarge(String),
-    /// Sections that do not belong together, or there.
-    #[error("the checkpoint does not make sense: {0}")]
+    /// Sections contradict each other.
+    #[error("the checkpoint is inconsistent: {0}")]
     Inconsistent(String),
-    /// Something follows it.
-    #[error("something follows the end of the checkpoint")]
+    /// Data follow the checkpoint.
+    #[error("data follow the end of the checkpoint")]
     Trailing,
-    /// The card has no such engine.
+    /// The card lacks the engine.
     #[error("the card has no engine {0}")]
     Engine(String),
-    /// The driver is older than the program that the checkpoint is of.
+    /// The driver's interface is older than the checkpoint's.
     #[error(
         "the checkpoint is of version {0} of the driver's interface, this driver has version {1}"
     )]
     Interface(u32, u32),
-    /// The engine's state is of another size here.
+    /// The engine's state has another size on this card.
     #[error(
         "the engine's state has {0} bytes in the checkpoint, and {1} on this card: it is \
          another version of the engine"
     )]
     StateSize(u64, u64),
-    /// It cannot be read.
+    /// An I/O error.
     #[error("the checkpoint cannot be read: {0}")]
     Unreadable(#[source] std::io::Error),
-    /// The driver refuses a step.
+    /// The driver refuses a call.
     #[error("{0}: {1}")]
     Driver(&'static str, #[source] fermata::Error),
 }

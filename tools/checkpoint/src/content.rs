@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a checkpoint is about, as far as it can be told without a card: whether its sections make
-//! sense together.
+//! The content of a checkpoint: checks without a card whether sections are consistent.
 
 use crate::container::{Kind, Reader, Section};
 use crate::description::{Description, Job};
@@ -8,22 +7,22 @@ use crate::Refusal;
 use fermata::{uapi, Param};
 use std::io::Read;
 
-/// What a section brings.
+/// The content of a section.
 #[derive(Debug)]
 pub enum Part {
-    /// Bytes of the arena, from an offset on; all of them within it.
+    /// Bytes of the arena at an offset, within the arena.
     Arena(u64, Vec<u8>),
-    /// Bytes of the engine's state, from an offset on: those that come next.
+    /// Bytes of the engine's state at an offset, directly behind those before.
     State(u64, Vec<u8>),
     /// The description has changed.
     Described,
 }
 
-/// A checkpoint that is being read.
+/// A checkpoint that is read.
 pub struct Content<R> {
     reader: Reader<R>,
     description: Description,
-    /// Bytes of the state that have come, from the first on.
+    /// Number of bytes of the state read so far.
     state: u64,
 }
 
@@ -45,12 +44,12 @@ impl<R: Read> Content<R> {
         })
     }
 
-    /// What is known of the context by now.
+    /// Returns the last description read.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// The next part; `None`: all is there, and complete.
+    /// Returns the next part, or `None` at the end of a complete checkpoint.
     pub fn part(&mut self) -> Result<Option<Part>, Refusal> {
         let section = self.reader.section()?;
         match section.kind {
@@ -61,7 +60,7 @@ impl<R: Read> Content<R> {
         }
     }
 
-    /// Whether it is all that the stream has.
+    /// Checks that the stream has no more data.
     pub fn end(self) -> Result<(), Refusal> {
         match self.reader.into_inner().read(&mut [0]) {
             Ok(0) => Ok(()),
@@ -70,7 +69,7 @@ impl<R: Read> Content<R> {
         }
     }
 
-    /// A later description: of the same context, further on.
+    /// Checks a later description, which must be of the same context.
     fn describe(&mut self, data: &[u8]) -> Result<Part, Refusal> {
         let later = Description::from_bytes(data)?;
         check(&later)?;
@@ -116,7 +115,7 @@ impl<R: Read> Content<R> {
     }
 }
 
-/// What the driver would not say as clearly.
+/// Checks what the driver would report less clearly.
 fn check(description: &Description) -> Result<(), Refusal> {
     let counts = [
         (description.registers.len(), uapi::MAX_REGS),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a checkpoint says of its context: all that is not bytes of the arena or of the engine's
+//! The description of a context: everything except the contents of the arena and the engine's
 //! state.
 
 use crate::container::SECTION_MAX;
@@ -7,20 +7,20 @@ use crate::Refusal;
 use fermata::{uapi, Context, EngineId, Error, Param, State};
 use serde::{Deserialize, Serialize};
 
-/// Nothing in a description is nested as deep.
+/// Maximum depth of nesting.
 const DEPTH: usize = 16;
 
-/// The arena.
+/// The arena of a context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArenaDescription {
-    /// In bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Device address of its first byte.
     pub device_base: u64,
 }
 
-/// What the context had used when it was saved; for people.
+/// What the context had used when it was saved, for information.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Account {
@@ -28,37 +28,37 @@ pub struct Account {
     pub run_ns: u64,
     /// Time queued.
     pub wait_ns: u64,
-    /// Times it was put on a slot.
+    /// Number of slices.
     pub slices: u64,
-    /// Times it was saved.
+    /// Number of preemptions.
     pub preemptions: u64,
 }
 
-/// Budget, deadline and period, in nanoseconds.
+/// A reservation: budget, deadline and period, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReservationDescription {
     /// Time on a slot in each period.
     pub budget_ns: u64,
-    /// By when it is given.
+    /// Deadline of the budget within the period.
     pub deadline_ns: u64,
     /// Length of a period.
     pub period_ns: u64,
 }
 
-/// How far the job is.
+/// State of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// There is none: none was started, or it has ended.
+    /// No job: none was started, or the job has ended.
     None,
-    /// It has not run yet.
+    /// The job has not run yet.
     New,
-    /// Its state is in the checkpoint.
+    /// The job's state is in the checkpoint.
     Saved,
 }
 
-/// What a context is.
+/// A context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
@@ -66,7 +66,7 @@ pub struct Description {
     pub interface: u32,
     /// The engine's UUID, low and high half.
     pub engine: [u64; 2],
-    /// How far the job is.
+    /// State of the job.
     pub job: Job,
     /// Size of the engine's state in bytes.
     pub state_bytes: u64,
@@ -74,18 +74,18 @@ pub struct Description {
     pub arena: Option<ArenaDescription>,
     /// The registers that the program has written: offset and value.
     pub registers: Vec<(u32, u64)>,
-    /// The registers that it has declared as results.
+    /// The registers that the program has declared as results.
     pub results: Vec<u32>,
     /// Scheduling parameters: number (`FERMATA_PARAM_*`) and value.
     pub parameters: Vec<(u32, u64)>,
-    /// A reservation.
+    /// The reservation, if there is one.
     pub reservation: Option<ReservationDescription>,
-    /// What it had used.
+    /// What the context had used.
     pub account: Account,
 }
 
 impl Description {
-    /// What `context` is now. It must not run: [`Error::Busy`].
+    /// Returns the description of a context. The job must not run or wait: [`Error::Busy`].
     pub fn of(context: &Context) -> Result<Self, Error> {
         let status = context.status()?;
         let job = match State::from(status.state) {
@@ -97,13 +97,13 @@ impl Description {
         Self::with_job(context, &status, job)
     }
 
-    /// As [`Description::of`], for a context that may run: what is there now.
+    /// Returns the present description of a context whose job may run or wait.
     pub fn preliminary(context: &Context) -> Result<Self, Error> {
         Self::with_job(context, &context.status()?, Job::None)
     }
 
     fn with_job(context: &Context, status: &uapi::Status, job: Job) -> Result<Self, Error> {
-        // One that is held at its beginning has no state.
+        // A job that is held before its first run has no state.
         let job = match job {
             Job::Saved => match context.read_snapshot(0, &mut [0; 1]) {
                 Err(Error::NoState) => Job::New,
@@ -142,16 +142,16 @@ impl Description {
         }
     }
 
-    /// As a section has it.
+    /// Returns the encoded description.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // Into memory, and without maps of keys that could not be written.
+        // Writing to memory cannot fail, and all keys of maps can be encoded.
         ciborium::into_writer(self, &mut bytes).expect("a description can be written");
         assert!(bytes.len() <= SECTION_MAX);
         bytes
     }
 
-    /// From a section.
+    /// Decodes a description.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
         let mut left = bytes;
         let description: Self = ciborium::de::from_reader_with_recursion_limit(&mut left, DEPTH)
@@ -163,7 +163,7 @@ impl Description {
     }
 }
 
-/// The engine of a context that is set up, and the size of its state.
+/// Returns the engine of a context that is set up, and the size of its state.
 fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
     let slots = context.param_range(Param::SlotMask)?.max;
     let slot = context.slot_info(slots.trailing_zeros())?;
@@ -174,7 +174,7 @@ fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
     Ok((engine, u64::from(slot.state_pages) * 4096))
 }
 
-/// All but the slots, which are others elsewhere.
+/// Returns the parameters, except the slots, which differ from card to card.
 fn parameters_of(context: &Context) -> Result<Vec<(u32, u64)>, Error> {
     let travel = Param::ALL
         .into_iter()

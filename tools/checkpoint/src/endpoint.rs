@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where a job goes to or comes from.
+//! The ends of a stream that a job is moved through.
 
 use anyhow::{bail, Context as _, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often a device is looked at whose other end is not there yet.
-const LOOK: Duration = Duration::from_millis(50);
+/// Poll interval for a device whose other end is not open.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One end of a stream of bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Endpoint {
-    /// HOST:PORT. Who can listen in can read the job, and who can connect can send one: for
-    /// networks that are trusted, or through a tunnel.
+    /// HOST:PORT, for trusted networks or through a tunnel: whoever reads the stream can read the
+    /// job, and whoever connects can send a job.
     Tcp(String),
     /// A UNIX socket.
     Unix(PathBuf),
-    /// A device that is a stream, such as a virtio-serial port.
+    /// A device with a stream of bytes, such as a virtio-serial port.
     Device(PathBuf),
 }
 
@@ -40,27 +40,27 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// Connects to who waits there.
+    /// Connects to the other end.
     pub(crate) fn connect(&self) -> Result<File> {
         let connected = || -> std::io::Result<File> {
             Ok(match self {
-                Self::Tcp(address) => of(TcpStream::connect(address)?),
-                Self::Unix(path) => of(UnixStream::connect(path)?),
+                Self::Tcp(address) => as_file(TcpStream::connect(address)?),
+                Self::Unix(path) => as_file(UnixStream::connect(path)?),
                 Self::Device(path) => open(path)?,
             })
         };
         connected().with_context(|| format!("{self:?}"))
     }
 
-    /// Waits for one to connect.
+    /// Waits for the other end to connect.
     pub(crate) fn accept(&self) -> Result<File> {
         let accepted = || -> std::io::Result<File> {
             Ok(match self {
-                Self::Tcp(address) => of(TcpListener::bind(address)?.accept()?.0),
+                Self::Tcp(address) => as_file(TcpListener::bind(address)?.accept()?.0),
                 Self::Unix(path) => {
                     let (stream, _) = UnixListener::bind(path)?.accept()?;
                     std::fs::remove_file(path)?;
-                    of(stream)
+                    as_file(stream)
                 }
                 Self::Device(path) => open(path)?,
             })
@@ -69,12 +69,12 @@ impl Endpoint {
     }
 }
 
-/// Any stream is read and written as a file is.
-fn of(stream: impl Into<OwnedFd>) -> File {
+/// Returns a stream as a file.
+fn as_file(stream: impl Into<OwnedFd>) -> File {
     File::from(stream.into())
 }
 
-/// Opens a device, and waits until somebody is at its other end.
+/// Opens a device, and waits until its other end is open.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     loop {
@@ -83,6 +83,6 @@ fn open(path: &Path) -> std::io::Result<File> {
         if !polled[0].revents().contains(PollFlags::HUP) {
             return Ok(file);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Jobs that travel: checkpoints of contexts, and moves between cards (docs/checkpoint.md).
+//! Checkpoints of contexts, and migration between cards (docs/checkpoint.md).
 //!
-//! A context whose job is held is written to a file by [`save`], and made anew by [`restore_file`]:
-//! on another slot, another card, after a reboot, in another machine. [`send`] and [`receive`] move
-//! a job that runs.
+//! [`save`] writes a context whose job is held to a file. [`restore_file`] makes a context from the
+//! file: on another slot or card, after a reboot, or in another machine. [`send`] and [`receive`]
+//! migrate a running job.
 
 pub mod container;
 mod content;

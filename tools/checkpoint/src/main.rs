@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-checkpoint`: jobs of other programs to files and back, and from card to card.
+//! `fermata-checkpoint`: saves jobs of other programs to files, restores jobs from files, and
+//! migrates jobs between cards.
 
 mod endpoint;
 mod owner;
@@ -14,7 +15,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Jobs of an accelerator to a file and back, and from card to card.
+/// Save and restore jobs of an accelerator, and migrate jobs between cards.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -28,13 +29,13 @@ enum Command {
     Save {
         #[command(flatten)]
         owner: owner::Owner,
-        /// Let the job stay off its slot afterwards
+        /// Leave the job held afterwards
         #[arg(long)]
         hold: bool,
         /// The file
         file: PathBuf,
     },
-    /// Say what is in a file, after all of it was checked
+    /// Check a file, and print its description
     Show {
         /// As JSON
         #[arg(long)]
@@ -42,24 +43,24 @@ enum Command {
         /// The file
         file: PathBuf,
     },
-    /// Let a job go on from a file, to its end
+    /// Resume a job from a file, and wait for the job's end
     Restore {
         #[command(flatten)]
         end: End,
         /// The file
         file: PathBuf,
     },
-    /// Move the job of a program while it runs
+    /// Migrate the job of a running program
     Send {
         #[command(flatten)]
         owner: owner::Owner,
-        /// Kill the program afterwards, which does not know that its job has gone
+        /// Kill the program afterwards, which does not know that its job is gone
         #[arg(long)]
         kill: bool,
         /// Where `receive` waits: tcp:HOST:PORT, unix:PATH, or a device
         to: endpoint::Endpoint,
     },
-    /// Take a job that is sent, to its end
+    /// Receive a job, resume it, and wait for its end
     Receive {
         #[command(flatten)]
         end: End,
@@ -71,15 +72,15 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages to a folder, one for each command
+    /// Write the manual pages to a folder, a page for each command
     Man {
-        /// The folder, which is there already
+        /// An existing folder
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
 }
 
-/// What becomes of a job that has arrived.
+/// What to do with a job that has arrived.
 #[derive(Args)]
 struct End {
     /// The card
@@ -90,7 +91,7 @@ struct End {
     arena: Option<PathBuf>,
 }
 
-/// Writes a checkpoint so that there is all of it or none.
+/// Writes a checkpoint to a file completely or not at all.
 fn save_to(owner: &owner::Owner, hold: bool, file: &Path) -> Result<()> {
     let context = owner.context()?;
     let arena = owner::arena_of(&context)?;
@@ -109,7 +110,7 @@ fn save_to(owner: &owner::Owner, hold: bool, file: &Path) -> Result<()> {
     let written = written();
     let stays = held || hold && written.is_ok();
     if !stays {
-        // It may have ended.
+        // The job may have ended.
         let _ = context.resume();
     }
     if written.is_err() {
@@ -139,8 +140,8 @@ fn send_to(owner: &owner::Owner, kill: bool, to: &endpoint::Endpoint) -> Result<
 }
 
 impl End {
-    /// Sees a job to its end. `true`: it finished.
-    fn see(&self, restored: &Restored) -> Result<bool> {
+    /// Starts a job and waits for its end. Returns whether the job finished.
+    fn wait_for_end(&self, restored: &Restored) -> Result<bool> {
         tell_refused(restored);
         if let Some(arena) = &restored.arena {
             if !arena.is_at_base() {
@@ -197,12 +198,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
                 bail!("{}: there is no job in it", file.display());
             }
             restored.start()?;
-            end.see(&restored)
+            end.wait_for_end(&restored)
         }
         Command::Send { owner, kill, to } => send_to(owner, *kill, to).map(|()| true),
         Command::Receive { end, at } => {
             let restored = receive(&at.accept()?, &end.device)?;
-            end.see(&restored)
+            end.wait_for_end(&restored)
         }
         Command::Completions { shell } => completions(*shell).map(|()| true),
         Command::Man { folder } => man(folder).map(|()| true),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A live move: the job runs while its arena is copied, is held for what has changed since, and
-//! goes on at the other end.
+//! Live migration: the job runs while its arena is copied, is held while the changed parts are
+//! copied, and is resumed at the other end.
 //!
-//! The stream is a checkpoint in which parts of the arena may come several times, the last one
-//! counts. Then both ends talk by lines: the receiver says `ready` when everything is there; the
-//! sender says `go`, and from then on never lets its job run again, for it might run at both ends;
-//! the receiver says `running` when the job is on a slot. Until `go` every failure leaves the job
+//! The stream is a checkpoint that may have parts of the arena several times; the last one counts.
+//! Then both ends send lines: the receiver sends `ready` when it has the whole checkpoint. The
+//! sender sends `go`, and never resumes the job afterwards, because the job might run at both ends.
+//! The receiver sends `running` when the job is on a slot. A failure before `go` leaves the job
 //! where it was.
 
 use crate::container::{Kind, Writer};
@@ -18,43 +18,44 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// So often is the arena copied while the job runs, at most.
+/// Maximum number of rounds that copy the arena while the job runs.
 const ROUNDS: u32 = 5;
-/// Fewer bytes than that are copied while it is held.
+/// With fewer changed bytes than this, the job is held and the rest copied.
 const FEW: u64 = 1 << 20;
-/// How often the receiver looks whether the job runs.
-const LOOK: Duration = Duration::from_micros(200);
+/// Poll interval of the receiver for the job to run.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 const READY: &str = "ready";
 const GO: &str = "go";
 const RUNNING: &str = "running";
 
-/// What a move was like.
+/// Figures of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// From the PREEMPT here to when it ran there; the way of one message is in it.
+    /// From PREEMPT here until the job ran at the other end, including the delay of a message.
     pub without_running: Duration,
-    /// Parts of the arena that were sent while the job ran.
+    /// Bytes of the arena that were sent while the job ran.
     pub bytes_before: u64,
-    /// And while it was held.
+    /// Bytes of the arena that were sent while the job was held.
     pub bytes_held: u64,
-    /// How often all of the arena was looked at while the job ran.
+    /// Number of comparisons of the whole arena while the job ran.
     pub rounds: u32,
 }
 
-/// Why a job was not moved.
+/// Why a job was not migrated.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// It cannot be read or sent. It goes on here.
+    /// The job cannot be read or sent. It continues here.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// It came to its end here.
+    /// The job ended here.
     #[error("the job ended before it could be moved")]
     Ended,
-    /// The other end refuses it. It goes on here.
-    #[error("the other end does not take it: {0}")]
+    /// The other end refuses the job. It continues here.
+    #[error("the receiver refuses the job: {0}")]
     Refused(String),
-    /// The other end was told to go on, and is silent. It may run there: here it stays held.
+    /// The other end was told to resume the job, and has not answered. The job may run there, so it
+    /// stays held here.
     #[error(
         "the job may run at the other end, which does not answer: it stays held here, and \
          must not be resumed if it does ({0})"
@@ -62,14 +63,14 @@ pub enum MoveError {
     Unknown(String),
 }
 
-/// What stands at the other end of the arena.
+/// The contents of the arena at the other end.
 struct Copied<'a> {
     arena: Option<&'a Arena>,
     bytes: Vec<u8>,
 }
 
 impl<'a> Copied<'a> {
-    /// A new arena: zeros.
+    /// Returns the contents of a new arena: zeros.
     fn new(arena: Option<&'a Arena>) -> Self {
         Self {
             arena,
@@ -77,7 +78,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Sends what is different. Returns how many bytes.
+    /// Sends changed parts. Returns the number of bytes.
     fn send<W: Write>(&mut self, writer: &mut Writer<W>) -> std::io::Result<u64> {
         let Some(arena) = self.arena else {
             return Ok(0);
@@ -96,9 +97,9 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Moves the job of a context to who reads the other end of `stream`. The job may run, wait, or be
-/// held. Afterwards the context is worth nothing: close it. After an error the job is as before,
-/// but for [`MoveError::Unknown`].
+/// Migrates the job of a context to the receiver at the other end of `stream`. The job may run,
+/// wait, or be held. On success the context is of no use any more: close it. After an error the job
+/// is as before, except after [`MoveError::Unknown`].
 pub fn send<S>(context: &Context, arena: Option<&Arena>, stream: &S) -> Result<Moved, MoveError>
 where
     for<'a> &'a S: Read + Write,
@@ -108,7 +109,7 @@ where
         Ok((moved, since)) => commit(stream, moved, since),
         Err(error) => {
             if !held {
-                // It may have ended.
+                // The job may have ended.
                 let _ = context.resume();
             }
             Err(error)
@@ -120,7 +121,7 @@ fn status(context: &Context) -> Result<fermata::uapi::Status, SaveError> {
     context.status().map_err(at("the card does not answer"))
 }
 
-/// Sends all, and hears that it has come. Returns since when the job does not run.
+/// Sends the job, and waits until the receiver is ready. Returns since when the job is held.
 fn offer<S>(
     context: &Context,
     arena: Option<&Arena>,
@@ -161,7 +162,7 @@ where
     write_state(context, &description, &mut writer)?;
     let bytes_held = copied.send(&mut writer).map_err(output)?;
     writer.end().map_err(output)?;
-    expect(stream, READY).map_err(MoveError::Refused)?;
+    expect_line(stream, READY).map_err(MoveError::Refused)?;
     let moved = Moved {
         without_running: Duration::ZERO,
         bytes_before,
@@ -171,7 +172,7 @@ where
     Ok((moved, since))
 }
 
-/// Takes the job off its slot.
+/// Preempts the job, and holds it.
 fn hold(context: &Context) -> Result<(), MoveError> {
     match context.preempt(true) {
         Err(fermata::Error::NotFound) => return Err(MoveError::Ended),
@@ -186,13 +187,13 @@ fn hold(context: &Context) -> Result<(), MoveError> {
     }
 }
 
-/// Gives the job away.
+/// Tells the receiver to resume the job.
 fn commit<S>(stream: &S, moved: Moved, since: Instant) -> Result<Moved, MoveError>
 where
     for<'a> &'a S: Read + Write,
 {
-    tell(stream, GO).map_err(|error| MoveError::Unknown(error.to_string()))?;
-    expect(stream, RUNNING).map_err(MoveError::Unknown)?;
+    send_line(stream, GO).map_err(|error| MoveError::Unknown(error.to_string()))?;
+    expect_line(stream, RUNNING).map_err(MoveError::Unknown)?;
     Ok(Moved {
         without_running: since.elapsed(),
         ..moved
@@ -202,18 +203,18 @@ where
 /// Why a job was not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// It is not taken.
+    /// The checkpoint is refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The sender keeps it.
-    #[error("the other end keeps the job: {0}")]
-    Kept(String),
-    /// It was given to us, and cannot go on.
-    #[error("the job cannot go on here: {0}")]
+    /// The sender keeps the job.
+    #[error("the sender keeps the job: {0}")]
+    KeptBySender(String),
+    /// The sender has given up the job, and the job cannot be resumed.
+    #[error("the job cannot be resumed here: {0}")]
     Lost(#[source] fermata::Error),
 }
 
-/// Receives a job from who writes to the other end of `stream`, and lets it go on, on the card
+/// Receives a job from the sender at the other end of `stream`, and resumes it on the card
 /// `device`.
 pub fn receive<S>(stream: &S, device: &Path) -> Result<Restored, ReceiveError>
 where
@@ -222,14 +223,14 @@ where
     let restored = match restore(BufReader::new(stream), device) {
         Ok(restored) => restored,
         Err(refusal) => {
-            // The sender may be gone.
-            let _ = tell(stream, &refusal.to_string());
+            // The sender may have exited.
+            let _ = send_line(stream, &refusal.to_string());
             return Err(refusal.into());
         }
     };
-    let kept = |error: std::io::Error| ReceiveError::Kept(error.to_string());
-    tell(stream, READY).map_err(kept)?;
-    expect(stream, GO).map_err(ReceiveError::Kept)?;
+    let kept = |error: std::io::Error| ReceiveError::KeptBySender(error.to_string());
+    send_line(stream, READY).map_err(kept)?;
+    expect_line(stream, GO).map_err(ReceiveError::KeptBySender)?;
     restored.start().map_err(ReceiveError::Lost)?;
     while restored
         .context
@@ -238,14 +239,14 @@ where
         .slices
         == 0
     {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    // It runs, whether the sender hears of it or not.
-    let _ = tell(stream, RUNNING);
+    // The job runs, whether or not the sender receives the message.
+    let _ = send_line(stream, RUNNING);
     Ok(restored)
 }
 
-fn tell<S>(stream: &S, line: &str) -> std::io::Result<()>
+fn send_line<S>(stream: &S, line: &str) -> std::io::Result<()>
 where
     for<'a> &'a S: Write,
 {
@@ -254,12 +255,12 @@ where
     stream.flush()
 }
 
-/// Hears `line`; else what was said instead.
-fn expect<S>(stream: &S, line: &str) -> Result<(), String>
+/// Receives a line, which must be `line`; the error is the line that was received instead.
+fn expect_line<S>(stream: &S, line: &str) -> Result<(), String>
 where
     for<'a> &'a S: Read,
 {
-    // Nothing more is said until we answer, so nothing is lost in the buffer.
+    // The sender sends nothing more before the answer, so the buffer loses no data.
     let mut heard = String::new();
     match BufReader::new(stream).read_line(&mut heard) {
         Err(error) => Err(error.to_string()),

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The program that has a context: its descriptor, got from it.
+//! The program that owns a context: gets the context's descriptor from it.
 
 use anyhow::{anyhow, bail, Context as _, Result};
 use fermata::{owner, Arena, Context, Error};
 use rustix::process::{kill_process, Pid, Signal};
 use std::os::fd::RawFd;
 
-/// Whose job.
+/// The owner of a job.
 #[derive(clap::Args)]
 pub(crate) struct Owner {
-    /// The program; its descriptor is got as a debugger would (`pidfd_getfd()`)
+    /// The program, from which the descriptor is taken (`pidfd_getfd()`, as a debugger does)
     #[arg(long)]
     pid: u32,
-    /// Its descriptor of the card, where it has several
+    /// The program's descriptor of the card, if it has several
     #[arg(long)]
     fd: Option<RawFd>,
 }
 
 impl Owner {
-    /// Its context, which is ours, too, from now on.
+    /// Returns the owner's context, which both processes share from now on.
     pub(crate) fn context(&self) -> Result<Context> {
         let fd = match self.fd {
             Some(fd) => fd,
@@ -28,7 +28,7 @@ impl Owner {
         context.with_context(|| format!("descriptor {fd} of process {}", self.pid))
     }
 
-    /// Its only descriptor of a card.
+    /// Returns the owner's only descriptor of a card.
     fn only_descriptor(&self) -> Result<RawFd> {
         let found = owner::descriptors(self.pid);
         let found = found.with_context(|| format!("descriptors of process {}", self.pid))?;
@@ -42,7 +42,7 @@ impl Owner {
         }
     }
 
-    /// Kills it.
+    /// Kills the owner.
     pub(crate) fn kill(&self) -> Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| anyhow!("{} is no process", self.pid))?;
@@ -51,7 +51,7 @@ impl Owner {
     }
 }
 
-/// All of its arena.
+/// Maps the whole arena of a context.
 pub(crate) fn arena_of(context: &Context) -> Result<Option<Arena>> {
     context.map_arena().map_err(|error| match error {
         Error::Invalid => {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From a checkpoint to a context. Nothing of it is trusted: what the driver does not check is
-//! checked here.
+//! Makes a context from a checkpoint. Input is not trusted: checks what the driver does not check.
 
 use crate::content::{Content, Part};
 use crate::description::{ArenaDescription, Description, Job};
@@ -10,22 +9,22 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// A context made from a checkpoint; its job, if there is one, does not run yet.
+/// A context made from a checkpoint. Its job, if there is one, has not been started.
 #[derive(Debug)]
 pub struct Restored {
     /// The context.
     pub context: Context,
-    /// Its arena, if it has one.
+    /// The arena, if there is one.
     pub arena: Option<Arena>,
-    /// What the checkpoint said of it.
+    /// The description in the checkpoint.
     pub description: Description,
-    /// Parameters that this process may not set, or that cannot be kept here: they are the default.
-    /// And whether that is so of the reservation.
+    /// Parameters that this process may not set, or that cannot be kept, and whether the same is
+    /// true of the reservation. They have their defaults.
     pub refused: (Vec<Param>, bool),
 }
 
 impl Restored {
-    /// Lets the job go on. [`Job::None`]: there is nothing to do.
+    /// Starts or resumes the job; does nothing for [`Job::None`].
     pub fn start(&self) -> Result<(), Error> {
         match self.description.job {
             Job::None => Ok(()),
@@ -35,12 +34,13 @@ impl Restored {
     }
 }
 
-/// Makes a context of the card `device` from a checkpoint, to whose end it reads.
+/// Makes a context of the card `device` from a checkpoint, and reads the stream to the checkpoint's
+/// end.
 pub fn restore(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
     read(&mut Content::new(from)?, device)
 }
 
-/// As [`restore`], of a file that has nothing else.
+/// Does the same as [`restore`], for a file that has nothing behind the checkpoint.
 pub fn restore_file(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
     let mut content = Content::new(from)?;
     let restored = read(&mut content, device)?;
@@ -73,12 +73,12 @@ fn read<R: Read>(content: &mut Content<R>, device: &Path) -> Result<Restored, Re
     })
 }
 
-/// Says at which step the driver refused.
+/// Returns a function that adds the name of a call to the driver's error.
 fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
     move |error| Refusal::Driver(step, error)
 }
 
-/// Makes the context with its memory, empty.
+/// Makes a context with its memory.
 fn create(description: &Description, device: &Path) -> Result<(Context, Option<Arena>), Refusal> {
     let context = Context::open(device).map_err(at("the card cannot be opened"))?;
     let card = context
@@ -108,7 +108,7 @@ fn create(description: &Description, device: &Path) -> Result<(Context, Option<A
     Ok((context, arena))
 }
 
-/// Whether the card has the engine, in the version whose states are of that size.
+/// Checks that the card has the engine, with the same size of state.
 fn check_engine(context: &Context, description: &Description) -> Result<(), Refusal> {
     let engine = description.engine();
     let slots = context
@@ -127,7 +127,7 @@ fn check_engine(context: &Context, description: &Description) -> Result<(), Refu
     Ok(())
 }
 
-/// As UUIDs are written.
+/// Returns the engine's UUID as text.
 pub fn name_of(engine: EngineId) -> String {
     let (high, low) = (engine.high, engine.low);
     format!(
@@ -140,8 +140,7 @@ pub fn name_of(engine: EngineId) -> String {
     )
 }
 
-/// All has come: what the description says of registers and parameters is done. Returns what is
-/// refused.
+/// Writes registers and parameters, after everything has been read. Returns what was refused.
 fn complete(context: &Context, description: &Description) -> Result<(Vec<Param>, bool), Refusal> {
     let written = context.write_registers(&description.registers);
     written.map_err(at("the registers are not taken"))?;
@@ -149,7 +148,7 @@ fn complete(context: &Context, description: &Description) -> Result<(Vec<Param>,
     declared.map_err(at("the result registers are not taken"))?;
     let mut refused = Vec::new();
     for &(number, value) in &description.parameters {
-        // Others have been refused.
+        // Unknown parameters were refused before.
         let Some(param) = Param::of(number) else {
             continue;
         };

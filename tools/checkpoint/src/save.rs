@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From a context to a checkpoint.
+//! Writes a checkpoint of a context.
 
 use crate::container::{Kind, Writer, SECTION_MAX};
 use crate::description::{Description, Job};
@@ -7,13 +7,13 @@ use fermata::{Arena, Context};
 use std::io::Write;
 use std::ops::Range;
 
-/// Why a context is not saved.
+/// Why a context was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// A call of the driver.
+    /// The driver refuses a call.
     #[error("{0}: {1}")]
     Driver(&'static str, #[source] fermata::Error),
-    /// The job runs or waits.
+    /// The job is not held.
     #[error("the job is not held: it would be another one by the time that all is read")]
     NotHeld,
     /// The checkpoint cannot be written.
@@ -21,13 +21,13 @@ pub enum SaveError {
     Output(#[from] std::io::Error),
 }
 
-/// Says at which step the driver refused.
+/// Returns a function that adds the name of a call to the driver's error.
 pub(crate) fn at(step: &'static str) -> impl Fn(fermata::Error) -> SaveError {
     move |error| SaveError::Driver(step, error)
 }
 
-/// Writes the checkpoint of a context whose job is held, or that has none. `arena`: all of its
-/// arena, mapped. Returns how many bytes it has.
+/// Writes the checkpoint of a context whose job is held, or that has no job. `arena` is the whole
+/// arena, mapped. Returns the size of the checkpoint.
 pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<u64, SaveError> {
     let description = describe(context)?;
     let mut writer = Writer::new(to)?;
@@ -36,7 +36,7 @@ pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<
     if let Some(arena) = arena {
         for part in arena_parts(arena) {
             let bytes = arena.read(part.start, part.len());
-            // A new arena has zeros.
+            // A new arena has zeros, so zeros are left out.
             if bytes.iter().any(|&byte| byte != 0) {
                 writer.section(Kind::Arena, part.start as u64, &bytes)?;
             }
@@ -45,7 +45,7 @@ pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<
     Ok(writer.end()?.1)
 }
 
-/// What the context is, if its job is held or there is none.
+/// Returns the description of a context whose job is held, or that has no job.
 pub(crate) fn describe(context: &Context) -> Result<Description, SaveError> {
     Description::of(context).map_err(|error| match error {
         fermata::Error::Busy => SaveError::NotHeld,
@@ -71,15 +71,15 @@ pub(crate) fn write_state<W: Write>(
     Ok(())
 }
 
-/// So much of an arena is one section: what has changed in it is sent again as a whole.
+/// Length of the sections of an arena; a migration compares and sends whole sections.
 const ARENA_PART: usize = 64 << 10;
 
-/// The parts of an arena.
+/// Returns the sections of an arena.
 pub(crate) fn arena_parts(arena: &Arena) -> impl Iterator<Item = Range<usize>> {
     parts(arena.length(), ARENA_PART)
 }
 
-/// Cuts `length` bytes into ranges.
+/// Divides `length` bytes into ranges.
 fn parts(length: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = (0..length).step_by(part);
     starts.map(move |start| start..length.min(start + part))

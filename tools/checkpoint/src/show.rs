@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is in a checkpoint.
+//! Prints the description of a checkpoint.
 
 use anyhow::{Context as _, Result};
 use fermata::Param;
@@ -9,20 +9,20 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-/// What is told of a checkpoint.
+/// A summary of a checkpoint.
 #[derive(Serialize)]
 struct Summary {
-    /// All that it says of its context.
+    /// The last description.
     description: Description,
-    /// Bytes of the arena that are in it; the others are zero.
+    /// Bytes of the arena in the checkpoint; all others are zero.
     arena_bytes: u64,
-    /// Bytes of the engine's state.
+    /// Length of the engine's state.
     state_bytes: u64,
-    /// Bytes of the file.
+    /// Length of the file.
     file_bytes: u64,
 }
 
-/// Reads all of it.
+/// Reads and checks the whole file.
 fn summarise(file: &mut impl Read, file_bytes: u64) -> Result<Summary, Refusal> {
     let mut content = Content::new(file)?;
     let (mut arena_bytes, mut state_bytes) = (0, 0);

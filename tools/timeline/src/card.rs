@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What slots did, from the events of the card's log.
+//! Reads the card's log.
 
 use crate::spans::{Doing, End, Span, Timeline, Turn};
 use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use std::io::BufRead;
 
-/// What a slot is at.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Now {
-    /// The job that it has.
+    /// The slot's job.
     tag: u64,
     doing: Option<(Doing, u64)>,
-    /// START of it, and whether that was one from a state.
+    /// When the job's turn began, and whether the job was resumed.
     turn: Option<(u64, bool)>,
 }
 
-/// Makes a timeline of events.
+/// Builds a timeline of events.
 #[derive(Debug, Default)]
 pub struct Reader {
     timeline: Timeline,
     slots: Vec<Now>,
 }
 
-/// The timeline of a whole log, and when that begins; times are `CLOCK_MONOTONIC` of the card's
-/// machine.
+/// Returns the timeline of a log, and when the log begins; times are `CLOCK_MONOTONIC` of the
+/// card's machine.
 pub fn read(log: impl BufRead) -> Result<(Timeline, u64)> {
     let mut reader = Reader::default();
     let mut first = None;
@@ -55,7 +55,7 @@ fn end_of(phase: Phase, failed: bool) -> Option<End> {
 }
 
 impl Reader {
-    /// Takes the next event.
+    /// Handles the next event.
     pub fn take(&mut self, event: &Event) {
         let at = event.t;
         self.timeline.last = self.timeline.last.max(at);
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// A slot does something else from now on.
+    /// Ends the slot's activity, and begins another one.
     fn enter(&mut self, slot: usize, doing: Option<Doing>, at: u64) {
         let now = &mut self.slots[slot];
         if now.doing.map(|(doing, _)| doing) == doing {
@@ -137,7 +137,7 @@ impl Reader {
         now.doing = doing.map(|doing| (doing, at));
     }
 
-    /// The log is at its end: what is under way is cut there.
+    /// Ends activities and turns at the end of the log.
     pub fn end(mut self) -> Timeline {
         let at = self.timeline.last;
         for slot in 0..self.slots.len() {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The same for Perfetto and the tracing page of Chrome: the JSON form of the Trace Event Format,
-//! slots as threads.
+//! Writes a trace for Perfetto and Chrome's tracing page: the JSON form of the Trace Event Format,
+//! with slots as threads.
 
 use crate::spans::{Doing, Timeline};
 use anyhow::Result;
 use serde_json::{json, Value};
 use std::path::Path;
 
-/// One who tells what slots did: a process of the trace.
+/// A view of the slots: a process of the trace.
 pub struct Layer<'a> {
-    /// Who.
+    /// Name of the view.
     pub name: &'a str,
-    /// What.
+    /// What the slots did.
     pub timeline: &'a Timeline,
-    /// What a job is called.
+    /// Returns the name of a job.
     pub job: &'a dyn Fn(u64) -> String,
 }
 
@@ -43,7 +43,7 @@ fn events((layer, pid): (&Layer<'_>, u32)) -> Vec<Value> {
     let spans = timeline.spans.iter().map(|span| {
         let args = json!({ "job": format!("{:#x}", span.job), "doing": span.doing });
         let name = match span.doing {
-            // Of one colour, whoever waits.
+            // All gaps have the same name, and so the same colour, whichever job waits.
             Doing::Gap => format!("gap before {}", job(span.job)),
             doing => format!("{} {}", job(span.job), doing.name()),
         };

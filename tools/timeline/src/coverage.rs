@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How spans of one slot are drawn so that areas are times: a span that is wide enough is a bar of
-//! its own; what lies between such bars is cut into columns, and a column is divided in height as
-//! its time is divided.
+//! Draws spans of a slot so that areas stand for times: a span that is wide enough has a bar of its
+//! own; the space between such bars is divided into columns, and the height of a column is divided
+//! as its time is.
 
 use fermata_picture::svg::number;
 use std::fmt::Write as _;
 
-/// Pixels from which on a span has a bar of its own.
+/// Least width of a span with a bar of its own, in pixels.
 const WIDE: f64 = 1.0;
-/// Pixels of a column.
+/// Width of a column in pixels.
 const COLUMN: f64 = 2.0;
 
-/// A span in pixels across.
+/// A span in horizontal pixels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
-    /// What it is drawn as: index of a colour.
+    /// Index of the colour.
     pub(crate) layer: usize,
-    /// Its left end.
+    /// Left end.
     pub(crate) from: f64,
-    /// Its right end.
+    /// Right end.
     pub(crate) to: f64,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Stretch {
 pub(crate) struct Cell {
     from: f64,
     to: f64,
-    /// How high each layer and those below it come, as parts of the height.
+    /// Cumulative heights of the layers, as parts of the height.
     tops: Vec<f64>,
 }
 
@@ -37,7 +37,7 @@ impl Cell {
         Self { from, to, tops }
     }
 
-    /// Adds the common part of a stretch to its layer; layers are not stacked yet.
+    /// Adds the overlap with a stretch to the stretch's layer; layers are not stacked yet.
     fn add(&mut self, stretch: &Stretch) {
         let common = stretch.to.min(self.to) - stretch.from.max(self.from);
         self.tops[stretch.layer] += common.max(0.0) / (self.to - self.from);
@@ -51,7 +51,7 @@ impl Cell {
         }
     }
 
-    /// Returns how high a layer comes, if the cell has a part of it.
+    /// Returns the top of a layer if the cell has a part of the layer.
     fn top(&self, layer: usize) -> Option<f64> {
         let below = layer.checked_sub(1).map_or(0.0, |below| self.tops[below]);
         let top = self.tops[layer];
@@ -59,8 +59,8 @@ impl Cell {
     }
 }
 
-/// Returns the cells of stretches that are in order and do not overlap; a stretch's layer is less
-/// than `layers`.
+/// Returns the cells of ordered stretches that do not overlap; a stretch's layer is less than
+/// `layers`.
 pub(crate) fn cells(stretches: &[Stretch], layers: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
     let mut narrow = Vec::new();
@@ -82,13 +82,13 @@ pub(crate) fn cells(stretches: &[Stretch], layers: usize) -> Vec<Cell> {
     cells
 }
 
-/// Returns the pixels that stretches have which are too narrow for bars of their own.
+/// Returns the sum of widths of stretches that are too narrow for bars of their own.
 pub(crate) fn narrow(stretches: &[Stretch]) -> f64 {
     let widths = stretches.iter().map(|stretch| stretch.to - stretch.from);
     widths.filter(|width| *width < WIDE).sum()
 }
 
-/// Adds the columns that have a part of `narrow`, all of which is between `from` and `to`.
+/// Adds columns for `narrow`, whose stretches lie between `from` and `to`.
 fn columns(cells: &mut Vec<Cell>, narrow: &[Stretch], (from, to): (f64, f64), layers: usize) {
     let mut current: Option<Cell> = None;
     for stretch in narrow {

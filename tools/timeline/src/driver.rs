@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What slots did, from the driver's tracepoints (docs/tracing.md) in the text form of tracefs,
-//! perf or trace-cmd.
+//! Reads the driver's tracepoints (docs/tracing.md) in the text form of tracefs, perf or trace-cmd.
 
 use crate::spans::{Doing, End, Span, Timeline, Turn};
 use anyhow::{anyhow, Context as _, Result};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-/// What is noted when latency-critical work comes.
+/// Text for the arrival of latency-critical work.
 pub const ARRIVAL: &str = "latency-critical work arrives";
-/// What is noted when work is announced.
+/// Text for a hint.
 pub const HINT: &str = "hint";
 
 /// One line of a trace.
@@ -17,32 +16,32 @@ pub const HINT: &str = "hint";
 pub enum Line<'a> {
     /// An event of the driver.
     Event(Event<'a>),
-    /// So many events of a processor were overwritten before they were read.
+    /// Number of events of a processor that were overwritten before they were read.
     Lost(u64),
-    /// A comment, or an event of somebody else.
+    /// A comment, or an event of another subsystem.
     Other,
 }
 
 /// An event of the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// In nanoseconds of the trace's clock.
+    /// Time in nanoseconds of the trace's clock.
     pub at: u64,
-    /// Command and thread that ran when the event came, where the line has them as `COMMAND-PID`.
+    /// Command and thread that ran when the event came, if the line begins with `COMMAND-PID`.
     pub task: Option<(&'a str, u32)>,
-    /// Without `fermata_`.
+    /// Name without `fermata_`.
     pub name: &'a str,
     fields: &'a str,
 }
 
 impl<'a> Event<'a> {
-    /// A field as it is printed.
+    /// Returns a field as text.
     pub fn text(&self, field: &str) -> Option<&'a str> {
         let mut fields = self.fields.split(' ');
         fields.find_map(|of| of.strip_prefix(field)?.strip_prefix('='))
     }
 
-    /// A field that is a number.
+    /// Returns a field as a number.
     pub fn number(&self, field: &str) -> Result<i64> {
         let text = self
             .text(field)
@@ -51,7 +50,7 @@ impl<'a> Event<'a> {
             .with_context(|| format!("fermata_{}: {field}={text}", self.name))
     }
 
-    /// The card's number.
+    /// Returns the card's number.
     pub fn card(&self) -> Result<u32> {
         let text = self.text("card").unwrap_or("");
         let number = text.strip_prefix("fermata").unwrap_or(text).parse();
@@ -59,8 +58,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Takes a line apart: `COMMAND-PID [CPU] FLAGS TIME: fermata_NAME: FIELDS`, or `CPU:1 [LOST 5
-/// EVENTS]`.
+/// Parses a line: `COMMAND-PID [CPU] FLAGS TIME: fermata_NAME: FIELDS`, or `CPU:1 [LOST 5 EVENTS]`.
 pub fn parse(line: &str) -> Result<Line<'_>> {
     if let Some((_, lost)) = line.split_once("[LOST ") {
         if line.starts_with("CPU:") {
@@ -68,7 +66,7 @@ pub fn parse(line: &str) -> Result<Line<'_>> {
             return Ok(Line::Lost(number.parse().with_context(|| line.to_owned())?));
         }
     }
-    // perf puts the system before the name.
+    // perf prints the subsystem before the name.
     let line = line.trim_end();
     let Some((before, after)) = [": fermata:fermata_", ": fermata_"]
         .iter()
@@ -89,13 +87,13 @@ pub fn parse(line: &str) -> Result<Line<'_>> {
     }))
 }
 
-/// The `COMMAND-PID` that a line begins with, before the processor in brackets.
+/// Returns the `COMMAND-PID` at the beginning of a line.
 fn task(before: &str) -> Option<(&str, u32)> {
     let (command, pid) = before.split_once(" [")?.0.trim().rsplit_once('-')?;
     Some((command, pid.parse().ok()?))
 }
 
-/// `12.345678` seconds, of six or nine digits.
+/// Parses seconds with six or nine decimals.
 fn nanoseconds(time: &str) -> Option<u64> {
     let (seconds, part) = time.split_once('.')?;
     let unit = 10_u64.checked_pow(9_u32.checked_sub(part.len().try_into().ok()?)?)?;
@@ -109,20 +107,20 @@ struct Run {
     ctx: u64,
     from: u64,
     resumed: bool,
-    /// What its restore took.
+    /// Time of the restore.
     restore: u64,
-    /// The last PAUSE.
+    /// Time of the last PAUSE.
     pause: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     run: Option<Run>,
-    /// Since when it is free.
+    /// Since when the slot is free.
     free: Option<u64>,
 }
 
-/// Makes a timeline of one card's events.
+/// Builds a timeline of one card's events.
 #[derive(Debug, Default)]
 pub struct Reader {
     timeline: Timeline,
@@ -135,20 +133,20 @@ pub struct Reader {
     commands: BTreeMap<u64, String>,
 }
 
-/// What a trace tells.
+/// The contents of a trace.
 #[derive(Debug)]
 pub struct Trace {
-    /// Of one card; jobs are the numbers of contexts, times of the trace's clock.
+    /// The timeline of one card. Jobs are numbers of contexts; times are of the trace's clock.
     pub timeline: Timeline,
     /// Processes of contexts.
     pub pids: BTreeMap<u64, u32>,
-    /// Commands of contexts' processes, as far as the trace has events of theirs.
+    /// Commands of contexts' processes, as far as the trace has events of these processes.
     pub commands: BTreeMap<u64, String>,
-    /// Events that were lost, as far as the trace says so.
+    /// Number of lost events, as far as the trace reports them.
     pub lost: u64,
 }
 
-/// Reads a trace of a card.
+/// Reads a trace and returns the part about one card.
 pub fn read(trace: impl BufRead, card: u32) -> Result<Trace> {
     let (mut reader, mut lost) = (Reader::default(), 0);
     for line in trace.lines() {
@@ -162,7 +160,7 @@ pub fn read(trace: impl BufRead, card: u32) -> Result<Trace> {
 }
 
 impl Reader {
-    /// Takes the next event, of the one card.
+    /// Handles the next event of the card.
     pub fn take(&mut self, event: &Event<'_>) -> Result<()> {
         let at = event.at;
         self.timeline.last = self.timeline.last.max(at);
@@ -231,7 +229,7 @@ impl Reader {
             "keep" => self.timeline.note(Some(slot), "kept for a hint", at),
             "fault" => self.timeline.note(Some(slot), "refused access", at),
             "quarantine" => self.timeline.note(Some(slot), "out of use", at),
-            // It rang while its job was on the slot.
+            // The doorbell rang while the job was on the slot.
             _ => {}
         }
         Ok(())
@@ -296,7 +294,7 @@ impl Reader {
         });
     }
 
-    /// The trace is at its end: what is under way is cut there.
+    /// Ends activities and turns at the end of the trace.
     pub fn end(mut self, lost: u64) -> Trace {
         for slot in 0..self.slots.len() {
             self.stop(slot, End::Open, self.timeline.last);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a card's slots did: as the card's log tells it ([`card`]) or as the driver's tracepoints do
-//! ([`driver`]), in one model ([`spans`]); as a picture (SVG) that can be looked at anywhere, and
-//! as a trace for Perfetto. [`views`] lays the two over each other, and holds them against each
-//! other.
+//! What the slots of a card did, read from the card's log ([`card`]) or from the driver's
+//! tracepoints ([`driver`]) into one model ([`spans`]), and written as a picture ([`svg`]) or as a
+//! trace for Perfetto ([`chrome`]). [`views`] compares the two views.
 
 #[cfg(feature = "card")]
 pub mod card;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a card's slots did, from its log or from a trace of the driver: a picture, and a trace for
-//! Perfetto.
+//! Draws what the slots of a card did, from the card's log or from a trace of the driver, and
+//! writes a trace for Perfetto.
 
 use anyhow::{ensure, Context as _, Result};
 use clap::Parser;
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 
 /// Draw what a card's slots did
 ///
-/// With both, the card's log and a trace of the driver, the two are held against each other: it
-/// fails where they differ. The picture is then the driver's view, and the trace for Perfetto has
-/// both in the driver's time.
+/// Given both the card's log and a trace of the driver, compares the two and fails if they differ.
+/// The picture then shows the driver's view, and the trace for Perfetto has both views in the
+/// driver's time.
 #[derive(Parser)]
 #[command(version, about)]
 struct Options {
     /// The card's log
     #[arg(required_unless_present = "driver")]
     log: Option<PathBuf>,
-    /// The driver's tracepoints in the text form of tracefs, perf script or trace-cmd report
+    /// The driver's tracepoints, as printed by tracefs, perf script or trace-cmd report
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
-    /// Number of the card in that
+    /// Number of the card in the trace
     #[arg(long, value_name = "N", default_value_t = 0)]
     card: u32,
     /// Where the picture goes
@@ -36,18 +36,18 @@ struct Options {
     /// Where the trace goes
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// What stands above the picture
+    /// Title of the picture
     #[arg(long, default_value = "slots of the card")]
     title: String,
-    /// Begin at the last mark of this text (`mark text=` at the card's control socket), so many
-    /// milliseconds after that mark, or so many after the beginning
+    /// Begin at the last mark with this text (`mark text=` at the card's control socket), MS
+    /// milliseconds after the mark, or MS milliseconds after the beginning
     #[arg(long, value_name = "MARK|MARK+MS|MS")]
     from: Option<String>,
-    /// End there
+    /// End at this moment
     #[arg(long, value_name = "MARK|MARK+MS|MS")]
     to: Option<String>,
-    /// What the job of a TAG, or that of the context of a number, is called [default: the command
-    /// of the context's process, if the trace has it]
+    /// Name of the job with this TAG, or of the job of the context with this number [default: the
+    /// command of the context's process, if the trace has it]
     #[arg(long, value_name = "TAG=NAME", value_parser = parse_name)]
     name: Vec<(u64, String)>,
 }
@@ -66,7 +66,7 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::new(file))
 }
 
-/// The card's log, and when it begins.
+/// Reads a log. Returns the timeline, and when the log begins.
 fn read_log(path: &Path) -> Result<(Timeline, u64)> {
     card::read(open(path)?).with_context(|| path.display().to_string())
 }
@@ -78,7 +78,8 @@ fn read_trace(path: &Path, card: u32) -> Result<Trace> {
     Ok(trace)
 }
 
-/// Returns a moment of a record that begins at `first`; `marks` has its marks.
+/// Returns a moment, given as text, of a record that begins at `first` and has the marks of
+/// `marks`.
 fn moment(marks: &Timeline, first: u64, text: &str) -> Result<u64> {
     let ns = |ms: f64| (ms * 1e6) as u64;
     if let Ok(ms) = text.parse::<f64>() {
@@ -93,8 +94,8 @@ fn moment(marks: &Timeline, first: u64, text: &str) -> Result<u64> {
     after.with_context(|| format!("no mark {text}"))
 }
 
-/// Returns the part of the time that was asked for.
-fn part(options: &Options, marks: &Timeline, first: u64) -> Result<(u64, u64)> {
+/// Returns the interval to draw.
+fn interval(options: &Options, marks: &Timeline, first: u64) -> Result<(u64, u64)> {
     let at = |text: &Option<String>| {
         let text = text.as_deref();
         text.map(|text| moment(marks, first, text)).transpose()
@@ -105,7 +106,7 @@ fn part(options: &Options, marks: &Timeline, first: u64) -> Result<(u64, u64)> {
     Ok((from, to))
 }
 
-/// What is drawn: who tells, what, and the commands of jobs.
+/// A view: its name, timeline, and commands of jobs.
 struct View {
     name: &'static str,
     timeline: Timeline,
@@ -123,8 +124,8 @@ impl View {
         }
     }
 
-    /// Returns the name of a job: the one that was given, else the command of its process, with the
-    /// context's number where several have that command.
+    /// Returns the name of a job: the one given as an option, else the command of its process, with
+    /// the context's number if several processes have that command.
     fn job(&self, options: &Options, id: u64) -> String {
         if let Some((_, name)) = options.name.iter().find(|(of, _)| *of == id) {
             return name.clone();
@@ -152,18 +153,18 @@ fn main() -> Result<()> {
         .transpose()?;
     let views = match (log, trace) {
         (Some((log, first)), None) => {
-            let part = part(&options, &log, first)?;
+            let part = interval(&options, &log, first)?;
             vec![View::new("card", log, part)]
         }
-        (None, Some(trace)) => vec![of_driver(&options, trace, None)?],
+        (None, Some(trace)) => vec![driver_view(&options, trace, None)?],
         (Some((log, _)), Some(mut trace)) => {
             let fit = views::compare(&log, &trace.timeline)?;
             println!("{} turns, the same for the card and the driver", fit.turns);
             trace.timeline.engines.clone_from(&log.engines);
             let log = fit.translate(&log);
             let first = trace.timeline.first();
-            let part = part(&options, &log, first)?;
-            let driver = of_driver(&options, trace, Some(part))?;
+            let part = interval(&options, &log, first)?;
+            let driver = driver_view(&options, trace, Some(part))?;
             vec![driver, View::new("card", log, part)]
         }
         (None, None) => unreachable!("one of them is required"),
@@ -171,11 +172,11 @@ fn main() -> Result<()> {
     draw(&options, &views)
 }
 
-fn of_driver(options: &Options, trace: Trace, given: Option<(u64, u64)>) -> Result<View> {
+fn driver_view(options: &Options, trace: Trace, given: Option<(u64, u64)>) -> Result<View> {
     let timeline = trace.timeline;
     let part = match given {
         Some(part) => part,
-        None => part(options, &timeline, timeline.first())?,
+        None => interval(options, &timeline, timeline.first())?,
     };
     let mut view = View::new("driver", timeline, part);
     let jobs = view.timeline.jobs();

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What slots did.
+//! The model: what slots did.
 
 use serde::Serialize;
 
-/// What a slot does with a job.
+/// An activity of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
-    /// It is free, and the job waits for it.
+    /// The slot is free while the job waits.
     Gap,
-    /// Reads its state.
+    /// The slot reads the job's state.
     Restore,
-    /// Runs it.
+    /// The slot runs the job.
     Run,
-    /// Writes its state.
+    /// The slot writes the job's state.
     Save,
 }
 
 impl Doing {
-    /// In a word.
+    /// Returns the activity's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gap => "gap",
@@ -29,73 +29,72 @@ impl Doing {
     }
 }
 
-/// For some time a slot did one thing for one job. Times are in nanoseconds, of the clock of
-/// whoever tells.
+/// A slot's activity for a job. Times are in nanoseconds of the record's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its number.
+    /// Number of the slot.
     pub slot: usize,
-    /// Whose: the job's TAG register, or the number of its context.
+    /// The job: its TAG register, or the number of its context.
     pub job: u64,
-    /// What.
+    /// The activity.
     pub doing: Doing,
-    /// Since when.
+    /// Begin.
     pub from: u64,
-    /// Until when.
+    /// End.
     pub to: u64,
 }
 
-/// How the time of a job on a slot ended.
+/// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was saved.
+    /// The job was saved.
     Saved,
-    /// The job is over.
+    /// The job has ended.
     Finished,
-    /// Its slot was reset.
+    /// The slot was reset.
     Reset,
-    /// It has not: the record ends.
+    /// The turn has not ended when the record ends.
     Open,
 }
 
-/// A job on a slot, from START on.
+/// A turn of a job on a slot, which begins with START.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// The slot's number.
+    /// Number of the slot.
     pub slot: usize,
-    /// Whose: as in [`Span`].
+    /// The job, as in [`Span`].
     pub job: u64,
-    /// It went on from its state.
+    /// The job was resumed.
     pub resumed: bool,
-    /// Since when.
+    /// Begin.
     pub from: u64,
-    /// Until when.
+    /// End.
     pub to: u64,
-    /// How it ended.
+    /// How the turn ended.
     pub end: End,
 }
 
-/// Something at one moment.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instant {
-    /// `None`: of the card as a whole.
+    /// The slot; `None`: the card as a whole.
     pub slot: Option<usize>,
-    /// What.
+    /// Description.
     pub what: String,
-    /// When.
+    /// Time.
     pub at: u64,
 }
 
-/// All of a record.
+/// A record of a card.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// What slots are, by number.
+    /// Names of the slots' engines, by number of the slot.
     pub engines: Vec<String>,
-    /// What they did, in the order of time.
+    /// Activities, in the order of time.
     pub spans: Vec<Span>,
-    /// The same, a line for each turn; not changed by [`Timeline::cut`].
+    /// Turns; not changed by [`Timeline::cut`].
     pub turns: Vec<Turn>,
-    /// What happened.
+    /// Events.
     pub instants: Vec<Instant>,
     pub(crate) last: u64,
 }
@@ -111,14 +110,14 @@ impl Timeline {
         self.turns.sort_by_key(|turn| (turn.from, turn.slot));
     }
 
-    /// When the first thing happened.
+    /// Returns the time of the first activity or event.
     pub fn first(&self) -> u64 {
         let spans = self.spans.iter().map(|span| span.from);
         let instants = self.instants.iter().map(|instant| instant.at);
         spans.chain(instants).min().unwrap_or(0)
     }
 
-    /// When a mark was made, the last of this text.
+    /// Returns the time of the last mark with this text.
     pub fn mark(&self, text: &str) -> Option<u64> {
         let marks = self
             .instants
@@ -127,7 +126,7 @@ impl Timeline {
         marks.map(|instant| instant.at).next_back()
     }
 
-    /// Leaves what is between two moments, and lets time begin with the first.
+    /// Keeps what lies between two moments, and subtracts the first from all times.
     pub fn cut(&mut self, from: u64, to: u64) {
         self.spans.retain(|span| span.to > from && span.from < to);
         for span in &mut self.spans {
@@ -142,7 +141,7 @@ impl Timeline {
         self.last = to - from;
     }
 
-    /// When it ends.
+    /// Returns the end of the record.
     pub fn length(&self) -> u64 {
         self.last
     }
@@ -155,13 +154,13 @@ impl Timeline {
         time as f64 / self.last.max(1) as f64
     }
 
-    /// The slots that did something, in order.
+    /// Returns the slots with an activity, in order.
     pub fn slots(&self) -> Vec<usize> {
         let at_work = |slot: &usize| self.spans.iter().any(|span| span.slot == *slot);
         (0..self.engines.len()).filter(at_work).collect()
     }
 
-    /// The jobs, in the order of their coming.
+    /// Returns the jobs, in the order of their first activities.
     pub fn jobs(&self) -> Vec<u64> {
         let mut jobs = Vec::new();
         for span in &self.spans {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The picture: slots are rows, jobs are colours; saves and restores are lighter. The area of a
-//! colour is the time that it stands for, however short the spans are
-//! ([`coverage`](crate::coverage)).
+//! colour stands for time, however short the spans are ([`coverage`](crate::coverage)).
 
 use crate::coverage::{self, Stretch};
 use crate::driver::{ARRIVAL, HINT};
@@ -15,30 +14,30 @@ use fermata_picture::svg::{text_width, Anchor, Svg, LABEL, TITLE};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What is drawn as a triangle above the slots, and what the legend says of it.
+/// Events that are drawn as triangles above the slots, and their texts in the legend.
 const POINTS: [(&str, Color, &str); 2] = [
     (ARRIVAL, Color(0xc0, 0, 0), "urgent work arrives"),
     (HINT, Color(0x80, 0x80, 0x80), "hint"),
 ];
-/// A slot that is free while a job waits.
+/// The colour of a slot that is free while a job waits.
 const GAP: Color = Color::NEUTRAL;
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 22.0;
 const MARGIN: f64 = 12.0;
 const HEAD: f64 = 36.0;
-/// A row, and the bar in it.
+/// Height of a row, and of the bar in it.
 const ROW: f64 = 62.0;
 const BAR: f64 = 46.0;
 const AXIS: f64 = 44.0;
-/// The texts of marks stand in up to so many rows.
+/// Maximum number of rows for the texts of marks.
 const MARK_ROWS: usize = 3;
 const MARK_ROW: f64 = 14.0;
-/// Pixels of a slot for each PAUSE at least; single PAUSEs closer together cannot be told apart and
-/// are left out.
+/// Least average distance of PAUSEs in pixels; closer PAUSEs are left out, since they cannot be
+/// distinguished.
 const PAUSE_DISTANCE: f64 = 4.0;
 
-/// Writes the picture of a timeline to a file; `name` says what a job is called.
+/// Writes the picture of a timeline to a file; `name` returns the name of a job.
 pub fn draw(
     timeline: &Timeline,
     title: &str,
@@ -51,7 +50,7 @@ pub fn draw(
         .with_context(|| file.display().to_string())
 }
 
-/// A unit of the time axis that gives short numbers.
+/// Returns a unit of the time axis for short numbers.
 fn unit_of(ns: u64) -> (&'static str, f64) {
     match ns {
         0..5_000_000 => ("us", 1e3),
@@ -148,7 +147,8 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// From the bottom up: jobs that run, jobs that are saved or restored, and gaps.
+    /// Returns the number of layers; from the bottom up: running jobs, jobs being saved or
+    /// restored, and gaps.
     fn layers(&self) -> usize {
         2 * self.jobs.len() + 1
     }
@@ -183,7 +183,7 @@ impl<'a> Picture<'a> {
         spans.filter_map(stretch).collect()
     }
 
-    /// Returns where the PAUSEs of a slot are, unless there are too many.
+    /// Returns the places of a slot's PAUSEs, unless there are too many.
     fn pauses(&self, slot: usize) -> Vec<f64> {
         let instants = self.timeline.instants.iter();
         let pauses = instants.filter(|i| i.slot == Some(slot) && i.what.starts_with("PAUSE"));
@@ -199,8 +199,8 @@ impl<'a> Picture<'a> {
         instants.any(|instant| instant.slot.is_none() && instant.what == what)
     }
 
-    /// Returns where the marks of the card are, their texts, and the row of each text: texts do not
-    /// overlap, and those without room are left out.
+    /// Returns the places, texts and rows of the card's marks. Texts do not overlap; texts without
+    /// room are left out.
     fn marks(&self) -> Vec<(f64, &str, usize)> {
         let is_mark = |what: &str| POINTS.iter().all(|(point, ..)| *point != what);
         let instants = self.timeline.instants.iter();
@@ -262,18 +262,18 @@ impl<'a> Picture<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! What a picture shows, as its own shapes have it: they are read back from the SVG, and
-    //! painted one over the other.
+    //! Pictures are checked by their own shapes: shapes are read from the SVG, and painted one over
+    //! the other.
 
     use super::*;
     use crate::spans::{Instant, Span};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Of a slot's time.
+    /// Tolerance, as a part of a slot's time.
     const BOUND: f64 = 0.001;
     const SECOND: u64 = 1_000_000_000;
 
-    /// The value of an attribute of an element.
+    /// Returns the value of an attribute.
     fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
         element
             .split_once(&format!(" {name}=\""))?
@@ -282,10 +282,10 @@ mod tests {
             .next()
     }
 
-    /// An interval across, and the interval down that is painted there.
+    /// A horizontal interval, and the vertical interval that is painted there.
     type Piece = ((f64, f64), (f64, f64));
 
-    /// The pieces of a path of M, H, V and Z that stands on its first point.
+    /// Returns the pieces of a path of M, H, V and Z that stands on its first point.
     fn pieces(d: &str) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let (mut x, mut y, mut base) = (0.0, 0.0, 0.0);
@@ -311,8 +311,8 @@ mod tests {
         pieces
     }
 
-    /// The visible area of each colour in a slot, as part of its bar: of all that is painted at a
-    /// point, the last is seen.
+    /// Returns the visible area of each colour in a slot, as a part of its bar: at each point the
+    /// shape painted last is visible.
     fn visible(svg: &str, slot: usize) -> BTreeMap<String, f64> {
         let group = svg
             .split_once(&format!("<g id=\"slot-{slot}\">"))
@@ -333,8 +333,8 @@ mod tests {
         let mut areas = BTreeMap::new();
         for strip in edges.windows(2) {
             let middle = f64::midpoint(strip[0], strip[1]);
-            // Each shape stands on the base: what is painted later hides the lower part of what was
-            // painted before.
+            // All shapes stand on the base, so a shape hides the lower part of shapes painted
+            // before.
             let mut tops: Vec<(f64, &str)> = Vec::new();
             for (fill, pieces) in &shapes {
                 let next = pieces.partition_point(|((_, right), _)| *right <= middle);
@@ -353,7 +353,7 @@ mod tests {
         areas
     }
 
-    /// The colours of the legend, by name.
+    /// Returns the colours of the legend, by name.
     fn legend_of(svg: &str) -> BTreeMap<String, String> {
         let legend = svg.split_once("<g id=\"legend\">").unwrap().1;
         let mut colors = BTreeMap::new();
@@ -380,8 +380,8 @@ mod tests {
         }
     }
 
-    /// Turns of `jobs` on a slot for a second; runs take up to `longest` ns, saves and restores a
-    /// fifth of that, and the slot is idle now and then.
+    /// Returns turns of `jobs` on a slot for a second. Runs take up to `longest` ns, saves and
+    /// restores a fifth of that, and the slot is sometimes idle.
     fn turns(random: &mut Random, slot: usize, jobs: u64, longest: u64) -> Vec<Span> {
         let mut spans = Vec::new();
         let mut at = 0;
@@ -425,7 +425,7 @@ mod tests {
         Picture::new(timeline).draw("title", &name).finish()
     }
 
-    /// The part of a second that a job did some things on a slot.
+    /// Returns the part of a second in which a job had some activities on a slot.
     fn measured(timeline: &Timeline, slot: usize, job: u64, doing: &[Doing]) -> f64 {
         let spans = timeline.spans.iter();
         let counted = spans
@@ -491,8 +491,7 @@ mod tests {
         assert_areas_are_times(&timeline);
     }
 
-    /// The picture that the review found: a slot that is busy nearly all the time with turns of a
-    /// tenth of a pixel, which looked idle.
+    /// A slot that is nearly always busy, with turns of a tenth of a pixel, once looked idle.
     #[test]
     fn a_slot_that_is_busy_with_short_turns_looks_busy() {
         let turn = |n: u64| {
@@ -531,7 +530,7 @@ mod tests {
         assert_eq!((tenants.len(), colors.len()), (40, 40));
     }
 
-    /// The y coordinates of a group of elements.
+    /// Returns the y coordinates of a group of elements.
     fn heights<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = f64> + 'a {
         text.lines()
             .filter_map(move |line| attribute(line, name)?.parse().ok())

@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card's view and the driver's view of the same time: held against each other, and laid over
-//! each other.
+//! Compares the card's view and the driver's view of the same time, and converts times between
+//! them.
 //!
-//! Each has a clock of its own: the card that of the machine that emulates it, the driver that of
-//! the guest; both count nanoseconds, the guest's so well as its processor's clock was measured.
-//! Causes come before effects: the driver's START is written before the card takes it, and the card
-//! has ended a turn before the driver sees that. So each turn of the one clock must fit into that
-//! of the other, and bounds how far the clocks are apart.
+//! Each view has its own clock: the card's is that of the machine that emulates it, the driver's
+//! that of the guest. Both count nanoseconds; the guest's clock depends on a measurement of the
+//! processor's speed. Causes come before effects: the driver writes START before the card takes it,
+//! and the card ends a turn before the driver notices. So each turn of the card must fit into the
+//! driver's turn, and bounds the difference of the clocks.
 
 use crate::spans::{End, Timeline, Turn};
 use anyhow::{bail, Result};
 use std::collections::BTreeMap;
 
-/// What the driver's times are cut to.
+/// Resolution of the driver's times, in nanoseconds.
 const RESOLUTION: u64 = 1_000;
 
-/// How the two views fit.
+/// How the two views fit together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
-    /// Turns that both tell of.
+    /// Number of common turns.
     pub turns: usize,
-    /// What is added to the card's times at the card's time `since`...
+    /// The driver's clock minus the card's, at the card's time `since`...
     offset: f64,
     since: f64,
-    /// ... and so much more for each nanosecond after that.
+    /// ... and by how much that grows with each nanosecond.
     drift: f64,
 }
 
 impl Fit {
-    /// The driver's time of a moment of the card.
+    /// Converts a time of the card to the driver's clock.
     pub fn driver_time(&self, card: u64) -> u64 {
         let ahead = card as f64 - self.since;
         (card as f64 + self.offset + self.drift * ahead).max(0.0) as u64
     }
 
-    /// The card's timeline in times of the driver.
+    /// Converts the card's timeline to the driver's clock.
     pub fn translate(&self, card: &Timeline) -> Timeline {
         let mut card = card.clone();
         for span in &mut card.spans {
@@ -51,8 +51,8 @@ impl Fit {
     }
 }
 
-/// Holds the two views against each other: on each slot the same turns in the same order, START and
-/// end of the same kind, of the same job, and each as the card saw it within as the driver saw it.
+/// Compares the two views: each slot must have the same turns in the same order, with the same kind
+/// of start and end and the same job, and each turn of the card must fit into the driver's.
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn compare(card: &Timeline, driver: &Timeline) -> Result<Fit> {
     fit(&pairs)
 }
 
-/// Of a turn that the driver ends by a reset, it does not know how it would have ended, and the
-/// card hears of that later.
+/// Compares a turn. If the driver ends a turn by a reset, it does not know how the turn would have
+/// ended, and the card learns of the reset later.
 fn compare_turn(card: &Turn, driver: &Turn) -> Result<()> {
     let same_end = driver.end == End::Reset || card.end == driver.end;
     if card.resumed != driver.resumed || !same_end {
@@ -97,7 +97,7 @@ fn compare_turn(card: &Turn, driver: &Turn) -> Result<()> {
     Ok(())
 }
 
-/// A job of the card is always of the same context.
+/// Checks that all turns of a job of the card are of the same context.
 fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
     let mut contexts = BTreeMap::new();
     for (card, driver) in pairs {
@@ -113,7 +113,7 @@ fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
     Ok(())
 }
 
-/// The line that lies nearest to the middles of what each turn allows.
+/// Fits a line to the middles of what the turns allow.
 fn fit(pairs: &[(Turn, Turn)]) -> Result<Fit> {
     let points: Vec<(f64, f64)> = pairs
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs a program on a card's RISC-V core, and says what came of it; the job that the demo of
-//! travelling snapshots lets travel.
+//! Runs a program on a RISC-V core of a card, and prints the result. The demo of migration moves
+//! such jobs.
 
 use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -9,7 +9,7 @@ use fermata::{Context, EngineId, Events, State};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Run a program on a card's RISC-V core.
+/// Run a program on a RISC-V core of a card.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -19,31 +19,31 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program to its end, and say what came of it
+    /// Run a program to its end, and print the result
     Run {
         /// The card
         #[arg(long, default_value = "/dev/fermata0")]
         device: PathBuf,
-        /// What the program gets in a0
+        /// The program's argument, in a0
         #[arg(long, default_value_t = 1)]
         arg: u32,
-        /// More memory, full of numbers: something to carry
+        /// Size of additional memory with pseudo-random contents
         #[arg(long, default_value_t = 0, value_name = "MIB")]
         ballast: usize,
-        /// By what the card knows the job (register 0x50)
+        /// The word that identifies the job to the card (register 0x50)
         #[arg(long, default_value_t = 0)]
         tag: u64,
         /// The program: ELF, for RV32IMC
         program: PathBuf,
     },
-    /// Say what came of a program, from the arena that it has left
+    /// Print the result of a program from the contents of its arena
     Read {
-        /// The arena's bytes
+        /// A file with the contents of the arena
         arena: PathBuf,
     },
 }
 
-/// Pseudo-random numbers, which no compression makes small.
+/// Returns pseudo-random bytes, which cannot be compressed.
 fn ballast(length: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut bytes = Vec::with_capacity(length);
@@ -77,8 +77,8 @@ fn run(device: &Path, program: &Path, arg: u32, mib: usize, tag: u64) -> Result<
     Ok(arena.read(0, arena.length()))
 }
 
-/// What came of a program, told; `true`: it was well.
-fn tell(arena: &[u8]) -> Result<bool> {
+/// Prints the result of a program. Returns whether the program succeeded.
+fn print_outcome(arena: &[u8]) -> Result<bool> {
     let outcome = Outcome::from_bytes(arena).context("this is no arena of such a program")?;
     println!(
         "end {}, code {}, {} cycles, {} instructions, memory {:#018x}",
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
             std::fs::read(&arena).with_context(|| arena.display().to_string())
         }
     };
-    match told.and_then(|arena| tell(&arena)) {
+    match told.and_then(|arena| print_outcome(&arena)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
