@@ -4,7 +4,8 @@
 
 use fermata::{Control, Error, Param};
 
-/// A call of the driver. Calls whose errors have other causes or remedies are apart.
+/// A call of the driver; one call has several variants if its errors have different causes or
+/// remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// open() of a card's node.
@@ -39,7 +40,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// The call that does `control` to a context.
+    /// Returns the call for an action on a context.
     pub(crate) fn of_control(control: Control) -> Self {
         match control {
             Control::Param(param, _) => Self::ControlParam(param),
@@ -48,10 +49,10 @@ impl Call {
     }
 }
 
-/// Why a call failed, and what to do.
+/// The cause of a failure, and the remedy.
 type Explanation = (&'static str, &'static str);
 
-/// Errors that [`Error`] has no names for.
+/// Errors without a name in [`Error`].
 mod errno {
     use rustix::io::Errno;
 
@@ -98,12 +99,12 @@ const STATE_GREW: Explanation = (
     "the card broke its protocol: reset the card, and see docs/operations.md",
 );
 
-/// Returns why `call` failed with `error`, and what to do.
+/// Returns cause and remedy for an error of a call.
 pub(crate) fn explain(call: Call, error: Error) -> (String, String) {
     in_full(named(call, error).or_else(|| of_any_call(error)), error)
 }
 
-/// An explanation; without it what the kernel calls the error.
+/// Returns an explanation, or the kernel's text for the error.
 fn in_full(explanation: Option<Explanation>, error: Error) -> (String, String) {
     match explanation {
         Some((cause, remedy)) => (cause.into(), remedy.into()),
@@ -114,17 +115,17 @@ fn in_full(explanation: Option<Explanation>, error: Error) -> (String, String) {
     }
 }
 
-/// Returns why a job failed whose status has `error`, and what to do.
+/// Returns cause and remedy for the error in the status of a failed job.
 pub(crate) fn explain_failure(error: Error) -> (String, String) {
     in_full(of_job(error), error)
 }
 
-/// Whether a job failed because its engine touched memory outside of its arena.
+/// Returns whether a job failed because its engine accessed memory outside of the arena.
 pub(crate) fn is_fault(error: Error) -> bool {
     error == Error::Other(EFAULT)
 }
 
-/// The errors that `uapi/fermata.h` names for jobs.
+/// Explains errors that `uapi/fermata.h` names for jobs.
 fn of_job(error: Error) -> Option<Explanation> {
     Some(match error {
         Error::Other(ETIME) => (
@@ -149,7 +150,7 @@ fn of_job(error: Error) -> Option<Explanation> {
     })
 }
 
-/// The errors that every call can return.
+/// Explains errors that every call can return.
 fn of_any_call(error: Error) -> Option<Explanation> {
     const VERSIONS: &str =
         "driver and fermatactl may be of different versions: install both of one version";
@@ -175,7 +176,7 @@ fn of_any_call(error: Error) -> Option<Explanation> {
     })
 }
 
-/// The errors that `uapi/fermata.h` names at `call`.
+/// Explains errors that `uapi/fermata.h` names for a call.
 fn named(call: Call, error: Error) -> Option<Explanation> {
     match call {
         Call::Open | Call::CardInfo | Call::Status | Call::ContextInfo | Call::PolicyGet => None,
@@ -231,7 +232,7 @@ fn of_setup(error: Error) -> Option<Explanation> {
     })
 }
 
-/// Of arenas and snapshot buffers that the driver allocates.
+/// Explains errors of calls that allocate arenas and snapshot buffers.
 fn of_memory(call: Call, error: Error) -> Option<Explanation> {
     Some(match (call, error) {
         (_, Error::Exists) => (
@@ -342,7 +343,7 @@ fn of_param(param: Param, error: Error) -> Option<Explanation> {
                  cooperative is what the engine can",
         ),
         (_, Error::NotReady) => NOT_SET_UP,
-        // These have no value that takes a capability.
+        // No value of these parameters needs a capability.
         (Param::Cap | Param::SlotMask | Param::Cooperative, Error::NotPermitted) => return None,
         (_, Error::NotPermitted) => RAISE,
         (Param::Share, Error::Busy) => (
@@ -390,7 +391,7 @@ fn of_reservation(error: Error) -> Option<Explanation> {
     })
 }
 
-/// Of calls that act on, or look at, the context of a number.
+/// Explains errors of calls that act on a context by its number.
 fn of_number(call: Call, error: Error) -> Option<Explanation> {
     Some(match (call, error) {
         (_, Error::NoContext) => NO_CONTEXT,
@@ -413,8 +414,8 @@ fn of_number(call: Call, error: Error) -> Option<Explanation> {
     })
 }
 
-/// Of parameters and reservations of any context: what the own context would be refused, and what
-/// takes an administrator.
+/// Explains errors of parameters and reservations of any context: those of the own context, and
+/// those of a missing capability.
 fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
     match (call, error) {
         (_, Error::NoContext) => Some(NO_CONTEXT),

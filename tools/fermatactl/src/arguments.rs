@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The command line: what is parsed, what shell completions and man pages are made of, and how a
-//! command line is refused that cannot be parsed.
+//! The command line: the parser, from which shell completions and man pages are generated, and the
+//! report of a command line that cannot be parsed.
 
 use crate::command::Command;
 use crate::out::Out;
@@ -36,13 +36,14 @@ pub(crate) fn refuse(error: &clap::Error, words: impl Iterator<Item = OsString>)
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Whether `--json` is given; behind `--` are the words of another command.
+/// Returns whether the words include `--json`; words behind `--` belong to another command.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     let mut ours = words.take_while(|word| word != "--");
     ours.any(|word| word == "--json")
 }
 
-/// clap's first paragraph is what is wrong; tip, usage and the option for help come after.
+/// Converts clap's error: the first paragraph is the cause; tip, usage and the option for help
+/// follow.
 fn trouble_of(error: &clap::Error) -> Trouble {
     let text = error.render().to_string();
     let (wrong, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -68,7 +69,8 @@ mod tests {
     }
 
     /// Options and arguments that are numbers or times: a value outside of the range, and what the
-    /// error says of the range. Options whose range is the engine's: see `command/run/job.rs`.
+    /// error says about the range. Options whose range depends on the engine are tested in
+    /// `command/run/job.rs`.
     const NUMBERS: [(&str, &str, &str, &str); 47] = [
         ("info", "context", "0 0", "1 to 4294967295"),
         ("stats", "context", "0 0", "1 to 4294967295"),
@@ -153,7 +155,7 @@ mod tests {
         ("group", "max_bytes", "0 / --max-bytes 16E", "a size"),
         ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
     ];
-    /// What takes other values.
+    /// Options and arguments with other values.
     const NO_NUMBERS: [&str; 20] = [
         "access",
         "card",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cards: which there are, how a card is opened, and what its file `monitor` in sysfs says to a
-//! user who may not ask the driver about others.
+//! Cards: finds and opens cards. Users who may not ask the driver about other users read the card's
+//! file `monitor` in sysfs.
 
 use crate::advice::Call;
 use crate::node::{self, Presence};
@@ -42,12 +42,12 @@ impl fmt::Display for CardName {
     }
 }
 
-/// The number of a device of ours by its file's name.
+/// Returns the number of a card by the name of its device.
 fn number_of(path: &Path) -> Option<u32> {
     node::number_in(path.file_name()?.to_str()?)
 }
 
-/// The cards that there are, by their numbers.
+/// Returns all cards, by number.
 pub(crate) fn all() -> Result<Vec<CardName>> {
     let folder = Path::new(FOLDER);
     let entries = fs::read_dir(folder).map_err(|error| Trouble::of_file(folder, &error))?;
@@ -59,7 +59,7 @@ pub(crate) fn all() -> Result<Vec<CardName>> {
     Ok(found.into_iter().map(|(_, path)| CardName(path)).collect())
 }
 
-/// One card, open. That is no use of it: only a context that is set up is one.
+/// An open card. The file is no use of the card until its context is set up.
 pub(crate) struct Card {
     pub(crate) name: CardName,
     pub(crate) file: Context,
@@ -75,7 +75,7 @@ impl Card {
         })
     }
 
-    /// Those named, or all that there are.
+    /// Opens the named cards, or all cards.
     pub(crate) fn open_all(names: &[CardName]) -> Result<Vec<Self>> {
         let names = if names.is_empty() {
             all()?
@@ -88,7 +88,7 @@ impl Card {
         names.iter().map(Self::open).collect()
     }
 
-    /// That named, or the only one that there is.
+    /// Opens the named card, or the only card.
     pub(crate) fn open_one(name: Option<&CardName>) -> Result<Self> {
         if let Some(name) = name {
             return Self::open(name);
@@ -103,22 +103,22 @@ impl Card {
         }
     }
 
-    /// The path of its device.
+    /// Returns the path of the device.
     pub(crate) fn device(&self) -> &Path {
         &self.name.0
     }
 
-    /// Its number, where its device has the usual name.
+    /// Returns the card's number if the device has the usual name.
     pub(crate) fn number(&self) -> Option<u32> {
         number_of(&self.name.0)
     }
 
-    /// What is said of a call that was refused.
+    /// Returns the error for a refused call.
     pub(crate) fn refused(&self, doing: &str, call: Call, error: Error) -> Trouble {
         Trouble::of_call(&format!("{}: {doing}", self.name), call, error)
     }
 
-    /// The contexts that are set up, by their numbers.
+    /// Returns the contexts that are set up, by number.
     pub(crate) fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
         let contexts = self.file.contexts();
         let mut contexts =
@@ -127,7 +127,7 @@ impl Card {
         Ok(contexts)
     }
 
-    /// A histogram of a slot; `None`: it tells of other users, and the caller may not know of them.
+    /// Returns a histogram of a slot, or `None` if the caller may not see other users' figures.
     pub(crate) fn slot_histogram(
         &self,
         slot: u32,
@@ -141,8 +141,7 @@ impl Card {
         }
     }
 
-    /// The figures of all tenants by way of sysfs, where the driver does not tell the caller of
-    /// others.
+    /// Returns the figures of all tenants from sysfs.
     pub(crate) fn monitor(&self) -> Option<Monitor> {
         match self.file.slot_histogram(0, SlotHistogram::Gap) {
             Err(Error::NotPermitted) => Monitor::read(self.device()),
@@ -150,7 +149,7 @@ impl Card {
         }
     }
 
-    /// That there is no context of this number, and which there are.
+    /// Returns the error for the number of a context that does not exist.
     pub(crate) fn no_context(&self, number: u32) -> Trouble {
         let there = self.contexts().unwrap_or_default();
         let advice = if there.is_empty() {
@@ -165,7 +164,7 @@ impl Card {
         )
     }
 
-    /// What is said of a call for a context that was refused.
+    /// Returns the error for a refused call about a context.
     pub(crate) fn refused_for(
         &self,
         context: u32,
@@ -185,22 +184,22 @@ fn list_of<T: fmt::Display>(things: &[T]) -> String {
     names.join(", ")
 }
 
-/// What the file says of a slot or a context: its values by their names.
+/// The values of a slot or a context, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures(HashMap<String, u64>);
 
 impl Figures {
-    /// A value; 0 where an older driver does not tell it.
+    /// Returns a value, or 0 if an older driver does not have it.
     pub(crate) fn of(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// The value, where there is one.
+    /// Returns a value if it exists.
     pub(crate) fn find(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 
-    /// The values of a line that are numbers.
+    /// Returns the numbers in a line.
     fn in_line(line: &str) -> Self {
         let pairs = line.split_whitespace().filter_map(|word| {
             let (name, value) = word.split_once('=')?;
@@ -210,7 +209,7 @@ impl Figures {
     }
 }
 
-/// The whole file.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Monitor {
     slots: HashMap<u64, Figures>,
@@ -218,8 +217,8 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// The file of the card whose device is at `device`; `None`: the caller may not read it, or
-    /// there is none.
+    /// Reads the file of a card by its device. Returns `None` if the file does not exist or the
+    /// caller may not read it.
     pub(crate) fn read(device: &Path) -> Option<Self> {
         let number = fs::metadata(device).ok()?.rdev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -231,7 +230,7 @@ impl Monitor {
         let mut monitor = Self::default();
         for line in text.lines() {
             let figures = Figures::in_line(line);
-            // The first name of a line is that of what it is about.
+            // The first name of a line tells whether the line is about a slot or a context.
             if line.starts_with("slot=") {
                 monitor.slots.insert(figures.of("slot"), figures);
             } else if line.starts_with("context=") {

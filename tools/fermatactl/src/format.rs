@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Figures as people read them, and histograms: how often, how long, and percentiles.
+//! Formats numbers, tables and histograms for people.
 
 use comfy_table::{presets, CellAlignment, Table};
 use fermata::{lower_bound, Histogram};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write as _};
 
-/// A time in three or four digits and a unit.
+/// Formats a time with three or four digits and a unit.
 pub(crate) fn time(ns: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000, "ns"), (1_000_000, "us"), (1_000_000_000, "ms")];
     let seconds = ns / 1_000_000_000;
@@ -34,7 +34,7 @@ fn digits(value: f64, unit: &str) -> String {
     }
 }
 
-/// Bytes, in the largest unit in which they are a whole number.
+/// Formats a size in the largest unit that gives a whole number.
 pub(crate) fn bytes(count: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let fits = |&(bits, _): &(u32, &str)| count != 0 && count.trailing_zeros() >= bits;
@@ -44,7 +44,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -52,7 +52,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A word as 0x…, in JSON as text: its numbers are not exact beyond 53 bits.
+/// A word, formatted as 0x…; a string in JSON, whose numbers are exact up to 53 bits only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hex(pub(crate) u64);
 
@@ -68,13 +68,13 @@ impl Serialize for Hex {
     }
 }
 
-/// Something, or `-`.
+/// Formats a value, or `-`.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
-/// A table without lines, indented by two; columns whose titles begin with a `>` are aligned to the
-/// right.
+/// Formats a table without lines, indented by two. Columns whose titles begin with `>` are aligned
+/// to the right.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -90,8 +90,7 @@ pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     text + "\n"
 }
 
-/// A histogram. Percentiles are at most 25 % (or 16 ns) too long; null: there was nothing to
-/// measure.
+/// A histogram. Percentiles are at most 25 % (or 16 ns) too long, and null without samples.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) count: u64,
@@ -101,11 +100,11 @@ pub(crate) struct Spread {
     pub(crate) p90_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
     pub(crate) max_ns: Option<u64>,
-    /// Those that are not empty.
+    /// Buckets that are not empty.
     pub(crate) buckets: Vec<Bucket>,
 }
 
-/// So many times from this one to below that of the next bucket.
+/// A bucket: number of times from this one to below that of the next bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Bucket {
     pub(crate) from_ns: u64,
@@ -136,7 +135,7 @@ impl From<&Histogram> for Spread {
 }
 
 impl Spread {
-    /// Titles of [`Spread::cells`].
+    /// The titles of [`Spread::cells`].
     pub(crate) const TITLES: [&str; 7] =
         [">COUNT", ">MEAN", ">MIN", ">P50", ">P90", ">P99", ">MAX"];
 
@@ -156,8 +155,8 @@ impl Spread {
     }
 }
 
-/// What has come since an earlier look at the same histogram. The longest and the shortest are
-/// those of all times.
+/// Returns the difference of two samples of a histogram. Longest and shortest time are those since
+/// the beginning.
 pub(crate) fn since(now: &Histogram, before: &Histogram) -> Histogram {
     let mut new = *now;
     new.count = now.count.saturating_sub(before.count);

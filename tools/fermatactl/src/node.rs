@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The device nodes of cards: opens a node, tells why a node cannot be opened, and why none is
-//! there.
+//! Device nodes of cards: opens a node, and explains why a node cannot be opened or does not exist.
 
 use crate::advice::Call;
 use crate::trouble::{Result, Trouble};
@@ -11,7 +10,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Opens the node at `path`; `card` is the number of the card whose usual node that is.
+/// Opens the node at `path`; `card` is the number of the card that usually has this node.
 pub(crate) fn open(path: &Path, card: Option<u32>) -> Result<Context> {
     let metadata = fs::metadata(path).map_err(|error| match (error.kind(), card) {
         (ErrorKind::NotFound, Some(card)) => Presence::look().without_node(Some(card)),
@@ -25,8 +24,8 @@ pub(crate) fn open(path: &Path, card: Option<u32>) -> Result<Context> {
     })
 }
 
-/// Refuses a file that is no card, before the file is opened: opening the device of another driver
-/// may have effects.
+/// Refuses a file that is no card before opening it: opening the device of another driver may have
+/// effects.
 fn check_driver(path: &Path, metadata: &Metadata, card: Option<u32>) -> Result<()> {
     if !metadata.file_type().is_char_device() {
         return Err(no_card(path, "it is no character device"));
@@ -49,7 +48,7 @@ fn no_card(path: &Path, why: &str) -> Trouble {
     )
 }
 
-/// The error for a node with a number of the module that no card has.
+/// Returns the error for a node of the module without a card.
 fn no_card_behind(path: &Path, card: Option<u32>) -> Trouble {
     match Presence::look() {
         Presence::Loaded(Some(cards)) if cards.is_empty() => {
@@ -62,7 +61,7 @@ fn no_card_behind(path: &Path, card: Option<u32>) -> Trouble {
     }
 }
 
-/// The error for a node that the caller may not open, by its mode or for another reason.
+/// Returns the error for a node that the caller may not open.
 fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble {
     let device = path.display();
     let wanted = Access::READ_OK | Access::WRITE_OK;
@@ -82,7 +81,7 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
     )
 }
 
-/// Returns who may open a node by its mode.
+/// Returns who may open a node according to its mode.
 fn who_may(metadata: &Metadata) -> String {
     const GROUP_READ_WRITE: u32 = 0o060;
     let is_for_group =
@@ -99,13 +98,13 @@ fn who_may(metadata: &Metadata) -> String {
     format!("be a member of the group {group} (`adduser USER {group}`, then log in anew), or root")
 }
 
-/// What can be seen of the module and its cards.
+/// What is known about the module and its cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Neither sysfs nor /proc/devices can be read.
     Unknown,
     NotLoaded,
-    /// The numbers of the cards that are bound; `None`: without sysfs nobody can tell.
+    /// The module is loaded, with the numbers of bound cards; `None` without sysfs.
     Loaded(Option<Vec<u32>>),
 }
 
@@ -114,7 +113,7 @@ impl Presence {
         Self::look_below(Path::new("/"))
     }
 
-    /// As [`Presence::look`], with sys/ and proc/ in the folder `root`.
+    /// Does the same as [`Presence::look`] with sys/ and proc/ in the folder `root`.
     fn look_below(root: &Path) -> Self {
         let class = root.join("sys/class");
         if let Ok(entries) = fs::read_dir(class.join("fermata")) {
@@ -130,7 +129,7 @@ impl Presence {
         }
     }
 
-    /// Returns why there is no node of card number `wanted` (`None`: of any card), and what to do.
+    /// Returns the error for a missing node of the card `wanted`, or of any card.
     pub(crate) fn without_node(&self, wanted: Option<u32>) -> Trouble {
         let whose = wanted.map_or_else(|| "a card".into(), |wanted| names_of(&[wanted]));
         match self {
@@ -173,7 +172,7 @@ impl Presence {
     }
 }
 
-/// The error for cards that are bound, but have no node here.
+/// Returns the error for cards that are bound, but have no node in this container.
 fn hidden(cards: &[u32]) -> Trouble {
     let first = cards.first().copied().unwrap_or(0);
     Trouble::new(
@@ -198,18 +197,19 @@ fn names_of(cards: &[u32]) -> String {
     names.join(", ")
 }
 
-/// The number of the card that has this name.
+/// Returns the number in the name of a card.
 pub(crate) fn number_in(name: &str) -> Option<u32> {
     name.strip_prefix("fermata")?.parse().ok()
 }
 
-/// The major number of the module's devices: `Ok(None)`: the module is not loaded; an error: there
-/// is no /proc.
+/// Returns the major number of the module's devices: `Ok(None)` if the module is not loaded, an
+/// error without /proc.
 pub(crate) fn major() -> std::io::Result<Option<u32>> {
     fs::read_to_string("/proc/devices").map(|devices| major_in(&devices))
 }
 
-/// As [`major`], in what /proc/devices says: lines of a number and a name, block devices last.
+/// Returns the major number in the contents of /proc/devices: lines of a number and a name, block
+/// devices last.
 fn major_in(devices: &str) -> Option<u32> {
     let characters = devices.lines().take_while(|line| *line != "Block devices:");
     let mut pairs = characters.filter_map(|line| line.trim().split_once(' '));
@@ -225,7 +225,7 @@ mod tests {
     const LOADED: &str = "Character devices:\n  1 mem\n511 fermata\n\nBlock devices:\n  8 sd\n";
     const NOT_LOADED: &str = "Character devices:\n  1 mem\n\nBlock devices:\n511 fermata\n";
 
-    /// A machine's /sys and /proc in a folder, which goes with it.
+    /// The /sys and /proc of a machine in a temporary folder.
     struct Machine(PathBuf);
 
     impl Machine {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Numbers and times of the command line. Each has a range; an error names the range.
+//! Parses numbers and times of the command line. An error names the range.
 
 use crate::format;
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub(crate) type Parsed<T> = Result<T, String>;
 
-/// A number, decimal or 0x….
+/// Parses a number, decimal or 0x….
 pub(crate) fn number(text: &str) -> Parsed<u64> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -18,7 +18,7 @@ pub(crate) fn number(text: &str) -> Parsed<u64> {
     })
 }
 
-/// A number within a range; without an end where that is `u64::MAX`.
+/// Parses a number within a range, which has no end if the end is `u64::MAX`.
 pub(crate) fn number_in(text: &str, range: &RangeInclusive<u64>) -> Parsed<u64> {
     let (least, most) = (range.start(), range.end());
     match number(text)? {
@@ -28,7 +28,7 @@ pub(crate) fn number_in(text: &str, range: &RangeInclusive<u64>) -> Parsed<u64> 
     }
 }
 
-/// A size in bytes: a number, with K, M, G or T for powers of 1024.
+/// Parses a size in bytes: a number, with K, M, G or T for powers of 1024.
 pub(crate) fn size(text: &str) -> Parsed<u64> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'K')) => (&text[..at], 10),
@@ -42,12 +42,13 @@ pub(crate) fn size(text: &str) -> Parsed<u64> {
     bytes.ok_or_else(|| format!("{text} is not a size: give one as 4096, 64K, 512M, 2G"))
 }
 
-/// How often something is done.
+/// Parses a number of repetitions.
 pub(crate) fn count(text: &str) -> Parsed<u64> {
     number_in(text, &(1..=u64::MAX))
 }
 
-/// The number of a context: the driver takes 0 for the caller's own.
+/// Parses the number of a context. For the driver 0 means the caller's own context, so 0 is
+/// refused.
 pub(crate) fn context(text: &str) -> Parsed<u32> {
     const ADVICE: &str = "`fermatactl list` shows the numbers of contexts";
     let number = text.parse::<u32>().ok().filter(|number| *number != 0);
@@ -59,7 +60,7 @@ pub(crate) fn context(text: &str) -> Parsed<u32> {
     })
 }
 
-/// A time with a unit, or 0.
+/// Parses a time with a unit, or 0.
 pub(crate) fn time(text: &str) -> Parsed<Duration> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -68,7 +69,7 @@ pub(crate) fn time(text: &str) -> Parsed<Duration> {
         .map_err(|_| format!("{text} is no time: give one as 500us, 2ms, 1s"))
 }
 
-/// A time within a range; without an end where that is [`Duration::MAX`].
+/// Parses a time within a range, which has no end if the end is [`Duration::MAX`].
 pub(crate) fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Parsed<Duration> {
     let shown = |time: &Duration| format::time(time.as_nanos() as u64);
     let (least, most) = (range.start(), range.end());
@@ -86,7 +87,7 @@ pub(crate) fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Parsed<Du
     }
 }
 
-/// How long before a job the job can be announced.
+/// Parses the time from a hint to the job.
 pub(crate) fn ahead(text: &str) -> Parsed<Duration> {
     time_in(text, &(Duration::from_micros(1)..=Duration::from_secs(10)))
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where answers go: text for people, or JSON, one value a line.
+//! Prints answers: as text, or as JSON, one value a line.
 
 use crate::trouble::{Result, Trouble};
 use serde::Serialize;
 use std::io::Write;
 
-/// How answers are given.
+/// The form of answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     json: bool,
@@ -20,7 +20,7 @@ impl Out {
         self.json
     }
 
-    /// Prints an answer: as JSON, or what `text` makes of it.
+    /// Prints an answer as JSON, or as the text that `text` returns.
     pub(crate) fn show<T: Serialize>(
         self,
         answer: &T,
@@ -39,7 +39,7 @@ impl Out {
         Ok(output.flush()?)
     }
 
-    /// Prints what went wrong. That nobody reads it is no reason to fail once more.
+    /// Prints an error. A failure to print is ignored.
     pub(crate) fn complain(self, trouble: &Trouble) {
         let text = match serde_json::to_string(trouble) {
             Ok(json) if self.json => json,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Programs that have contexts: their commands, as far as /proc tells, and their contexts.
+//! Programs that have contexts: their commands (from /proc), and their contexts.
 
 use crate::card::Card;
 use crate::trouble::{Result, Trouble};
@@ -7,8 +7,8 @@ use fermata::{owner, Context};
 use std::os::fd::AsFd;
 use std::{fs, io};
 
-/// The command of a process: its arguments, or its name in brackets where it has none; `None`: it
-/// is not there, or not ours to see.
+/// Returns the command of a process: its arguments, or its name in brackets if it has none. Returns
+/// `None` if the process does not exist or belongs to another user.
 pub(crate) fn command(pid: u32) -> Option<String> {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&arguments);
@@ -20,13 +20,13 @@ pub(crate) fn command(pid: u32) -> Option<String> {
     Some(format!("[{}]", name.trim_end()))
 }
 
-/// The name of a process; `None`: it is not there.
+/// Returns the name of a process, or `None` if it does not exist.
 pub(crate) fn name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().into())
 }
 
-/// Got from the program that opened it. Ours, too, until it is dropped.
+/// Gets a context from the program that opened it. The context lives until both have closed it.
 pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
     let contexts = card.contexts()?;
     let info = contexts.iter().find(|info| info.context == number);
@@ -55,7 +55,7 @@ pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
     }
 }
 
-/// Among all that the process has of this card.
+/// Finds the context among the descriptors of the process.
 fn find(card: &Card, number: u32, pid: u32) -> io::Result<Option<Context>> {
     let device = |context: &Context| rustix::fs::fstat(context.as_fd()).map(|about| about.st_rdev);
     let wanted = device(&card.file)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Commands with several targets that fail before all of them are done.
+//! Reports how far a command with several targets came before an error.
 
 use crate::trouble::Result;
 use serde::Serialize;
 use std::fmt;
 
-/// What a command acts on: contexts, or settings.
+/// A target of a command: a context or a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Target {
@@ -22,7 +22,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// How far a command came: the targets that it has acted on, and all others.
+/// The targets that were done, and those that were not.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Progress {
     done: Vec<Target>,
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Before anything is done.
+    /// Returns the progress before the first target.
     pub(crate) fn none(targets: &[Target]) -> Self {
         Self::after(0, targets)
     }
@@ -60,8 +60,7 @@ fn list(targets: &[Target]) -> String {
     texts.join(", ")
 }
 
-/// Calls `act` for each thing in turn until an error, which then tells which targets were done and
-/// which were not.
+/// Calls `act` for each target until an error, to which the progress is added.
 pub(crate) fn act_on_each<T>(
     things: &[T],
     target_of: impl Fn(&T) -> Target,
@@ -79,8 +78,8 @@ mod tests {
     use crate::trouble::Trouble;
     use std::cell::RefCell;
 
-    /// Acts on contexts 7, 8 and 9, of which `refused` cannot be done. Returns those that were
-    /// acted on, and the error.
+    /// Acts on contexts 7, 8 and 9; `refused` fails. Returns the contexts that were acted on, and
+    /// the error.
     fn act(refused: u32) -> (Vec<u32>, Option<Trouble>) {
         let tried = RefCell::new(Vec::new());
         let done = act_on_each(

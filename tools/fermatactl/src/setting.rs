@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What can be set, as NAME=VALUE on the command line: parsed once for `set`, which acts on any
-//! context, and for `run`, on its own.
+//! Settings of the form NAME=VALUE: parsed for `set`, which acts on any context, and for `run`,
+//! which acts on its own context.
 
 use crate::advice::Call;
 use crate::card::Card;
@@ -11,37 +11,37 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-// The ranges of `uapi/fermata.h`.
+// The ranges in `uapi/fermata.h`.
 pub(crate) const PRIORITIES: RangeInclusive<u64> = 0..=31;
 pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=10_000;
-/// Of reservations.
+/// Ranges of reservations.
 const BUDGET_MIN: Duration = Duration::from_micros(100);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a card is set to.
+/// A setting of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OfCard {
     Policy(Policy),
     Guard(Duration),
 }
 
-/// What a context is set to.
+/// A setting of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OfContext {
     Param(Param, u64),
     Reservation(Option<Reservation>),
 }
 
-/// A setting of a card, and how it was written.
+/// A setting of a card, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CardSetting(OfCard, String);
 
-/// A setting of a context, and how it was written.
+/// A setting of a context, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContextSetting(OfContext, String);
 
-/// Of a card or of a context.
+/// A setting of a card or of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     Card(CardSetting),
@@ -64,7 +64,7 @@ impl CardSetting {
 }
 
 impl ContextSetting {
-    /// To the context of this number.
+    /// Applies the setting to the context with this number.
     pub(crate) fn apply_to(&self, card: &Card, context: u32) -> fermata::Result<()> {
         match &self.0 {
             OfContext::Param(param, value) => {
@@ -74,7 +74,7 @@ impl ContextSetting {
         }
     }
 
-    /// To our own context.
+    /// Applies the setting to the own context.
     pub(crate) fn apply(&self, context: &fermata::Context) -> fermata::Result<()> {
         match &self.0 {
             OfContext::Param(param, value) => context.set_param(*param, *value),
@@ -111,7 +111,7 @@ impl fmt::Display for ContextSetting {
     }
 }
 
-/// A time within a range of nanoseconds.
+/// Parses a time within a range of nanoseconds.
 fn nanoseconds(text: &str, range: RangeInclusive<u64>) -> Parsed<u64> {
     let (least, most) = range.into_inner();
     let range = Duration::from_nanos(least)..=Duration::from_nanos(most);
@@ -126,7 +126,7 @@ fn yes_or_no(text: &str) -> Parsed<u64> {
     }
 }
 
-/// Slots, as a mask.
+/// Parses slots into a mask.
 pub(crate) fn slots(text: &str) -> Parsed<u32> {
     const LAST: u64 = uapi::MAX_SLOTS as u64 - 1;
     let mut slots = text.split(',').map(|slot| number_in(slot, &(0..=LAST)));

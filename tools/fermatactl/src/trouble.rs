@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What went wrong, and what can be done about it.
+//! Errors, with advice.
 
 use crate::advice::{self, Call};
 use crate::progress::Progress;
@@ -12,14 +12,14 @@ use std::process::ExitCode;
 
 pub(crate) type Result<T> = std::result::Result<T, Trouble>;
 
-/// Something that could not be done.
+/// An error.
 #[derive(Debug, Serialize)]
 pub(crate) struct Trouble {
-    /// What failed, and why.
+    /// Object and cause.
     error: String,
-    /// What to do.
+    /// Remedy.
     advice: String,
-    /// Of a command with several targets.
+    /// Progress of a command with several targets.
     #[serde(flatten)]
     progress: Option<Progress>,
     #[serde(skip)]
@@ -28,13 +28,13 @@ pub(crate) struct Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It could not be done.
+    /// The command failed.
     NotDone,
     /// The command line asks for something that does not exist.
     WrongArguments,
-    /// It was done, and the job has failed.
+    /// The command was executed, and the job has failed.
     JobFailed,
-    /// Nobody reads what is printed.
+    /// The reader of the output has closed it.
     ClosedOutput,
 }
 
@@ -48,7 +48,7 @@ impl Trouble {
         }
     }
 
-    /// Arguments that do not go together, or that the engine of a job does not take.
+    /// Returns the error for arguments that exclude each other, or that the engine does not take.
     pub(crate) fn wrong_arguments(error: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             kind: Kind::WrongArguments,
@@ -56,7 +56,7 @@ impl Trouble {
         }
     }
 
-    /// A job that was started and did not finish.
+    /// Returns the error for a job that did not finish.
     pub(crate) fn job_failed(error: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             kind: Kind::JobFailed,
@@ -64,13 +64,13 @@ impl Trouble {
         }
     }
 
-    /// A call of the driver that was refused; `doing`: what was tried.
+    /// Returns the error for a refused call; `doing` describes the action.
     pub(crate) fn of_call(doing: &str, call: Call, error: Error) -> Self {
         let (cause, remedy) = advice::explain(call, error);
         Self::new(format!("{doing}: {cause}"), remedy)
     }
 
-    /// A file that could not be used.
+    /// Returns the error for a file.
     pub(crate) fn of_file(path: &Path, error: &std::io::Error) -> Self {
         let advice = match error.kind() {
             ErrorKind::NotFound => "check the path: folders are not made",
@@ -87,7 +87,7 @@ impl Trouble {
         Self::new(format!("{}: {error}", path.display()), advice)
     }
 
-    /// Adds how far the command came.
+    /// Adds the progress of the command.
     pub(crate) fn with(self, progress: Progress) -> Self {
         Self {
             progress: Some(progress),
@@ -95,7 +95,7 @@ impl Trouble {
         }
     }
 
-    /// The exit status.
+    /// Returns the exit status.
     pub(crate) fn status(&self) -> ExitCode {
         match self.kind {
             Kind::NotDone => ExitCode::FAILURE,
@@ -105,8 +105,7 @@ impl Trouble {
         }
     }
 
-    /// Whether it is only that nobody reads what is printed any more, as in `fermatactl list | head
-    /// -1`.
+    /// Returns whether the reader has closed the output, as in `fermatactl list | head -1`.
     pub(crate) fn is_closed_output(&self) -> bool {
         self.kind == Kind::ClosedOutput
     }
@@ -123,7 +122,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Of the output: all else says which file it was.
+/// Errors of the output; errors of other files are made by [`Trouble::of_file`].
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Self {
         let is_closed = error.kind() == ErrorKind::BrokenPipe;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a card tells, as it is shown and as it stands in JSON (docs/fermatactl.md).
+//! The data that commands show, as text and as JSON (docs/fermatactl.md).
 
 use crate::advice::Call;
 use crate::card::Card;
@@ -13,12 +13,12 @@ use std::path::PathBuf;
 /// A card.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CardView {
-    /// Its number; null where its device has an unusual name.
+    /// Number of the card; null if its device has an unusual name.
     pub(crate) card: Option<u32>,
     pub(crate) device: PathBuf,
     pub(crate) interface_version: u32,
     pub(crate) features: Vec<&'static str>,
-    /// Null: one of a later driver.
+    /// Null for a policy of a later driver.
     pub(crate) policy: Option<&'static str>,
     /// The starvation guard; 0: none.
     pub(crate) guard_ns: u64,
@@ -32,14 +32,14 @@ pub(crate) struct CardView {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SlotView {
     pub(crate) slot: u32,
-    /// Null: none of those that docs/card.md names.
+    /// Null for an engine that docs/card.md does not name.
     pub(crate) engine: Option<&'static str>,
-    /// Its UUID.
+    /// UUID of the engine.
     pub(crate) engine_id: String,
-    /// The context that is on it.
+    /// Context on the slot.
     pub(crate) context: Option<u32>,
     pub(crate) flags: Vec<&'static str>,
-    /// The only group that it serves, where there is one that we may know.
+    /// The group that the slot serves exclusively, if the caller may know it.
     pub(crate) exclusive_group: Option<u64>,
     pub(crate) snapshot_bytes: u64,
     pub(crate) switches: u64,
@@ -59,24 +59,24 @@ pub(crate) struct ContextView {
     pub(crate) attributes: Vec<&'static str>,
     pub(crate) engine: Option<&'static str>,
     pub(crate) engine_id: Option<String>,
-    /// That it is on.
+    /// Slot that the context is on.
     pub(crate) slot: Option<u32>,
-    /// That it may use.
+    /// Slots that the context may use.
     pub(crate) slots: Vec<u32>,
-    /// Null: not ours to know.
+    /// Null if the caller may not know it.
     pub(crate) pid: Option<u32>,
     pub(crate) command: Option<String>,
-    /// Null: not ours to know.
+    /// Null if the caller may not know it.
     pub(crate) group: Option<u64>,
-    /// The number of the current or last job; 0: none yet.
+    /// Number of the current or last job; 0 before the first job.
     pub(crate) job: u64,
     pub(crate) priority: u32,
     pub(crate) weight: u32,
     pub(crate) latency_critical: bool,
-    /// Null: an older driver does not tell; so with the next three.
+    /// Null with an older driver; likewise the next three.
     pub(crate) timeslice_ns: Option<u64>,
     pub(crate) preempt_timeout_ns: Option<u64>,
-    /// Percent of a slot; 0: none.
+    /// Percent of a slot; 0 without a cap.
     pub(crate) cap: Option<u32>,
     pub(crate) share: Option<u32>,
     pub(crate) run_ns: u64,
@@ -86,7 +86,7 @@ pub(crate) struct ContextView {
 }
 
 impl CardView {
-    /// All that the card tells now.
+    /// Reads the present state of a card.
     pub(crate) fn of(card: &Card) -> Result<Self> {
         let info = card.file.card_info();
         let info = info.map_err(|error| card.refused("what it is", Call::CardInfo, error))?;
@@ -123,7 +123,7 @@ impl CardView {
         Ok(view)
     }
 
-    /// Fills in what the driver tells only those of who may know of other users.
+    /// Fills in figures of other users, which the driver returns to privileged users only.
     fn fill_in(&mut self, monitor: &Monitor) {
         for slot in &mut self.slots {
             if let Some(figures) = monitor.slot(slot.slot) {
@@ -137,7 +137,7 @@ impl CardView {
         }
     }
 
-    /// The context of this number.
+    /// Returns the context with this number.
     pub(crate) fn context(&self, number: u32) -> Option<&ContextView> {
         let mut contexts = self.contexts.iter();
         contexts.find(|context| context.context == number)
@@ -169,7 +169,7 @@ fn names_of_bits(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> 
     set.map(|(_, name)| *name).collect()
 }
 
-/// The numbers of the bits that are set.
+/// Returns the numbers of the set bits.
 pub(crate) fn numbers_of_bits(mask: u32) -> Vec<u32> {
     (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0).collect()
 }
@@ -207,7 +207,7 @@ impl SlotView {
         self.interrupt_storms = figures.of("storms");
     }
 
-    /// The engine's name, or its UUID.
+    /// Returns the engine's name, or its UUID.
     pub(crate) fn engine_name(&self) -> &str {
         self.engine.unwrap_or(&self.engine_id)
     }
@@ -218,7 +218,7 @@ impl ContextView {
         let allowed = numbers_of_bits(info.slot_mask);
         // All slots that a context may use have the same engine.
         let engine = slots.iter().find(|slot| allowed.contains(&slot.slot));
-        // No timeslice is 0.
+        // A timeslice is never 0.
         let tells_more = info.timeslice_ns != 0;
         let pid = u32::try_from(info.pid)
             .ok()
@@ -264,12 +264,12 @@ impl ContextView {
         self.preemptions = figures.of("preemptions");
     }
 
-    /// The engine's name, or its UUID.
+    /// Returns the engine's name, or its UUID.
     pub(crate) fn engine_name(&self) -> &str {
         self.engine.or(self.engine_id.as_deref()).unwrap_or("-")
     }
 
-    /// The state, and what else there is to say of it.
+    /// Returns state and attributes.
     pub(crate) fn state_text(&self) -> String {
         std::iter::once(self.state)
             .chain(self.attributes.iter().copied())
@@ -278,7 +278,7 @@ impl ContextView {
     }
 }
 
-/// A state as it is shown.
+/// Returns the name of a state.
 pub(crate) fn name_of(state: State) -> &'static str {
     match state {
         State::New => "new",

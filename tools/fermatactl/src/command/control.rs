@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: what is done to contexts
-//! of other programs.
+//! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: act on contexts of other
+//! programs.
 
 use crate::advice::Call;
 use crate::card::{Card, CardName};
@@ -15,7 +15,7 @@ use fermata::{Control, Error, State};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Whose jobs.
+/// The contexts to act on.
 #[derive(Debug, clap::Args)]
 struct Targets {
     /// The card
@@ -32,11 +32,11 @@ struct Answer<'a> {
     contexts: &'a [u32],
 }
 
-/// A context, and why the driver refuses it.
+/// A context, and the error with which the driver refuses it.
 type Refusal = (u32, Error);
 
 impl Targets {
-    /// Does it to all, or says what stopped it; `doing` and `done` are for people.
+    /// Acts on all contexts, or reports the first error; `doing` and `done` describe the action.
     fn control(&self, out: Out, control: Control, doing: &str, done: &'static str) -> Result<()> {
         let card = Card::open(&self.card)?;
         let refused = |context, error| card.refused_for(context, doing, Call::Control, error);
@@ -62,7 +62,7 @@ impl Targets {
         })
     }
 
-    /// Returns the first context that the driver is going to refuse, by the state of the contexts
+    /// Returns the first context that the driver will refuse, by the state of the contexts in
     /// `there`.
     fn refused_beforehand(&self, control: Control, there: &[ContextInfo]) -> Option<Refusal> {
         let needs_job = matches!(control, Control::Preempt | Control::Hold | Control::Resume);
@@ -145,7 +145,7 @@ fn when(text: &str) -> std::result::Result<When, String> {
 struct HintAnswer {
     card: Option<u32>,
     context: u32,
-    /// Null: taken back.
+    /// Null if the hint was taken back.
     ahead_ns: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl completions` and `fermatactl man`, for packages: made of the parser itself.
+//! `fermatactl completions` and `fermatactl man`, for packages: generated from the parser.
 
 use crate::arguments::Arguments;
 use crate::trouble::{Result, Trouble};
@@ -27,13 +27,13 @@ impl Completions {
     }
 }
 
-/// When the pages were changed last: a date of the build would make every package another one.
+/// Date of the last change of the pages: the date of the build would make builds differ.
 const CHANGED: &str = "2026-11-23";
 
-/// Write the manual pages to a folder, one for each command
+/// Write the manual pages to a folder, a page for each command
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
-    /// The folder, which is there already
+    /// An existing folder
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -46,7 +46,7 @@ impl Man {
         written.map_err(|error| Trouble::of_file(&self.folder, &error))
     }
 
-    /// The page of a command, and those of its own commands.
+    /// Writes the pages of a command and of its subcommands.
     fn write(&self, command: &clap::Command) -> std::io::Result<()> {
         let name = command.get_display_name().unwrap_or(command.get_name());
         clap_mangen::Man::new(command.clone())

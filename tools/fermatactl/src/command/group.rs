@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl group`: what holds for the subtree of a cgroup.
+//! `fermatactl group`: settings of the subtree of a cgroup.
 
 use crate::advice::Call;
 use crate::card::{Card, CardName};
@@ -87,7 +87,7 @@ struct Answer {
     max_priority: u32,
     /// Percent of one slot; null: none.
     cap: Option<u32>,
-    /// Null: as the module parameter.
+    /// Null if the module parameter holds.
     max_contexts: Option<u32>,
     max_bytes: Option<u64>,
     exclusive: Vec<u32>,

@@ -33,7 +33,7 @@ impl Info {
     }
 }
 
-/// Lines of a name and what it is.
+/// Formats lines of a name and a value.
 fn lines(pairs: &[(&str, String)]) -> String {
     let row = |(name, value): &(&str, String)| vec![(*name).into(), value.clone()];
     table(&["", ""], pairs.iter().map(row))
@@ -55,7 +55,7 @@ fn numbers(numbers: &[u32]) -> String {
     texts.join(", ")
 }
 
-/// Of a slot; 0 is none.
+/// Formats a percentage of a slot; 0 means none.
 fn percent(percent: u32) -> String {
     match percent {
         0 => "none".into(),

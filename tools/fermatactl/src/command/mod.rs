@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The commands, one a file: its arguments, and what it does.
+//! The commands: arguments and execution.
 
 mod control;
 mod generate;
@@ -16,12 +16,12 @@ use crate::trouble::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
-/// How a command ended that could be done.
+/// The result of a command that was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Well.
+    /// Success.
     Done,
-    /// The command that was run ended with this status.
+    /// The exit status of the command that was run.
     Command(u8),
 }
 

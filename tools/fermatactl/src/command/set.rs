@@ -53,7 +53,7 @@ impl FromStr for Word {
     }
 }
 
-/// What is wanted: nothing is mixed.
+/// The requested settings, either of a card or of a context.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted<'a> {
     OfCard(Vec<&'a CardSetting>),
@@ -136,7 +136,7 @@ impl Set {
     }
 }
 
-/// Sets one after another, until one is refused. Returns how they were written.
+/// Applies settings until one is refused. Returns their texts.
 fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Result<Vec<String>> {
     let target_of = |setting: &&T| Target::Setting(setting.to_string());
     act_on_each(settings, target_of, |setting| set(setting))?;

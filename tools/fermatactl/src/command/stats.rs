@@ -37,7 +37,7 @@ struct Slot {
     faults: u64,
     timeouts: u64,
     useless_interrupts: u64,
-    /// Null: not ours to know.
+    /// Null if the caller may not see them.
     histograms: Option<SlotHistograms>,
 }
 
@@ -61,7 +61,7 @@ struct OfContext {
     card: Option<u32>,
     #[serde(flatten)]
     view: ContextView,
-    /// Null: not ours to know.
+    /// Null if the caller may not see them.
     histograms: Option<ContextHistograms>,
 }
 
@@ -197,7 +197,7 @@ impl OfContext {
                 run: of(ContextHistogram::Run)?,
             })
         };
-        // Of another user's context sysfs has the counters, for who may read them.
+        // sysfs has the counters of other users' contexts, for users who may read them.
         let is_monitored = || {
             card.monitor()
                 .is_some_and(|all| all.context(number).is_some())

@@ -25,10 +25,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to do about an event that cannot be understood.
+/// Advice for an event that cannot be parsed.
 const VERSIONS: &str =
     "driver and fermatactl may be of different versions: install both of one version";
-/// How long nothing is done when nothing was recorded.
+/// Pause if no events were recorded.
 const REST: Duration = Duration::from_millis(20);
 
 /// Record what the driver decides and does, and draw it: slots as tracks, contexts as colours
@@ -83,13 +83,13 @@ struct Answer {
     status: Option<i32>,
 }
 
-/// What was recorded so far.
+/// The events recorded so far.
 #[derive(Default)]
 struct Record {
     cards: BTreeMap<u32, Reader>,
-    /// Commands of processes, looked up as soon as they are heard of.
+    /// Commands of processes, looked up when a process first appears.
     commands: BTreeMap<u32, String>,
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
     events: u64,
 }
@@ -105,8 +105,8 @@ impl Trace {
         }
         let begin = Instant::now();
         let mut instance = Instance::new(self.buffer)?;
-        // Files that cannot be written are refused now rather than when all was recorded; those of
-        // an earlier trace stay if nothing can be recorded.
+        // The files are created before anything is recorded, so that files that cannot be written
+        // are refused at once. Files of an earlier trace remain if nothing can be recorded.
         let mut text = self.text.as_ref().map(create).transpose()?;
         drop(create(&self.output)?);
         let mut child = self.spawn()?;
@@ -139,12 +139,12 @@ impl Trace {
         out.show(&answer, text_of)?;
         Ok(match answer.status {
             None | Some(0) => Ending::Done,
-            // One that a signal ended has none.
+            // A command that was ended by a signal has no exit status.
             Some(status) => Ending::Command(u8::try_from(status).unwrap_or(1)),
         })
     }
 
-    /// The number of the one card that is wanted.
+    /// Returns the number of the selected card.
     fn only(&self) -> Result<Option<u32>> {
         let Some(name) = &self.card else {
             return Ok(None);
@@ -180,7 +180,7 @@ impl Trace {
         Trouble::of_file(self.text.as_deref().unwrap_or(&self.output), error)
     }
 
-    /// Takes what was recorded since; false: nothing.
+    /// Reads recorded events. Returns whether there were any.
     fn read(
         &self,
         instance: &mut Instance,
@@ -255,8 +255,8 @@ impl Trace {
     }
 }
 
-/// The names of contexts: a letter each, which is what tells them apart where numbers do not count,
-/// the command, and the process.
+/// Returns the names of contexts: a letter, the command and the process. The letter distinguishes
+/// contexts where numbers do not matter.
 fn job_names(
     trace: &driver::Trace,
     commands: &BTreeMap<u32, String>,
@@ -278,7 +278,7 @@ fn job_names(
     })
 }
 
-/// A, B, ... Z, AA, AB, ...
+/// Returns A, B, ... Z, AA, AB, ...
 fn letters(n: usize) -> String {
     let letter = char::from(b'A' + u8::try_from(n % 26).unwrap_or(0));
     match n / 26 {
@@ -292,7 +292,7 @@ fn create(path: &PathBuf) -> Result<BufWriter<File>> {
     Ok(BufWriter::new(file))
 }
 
-/// What the slots are, if the card is still there.
+/// Adds the engines of the slots if the card still exists.
 fn name_engines(number: u32, trace: &mut driver::Trace) {
     let name = number.to_string().parse::<CardName>().ok();
     let card = name.and_then(|name| Card::open(&name).ok());
@@ -307,7 +307,7 @@ fn name_engines(number: u32, trace: &mut driver::Trace) {
 }
 
 impl Record {
-    /// Takes what was read, which may begin and end within a line.
+    /// Parses data, which may begin and end within a line.
     fn take(&mut self, read: &[u8], only: Option<u32>) -> Result<()> {
         self.rest.extend_from_slice(read);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
@@ -371,20 +371,20 @@ fn text_of(answer: &Answer) -> String {
 
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// A tracing instance that records; it is removed when it is dropped.
+/// A tracing instance, removed when the value is dropped.
 pub(crate) struct Instance {
     folder: PathBuf,
-    /// Gone before the folder is.
+    /// Closed before the folder is removed.
     pipe: Option<File>,
 }
 
 impl Instance {
-    /// Begins to record all events of the driver, in `buffer` KiB for each processor, with times of
+    /// Starts recording all events of the driver, with `buffer` KiB for each processor and times of
     /// `CLOCK_MONOTONIC`.
     pub(crate) fn new(buffer: u32) -> Result<Self> {
         let folder = tracing_folder()?.join(format!("instances/fermatactl-{}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error))?;
-        // From here on its drop removes it.
+        // From here on dropping the value removes the instance.
         let mut instance = Self { folder, pipe: None };
         instance.put("buffer_size_kb", &buffer.to_string())?;
         instance.put("trace_clock", "mono")?;
@@ -402,12 +402,12 @@ impl Instance {
         fs::write(&path, text).map_err(|error| refused(&path, &error))
     }
 
-    /// Records no more; what was recorded can still be read.
+    /// Stops recording; recorded events can still be read.
     pub(crate) fn stop(&self) -> Result<()> {
         self.put("events/fermata/enable", "0")
     }
 
-    /// Reads what was recorded since; 0: nothing now.
+    /// Reads recorded events; returns 0 if there are none at present.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         let path = self.folder.join("trace_pipe");
         let Some(pipe) = &mut self.pipe else {
@@ -423,7 +423,7 @@ impl Instance {
         }
     }
 
-    /// How many events were overwritten before they could be read, or had no room.
+    /// Returns the number of events that were lost.
     pub(crate) fn lost(&self) -> Result<u64> {
         let path = self.folder.join("per_cpu");
         let processors = fs::read_dir(&path).map_err(|error| refused(&path, &error))?;
@@ -447,7 +447,7 @@ fn lost_of(stats: &str) -> u64 {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.pipe = None;
-        // Nothing can be done about it, and the next reboot removes it.
+        // An error cannot be handled; the next boot removes the instance.
         let _ = fs::remove_dir(&self.folder);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What an engine does with the file: how it is laid out in the arena, and what comes of it.
+//! Jobs: an engine's data in the arena, and its results.
 
 use super::options::Options;
 use super::stream::Stream;
@@ -12,23 +12,23 @@ use fermata::{Arena, Context, EngineId, Error};
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// What the RISC-V engine tells of a program that has called `exit()`.
+/// The RISC-V engine's result of a program that has called `exit()`.
 const EXITED: u64 = 1;
 
 /// A job for an engine.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// Of one of the emulated card's simple engines, with its data.
+    /// A job of a simple engine of the emulated card, with its data.
     Work(Work, Vec<u8>),
     /// An operation of a queue.
     Stream(Stream),
     /// A program.
     Program { elf: Vec<u8>, arg: u32 },
-    /// Of an engine of which nothing is known.
+    /// A job of an unknown engine.
     Raw { options: Options, data: Vec<u8> },
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Product {
@@ -62,14 +62,14 @@ pub(super) enum Product {
     },
 }
 
-/// A register at the end.
+/// A register after the job.
 #[derive(Debug, Serialize)]
 pub(super) struct Value {
     offset: u32,
     value: Hex,
 }
 
-/// Bytes as words, the last one filled up with zeros.
+/// Converts bytes to words, padded with zeros.
 fn words(data: &[u8]) -> Vec<u64> {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
@@ -80,7 +80,8 @@ fn words(data: &[u8]) -> Vec<u64> {
 }
 
 impl Job {
-    /// Of an engine, a file, and the options that go with that engine, which are taken.
+    /// Returns a job for an engine, a file and options. The options that belong to the engine are
+    /// taken.
     pub(super) fn new(
         engine: EngineId,
         file: Option<Vec<u8>>,
@@ -136,7 +137,7 @@ impl Job {
         }
     }
 
-    /// Puts data and registers in place. Returns the queue that was made.
+    /// Writes data and registers. Returns the queue for a queue engine.
     pub(super) fn load<'a>(
         &self,
         context: &Context,
@@ -166,7 +167,7 @@ impl Job {
         Ok(None)
     }
 
-    /// What came of it.
+    /// Returns the result of the job.
     pub(super) fn product(
         &self,
         context: &Context,
@@ -214,7 +215,7 @@ impl Job {
         })
     }
 
-    /// What the engine has made of the data.
+    /// Returns the engine's output.
     pub(super) fn output(&self, arena: &Arena) -> Vec<u8> {
         match self {
             Self::Work(_, data) => arena.read(DATA, data.len()),
@@ -225,7 +226,7 @@ impl Job {
     }
 }
 
-/// Of engines that need no data.
+/// Returns a job of an engine without data.
 fn counter(engine: EngineId, options: &mut Options) -> Result<Job> {
     let count = options.count.take().unwrap_or(1000);
     let work = Work::Counter {
@@ -236,7 +237,7 @@ fn counter(engine: EngineId, options: &mut Options) -> Result<Job> {
     Ok(Job::Work(work, Vec::new()))
 }
 
-/// The value of an option, if it is in the range that the engine has for it.
+/// Returns the value of an option if it is in the engine's range.
 fn in_range(option: &str, value: u64, range: RangeInclusive<u64>) -> Result<u64> {
     if range.contains(&value) {
         return Ok(value);
@@ -251,7 +252,7 @@ fn in_range(option: &str, value: u64, range: RangeInclusive<u64>) -> Result<u64>
     ))
 }
 
-/// Of engines that work on data.
+/// Returns a job of an engine with data.
 fn on_file(engine: EngineId, data: Vec<u8>, options: &mut Options) -> Result<Job> {
     let padded = |mut data: Vec<u8>| {
         data.resize(data.len().next_multiple_of(LINE as usize), 0);
@@ -324,7 +325,7 @@ fn on_file(engine: EngineId, data: Vec<u8>, options: &mut Options) -> Result<Job
 }
 
 impl Product {
-    /// For people.
+    /// Formats the result.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Checksum { count, checksum } => format!("{count}, checksum {checksum}"),

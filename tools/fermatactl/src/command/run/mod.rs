@@ -84,7 +84,7 @@ fn name_of_engine(engine: EngineId) -> String {
     engine.name().map_or_else(|| engine.to_string(), Into::into)
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Serialize)]
 struct Answer {
     card: Option<u32>,
@@ -157,7 +157,7 @@ impl Run {
         Ok(())
     }
 
-    /// The card that was named, or the first that has the engine.
+    /// Opens the named card, or the first card with the engine.
     fn card_with_engine(&self) -> Result<Card> {
         let names: Vec<_> = self.card.iter().cloned().collect();
         let mut there = Vec::new();
@@ -185,7 +185,7 @@ impl Run {
         context.map_err(|error| card.refused("setting up a context", Call::Setup, error))
     }
 
-    /// Puts all in place and starts a job.
+    /// Sets up a context and starts a job.
     fn start<'a>(&self, card: &Card, arena: &'a Arena, job: &Job) -> Result<Option<Queue<'a>>> {
         let context = &card.file;
         let refused = |doing: &'static str, call| move |error| card.refused(doing, call, error);
@@ -231,7 +231,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     bytes.map_err(|error| Trouble::of_file(path, &error))
 }
 
-/// Why a job has failed.
+/// Returns the error for a failed job.
 fn failed(card: &Card, status: &uapi::Status) -> Trouble {
     let error = Error::from_errno(status.error as i32);
     let (mut cause, remedy) = advice::explain_failure(error);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Options of `run` that go with certain engines: each takes its own, and what is left was for
-//! another one. Of engines of which nothing is known registers are set as they stand on the command
-//! line.
+//! Options of `run` for certain engines: each engine takes its own; an option that is left belongs
+//! to another engine. For unknown engines, options set registers directly.
 
 use crate::number::{number, number_in, Parsed};
 use crate::trouble::{Result, Trouble};
@@ -76,7 +75,7 @@ impl From<AccessName> for Access {
 }
 
 impl OperationName {
-    /// The values that --arg may have.
+    /// Returns the range of --arg.
     pub(super) fn arguments(self) -> RangeInclusive<u64> {
         match self {
             Self::Fill => 0..=u64::MAX,
@@ -111,13 +110,13 @@ fn first(text: &str) -> Parsed<u64> {
     number_in(text, &(0..=15))
 }
 
-/// An arena ends at most at the device address 2^47.
+/// Parses the length of an arena, which ends at most at the device address 2^47.
 fn arena(text: &str) -> Parsed<u64> {
     number_in(text, &(1..=1 << 47))
 }
 
 impl Options {
-    /// All was taken by the engine, or something was meant for another one.
+    /// Fails if an option is left, which belongs to another engine.
     pub(super) fn none_left(&self, engine: &str) -> Result<()> {
         let left = [
             (self.seed.is_some(), "--seed"),
@@ -148,7 +147,7 @@ impl Options {
         }
     }
 
-    /// Registers as they are in an arena with this device address.
+    /// Returns registers for an arena at a device address.
     pub(super) fn registers(&self, base: u64) -> Vec<(u32, u64)> {
         let value = |value| match value {
             Value::Plain(value) => value,
@@ -161,7 +160,7 @@ impl Options {
     }
 }
 
-/// What a register is set to.
+/// The value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Plain(u64),
@@ -169,14 +168,14 @@ pub(super) enum Value {
     InArena(u64),
 }
 
-/// A register, and what it is set to.
+/// A register and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register {
     pub(super) offset: u32,
     pub(super) value: Value,
 }
 
-/// The offset of a register that a program may reach.
+/// Parses the offset of a register that a program may write.
 pub(super) fn offset(text: &str) -> Parsed<u32> {
     let offset = number(text)?;
     u32::try_from(offset)

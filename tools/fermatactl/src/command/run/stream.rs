@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One operation of a queue engine on a file.
+//! An operation of a queue engine on a file.
 
 use super::job::Product;
 use super::options::OperationName;
@@ -10,7 +10,7 @@ use fermata::{Arena, Context, Error, Result};
 
 const ENTRIES: usize = 8;
 
-/// The operation; in the arena are the queue, the data, and as many bytes for what is made of them.
+/// The operation. The arena has the queue, the data, and as much room for the output.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub(super) operation: OperationName,
@@ -18,12 +18,12 @@ pub(super) struct Stream {
     pub(super) data: Vec<u8>,
 }
 
-/// Where the digest goes: after the queue.
+/// Offset of the digest, behind the queue.
 const DIGEST: usize = Queue::bytes(ENTRIES).next_multiple_of(64);
 const _: () = assert!(DIGEST + 32 <= DATA);
 
 impl Stream {
-    /// Where what is made of the data begins.
+    /// Returns the offset of the output.
     fn made_at(&self) -> usize {
         DATA + self.data.len().next_multiple_of(4096)
     }
@@ -32,7 +32,7 @@ impl Stream {
         self.made_at() + self.data.len().next_multiple_of(4096)
     }
 
-    /// Posts the operation and the end: the engine finds both when it starts.
+    /// Posts the operation and the end, before the engine starts.
     pub(super) fn load<'a>(&self, context: &Context, arena: &'a Arena) -> Result<Queue<'a>> {
         arena.write(DATA, &self.data);
         let mut queue = Queue::new(arena, 0, ENTRIES)?;
@@ -66,7 +66,7 @@ impl Stream {
         }
     }
 
-    /// What came of it; `result` is that of the operation's status.
+    /// Returns the result of the operation; `result` comes from its status.
     pub(super) fn product(&self, arena: &Arena, result: u64) -> Product {
         match self.operation {
             OperationName::Sha256 => Product::Digest {
@@ -81,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// The bytes that it has made.
+    /// Returns the output.
     pub(super) fn made(&self, arena: &Arena) -> Vec<u8> {
         arena.read(self.made_at(), self.data.len())
     }

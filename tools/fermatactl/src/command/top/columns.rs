@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The columns of contexts and of slots: what stands in them, how rows are sorted and filtered by
-//! them, and what a narrow terminal shows. A number is shown whole or not at all: a number that has
-//! lost digits looks like another number.
+//! The columns of contexts and of slots: their contents, sorting and filtering by them, and the
+//! choice for a narrow terminal. A number is shown completely or not at all, since a number without
+//! its last digits looks like another number.
 
 use super::sample::{ContextRow, Frame, SlotRow};
 use crate::format::{or_dash, time};
@@ -114,7 +114,7 @@ impl Column {
         let view = &row.view;
         match self {
             Self::Context => frame.name(row.card, view.context),
-            // What keeps it from running is what one wants to know of a queued one.
+            // For a queued context, the reason that keeps it from running is of interest.
             Self::State => view
                 .attributes
                 .first()
@@ -136,7 +136,7 @@ impl Column {
         }
     }
 
-    /// What comes first in this column: the largest of what counts, the smallest of what names.
+    /// Compares two rows by the column: numbers descend, texts ascend.
     fn compare(self, a: &ContextRow, b: &ContextRow) -> Ordering {
         let (x, y) = (&a.view, &b.view);
         match self {
@@ -165,7 +165,7 @@ impl Column {
     }
 }
 
-/// A count in at most five digits and letters.
+/// Formats a count with at most five characters.
 pub(super) fn count(n: u64) -> String {
     match n {
         0..100_000 => n.to_string(),
@@ -174,12 +174,12 @@ pub(super) fn count(n: u64) -> String {
     }
 }
 
-/// Which contexts are shown, and in which order.
+/// The contexts to show, and their order.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) by: Column,
     pub(super) reversed: bool,
-    /// Only rows that have this in what names them: state, engine, command, pid, number.
+    /// Text that state, engine, command, pid or number must contain.
     pub(super) filter: String,
 }
 
@@ -197,7 +197,7 @@ impl Order {
         wanted.is_empty() || cells.any(|cell| cell.to_lowercase().contains(&wanted))
     }
 
-    /// The rows that are shown; those that are equal stay in the order of their numbers.
+    /// Returns the rows to show; equal rows are ordered by number.
     pub(super) fn rows<'a>(&self, frame: &'a Frame) -> Vec<&'a ContextRow> {
         let shown = frame.contexts().filter(|row| self.shows(row, frame));
         let mut rows: Vec<_> = shown.collect();
@@ -218,24 +218,24 @@ impl Order {
 pub(super) trait TableColumn: Copy + PartialEq + 'static {
     /// All columns, from left to right.
     const ALL: &'static [Self];
-    /// The order in which columns are left out where there is no room for all.
+    /// The order in which columns are dropped if the terminal is too narrow.
     const DROPPED: &'static [Self];
 
     fn title(self) -> &'static str;
 
-    /// Numbers are aligned to the right, and are never cut.
+    /// Returns whether the column has numbers, which are aligned to the right and never cut.
     fn is_number(self) -> bool;
 
-    /// The width in which a text is cut; of a number, the least.
+    /// Returns the width of a text column, or the least width of a column of numbers.
     fn width(self) -> u16;
 }
 
-/// A column that is shown, and its width.
+/// A shown column, and its width.
 pub(super) type Shown<C> = (C, u16);
 
 /// Returns the columns that fit into `width` with a blank between two, and their widths: a column
-/// of numbers is as wide as the longest of its `cells`, and the last column takes the remaining
-/// width if it holds text.
+/// of numbers is as wide as the longest of its `cells`, and the last column gets the remaining
+/// width if it has text.
 pub(super) fn fitting<C: TableColumn>(
     width: u16,
     cells: impl Fn(C) -> Vec<String>,
@@ -271,7 +271,7 @@ fn total_of<C>(shown: &[Shown<C>]) -> u16 {
     widths.sum::<u16>().saturating_sub(1)
 }
 
-/// Joins as many parts as fit, from the first on.
+/// Joins as many parts as fit, beginning with the first.
 pub(super) fn first_that_fit(width: u16, parts: &[String]) -> String {
     let mut text = String::new();
     for part in parts {
@@ -283,7 +283,7 @@ pub(super) fn first_that_fit(width: u16, parts: &[String]) -> String {
     text
 }
 
-/// Cuts a text to `width`; an ellipsis shows that the text was longer.
+/// Shortens a text to `width`; an ellipsis marks a shortened text.
 pub(super) fn shortened(width: u16, text: &str) -> String {
     let width = usize::from(width);
     if text.chars().count() <= width {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How the live view looks, and the same as plain text.
+//! Draws the live view, and prints the same as plain text.
 
 use super::columns::{
     first_that_fit, fitting, shortened, Column, Order, Shown, SlotColumn, TableColumn,
@@ -28,7 +28,7 @@ const HELP: &str = "\
  the next START, LC: arrival of latency-critical work to its
  START; half and 99 % are within, in the interval.";
 
-/// What is told of a card as such, in parts: of those at the end a narrow terminal has none.
+/// Returns the line about a card in parts; a narrow terminal drops the last parts.
 pub(super) fn head(card: &CardFrame) -> Vec<String> {
     let of = |state| {
         let contexts = card.contexts.iter();
@@ -77,7 +77,7 @@ pub(super) fn draw(screen: &Screen, canvas: &mut Canvas) {
     }
 }
 
-/// A cell of a column: numbers stand on the right, texts are cut to its width.
+/// Returns a cell: a number aligned to the right, or a text shortened to the width.
 fn cell<C: TableColumn>((column, width): Shown<C>, text: String) -> Cell<'static> {
     Cell::from(if column.is_number() {
         Text::from(text).alignment(Alignment::Right)
@@ -86,7 +86,7 @@ fn cell<C: TableColumn>((column, width): Shown<C>, text: String) -> Cell<'static
     })
 }
 
-/// Titles; the column that rows are sorted by is marked.
+/// Returns the titles; the column that rows are sorted by is marked.
 fn titles<C: TableColumn>(shown: &[Shown<C>], sorted_by: Option<C>) -> Row<'static> {
     let title = |column: &Shown<C>| {
         let cell = cell(*column, column.0.title().into());
@@ -146,7 +146,7 @@ fn context_table(screen: &Screen, canvas: &mut Canvas, area: Rect) {
     canvas.render_stateful_widget(table, area, &mut state);
 }
 
-/// Colours help; nothing is told by them alone.
+/// Returns the style of a state; the state is also shown as text.
 fn style_of(state: &str) -> Style {
     match state {
         "running" => Style::new().fg(Color::Green),
@@ -191,7 +191,7 @@ fn help(canvas: &mut Canvas) {
     canvas.render_widget(Paragraph::new(HELP).block(block), area);
 }
 
-/// All columns are there: nothing is cut to a terminal's width.
+/// Returns all columns as text, without the limits of a terminal.
 pub(super) fn text(frame: &Frame, order: &Order) -> String {
     let heads = frame.cards.iter().map(|card| head(card).concat() + "\n");
     let mut text: String = heads.collect();

@@ -80,11 +80,10 @@ impl Top {
     }
 }
 
-/// How long after its start the first interval is shown: nobody wants to look at nothing for
-/// longer.
+/// Time to the first interval, which the user should not have to wait for.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Shows cards until the user quits; the terminal is as it was before then, whatever happens.
+/// Shows cards until the user quits, and restores the terminal in any case.
 fn show_live(cards: &[Card], order: Order, interval: Duration) -> Result<()> {
     let before = Sample::take(cards)?;
     let terminal = ratatui::try_init().map_err(|error| {
@@ -98,7 +97,7 @@ fn show_live(cards: &[Card], order: Order, interval: Duration) -> Result<()> {
     shown
 }
 
-/// Redraws cards, and does what keys ask for.
+/// Redraws cards, and executes commands of keys.
 fn redraw(
     cards: &[Card],
     order: Order,
@@ -140,7 +139,7 @@ fn redraw(
     }
 }
 
-/// Does it; what there is to say of it.
+/// Acts on a context. Returns a message.
 fn act(card: &Card, context: u32, control: Control, what: &str) -> String {
     match card.file.control(context, control) {
         Ok(()) => format!("{what}: context {context}: done"),

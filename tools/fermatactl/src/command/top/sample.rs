@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `top` shows: how cards stand, and what has changed since the last look.
+//! Samples of cards, and their differences, which `top` shows.
 
 use crate::card::Card;
 use crate::format::{since, Spread};
@@ -10,16 +10,16 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How cards stood at a moment.
+/// A sample of the cards.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     at: Instant,
     cards: Vec<CardView>,
-    /// Of each card, of each slot.
+    /// Measurements of each card's slots.
     measured: Vec<Vec<Measured>>,
 }
 
-/// What the driver has measured of a slot.
+/// The driver's measurements of a slot.
 #[derive(Clone, Debug)]
 struct Measured {
     gap: Histogram,
@@ -28,7 +28,7 @@ struct Measured {
 
 impl Measured {
     fn of(card: &Card, slot: u32) -> Result<Self> {
-        // Those of slots tell of other users, too, and not everybody may know of them.
+        // Figures of slots include other users', which not every user may see.
         let of = |which| Ok::<_, Trouble>(card.slot_histogram(slot, which)?.unwrap_or_default());
         Ok(Self {
             gap: of(SlotHistogram::Gap)?,
@@ -52,7 +52,7 @@ impl Sample {
     }
 }
 
-/// What is shown: an interval between two samples.
+/// A frame: an interval between two samples.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Frame {
     pub(super) interval_ns: u64,
@@ -73,14 +73,14 @@ pub(super) struct CardFrame {
 /// A slot in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SlotRow {
-    /// Which of the frame's cards.
+    /// Index of the card in the frame.
     #[serde(skip)]
     pub(super) card: usize,
     #[serde(flatten)]
     pub(super) view: SlotView,
-    /// Of the context on it.
+    /// Command of the context on the slot.
     pub(super) command: Option<String>,
-    /// Of the interval.
+    /// Percent of the interval.
     pub(super) busy_percent: f64,
     pub(super) switches_per_second: f64,
     /// From the end of a run to the next START, in the interval.
@@ -92,25 +92,25 @@ pub(super) struct SlotRow {
 /// A context in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ContextRow {
-    /// Which of the frame's cards.
+    /// Index of the card in the frame.
     #[serde(skip)]
     pub(super) card: usize,
     #[serde(flatten)]
     pub(super) view: ContextView,
-    /// Of the interval: on a slot; queued.
+    /// Percent of the interval: on a slot, and queued.
     pub(super) run_percent: f64,
     pub(super) wait_percent: f64,
 }
 
-/// How much of an interval, in percent; a clock that was read a little later than the counter does
-/// not make it more than all.
+/// Returns the part of an interval in percent, at most 100, although the clock is read a little
+/// later than the counter.
 fn percent(now: u64, before: u64, interval: Duration) -> f64 {
     let ns = interval.as_nanos().max(1) as f64;
     (now.saturating_sub(before) as f64 * 100.0 / ns).min(100.0)
 }
 
 impl Frame {
-    /// What has changed from one sample to the next one, of the same cards.
+    /// Returns the difference of two samples of the same cards.
     pub(super) fn between(before: &Sample, now: &Sample) -> Self {
         let interval = now.at.saturating_duration_since(before.at);
         let pairs = now.cards.iter().zip(&before.cards).enumerate();
@@ -133,7 +133,8 @@ impl Frame {
         self.cards.iter().flat_map(|card| &card.contexts)
     }
 
-    /// How something of a card is called: by its number alone, where there is one card only.
+    /// Returns the name of a slot or context: its number, with the card's number if there are
+    /// several cards.
     pub(super) fn name(&self, card: usize, number: u32) -> String {
         match &self.cards[..] {
             [_] => number.to_string(),
@@ -143,7 +144,7 @@ impl Frame {
 }
 
 impl CardFrame {
-    /// Pairs are of before and now.
+    /// Each pair is of the earlier and the later sample.
     fn between(
         index: usize,
         (before, now): (&CardView, &CardView),
@@ -167,7 +168,7 @@ impl CardFrame {
         };
         let slots = now.slots.iter().zip(&before.slots).zip(measured);
         let context = |context: &ContextView| {
-            // One that is new has begun at 0.
+            // A new context began at 0.
             let before = before.context(context.context);
             let (run, wait) = before.map_or((0, 0), |before| (before.run_ns, before.wait_ns));
             ContextRow {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The state of the live view, and what keys do to it.
+//! The state of the live view, and the effects of keys.
 
 use super::columns::{Column, Order, TableColumn};
 use super::sample::{ContextRow, Frame};
@@ -7,26 +7,26 @@ use crate::setting::PRIORITIES;
 use fermata::{Control, Param};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What the user is at.
+/// The mode of the live view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Table,
-    /// Types a filter; what it was before.
+    /// The user types a filter; the value is the previous filter.
     Filter(String),
     Help,
 }
 
-/// What a key asks of the world outside of the view.
+/// A request of a key to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     None,
     Quit,
-    /// Do this to a context of one of the frame's cards.
+    /// Act on a context of a card of the frame.
     Control {
         card: usize,
         context: u32,
         control: Control,
-        /// For people: "hold", "priority 17".
+        /// Description of the action: "hold", "priority 17".
         what: String,
     },
 }
@@ -37,11 +37,11 @@ pub(super) struct Screen {
     pub(super) frame: Frame,
     pub(super) order: Order,
     pub(super) mode: Mode,
-    /// Card and number of the context that keys act on.
+    /// Card and number of the selected context.
     pub(super) selected: Option<(usize, u32)>,
-    /// What came of the last request.
+    /// Message about the last request.
     pub(super) message: String,
-    /// The view stands still.
+    /// The view is frozen.
     pub(super) paused: bool,
 }
 
@@ -57,7 +57,7 @@ impl Screen {
         }
     }
 
-    /// The rows that are shown, and which of them is selected; one that is gone is none.
+    /// Returns the shown rows, and the index of the selected row if it still exists.
     pub(super) fn rows(&self) -> (Vec<&ContextRow>, Option<usize>) {
         let rows = self.order.rows(&self.frame);
         let is_selected = |row: &&ContextRow| Some((row.card, row.view.context)) == self.selected;
@@ -83,7 +83,7 @@ impl Screen {
             return Request::Quit;
         }
         match std::mem::replace(&mut self.mode, Mode::Table) {
-            // Any key ends it.
+            // Any key closes the help.
             Mode::Help => Request::None,
             Mode::Filter(before) => {
                 self.type_filter(key.code, before);
@@ -161,7 +161,7 @@ impl Screen {
     }
 }
 
-/// One step from where it is.
+/// Returns the priority one step from the present one.
 fn priority(row: &ContextRow, step: i32) -> Option<Control> {
     let to = row.view.priority.checked_add_signed(step)?;
     let to = u64::from(to);
