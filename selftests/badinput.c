@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include "lib/calls.h"
-#include "lib/cgroup.h"
+#include "lib/sched.h"
 
 FM_FIXTURE_ANY(bad);
 

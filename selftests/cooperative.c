@@ -3,7 +3,7 @@
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/stats.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(cooperative);
 

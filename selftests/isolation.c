@@ -7,7 +7,7 @@
 #include <sys/klog.h>
 #include "lib/mem.h"
 #include "lib/sched.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 #define ADDRESSES	((1ULL << 48) - 1)	/* that a card has */
 #define PATTERN		0xb5a93c6d5e8f7142ULL

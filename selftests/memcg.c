@@ -6,7 +6,7 @@
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/calls.h"
-#include "lib/cgroup.h"
+#include "lib/sched.h"
 #include "lib/fault.h"
 #include "lib/mem.h"
 

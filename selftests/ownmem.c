@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include "lib/mem.h"
 #include "lib/sched.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(own);
 FM_FIXTURE_ANY(charge);

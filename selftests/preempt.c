@@ -2,7 +2,7 @@
 /* Taking a job off its slot: by request, and when the engine does not want to. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_ANY(any);
 FM_FIXTURE_CARD(preempt);

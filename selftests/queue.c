@@ -8,7 +8,7 @@
 #include "lib/queue.h"
 #include "lib/sched.h"
 #include "lib/stats.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 #define ENTRIES	16
 #define DATA	(1024 * 1024)

@@ -4,7 +4,7 @@
 #include "lib/queue.h"
 #include "lib/sched.h"
 #include "lib/host.h"
-#include "lib/trace.h"
+#include "lib/stats.h"
 
 FM_FIXTURE_CARD(trace);
 

@@ -7,7 +7,7 @@
 #include "kselftest_harness.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
-#include "lib/travel.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(travel);
 

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "sched.h"
-#include "trace.h"
+#include "stats.h"
 
 struct fm_shared *fm_sh;
 

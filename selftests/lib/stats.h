@@ -22,4 +22,23 @@ u64 fm_fdinfo_number(int fd, const char *key);
 /* NULL, or what cannot be. */
 const char *fm_histogram_wrong(const struct fm_histogram *h);
 
+/* The driver's tracepoints, through a tracing instance of the test's own. */
+
+/* NULL, or why there are none to be had. The end of each test closes it. */
+const char *fm_trace_open(void);
+void fm_trace_close(void);
+/* Forgets what was recorded. */
+void fm_trace_begin(void);
+/* Switches one of the events, or all ("enable" of the folder): "start/enable", "enable". */
+void fm_trace_switch(const char *which, bool on);
+/* Events recorded. */
+int fm_trace_count(void);
+/*
+ * NULL, or the first of the n wanted events that was not recorded behind the one before it. One is
+ * written "start ctx=%u resume=1": its name without "fermata_", and of its fields those that matter.
+ */
+const char *fm_trace_wrong(const char *const *want, int n);
+/* Waits until they were. */
+void fm_trace_until(const char *const *want, int n);
+
 #endif
