@@ -3,15 +3,16 @@
 //! migrates jobs between cards.
 
 mod endpoint;
-mod owner;
 mod show;
 
-use anyhow::{bail, Context as _, Result};
+use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use fermata::{Events, State};
+use fermata::{owner, Arena, Context, Error, Events, State};
 use fermata_checkpoint::{receive, restore_file, save, send, Restored};
+use rustix::process::{kill_process, Pid, Signal};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ enum Command {
     /// Write the job of a program to a file
     Save {
         #[command(flatten)]
-        owner: owner::Owner,
+        owner: Owner,
         /// Leave the job held afterwards
         #[arg(long)]
         hold: bool,
@@ -53,7 +54,7 @@ enum Command {
     /// Migrate the job of a running program
     Send {
         #[command(flatten)]
-        owner: owner::Owner,
+        owner: Owner,
         /// Kill the program afterwards, which does not know that its job is gone
         #[arg(long)]
         kill: bool,
@@ -92,9 +93,9 @@ struct End {
 }
 
 /// Writes a checkpoint to a file completely or not at all.
-fn save_to(owner: &owner::Owner, hold: bool, file: &Path) -> Result<()> {
+fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
     let context = owner.context()?;
-    let arena = owner::arena_of(&context)?;
+    let arena = arena_of(&context)?;
     let held = State::from(context.status()?.state) == State::Held;
     if context.preempt(true).is_ok() {
         context.wait(Events::ANY, None)?;
@@ -121,9 +122,9 @@ fn save_to(owner: &owner::Owner, hold: bool, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn send_to(owner: &owner::Owner, kill: bool, to: &endpoint::Endpoint) -> Result<()> {
+fn send_to(owner: &Owner, kill: bool, to: &endpoint::Endpoint) -> Result<()> {
     let context = owner.context()?;
-    let arena = owner::arena_of(&context)?;
+    let arena = arena_of(&context)?;
     let moved = send(&context, arena.as_ref(), &to.connect()?)?;
     println!(
         "moved: {} us without running, {} bytes of the arena while it ran ({} rounds), {} while \
@@ -233,4 +234,60 @@ fn completions(shell: clap_complete::Shell) -> Result<()> {
 fn man(folder: &Path) -> Result<()> {
     let written = clap_mangen::generate_to(Arguments::command(), folder);
     written.with_context(|| folder.display().to_string())
+}
+
+/// The owner of a job.
+#[derive(clap::Args)]
+pub(crate) struct Owner {
+    /// The program, from which the descriptor is taken (`pidfd_getfd()`, as a debugger does)
+    #[arg(long)]
+    pid: u32,
+    /// The program's descriptor of the card, if it has several
+    #[arg(long)]
+    fd: Option<RawFd>,
+}
+
+impl Owner {
+    /// Returns the owner's context, which both processes share from now on.
+    pub(crate) fn context(&self) -> Result<Context> {
+        let fd = match self.fd {
+            Some(fd) => fd,
+            None => self.only_descriptor()?,
+        };
+        let context = owner::context(self.pid, fd);
+        context.with_context(|| format!("descriptor {fd} of process {}", self.pid))
+    }
+
+    /// Returns the owner's only descriptor of a card.
+    fn only_descriptor(&self) -> Result<RawFd> {
+        let found = owner::descriptors(self.pid);
+        let found = found.with_context(|| format!("descriptors of process {}", self.pid))?;
+        match found[..] {
+            [] => bail!("process {} has no card open", self.pid),
+            [fd] => Ok(fd),
+            _ => bail!(
+                "process {} has several contexts: give --fd, one of {found:?}",
+                self.pid
+            ),
+        }
+    }
+
+    /// Kills the owner.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| anyhow!("{} is no process", self.pid))?;
+        let killed = kill_process(pid, Signal::KILL);
+        killed.with_context(|| format!("process {}", self.pid))
+    }
+}
+
+/// Maps the whole arena of a context.
+pub(crate) fn arena_of(context: &Context) -> Result<Option<Arena>> {
+    context.map_arena().map_err(|error| match error {
+        Error::Invalid => {
+            anyhow!("its arena is the program's own memory: only the program itself can save it")
+        }
+        Error::NoAddress => anyhow!("its arena has no device address yet: it was never mapped"),
+        error => anyhow!("its arena cannot be mapped: {error}"),
+    })
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl`: see and control accelerator cards that programs share (docs/fermatactl.md).
 //!
-//! [`arguments`] is the parser, of which shell completions and man pages are made, too; each
-//! command is a file below `command/`. A command looks at cards through [`card`], and gives what it
-//! has found as a value of [`view`], which [`out`] prints as text or as JSON.
+//! [`arguments`] has the parser, from which shell completions and man pages are generated; the
+//! files in `command/` have the commands. A command reads cards by [`card`] and [`view`], and
+//! prints its answer by [`trouble::Out`] as text or as JSON.
 
-// Those of arguments are shown to people as they stand.
+// Doc comments of arguments are the text of the help.
 #![allow(clippy::doc_markdown)]
 
 mod advice;
@@ -15,7 +15,6 @@ mod command;
 mod format;
 mod node;
 mod number;
-mod out;
 mod process;
 mod progress;
 mod setting;
@@ -24,8 +23,8 @@ mod view;
 
 use arguments::Arguments;
 use clap::Parser;
-use out::Out;
 use std::process::ExitCode;
+use trouble::Out;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {

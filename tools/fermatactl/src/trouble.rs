@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Errors, with advice.
+//! The output of commands: answers, as text or as JSON, and errors with advice.
 
 use crate::advice::{self, Call};
 use crate::progress::Progress;
 use fermata::Error;
 use serde::Serialize;
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -134,6 +134,50 @@ impl From<std::io::Error> for Trouble {
             },
             ..Self::of_file(Path::new("standard output"), &error)
         }
+    }
+}
+
+/// The form of answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    json: bool,
+}
+
+impl Out {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Prints an answer as JSON, or as the text that `text` returns.
+    pub(crate) fn show<T: Serialize>(
+        self,
+        answer: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        let mut text = if self.json {
+            serde_json::to_string(answer).map_err(std::io::Error::from)?
+        } else {
+            text(answer)
+        };
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let mut output = std::io::stdout().lock();
+        output.write_all(text.as_bytes())?;
+        Ok(output.flush()?)
+    }
+
+    /// Prints an error. A failure to print is ignored.
+    pub(crate) fn complain(self, trouble: &Trouble) {
+        let text = match serde_json::to_string(trouble) {
+            Ok(json) if self.json => json,
+            _ => format!("fermatactl: {trouble}"),
+        };
+        let _ = writeln!(std::io::stderr(), "{text}");
     }
 }
 

@@ -4,8 +4,7 @@
 use crate::card::{Card, CardName};
 use crate::format::{bytes, or_dash, table, time};
 use crate::number;
-use crate::out::Out;
-use crate::trouble::Result;
+use crate::trouble::{Out, Result};
 use crate::view::{CardView, ContextView, SlotView};
 use serde::Serialize;
 

@@ -2,7 +2,6 @@
 //! The commands: arguments and execution.
 
 mod control;
-mod generate;
 mod group;
 mod info;
 mod run;
@@ -11,8 +10,7 @@ mod stats;
 mod top;
 mod trace;
 
-use crate::out::Out;
-use crate::trouble::Result;
+use crate::trouble::{Out, Result};
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -50,8 +48,8 @@ pub(crate) enum Command {
     Hint(control::Hint),
     Stats(stats::Stats),
     Trace(trace::Trace),
-    Completions(generate::Completions),
-    Man(generate::Man),
+    Completions(crate::arguments::Completions),
+    Man(crate::arguments::Man),
 }
 
 impl Command {

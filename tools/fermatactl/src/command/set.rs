@@ -3,10 +3,9 @@
 
 use crate::card::{Card, CardName};
 use crate::number;
-use crate::out::Out;
 use crate::progress::{act_on_each, Target};
 use crate::setting::{CardSetting, ContextSetting, Setting};
-use crate::trouble::{Result, Trouble};
+use crate::trouble::{Out, Result, Trouble};
 use serde::Serialize;
 use std::fmt::Display;
 use std::str::FromStr;

@@ -5,9 +5,8 @@
 use super::Ending;
 use crate::card::{Card, CardName};
 use crate::number;
-use crate::out::Out;
 use crate::process;
-use crate::trouble::{Result, Trouble};
+use crate::trouble::{Out, Result, Trouble};
 use crate::view::CardView;
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Line, Reader};
