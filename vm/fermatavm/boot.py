@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, host, initramfs, module, tsc
+from . import guest, host, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -235,9 +235,9 @@ class Vm:
         modules = [*load, *opt.modprobe]
         if opt.kexec:
             second = Path(self.tmp) / "second"
-            initramfs.build(second, self.kernel, config, modules, opt.kexec + "\n", payload)
+            guest.write_initramfs(second, self.kernel, config, modules, opt.kexec + "\n", payload)
             payload = [*payload, (second, "boot/initrd")]
-        initramfs.build(initrd, self.kernel, config, modules, shlex.join(opt.command) + "\n", payload)
+        guest.write_initramfs(initrd, self.kernel, config, modules, shlex.join(opt.command) + "\n", payload)
         tails = [] if opt.shell else [Tail(out / "stdout", sys.stdout.buffer), Tail(out / "stderr", sys.stderr.buffer)]
         if self.quiet:
             tails = []

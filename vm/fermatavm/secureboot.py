@@ -19,8 +19,8 @@ from pathlib import Path
 import pexpect
 
 from .common import BUILD, CACHE, die, locked, run
-from .initramfs import Archive as Initramfs
-from .initramfs import add_modules
+from .guest import Archive as Initramfs
+from .guest import add_modules
 from .kernel import Archive, kernel_named
 
 OUT = BUILD / "vm/secureboot"

@@ -3,15 +3,17 @@
 //! migrates jobs between cards.
 
 mod endpoint;
-mod show;
 
 use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use fermata::{owner, Arena, Context, Error, Events, State};
-use fermata_checkpoint::{receive, restore_file, save, send, Restored};
+use fermata::{owner, Arena, Context, Error, Events, Param, State};
+use fermata_checkpoint::{
+    name_of, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
+};
 use rustix::process::{kill_process, Pid, Signal};
+use serde::Serialize;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -190,7 +192,7 @@ fn tell_refused(restored: &Restored) {
 fn run(arguments: &Arguments) -> Result<bool> {
     match &arguments.command {
         Command::Save { owner, hold, file } => save_to(owner, *hold, file).map(|()| true),
-        Command::Show { json, file } => show::show(file, *json).map(|()| true),
+        Command::Show { json, file } => show(file, *json).map(|()| true),
         Command::Restore { end, file } => {
             let name = || file.display().to_string();
             let from = BufReader::new(File::open(file).with_context(name)?);
@@ -290,4 +292,77 @@ pub(crate) fn arena_of(context: &Context) -> Result<Option<Arena>> {
         Error::NoAddress => anyhow!("its arena has no device address yet: it was never mapped"),
         error => anyhow!("its arena cannot be mapped: {error}"),
     })
+}
+
+/// A summary of a checkpoint.
+#[derive(Serialize)]
+struct Summary {
+    /// The last description.
+    description: Description,
+    /// Bytes of the arena in the checkpoint; all others are zero.
+    arena_bytes: u64,
+    /// Length of the engine's state.
+    state_bytes: u64,
+    /// Length of the file.
+    file_bytes: u64,
+}
+
+/// Reads and checks the whole file.
+fn summarise(file: &mut impl Read, file_bytes: u64) -> Result<Summary, Refusal> {
+    let mut content = Content::new(file)?;
+    let (mut arena_bytes, mut state_bytes) = (0, 0);
+    while let Some(part) = content.part()? {
+        match part {
+            Part::Arena(_, bytes) => arena_bytes += bytes.len() as u64,
+            Part::State(_, bytes) => state_bytes += bytes.len() as u64,
+            Part::Described => {}
+        }
+    }
+    let description = content.description().clone();
+    content.end()?;
+    Ok(Summary {
+        description,
+        arena_bytes,
+        state_bytes,
+        file_bytes,
+    })
+}
+
+/// Prints what is in `file`.
+pub(crate) fn show(file: &Path, json: bool) -> Result<()> {
+    let name = || file.display().to_string();
+    let open = File::open(file).with_context(name)?;
+    let bytes = open.metadata().with_context(name)?.len();
+    let summary = summarise(&mut BufReader::new(open), bytes).with_context(name)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+        return Ok(());
+    }
+    let Summary { description, .. } = &summary;
+    println!("engine      {}", name_of(description.engine()));
+    println!("job         {:?}", description.job);
+    println!("state       {} bytes", summary.state_bytes);
+    if let Some(arena) = &description.arena {
+        println!(
+            "arena       {} bytes at {:#x}, {} of them not in pages of zeros",
+            arena.length, arena.device_base, summary.arena_bytes
+        );
+    }
+    for (offset, value) in &description.registers {
+        println!("register    {offset:#05x} = {value:#x}");
+    }
+    for (number, value) in &description.parameters {
+        if let Some(param) = Param::of(*number) {
+            println!("parameter   {param:?} = {value}");
+        }
+    }
+    let account = &description.account;
+    println!(
+        "so far      {} us on slots, {} us in the queue, {} slices",
+        account.run_ns / 1000,
+        account.wait_ns / 1000,
+        account.slices
+    );
+    println!("file        {} bytes, all checked", summary.file_bytes);
+    Ok(())
 }

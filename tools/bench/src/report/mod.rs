@@ -6,8 +6,6 @@ mod figures;
 mod plot;
 mod table;
 mod targets;
-#[cfg(test)]
-mod tests;
 pub(crate) mod timeline;
 
 use crate::output::{self, NOTE};
@@ -210,4 +208,226 @@ pub(crate) fn attribute(found: Vec<LoggedViolation>, visits: &[Visit]) -> Vec<Vi
         }
     });
     found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Reports of small artificial runs: visits of the lower bound, of the daemon and of fermata.
+
+    use super::*;
+    use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
+    use crate::visit::{Cell, Costs, Load, Tenants, Usage, Variant, Visit, SLICE_US};
+    use crate::work::URGENT_TAG;
+    use fermata_card::event::{Event, Phase, What};
+    use serde_json::json;
+
+    #[test]
+    fn tables_go_between_the_lines() {
+        let text = "a\n<!-- bench -->\nold\n<!-- bench end -->\nb\n";
+        let found = between(text, "new\n");
+        let expected = "a\n<!-- bench -->\nnew\n<!-- bench end -->\nb\n";
+        assert_eq!(found.as_deref(), Some(expected));
+        assert_eq!(between("a\n", "new\n"), None);
+    }
+
+    const VISITS: [(Variant, Tenants); 4] = [
+        (Variant::Bound, Tenants::Alone),
+        (Variant::Sleep, Tenants::Mixed),
+        (Variant::Fermata, Tenants::Mixed),
+        (Variant::Fermata, Tenants::Endless(2)),
+    ];
+
+    fn visits() -> Vec<Visit> {
+        let visits = VISITS.into_iter().zip(1..);
+        let visits = visits.map(|((variant, tenants), number)| Visit {
+            number,
+            round: 1,
+            cell: Cell {
+                variant,
+                load: Load::Idle,
+                costs: Costs::Even,
+                tenants,
+                slice_us: SLICE_US,
+            },
+            jobs: 5,
+            wrong: 0,
+            usage: Usage::default(),
+        });
+        visits.collect()
+    }
+
+    /// Returns the log of a visit between its marks: urgent work preempts a job.
+    fn switch() -> Vec<What> {
+        let slot = CONTESTED_SLOT;
+        let start = |tag| What::Start {
+            slot,
+            resume: false,
+            accepted: true,
+            tag,
+        };
+        let phase = |phase| What::Phase {
+            slot,
+            phase,
+            fault: false,
+            snapshot_error: false,
+            empty: false,
+        };
+        vec![
+            start(1),
+            phase(Phase::Running),
+            mark(Mark::Arrival(1)),
+            phase(Phase::Saving),
+            phase(Phase::Paused),
+            start(URGENT_TAG),
+            phase(Phase::Running),
+            phase(Phase::Finished),
+            start(2),
+            phase(Phase::Running),
+        ]
+    }
+
+    fn mark(mark: Mark) -> What {
+        What::Write {
+            off: MARK_OFFSET,
+            len: 8,
+            val: mark.to_word(),
+        }
+    }
+
+    fn violation(text: &str) -> What {
+        What::Violation {
+            kind: "unmapped_dma".into(),
+            text: text.into(),
+        }
+    }
+
+    /// Where the log has a violation.
+    #[derive(Clone, Copy, Debug)]
+    enum At {
+        Begin,
+        /// Between the marks of a visit.
+        Within(u32),
+        /// After the visit was measured, while its driver is unbound.
+        After(u32),
+    }
+
+    fn log(at: &[At]) -> Vec<What> {
+        let planted = |here: &dyn Fn(&At) -> bool| {
+            let planted = at.iter().filter(|at| here(at));
+            let planted = planted.map(|at| violation(&format!("{at:?}")));
+            planted.collect::<Vec<_>>()
+        };
+        let mut log = planted(&|at| matches!(at, At::Begin));
+        for number in 1..=VISITS.len() as u32 {
+            let text = visit_text(number);
+            log.extend([What::Mark { text }, mark(Mark::Begin(number))]);
+            log.extend(switch());
+            log.extend(planted(&|at| matches!(at, At::Within(of) if *of == number)));
+            log.push(mark(Mark::End(number)));
+            log.extend(planted(&|at| matches!(at, At::After(of) if *of == number)));
+        }
+        log
+    }
+
+    /// Makes a report of a log and visits. Returns the result, and the report that was written.
+    fn report(log: Vec<What>, visits: Vec<Visit>) -> (Result<()>, Report) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let options = Options {
+            log: file("card.log"),
+            visits: file("visits.json"),
+            host: file("host.jsonl"),
+            out: file("reports"),
+        };
+        let events = log.into_iter().zip(1..).map(|(what, n)| Event {
+            t: n * 10_000,
+            what,
+        });
+        let lines = events.map(|event| serde_json::to_string(&event).unwrap() + "\n");
+        std::fs::write(&options.log, lines.collect::<String>()).unwrap();
+        let run = Run {
+            read_ns: 1_000,
+            write_ns: 500,
+            cpus: 2,
+            made: visits,
+        };
+        std::fs::write(&options.visits, serde_json::to_string(&run).unwrap()).unwrap();
+        let sample = |n: u64| json!({ "t": n * 100_000, "steal": 0, "all": n, "load": 1.0, "guest": n * 90_000 });
+        let samples = (0..50).map(|n| sample(n).to_string() + "\n");
+        std::fs::write(&options.host, samples.collect::<String>()).unwrap();
+        let result = make(&options);
+        (result, read(&options.out.join("bench.json")).unwrap())
+    }
+
+    #[test]
+    fn a_run_without_violations() {
+        let (result, report) = report(log(&[]), visits());
+        result.unwrap();
+        assert_eq!((report.rows.len(), report.violations.len()), (4, 0));
+        let tables = table::markdown(&report);
+        assert!(!tables.contains("Violations"));
+        let switches = "| variant | contexts | gap, us | CPU us per switch | daemon's | context \
+             switches | reads | writes |\n";
+        let (_, switches) = tables.split_once(switches).expect("a column for each cell");
+        assert!(
+            switches
+                .lines()
+                .nth(1)
+                .is_some_and(|row| row.starts_with("| fermata | 2 | 10, 10, 10 |")),
+            "{switches}"
+        );
+    }
+
+    /// Violations of the daemon and of the lower bound.
+    #[test]
+    fn violations_of_others_are_told_and_fail_nothing() {
+        let (result, report) = report(log(&[At::After(1), At::Within(2), At::After(2)]), visits());
+        result.unwrap();
+        assert_eq!(report.rows.len(), 4, "the report is complete");
+        let variants = report.violations.iter().map(Violation::variant);
+        let expected = ["lower bound", "daemon", "daemon"];
+        assert_eq!(variants.collect::<Vec<_>>(), expected);
+        let tables = table::markdown(&report);
+        assert!(
+            tables.contains("| daemon | 2 | unmapped_dma: After(2) |"),
+            "{tables}"
+        );
+    }
+
+    #[test]
+    fn a_violation_of_fermata_fails_the_run_and_is_in_the_report() {
+        for at in [At::Within(3), At::After(3), At::Begin] {
+            let (result, report) = report(log(&[At::Within(2), at]), visits());
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(&format!("unmapped_dma: {at:?}")), "{error}");
+            assert!(!error.contains("Within(2)"), "{error}");
+            assert_eq!((report.rows.len(), report.violations.len()), (4, 2));
+            let own = report.violations.iter().find(|of| of.is_own).unwrap();
+            let expected = match at {
+                At::Begin => (None, "before the first visit"),
+                _ => (Some(3), "fermata"),
+            };
+            assert_eq!((own.visit, own.variant()), expected);
+            assert!(error.contains(expected.1), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_or_missing_fails_the_run_and_is_in_the_report() {
+        let mut wrong = visits();
+        wrong[1].wrong = 2;
+        wrong[2].jobs = 0;
+        let (result, report) = report(log(&[]), wrong);
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("2 wrong results in Cell { variant: Sleep"),
+            "{error}"
+        );
+        assert!(
+            error.contains("no job ended in Cell { variant: Fermata"),
+            "{error}"
+        );
+        assert_eq!((report.rows.len(), report.failures.len()), (3, 2));
+        assert!(table::markdown(&report).contains("WRONG: no job ended"));
+    }
 }
