@@ -16,5 +16,5 @@ pub use container::Refusal;
 pub use content::{Content, Part};
 pub use description::{Account, ArenaDescription, Description, Job, ReservationDescription};
 pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
-pub use restore::{name_of, restore, restore_file, Restored};
+pub use restore::{restore, restore_file, Restored};
 pub use save::{save, SaveError};

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
-    name_of, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
+    receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
 };
 use rustix::process::{kill_process, Pid, Signal};
 use serde::Serialize;
@@ -339,7 +339,7 @@ pub(crate) fn show(file: &Path, json: bool) -> Result<()> {
         return Ok(());
     }
     let Summary { description, .. } = &summary;
-    println!("engine      {}", name_of(description.engine()));
+    println!("engine      {}", description.engine());
     println!("job         {:?}", description.job);
     println!("state       {} bytes", summary.state_bytes);
     if let Some(arena) = &description.arena {

@@ -4,7 +4,7 @@
 use crate::content::{Content, Part};
 use crate::description::{ArenaDescription, Description, Job};
 use crate::Refusal;
-use fermata::{Arena, Context, EngineId, Error, Param, Reservation};
+use fermata::{Arena, Context, Error, Param, Reservation};
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn check_engine(context: &Context, description: &Description) -> Result<(), Refu
         .slots_of(engine)
         .map_err(at("the card does not answer"))?;
     let Some(&slot) = slots.first() else {
-        return Err(Refusal::Engine(name_of(engine)));
+        return Err(Refusal::Engine(engine.to_string()));
     };
     let info = context
         .slot_info(slot)
@@ -125,19 +125,6 @@ fn check_engine(context: &Context, description: &Description) -> Result<(), Refu
         return Err(Refusal::StateSize(description.state_bytes, here));
     }
     Ok(())
-}
-
-/// Returns the engine's UUID as text.
-pub fn name_of(engine: EngineId) -> String {
-    let (high, low) = (engine.high, engine.low);
-    format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        high >> 32,
-        high >> 16 & 0xffff,
-        high & 0xffff,
-        low >> 48,
-        low & 0xffff_ffff_ffff
-    )
 }
 
 /// Writes registers and parameters, after everything has been read. Returns what was refused.
