@@ -2,21 +2,24 @@
 //! `fermata-checkpoint`: saves jobs of other programs to files, restores jobs from files, and
 //! migrates jobs between cards.
 
-mod endpoint;
-
 use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
     receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
 };
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, Pid, Signal};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::fd::RawFd;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
 /// Save and restore jobs of an accelerator, and migrate jobs between cards.
 #[derive(Parser)]
@@ -61,14 +64,14 @@ enum Command {
         #[arg(long)]
         kill: bool,
         /// Where `receive` waits: tcp:HOST:PORT, unix:PATH, or a device
-        to: endpoint::Endpoint,
+        to: Endpoint,
     },
     /// Receive a job, resume it, and wait for its end
     Receive {
         #[command(flatten)]
         end: End,
         /// Where to wait: tcp:HOST:PORT, unix:PATH, or a device
-        at: endpoint::Endpoint,
+        at: Endpoint,
     },
     /// Print completions of commands and options for a shell
     Completions {
@@ -124,7 +127,7 @@ fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn send_to(owner: &Owner, kill: bool, to: &endpoint::Endpoint) -> Result<()> {
+fn send_to(owner: &Owner, kill: bool, to: &Endpoint) -> Result<()> {
     let context = owner.context()?;
     let arena = arena_of(&context)?;
     let moved = send(&context, arena.as_ref(), &to.connect()?)?;
@@ -365,4 +368,80 @@ pub(crate) fn show(file: &Path, json: bool) -> Result<()> {
     );
     println!("file        {} bytes, all checked", summary.file_bytes);
     Ok(())
+}
+
+/// Poll interval for a device whose other end is not open.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// One end of a stream of bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Endpoint {
+    /// HOST:PORT, for trusted networks or through a tunnel: whoever reads the stream can read the
+    /// job, and whoever connects can send a job.
+    Tcp(String),
+    /// A UNIX socket.
+    Unix(PathBuf),
+    /// A device with a stream of bytes, such as a virtio-serial port.
+    Device(PathBuf),
+}
+
+impl FromStr for Endpoint {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            Some(("tcp", address)) => Ok(Self::Tcp(address.into())),
+            Some(("unix", path)) => Ok(Self::Unix(path.into())),
+            None if text.starts_with('/') => Ok(Self::Device(text.into())),
+            _ => bail!("{text}: tcp:HOST:PORT, unix:PATH or the path of a device is expected"),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Connects to the other end.
+    pub(crate) fn connect(&self) -> Result<File> {
+        let connected = || -> std::io::Result<File> {
+            Ok(match self {
+                Self::Tcp(address) => as_file(TcpStream::connect(address)?),
+                Self::Unix(path) => as_file(UnixStream::connect(path)?),
+                Self::Device(path) => open(path)?,
+            })
+        };
+        connected().with_context(|| format!("{self:?}"))
+    }
+
+    /// Waits for the other end to connect.
+    pub(crate) fn accept(&self) -> Result<File> {
+        let accepted = || -> std::io::Result<File> {
+            Ok(match self {
+                Self::Tcp(address) => as_file(TcpListener::bind(address)?.accept()?.0),
+                Self::Unix(path) => {
+                    let (stream, _) = UnixListener::bind(path)?.accept()?;
+                    std::fs::remove_file(path)?;
+                    as_file(stream)
+                }
+                Self::Device(path) => open(path)?,
+            })
+        };
+        accepted().with_context(|| format!("{self:?}"))
+    }
+}
+
+/// Returns a stream as a file.
+fn as_file(stream: impl Into<OwnedFd>) -> File {
+    File::from(stream.into())
+}
+
+/// Opens a device, and waits until its other end is open.
+fn open(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    loop {
+        let mut polled = [PollFd::new(&file, PollFlags::OUT)];
+        poll(&mut polled, Some(&Timespec::default()))?;
+        if !polled[0].revents().contains(PollFlags::HUP) {
+            return Ok(file);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }

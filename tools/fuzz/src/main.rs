@@ -7,7 +7,6 @@
 //! (`reached`) and the programs that reached a new place (`found`).
 
 mod interface;
-mod kcov;
 mod program;
 mod run;
 
