@@ -96,7 +96,7 @@ impl Event for Shutdown {
     /// Fails all jobs: the card is at rest before its bus mastering ends.
     fn handle(card: &Card) {
         card.note(CardEvent::Shutdown);
-        card.lose();
+        card.disconnect();
     }
 }
 
@@ -226,11 +226,11 @@ unsafe extern "C" fn error_detected(
             bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER
         }
         bindings::pci_channel_io_frozen => {
-            card.save_none();
+            card.abort_all();
             bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET
         }
         _ => {
-            card.lose();
+            card.disconnect();
             bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
         }
     }

@@ -5,7 +5,7 @@
 use crate::{
     compat::DevresBar,
     regs::{self, Command},
-    sched::{self, SlotId, Stops},
+    sched::{self, PreemptGranularity, SlotId},
 };
 use kernel::{
     io::{register::Array, Io},
@@ -53,7 +53,7 @@ impl Identity {
 }
 
 /// The identity of a slot, from its slot page.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotIdentity {
     /// The engine's UUID, low half.
     pub(crate) afu_id_lo: u64,
@@ -66,15 +66,17 @@ pub(crate) struct SlotIdentity {
     /// A reset clears all application registers.
     pub(crate) reset_clears: bool,
     /// Where the engine can stop for a PAUSE.
-    pub(crate) stops: Stops,
+    pub(crate) granularity: PreemptGranularity,
+    /// The size of a snapshot in pages: device input.
+    pub(crate) state_pages: u64,
 }
 
 /// Returns where an engine with `caps` can stop for a PAUSE.
-fn stops(caps: regs::SLOT_CAPS) -> Stops {
+fn granularity(caps: regs::SLOT_CAPS) -> PreemptGranularity {
     match (caps.boundary_only(), caps.boundary()) {
-        (true, _) => Stops::BoundaryOnly,
-        (false, true) => Stops::BoundaryToo,
-        (false, false) => Stops::Anywhere,
+        (true, _) => PreemptGranularity::BoundaryOnly,
+        (false, true) => PreemptGranularity::AnywhereOrBoundary,
+        (false, false) => PreemptGranularity::Anywhere,
     }
 }
 
@@ -189,7 +191,8 @@ impl Bar {
                 reset_before_resume: caps.reset_before_resume(),
                 queues: caps.queues(),
                 reset_clears: caps.reset_clears(),
-                stops: stops(caps),
+                granularity: granularity(caps),
+                state_pages: io.try_read(of_slot!(STATE_SIZE_PG, slot))?.into_raw(),
             })
         })?;
         match slot_identity.afu_id() {
@@ -228,14 +231,6 @@ impl Bar {
     pub(crate) fn reset(&self, mask: u8) {
         let _ = with_registers!(self, |io| io
             .try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
-    }
-
-    /// Reads the size of a snapshot of `slot` in pages: device input.
-    pub(crate) fn state_pages(&self, slot: SlotId) -> u64 {
-        with_registers!(self, |io| Ok(io
-            .try_read(of_slot!(STATE_SIZE_PG, slot))?
-            .into_raw()))
-        .unwrap_or(u64::MAX)
     }
 
     /// Writes the address of the snapshot of `slot`, in the form of the card's profile.

@@ -113,6 +113,11 @@ impl Cgroup {
         self.lineage.last().copied().unwrap_or_default()
     }
 
+    /// Returns whether `number` is that of the cgroup or of a cgroup above it.
+    pub(crate) fn is_below(&self, number: u64) -> bool {
+        self.lineage.contains(&number)
+    }
+
     /// Returns the numbers of the cgroup and of the cgroups above it, the root's last.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = u64> + '_ {
         self.lineage.iter().rev().copied()

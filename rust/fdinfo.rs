@@ -15,7 +15,7 @@ pub(crate) fn show(seq: &SeqFile, context: &Context) {
     let card = &context.card;
     seq_print!(seq, "drm-driver:\tfermata\n");
     seq_print!(seq, "drm-pdev:\t{}\n", card.name());
-    if let Ok(number) = context.number() {
+    if let Ok(number) = context.client.number() {
         seq_print!(seq, "drm-client-id:\t{number}\n");
     }
     show_memory(seq, context);
@@ -33,7 +33,7 @@ pub(crate) fn show(seq: &SeqFile, context: &Context) {
 
 /// Prints the time on slots that have the context's engine.
 fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
-    let slots = context.engine_slots();
+    let slots = context.client.engine_slots();
     let card = &context.card;
     let Some((_, slot)) = card.slot(slots.trailing_zeros()) else {
         return;
@@ -52,7 +52,7 @@ fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
 
 /// Prints the context's memory. All of it is pinned from its allocation on.
 fn show_memory(seq: &SeqFile, context: &Context) {
-    let memory = context.memory_info();
+    let memory = context.client.memory_info();
     let total = memory.arena_length + memory.snapshot_length;
     seq_print!(seq, "drm-total-memory:\t{total}\n");
     seq_print!(seq, "drm-shared-memory:\t0\n");

@@ -4,11 +4,12 @@
 //!
 //! Dependencies point one way: file operations ([`mod@file`]) → calls ([`ioctl`]) → context
 //! ([`context`]) → card ([`card`]: the scheduler and slot protocol of [`sched`], and the images of
-//! contexts) → registers ([`bar`]). Interrupts and timers ([`slot`]) enter at the card. See
+//! contexts) → registers ([`bar`]). Interrupts and timers enter at the card. See
 //! docs/architecture.md.
 
 mod adapter;
 mod argument;
+mod array;
 mod bar;
 mod c_object;
 mod capability;
@@ -16,6 +17,7 @@ mod card;
 mod cgroup;
 mod chardev;
 mod charge;
+mod client;
 mod compat;
 mod context;
 mod delayed_work;
@@ -47,11 +49,11 @@ mod regs;
 #[expect(
     unreachable_pub,
     dead_code,
+    unused_imports,
     reason = "rust/host compiles these files, too, and uses all of their interface"
 )]
 mod sched;
 mod shim;
-mod slot;
 mod sysfs;
 mod timer;
 mod trace;

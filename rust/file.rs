@@ -23,7 +23,6 @@ use kernel::{
     mm::virt::{VmaNew, VmaRef},
     prelude::*,
     seq_file::SeqFile,
-    sync::{Arc, ArcBorrow},
     types::ForeignOwnable,
     uaccess::UserPtr,
 };
@@ -70,7 +69,8 @@ unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file
         if card.is_gone() {
             return Err(ENODEV);
         }
-        *private_data = Context::new(card, opened.cred())?.into_foreign();
+        let context = KBox::new(Context::new(card, opened.cred())?, GFP_KERNEL_ACCOUNT)?;
+        *private_data = context.into_foreign();
         Ok(0)
     })
 }
@@ -80,10 +80,10 @@ unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file
 /// # Safety
 ///
 /// `file` must have been opened by [`open`], and must not be released as long as `'a`.
-unsafe fn context<'a>(file: *mut bindings::file) -> ArcBorrow<'a, Context> {
+unsafe fn context<'a>(file: *mut bindings::file) -> &'a Context {
     // SAFETY: `file` is valid by the safety requirement. `open` stored the context, which only
     // `release` takes back.
-    unsafe { Arc::<Context>::borrow((*file).private_data) }
+    unsafe { KBox::<Context>::borrow((*file).private_data) }
 }
 
 /// Ends the context of the file.
@@ -94,7 +94,7 @@ unsafe fn context<'a>(file: *mut bindings::file) -> ArcBorrow<'a, Context> {
 unsafe extern "C" fn release(_inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     // SAFETY: `open` stored the context, which is taken back once: no operation of the file
     // follows.
-    let context = unsafe { Arc::<Context>::from_foreign((*file).private_data) };
+    let context = unsafe { KBox::<Context>::from_foreign((*file).private_data) };
     context.release();
     0
 }
@@ -156,7 +156,7 @@ unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
         let at = &(*vmf).__bindgen_anon_1;
         (at, VmaRef::from_raw(at.vma), context((*at.vma).vm_file))
     };
-    match context.fault(vma, at.address, at.pgoff) {
+    match context.client.fault(vma, at.address, at.pgoff) {
         Ok(true) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
         Err(error) if error == ENOMEM => bindings::vm_fault_reason_VM_FAULT_OOM,
         Ok(false) | Err(_) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
@@ -177,15 +177,16 @@ unsafe extern "C" fn poll(
     // queue.
     let context = unsafe {
         let context = context(file);
-        bindings::poll_wait(file, context.notifier.queue().as_ptr(), table);
+        bindings::poll_wait(file, context.client.notifier.queue().as_ptr(), table);
         context
     };
     if context.card.is_gone() {
         return uapi::poll::GONE;
     }
-    let Some(view) = context.view() else { return 0 };
-    let mut holding = holding(view.stats.state);
-    if context.notifier.has(Notice::Completed) {
+    let job = context.id().and_then(|id| context.card.job(id));
+    let Ok((state, _)) = job else { return 0 };
+    let mut holding = holding(state);
+    if context.client.notifier.has(Notice::Completed) {
         holding |= uapi::event::COMPLETED;
     }
     uapi::poll::BITS
@@ -202,5 +203,5 @@ unsafe extern "C" fn poll(
 unsafe extern "C" fn show_fdinfo(seq: *mut bindings::seq_file, file: *mut bindings::file) {
     // SAFETY: procfs holds the file during the call, and nobody else uses `seq` meanwhile.
     let (seq, context) = unsafe { (SeqFile::from_raw(seq), context(file)) };
-    fdinfo::show(seq, &context);
+    fdinfo::show(seq, context);
 }

@@ -75,7 +75,9 @@ impl RegisterSet {
 
     /// How many there are.
     fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
+        // Without an instruction for it, counting is slow, and most words are zero.
+        let words = self.0.iter().filter(|&&word| word != 0);
+        words.map(|word| word.count_ones()).sum()
     }
 
     /// The registers of `self` that are not in `other`.
@@ -103,8 +105,8 @@ impl RegisterSet {
 /// The application registers that a context has written, zeros included, with their last values.
 ///
 /// Every one of them is replayed before each START: a reset leaves some registers of the card as
-/// the tenant before had them, and reading registers back to save them does not work, since an
-/// offset may read one thing and write another. For the same reason what the tenant before has
+/// the context before had them, and reading registers back to save them does not work, since an
+/// offset may read one thing and write another. For the same reason what the context before has
 /// written, and this one has not, is overwritten with zero.
 struct Written {
     /// By [`AppRegister::index`]; on the heap, since it would fill much of the stack.
@@ -118,12 +120,12 @@ impl Written {
         self.set.insert(register);
     }
 
-    /// Makes the registers of `slot`, whose residue is cleared, those of this context.
-    fn replay(&self, bar: &Bar, slot: SlotId, residue: &mut Residue) {
+    /// Makes the registers of `slot`, in which no other registers are set, those of this context.
+    fn replay(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
         self.set.for_each(|register| {
             bar.write_application(slot, register.offset(), self.values[register.index()])
         });
-        residue.registers = self.set;
+        shadow.registers = self.set;
     }
 }
 
@@ -132,7 +134,7 @@ impl Written {
 /// Those that only the driver writes are not written again where they stand as they should: the slot
 /// is vacant meanwhile, and each write takes a part of that time.
 #[derive(Clone, Copy)]
-pub(crate) struct Residue {
+pub(crate) struct ShadowRegs {
     /// Application registers that may not be zero.
     registers: RegisterSet,
     /// `None`: not known.
@@ -141,9 +143,9 @@ pub(crate) struct Residue {
     snapshot: Option<u64>,
 }
 
-impl Residue {
+impl ShadowRegs {
     /// Of a slot whose application registers are all zero.
-    pub(crate) const NEW: Self = Self {
+    pub(crate) const CLEAR: Self = Self {
         registers: RegisterSet::EMPTY,
         window: None,
         snapshot: None,
@@ -187,8 +189,7 @@ struct ResultRegister {
     value: Option<u64>,
 }
 
-/// What a context looks like on a slot. Belongs to the card's raw lock (see
-/// [`crate::card::State`]).
+/// What a context looks like on a slot. Protected by the card's raw lock (`card/state.rs`).
 pub(crate) struct Image {
     written: Written,
     results: [Option<ResultRegister>; MAX_RESULTS],
@@ -234,18 +235,18 @@ impl Image {
     }
 
     /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in
-    /// the slot's residue.
+    /// the slot's shadow registers.
     pub(crate) fn write(
         &mut self,
         bar: &Bar,
-        slot: Option<(SlotId, &mut Residue)>,
+        slot: Option<(SlotId, &mut ShadowRegs)>,
         register: AppRegister,
         value: u64,
     ) {
         self.written.set(register, value);
-        if let Some((slot, residue)) = slot {
+        if let Some((slot, shadow)) = slot {
             bar.write_application(slot, register.offset(), value);
-            residue.registers.insert(register);
+            shadow.registers.insert(register);
         }
     }
 
@@ -292,7 +293,7 @@ impl Image {
     }
 
     /// A new job begins: what was captured belongs to the one before.
-    pub(crate) fn begin_job(&mut self) {
+    fn begin_job(&mut self) {
         self.fault = None;
         for result in self.results.iter_mut().flatten() {
             result.value = None;
@@ -306,10 +307,10 @@ impl Image {
     }
 
     /// How many registers [`Image::load`] writes with values of this context, and how many it clears
-    /// where those of `residue` may not be zero.
-    pub(crate) fn burst(&self, residue: &Residue) -> (u32, u32) {
+    /// where those of `shadow` may not be zero.
+    pub(crate) fn burst(&self, shadow: &ShadowRegs) -> (u32, u32) {
         let set = &self.written.set;
-        (set.count(), residue.registers.without(set).count())
+        (set.count(), shadow.registers.without(set).count())
     }
 
     /// The access that stopped the last job, and how many jobs were stopped so.
@@ -329,19 +330,19 @@ impl Image {
         sure
     }
 
-    /// Clears the registers of `slot` that the tenant before has written, and this one has not.
-    pub(crate) fn clear_residue(&self, bar: &Bar, slot: SlotId, residue: &mut Residue) {
-        let left = residue.registers.without(&self.written.set);
+    /// Clears the registers of `slot` that the context before has written, and this one has not.
+    pub(crate) fn clear_others(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
+        let left = shadow.registers.without(&self.written.set);
         left.for_each(|register| bar.write_application(slot, register.offset(), 0));
-        residue.registers = residue.registers.without(&left);
+        shadow.registers = shadow.registers.without(&left);
     }
 
     /// Writes everything that `slot` needs before a START. `card` says how addresses are meant. After
-    /// [`Image::clear_residue`].
-    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, residue: &mut Residue, card: &Identity) {
+    /// [`Image::clear_others`].
+    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs, card: &Identity) {
         let window = self.window.unwrap_or_default();
-        residue.move_window(bar, slot, window, card);
-        self.written.replay(bar, slot, residue);
+        shadow.move_window(bar, slot, window, card);
+        self.written.replay(bar, slot, shadow);
         if let Some(iova) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any
             // other.
@@ -350,30 +351,30 @@ impl Image {
             } else {
                 iova.wrapping_sub(window.offset())
             };
-            residue.set_snapshot(bar, slot, address);
+            shadow.set_snapshot(bar, slot, address);
         }
     }
 }
 
-/// What the card's state has of a context that is set up. Owned by the context before.
-pub(crate) struct Tenant {
+/// What the card's state has of a context that is set up. Before that, the context owns it.
+pub(crate) struct ContextRef {
     image: KBox<Image>,
     meter: KBox<ContextMeter>,
     notifier: Arc<Notifier>,
     /// Of its process, in the initial pid namespace.
     pid: i32,
     /// The number of its last job.
-    pub(crate) job: u64,
+    job: u64,
     /// How often its job let another one wait for a boundary for too long.
-    pub(crate) overruns: u64,
+    overruns: u64,
     /// The time beyond that, where the engine stops at boundaries only.
-    pub(crate) overrun: Duration,
+    overrun: Duration,
     /// The scheduler has released the context.
     released: bool,
 }
 
-impl Tenant {
-    /// Returns a tenant without jobs, of the process `pid`, whose owner `notifier` tells.
+impl ContextRef {
+    /// Returns the part of a context without jobs, of the process `pid`, whose owner `notifier` tells.
     pub(crate) fn new(notifier: Arc<Notifier>, pid: i32) -> Result<Self> {
         Ok(Self {
             image: Image::new()?,
@@ -387,9 +388,20 @@ impl Tenant {
         })
     }
 
+    /// The number of its last job.
+    pub(crate) fn job(&self) -> u64 {
+        self.job
+    }
+
     /// Its process, in the initial pid namespace.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Notes that job number `job` begins.
+    pub(crate) fn begin_job(&mut self, job: u64) {
+        self.job = job;
+        self.image.begin_job();
     }
 
     /// The image.
@@ -402,12 +414,24 @@ impl Tenant {
         &mut self.meter
     }
 
+    /// Returns how often a job let another one wait for a boundary for too long, and the time beyond
+    /// that, where the engine stops at boundaries only.
+    pub(crate) fn overruns(&self) -> (u64, Duration) {
+        (self.overruns, self.overrun)
+    }
+
+    /// Notes that the job let another one wait for a boundary for too long, and by how much.
+    pub(crate) fn note_overrun(&mut self, span: Duration) {
+        self.overruns += 1;
+        self.overrun += span;
+    }
+
     /// Returns whether the scheduler has released the context.
     pub(crate) fn is_released(&self) -> bool {
         self.released
     }
 
-    /// The scheduler has released the context: the owner may drop the tenant.
+    /// Notes that the scheduler has released the context: the owner may drop this part.
     pub(crate) fn release(&mut self, delivery: &Delivery) {
         self.released = true;
         self.notify(delivery, Notice::Released);

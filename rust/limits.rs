@@ -4,13 +4,11 @@
 
 use crate::{
     compat::parameter,
-    sched::{Duration, Entry, Machine, Params, PolicyKind},
+    sched::{Duration, Params, PolicyKind, Scheduler},
     shim::fermata_policy_parameter,
     uapi::policy,
 };
 use kernel::prelude::*;
-
-type Scheduler = Machine<KVVec<Entry>>;
 
 /// Limits and defaults of a card.
 #[derive(Clone, Copy)]
@@ -29,8 +27,8 @@ pub(crate) struct Limits {
     pub(crate) params: Params,
     /// The policy of a new card.
     pub(crate) policy: PolicyKind,
-    /// The starvation guard of a new card.
-    pub(crate) guard: Duration,
+    /// The starvation boost interval of a new card.
+    pub(crate) boost: Duration,
     /// How long work of higher priority waits for a boundary of a cooperative job, on a new card.
     pub(crate) boundary_wait: Duration,
     /// Average time between two completion interrupts of a vector, at least.
@@ -69,7 +67,7 @@ impl Limits {
                 ..Params::DEFAULT
             },
             policy: policy_parameter()?,
-            guard: guard_of(parameter!(guard_ms)),
+            boost: boost_of(parameter!(guard_ms)),
             boundary_wait: Duration::from_us(parameter!(boundary_wait_us).into())
                 .min(Scheduler::BOUNDARY_WAIT_MAX),
             completion_interval: Duration::from_ms(1_000).parts(
@@ -95,10 +93,10 @@ fn policy_parameter() -> Result<PolicyKind> {
     })
 }
 
-/// Returns the starvation guard of `ms` milliseconds; 0: none.
-fn guard_of(ms: u32) -> Duration {
+/// Returns the starvation boost interval of `ms` milliseconds; 0: none.
+fn boost_of(ms: u32) -> Duration {
     match ms {
         0 => Duration::ZERO,
-        ms => Duration::from_ms(ms.into()).clamp(Scheduler::GUARD_MIN, Scheduler::GUARD_MAX),
+        ms => Duration::from_ms(ms.into()).clamp(Scheduler::BOOST_MIN, Scheduler::BOOST_MAX),
     }
 }

@@ -53,7 +53,7 @@ static_assert(sizeof(struct fermata_group_set) == 72);
 /* The kernel crate's module! knows parameters that are numbers only. */
 static char *fermata_policy = FERMATA_POLICY_FAIR;
 module_param_named(policy, fermata_policy, charp, 0444);
-MODULE_PARM_DESC(policy, "Policy of a new card: fair, round-robin, priority, deadline or share");
+MODULE_PARM_DESC(policy, "Policy of a new card: fair, round-robin, priority or deadline");
 
 const char *fermata_policy_parameter(void)
 {

@@ -5,7 +5,7 @@
 //! A tracepoint that is off costs a patched jump: its arguments are computed behind the jump. All
 //! may be passed in any context, under any lock.
 
-use crate::sched::{ContextId, Failure, PauseCause, Refusal, SlotId, Status, Urgency};
+use crate::sched::{ContextId, EndReason, Failure, PauseCause, Refusal, SlotId, Urgency};
 
 /// `struct fermata_subject`.
 #[repr(C)]
@@ -119,17 +119,19 @@ pub(crate) fn cause(cause: PauseCause) -> (u32, Option<ContextId>) {
         PauseCause::Request => (6, None),
         PauseCause::Freeze => (7, None),
         PauseCause::Again => (8, None),
+        PauseCause::Gang => (9, None),
     }
 }
 
-/// Returns the number of `status`, by which a run ended, in `fermata_stop`.
-pub(crate) fn end(status: Status) -> u32 {
-    match status {
-        status if status.fault() => 3,
-        status if status.snapshot_error() => 4,
-        status if status.phase() == crate::sched::Phase::Finish => 1,
-        status if status.empty() => 2,
-        _ => 0,
+/// Returns the number of `reason` in `fermata_stop`; `None`: the run was stopped by a reset.
+pub(crate) fn end(reason: EndReason) -> Option<u32> {
+    match reason {
+        EndReason::Paused => Some(0),
+        EndReason::Finished => Some(1),
+        EndReason::Empty => Some(2),
+        EndReason::Fault => Some(3),
+        EndReason::SnapshotError => Some(4),
+        EndReason::Aborted => None,
     }
 }
 
@@ -157,6 +159,7 @@ pub(crate) fn refusal(refusal: Refusal) -> u32 {
         Refusal::Rate => 7,
         Refusal::Gone => 8,
         Refusal::Ceiling => 9,
+        Refusal::Depth => 10,
     }
 }
 

@@ -232,7 +232,7 @@ arguments! {
         timeslice_ns: u64,
         preempt_timeout_ns: u64,
         cap: u32,
-        share: u32,
+        reserved: u32,
     }
     /// `struct fermata_histogram`
     Histogram, 64 {
@@ -415,7 +415,6 @@ pub(crate) mod param {
     pub(crate) const WEIGHT: u32 = 4;
     pub(crate) const LATENCY_CRITICAL: u32 = 5;
     pub(crate) const CAP: u32 = 6;
-    pub(crate) const SHARE: u32 = 7;
     pub(crate) const SLOT_MASK: u32 = 8;
     pub(crate) const COOPERATIVE: u32 = 9;
 }
@@ -451,12 +450,11 @@ pub(crate) mod policy {
     /// `guard_ns`: as it is.
     pub(crate) const KEEP_GUARD: u64 = u64::MAX;
 
-    const ALL: [PolicyKind; 5] = [
+    const ALL: [PolicyKind; 4] = [
         PolicyKind::Fair,
         PolicyKind::RoundRobin,
         PolicyKind::Priority,
         PolicyKind::Deadline,
-        PolicyKind::Share,
     ];
 
     /// The name of a policy, without the NUL; shorter than [`NAME_LENGTH`].
@@ -466,7 +464,6 @@ pub(crate) mod policy {
             PolicyKind::RoundRobin => b"round-robin",
             PolicyKind::Priority => b"priority",
             PolicyKind::Deadline => b"deadline",
-            PolicyKind::Share => b"share",
         }
     }
 

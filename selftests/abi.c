@@ -170,7 +170,7 @@ AT(fermata_context_info, group, 88, 8);
 AT(fermata_context_info, timeslice_ns, 96, 8);
 AT(fermata_context_info, preempt_timeout_ns, 104, 8);
 AT(fermata_context_info, cap, 112, 4);
-AT(fermata_context_info, share, 116, 4);
+AT(fermata_context_info, reserved, 116, 4);
 SIZE(fermata_histogram, 64);
 AT(fermata_histogram, size, 0, 4);
 AT(fermata_histogram, flags, 4, 4);
@@ -299,7 +299,7 @@ _Static_assert(FERMATA_FEATURE_IRQ == 1 && FERMATA_FEATURE_WINDOW == 2 &&
 _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 2 &&
 	       FERMATA_PARAM_PRIORITY == 3 && FERMATA_PARAM_WEIGHT == 4 &&
 	       FERMATA_PARAM_LATENCY_CRITICAL == 5 && FERMATA_PARAM_CAP == 6 &&
-	       FERMATA_PARAM_SHARE == 7 && FERMATA_PARAM_SLOT_MASK == 8 &&
+	       FERMATA_PARAM_SLOT_MASK == 8 &&
 	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 && FERMATA_SLOT_POLLED == 16 &&
@@ -307,7 +307,7 @@ _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_GROUP_CAP == 4 && FERMATA_GROUP_MAX_CONTEXTS == 8 &&
 	       FERMATA_GROUP_MAX_BYTES == 16 && FERMATA_GROUP_EXCLUSIVE == 32 &&
 	       FERMATA_GROUP_REMOVE == 64 && FERMATA_MAX_GROUPS == 256 && FERMATA_GANG_JOIN == 1 &&
-	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 64, "slot, group and gang");
+	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 8, "slot, group and gang");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
 _Static_assert(FERMATA_HISTOGRAM_GAP == 1 && FERMATA_HISTOGRAM_SAVE == 2 &&

@@ -265,6 +265,48 @@ FM_TEST(bad, card_and_slot_info)
 	REFUSED(SLOT_INFO, FM_FRESH, EINVAL, a.slot.slot = 0xffffffff);
 }
 
+FM_TEST(bad, gangs_that_cannot_be)
+{
+	u32 held, ready;
+
+	fm_stages_make(fds);
+	held = fm_number(fm_held.fd);
+	ready = fm_number(fm_ready.fd);
+	REFUSED(GANG, FM_READY, EINVAL, a.gang.context = held);
+	REFUSED(GANG, FM_READY, EINVAL, a.gang.flags = FERMATA_GANG_JOIN);
+	REFUSED(GANG, FM_READY, EINVAL, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = ready);
+	REFUSED(GANG, FM_READY, EINVAL, a.gang.flags = FERMATA_GANG_LEAVE; a.gang.context = held);
+	REFUSED(GANG, FM_READY, EINVAL,
+		a.gang.flags = FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE; a.gang.context = held);
+	REFUSED(GANG, FM_READY, ESRCH, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = ~0U);
+	/* Both may use one slot only, and it is the same. */
+	REFUSED(GANG, FM_READY, ENOSPC, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = held);
+	REFUSED(GANG, FM_HELD, ENOSPC, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = ready);
+}
+
+FM_TEST(bad, groups_that_nest_too_deep)
+{
+	char path[64] = FM_CGROUP "0";
+	struct fermata_group_set g;
+	int depth, cgroup;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_stages_make(fds);
+	for (depth = 0; depth < 4; depth++, strcat(path, "/a")) {
+		fm_cgroup_make(path);
+		g = (struct fermata_group_set) { .flags = FERMATA_GROUP_WEIGHT, .weight = 7 };
+		fm_group(path, &g);
+	}
+	fm_cgroup_make(path);
+	cgroup = fm_cgroup_open(path);
+	REFUSED(GROUP_SET, FM_FRESH, E2BIG, a.group_set.cgroup = cgroup);
+	REFUSED(GROUP_SET, FM_FRESH, ENOENT, a.group_set.cgroup = cgroup; a.group_set.flags = 0);
+	REFUSED(GROUP_SET, FM_FRESH, ENOENT,
+		a.group_set.cgroup = cgroup; a.group_set.flags = FERMATA_GROUP_REMOVE);
+	close(cgroup);
+}
+
 FM_TEST(bad, setup_values)
 {
 	struct fermata_card_info info;

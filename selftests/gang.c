@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Gangs: what is asked of one context's job happens to the jobs of all, as the card sees it. */
+/* Gangs: on slots together, and what is asked of one context's job happens to the jobs of all, as the card sees it. */
 #include "kselftest_harness.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -140,6 +140,680 @@ static const char *slot_turns_wrong(u64 from, const struct fm_turn *want, int n)
 	snprintf(text, sizeof(text), "slot %d: %d events, not %d", want[0].slot, found, n);
 	return text;
 }
+
+/* --- together on slots, by the card's log ---------------------------------------------------- */
+
+/* Members that come on slots, and members that are told to leave. */
+static bool comes(const struct card_turn *turn)
+{
+	return turn->what == CARD_START || turn->what == CARD_RESUME;
+}
+
+static bool leaves(const struct card_turn *turn)
+{
+	return turn->what == CARD_PAUSE;
+}
+
+static int place_in(const struct fm_ctx *c, int n, u64 token)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (c[i].token == token)
+			return i;
+	return -1;
+}
+
+/*
+ * How often the n members of a gang had such an event since then, one right after the other and nobody
+ * between them on these slots; or -1: a member had it alone. An event at the end of the log may be the
+ * first of several.
+ */
+static int times_together(u64 from, const struct fm_ctx *c, int n, u32 slots,
+			  bool (*is_such)(const struct card_turn *))
+{
+	static struct card_turn turns[65536];
+	int have = card_history(from, turns, 65536), kept = 0, times = 0, i, k;
+
+	for (i = 0; i < have; i++)
+		if (is_such(&turns[i]) && slots & 1U << turns[i].slot)
+			turns[kept++] = turns[i];
+	for (i = 0; i < kept; i += n, times++) {
+		u32 seen = 0;
+
+		while (i < kept && place_in(c, n, turns[i].token) < 0)
+			i++;
+		for (k = 0; k < n && i + k < kept; k++) {
+			int place = place_in(c, n, turns[i + k].token);
+
+			if (place < 0 || seen & 1U << place) {
+				printf("# event %d of %d: %d members of %d together\n", i, kept, k, n);
+				return -1;
+			}
+			seen |= 1U << place;
+		}
+		if (k < n)
+			break;
+	}
+	return times;
+}
+
+/* They come on their slots together, and leave them together: so often, or -1. */
+static int comes_and_leaves(u64 from, const struct fm_ctx *c, int n, u32 slots)
+{
+	int came = times_together(from, c, n, slots, comes);
+	int left = times_together(from, c, n, slots, leaves);
+
+	printf("# %d times on slots together, %d times off\n", came, left);
+	return came < left ? came : left;
+}
+
+/* Their jobs run; then all wait, and none has come on a slot since the number that is returned. */
+static u64 hold_all(struct fm_ctx *c, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		card_until_runs(c[i].slot, c[i].token);
+	fm_must_hold(&c[0]);
+	for (i = 0; i < n; i++)
+		fm_wait(c[i].fd, FERMATA_EVENT_HELD);
+	return card_history_end();
+}
+
+/*
+ * On two engines that others want, too: the members come on their slots one right after the other, and
+ * nobody between them; and they are told to leave at one time, again and again.
+ */
+FM_TEST(gang, started_together)
+{
+	static struct card_turn turns[MANY];
+	struct fm_expect e[SHA + 1];
+	struct fm_ctx other[SHA + 1];
+	struct gang g;
+	u32 slots = 0;
+	u64 from;
+	int i;
+
+	/* What starves would be put on a slot alone. */
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	if (!gang_new(&g))
+		SKIP(return, "not three engines");
+	for (i = LIST; i <= SHA; i++) {
+		fm_param(g.c[i].fd, FERMATA_PARAM_TIMESLICE, 2 * FM_MS);
+		fm_must_start(&g.c[i]);
+		slots |= 1U << g.c[i].slot;
+	}
+	from = hold_all(g.c, SHA + 1);
+	for (i = LIST; i <= SHA; i++) {
+		fm_ctx_new(&other[i], engine[i], 4 << 20);
+		fm_param(other[i].fd, FERMATA_PARAM_TIMESLICE, i == LIST ? FM_MS : 3 * FM_MS);
+		fm_job_any(&other[i], 4000000, i + 7, &e[i]);
+		fm_must_start(&other[i]);
+		card_until_runs(other[i].slot, other[i].token);
+	}
+	fm_must_resume(&g.c[LIST]);
+	card_until_turns(from, turns, MANY, 100);
+	EXPECT_LT(5, comes_and_leaves(from, g.c, SHA + 1, slots));
+	fm_must_start(&g.c[BESIDE]);
+	ASSERT_GOOD(finish_all(&g));
+	for (i = LIST; i <= SHA; i++) {
+		fm_wait(other[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&other[i], &e[i]));
+	}
+}
+
+/* --- on equal slots -------------------------------------------------------------------------- */
+
+#define TEAM	4
+/* What a member's job takes at speed 1: no test outlasts it. */
+#define JOB_US	4900000
+
+/* A gang of n on n equal slots, a bit each, and two contexts that want them, too. */
+struct team {
+	struct fm_ctx c[TEAM], rival[2];
+	struct fm_expect e[TEAM];
+	u32 slots;
+	int n;
+};
+
+static void team_speed(const struct team *t, unsigned int speed)
+{
+	u32 slots;
+
+	for (slots = t->slots; slots; slots &= slots - 1)
+		card_speed(__builtin_ctz(slots), speed);
+}
+
+/* On any slot of the team's. */
+static void team_tenant(const struct team *t, struct fm_ctx *c, u64 slice_ns)
+{
+	fm_tenant(c, slice_ns);
+	fm_param(c->fd, FERMATA_PARAM_SLOT_MASK, t->slots);
+}
+
+/* Jobs that take seconds unless the engines are let loose. False: there are not so many equal slots. */
+static bool team_new(struct team *t, int n, u64 slice_ns)
+{
+	int i;
+
+	t->n = n;
+	t->slots = fm_slots_of(FM_LIST);
+	if (__builtin_popcount(t->slots) < n)
+		return false;
+	while (__builtin_popcount(t->slots) > n)
+		t->slots &= t->slots - 1;
+	/* What starves would be put on a slot alone. */
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	team_speed(t, 1);
+	for (i = 0; i < n; i++) {
+		team_tenant(t, &t->c[i], slice_ns);
+		fm_job_list(&t->c[i], 64, JOB_US, i + 1, &t->e[i]);
+		if (i)
+			join(&t->c[i], fm_number(t->c[i / 2].fd));
+	}
+	for (i = 0; i < 2; i++) {
+		team_tenant(t, &t->rival[i], slice_ns);
+		fm_job_endless(&t->rival[i]);
+	}
+	return true;
+}
+
+static bool runs_anywhere(const struct team *t, const struct fm_ctx *c)
+{
+	u32 slots;
+
+	for (slots = t->slots; slots; slots &= slots - 1)
+		if (card_runs(__builtin_ctz(slots), c->token))
+			return true;
+	return false;
+}
+
+static void until_runs_anywhere(const struct team *t, const struct fm_ctx *c)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (!runs_anywhere(t, c)) {
+		if (fm_now() > end)
+			fm_die("it does not run");
+		fm_sleep_us(200);
+	}
+}
+
+static void team_until_all_run(const struct team *t)
+{
+	int i;
+
+	for (i = 0; i < t->n; i++)
+		until_runs_anywhere(t, &t->c[i]);
+}
+
+/* All run; then all wait, and the number of the next event is returned. */
+static u64 team_hold(struct team *t)
+{
+	int i;
+
+	for (i = 0; i < t->n; i++)
+		fm_must_start(&t->c[i]);
+	team_until_all_run(t);
+	fm_must_hold(&t->c[0]);
+	for (i = 0; i < t->n; i++)
+		fm_wait(t->c[i].fd, FERMATA_EVENT_HELD);
+	return card_history_end();
+}
+
+/* More want slots than there are, were one member away. */
+static void rivals_start(struct team *t)
+{
+	fm_must_start(&t->rival[0]);
+	fm_must_start(&t->rival[1]);
+}
+
+static void rivals_end(struct team *t)
+{
+	fm_end_endless(&t->rival[0]);
+	fm_end_endless(&t->rival[1]);
+}
+
+static void describe(const char *what, const struct fm_ctx *c)
+{
+	struct fermata_status st;
+
+	fm_status(c->fd, &st);
+	printf("# %s: state %u, attributes %#x, %llu slices, %llu preemptions, %llu ms on slots\n", what,
+	       st.state, st.attributes, (unsigned long long)st.slices,
+	       (unsigned long long)st.preemptions, (unsigned long long)(st.run_ns / FM_MS));
+}
+
+/* Each is preempted so many times more: it goes on. */
+static void team_go_on(const struct team *t, u64 times)
+{
+	u64 wanted[TEAM], end = fm_now() + FM_GUARD_MS * FM_MS;
+	int i;
+
+	for (i = 0; i < t->n; i++)
+		wanted[i] = fm_preemptions(t->c[i].fd) + times;
+	for (i = 0; i < t->n; i++) {
+		while (fm_preemptions(t->c[i].fd) < wanted[i]) {
+			if (fm_now() < end) {
+				fm_sleep_us(1000);
+				continue;
+			}
+			for (i = 0; i < t->n; i++)
+				describe("member", &t->c[i]);
+			for (i = 0; i < 2; i++)
+				describe("rival", &t->rival[i]);
+			fm_die("not preempted %d times more", (int)times);
+		}
+	}
+}
+
+/* Lets the engines loose; NULL or whose result is wrong. */
+static const char *team_finish(struct team *t)
+{
+	const char *wrong;
+	int i;
+
+	team_speed(t, 0);
+	for (i = 0; i < t->n; i++) {
+		fm_wait(t->c[i].fd, FERMATA_EVENT_DONE);
+		wrong = fm_job_wrong(&t->c[i], &t->e[i]);
+		if (wrong)
+			return wrong;
+	}
+	return NULL;
+}
+
+#define ARRIVALS	30
+
+/*
+ * Beside a job that wants one slot, and latency-critical jobs that take one at once: all members have
+ * their slots, or none has.
+ */
+static void beside_a_stream(struct __test_metadata *_metadata, int n)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx lc;
+	struct team t;
+	u64 from;
+	int i;
+
+	if (!team_new(&t, n, 2 * FM_MS))
+		SKIP(return, "not so many equal slots");
+	team_tenant(&t, &lc, FM_LONG_SLICE);
+	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	from = team_hold(&t);
+	fm_must_start(&t.rival[0]);
+	until_runs_anywhere(&t, &t.rival[0]);
+	fm_must_resume(&t.c[n - 1]);
+	for (i = 0; i < ARRIVALS; i++) {
+		fm_job_list(&lc, 64, 500 + 50 * i, i, &e);
+		ASSERT_GOOD(fm_job_run(&lc, &e));
+		fm_sleep_us(i * 337 % 5000);
+	}
+	team_go_on(&t, 5);
+	EXPECT_LT(10, comes_and_leaves(from, t.c, n, t.slots));
+	fm_status(lc.fd, &st);
+	EXPECT_EQ(0, st.preemptions);
+	fm_end_endless(&t.rival[0]);
+	ASSERT_GOOD(team_finish(&t));
+}
+
+FM_TEST(gang, two_beside_a_stream)
+{
+	beside_a_stream(_metadata, 2);
+}
+
+FM_TEST(gang, four_beside_a_stream)
+{
+	beside_a_stream(_metadata, 4);
+}
+
+/*
+ * A latency-critical job takes one slot: all members leave theirs, and none comes back before all can,
+ * though a slot is vacant.
+ */
+FM_TEST(gang, makes_way_together)
+{
+	static struct card_turn turns[MANY];
+	struct fm_expect e;
+	struct fm_ctx lc;
+	struct team t;
+	int i, n;
+	bool urgent = false;
+	u64 from;
+
+	if (!team_new(&t, 2, FM_LONG_SLICE))
+		SKIP(return, "no two equal slots");
+	team_tenant(&t, &lc, FM_LONG_SLICE);
+	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	for (i = 0; i < 2; i++)
+		fm_must_start(&t.c[i]);
+	team_until_all_run(&t);
+	from = card_history_end();
+	for (i = 0; i < 5; i++) {
+		/* An engine that restores does not hear. */
+		fm_sleep_us(2000);
+		fm_job_list(&lc, 64, 3000, i, &e);
+		ASSERT_GOOD(fm_job_run(&lc, &e));
+		team_until_all_run(&t);
+	}
+	for (i = 0; i < 2; i++)
+		EXPECT_EQ(5, fm_preemptions(t.c[i].fd));
+	EXPECT_EQ(5, comes_and_leaves(from, t.c, 2, t.slots));
+	n = card_history(from, turns, MANY);
+	for (i = 0; i < n; i++) {
+		if (turns[i].token == lc.token)
+			urgent = turns[i].what != CARD_FINISHED;
+		else if (comes(&turns[i]))
+			EXPECT_FALSE(urgent) {
+				TH_LOG("a member comes while the latency-critical job runs");
+			}
+	}
+	ASSERT_GOOD(team_finish(&t));
+}
+
+/* The others do not wait for a member that has no job. */
+FM_TEST(gang, member_that_ends_its_job)
+{
+	struct fm_expect e;
+	struct team t;
+	int i, n;
+
+	n = __builtin_popcount(fm_slots_of(FM_LIST)) < 4 ? 2 : 4;
+	if (!team_new(&t, n, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	for (i = 1; i < n; i++)
+		fm_must_start(&t.c[i]);
+	rivals_start(&t);
+	for (i = 0; i < 8; i++) {
+		fm_job_list(&t.c[0], 64, 1000, i, &e);
+		ASSERT_GOOD(fm_job_run(&t.c[0], &e));
+		/* The others go on without it. */
+		fm_until_preempted(t.c[1].fd, fm_preemptions(t.c[1].fd) + 2);
+	}
+	fm_job_list(&t.c[0], 64, JOB_US, 1, &t.e[0]);
+	fm_must_start(&t.c[0]);
+	team_go_on(&t, 2);
+	rivals_end(&t);
+	ASSERT_GOOD(team_finish(&t));
+}
+
+/* A member that is disabled does not stall the others, and is with them again when it is enabled. */
+FM_TEST(gang, member_that_is_disabled)
+{
+	struct fermata_status st;
+	struct team t;
+	u64 from, had;
+	int i, n;
+
+	n = __builtin_popcount(fm_slots_of(FM_LIST)) < 4 ? 2 : 4;
+	if (!team_new(&t, n, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	for (i = 0; i < n; i++)
+		fm_must_start(&t.c[i]);
+	rivals_start(&t);
+	team_go_on(&t, 2);
+	ASSERT_EQ(0, fm_control(t.c[0].fd, FERMATA_CONTROL_DISABLE, fm_number(t.c[1].fd), 0, 0));
+	fm_until_state(t.c[1].fd, FERMATA_STATE_QUEUED);
+	from = card_history_end();
+	had = card_turns_of(from, t.c[1].token);
+	for (i = 0; i < n; i++)
+		if (i != 1)
+			fm_until_preempted(t.c[i].fd, fm_preemptions(t.c[i].fd) + 4);
+	EXPECT_EQ(had, card_turns_of(from, t.c[1].token));
+	fm_status(t.c[1].fd, &st);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
+	EXPECT_TRUE(st.attributes & FERMATA_STATUS_DISABLED);
+	ASSERT_EQ(0, fm_control(t.c[0].fd, FERMATA_CONTROL_ENABLE, fm_number(t.c[1].fd), 0, 0));
+	until_runs_anywhere(&t, &t.c[1]);
+	/* From one common stop on they are together. */
+	fm_must_hold(&t.c[0]);
+	for (i = 0; i < n; i++)
+		fm_wait(t.c[i].fd, FERMATA_EVENT_HELD);
+	from = card_history_end();
+	fm_must_resume(&t.c[1]);
+	team_go_on(&t, 4);
+	EXPECT_LT(2, comes_and_leaves(from, t.c, n, t.slots));
+	rivals_end(&t);
+	ASSERT_GOOD(team_finish(&t));
+}
+
+#define ROUNDS	40
+
+/*
+ * A member whose next job is started when the job of the next member has ended, around the gang; while
+ * one member's job waits for all of them. Nobody stalls.
+ */
+FM_TEST(gang, one_waits_for_another)
+{
+	struct fm_expect e;
+	struct team t;
+	int i, n;
+
+	n = __builtin_popcount(fm_slots_of(FM_LIST)) < 4 ? 2 : 4;
+	if (!team_new(&t, n, FM_MS))
+		SKIP(return, "no two equal slots");
+	rivals_start(&t);
+	/* Ends when the program has seen the end of the others' jobs. */
+	fm_job_endless(&t.c[0]);
+	fm_must_start(&t.c[0]);
+	for (i = 0; i < ROUNDS; i++) {
+		struct fm_ctx *c = &t.c[1 + i % (n - 1)];
+
+		/* Longer than a slice, so that the whole gang is preempted on the way. */
+		fm_job_list(c, 64, 2500, i, &e);
+		ASSERT_GOOD(fm_job_run(c, &e));
+	}
+	EXPECT_NE(FERMATA_STATE_DONE, fm_state(t.c[0].fd));
+	fm_end_endless(&t.c[0]);
+	rivals_end(&t);
+}
+
+/* Members that could not all be on slots are refused, whatever is on the slots now. */
+FM_TEST(gang, more_members_than_slots)
+{
+	struct fm_ctx late;
+	struct team t;
+	u32 first;
+	int i, n;
+
+	n = __builtin_popcount(fm_slots_of(FM_LIST));
+	if (n < 2 || !team_new(&t, n > TEAM ? TEAM : n, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	n = t.n;
+	first = t.slots & -t.slots;
+	EXPECT_EQ(n, members(t.c[0].fd));
+	team_tenant(&t, &late, 2 * FM_MS);
+	for (i = 0; i < n; i++)
+		EXPECT_EQ(-ENOSPC, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[i].fd)));
+	EXPECT_EQ(1, members(late.fd));
+	EXPECT_EQ(n, members(t.c[0].fd));
+	leave(&t.c[0]);
+	EXPECT_EQ(n, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[1].fd)));
+	/* Both want the same slot. */
+	leave(&late);
+	fm_param(late.fd, FERMATA_PARAM_SLOT_MASK, first);
+	fm_param(t.c[0].fd, FERMATA_PARAM_SLOT_MASK, first);
+	EXPECT_EQ(-ENOSPC, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[0].fd)));
+	EXPECT_EQ(1, members(late.fd));
+	EXPECT_EQ(1, members(t.c[0].fd));
+	/* One has another one: who may have both makes room. */
+	fm_param(t.c[0].fd, FERMATA_PARAM_SLOT_MASK, t.slots);
+	EXPECT_EQ(2, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[0].fd)));
+	fm_ctx_close(&late);
+}
+
+/* Members whose masks leave fewer slots than members go by contexts, and together again afterwards. */
+FM_TEST(gang, masks_that_leave_too_few_slots)
+{
+	struct team t;
+	u64 from;
+	int i;
+
+	if (!team_new(&t, 2, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	for (i = 0; i < 2; i++)
+		fm_must_start(&t.c[i]);
+	team_until_all_run(&t);
+	for (i = 0; i < 2; i++)
+		fm_param(t.c[i].fd, FERMATA_PARAM_SLOT_MASK, t.slots & -t.slots);
+	EXPECT_EQ(2, members(t.c[0].fd));
+	/* In turn, on one slot. */
+	team_go_on(&t, 4);
+	for (i = 0; i < 2; i++)
+		fm_param(t.c[i].fd, FERMATA_PARAM_SLOT_MASK, t.slots);
+	team_until_all_run(&t);
+	fm_must_hold(&t.c[0]);
+	for (i = 0; i < 2; i++)
+		fm_wait(t.c[i].fd, FERMATA_EVENT_HELD);
+	from = card_history_end();
+	rivals_start(&t);
+	fm_must_resume(&t.c[0]);
+	team_go_on(&t, 4);
+	EXPECT_LT(2, comes_and_leaves(from, t.c, 2, t.slots));
+	rivals_end(&t);
+	ASSERT_GOOD(team_finish(&t));
+}
+
+/* Two gangs that want the same slots: each is on them whole, and each has its time. */
+FM_TEST(gang, two_gangs)
+{
+	struct team t;
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	struct card_run run;
+	u64 had[2] = { 0 };
+	u32 slots;
+	u64 from;
+	int i;
+
+	if (!team_new(&t, 2, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	from = team_hold(&t);
+	for (i = 0; i < 2; i++) {
+		team_tenant(&t, &c[i], 2 * FM_MS);
+		fm_job_list(&c[i], 64, JOB_US, i + 9, &e[i]);
+	}
+	join(&c[1], fm_number(c[0].fd));
+	for (i = 0; i < 2; i++) {
+		fm_must_start(&c[i]);
+		until_runs_anywhere(&t, &c[i]);
+	}
+	fm_hold(&c[0]);
+	fm_wait(c[1].fd, FERMATA_EVENT_HELD);
+	from = card_history_end();
+	fm_must_resume(&c[0]);
+	fm_must_resume(&t.c[0]);
+	team_go_on(&t, 12);
+	for (slots = t.slots; slots; slots &= slots - 1) {
+		for (i = 0; i < 2; i++) {
+			card_run_of(__builtin_ctz(slots), i ? c[0].token : t.c[0].token, &run);
+			had[i] += run.run_ns;
+		}
+	}
+	EXPECT_LT(10, comes_and_leaves(from, t.c, 2, t.slots));
+	EXPECT_LT(10, comes_and_leaves(from, c, 2, t.slots));
+	TH_LOG("one has %d %%", (int)(had[0] * 100 / (had[0] + had[1])));
+	EXPECT_TRUE(fm_percent_within(had[0], had[0] + had[1], 25, 75));
+	ASSERT_GOOD(team_finish(&t));
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+}
+
+/* Two rivals want the slots of the gang under each policy: all have their turns. */
+FM_TEST(gang, under_every_policy)
+{
+	static const char * const policies[] = {
+		FERMATA_POLICY_ROUND_ROBIN, FERMATA_POLICY_PRIORITY, FERMATA_POLICY_DEADLINE,
+		FERMATA_POLICY_FAIR
+	};
+	struct team t;
+	u64 from, had;
+	int i;
+
+	if (!team_new(&t, 2, 2 * FM_MS))
+		SKIP(return, "no two equal slots");
+	from = team_hold(&t);
+	rivals_start(&t);
+	until_runs_anywhere(&t, &t.rival[0]);
+	until_runs_anywhere(&t, &t.rival[1]);
+	fm_must_resume(&t.c[0]);
+	for (i = 0; i < 4; i++) {
+		fm_policy(policies[i], 0);
+		team_go_on(&t, 4);
+		had = fm_preemptions(t.rival[0].fd);
+		fm_until_preempted(t.rival[0].fd, had + 2);
+	}
+	EXPECT_LT(10, comes_and_leaves(from, t.c, 2, t.slots));
+	rivals_end(&t);
+	ASSERT_GOOD(team_finish(&t));
+}
+
+#define CROWD	6
+
+/* What changes gangs, and where their members may be, at any moment: nothing is lost, nobody stalls. */
+FM_TEST(gang, changed_again_and_again)
+{
+	struct fm_expect e[CROWD];
+	struct fm_ctx c[CROWD];
+	struct team t;
+	int i, round, rc;
+
+	/* Its contexts have no jobs. */
+	if (!team_new(&t, __builtin_popcount(fm_slots_of(FM_LIST)) < 4 ? 2 : 4, FM_MS))
+		SKIP(return, "no two equal slots");
+	for (i = 0; i < CROWD; i++) {
+		team_tenant(&t, &c[i], FM_MS);
+		fm_job_list(&c[i], 64, 150000, i, &e[i]);
+		fm_must_start(&c[i]);
+	}
+	for (round = 0; round < 400; round++) {
+		u64 dice = fm_splitmix(round);
+		struct fm_ctx *one = &c[dice % CROWD], *other = &c[dice / CROWD % CROWD];
+
+		switch (dice / 64 % 8) {
+		case 0: case 1: case 2:
+			rc = one == other ? 0 : gang(one->fd, FERMATA_GANG_JOIN, fm_number(other->fd));
+			ASSERT_TRUE(rc >= 0 || rc == -ENOSPC);
+			break;
+		case 3:
+			leave(one);
+			break;
+		case 4:
+			ASSERT_EQ(0, fm_control(one->fd, FERMATA_CONTROL_DISABLE, fm_number(one->fd), 0, 0));
+			ASSERT_EQ(0, fm_control(one->fd, FERMATA_CONTROL_ENABLE, fm_number(other->fd), 0, 0));
+			break;
+		case 5:
+			fm_param(one->fd, FERMATA_PARAM_SLOT_MASK, t.slots & -t.slots);
+			fm_param(other->fd, FERMATA_PARAM_SLOT_MASK, t.slots);
+			break;
+		case 6:
+			fm_param(one->fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+			fm_param(other->fd, FERMATA_PARAM_LATENCY_CRITICAL, 0);
+			break;
+		default:
+			/* Its job may have ended. */
+			fm_preempt(one->fd, dice & 1 << 20 ? FERMATA_PREEMPT_HOLD : 0);
+			fm_resume(other->fd);
+		}
+		fm_sleep_us(dice / 1024 % 2000);
+	}
+	/* Held jobs go on; who resumes one resumes its gang. */
+	for (i = 0; i < CROWD; i++) {
+		ASSERT_EQ(0, fm_control(c[i].fd, FERMATA_CONTROL_ENABLE, fm_number(c[i].fd), 0, 0));
+		fm_resume(c[i].fd);
+	}
+	for (i = 0; i < CROWD; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+}
+
+/* --- held and resumed ------------------------------------------------------------------------ */
 
 /* Held and resumed together, whoever asks: either of them, or the administrator. */
 FM_TEST(gang, held_and_resumed_together)
@@ -314,13 +988,16 @@ FM_TEST(gang, one_of_them_dies)
 	if (!gang_new(&g))
 		SKIP(return, "not three engines");
 	start_all(&g);
+	/* Its slot is for the member that dies. */
+	fm_must_hold(&g.c[BESIDE]);
+	fm_wait(g.c[BESIDE].fd, FERMATA_EVENT_HELD);
 	for (i = 0; i < 2; i++) {
 		fm_fork(&ch);
 		if (!ch.pid) {
 			struct fm_expect e;
 			struct fm_ctx c;
 
-			fm_ctx_new(&c, FM_LIST, 64 * 1024);
+			fm_ctx_new(&c, FM_MEM, 64 * 1024);
 			join(&c, fm_number(g.c[SHA].fd));
 			fm_job_any(&c, 1000, 1, &e);
 			fm_must_start(&c);
@@ -343,15 +1020,16 @@ FM_TEST(gang, one_of_them_dies)
 		EXPECT_EQ(2, members(g.c[LIST].fd));
 	}
 	until_both_run(&g);
+	fm_must_resume(&g.c[BESIDE]);
 	ASSERT_GOOD(finish_all(&g));
 }
 
-/* A context that is set up, and nothing more. */
-static int plain(void)
+/* A context of an engine that is set up, and nothing more. */
+static int plain(enum fm_engine engine)
 {
 	struct fermata_setup setup = {
-		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
-		.afu_id_hi = fm_afu[FM_LIST][1]
+		.size = sizeof(setup), .afu_id_lo = fm_afu[engine][0],
+		.afu_id_hi = fm_afu[engine][1]
 	};
 	int fd = fm_open_dev(0), rc = fm_ioctl(fd, FERMATA_IOC_SETUP, &setup);
 
@@ -363,10 +1041,13 @@ static int plain(void)
 /* Two gangs; whoever goes over, or is closed, leaves the others as they were. */
 FM_TEST(gang, members_are_counted)
 {
+	static const enum fm_engine engines[] = { FM_LIST, FM_SHA, FM_MEM, FM_LIST, FM_MEM };
 	int fd[5], i;
 
 	for (i = 0; i < 5; i++) {
-		fd[i] = plain();
+		if (fm_slot_of(engines[i]) < 0)
+			SKIP(return, "not three engines");
+		fd[i] = plain(engines[i]);
 		EXPECT_EQ(1, members(fd[i]));
 	}
 	EXPECT_EQ(2, gang(fd[1], FERMATA_GANG_JOIN, fm_number(fd[0])));
@@ -394,10 +1075,14 @@ FM_TEST(gang, members_are_counted)
 /* Refused, and nothing is changed. */
 FM_TEST(gang, bad_requests)
 {
-	int fd = plain(), other = plain(), fresh = fm_open_dev(0), gone = plain();
-	u32 number = fm_number(other), closed = fm_number(gone);
+	int fd = plain(FM_LIST), fresh = fm_open_dev(0), gone = plain(FM_LIST), other;
+	u32 number, closed = fm_number(gone);
 
 	close(gone);
+	if (fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "not two engines");
+	other = plain(FM_SHA);
+	number = fm_number(other);
 	EXPECT_EQ(2, gang(fd, FERMATA_GANG_JOIN, number));
 	EXPECT_EQ(-ENXIO, gang(fresh, 0, 0));
 	EXPECT_EQ(-ENXIO, gang(fresh, FERMATA_GANG_JOIN, number));
@@ -417,24 +1102,24 @@ FM_TEST(gang, bad_requests)
 	close(other);
 }
 
+/* Members who could not all be on slots are refused, whatever is on the slots now. */
 FM_TEST(gang, full)
 {
-	int fd[FERMATA_MAX_GANG], late = plain(), two = plain(), i;
+	int list = plain(FM_LIST), late = plain(FM_LIST), sha, two;
 
-	for (i = 0; i < FERMATA_MAX_GANG; i++) {
-		fd[i] = plain();
-		if (i)
-			EXPECT_EQ(i + 1, gang(fd[i], FERMATA_GANG_JOIN, fm_number(fd[i / 2])));
-	}
+	if (fm_slot_of(FM_SHA) < 0 || __builtin_popcount(fm_slots_of(FM_LIST)) != 1)
+		SKIP(return, "not two engines, or several slots with one engine");
+	sha = plain(FM_SHA);
+	two = plain(FM_SHA);
+	EXPECT_EQ(2, gang(sha, FERMATA_GANG_JOIN, fm_number(list)));
 	EXPECT_EQ(2, gang(late, FERMATA_GANG_JOIN, fm_number(two)));
-	EXPECT_EQ(-ENOSPC, gang(late, FERMATA_GANG_JOIN, fm_number(fd[7])));
+	EXPECT_EQ(-ENOSPC, gang(late, FERMATA_GANG_JOIN, fm_number(sha)));
 	EXPECT_EQ(2, members(two));
-	close(fd[3]);
-	EXPECT_EQ(FERMATA_MAX_GANG, gang(late, FERMATA_GANG_JOIN, fm_number(fd[7])));
+	EXPECT_EQ(2, members(sha));
+	close(list);
+	EXPECT_EQ(2, gang(late, FERMATA_GANG_JOIN, fm_number(sha)));
 	EXPECT_EQ(1, members(two));
-	for (i = 0; i < FERMATA_MAX_GANG; i++)
-		if (i != 3)
-			close(fd[i]);
+	close(sha);
 	EXPECT_EQ(1, members(late));
 	close(late);
 	close(two);
@@ -452,8 +1137,10 @@ FM_TEST(gang, of_another_user)
 	if (!fm_has_window())
 		SKIP(return, "a card without window check has contexts of one user at a time");
 	/* One group of two users. */
+	if (fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "not two engines");
 	fm_enter(0);
-	fd = plain();
+	fd = plain(FM_LIST);
 	number = fm_number(fd);
 	fm_fork(&ch);
 	if (!ch.pid) {
@@ -462,7 +1149,7 @@ FM_TEST(gang, of_another_user)
 		/* The user of the file is the real one; who may open it, the effective one. */
 		if (setreuid(65534, -1))
 			_exit(4);
-		own = plain();
+		own = plain(FM_SHA);
 		fm_drop_privileges();
 		if (gang(own, FERMATA_GANG_JOIN, number) != -EPERM)
 			_exit(1);

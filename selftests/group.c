@@ -136,15 +136,15 @@ FM_TEST(group, slot_for_one_group)
 		SKIP(return, "no cgroups (version 2)");
 	other_group(&other);
 	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_enter(1);
 	fm_tenant_list(&own, FM_LONG_SLICE, 2000, 1, &e);
+	fm_enter(FM_ROOT);
 	fm_job_endless(&other);
 	card_speed(own.slot, 1);
 	from = card_history_end();
 	fm_must_start(&other);
 	card_until_runs(other.slot, other.token);
-	/* Else it would be a part of the root's. */
-	ASSERT_EQ(0, weigh(FIRST, 100));
-	ASSERT_EQ(0, reserve_slots("", 1U << own.slot));
+	ASSERT_EQ(0, reserve_slots(SECOND, 1U << own.slot));
 	fm_until_state(other.fd, FERMATA_STATE_QUEUED);
 	ASSERT_GOOD(fm_job_run(&own, &e));
 	fm_sleep_us(20000);
@@ -155,8 +155,8 @@ FM_TEST(group, slot_for_one_group)
 	EXPECT_TRUE(is_exclusive);
 	/* Reserved already; for its own group it may be said again. */
 	EXPECT_EQ(-EBUSY, reserve_slots(FIRST, 1U << own.slot));
-	EXPECT_EQ(0, reserve_slots("", 1U << own.slot));
-	ASSERT_EQ(0, reserve_slots("", 0));
+	EXPECT_EQ(0, reserve_slots(SECOND, 1U << own.slot));
+	ASSERT_EQ(0, reserve_slots(SECOND, 0));
 	EXPECT_EQ(0, slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_FALSE(is_exclusive);
 	card_until_runs(other.slot, other.token);
@@ -340,7 +340,9 @@ FM_TEST(group, one_slot_of_two)
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
 	for (i = 0; i < 2; i++) {
+		fm_enter(1);
 		fm_tenant(&own[i], FM_MS);
+		fm_enter(FM_ROOT);
 		other_group(&other[i]);
 		fm_param(other[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS);
 	}
@@ -352,8 +354,7 @@ FM_TEST(group, one_slot_of_two)
 	card_speed(own[0].slot, 1);
 	card_speed(free, 1);
 	from = card_history_end();
-	ASSERT_EQ(0, weigh(FIRST, 100));
-	ASSERT_EQ(0, reserve_slots("", 1U << own[0].slot));
+	ASSERT_EQ(0, reserve_slots(SECOND, 1U << own[0].slot));
 	for (i = 0; i < 2; i++) {
 		fm_param(other[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
 		fm_param(own[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);
@@ -1158,15 +1159,15 @@ FM_TEST(group, defect_03_a_gang_is_split)
 	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_JOIN };
 	struct fm_ctx c[2];
 
-	if (!fm_has_cgroups())
-		SKIP(return, "no cgroups (version 2)");
+	if (!fm_has_cgroups() || fm_slot_of(FM_SHA) < 0)
+		SKIP(return, "no cgroups (version 2), or not two engines");
 	fm_cgroup_make(FIRST);
 	fm_cgroup_make(FIRST "/a");
 	fm_cgroup_delegate(FIRST "/a", USER);
 	fm_enter(0);
 	fm_tenant(&c[0], FM_MS);
 	fm_enter_path(FIRST "/a");
-	fm_tenant(&c[1], FM_MS);
+	fm_ctx_new(&c[1], FM_SHA, 64 * 1024);
 	fm_enter(FM_ROOT);
 	gang.context = fm_number(c[0].fd);
 	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
@@ -1179,6 +1180,665 @@ FM_TEST(group, defect_03_a_gang_is_split)
 	ASSERT_EQ(0, weigh(FIRST "/a", 7));
 	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
 	EXPECT_EQ(1, gang.members);
+}
+
+/* --- groups within groups ------------------------------------------------------------ */
+
+/* Groups within FIRST: each is in the one before. */
+#define INNER	FIRST "/a"
+#define THIRD	INNER "/b"
+#define FOURTH	THIRD "/c"
+#define FIFTH	FOURTH "/d"
+/* A sibling of INNER. */
+#define SIBLING	FIRST "/s"
+
+static const char * const chain[] = { FIRST, INNER, THIRD, FOURTH, FIFTH };
+#define CHAIN	5
+
+static void make_chain(int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		fm_cgroup_make(chain[i]);
+}
+
+/* A context whose opener is in the cgroup at a path. */
+static void tenant_in(const char *path, struct fm_ctx *c, u64 slice_ns)
+{
+	fm_cgroup_make(path);
+	fm_enter_path(path);
+	fm_tenant(c, slice_ns);
+	fm_enter(FM_ROOT);
+}
+
+/* One context in each of these cgroups; their jobs wait behind the gate. */
+static void nested_begin(struct crowd *crowd, const char * const paths[EACH])
+{
+	int i;
+
+	fm_gate_close(&crowd->gate);
+	for (i = 0; i < EACH; i++) {
+		tenant_in(paths[i], &crowd->c[i], SLICE);
+		fm_job_endless(&crowd->c[i]);
+		fm_must_start(&crowd->c[i]);
+	}
+}
+
+/* Contexts of the group and of the groups below, and the weight that is set. */
+static u32 contexts_of(const char *path)
+{
+	struct fermata_group_set g = { 0 };
+
+	fm_group(path, &g);
+	return g.contexts;
+}
+
+static u32 weight_of(const char *path)
+{
+	struct fermata_group_set g = { 0 };
+
+	fm_group(path, &g);
+	return g.weight;
+}
+
+static bool is_registered(const char *path)
+{
+	struct fermata_group_set g = { 0 };
+	int rc = fm_group_set(path, &g);
+
+	if (rc && rc != -ENOENT)
+		fm_die("GROUP_SET of %s: %s", path, strerror(-rc));
+	return !rc;
+}
+
+/*
+ * Weights compete among siblings only: the weights of the inner groups, which are higher than those of
+ * the outer ones, decide about nothing but the time of the outer group.
+ */
+FM_TEST(group, weights_compete_among_siblings)
+{
+	static const char * const paths[EACH] = { INNER, SIBLING, SIBLING, SECOND, SECOND };
+	/* Three quarters: of these one third to the first, and two thirds to the next two. */
+	static const struct part first[EACH] = { { 17, 33 }, { 17, 33 }, { 17, 33 }, { 6, 19 }, { 6, 19 } };
+	/* A half: of this one half to the first. */
+	static const struct part then[EACH] = { { 17, 33 }, { 6, 19 }, { 6, 19 }, { 17, 33 }, { 17, 33 } };
+	struct crowd crowd;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_cgroup_make(FIRST);
+	nested_begin(&crowd, paths);
+	ASSERT_EQ(0, weigh(FIRST, 300));
+	ASSERT_EQ(0, weigh(SECOND, 100));
+	ASSERT_EQ(0, weigh(INNER, 1000));
+	ASSERT_EQ(0, weigh(SIBLING, 2000));
+	fm_gate_open(&crowd.gate);
+	EXPECT_TRUE(come_to(crowd.c, first, 300));
+	ASSERT_EQ(0, weigh(FIRST, 100));
+	ASSERT_EQ(0, weigh(SIBLING, 1000));
+	EXPECT_TRUE(come_to(crowd.c, then, 300));
+	crowd_end(&crowd);
+}
+
+/* A context of the outer group itself competes with the groups within, by its own weight. */
+FM_TEST(group, contexts_beside_inner_groups)
+{
+	static const char * const paths[EACH] = { FIRST, INNER, INNER, SECOND, SECOND };
+	static const struct part parts[EACH] = { { 17, 33 }, { 6, 19 }, { 6, 19 }, { 17, 33 }, { 17, 33 } };
+	/* One quarter of a half; of the rest one half to each of the next two. */
+	static const struct part then[EACH] = { { 6, 19 }, { 11, 27 }, { 11, 27 }, { 17, 33 }, { 17, 33 } };
+	struct crowd crowd;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	nested_begin(&crowd, paths);
+	ASSERT_EQ(0, weigh(FIRST, 100));
+	ASSERT_EQ(0, weigh(INNER, 100));
+	fm_gate_open(&crowd.gate);
+	EXPECT_TRUE(come_to(crowd.c, parts, 300));
+	ASSERT_EQ(0, weigh(INNER, 300));
+	EXPECT_TRUE(come_to(crowd.c, then, 300));
+	crowd_end(&crowd);
+}
+
+/*
+ * In whatever order they are registered: outer, middle and inner group nest as their cgroups do. So they do
+ * after the middle one was removed, and has come back.
+ */
+FM_TEST(group, nested_in_any_order)
+{
+	static const char * const paths[EACH] = { THIRD, INNER, FIRST, SECOND, SECOND };
+	static const char * const orders[][3] = {
+		{ FIRST, INNER, THIRD }, { THIRD, INNER, FIRST }, { FIRST, THIRD, INNER }
+	};
+	/* Of one half a tenth to the third, and of the rest one half to each of the first two. */
+	static const struct part nested[EACH] = { { 14, 31 }, { 14, 31 }, { 1, 9 }, { 17, 33 }, { 17, 33 } };
+	/* One third of the half to each. */
+	static const struct part removed[EACH] = { { 10, 24 }, { 10, 24 }, { 10, 24 }, { 17, 33 }, { 17, 33 } };
+	struct crowd crowd;
+	int order, i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	make_chain(3);
+	nested_begin(&crowd, paths);
+	ASSERT_EQ(0, weigh(SECOND, 100));
+	fm_gate_open(&crowd.gate);
+	for (order = 0; order < 3; order++) {
+		for (i = 0; i < 3; i++)
+			ASSERT_EQ(0, weigh(orders[order][i], !strcmp(orders[order][i], INNER) ? 900 : 100));
+		for (i = 0; i < 3; i++)
+			EXPECT_EQ(fm_cgroup_number_of(paths[i]), group_of(crowd.c[i].fd));
+		EXPECT_EQ(3, contexts_of(FIRST));
+		EXPECT_EQ(2, contexts_of(INNER));
+		EXPECT_EQ(1, contexts_of(THIRD));
+		EXPECT_TRUE(come_to(crowd.c, nested, 300)) {
+			TH_LOG("order %d", order);
+		}
+		ASSERT_EQ(0, fm_group_remove(INNER));
+		EXPECT_EQ(fm_cgroup_number_of(THIRD), group_of(crowd.c[0].fd));
+		EXPECT_EQ(fm_cgroup_number_of(FIRST), group_of(crowd.c[1].fd));
+		EXPECT_EQ(3, contexts_of(FIRST));
+		EXPECT_EQ(1, contexts_of(THIRD));
+		EXPECT_TRUE(come_to(crowd.c, removed, 300)) {
+			TH_LOG("order %d, without the middle one", order);
+		}
+		ASSERT_EQ(0, fm_group_remove(FIRST));
+		ASSERT_EQ(0, fm_group_remove(THIRD));
+	}
+	crowd_end(&crowd);
+}
+
+/* Time on slots and contexts of a group are those of its subtree, closed contexts included. */
+FM_TEST(group, time_of_the_subtree)
+{
+	struct fermata_group_set outer = { 0 }, inner = { 0 };
+	struct fermata_status st[2];
+	struct fm_expect e[2];
+	struct fm_ctx c[2];
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	make_chain(2);
+	ASSERT_EQ(0, weigh(FIRST, 100));
+	ASSERT_EQ(0, weigh(INNER, 100));
+	for (i = 0; i < 2; i++) {
+		tenant_in(i ? INNER : FIRST, &c[i], FM_LONG_SLICE);
+		fm_job_list(&c[i], 64, 20000, i, &e[i]);
+		card_speed(c[i].slot, 1);
+		ASSERT_GOOD(fm_job_run(&c[i], &e[i]));
+		fm_status(c[i].fd, &st[i]);
+	}
+	fm_group(FIRST, &outer);
+	fm_group(INNER, &inner);
+	EXPECT_EQ(2, outer.contexts);
+	EXPECT_EQ(1, inner.contexts);
+	EXPECT_LT(inner.bytes, outer.bytes);
+	EXPECT_EQ(st[0].run_ns + st[1].run_ns, outer.run_ns);
+	EXPECT_EQ(st[1].run_ns, inner.run_ns);
+	fm_ctx_close(&c[1]);
+	outer = inner = (struct fermata_group_set) { 0 };
+	fm_group(FIRST, &outer);
+	fm_group(INNER, &inner);
+	EXPECT_EQ(1, outer.contexts);
+	EXPECT_EQ(0, inner.contexts);
+	EXPECT_EQ(0, inner.bytes);
+	EXPECT_EQ(st[0].run_ns + st[1].run_ns, outer.run_ns);
+	EXPECT_EQ(st[1].run_ns, inner.run_ns);
+}
+
+/* Four deep at the most, from whichever end: what is refused changes nothing. */
+FM_TEST(group, nested_too_deep)
+{
+	static const int orders[][CHAIN] = {
+		{ 0, 1, 2, 3, 4 }, { 4, 3, 2, 1, 0 }, { 0, 1, 3, 4, 2 }
+	};
+	struct fm_ctx c[CHAIN];
+	int order, i, last;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	make_chain(CHAIN);
+	fm_cgroup_make(SIBLING);
+	for (i = 0; i < CHAIN; i++)
+		tenant_in(chain[i], &c[i], FM_MS);
+	for (order = 0; order < 3; order++) {
+		last = orders[order][CHAIN - 1];
+		for (i = 0; i < CHAIN - 1; i++)
+			ASSERT_EQ(0, weigh(chain[orders[order][i]], 10 + i));
+		for (i = 0; i < 2; i++)
+			EXPECT_EQ(-E2BIG, weigh(chain[last], 7));
+		EXPECT_EQ(-E2BIG, reserve_slots(chain[last], 1U << c[0].slot));
+		EXPECT_FALSE(is_registered(chain[last]));
+		EXPECT_EQ(-ENOENT, fm_group_remove(chain[last]));
+		for (i = 0; i < CHAIN - 1; i++)
+			EXPECT_EQ(10 + i, weight_of(chain[orders[order][i]]));
+		/* Outside of all registered groups a cgroup is a group of its own. */
+		for (i = 0; i < CHAIN; i++)
+			EXPECT_EQ(fm_cgroup_number_of(chain[i - (i == last && i > 0)]),
+				  group_of(c[i].fd));
+		/* What there is can be changed, and there is room beside. */
+		EXPECT_EQ(0, weigh(chain[orders[order][0]], 99));
+		EXPECT_EQ(0, weigh(SIBLING, 5));
+		/* One less: then there is room for it. */
+		ASSERT_EQ(0, fm_group_remove(chain[orders[order][1]]));
+		EXPECT_EQ(0, weigh(chain[last], 7));
+		EXPECT_EQ(-E2BIG, weigh(chain[orders[order][1]], 7));
+		EXPECT_EQ(fm_cgroup_number_of(chain[last]), group_of(c[last].fd));
+		for (i = 0; i < CHAIN; i++)
+			fm_group_remove(chain[i]);
+		ASSERT_EQ(0, fm_group_remove(SIBLING));
+	}
+}
+
+/* What the contexts have of the time, in percent of a slot, together and each: within this? */
+static bool has_of_the_time(const struct fm_ctx *c, int n, const struct part *parts, struct part all)
+{
+	struct card_run before[EACH], after[EACH];
+	u64 begin, time, had, sum = 0;
+	bool good = true;
+	int i;
+
+	fm_sleep_us(300000);
+	begin = fm_now();
+	card_runs_of(c[0].slot, c, before, n);
+	fm_sleep_us(1500000);
+	card_runs_of(c[0].slot, c, after, n);
+	time = fm_now() - begin;
+	for (i = 0; i < n; i++) {
+		had = after[i].run_ns - before[i].run_ns;
+		sum += had;
+		printf("# context %d: %d %%\n", i, (int)(had * 100 / time));
+		good &= fm_percent_within(had, time, parts[i].low, parts[i].high);
+	}
+	return good && fm_percent_within(sum, time, all.low, all.high);
+}
+
+static bool comes_to_have(const struct fm_ctx *c, int n, const struct part *parts, struct part all)
+{
+	int i;
+
+	for (i = 0; i < 8; i++)
+		if (has_of_the_time(c, n, parts, all))
+			return true;
+	return false;
+}
+
+/* The cap of a group holds for all groups below it together, theirs for each. */
+FM_TEST(group, cap_of_the_subtree)
+{
+	static const char * const paths[] = { FIRST, INNER, SIBLING };
+	static const struct part any[3] = { { 1, 24 }, { 1, 24 }, { 1, 24 } };
+	static const struct part inner[3] = { { 1, 48 }, { 2, 8 }, { 1, 48 } };
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_CAP, .cap = 20 };
+	struct fermata_status st;
+	struct fm_ctx c[3];
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	for (i = 0; i < 3; i++) {
+		tenant_in(paths[i], &c[i], SLICE);
+		card_speed(c[i].slot, 1);
+		fm_job_endless(&c[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_group(FIRST, &g);
+	ASSERT_EQ(0, weigh(INNER, 100));
+	ASSERT_EQ(0, weigh(SIBLING, 100));
+	EXPECT_TRUE(comes_to_have(c, 3, any, (struct part) { 10, 24 }));
+	/* The inner cap is the narrower one for its group only. */
+	g.cap = 40;
+	fm_group(FIRST, &g);
+	g.cap = 6;
+	fm_group(INNER, &g);
+	EXPECT_TRUE(comes_to_have(c, 3, inner, (struct part) { 24, 47 }));
+	/* Contexts of the inner group wait for the cap of the outer one, and go on when it ends. */
+	ASSERT_EQ(0, fm_group_remove(INNER));
+	ASSERT_EQ(0, weigh(INNER, 100));
+	g.cap = 1;
+	fm_group(FIRST, &g);
+	do {
+		fm_sleep_us(10000);
+		fm_status(c[1].fd, &st);
+	} while (!(st.attributes & FERMATA_STATUS_PARKED));
+	ASSERT_EQ(0, fm_group_remove(FIRST));
+	card_until_runs(c[1].slot, c[1].token);
+	for (i = 0; i < 3; i++)
+		fm_end_endless(&c[i]);
+}
+
+static void set_ceiling(const char *path, u32 ceiling)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_MAX_PRIORITY, .max_priority = ceiling };
+
+	fm_group(path, &g);
+}
+
+/* The lowest ceiling from the group up holds, whoever was registered first. */
+FM_TEST(group, priority_ceiling_of_the_subtree)
+{
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_PRIORITY };
+	struct fm_ctx c[3];
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	make_chain(3);
+	for (i = 0; i < 3; i++) {
+		tenant_in(chain[i], &c[i], FM_MS);
+		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, 31);
+	}
+	/* First the innermost, and one between without a ceiling. */
+	set_ceiling(THIRD, 9);
+	EXPECT_EQ(9, fm_param_get(c[2].fd, FERMATA_PARAM_PRIORITY));
+	ASSERT_EQ(0, weigh(INNER, 100));
+	set_ceiling(FIRST, 5);
+	for (i = 0; i < 3; i++) {
+		EXPECT_EQ(5, fm_param_get(c[i].fd, FERMATA_PARAM_PRIORITY));
+		EXPECT_EQ(-EPERM, fm_param_set(c[i].fd, FERMATA_PARAM_PRIORITY, 6));
+		EXPECT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_PRIORITY, 5));
+		fm_must(c[i].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+		EXPECT_EQ(5, param.max);
+	}
+	/* A narrower one within; a wider one within the wider. */
+	set_ceiling(INNER, 3);
+	EXPECT_EQ(5, fm_param_get(c[0].fd, FERMATA_PARAM_PRIORITY));
+	EXPECT_EQ(3, fm_param_get(c[1].fd, FERMATA_PARAM_PRIORITY));
+	EXPECT_EQ(3, fm_param_get(c[2].fd, FERMATA_PARAM_PRIORITY));
+	set_ceiling(FIRST, 31);
+	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 31));
+	EXPECT_EQ(-EPERM, fm_param_set(c[1].fd, FERMATA_PARAM_PRIORITY, 4));
+	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 4));
+	/* Without the one between the inner one has its own. */
+	ASSERT_EQ(0, fm_group_remove(INNER));
+	EXPECT_EQ(0, fm_param_set(c[1].fd, FERMATA_PARAM_PRIORITY, 31));
+	EXPECT_EQ(0, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 9));
+	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 10));
+}
+
+/* As another user, in the cgroup at a path: SETUP of a context; its descriptor or a negative errno. */
+static int setup_in(const char *path, uid_t uid)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0], .afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	int fd, rc;
+
+	if (setresuid(0, 0, 0))
+		_exit(1);
+	fm_enter_path(path);
+	if (setresuid(uid, uid, 0))
+		_exit(1);
+	fd = fm_open_dev(0);
+	rc = fm_ioctl(fd, FERMATA_IOC_SETUP, &setup);
+	if (!rc)
+		return fd;
+	close(fd);
+	return rc;
+}
+
+/* Limits count the contexts and bytes of the groups below, whichever of these has them. */
+FM_TEST(group, limits_of_the_subtree)
+{
+	struct fermata_group_set g = {
+		.flags = FERMATA_GROUP_MAX_CONTEXTS | FERMATA_GROUP_MAX_BYTES,
+		.max_contexts = 3, .max_bytes = 8 * FM_PAGE
+	};
+	struct fm_child ch;
+	int status;
+
+	if (!fm_has_cgroups() || !fm_has_window())
+		SKIP(return, "no cgroups (version 2), or one user only");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	make_chain(2);
+	fm_cgroup_make(SIBLING);
+	fm_group(FIRST, &g);
+	g.max_contexts = 2;
+	g.max_bytes = 64 * FM_PAGE;
+	fm_group(INNER, &g);
+	ASSERT_EQ(0, weigh(SIBLING, 100));
+	fm_fork(&ch);
+	if (!ch.pid) {
+		struct fermata_arena_create arena = { .size = sizeof(arena), .length = 4 * FM_PAGE };
+		int a, b, c;
+
+		a = setup_in(INNER, 100000);
+		b = setup_in(INNER, 100001);
+		if (a < 0 || b < 0)
+			_exit(10);
+		/* The inner limit, while the outer group has room. */
+		if (setup_in(INNER, 100002) != -EDQUOT)
+			_exit(11);
+		c = setup_in(SIBLING, 100003);
+		if (c < 0)
+			_exit(12);
+		/* The outer limit, for itself and for those below. */
+		if (setup_in(FIRST, 100004) != -EDQUOT || setup_in(SIBLING, 100004) != -EDQUOT)
+			_exit(13);
+		if (fm_ioctl(a, FERMATA_IOC_ARENA_CREATE, &arena) ||
+		    fm_ioctl(c, FERMATA_IOC_ARENA_CREATE, &arena))
+			_exit(20);
+		/* Of the inner group's own 64 pages 4 are used. */
+		if (fm_ioctl(b, FERMATA_IOC_ARENA_CREATE, &arena) != -ENOMEM)
+			_exit(21);
+		/* What a sibling gives up is for anybody below. */
+		close(c);
+		if (fm_ioctl(b, FERMATA_IOC_ARENA_CREATE, &arena))
+			_exit(22);
+		c = setup_in(FIRST, 100005);
+		if (c < 0)
+			_exit(23);
+		if (fm_ioctl(c, FERMATA_IOC_ARENA_CREATE, &arena) != -ENOMEM)
+			_exit(24);
+		if (setresuid(0, 0, 0))
+			_exit(1);
+		/* Above the limit of the outer group there is none. */
+		if (fm_group_remove(FIRST))
+			_exit(25);
+		if (setup_in(INNER, 100006) != -EDQUOT || setup_in(SIBLING, 100006) < 0)
+			_exit(26);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* A slot of the outer group's serves the groups below, and nobody else. */
+FM_TEST(group, slot_for_a_subtree)
+{
+	struct fm_ctx outer, inner, other;
+	struct fermata_status st;
+	struct fm_expect e[3];
+	bool is_exclusive;
+	u64 from;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	make_chain(2);
+	tenant_in(FIRST, &outer, FM_LONG_SLICE);
+	tenant_in(INNER, &inner, FM_LONG_SLICE);
+	tenant_in(SECOND, &other, FM_LONG_SLICE);
+	fm_job_list(&outer, 64, 2000, 1, &e[0]);
+	fm_job_list(&inner, 64, 2000, 2, &e[1]);
+	fm_job_endless(&other);
+	card_speed(outer.slot, 1);
+	from = card_history_end();
+	fm_must_start(&other);
+	card_until_runs(other.slot, other.token);
+	ASSERT_EQ(0, weigh(INNER, 100));
+	ASSERT_EQ(0, reserve_slots(FIRST, 1U << outer.slot));
+	fm_until_state(other.fd, FERMATA_STATE_QUEUED);
+	ASSERT_GOOD(fm_job_run(&outer, &e[0]));
+	ASSERT_GOOD(fm_job_run(&inner, &e[1]));
+	fm_status(other.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
+	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
+	EXPECT_EQ(fm_cgroup_number_of(FIRST), slot_group(outer.fd, outer.slot, &is_exclusive));
+	EXPECT_TRUE(is_exclusive);
+	/* It is the outer group's: not even a group below has it for itself. */
+	EXPECT_EQ(-EBUSY, reserve_slots(INNER, 1U << outer.slot));
+	EXPECT_EQ(-EBUSY, reserve_slots(SECOND, 1U << outer.slot));
+	/* A slot of the inner group's does not serve those above. */
+	ASSERT_EQ(0, reserve_slots(FIRST, 0));
+	card_until_runs(other.slot, other.token);
+	ASSERT_EQ(0, reserve_slots(INNER, 1U << outer.slot));
+	fm_until_state(other.fd, FERMATA_STATE_QUEUED);
+	fm_job_list(&outer, 64, 2000, 3, &e[2]);
+	fm_must_start(&outer);
+	fm_job_list(&inner, 64, 2000, 4, &e[1]);
+	ASSERT_GOOD(fm_job_run(&inner, &e[1]));
+	fm_status(outer.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
+	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
+	ASSERT_EQ(0, reserve_slots(INNER, 0));
+	card_until_runs(other.slot, other.token);
+	fm_end_endless(&other);
+	fm_wait(outer.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&outer, &e[2]));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ 0, CARD_START, &other }, { 0, CARD_PAUSE, &other }, { 0, CARD_PAUSED, &other },
+		{ 0, CARD_START, &outer }, { 0, CARD_FINISHED, &outer },
+		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner },
+		{ 0, CARD_RESUME, &other }, { 0, CARD_PAUSE, &other }, { 0, CARD_PAUSED, &other },
+		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner },
+		{ 0, CARD_RESUME, &other }, { 0, CARD_FINISHED, &other },
+		{ 0, CARD_START, &outer }, { 0, CARD_FINISHED, &outer } }, 16));
+}
+
+/* Waits until the driver has found out that the cgroup of a context is gone. */
+static bool comes_to_be_of(int fd, u64 group)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (group_of(fd) != group) {
+		if (fm_now() > end)
+			return false;
+		fm_sleep_us(10000);
+	}
+	return true;
+}
+
+/*
+ * Cgroups of registered groups go, innermost first as the kernel wants it, while their contexts are
+ * open: the registrations go, contexts belong to the next group above, and the others go on.
+ */
+FM_TEST(group, nested_cgroups_that_go)
+{
+	struct fermata_group_set g = {
+		.flags = FERMATA_GROUP_MAX_PRIORITY | FERMATA_GROUP_WEIGHT, .max_priority = 7, .weight = 70
+	};
+	struct fermata_group seen;
+	struct fm_expect e[4];
+	struct fm_ctx c[4];
+	u64 number[3];
+	bool exclusive;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	make_chain(3);
+	for (i = 0; i < 3; i++) {
+		tenant_in(chain[i], &c[i], SLICE);
+		number[i] = fm_cgroup_number_of(chain[i]);
+		fm_group(chain[i], &g);
+	}
+	tenant_in(SIBLING, &c[3], SLICE);
+	ASSERT_EQ(0, weigh(SIBLING, 30));
+	for (i = 0; i < 4; i++) {
+		card_speed(c[i].slot, 1);
+		fm_job_list(&c[i], 64, 4000000, i, &e[i]);
+		fm_must_start(&c[i]);
+	}
+	fm_until_preempted(c[2].fd, 2);
+	/* The innermost with a registered group above it. */
+	ASSERT_EQ(0, reserve_slots(THIRD, 1U << c[0].slot));
+	EXPECT_EQ(number[2], slot_group(c[0].fd, c[0].slot, &exclusive));
+	fm_cgroup_remove(THIRD);
+	EXPECT_TRUE(comes_to_be_of(c[2].fd, number[1]));
+	EXPECT_EQ(0, slot_group(c[0].fd, c[0].slot, &exclusive));
+	EXPECT_FALSE(exclusive);
+	EXPECT_EQ(2, contexts_of(INNER));
+	EXPECT_EQ(4, contexts_of(FIRST));
+	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 8));
+	/* A cgroup of the same name is another one. */
+	fm_cgroup_make(THIRD);
+	EXPECT_FALSE(is_registered(THIRD));
+	EXPECT_EQ(0, weigh(THIRD, 40));
+	EXPECT_EQ(number[1], group_of(c[2].fd));
+	/* Two at once, one within the other. */
+	fm_cgroup_remove(THIRD);
+	fm_cgroup_remove(INNER);
+	EXPECT_TRUE(comes_to_be_of(c[1].fd, number[0]));
+	EXPECT_TRUE(comes_to_be_of(c[2].fd, number[0]));
+	EXPECT_EQ(4, contexts_of(FIRST));
+	EXPECT_EQ(70, weight_of(FIRST));
+	EXPECT_EQ(30, weight_of(SIBLING));
+	EXPECT_EQ(fm_cgroup_number_of(SIBLING), group_of(c[3].fd));
+	for (i = 0; i < 4; i++)
+		fm_until_preempted(c[i].fd, fm_preemptions(c[i].fd) + 2);
+	/* The outermost and the one below it. */
+	fm_cgroup_remove(SIBLING);
+	fm_cgroup_remove(FIRST);
+	for (i = 0; i < 4; i++) {
+		u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+		do {
+			look(c[i].fd, 0, &seen);
+			fm_sleep_us(10000);
+		} while (seen.weight != 100 && fm_now() < end);
+		EXPECT_EQ(100, seen.weight);
+		EXPECT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_PRIORITY, 31));
+	}
+	card_speed(c[0].slot, 0);
+	for (i = 0; i < 4; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	ASSERT_GOOD(fm_runs_wrong(c, 4));
+}
+
+/* Nested, cut and nested anew at any moment of jobs: nothing is lost, nothing is done twice. */
+FM_TEST(group, nested_again_and_again)
+{
+	struct fm_expect e[4];
+	struct fm_ctx c[4];
+	int i, round;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	make_chain(4);
+	for (i = 0; i < 4; i++) {
+		tenant_in(chain[i], &c[i], FM_MS);
+		fm_job_list(&c[i], 64, 60000, i, &e[i]);
+		card_speed(c[i].slot, 1);
+		fm_must_start(&c[i]);
+	}
+	for (round = 0; round < 300; round++) {
+		/* All sets of registrations in all orders, sooner or later. */
+		const char *path = chain[round * 7 % 4];
+		bool sets = round * 11 / 4 % 3;
+		int rc = sets ? weigh(path, 1 + round) : fm_group_remove(path);
+
+		ASSERT_TRUE(!sets || !rc);
+		fm_sleep_us(round * 37 % 1000);
+	}
+	for (i = 0; i < 4; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+	}
+	ASSERT_GOOD(fm_runs_wrong(c, 4));
 }
 
 TEST_HARNESS_MAIN

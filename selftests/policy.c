@@ -8,7 +8,7 @@ FM_FIXTURE_CARD(policy);
 
 static const char * const names[] = {
 	FERMATA_POLICY_FAIR, FERMATA_POLICY_ROUND_ROBIN, FERMATA_POLICY_PRIORITY,
-	FERMATA_POLICY_DEADLINE, FERMATA_POLICY_SHARE
+	FERMATA_POLICY_DEADLINE
 };
 
 #define NAMES	(sizeof(names) / sizeof(names[0]))
@@ -448,35 +448,6 @@ FM_TEST(policy, deadline_earliest_first)
 		{ 0, CARD_RESUME, &late }, { 0, CARD_FINISHED, &late } }, 7));
 }
 
-/* Percentages, and what is left to those who have none. */
-FM_TEST(policy, share_by_percent)
-{
-	static const u32 share[] = { 60, 20, 0 };
-	static const struct part parts[] = { { 48, 72 }, { 14, 26 }, { 14, 26 } };
-	struct card_run run[3];
-	struct fm_ctx gate, c[3];
-	int i;
-
-	fm_policy(FERMATA_POLICY_SHARE, NO_GUARD);
-	fm_gate_close(&gate);
-	if (!one_slot(gate.fd))
-		SKIP(return, "several slots with one engine");
-	for (i = 0; i < 3; i++) {
-		fm_tenant(&c[i], SLICE);
-		fm_param(c[i].fd, FERMATA_PARAM_SHARE, share[i]);
-		fm_job_endless(&c[i]);
-		fm_must_start(&c[i]);
-	}
-	EXPECT_EQ(-EBUSY, fm_param_set(c[2].fd, FERMATA_PARAM_SHARE, 11));
-	fm_gate_open(&gate);
-	EXPECT_TRUE(measure_until(c, run, NULL, parts, 3, 300));
-	for (i = 0; i < 3; i++)
-		TH_LOG("share %d: %d turns, %d us", (int)share[i],
-		       (int)(run[i].starts + run[i].resumes), (int)(run[i].run_ns / 1000));
-	for (i = 0; i < 3; i++)
-		fm_end_endless(&c[i]);
-}
-
 /* A cap holds although the slot is free, under any policy. */
 FM_TEST(policy, cap_while_the_slot_is_free)
 {
@@ -486,7 +457,7 @@ FM_TEST(policy, cap_while_the_slot_is_free)
 	u64 from, begin, elapsed;
 	bool parked = false;
 
-	fm_policy(FERMATA_POLICY_SHARE, NO_GUARD);
+	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
 	fm_tenant(&c, SLICE);
 	fm_param(c.fd, FERMATA_PARAM_CAP, 20);
 	card_speed(c.slot, 1);

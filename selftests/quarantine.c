@@ -288,4 +288,67 @@ FM_TEST(quarantine, defect_12_refused_start_keeps_the_results)
 	ASSERT_GOOD(fm_job_run(&done, &ed));
 }
 
+/* A gang whose members no longer fit on the slots that are left goes on, a member at a time. */
+FM_TEST(quarantine, gang_that_does_not_fit_any_more)
+{
+	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_JOIN };
+	u32 mask = fm_slots_of(FM_LIST), first, both;
+	struct fm_expect e[2];
+	struct fm_ctx guilty, c[2];
+	struct fermata_status st;
+	int slot, i;
+
+	if (__builtin_popcount(mask) < 2)
+		SKIP(return, "no two equal slots");
+	ASSERT_NE(NULL, fm_pci());
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	first = mask & -mask;
+	mask -= first;
+	slot = __builtin_ctz(mask);
+	both = first | 1U << slot;
+	for (i = 0; i < 2; i++) {
+		fm_tenant_list(&c[i], 2 * FM_MS, 4000000, i + 1, &e[i]);
+		fm_param(c[i].fd, FERMATA_PARAM_SLOT_MASK, both);
+	}
+	card_speed(c[0].slot, 1);
+	card_speed(slot, 1);
+	gang.context = fm_number(c[0].fd);
+	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
+	EXPECT_EQ(2, gang.members);
+	for (i = 0; i < 2; i++)
+		fm_must_start(&c[i]);
+	fm_ctx_new_on(&guilty, FM_LIST, 64 * 1024, slot);
+	fm_param(guilty.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	fm_param(guilty.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
+	fm_job_endless(&guilty);
+	fm_must_start(&guilty);
+	card_until_runs(slot, guilty.token);
+	card_fault(slot, "reset_fails=1");
+	card_fault(slot, "hang=1");
+	fm_must_hold(&guilty);
+	fm_wait(guilty.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(FERMATA_SLOT_QUARANTINED, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
+	/* In turn on the slot that is left. */
+	for (i = 0; i < 2; i++)
+		fm_until_preempted(c[i].fd, fm_preemptions(c[i].fd) + 4);
+	gang = (struct fermata_gang) { .size = sizeof(gang) };
+	fm_must(c[1].fd, FERMATA_IOC_GANG, &gang, "GANG");
+	EXPECT_EQ(2, gang.members);
+	card_speed(c[0].slot, 0);
+	for (i = 0; i < 2; i++) {
+		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		fm_status(c[i].fd, &st);
+		EXPECT_EQ(0, st.error);
+		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
+		fm_ctx_close(&c[i]);
+	}
+	munmap(guilty.mem, guilty.len);
+	close(guilty.fd);
+	card_fault(slot, "clear");
+	ASSERT_EQ(0, fm_unbind());
+	fm_agent_gone(guilty.token);
+	ASSERT_EQ(0, fm_bind());
+	EXPECT_EQ(0, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
+}
+
 TEST_HARNESS_MAIN

@@ -44,7 +44,9 @@ static void handle_signals(int flags)
  * find it closed, or meaning another file, of this table or not.
  */
 static int table[DESCRIPTORS];
-static int pair[2], mem_slot, cgroup;
+/* The root, and cgroups within each other, more than registered groups may nest. */
+#define NESTED	6
+static int pair[2], mem_slot, cgroups[NESTED];
 
 static int look(u64 dice)
 {
@@ -197,13 +199,15 @@ static int call(enum call call, int fd, u64 dice)
 	struct fermata_policy policy = { .size = sizeof(policy), .guard_ns = FERMATA_GUARD_KEEP };
 	struct fermata_group group = { .size = sizeof(group) };
 	struct fermata_group_set group_set = {
-		.size = sizeof(group_set), .slot_mask = 1U << mem_slot, .cgroup = cgroup,
+		.size = sizeof(group_set), .slot_mask = 1U << mem_slot, .cgroup = cgroups[dice / 8 % NESTED],
 		.cap = 50 + dice % 100, .max_priority = dice % 32,
 		.flags = dice & 1 ? FERMATA_GROUP_REMOVE :
 			 FERMATA_GROUP_EXCLUSIVE | (dice & 2 ? FERMATA_GROUP_CAP : 0) |
 			 (dice & 4 ? FERMATA_GROUP_MAX_PRIORITY : 0)
 	};
-	struct fermata_gang gang = { .size = sizeof(gang) };
+	struct fermata_gang gang = {
+		.size = sizeof(gang), .flags = dice & 1 ? FERMATA_GANG_JOIN : dice & 2 ? FERMATA_GANG_LEAVE : 0
+	};
 	const u32 results[] = { 0x48, 0x60 };
 	u64 value;
 	int rc;
@@ -286,7 +290,7 @@ static int call(enum call call, int fd, u64 dice)
 		return rc ?: fm_ioctl(fd, FERMATA_IOC_GANG, &gang);
 	}
 	case GROUP_SET:
-		/* All are of one group, the neighbour, too. */
+		/* All are of the innermost cgroup, the neighbour, too. */
 		return fm_ioctl(fd, FERMATA_IOC_GROUP_SET, &group_set);
 	case MMAP:
 		return call_mmap(fd);
@@ -309,7 +313,8 @@ static bool known(int rc)
 {
 	static const int may[] = {
 		0, EBADF, ENOTTY, EINVAL, ENODEV, ESPIPE, EACCES, ENXIO, EEXIST, EBUSY, ENOENT, EAGAIN,
-		ENODATA, ETIMEDOUT, EINTR, ESRCH, EDESTADDRREQ, EOPNOTSUPP, EPERM, ENOSPC, ERANGE
+		ENODATA, ETIMEDOUT, EINTR, ESRCH, EDESTADDRREQ, EOPNOTSUPP, EPERM, ENOSPC, ERANGE,
+		E2BIG
 	};
 	size_t i;
 
@@ -410,6 +415,21 @@ static void live_on(struct fm_child *ch, volatile bool *stop)
 	_exit(0);
 }
 
+/* Cgroups within each other: all contexts that are opened from now on are of the innermost. */
+static void nest(void)
+{
+	char path[64] = FM_CGROUP "0";
+	int i;
+
+	cgroups[0] = fm_cgroup_open("");
+	for (i = 1; i < NESTED; i++) {
+		fm_cgroup_make(path);
+		cgroups[i] = fm_cgroup_open(path);
+		fm_enter_path(path);
+		strcat(path, "/a");
+	}
+}
+
 FM_TEST(race, point_10_every_call_against_every_end)
 {
 	u32 rounds = fm_number_from("FERMATA_RACES", 4000);
@@ -427,7 +447,7 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	/* Nobody could say when a context has come to its end; the neighbour's memory is guarded. */
 	card_cmd("enforce off");
 	mem_slot = slot;
-	cgroup = fm_cgroup_open("");
+	nest();
 	card_speed(slot, 50);
 	errors = card_counter(slot, "dma_errors");
 	stop = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

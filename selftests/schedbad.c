@@ -11,6 +11,8 @@
 FM_FIXTURE_ANY(schedbad);
 
 #define PARAM_LAST	FERMATA_PARAM_COOPERATIVE
+/* The share of version 1. */
+#define PARAM_RETIRED	7
 
 /* The neighbour runs; the other two have no job. */
 enum { OWN, OTHER, NEIGHBOUR, CONTEXTS };
@@ -62,7 +64,8 @@ static void look(struct settings *s)
 	memset(s, 0, sizeof(*s));
 	for (i = 0; i < CONTEXTS; i++) {
 		for (param = 1; param <= PARAM_LAST; param++)
-			s->param[i][param] = fm_param_get(ctx[i].fd, param);
+			if (param != PARAM_RETIRED)
+				s->param[i][param] = fm_param_get(ctx[i].fd, param);
 		s->reserve[i].size = sizeof(s->reserve[i]);
 		fm_must(ctx[i].fd, FERMATA_IOC_RESERVE_GET, &s->reserve[i], "RESERVE_GET");
 	}
@@ -140,7 +143,6 @@ FM_TEST(schedbad, huge_and_negative_looking)
 		{ FERMATA_PARAM_WEIGHT, 10000 },
 		{ FERMATA_PARAM_LATENCY_CRITICAL, 1 },
 		{ FERMATA_PARAM_CAP, 100 },
-		{ FERMATA_PARAM_SHARE, 100 },
 		{ FERMATA_PARAM_COOPERATIVE, 1 },
 	};
 	size_t i;
@@ -282,16 +284,12 @@ FM_TEST(schedbad, deadline_that_cannot_be_admitted)
 	EXPECT_EQ(0, reserve(ctx[OWN].fd, 0, 5 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 }
 
-FM_TEST(schedbad, share_that_cannot_be_admitted)
+/* What a release before version 2 of the interface had. */
+FM_TEST(schedbad, share_is_retired)
 {
 	begin();
-	if (!one_slot())
-		SKIP(return, "the engine has several slots");
-	PARAM_REFUSED(EBUSY, FERMATA_PARAM_SHARE, 91);
-	ASSERT_EQ(0, fm_param_set(ctx[OWN].fd, FERMATA_PARAM_SHARE, 60));
-	REFUSED(EBUSY, control_param(ctx[OWN].fd, number[OTHER], FERMATA_PARAM_SHARE, 31));
-	REFUSED(EBUSY, fm_param_set(ctx[OWN].fd, FERMATA_PARAM_SHARE, 91));
-	EXPECT_EQ(0, control_param(ctx[OWN].fd, number[OTHER], FERMATA_PARAM_SHARE, 30));
+	PARAM_REFUSED(EINVAL, PARAM_RETIRED, 10);
+	REFUSED(ENOENT, policy_set(ctx[OWN].fd, "share", FERMATA_GUARD_KEEP));
 	ASSERT_GOOD(neighbour_wrong());
 }
 
@@ -358,7 +356,8 @@ FM_TEST(schedbad, dead_context)
 		int param;
 
 		for (param = 1; param <= PARAM_LAST; param++)
-			REFUSED(ESRCH, control_param(ctx[OWN].fd, n, param, 1));
+			if (param != PARAM_RETIRED)
+				REFUSED(ESRCH, control_param(ctx[OWN].fd, n, param, 1));
 		REFUSED(ESRCH, reserve(ctx[OWN].fd, n, FM_MS, 10 * FM_MS, 10 * FM_MS));
 		REFUSED(ESRCH, reserve(ctx[OWN].fd, n, 0, 0, 0));
 		r.context = n;
@@ -380,13 +379,12 @@ static int unprivileged(void)
 		{ FERMATA_PARAM_PRIORITY, 17, 16 },
 		{ FERMATA_PARAM_WEIGHT, 101, 100 },
 		{ FERMATA_PARAM_LATENCY_CRITICAL, 1, 0 },
-		{ FERMATA_PARAM_SHARE, 1, 0 },
 	};
 	struct fermata_reserve r = { .size = sizeof(r), .context = number[OTHER] };
 	struct fermata_policy pol = { .size = sizeof(pol) };
 	int fd = ctx[OWN].fd, i;
 
-	for (i = 0; i < 4; i++) {
+	for (i = 0; i < 3; i++) {
 		struct fermata_param p = { .size = sizeof(p), .param = above[i].param };
 
 		if (fm_param_set(fd, above[i].param, above[i].above) != -EPERM)

@@ -476,7 +476,8 @@ struct fermata_regs {
  * EDESTADDRREQ: the arena has no device_base yet: map it, or give one; or the
  * card needs an arena.
  * EIO: no slot that this context may use is in service any more.
- * EPROTO: the card now reports a larger state than the snapshot buffer holds.
+ * EPROTO: a slot that the context may use has a larger state than the snapshot
+ * buffer holds.
  */
 struct fermata_start {
 	__u32 size;
@@ -735,7 +736,6 @@ struct fermata_eventfd {
 #define FERMATA_PARAM_WEIGHT		4 /* 1 to 10000, default 100 */
 #define FERMATA_PARAM_LATENCY_CRITICAL	5 /* 0 or 1, default 0 */
 #define FERMATA_PARAM_CAP		6 /* percent, 0 to 100, default 0 */
-#define FERMATA_PARAM_SHARE		7 /* percent, 0 to 100, default 0 */
 #define FERMATA_PARAM_SLOT_MASK		8 /* bit i: slot i */
 #define FERMATA_PARAM_COOPERATIVE	9 /* 0 or 1 */
 
@@ -766,10 +766,6 @@ struct fermata_eventfd {
  * FERMATA_PARAM_CAP: at most so many percent of one slot, even while slots are
  * free (FERMATA_STATUS_PARKED meanwhile); 0: no cap.  Without effect while a
  * reservation is in force.
- * FERMATA_PARAM_SHARE: under the policy "share": its percentage of one slot;
- * 0: a part of what is left, which groups share.  All shares of an engine
- * together are at most 90 % of its slots in use, under every policy; more is
- * EBUSY.
  * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
  * the lowest slot of the engine, @max is all of them; every value between
@@ -784,10 +780,10 @@ struct fermata_eventfd {
  *
  * EINVAL: no such parameter.  ERANGE: value out of range.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
- * above the default, _LATENCY_CRITICAL 1 and _SHARE above 0 take CAP_SYS_NICE;
+ * above the default and _LATENCY_CRITICAL 1 take CAP_SYS_NICE;
  * FERMATA_PARAM_PRIORITY is above what FERMATA_IOC_GROUP_SET allows the group.
- * EBUSY: FERMATA_PARAM_SHARE cannot be admitted; FERMATA_PARAM_SLOT_MASK leaves
- * out a slot of the engine, and the context has a reservation.
+ * EBUSY: FERMATA_PARAM_SLOT_MASK leaves out a slot of the engine, and the
+ * context has a reservation.
  * FERMATA_PARAM_SLOT_MASK: EINVAL: 0, or a slot of another engine; EIO: none of
  * the slots is in service; EPROTO: the card reports a larger state for one of
  * them than the snapshot buffer holds.
@@ -869,7 +865,7 @@ struct fermata_reserve {
  * @timeslice_ns:	out: FERMATA_PARAM_TIMESLICE
  * @preempt_timeout_ns:	out: FERMATA_PARAM_PREEMPT_TIMEOUT
  * @cap:		out: FERMATA_PARAM_CAP
- * @share:		out: FERMATA_PARAM_SHARE
+ * @reserved:		out: 0
  *
  * Of contexts of other users @slot is FERMATA_NO_SLOT, and @job to
  * @latency_critical and all from @timeslice_ns on are 0, unless the caller has
@@ -901,7 +897,7 @@ struct fermata_context_info {
 	__aligned_u64 timeslice_ns;
 	__aligned_u64 preempt_timeout_ns;
 	__u32 cap;
-	__u32 share;
+	__u32 reserved;
 };
 
 /* fermata_histogram kind: of a slot, since the driver was bound to the card */
@@ -1030,7 +1026,6 @@ struct fermata_control {
 #define FERMATA_POLICY_ROUND_ROBIN	"round-robin"
 #define FERMATA_POLICY_PRIORITY		"priority"
 #define FERMATA_POLICY_DEADLINE		"deadline"
-#define FERMATA_POLICY_SHARE		"share"
 
 /* fermata_policy guard_ns, SET: as it is */
 #define FERMATA_GUARD_KEEP		0xffffffffffffffffULL
@@ -1051,7 +1046,6 @@ struct fermata_control {
  * FERMATA_POLICY_ROUND_ROBIN: one slice each, in turn.
  * FERMATA_POLICY_PRIORITY: the highest FERMATA_PARAM_PRIORITY first, at once.
  * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, else as "fair".
- * FERMATA_POLICY_SHARE: to each its FERMATA_PARAM_SHARE.
  *
  * One for all engines of the card, from now on; jobs on slots are not disturbed
  * before their slices end.  At first that of the module parameters policy and
@@ -1079,7 +1073,7 @@ struct fermata_policy {
  * @number:		out: as @group of struct fermata_status
  * @run_ns:		out: time on slots that contexts have had in it, closed ones too
  *
- * Under the policies "fair", "share" and "deadline" time that nobody has been
+ * Under the policies "fair" and "deadline" time that nobody has been
  * promised goes to the groups that want it by their weights, and in a group to
  * its contexts by theirs.  So nobody has more by more contexts, and by the choice
  * of groups (struct fermata_status) not by more cgroups or subordinate users
@@ -1125,7 +1119,7 @@ struct fermata_group {
  *			at first: as the module parameter max_contexts_group
  * @slot_mask:		in or out: slots that serve its contexts only, a bit each; at
  *			first 0
- * @contexts:		out: its contexts that are set up
+ * @contexts:		out: contexts of the group, and of those below it, that are set up
  * @reserved:		in and out: 0
  * @max_bytes:		in or out: bytes of the arenas and snapshot buffers of all its
  *			contexts at the most; 0, at first: as the module parameter
@@ -1141,6 +1135,11 @@ struct fermata_group {
  * the contexts of the group, and leaves a gang that has members in another one.
  * Of a cgroup that is registered already, only what the flags name changes.
  *
+ * Registered groups nest, four deep at the most: a group competes by its weight
+ * with its siblings below the nearest registered group above, and its contexts
+ * are bound by the cap, the priority ceiling and the limits of all groups above.
+ * Where no group above is registered, the group competes at the top.
+ *
  * The registration is in force as long as the cgroup is there, whether the group
  * has contexts or not: it can be made before any.  A second after the cgroup was
  * removed, at the latest, it is gone.  With FERMATA_GROUP_REMOVE it ends now; the
@@ -1153,8 +1152,8 @@ struct fermata_group {
  * FERMATA_GROUP_MAX_CONTEXTS, FERMATA_GROUP_MAX_BYTES: what is there stays; no
  * more is given.  Not for callers with CAP_SYS_RESOURCE, and with CAP_IPC_LOCK.
  * FERMATA_GROUP_EXCLUSIVE: jobs of others that are on the slots are preempted at
- * once; who has no other slot waits (FERMATA_STATUS_NO_SLOT).  Reservations and
- * shares of others that count on the slots are not kept meanwhile.
+ * once; who has no other slot waits (FERMATA_STATUS_NO_SLOT).  Reservations of
+ * others that count on the slots are not kept meanwhile.
  *
  * Any time, also before FERMATA_IOC_SETUP.
  *
@@ -1162,7 +1161,8 @@ struct fermata_group {
  * not there.  EPERM: CAP_SYS_ADMIN is needed.  EBADF: @cgroup is no descriptor of
  * a directory of cgroups (version 2).  ENOENT: the cgroup was removed; or, without
  * flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value.
- * EBUSY: a slot serves another group only.  ENOSPC: FERMATA_MAX_GROUPS are
+ * EBUSY: a slot serves another group only.  E2BIG: registered groups would nest
+ * more than four deep.  ENOSPC: FERMATA_MAX_GROUPS are
  * registered, all of cgroups that are there.  ENOMEM.
  */
 struct fermata_group_set {
@@ -1186,10 +1186,10 @@ struct fermata_group_set {
 #define FERMATA_GANG_JOIN		(1U << 0) /* join that of @context */
 #define FERMATA_GANG_LEAVE		(1U << 1) /* be in none */
 
-#define FERMATA_MAX_GANG	64
+#define FERMATA_MAX_GANG	8
 
 /**
- * struct fermata_gang - FERMATA_IOC_GANG: preempted and resumed together
+ * struct fermata_gang - FERMATA_IOC_GANG: contexts that are on slots together
  * @size:		in: sizeof(struct fermata_gang)
  * @flags:		in: FERMATA_GANG_JOIN or _LEAVE; 0: only ask
  * @context:		in: with FERMATA_GANG_JOIN: the number of another context, as
@@ -1197,13 +1197,20 @@ struct fermata_group_set {
  * @members:		out: members of the caller's gang, itself included, 1 to
  *			FERMATA_MAX_GANG; 1: it is in none
  *
+ * The jobs of a gang are put on slots together, each on a slot of its own, and
+ * leave the slots together at the end of a slice: no job runs while one that it
+ * depends on waits.  When a member has its turn under the policy, its gang takes
+ * the slots that it can have first; until they are vacant, the jobs on them run
+ * on.  Where that would take longer than a slice, others go first.  A member
+ * whose job starts while the others run gets a slot as any context does.  A gang
+ * whose members cannot all be on slots (FERMATA_CONTROL_DISABLE, a quarantined
+ * slot, FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE) goes by contexts.
+ *
  * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member, and
  * FERMATA_CONTROL_PREEMPT, _HOLD and _RESUME, are done to the jobs of all, at
- * once; so none waits for another one that was suspended without it.  They
- * succeed or fail as for the member that they name; a member that has no job
- * takes no part, nor does one start its next job held.  A member whose slots
- * are all out of use stays held.  Slices, limits, FERMATA_CONTROL_DISABLE and
- * all else go by contexts.
+ * once.  They succeed or fail as for the member that they name; a member that
+ * has no job takes no part, nor does one start its next job held.  A member
+ * whose slots are all out of use stays held.
  *
  * FERMATA_GANG_JOIN: leaves the gang that it was in; the jobs stay as they are.
  * With a context that is in no gang it makes one of two.  A context that is
@@ -1212,7 +1219,7 @@ struct fermata_group_set {
  * EINVAL: both flags; @context is 0 or the caller's own, or of another group (see
  * @group of struct fermata_status).  ESRCH: no context of the card has this
  * number.  EPERM: another user opened it, and the caller has no CAP_SYS_ADMIN.
- * ENOSPC: the gang has FERMATA_MAX_GANG members.
+ * ENOSPC: the card has not as many slots that the members may use.
  */
 struct fermata_gang {
 	__u32 size;

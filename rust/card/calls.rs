@@ -2,13 +2,18 @@
 
 //! What the calls of programs do with a context of the card.
 
-use super::{config::refused, now, tenant_of, Card, State};
+use super::{
+    config::refused,
+    now,
+    state::{context_of, State},
+    Card,
+};
 use crate::{
     bar::Fault,
-    image::{AppRegister, Image, Tenant},
+    image::{AppRegister, ContextRef, Image},
     sched::{
-        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, PolicyKind, Refusal,
-        Stats, Time,
+        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState,
+        PolicyKind, Refusal, Stats, Time,
     },
 };
 use kernel::prelude::*;
@@ -34,90 +39,96 @@ pub(crate) struct View {
 }
 
 /// Calls for one context. Process context; `ENODEV`: the card is gone. From the moment at which the
-/// machine knows that, none of them touches a register, so they need not keep the device bound.
+/// scheduler knows that, none of them touches a register, so they need not keep the device bound.
 impl Card {
-    /// Adds a context, and takes its `tenant`. [`Card::drop_released`] drops the tenant after
-    /// [`Card::close`] and [`Notice::Released`](crate::notifier::Notice::Released).
+    /// Adds a context, and takes its `part` of the card's state. [`Card::drop_released`] drops the
+    /// part after [`Card::close`] and [`Notice::Released`](crate::notifier::Notice::Released).
     pub(crate) fn add(
         &self,
         config: ContextConfig,
-        tenant: &mut Option<Tenant>,
+        part: &mut Option<ContextRef>,
     ) -> Result<ContextId> {
         let slots = config.params.mask;
         let id = {
             let mut state = self.state.lock();
-            let id = state.machine.add(config).map_err(refused)?;
-            // The machine has places for as many contexts as this table.
-            let place = state.tenants.get_mut(id.index()).ok_or(EINVAL)?;
-            // The tenant of a context that was released may still be there.
-            core::mem::swap(place, tenant);
+            let id = state.scheduler.add(config).map_err(refused)?;
+            // The scheduler has places for as many contexts as this table.
+            let place = state.contexts.get_mut(id.index()).ok_or(EINVAL)?;
+            // The part of a context that was released may still be there.
+            core::mem::swap(place, part);
             self.note_setup(&mut state, id, slots);
             id
         };
         // Not under the raw lock.
-        *tenant = None;
+        *part = None;
         Ok(id)
     }
 
-    /// Drops the tenant of a context that was released, after its notice was given.
+    /// Drops the part of a context that was released, after its notice was given.
     pub(crate) fn drop_released(&self, ctx: ContextId) {
-        let tenant = {
+        let part = {
             let mut state = self.state.lock();
-            let place = state.tenants.get_mut(ctx.index());
-            place.and_then(|place| place.take_if(|tenant| tenant.is_released()))
+            let place = state.contexts.get_mut(ctx.index());
+            place.and_then(|place| place.take_if(|part| part.is_released()))
         };
         // Not under the raw lock.
-        drop(tenant);
+        drop(part);
     }
 
-    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns its number. It may
-    /// be run again from its beginning if `replayable`.
-    pub(crate) fn start(&self, ctx: ContextId, replayable: bool, saved: bool) -> Result<u64> {
+    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns the job's number. The
+    /// job may be run again from its beginning if `replayable`. `check` checks everything but the
+    /// scheduler's state, under the card's lock: the slots that the context may use, and whether its
+    /// image has a window. A start that is refused leaves the results of the last job.
+    pub(crate) fn start(
+        &self,
+        ctx: ContextId,
+        replayable: bool,
+        saved: bool,
+        check: impl FnOnce(u8, bool) -> Result,
+    ) -> Result<u64> {
         let start = Event::Start {
             ctx,
             replayable,
             saved,
         };
         let mut state = self.state.lock();
-        // A start that is refused leaves the results of the last job.
-        if let Err(refusal) = state.machine.check_start(ctx) {
+        if let Err(refusal) = state.scheduler.check_start(ctx) {
             self.note_refusal(&mut state, start, refusal);
             return Err(refused(refusal));
         }
-        if let Some(tenant) = state.tenant(ctx) {
-            tenant.image().begin_job();
-        }
+        let mask = state.scheduler.params(ctx).map_err(refused)?.mask;
+        let (_, last) = state.scheduler.job(ctx).map_err(refused)?;
+        let job = last + 1;
+        let context = state.context(ctx).ok_or(ENODEV)?;
+        check(mask, context.image().window().is_some())?;
+        context.begin_job(job);
         self.handle(&mut state, start).map_err(refused)?;
-        let job = state.machine.stats(ctx, now()).map_err(refused)?.job;
-        if let Some(tenant) = state.tenant(ctx) {
-            tenant.job = job;
-        }
         Ok(job)
     }
 
-    /// What an owner asks for, and nothing comes back.
-    fn ask(&self, event: Event) -> Result {
+    /// Submits a request that returns no value.
+    fn submit(&self, event: Event) -> Result {
         self.handle(&mut self.state.lock(), event).map_err(refused)
     }
 
     /// Takes the job off its slot, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
-        self.ask(Event::Preempt { ctx, hold })
+        self.submit(Event::Preempt { ctx, hold })
     }
 
     /// There is work in the queue of a context again.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
-        self.ask(Event::Ring { ctx })
+        self.submit(Event::Ring { ctx })
     }
 
     /// Lets a held job go on.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        self.ask(Event::Resume { ctx })
+        self.submit(Event::Resume { ctx })
     }
 
     /// The context will start a job at `at`; zero: it takes that back.
     pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
-        self.ask(Event::Hint { ctx, at })
+        self.submit(Event::Hint { ctx, at })
     }
 
     /// Asks for the end of a context. [`Notice::Released`](crate::notifier::Notice::Released) follows,
@@ -129,29 +140,35 @@ impl Card {
 
     /// Whether a quarantined slot may still reach the memory of a context.
     pub(crate) fn is_stuck(&self, ctx: ContextId) -> bool {
-        self.state.lock().machine.is_stuck(ctx)
+        self.state.lock().scheduler.is_stuck(ctx)
+    }
+
+    /// Returns where the job of a context stands, and its number; 0: there was none.
+    pub(crate) fn job(&self, ctx: ContextId) -> Result<(JobState, u64)> {
+        self.state.lock().scheduler.job(ctx).map_err(refused)
     }
 
     /// Where a context stands.
     pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
         let mut state = self.state.lock();
-        let stats = state.machine.stats(ctx, now()).map_err(refused)?;
-        let params = state.machine.params(ctx).map_err(refused)?;
-        let tenant = state.tenant(ctx).ok_or(ENODEV)?;
-        let (fault, faults) = tenant.image().faults();
+        let stats = state.scheduler.stats(ctx, now()).map_err(refused)?;
+        let params = state.scheduler.params(ctx).map_err(refused)?;
+        let context = state.context(ctx).ok_or(ENODEV)?;
+        let (fault, faults) = context.image().faults();
+        let (overruns, overrun) = context.overruns();
         Ok(View {
             stats,
             params,
             fault,
             faults,
-            overruns: tenant.overruns,
-            overrun: tenant.overrun,
+            overruns,
+            overrun,
         })
     }
 
     /// The parameters of a context.
     pub(crate) fn params(&self, ctx: ContextId) -> Result<sched::Params> {
-        self.state.lock().machine.params(ctx).map_err(refused)
+        self.state.lock().scheduler.params(ctx).map_err(refused)
     }
 
     /// Changes the parameters of a context by `change`.
@@ -161,45 +178,44 @@ impl Card {
         change: impl FnOnce(&mut sched::Params),
     ) -> Result {
         let mut state = self.state.lock();
-        let mut params = state.machine.params(ctx).map_err(refused)?;
+        let mut params = state.scheduler.params(ctx).map_err(refused)?;
         change(&mut params);
-        self.act(&mut state, |machine, at, mut out| {
-            machine.set_params(at, ctx, params, &mut out)
+        self.act(&mut state, |scheduler, at, out| {
+            scheduler.set_params(at, ctx, params, out)
         })
         .map_err(refused)
     }
 
     /// Lets the jobs of a context run, or keeps them off slots.
     pub(crate) fn set_enabled(&self, ctx: ContextId, enabled: bool) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.set_enabled(at, ctx, enabled, &mut out)
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.set_enabled(at, ctx, enabled, out)
         })
         .map_err(refused)
     }
 
     /// Lets a context belong to the gang of another one, or to none. `EINVAL`: that is itself, or of
-    /// another group; `ENOSPC`: the gang is full.
+    /// another group; `ENOSPC`: there are not enough slots for all members.
     pub(crate) fn set_gang(&self, ctx: ContextId, with: Option<ContextId>) -> Result {
-        let mut state = self.state.lock();
-        state
-            .machine
-            .set_gang(ctx, with)
-            .map_err(|refusal| match refusal {
-                Refusal::Range => EINVAL,
-                other => refused(other),
-            })
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.set_gang(at, ctx, with, out)
+        })
+        .map_err(|refusal| match refusal {
+            Refusal::Range => EINVAL,
+            other => refused(other),
+        })
     }
 
     /// How many members the gang of a context has, itself included.
     pub(crate) fn gang_size(&self, ctx: ContextId) -> Result<u32> {
-        self.state.lock().machine.gang_size(ctx).map_err(refused)
+        self.state.lock().scheduler.gang_size(ctx).map_err(refused)
     }
 
     /// The result of acting on a context that is not the caller's own: where that was closed since
     /// it was found, `ESRCH` in place of the `ENODEV` of a card that is gone.
     pub(crate) fn unless_closed<T>(&self, result: Result<T>) -> Result<T> {
         match result {
-            Err(error) if error == ENODEV && !self.state.lock().machine.is_gone() => Err(ESRCH),
+            Err(error) if error == ENODEV && !self.state.lock().scheduler.is_gone() => Err(ESRCH),
             result => result,
         }
     }
@@ -210,7 +226,7 @@ impl Card {
         ctx: ContextId,
         f: impl FnOnce(&mut Image) -> R,
     ) -> Result<R> {
-        Ok(f(self.state.lock().tenant(ctx).ok_or(ENODEV)?.image()))
+        Ok(f(self.state.lock().context(ctx).ok_or(ENODEV)?.image()))
     }
 
     /// Writes registers of a context, to its slot too while it is on one. In pieces, between which
@@ -227,20 +243,19 @@ impl Card {
     }
 
     fn write_some_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
-        let mut guard = self.state.lock();
+        let mut state = self.state.lock();
         let State {
-            machine,
-            tenants,
+            scheduler,
+            contexts,
             slots,
-            ..
-        } = &mut **guard;
-        let slot = machine.slot_of(ctx);
-        let image = tenant_of(tenants, ctx).ok_or(ENODEV)?.image();
+        } = &mut **state;
+        let slot = scheduler.slot_of(ctx);
+        let image = context_of(contexts, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
-            let slot = slot.map(|slot| (slot, &mut slots.residue[slot.index()]));
+            let slot = slot.map(|slot| (slot, &mut slots[slot].shadow));
             image.write(&self.bar, slot, register, value);
         }
-        self.note_registers(&mut guard, ctx, registers.len());
+        self.note_registers(&mut state, ctx, registers.len());
         Ok(())
     }
 
@@ -259,14 +274,14 @@ impl Card {
 
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
-        let slot = state.machine.slot_of(ctx);
-        let image = state.tenant(ctx).ok_or(ENODEV)?.image();
+        let slot = state.scheduler.slot_of(ctx);
+        let image = state.context(ctx).ok_or(ENODEV)?.image();
         let mut all_ones = false;
         for (register, value) in registers {
             *value = image.read(&self.bar, slot, *register)?;
             all_ones |= *value == u64::MAX;
         }
-        self.believe(&mut state, slot.filter(|_| all_ones))
+        self.check_alive(&mut state, slot.filter(|_| all_ones))
     }
 }
 
@@ -274,53 +289,57 @@ impl Card {
 impl Card {
     /// The group of a context, and what it has.
     pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
-        let machine = &self.state.lock().machine;
-        let group = machine.group_of(ctx).map_err(refused)?;
-        Ok((group, machine.group_stats(group, now())))
+        let scheduler = &self.state.lock().scheduler;
+        let group = scheduler.group_of(ctx).map_err(refused)?;
+        Ok((group, scheduler.group_stats(group, now())))
     }
 
     /// The highest priority that a context may have.
     pub(crate) fn max_priority(&self, ctx: ContextId) -> Result<u8> {
-        self.state.lock().machine.max_priority(ctx).map_err(refused)
+        self.state
+            .lock()
+            .scheduler
+            .max_priority(ctx)
+            .map_err(refused)
     }
 }
 
 /// Calls for the card as a whole. Process context; `ENODEV`: the card is gone.
 impl Card {
-    /// The policy in force, and the starvation guard.
+    /// Returns the policy in force, and the starvation boost interval.
     pub(crate) fn policy(&self) -> (PolicyKind, Duration) {
         let state = self.state.lock();
-        (state.machine.policy(), state.machine.guard())
+        (state.scheduler.policy(), state.scheduler.boost())
     }
 
-    /// Chooses the starvation guard. `ERANGE`.
-    pub(crate) fn set_guard(&self, guard: Duration) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.set_guard(at, guard, &mut out)
+    /// Chooses the starvation boost interval. `ERANGE`.
+    pub(crate) fn set_boost(&self, boost: Duration) -> Result {
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.set_boost(at, boost, out)
         })
         .map_err(refused)
     }
 
     /// How long work that goes first waits for a boundary.
     pub(crate) fn boundary_wait(&self) -> Duration {
-        self.state.lock().machine.boundary_wait()
+        self.state.lock().scheduler.boundary_wait()
     }
 
     /// Chooses that. `ERANGE`.
     pub(crate) fn set_boundary_wait(&self, wait: Duration) -> Result {
         let mut state = self.state.lock();
-        state.machine.set_boundary_wait(wait).map_err(refused)
+        state.scheduler.set_boundary_wait(wait).map_err(refused)
     }
 
-    /// Chooses the policy, and the starvation guard where one is given. `ERANGE`: that is out of
-    /// range; nothing was changed.
-    pub(crate) fn set_policy(&self, policy: PolicyKind, guard: Option<Duration>) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            if let Some(guard) = guard {
-                machine.set_guard(at, guard, &mut out)?;
+    /// Chooses the policy, and the starvation boost interval where one is given. `ERANGE`: the
+    /// interval is out of range; nothing was changed.
+    pub(crate) fn set_policy(&self, policy: PolicyKind, boost: Option<Duration>) -> Result {
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            if let Some(boost) = boost {
+                scheduler.set_boost(at, boost, out)?;
             }
-            // Refused only where the guard was, too: the card is gone.
-            machine.set_policy(at, policy)
+            // Refused only where the boost was, too: the card is gone.
+            scheduler.set_policy(at, policy)
         })
         .map_err(refused)?;
         self.sweep();

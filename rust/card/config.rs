@@ -1,75 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the scheduler has to know of a card, and what its refusals mean to a program.
+//! Setting up the scheduler of a card, and the error numbers of its refusals.
 
-use super::{now, slot_ids, Scheduler, SlotRegisters, State};
+use super::{now, slot_ids, state::State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
-    image::Tenant,
     limits::Limits,
-    measurement::Measurements,
-    regs::MAX_SLOTS,
-    sched::{self, Duration, MachineConfig, Profile, Refusal, SlotConfig, Status},
+    sched::{
+        Bucket, CardConfig, Duration, EntityStorage, Place, Profile, Refusal, RunQueue,
+        SchedEntity, Scheduler, Slot, SlotConfig, Status, Storage,
+    },
 };
-use core::mem::MaybeUninit;
 use kernel::prelude::*;
+use pin_init::init_array_from_fn;
 
-/// Groups whose last context closed are remembered as long as there is room, so many at least.
+/// Groups whose last context was closed are remembered while there is room, at least this many.
 const GROUPS_REMEMBERED: usize = 64;
-/// Groups beyond one for each context: those, and the registered ones.
-const GROUPS: usize = GROUPS_REMEMBERED + Scheduler::GROUPS_MAX as usize;
 
-/// The state of a card without contexts.
-pub(super) fn new_state(config: MachineConfig, limits: &Limits) -> Result<KBox<State>> {
-    let room = Scheduler::room(limits.contexts, GROUPS);
-    let entries = table(room, || sched::Entry::EMPTY)?;
-    let tenants = table(limits.contexts, || None)?;
-    let measurements = Measurements::new(fermata_slots(&config))?;
-    let place = KBox::new_uninit(GFP_KERNEL)?;
-    let mut state = fill(place, limits.contexts, entries, tenants, measurements);
-    state.machine.add_slots(&config);
+/// Returns the state of a card without contexts.
+pub(super) fn new_state(config: &CardConfig, limits: &Limits) -> Result<KBox<State>> {
+    let mut state = State::new(storage(config, limits)?, table(limits.contexts, || None)?)?;
+    let scheduler = &mut state.scheduler;
+    scheduler.add_slots(config);
     // There are no contexts, so no action follows.
-    state
-        .machine
+    scheduler
         .set_policy(now(), limits.policy)
-        .and_then(|()| state.machine.set_guard(now(), limits.guard, &mut |_| ()))
-        .and_then(|()| state.machine.set_boundary_wait(limits.boundary_wait))
+        .and_then(|()| scheduler.set_boost(now(), limits.boost, &mut |_| ()))
+        .and_then(|()| scheduler.set_boundary_wait(limits.boundary_wait))
         .map_err(refused)?;
-    while state.machine.sweep(now(), u32::MAX, &mut |_| ()) {}
+    while scheduler.sweep(now(), u32::MAX, &mut |_| ()) {}
     Ok(state)
 }
 
-/// Makes a state without slots in its place on the heap. In a frame of its own, since it comes by
-/// way of the stack, kilobytes of it: nothing is called from here that allocates, and so reclaims.
-#[inline(never)]
-fn fill(
-    place: KBox<MaybeUninit<State>>,
-    contexts: usize,
-    entries: KVVec<sched::Entry>,
-    tenants: KVVec<Option<Tenant>>,
-    measurements: KVBox<Measurements>,
-) -> KBox<State> {
-    let Ok(state) = place.write_init(init!(State {
-        machine: Scheduler::without_slots(contexts, entries),
-        tenants,
-        slots: SlotRegisters::NEW,
-        measurements,
-        state_pages: [0; MAX_SLOTS],
-        completions: [0; MAX_SLOTS],
-    }));
-    state
+/// Returns storage for the scheduler.
+fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
+    let contexts = limits.contexts;
+    let classes = config.slots.iter().enumerate().filter(|(id, slot)| {
+        // CAST: below MAX_SLOTS.
+        slot.is_some_and(|slot| slot.class == *id as u8)
+    });
+    let groups = Scheduler::group_places(contexts, classes.count(), GROUPS_REMEMBERED);
+    let entities = EntityStorage {
+        entities: table(contexts + groups, || SchedEntity::EMPTY)?,
+        contexts: table(contexts, || Place::EMPTY)?,
+        groups: table(groups, || Place::EMPTY)?,
+        buckets: table(groups, Bucket::default)?,
+        registrations: table(Scheduler::GROUPS_MAX, || Place::EMPTY)?,
+    };
+    Ok(Storage {
+        entities,
+        slots: KBox::init(init_array_from_fn(|_| Slot::EMPTY), GFP_KERNEL)?,
+        queues: KBox::init(init_array_from_fn(|_| RunQueue::EMPTY), GFP_KERNEL)?,
+    })
 }
 
-/// The slots of the fermata profile, a bit each.
-fn fermata_slots(config: &MachineConfig) -> u8 {
-    // CAST: 8.
-    slot_ids(MAX_SLOTS as u8)
-        .zip(&config.slots)
-        .filter(|(_, slot)| slot.is_some_and(|slot| slot.profile == Profile::Fermata))
-        .fold(0, |slots, (id, _)| slots | id.bit())
-}
-
-/// So many places with the same in each.
+/// Returns an array of `count` empty places.
 fn table<T>(count: usize, empty: impl Fn() -> T) -> Result<KVVec<T>> {
     let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
@@ -78,7 +63,7 @@ fn table<T>(count: usize, empty: impl Fn() -> T) -> Result<KVVec<T>> {
     Ok(places)
 }
 
-/// The first slot that has the engine of slot number `slot`.
+/// Returns the first slot that has the engine of slot number `slot`.
 pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
     let engine = slots.get(slot).map(SlotIdentity::afu_id);
     let first = slots
@@ -89,14 +74,14 @@ pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
     first as u8
 }
 
-/// What the scheduler has to know of the card. `ENODEV`: that is gone.
-pub(super) fn machine_config(
+/// Returns what the scheduler has to know of the card. `ENODEV`: the card is gone.
+pub(super) fn card_config(
     bar: &Bar,
     identity: &Identity,
     slots: &[SlotIdentity],
     limits: &Limits,
-) -> Result<MachineConfig> {
-    let mut config = MachineConfig::default();
+) -> Result<CardConfig> {
+    let mut config = CardConfig::default();
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
         let status = Status::from_raw(bar.status(id));
@@ -114,14 +99,14 @@ pub(super) fn machine_config(
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,
             queues: slot.queues,
-            stops: slot.stops,
+            granularity: slot.granularity,
             start_count: status.start_count(),
         });
     }
     Ok(config)
 }
 
-/// The error number of a refusal (`uapi/fermata.h`, "errors").
+/// Returns the error number of a refusal (`uapi/fermata.h`, "errors").
 pub(super) fn refused(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NoContext | Refusal::Gone => ENODEV,
@@ -133,5 +118,6 @@ pub(super) fn refused(refusal: Refusal) -> Error {
         Refusal::Range => ERANGE,
         Refusal::Ceiling => EPERM,
         Refusal::Rate => EAGAIN,
+        Refusal::Depth => E2BIG,
     }
 }

@@ -5,8 +5,15 @@
 //! A registration names its cgroup by number, and keeps nothing of it. Registrations of cgroups that
 //! were removed are looked for every [`SWEEP_MS`] while there are any, and when there is no place for
 //! another one. The scheduler keeps what it needs of a registration, the registry the rest.
+//!
+//! Registered groups nest as their cgroups do.
 
-use super::{config::refused, now, registry::Registry, Card};
+use super::{
+    config::refused,
+    now,
+    registry::{RegisteredGroup, Registry},
+    Card,
+};
 use crate::{
     cgroup::{self, Cgroup},
     delayed_work::Worker,
@@ -22,25 +29,13 @@ const SWEEP_MS: u32 = 1000;
 /// Contexts that are moved in one section with interrupts off.
 const REGROUP_MAX: usize = 16;
 
-/// What is allowed to the contexts of a group together.
-#[derive(Clone, Copy)]
+/// What is allowed to the contexts of a group, and of the groups below it, together.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct GroupLimits {
-    pub(super) group: GroupKey,
     /// Contexts that are set up at the most; 0: as many as those of any group.
     pub(crate) contexts: u32,
     /// Bytes of pinned memory at the most; 0: as many as those of any group.
     pub(crate) bytes: u64,
-}
-
-impl GroupLimits {
-    /// Of a group for which nothing was set.
-    pub(super) const fn of(group: GroupKey) -> Self {
-        Self {
-            group,
-            contexts: 0,
-            bytes: 0,
-        }
-    }
 }
 
 /// A registered group, for `FERMATA_IOC_GROUP_SET`.
@@ -67,48 +62,61 @@ impl Card {
 
     /// Registers the subtree of a cgroup, or changes what is set for it, by `change`. Contexts that are
     /// open move. `ERANGE`; `EBUSY`: a slot serves another group only; `ENOSPC`: too many are
-    /// registered.
+    /// registered; `E2BIG`: registered groups would nest too deeply.
     pub(crate) fn set_group(
         &self,
-        cgroup: &Cgroup,
+        cgroup: Cgroup,
         change: impl Fn(&mut GroupSettings, &mut GroupLimits),
     ) -> Result<GroupView> {
-        let group = GroupKey(cgroup.number());
-        match self.try_set_group(group, &change) {
+        let mut cgroup = Some(cgroup);
+        match self.try_set_group(&mut cgroup, &change) {
             Err(error) if error == ENOSPC => {
                 self.sweep_now();
-                self.try_set_group(group, &change)
+                self.try_set_group(&mut cgroup, &change)
             }
             result => result,
         }
     }
 
+    /// Takes `cgroup` if the group is registered now.
     fn try_set_group(
         &self,
-        group: GroupKey,
+        cgroup: &mut Option<Cgroup>,
         change: impl Fn(&mut GroupSettings, &mut GroupLimits),
     ) -> Result<GroupView> {
         let mut registry = self.registry.lock();
+        let Some(named) = cgroup else {
+            return Err(ENOSPC);
+        };
+        let group = GroupKey(named.number());
+        registry.check_depth(named)?;
+        let parent = registry.parent_of(named);
         let mut limits = registry.limits_of(group);
         let settings = self
-            .act(&mut self.state.lock(), |machine, at, mut out| {
-                let mut settings = machine.group_settings(group).unwrap_or_default();
+            .act(&mut self.state.lock(), |scheduler, at, out| {
+                let mut settings = scheduler.group_settings(group).unwrap_or_default();
                 change(&mut settings, &mut limits);
-                machine.set_group(at, group, settings, &mut out)?;
+                scheduler.set_group(at, group, parent, settings, out)?;
                 Ok(settings)
             })
             .map_err(refused)?;
         self.note_group(group, Some(settings));
-        match registry.place_of(group) {
-            Ok(place) => registry.groups[place] = limits,
-            Err(place) => {
-                // There is room.
-                let _ = registry.groups.insert_within_capacity(place, limits);
-            }
-        }
+        registry.set_limits(cgroup, group, limits);
+        self.nest_below(&registry, group, Some(group));
         self.sweeper.queue(SWEEP_MS);
         self.regroup(&registry);
         self.view_group(&registry, group)
+    }
+
+    /// Puts the registered groups whose nearest registered group above is `group` below `parent`.
+    fn nest_below(&self, registry: &Registry, group: GroupKey, parent: Option<GroupKey>) {
+        for child in registry.children_of(group) {
+            // The depth was checked, so the group is refused only if the card is gone.
+            let _ = self.act(&mut self.state.lock(), |scheduler, at, out| {
+                let settings = scheduler.group_settings(child).unwrap_or_default();
+                scheduler.set_group(at, child, parent, settings, out)
+            });
+        }
     }
 
     /// Ends the registration of the subtree of a cgroup; its contexts move to where they belong without
@@ -123,26 +131,27 @@ impl Card {
     }
 
     fn forget_group(&self, registry: &mut Registry, group: GroupKey) -> Result {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.remove_group(at, group, &mut out)
+        self.nest_below(registry, group, registry.parent_of_registered(group));
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.remove_group(at, group, out)
         })
         .map_err(not_registered)?;
         self.note_group(group, None);
-        registry.groups.retain(|limits| limits.group != group);
+        registry.groups.retain(|other| other.key() != group);
         Ok(())
     }
 
     fn view_group(&self, registry: &Registry, group: GroupKey) -> Result<GroupView> {
         let members = registry.members(group);
-        let bytes = members.fold(0, |sum, context| sum + context.pinned.all());
-        let machine = &self.state.lock().machine;
-        if machine.is_gone() {
+        let bytes = members.fold(0, |sum, client| sum + client.pinned.all());
+        let scheduler = &self.state.lock().scheduler;
+        if scheduler.is_gone() {
             return Err(ENODEV);
         }
         Ok(GroupView {
-            settings: machine.group_settings(group).ok_or(ENOENT)?,
+            settings: scheduler.group_settings(group).ok_or(ENOENT)?,
             limits: registry.limits_of(group),
-            stats: machine.group_stats(group, now()),
+            stats: scheduler.group_stats(group, now()),
             bytes,
         })
     }
@@ -151,23 +160,25 @@ impl Card {
     /// time.
     fn regroup(&self, registry: &Registry) {
         let mut moved = false;
-        for some in registry.contexts.chunks(REGROUP_MAX) {
+        for some in registry.clients.chunks(REGROUP_MAX) {
             let mut places: [Option<(ContextId, GroupKey)>; REGROUP_MAX] = [None; REGROUP_MAX];
-            for (place, context) in places.iter_mut().zip(some) {
-                let group = registry.group_of(&context.opener);
-                moved |= context.put_group(group);
-                *place = context.id().ok().map(|id| (id, group));
+            for (place, client) in places.iter_mut().zip(some) {
+                let group = registry.group_of(&client.opener);
+                moved |= client.put_group(group);
+                *place = client.id().ok().map(|id| (id, group));
             }
-            self.act(&mut self.state.lock(), |machine, at, mut out| {
-                machine.regroup(at, places.into_iter().flatten(), &mut out);
+            self.act(&mut self.state.lock(), |scheduler, at, out| {
+                scheduler.regroup(at, places.into_iter().flatten(), out);
             });
         }
         if !moved {
             return;
         }
-        for context in &registry.contexts {
-            if let Ok(id) = context.id() {
-                self.state.lock().machine.leave_foreign_gang(id);
+        for client in &registry.clients {
+            if let Ok(id) = client.id() {
+                self.act(&mut self.state.lock(), |scheduler, at, out| {
+                    scheduler.leave_foreign_gang(at, id, out);
+                });
             }
         }
     }
@@ -211,7 +222,7 @@ impl Worker for Card {
 
 /// A registered group whose cgroup was removed.
 fn first_dead(registry: &Registry) -> Option<GroupKey> {
-    let mut groups = registry.groups.iter().map(|limits| limits.group);
+    let mut groups = registry.groups.iter().map(RegisteredGroup::key);
     groups.find(|group| !cgroup::lives(group.0))
 }
 

@@ -5,15 +5,18 @@
 use super::{
     now,
     quiesce::{quiesce, settle},
-    slot_ids, Card, SlotRegisters,
+    slot_ids, Card,
 };
 use crate::{
-    context,
-    sched::{Event, Status},
+    client,
+    sched::{Event, SlotId, Status},
     shim::{pci_clear_master, pci_set_master},
     trace::CardEvent,
 };
-use kernel::time::{delay::fsleep, Delta};
+use kernel::{
+    dev_err,
+    time::{delay::fsleep, Delta},
+};
 
 /// How often a card that is being saved is looked at.
 const REST_LOOK: Delta = Delta::from_millis(1);
@@ -30,7 +33,7 @@ impl Card {
     pub(crate) fn shut_down(&self) {
         self.presence.close();
         self.note(CardEvent::Removed);
-        let contexts = {
+        let clients = {
             let mut registry = self.registry.lock();
             self.halt();
             registry.take_all()
@@ -38,13 +41,13 @@ impl Card {
         for events in &self.events {
             events.stop();
         }
-        context::revoke(&contexts);
+        client::revoke(&clients, &self.delivery);
         self.sweeper.stop();
     }
 
     /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on.
     /// Process context.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn disconnect(&self) {
         let _registry = self.registry.lock();
         self.halt();
     }
@@ -54,7 +57,7 @@ impl Card {
     fn halt(&self) {
         self.presence.die(|| {
             let mut state = self.state.lock();
-            // The machine does nothing more to the card, so nothing takes a slot out of the reset
+            // The scheduler does nothing more to the card, so nothing takes a slot out of the reset
             // that follows.
             let _ = self.handle(&mut state, Event::Gone);
             self.bar.reset(u8::MAX);
@@ -69,10 +72,10 @@ impl Card {
     /// that cannot be saved fails, within its preempt timeout. From then on no register is touched.
     /// Process context.
     pub(crate) fn save(&self) {
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.freeze(at, &mut out);
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.freeze(at, out);
         });
-        while !self.state.lock().machine.is_at_rest() {
+        while !self.state.lock().scheduler.is_at_rest() {
             fsleep(REST_LOOK);
         }
         // A quarantined slot, which is held in reset, may have obeyed by now.
@@ -82,21 +85,21 @@ impl Card {
 
     /// The card's state is lost, and it cannot be asked for more: jobs that were on it fail. Those
     /// that wait or are held go on after [`Card::restore`]. Process context.
-    pub(crate) fn save_none(&self) {
+    pub(crate) fn abort_all(&self) {
         self.note(CardEvent::CutOff);
-        // As in `lose`: no memory is freed before the card has stopped.
+        // As in `disconnect`: no memory is freed before the card has stopped.
         let _registry = self.registry.lock();
         {
             let mut state = self.state.lock();
-            state.machine.cut_off(now());
+            state.scheduler.cut_off(now());
             state.slots.in_reset = u8::MAX;
-            state.slots.unread = 0;
+            state.slots.clear_unread();
             self.bar.reset(u8::MAX);
         }
         settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
-        self.act(&mut self.state.lock(), |machine, at, mut out| {
-            machine.lose_runs(at, &mut out);
+        self.act(&mut self.state.lock(), |scheduler, at, out| {
+            scheduler.lose_runs(at, out);
         });
     }
 
@@ -107,16 +110,32 @@ impl Card {
             return;
         }
         quiesce(&self.bar, &self.identity, &self.limits);
+        if let Some(slot) = self.changed_slot() {
+            dev_err!(
+                self.device,
+                "slot {} has another engine than before the reset: bind the driver anew\n",
+                slot.index()
+            );
+            return self.disconnect();
+        }
         pci_set_master(&self.pci);
         self.renew();
         self.sweep();
         self.free_left_behind();
     }
 
+    /// Returns a slot that is not what it was at probe; a card that does not answer has none.
+    fn changed_slot(&self) -> Option<SlotId> {
+        slot_ids(self.identity.slots).find(|&slot| {
+            let identity = self.bar.identify_slot(slot, &self.identity);
+            identity.is_ok_and(|identity| identity != self.slots[slot.index()])
+        })
+    }
+
     /// Tells the scheduler what the slots show, and lets jobs on them.
     fn renew(&self) {
         let mut state = self.state.lock();
-        state.slots = SlotRegisters::NEW;
+        state.slots.reset();
         for slot in slot_ids(self.identity.slots) {
             let status = Status::from_raw(self.bar.status(slot));
             if status.is_gone() {
@@ -124,13 +143,11 @@ impl Card {
                 let _ = self.handle(&mut state, Event::Status { slot, status });
                 return;
             }
-            self.act(&mut state, |machine, _, mut out| {
-                machine.renew(slot, status, &mut out);
+            self.act(&mut state, |scheduler, _, out| {
+                scheduler.renew(slot, status, out);
             });
         }
         self.note(CardEvent::Thawed);
-        self.act(&mut state, |machine, at, mut out| {
-            machine.thaw(at, &mut out)
-        });
+        self.act(&mut state, |scheduler, at, out| scheduler.thaw(at, out));
     }
 }

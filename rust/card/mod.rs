@@ -4,7 +4,9 @@
 
 mod calls;
 mod config;
+mod event_source;
 mod events;
+mod execute;
 mod groups;
 mod histograms;
 mod lifetime;
@@ -12,6 +14,7 @@ mod load;
 mod quiesce;
 mod record;
 mod registry;
+mod state;
 
 pub(crate) use calls::View;
 pub(crate) use groups::{GroupLimits, GroupView};
@@ -23,89 +26,24 @@ use crate::{
     delivery::Delivery,
     engine_name::EngineName,
     gate::UnplugGuard,
-    image::{Residue, Tenant},
     limits::Limits,
-    measurement::Measurements,
     monotonic::now,
     presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{self, ContextId, GroupKey, Machine, SlotId, SlotState, SlotStats, Stops},
-    slot::SlotEvents,
+    sched::{GroupKey, PreemptGranularity, SlotId, SlotState, SlotStats},
     vector::Vector,
 };
-use config::{class_of, machine_config, new_state};
-use events::Outbox;
+use config::{card_config, class_of, new_state};
+use event_source::SlotEvents;
 use kernel::{
     device::{Bound, Core, Device},
     pci,
     prelude::*,
     sync::{aref::ARef, atomic::Atomic, new_mutex, Arc, Mutex},
 };
-use load::LoadTime;
 use quiesce::quiesce;
-
-/// The scheduler of a card.
-pub(crate) type Scheduler = Machine<KVVec<sched::Entry>>;
-
-/// What the interrupt handlers, the timers and the calls of all contexts share.
-///
-/// # Locking
-///
-/// Behind the card's raw spinlock, with interrupts off. It is the innermost lock of the module:
-/// nothing else is taken under it but those that `irq_work` and hrtimers take. Registers of slots
-/// are accessed under it, so that no START comes between a status read and what follows from it.
-pub(crate) struct State {
-    machine: Scheduler,
-    /// By [`ContextId::index`]. `Some` from set-up until [`Card::drop_released`].
-    tenants: KVVec<Option<Tenant>>,
-    slots: SlotRegisters,
-    measurements: KVBox<Measurements>,
-    /// By slot: the last answer to how large a snapshot is, in pages.
-    state_pages: [u64; MAX_SLOTS],
-    /// By slot: how often its engine had told of completions when it was looked at last.
-    completions: [u64; MAX_SLOTS],
-}
-
-/// What the driver has written to registers that it cannot read back.
-struct SlotRegisters {
-    /// The reset bits.
-    in_reset: u8,
-    /// By slot.
-    residue: [Residue; MAX_SLOTS],
-    /// By slot: who was put on it last, until its window was closed.
-    on: [Option<ContextId>; MAX_SLOTS],
-    /// By slot: who has written many of its application registers, if anybody has.
-    writer: [Option<(ContextId, GroupKey)>; MAX_SLOTS],
-    /// By slot: what the last measured Load took.
-    load_time: [LoadTime; MAX_SLOTS],
-    /// Slots whose status is to be read when their timer fires, which it does at once; a bit each.
-    unread: u8,
-}
-
-impl SlotRegisters {
-    /// As [`quiesce()`] leaves the card.
-    const NEW: Self = Self {
-        in_reset: 0,
-        residue: [Residue::NEW; MAX_SLOTS],
-        on: [None; MAX_SLOTS],
-        writer: [None; MAX_SLOTS],
-        load_time: [LoadTime::ZERO; MAX_SLOTS],
-        unread: 0,
-    };
-}
-
-impl State {
-    fn tenant(&mut self, ctx: ContextId) -> Option<&mut Tenant> {
-        tenant_of(&mut self.tenants, ctx)
-    }
-}
-
-/// The tenant of `ctx`, while it is set up.
-fn tenant_of(tenants: &mut [Option<Tenant>], ctx: ContextId) -> Option<&mut Tenant> {
-    let tenant = tenants.get_mut(ctx.index()).and_then(Option::as_mut);
-    tenant.filter(|tenant| !tenant.is_released())
-}
+use state::State;
 
 /// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.
 pub(crate) struct SlotView {
@@ -116,7 +54,7 @@ pub(crate) struct SlotView {
     /// How often its vector was switched off because of a storm.
     pub(crate) storms: u64,
     /// How often its vector told of nothing.
-    pub(crate) useless: u64,
+    pub(crate) spurious: u64,
     /// How often its vector was switched off because it told of too many completions.
     pub(crate) throttled: u64,
     /// Jobs that finished on it.
@@ -203,11 +141,7 @@ impl Card {
         }
         quiesce(&bar, &identity, &limits);
         pdev.set_master();
-        let config = machine_config(&bar, &identity, &slots, &limits)?;
-        let mut state = new_state(config, &limits)?;
-        for (pages, id) in state.state_pages.iter_mut().zip(slot_ids(identity.slots)) {
-            *pages = bar.state_pages(id);
-        }
+        let state = new_state(&card_config(&bar, &identity, &slots, &limits)?, &limits)?;
         let device: &Device<Bound> = pdev.as_ref();
         let translated = crate::dma_memory::is_translated(device);
         let card = Arc::pin_init(
@@ -279,6 +213,11 @@ impl Card {
         Some((id, &self.slots[id.index()]))
     }
 
+    /// Returns what `slot` is.
+    pub(crate) fn identity_of(&self, slot: SlotId) -> &SlotIdentity {
+        &self.slots[slot.index()]
+    }
+
     /// The slots of `mask`. `EINVAL`: none, or one that is not there.
     pub(crate) fn existing_slots(&self, mask: u32) -> Result<u8> {
         let all = self.slots_in(u8::MAX).fold(0, |all, id| all | id.bit());
@@ -304,13 +243,13 @@ impl Card {
     /// Whether an engine of `mask` can stop at boundaries of its work.
     pub(crate) fn has_boundaries(&self, mask: u8) -> bool {
         self.slots_in(mask)
-            .any(|id| self.slots[id.index()].stops != Stops::Anywhere)
+            .any(|id| self.slots[id.index()].granularity != PreemptGranularity::Anywhere)
     }
 
     /// Whether all engines of `mask` can stop nowhere else.
     pub(crate) fn is_boundary_only(&self, mask: u8) -> bool {
         self.slots_in(mask)
-            .all(|id| self.slots[id.index()].stops == Stops::BoundaryOnly)
+            .all(|id| self.slots[id.index()].granularity == PreemptGranularity::BoundaryOnly)
     }
 
     /// Whether the engines of `mask` read a queue of jobs.
@@ -323,27 +262,10 @@ impl Card {
         slot_ids(self.identity.slots).filter(move |id| mask & id.bit() != 0)
     }
 
-    /// Size of a snapshot of `slot` in pages, read from the card: anything. `ENODEV`: the card is
-    /// gone.
-    pub(crate) fn state_pages(&self, slot: SlotId) -> Result<u64> {
-        let mut state = self.state.lock();
-        if state.machine.is_gone() {
-            return Err(ENODEV);
-        }
-        if state.machine.is_at_rest() {
-            // No register may be touched: the last answer stands.
-            return Ok(state.state_pages[slot.index()]);
-        }
-        let pages = self.bar.state_pages(slot);
-        self.believe(&mut state, (pages == u64::MAX).then_some(slot))?;
-        state.state_pages[slot.index()] = pages;
-        Ok(pages)
-    }
-
     /// What `slot` has done, and whom it serves.
     pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
         let vector = self.vector_of(slot);
-        let (storms, useless, throttled, is_polled) = vector.map_or((0, 0, 0, false), |vector| {
+        let (storms, spurious, throttled, is_polled) = vector.map_or((0, 0, 0, false), |vector| {
             (
                 vector.storms(),
                 vector.spurious_count(),
@@ -352,15 +274,15 @@ impl Card {
             )
         });
         let state = self.state.lock();
-        let machine = &state.machine;
-        let measured = &state.measurements.slots[slot.index()];
+        let scheduler = &state.scheduler;
+        let measured = &state.slots[slot].histograms;
         SlotView {
-            stats: machine.slot_stats(slot, now()).unwrap_or_default(),
+            stats: scheduler.slot_stats(slot, now()).unwrap_or_default(),
             // There is no such slot on a card that has no slots.
-            state: machine.slot_state(slot).unwrap_or(SlotState::Gone),
-            exclusive: machine.exclusive(slot),
+            state: scheduler.slot_state(slot).unwrap_or(SlotState::Gone),
+            exclusive: scheduler.exclusive(slot),
             storms,
-            useless,
+            spurious,
             throttled,
             finished: measured.finished,
             faults: measured.faults,
@@ -381,6 +303,6 @@ impl Card {
 
     /// Contexts that are set up.
     pub(crate) fn context_count(&self) -> u32 {
-        self.state.lock().machine.contexts()
+        self.state.lock().scheduler.contexts()
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Stops all engines, closes all windows and clears all application registers, of which nobody
-/// knows what stands in them. Without a machine: nobody is on a slot yet.
+/// knows what stands in them. There is no scheduler yet, so no context is on a slot.
 pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);

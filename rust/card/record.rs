@@ -2,13 +2,17 @@
 
 //! What tracepoints tell of a card ([`crate::trace`]).
 
-use super::{now, tenant_of, Card, SlotRegisters, State};
+use super::{
+    execute::Executor,
+    state::{context_of, State},
+    Card,
+};
 use crate::{
     bar::Fault,
-    image::Tenant,
+    image::ContextRef,
     sched::{
         Action, ContextId, Event, GroupKey, GroupSettings, JobState, Refusal, SlotId, SlotState,
-        Status, Wake,
+        Wake,
     },
     trace::{self, Arrival, CardEvent, QueueEvent, Request, Subject},
 };
@@ -38,36 +42,36 @@ impl Card {
     /// A context on a slot.
     fn context_on(
         &self,
-        tenants: &mut [Option<Tenant>],
+        contexts: &mut [Option<ContextRef>],
         slot: Option<SlotId>,
         ctx: Option<ContextId>,
     ) -> Subject {
-        let tenant = ctx.and_then(|ctx| tenant_of(tenants, ctx));
-        let pid = tenant.map_or(0, |tenant| tenant.pid());
+        let context = ctx.and_then(|ctx| context_of(contexts, ctx));
+        let pid = context.map_or(0, |context| context.pid());
         self.subject().on(slot).of(ctx, pid)
     }
 
     /// A context, where it is.
     fn context_in(&self, state: &mut State, ctx: ContextId) -> Subject {
-        let slot = state.machine.slot_of(ctx);
-        self.context_on(&mut state.tenants, slot, Some(ctx))
+        let slot = state.scheduler.slot_of(ctx);
+        self.context_on(&mut state.contexts, slot, Some(ctx))
     }
 
     /// A slot and whoever runs there.
     fn slot_in(&self, state: &mut State, slot: SlotId) -> Subject {
-        let ctx = match state.machine.slot_state(slot) {
+        let ctx = match state.scheduler.slot_state(slot) {
             Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx)) => {
                 Some(ctx)
             }
             _ => None,
         };
-        self.context_on(&mut state.tenants, Some(slot), ctx)
+        self.context_on(&mut state.contexts, Some(slot), ctx)
     }
 
     /// A context was set up for `slots`.
     pub(super) fn note_setup(&self, state: &mut State, ctx: ContextId, slots: u8) {
         trace::context_setup(|| {
-            let group = state.machine.group_of(ctx).map_or(0, |group| group.0);
+            let group = state.scheduler.group_of(ctx).map_or(0, |group| group.0);
             (self.context_in(state, ctx), slots.into(), group)
         });
     }
@@ -105,7 +109,7 @@ impl Card {
         trace::registers(|| (self.context_in(state, ctx), count as u32));
     }
 
-    /// `event` goes to the machine.
+    /// `event` goes to the scheduler.
     pub(super) fn note_event(&self, state: &mut State, event: Event) {
         match event {
             Event::Status { slot, status } => {
@@ -119,9 +123,9 @@ impl Card {
                 saved,
             } => {
                 trace::job_start(|| {
-                    let stats = state.machine.stats(ctx, now()).ok()?;
+                    let (_, job) = state.scheduler.job(ctx).ok()?;
                     let subject = self.context_in(state, ctx);
-                    Some((subject, stats.job + 1, replayable, saved))
+                    Some((subject, job + 1, replayable, saved))
                 });
                 self.note_arrival(state, ctx, Arrival::Start, |state| !state.is_live());
             }
@@ -156,14 +160,14 @@ impl Card {
         wanted_none: impl Fn(JobState) -> bool,
     ) {
         trace::arrival(|| {
-            let job = state.machine.stats(ctx, now()).ok()?.state;
-            let urgency = state.machine.params(ctx).ok()?.urgency;
+            let (job, _) = state.scheduler.job(ctx).ok()?;
+            let urgency = state.scheduler.params(ctx).ok()?.urgency;
             let subject = self.context_in(state, ctx);
             wanted_none(job).then_some((subject, trace::urgency(urgency), arrival as u32))
         });
     }
 
-    /// The machine refused `event`.
+    /// The scheduler refused `event`.
     pub(super) fn note_refusal(&self, state: &mut State, event: Event, refusal: Refusal) {
         trace::refused(|| {
             let (ctx, request) = match event {
@@ -183,7 +187,7 @@ impl Card {
     /// The engine of `slot` has told that jobs of the queue of `ctx` are complete.
     pub(super) fn note_queue(&self, state: &mut State, slot: SlotId, ctx: ContextId) {
         trace::queue(|| {
-            let subject = self.context_on(&mut state.tenants, Some(slot), Some(ctx));
+            let subject = self.context_on(&mut state.contexts, Some(slot), Some(ctx));
             (subject, QueueEvent::Completed as u32)
         });
     }
@@ -197,76 +201,86 @@ impl Card {
     pub(super) fn note_fault(&self, state: &mut State, slot: SlotId, fault: Fault) {
         trace::fault(|| (self.slot_in(state, slot), fault.address, fault.is_write));
     }
+}
 
-    /// `action` is about to be carried out; `status`: what led to it, if that was one.
-    pub(super) fn note_action(
-        &self,
-        tenants: &mut [Option<Tenant>],
-        slots: &SlotRegisters,
-        status: Option<Status>,
-        action: &Action,
-    ) {
-        let there = |slot: SlotId| slots.on[slot.index()];
-        let on = |tenants: &mut _, slot, ctx| self.context_on(tenants, Some(slot), ctx);
+impl Executor<'_> {
+    /// Passes the tracepoint of `action`, which is about to be carried out.
+    pub(super) fn note(&mut self, action: &Action) {
         match *action {
-            Action::Load { slot, ctx } => trace::load(|| {
-                let subject = on(tenants, slot, Some(ctx));
-                let image = tenant_of(tenants, ctx)?.image();
-                let (written, cleared) = image.burst(&slots.residue[slot.index()]);
-                let window = image.window().unwrap_or_default();
-                let (base, iova) = (window.device_base, window.iova);
-                Some((subject, written, cleared, base, iova, window.length))
-            }),
-            Action::Unload { slot } => trace::unload(|| (on(tenants, slot, there(slot)),)),
+            Action::Load { slot, ctx } => self.note_load(slot, ctx),
+            Action::Unload { slot, ctx } => trace::unload(|| (self.on(slot, ctx),)),
             Action::Start {
                 slot,
                 ctx,
                 resume,
-                starved,
-            } => trace::start(|| (on(tenants, slot, Some(ctx)), resume, starved.into())),
+                boosted,
+                ..
+            } => trace::start(|| (self.on(slot, ctx), resume, boosted.into())),
             Action::Pause {
                 slot,
+                ctx,
                 boundary,
                 cause,
+                ..
             } => trace::pause(|| {
                 let (why, waiter) = trace::cause(cause);
                 let waiter = waiter.map_or(0, trace::number);
-                (on(tenants, slot, there(slot)), why, waiter, boundary)
+                (self.on(slot, ctx), why, waiter, boundary)
             }),
-            Action::Keep { slot, ctx } => trace::keep(|| (on(tenants, slot, Some(ctx)),)),
-            Action::Reset { slot, hold } => trace::reset(|| (on(tenants, slot, there(slot)), hold)),
-            Action::Capture { slot, ctx } => {
-                trace::stop(|| Some((on(tenants, slot, Some(ctx)), trace::end(status?))));
+            Action::Reserve { slot, ctx } => trace::keep(|| (self.on(slot, ctx),)),
+            Action::Reset { slot, ctx, hold } => trace::reset(|| (self.on(slot, ctx), hold)),
+            Action::Ended { slot, ctx, run } => {
+                trace::stop(|| Some((self.on(slot, ctx), trace::end(run.reason)?)));
             }
-            Action::Wake { ctx, wake } => self.note_wake(tenants, ctx, wake),
-            Action::Released { ctx } => {
-                trace::context_released(|| (self.context_on(tenants, None, Some(ctx)),));
+            Action::Wake { ctx, wake } => self.note_wake(ctx, wake),
+            Action::Released { ctx } => trace::context_released(|| (self.off(ctx),)),
+            Action::Quarantine { slot, ctx } => {
+                trace::quarantine(|| (self.card.context_on(self.contexts, Some(slot), ctx),))
             }
-            Action::Quarantine { slot, ctx } => trace::quarantine(|| (on(tenants, slot, ctx),)),
             Action::ReadStatus { .. }
             | Action::Overrun { .. }
             | Action::Lost { .. }
             | Action::Arm { .. }
-            | Action::Disarm { .. } => {}
+            | Action::Disarm { .. }
+            | Action::Inconsistent => {}
         }
     }
 
-    /// What became of the job of `ctx`, which is on no slot any more.
-    fn note_wake(&self, tenants: &mut [Option<Tenant>], ctx: ContextId, wake: Wake) {
+    /// A context on a slot.
+    fn on(&mut self, slot: SlotId, ctx: ContextId) -> Subject {
+        self.card.context_on(self.contexts, Some(slot), Some(ctx))
+    }
+
+    /// A context on no slot.
+    fn off(&mut self, ctx: ContextId) -> Subject {
+        self.card.context_on(self.contexts, None, Some(ctx))
+    }
+
+    /// The registers of `ctx` are about to be written to `slot`.
+    fn note_load(&mut self, slot: SlotId, ctx: ContextId) {
+        trace::load(|| {
+            let subject = self.on(slot, ctx);
+            let image = context_of(self.contexts, ctx)?.image();
+            let (written, cleared) = image.burst(&self.slots[slot].shadow);
+            let window = image.window().unwrap_or_default();
+            let (base, iova) = (window.device_base, window.iova);
+            Some((subject, written, cleared, base, iova, window.length))
+        });
+    }
+
+    /// The owner of `ctx`, which is on no slot any more, is about to be told of its job.
+    fn note_wake(&mut self, ctx: ContextId, wake: Wake) {
         let mut end = |result| {
             trace::job_end(|| {
-                let job = tenant_of(tenants, ctx)?.job;
-                Some((self.context_on(tenants, None, Some(ctx)), job, result))
+                let job = context_of(self.contexts, ctx)?.job();
+                Some((self.off(ctx), job, result))
             });
         };
         match wake {
             Wake::Done => end(0),
             Wake::Failed(failure) => end(trace::failure(failure)),
-            Wake::Held => trace::held(|| (self.context_on(tenants, None, Some(ctx)),)),
-            Wake::Empty => trace::queue(|| {
-                let subject = self.context_on(tenants, None, Some(ctx));
-                (subject, QueueEvent::Empty as u32)
-            }),
+            Wake::Held => trace::held(|| (self.off(ctx),)),
+            Wake::Empty => trace::queue(|| (self.off(ctx), QueueEvent::Empty as u32)),
         }
     }
 }

@@ -2,10 +2,15 @@
 
 //! The contexts that are set up on a card.
 
-use super::{groups::GroupLimits, Card, Scheduler};
+use super::{groups::GroupLimits, Card};
 use crate::{
-    capability, charge::PinnedBytes, context::Context, gate::UnplugGuard, opener::Opener,
-    sched::GroupKey,
+    capability,
+    cgroup::Cgroup,
+    charge::PinnedBytes,
+    client::Client,
+    gate::UnplugGuard,
+    opener::Opener,
+    sched::{GroupKey, Scheduler},
 };
 use core::{cmp::Reverse, ptr};
 use kernel::{prelude::*, sync::Arc};
@@ -18,59 +23,146 @@ use kernel::{prelude::*, sync::Arc};
 /// memory is allocated, under it.
 pub(crate) struct Registry {
     /// Never grows beyond the room that it has from the beginning.
-    pub(super) contexts: KVVec<Arc<Context>>,
+    pub(super) clients: KVVec<Arc<Client>>,
     /// In the order of their numbers. Never grows beyond the room that it has from the beginning.
-    pub(super) groups: KVec<GroupLimits>,
+    pub(super) groups: KVec<RegisteredGroup>,
+}
+
+/// A registered group.
+pub(super) struct RegisteredGroup {
+    cgroup: Cgroup,
+    limits: GroupLimits,
+}
+
+impl RegisteredGroup {
+    pub(super) fn key(&self) -> GroupKey {
+        GroupKey(self.cgroup.number())
+    }
 }
 
 impl Registry {
     /// Empty, with room for `contexts` contexts and for as many groups as can be registered.
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(Self {
-            contexts: KVVec::with_capacity(contexts, GFP_KERNEL)?,
-            groups: KVec::with_capacity(Scheduler::GROUPS_MAX as usize, GFP_KERNEL)?,
+            clients: KVVec::with_capacity(contexts, GFP_KERNEL)?,
+            groups: KVec::with_capacity(Scheduler::GROUPS_MAX, GFP_KERNEL)?,
         })
     }
 
     /// Takes all contexts out.
-    pub(super) fn take_all(&mut self) -> KVVec<Arc<Context>> {
-        core::mem::take(&mut self.contexts)
+    pub(super) fn take_all(&mut self) -> KVVec<Arc<Client>> {
+        core::mem::take(&mut self.clients)
     }
 
     /// Contexts that are set up.
-    pub(crate) fn contexts(&self) -> &[Arc<Context>] {
-        &self.contexts
+    pub(crate) fn clients(&self) -> &[Arc<Client>] {
+        &self.clients
     }
 
-    /// The contexts of a group.
-    pub(crate) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Context> {
-        let contexts = self.contexts.iter().map(|context| &**context);
-        contexts.filter(move |context| context.joined_group() == group)
+    /// Iterates over the contexts of a group, and of the groups below it.
+    pub(crate) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Client> {
+        let is_registered = self.place_of(group).is_ok();
+        let clients = self.clients.iter().map(|client| &**client);
+        clients.filter(move |client| match is_registered {
+            true => client.opener.cgroup.is_below(group.0),
+            false => client.group() == group,
+        })
     }
 
-    /// The group of contexts that `opener` opens, or has opened: that of the nearest registered
-    /// cgroup, else its own.
+    /// Returns the group of contexts that `opener` opens, or has opened: that of the nearest
+    /// registered cgroup, else the opener's own.
     pub(crate) fn group_of(&self, opener: &Opener) -> GroupKey {
-        if self.groups.is_empty() {
-            return opener.own_group;
-        }
-        let mut lineage = opener.cgroup.lineage().map(GroupKey);
-        let registered = lineage.find(|group| self.place_of(*group).is_ok());
-        registered.unwrap_or(opener.own_group)
+        let mut registered = self.registered(&opener.cgroup);
+        registered.next().unwrap_or(opener.own_group)
     }
 
-    /// The limits of a group.
-    pub(crate) fn limits_of(&self, group: GroupKey) -> GroupLimits {
-        match self.place_of(group) {
-            Ok(place) => self.groups[place],
-            Err(_) => GroupLimits::of(group),
-        }
+    /// Iterates over the groups that contexts of `opener` belong to, the nearest first.
+    pub(crate) fn groups_of<'a>(
+        &'a self,
+        opener: &'a Opener,
+    ) -> impl Iterator<Item = GroupKey> + 'a {
+        let group = self.group_of(opener);
+        let above = self.registered(&opener.cgroup).skip(1);
+        Iterator::chain(core::iter::once(group), above)
     }
 
-    /// Where a group stands among those that are registered, or where it would.
-    pub(super) fn place_of(&self, group: GroupKey) -> Result<usize, usize> {
+    /// Iterates over the registered groups among a cgroup and those above it, the nearest first.
+    fn registered<'a>(&'a self, cgroup: &'a Cgroup) -> impl Iterator<Item = GroupKey> + 'a {
+        let lineage = cgroup.lineage().take_while(|_| !self.groups.is_empty());
+        let groups = lineage.map(GroupKey);
+        groups.filter(|&group| self.place_of(group).is_ok())
+    }
+
+    /// Returns the nearest registered group above a cgroup.
+    pub(super) fn parent_of(&self, cgroup: &Cgroup) -> Option<GroupKey> {
+        let mut registered = self.registered(cgroup);
+        registered.find(|group| group.0 != cgroup.number())
+    }
+
+    /// Returns the nearest registered group above a registered one.
+    pub(super) fn parent_of_registered(&self, group: GroupKey) -> Option<GroupKey> {
+        let place = self.place_of(group).ok()?;
+        self.parent_of(&self.groups[place].cgroup)
+    }
+
+    /// Iterates over the registered groups that have `group` as the nearest above them.
+    pub(super) fn children_of(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
+        let is_child = move |other: &&RegisteredGroup| self.parent_of(&other.cgroup) == Some(group);
         self.groups
-            .binary_search_by_key(&group.0, |limits| limits.group.0)
+            .iter()
+            .filter(is_child)
+            .map(RegisteredGroup::key)
+    }
+
+    /// Checks that `cgroup` can be registered among those above and below it. `E2BIG`: registered
+    /// groups would nest too deeply.
+    pub(super) fn check_depth(&self, cgroup: &Cgroup) -> Result {
+        let number = cgroup.number();
+        if self.place_of(GroupKey(number)).is_ok() {
+            return Ok(());
+        }
+        let depth = |of: &Cgroup| self.registered(of).count();
+        let below = self.groups.iter().map(|group| &group.cgroup);
+        let below = below.filter(|other| other.is_below(number)).map(depth);
+        let deepest = below.max().unwrap_or_else(|| depth(cgroup));
+        if deepest + 1 > Scheduler::GROUP_DEPTH_MAX {
+            return Err(E2BIG);
+        }
+        Ok(())
+    }
+
+    /// Returns the limits of a group.
+    pub(crate) fn limits_of(&self, group: GroupKey) -> GroupLimits {
+        let place = self.place_of(group);
+        place.map_or_else(
+            |_| GroupLimits::default(),
+            |place| self.groups[place].limits,
+        )
+    }
+
+    /// Sets the limits of a group, and takes `cgroup` if the group was not registered.
+    pub(super) fn set_limits(
+        &mut self,
+        cgroup: &mut Option<Cgroup>,
+        group: GroupKey,
+        limits: GroupLimits,
+    ) {
+        match self.place_of(group) {
+            Ok(place) => self.groups[place].limits = limits,
+            Err(place) => {
+                if let Some(cgroup) = cgroup.take() {
+                    // There is room.
+                    let registered = RegisteredGroup { cgroup, limits };
+                    let _ = self.groups.insert_within_capacity(place, registered);
+                }
+            }
+        }
+    }
+
+    /// Returns where a group stands among those that are registered, or where it would.
+    fn place_of(&self, group: GroupKey) -> Result<usize, usize> {
+        self.groups
+            .binary_search_by_key(&group.0, |other| other.key().0)
     }
 }
 
@@ -84,127 +176,127 @@ impl Card {
     /// memory. `ENOSPC`: there are as many as can be.
     pub(crate) fn register(
         &self,
-        context: Arc<Context>,
+        client: Arc<Client>,
         join: impl FnOnce(&Registry) -> Result,
     ) -> Result {
         let mut registry = self.registry.lock();
-        if registry.contexts.len() == registry.contexts.capacity() {
+        if registry.clients.len() == registry.clients.capacity() {
             // `shut_down` takes the room, too.
             return Err(if self.is_gone() { ENODEV } else { ENOSPC });
         }
         join(&registry)?;
         // There is room.
-        let _ = registry.contexts.push_within_capacity(context);
+        let _ = registry.clients.push_within_capacity(client);
         Ok(())
     }
 
     /// Forgets a context. The device stays bound as long as the result is held, so that the memory of
     /// the context can be freed. `None`: [`Card::shut_down`] has taken the context out, or will, and
     /// revokes its memory.
-    pub(crate) fn unregister(&self, context: &Context) -> Option<UnplugGuard<'_>> {
+    pub(crate) fn unregister(&self, client: &Client) -> Option<UnplugGuard<'_>> {
         let bound = self.presence.enter().ok()?;
         let forgotten = {
             let mut registry = self.registry.lock();
             let place = registry
-                .contexts
+                .clients
                 .iter()
-                .position(|other| ptr::eq(&**other, context))?;
+                .position(|other| ptr::eq(&**other, client))?;
             if self.presence.is_dead() {
                 // Nobody knows what a card does that does not answer.
                 self.stop_dma();
             }
-            registry.contexts.remove(place)
+            registry.clients.remove(place)
         };
         drop(forgotten);
         Some(bound)
     }
 
     /// Counts `bytes` of pinned memory for a registered context; `uncharged`: no memory cgroup is charged
-    /// for them. `ENOMEM`: contexts of its group have as many as the administrator allows, or of
+    /// for them. `ENOMEM`: contexts of a group that it belongs to have as many as the administrator allows, or of
     /// those that are charged to no memory cgroup its user has.
     pub(crate) fn count_pinned(
         &self,
-        context: &Context,
+        client: &Client,
         bytes: u64,
         uncharged: bool,
     ) -> Result<PinnedBytes> {
         let registry = self.registry.lock();
-        let group = context.joined_group();
-        let most = match registry.limits_of(group).bytes {
-            0 => self.limits.pinned,
-            bytes => bytes,
-        };
-        let all = with(
-            bytes,
-            registry.members(group).map(|other| other.pinned.all()),
-        );
-        if all > most && !capability::may_lock_memory() {
-            return Err(ENOMEM);
-        }
-        if uncharged {
-            let of_user = registry
-                .contexts
-                .iter()
-                .filter(|other| other.opener.is_same_user(&context.opener))
-                .map(|other| other.pinned.uncharged());
-            let of_group = registry
-                .members(group)
-                .map(|other| other.pinned.uncharged());
-            if with(bytes, of_user).max(with(bytes, of_group)) > self.limits.uncharged {
+        for group in registry.groups_of(&client.opener) {
+            let most = match registry.limits_of(group).bytes {
+                0 => self.limits.pinned,
+                bytes => bytes,
+            };
+            let others = registry.members(group).map(|other| other.pinned.all());
+            if with(bytes, others) > most && !capability::may_lock_memory() {
+                return Err(ENOMEM);
+            }
+            let others = registry.members(group);
+            let others = others.map(|other| other.pinned.uncharged());
+            if uncharged && with(bytes, others) > self.limits.uncharged {
                 return Err(ENOMEM);
             }
         }
-        Ok(PinnedBytes::new(&context.pinned, bytes, uncharged))
+        if uncharged {
+            let of_user = registry
+                .clients
+                .iter()
+                .filter(|other| other.opener.is_same_user(&client.opener))
+                .map(|other| other.pinned.uncharged());
+            if with(bytes, of_user) > self.limits.uncharged {
+                return Err(ENOMEM);
+            }
+        }
+        Ok(PinnedBytes::new(&client.pinned, bytes, uncharged))
     }
 
     /// The context of which `is_it` holds; the first, if of several.
-    pub(crate) fn find_context(&self, is_it: impl Fn(&Context) -> bool) -> Option<Arc<Context>> {
+    pub(crate) fn find_client(&self, is_it: impl Fn(&Client) -> bool) -> Option<Arc<Client>> {
         let registry = self.registry.lock();
         registry
-            .contexts
+            .clients
             .iter()
-            .find(|context| is_it(context))
+            .find(|client| is_it(client))
             .cloned()
     }
 
     /// The context with the lowest index from `from` on, and its index. Of several that have had
     /// the index the last, which alone can be there still.
-    pub(crate) fn next_context(&self, from: usize) -> Option<(usize, Arc<Context>)> {
+    pub(crate) fn next_client(&self, from: usize) -> Option<(usize, Arc<Client>)> {
         let registry = self.registry.lock();
-        let (id, context) = registry
-            .contexts
+        let (id, client) = registry
+            .clients
             .iter()
-            .filter_map(|context| Some((context.id().ok()?, context)))
+            .filter_map(|client| Some((client.id().ok()?, client)))
             .filter(|(id, _)| id.index() >= from)
             .min_by_key(|(id, _)| (id.index(), Reverse(id.generation())))?;
-        Some((id.index(), context.clone()))
+        Some((id.index(), client.clone()))
     }
 
     /// Notes that nobody will call [`Card::unregister`] for a context whose owner is gone, since a
     /// quarantined slot may still reach its memory. Whether that is so: it was not released
     /// meanwhile.
-    pub(crate) fn leave_behind(&self, context: &Context) -> bool {
+    pub(crate) fn leave_behind(&self, client: &Client) -> bool {
         let _registry = self.registry.lock();
-        context.leave_behind()
+        client.leave_behind()
     }
 
     /// Frees the memory of contexts that were left behind and have been released since. While the
     /// device is bound.
     pub(super) fn free_left_behind(&self) {
-        while let Some(context) = self.take_left_behind() {
-            if let Ok(id) = context.id() {
+        while let Some(client) = self.take_left_behind() {
+            if let Ok(id) = client.id() {
                 self.drop_released(id);
             }
-            context.free_memory();
+            client.free_memory();
         }
     }
 
-    fn take_left_behind(&self) -> Option<Arc<Context>> {
+    fn take_left_behind(&self) -> Option<Arc<Client>> {
         let mut registry = self.registry.lock();
         let place = registry
-            .contexts
+            .clients
             .iter()
-            .position(|context| context.may_be_freed())?;
-        registry.contexts.remove(place).ok()
+            .position(|client| client.may_be_freed())?;
+        registry.clients.remove(place).ok()
     }
 }

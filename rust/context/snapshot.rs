@@ -19,10 +19,10 @@ impl Context {
     /// with this address and length.
     pub(crate) fn create_snapshot(&self, own: Option<(u64, u64)>) -> Result<u64> {
         let id = self.id()?;
-        if self.memory.lock().snapshot.is_some() {
+        if self.client.memory.lock().snapshot.is_some() {
             return Err(EEXIST);
         }
-        let pages = self.state_pages(self.card.params(id)?.mask)?;
+        let pages = self.state_pages(self.card.params(id)?.mask);
         if pages == 0 || pages > STATE_PAGES_MAX {
             return Err(errno::eproto());
         }
@@ -36,7 +36,7 @@ impl Context {
         let unmapped = self.unmapped_memory(length as usize, address)?;
         let device = self.card.enter()?;
         let snapshot = unmapped.map(&device)?;
-        let mut memory = self.memory.lock();
+        let mut memory = self.client.memory.lock();
         if memory.snapshot.is_some() {
             return Err(EEXIST);
         }
@@ -61,16 +61,16 @@ impl Context {
     }
 
     /// Returns the largest snapshot of `slots`, in pages of a state.
-    fn state_pages(&self, slots: u8) -> Result<u64> {
-        self.card
-            .slots_in(slots)
-            .try_fold(0, |most, slot| Ok(self.card.state_pages(slot)?.max(most)))
+    fn state_pages(&self, slots: u8) -> u64 {
+        let slots = self.card.slots_in(slots);
+        let pages = slots.map(|slot| self.card.identity_of(slot).state_pages);
+        pages.max().unwrap_or(0)
     }
 
     /// Checks that a snapshot of `length` bytes has room for the state of each of `slots`.
     /// `EPROTO`.
     pub(super) fn check_snapshot(&self, slots: u8, length: u64) -> Result {
-        match self.state_pages(slots)?.checked_mul(STATE_PAGE) {
+        match self.state_pages(slots).checked_mul(STATE_PAGE) {
             Some(needed) if needed <= length && needed != 0 => Ok(()),
             _ => Err(errno::eproto()),
         }
@@ -104,7 +104,7 @@ impl Context {
 
     /// Copies bytes of the snapshot from `offset` on.
     pub(crate) fn copy_from_snapshot(&self, offset: usize, out: &mut [u8]) -> Result {
-        self.memory.lock().snapshot()?.copy_to(offset, out)
+        self.client.memory.lock().snapshot()?.copy_to(offset, out)
     }
 
     /// Checks that `length` bytes of a state may be imported to `offset`. `ENXIO`, `EINVAL`,
@@ -121,7 +121,7 @@ impl Context {
     /// Copies a piece of a state into the snapshot buffer. `EBUSY`: a job was started meanwhile.
     pub(crate) fn copy_to_snapshot(&self, offset: usize, state: &[u8]) -> Result {
         // No job starts while the lock is held.
-        let mut memory = self.memory.lock();
+        let mut memory = self.client.memory.lock();
         self.check_no_job()?;
         // Until the whole state is there, no job starts from a part of it.
         memory.imported = false;
@@ -130,7 +130,7 @@ impl Context {
 
     /// Marks the state in the snapshot buffer complete: the next job can start from it.
     pub(crate) fn note_import(&self) -> Result {
-        let mut memory = self.memory.lock();
+        let mut memory = self.client.memory.lock();
         self.check_no_job()?;
         memory.imported = true;
         Ok(())
@@ -138,7 +138,7 @@ impl Context {
 
     /// `EBUSY`: the context has a job that has not ended.
     fn check_no_job(&self) -> Result {
-        match self.card.view(self.id()?)?.stats.state.is_live() {
+        match self.card.job(self.id()?)?.0.is_live() {
             true => Err(EBUSY),
             false => Ok(()),
         }
@@ -146,7 +146,7 @@ impl Context {
 
     /// `ENXIO`: no snapshot buffer; `EINVAL`: the buffer has no `length` bytes from `offset` on.
     fn check_snapshot_range(&self, offset: u64, length: u64) -> Result {
-        let memory = self.memory.lock();
+        let memory = self.client.memory.lock();
         let snapshot = memory.snapshot()?;
         snapshot.check_range(usize::try_from(offset)?, usize::try_from(length)?)
     }

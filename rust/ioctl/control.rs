@@ -21,7 +21,7 @@ impl Call<'_> {
 enum Operation {
     Preempt { hold: bool },
     Resume,
-    Set(Parameter, u64),
+    Set(&'static Parameter, u64),
     Enable(bool),
 }
 

@@ -32,7 +32,7 @@ impl Call<'_> {
     /// so its user has to be the caller.
     fn join(&self, number: u32) -> Result {
         let other = self.find(number)?;
-        if !other.opener.is_caller() && !capability::is_administrator() {
+        if !other.client.opener.is_caller() && !capability::is_administrator() {
             return Err(EPERM);
         }
         let card = &self.context.card;

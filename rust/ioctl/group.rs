@@ -63,6 +63,7 @@ impl Call<'_> {
         let cgroup = Cgroup::of_descriptor(wanted.cgroup)?;
         let change = Change::of(&wanted, slots)?;
         user.check_writable()?;
+        let number = cgroup.number();
         let GroupView {
             settings,
             limits,
@@ -73,7 +74,7 @@ impl Call<'_> {
         } else if flags == 0 {
             card.registered_group(&cgroup)?
         } else {
-            card.set_group(&cgroup, |settings, limits| change.apply(settings, limits))?
+            card.set_group(cgroup, |settings, limits| change.apply(settings, limits))?
         };
         user.value = uapi::GroupSet {
             flags,
@@ -86,7 +87,7 @@ impl Call<'_> {
             contexts: stats.contexts,
             max_bytes: limits.bytes,
             bytes,
-            number: cgroup.number(),
+            number,
             run_ns: stats.run.as_ns(),
             ..Default::default()
         };

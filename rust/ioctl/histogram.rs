@@ -89,10 +89,10 @@ impl Call<'_> {
     /// know of others.
     fn on_visible<T>(&self, number: u32, look: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         if number == 0 {
-            return look(&self.context);
+            return look(self.context);
         }
         let other = self.find(number)?;
-        if !other.opener.is_caller() && !capability::may_monitor() {
+        if !other.client.opener.is_caller() && !capability::may_monitor() {
             return Err(EPERM);
         }
         self.context.card.unless_closed(look(&other))

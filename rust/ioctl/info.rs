@@ -8,11 +8,12 @@ use crate::{
     bar::Fault,
     capability,
     card::{SlotView, View},
-    context::{job_error, Context},
-    sched::{JobState, SlotId, SlotState, Stats, Stops, Urgency},
+    client::Client,
+    context::job_error,
+    sched::{JobState, PreemptGranularity, SlotId, SlotState, Stats, Urgency},
     uapi::{self, attribute, feature, state as number_of_state},
 };
-use core::{ops::BitOr, ptr};
+use core::ops::BitOr;
 use kernel::{prelude::*, sync::Arc};
 
 impl Call<'_> {
@@ -49,7 +50,7 @@ impl Call<'_> {
             state,
             exclusive,
             storms,
-            useless,
+            spurious,
             finished,
             faults,
             is_polled,
@@ -64,8 +65,8 @@ impl Call<'_> {
             slot: user.value.slot,
             afu_id_lo: slot.afu_id_lo,
             afu_id_hi: slot.afu_id_hi,
-            state_pages: u32::try_from(card.state_pages(id)?).unwrap_or(u32::MAX),
-            flags: stops_flags(slot.stops) | set_bits(&flags),
+            state_pages: u32::try_from(slot.state_pages).unwrap_or(u32::MAX),
+            flags: granularity_flags(slot.granularity) | set_bits(&flags),
             save_ns: stats.save.as_ns(),
             restore_ns: stats.restore.as_ns(),
             group: exclusive.map_or(0, |group| self.group_number(group)),
@@ -82,7 +83,7 @@ impl Call<'_> {
                 finished,
                 faults,
                 timeouts: stats.timeouts,
-                useless,
+                useless: spurious,
                 ..user.value
             };
         }
@@ -92,7 +93,7 @@ impl Call<'_> {
     pub(super) fn status(&self) -> Result {
         let mut user = self.read::<uapi::Status>()?;
         check_flags(user.value.flags, 0)?;
-        let memory = self.context.memory_info();
+        let memory = self.context.client.memory_info();
         user.value = uapi::Status {
             arena_length: memory.arena_length,
             device_base: memory.device_base,
@@ -101,7 +102,7 @@ impl Call<'_> {
             group: self.group_number(self.context.group()),
             ..Default::default()
         };
-        if self.context.is_set_up() {
+        if self.context.client.is_set_up() {
             let View {
                 stats,
                 fault,
@@ -111,7 +112,7 @@ impl Call<'_> {
             user.value = uapi::Status {
                 state: state_number(stats.state),
                 error: job_error(stats.state),
-                context: self.context.number()?,
+                context: self.context.client.number()?,
                 slot: slot_number(stats.slot),
                 job: stats.job,
                 run_ns: stats.run.as_ns(),
@@ -139,18 +140,18 @@ impl Call<'_> {
         let mut user = self.read::<uapi::ContextInfo>()?;
         check_flags(user.value.flags, 0)?;
         let from = user.value.cursor as usize;
-        let (index, context, View { stats, params, .. }) = self.listed(from)?;
+        let (index, client, View { stats, params, .. }) = self.listed(from)?;
         user.value = uapi::ContextInfo {
             cursor: number(index) + 1,
-            context: context.number()?,
-            pid: context.opener.pid_for_caller(),
+            context: client.number()?,
+            pid: client.opener.pid_for_caller(),
             state: state_number(stats.state),
             slot: uapi::NO_SLOT,
             slot_mask: params.mask.into(),
-            group: self.group_number(context.joined_group()),
+            group: self.group_number(client.group()),
             ..Default::default()
         };
-        let is_own = ptr::eq(&*context, &*self.context) || context.opener.is_caller();
+        let is_own = Arc::ptr_eq(&client, &self.context.client) || client.opener.is_caller();
         if is_own || capability::may_monitor() {
             user.value = uapi::ContextInfo {
                 slot: slot_number(stats.slot),
@@ -166,7 +167,6 @@ impl Call<'_> {
                 timeslice_ns: params.timeslice.as_ns(),
                 preempt_timeout_ns: params.preempt_timeout.as_ns(),
                 cap: params.cap.into(),
-                share: params.share.into(),
                 ..user.value
             };
         }
@@ -174,12 +174,12 @@ impl Call<'_> {
     }
 
     /// The first context from index `from` on that is not being closed, and its index. `ENOENT`.
-    fn listed(&self, mut from: usize) -> Result<(usize, Arc<Context>, View)> {
+    fn listed(&self, mut from: usize) -> Result<(usize, Arc<Client>, View)> {
         let card = &self.context.card;
         loop {
-            let (index, context) = card.next_context(from).ok_or(ENOENT)?;
-            match card.unless_closed(card.view(context.id()?)) {
-                Ok(view) => return Ok((index, context, view)),
+            let (index, client) = card.next_client(from).ok_or(ENOENT)?;
+            match card.unless_closed(card.view(client.id()?)) {
+                Ok(view) => return Ok((index, client, view)),
                 Err(error) if error == ESRCH => from = index + 1,
                 Err(error) => return Err(error),
             }
@@ -188,11 +188,11 @@ impl Call<'_> {
 }
 
 /// Where the engine of a slot can stop, as slot flags.
-fn stops_flags(stops: Stops) -> u32 {
-    match stops {
-        Stops::Anywhere => 0,
-        Stops::BoundaryToo => uapi::SLOT_BOUNDARY,
-        Stops::BoundaryOnly => uapi::SLOT_BOUNDARY | uapi::SLOT_BOUNDARY_ONLY,
+fn granularity_flags(granularity: PreemptGranularity) -> u32 {
+    match granularity {
+        PreemptGranularity::Anywhere => 0,
+        PreemptGranularity::AnywhereOrBoundary => uapi::SLOT_BOUNDARY,
+        PreemptGranularity::BoundaryOnly => uapi::SLOT_BOUNDARY | uapi::SLOT_BOUNDARY_ONLY,
     }
 }
 
@@ -212,7 +212,7 @@ fn fault_flags(fault: Option<Fault>) -> u32 {
 fn attributes(stats: &Stats) -> u32 {
     let attributes = [
         (!stats.enabled, attribute::DISABLED),
-        (stats.parked, attribute::PARKED),
+        (stats.throttled, attribute::PARKED),
         (stats.no_slot, attribute::NO_SLOT),
     ];
     set_bits(&attributes)

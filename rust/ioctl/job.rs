@@ -59,7 +59,7 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         check_flags(wait.events, event::ALL)?;
-        let context = &self.context;
+        let context = self.context;
         context.id()?;
         let mut found = self.happened(wait.events);
         if !over(&found) {
@@ -67,7 +67,7 @@ impl Call<'_> {
                 return Err(EAGAIN);
             }
             let deadline = monotonic::of_caller(wait.deadline);
-            context.notifier.queue().wait(deadline, || {
+            context.client.notifier.queue().wait(deadline, || {
                 found = self.happened(wait.events);
                 over(&found)
             })?;
@@ -90,15 +90,15 @@ impl Call<'_> {
         if self.context.card.is_gone() {
             return Err(ENODEV);
         }
-        let stats = self.context.view().ok_or(ENODEV)?.stats;
-        if stats.job == 0 {
+        let (state, job) = self.context.card.job(self.context.id()?)?;
+        if job == 0 {
             return Err(ENOENT);
         }
         let completed =
-            events & event::COMPLETED != 0 && self.context.notifier.take(Notice::Completed);
+            events & event::COMPLETED != 0 && self.context.client.notifier.take(Notice::Completed);
         let completed = if completed { event::COMPLETED } else { 0 };
-        let happened = holding(stats.state) & events | completed;
-        Ok((happened, job_error(stats.state)))
+        let happened = holding(state) & events | completed;
+        Ok((happened, job_error(state)))
     }
 
     pub(super) fn eventfd(&self) -> Result {
@@ -109,7 +109,7 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         self.context.id()?;
-        self.context.notifier.set_eventfd(fd, eventfd.events)
+        self.context.client.notifier.set_eventfd(fd, eventfd.events)
     }
 }
 

@@ -18,7 +18,7 @@ impl Call<'_> {
         self.context
             .set_up((setup.afu_id_lo, setup.afu_id_hi), setup.slot_mask)?;
         user.value = uapi::Setup {
-            context: self.context.number()?,
+            context: self.context.client.number()?,
             ..setup
         };
         user.write()

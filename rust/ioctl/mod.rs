@@ -23,18 +23,15 @@ pub(crate) use job::holding;
 use crate::{
     argument::User,
     capability,
+    client::Client,
     context::Context,
     uapi::{ioc, Argument},
 };
-use kernel::{
-    prelude::*,
-    sync::{Arc, ArcBorrow},
-    uaccess::UserPtr,
-};
+use kernel::{prelude::*, uaccess::UserPtr};
 
 /// How a call was made.
 pub(crate) struct Call<'a> {
-    pub(crate) context: ArcBorrow<'a, Context>,
+    pub(crate) context: &'a Context,
     /// The user's pointer.
     pub(crate) argument: UserPtr,
     /// The file is O_NONBLOCK.
@@ -100,7 +97,7 @@ impl Call<'_> {
     /// those of [`Call::on_other`] or of `act`.
     fn on_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         match number {
-            0 => act(&self.context),
+            0 => act(self.context),
             number => self.on_other(number, act),
         }
     }
@@ -116,8 +113,10 @@ impl Call<'_> {
     }
 
     /// The context number `number`. `ESRCH`: there is none.
-    fn find(&self, number: u32) -> Result<Arc<Context>> {
-        let is_it = |other: &Context| other.number().is_ok_and(|its| its == number);
-        self.context.card.find_context(is_it).ok_or(ESRCH)
+    fn find(&self, number: u32) -> Result<Context> {
+        let is_it = |other: &Client| other.number().is_ok_and(|its| its == number);
+        let card = self.context.card.clone();
+        let client = card.find_client(is_it).ok_or(ESRCH)?;
+        Ok(Context { card, client })
     }
 }

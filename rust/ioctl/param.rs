@@ -16,7 +16,7 @@ impl Call<'_> {
         let mut user = self.read::<uapi::Param>()?;
         let parameter = Parameter::of(user.value.param)?;
         let params = self.context.card.params(self.context.id()?)?;
-        let (min, max) = parameter.limits(&self.context);
+        let (min, max) = parameter.limits(self.context);
         user.value = uapi::Param {
             param: user.value.param,
             value: (parameter.get)(&params),
@@ -34,7 +34,7 @@ impl Call<'_> {
         if wanted.min != 0 || wanted.max != 0 {
             return Err(EINVAL);
         }
-        parameter.apply(&self.context, wanted.value)
+        parameter.apply(self.context, wanted.value)
     }
 }
 
@@ -61,110 +61,106 @@ enum Values {
     Slots,
 }
 
+/// The parameters.
+static PARAMETERS: [Parameter; 8] = [
+    Parameter {
+        number: param::TIMESLICE,
+        values: Values::Range {
+            min: Params::TIMESLICE_MIN.as_ns(),
+            max: Params::TIMESLICE_MAX.as_ns(),
+            free: |new| new.timeslice.as_ns(),
+        },
+        get: |params| params.timeslice.as_ns(),
+        set: |params, value| params.timeslice = Duration::from_ns(value),
+    },
+    Parameter {
+        number: param::PREEMPT_TIMEOUT,
+        values: Values::Range {
+            min: Params::PREEMPT_TIMEOUT_MIN.as_ns(),
+            max: Params::PREEMPT_TIMEOUT_MAX.as_ns(),
+            free: |new| new.preempt_timeout.as_ns(),
+        },
+        get: |params| params.preempt_timeout.as_ns(),
+        set: |params, value| params.preempt_timeout = Duration::from_ns(value),
+    },
+    Parameter {
+        number: param::PRIORITY,
+        values: Values::Range {
+            min: 0,
+            // CAST: widens.
+            max: Params::PRIORITY_MAX as u64,
+            free: |new| new.priority.into(),
+        },
+        get: |params| params.priority.into(),
+        // CAST: within the range.
+        set: |params, value| params.priority = value as u8,
+    },
+    Parameter {
+        number: param::WEIGHT,
+        values: Values::Range {
+            // CAST: widens.
+            min: Params::WEIGHT_MIN as u64,
+            // CAST: widens.
+            max: Params::WEIGHT_MAX as u64,
+            free: |new| new.weight.into(),
+        },
+        get: |params| params.weight.into(),
+        // CAST: within the range.
+        set: |params, value| params.weight = value as u16,
+    },
+    Parameter {
+        number: param::LATENCY_CRITICAL,
+        values: Values::Range {
+            min: 0,
+            max: 1,
+            free: |_| 0,
+        },
+        get: |params| (params.urgency == Urgency::LatencyCritical).into(),
+        set: |params, value| {
+            params.urgency = match value {
+                0 => Urgency::BestEffort,
+                _ => Urgency::LatencyCritical,
+            }
+        },
+    },
+    Parameter {
+        number: param::CAP,
+        values: Values::Range {
+            min: 0,
+            max: 100,
+            free: |_| 100,
+        },
+        get: |params| params.cap.into(),
+        // CAST: within the range.
+        set: |params, value| params.cap = value as u8,
+    },
+    Parameter {
+        number: param::SLOT_MASK,
+        values: Values::Slots,
+        get: |params| params.mask.into(),
+        // CAST: within the slots of an engine.
+        set: |params, value| params.mask = value as u8,
+    },
+    Parameter {
+        number: param::COOPERATIVE,
+        values: Values::Cooperative,
+        get: |params| params.cooperative.into(),
+        set: |params, value| params.cooperative = value != 0,
+    },
+];
+
 impl Parameter {
-    /// The parameter number `number`. `EINVAL`: there is none.
-    pub(super) fn of(number: u32) -> Result<Self> {
-        Ok(match number {
-            param::TIMESLICE => Self {
-                number,
-                values: Values::Range {
-                    min: Params::TIMESLICE_MIN.as_ns(),
-                    max: Params::TIMESLICE_MAX.as_ns(),
-                    free: |new| new.timeslice.as_ns(),
-                },
-                get: |params| params.timeslice.as_ns(),
-                set: |params, value| params.timeslice = Duration::from_ns(value),
-            },
-            param::PREEMPT_TIMEOUT => Self {
-                number,
-                values: Values::Range {
-                    min: Params::PREEMPT_TIMEOUT_MIN.as_ns(),
-                    max: Params::PREEMPT_TIMEOUT_MAX.as_ns(),
-                    free: |new| new.preempt_timeout.as_ns(),
-                },
-                get: |params| params.preempt_timeout.as_ns(),
-                set: |params, value| params.preempt_timeout = Duration::from_ns(value),
-            },
-            param::PRIORITY => Self {
-                number,
-                values: Values::Range {
-                    min: 0,
-                    max: Params::PRIORITY_MAX.into(),
-                    free: |new| new.priority.into(),
-                },
-                get: |params| params.priority.into(),
-                // CAST: within the range.
-                set: |params, value| params.priority = value as u8,
-            },
-            param::WEIGHT => Self {
-                number,
-                values: Values::Range {
-                    min: Params::WEIGHT_MIN.into(),
-                    max: Params::WEIGHT_MAX.into(),
-                    free: |new| new.weight.into(),
-                },
-                get: |params| params.weight.into(),
-                // CAST: within the range.
-                set: |params, value| params.weight = value as u16,
-            },
-            param::LATENCY_CRITICAL => Self {
-                number,
-                values: Values::Range {
-                    min: 0,
-                    max: 1,
-                    free: |_| 0,
-                },
-                get: |params| (params.urgency == Urgency::LatencyCritical).into(),
-                set: |params, value| {
-                    params.urgency = match value {
-                        0 => Urgency::BestEffort,
-                        _ => Urgency::LatencyCritical,
-                    }
-                },
-            },
-            param::CAP => Self {
-                number,
-                values: Values::Range {
-                    min: 0,
-                    max: 100,
-                    free: |_| 100,
-                },
-                get: |params| params.cap.into(),
-                // CAST: within the range.
-                set: |params, value| params.cap = value as u8,
-            },
-            param::SHARE => Self {
-                number,
-                values: Values::Range {
-                    min: 0,
-                    max: 100,
-                    free: |_| 0,
-                },
-                get: |params| params.share.into(),
-                // CAST: within the range.
-                set: |params, value| params.share = value as u8,
-            },
-            param::SLOT_MASK => Self {
-                number,
-                values: Values::Slots,
-                get: |params| params.mask.into(),
-                // CAST: within the slots of an engine.
-                set: |params, value| params.mask = value as u8,
-            },
-            param::COOPERATIVE => Self {
-                number,
-                values: Values::Cooperative,
-                get: |params| params.cooperative.into(),
-                set: |params, value| params.cooperative = value != 0,
-            },
-            _ => return Err(EINVAL),
-        })
+    /// Returns the parameter number `number`. `EINVAL`: there is none.
+    pub(super) fn of(number: u32) -> Result<&'static Self> {
+        let mut parameters = PARAMETERS.iter();
+        let found = parameters.find(|parameter| parameter.number == number);
+        found.ok_or(EINVAL)
     }
 
     /// Of `context`: the smallest value, the largest one, and the largest one that takes no
     /// CAP_SYS_NICE.
     fn range(&self, context: &Context) -> (u64, u64, u64) {
-        let engine = context.engine_slots();
+        let engine = context.client.engine_slots();
         match self.values {
             Values::Range { min, max, free } => (min, max, free(&context.card.limits.params)),
             Values::Cooperative => {
@@ -210,7 +206,7 @@ impl Parameter {
                     .set_params(ctx, |params| (self.set)(params, value))
             }
             Values::Slots => {
-                if value == 0 || value & !u64::from(context.engine_slots()) != 0 {
+                if value == 0 || value & !u64::from(context.client.engine_slots()) != 0 {
                     return Err(EINVAL);
                 }
                 context.set_slots(value as u8)

@@ -1,90 +1,195 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which slots a context may use now: those of its mask that are not reserved for another group, while it is enabled.
+//! Changing what a context may use while its job waits or runs: parameters, allowed slots, group.
 //!
-//! One mask in the entry says so, and everything that asks looks there. A job that waits while no slot is allowed to it is set
-//! aside: it stays `Queued` and keeps its place in no order, so that it costs nobody else anything. Once it may use a slot
-//! again it is as one that did not want one until then.
+//! A context may use the slots of its mask that are not reserved for other groups, while it is
+//! enabled. One mask in its entity says so. A job that waits while no slot is allowed is
+//! *ineligible*: it stays [`JobState::Queued`] and is in no queue, so that it costs others nothing.
+//! Once it may use a slot again it is as one that did not want a slot until then.
 
-use core::ops::DerefMut;
+use super::context::{JobState, Linked};
+use super::entity::alone;
+use super::group::GroupKind;
+use super::ids::{slots_in, ContextIndex, GroupIndex};
+use super::state::Scheduler;
+use super::{GroupKey, Params, Refusal, Time};
 
-use super::machine::{Machine, Out};
-use super::{Action, ContextId, Entry, JobState, Refusal, Time};
+impl Scheduler {
+    /// Returns the slots, a bit each, that are reserved for other groups than `group` and those above
+    /// it.
+    fn foreign_slots(&self, group: GroupIndex) -> u8 {
+        let own = self.entities[group].registration;
+        let foreign = slots_in(u8::MAX).filter(|&id| {
+            let exclusive = self.slots.find(id).and_then(|slot| slot.exclusive);
+            exclusive.is_some_and(|owner| {
+                let mut lineage = own.into_iter().flat_map(|at| self.entities.registered(at));
+                !lineage.any(|at| at == owner)
+            })
+        });
+        foreign.fold(0, |slots, id| slots | id.bit())
+    }
 
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Disables a context, or enables it again. A disabled one runs nowhere: a job on a slot is preempted at once, as by the
-    /// end of its slice, and a Start is accepted; the jobs wait until the context is enabled. Holding is another matter: a held
-    /// job stays held. To ask for what is so already changes nothing. O(log n).
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::NoContext`], [`Refusal::Gone`]; nothing was changed.
-    pub fn set_enabled(
-        &mut self,
-        now: Time,
-        ctx: ContextId,
-        enabled: bool,
-        out: &mut impl FnMut(Action),
-    ) -> Result<(), Refusal> {
-        let entry = self.slab.owned(ctx)?;
-        let (index, was) = (entry.queue, entry.enabled);
-        if self.gone {
-            return Err(Refusal::Gone);
+    /// Returns the slots that a context may use by what is set now.
+    fn allowed(&self, ctx: ContextIndex) -> u8 {
+        let context = &self.entities[ctx];
+        if context.enabled {
+            context.params.mask & !self.foreign_slots(context.group)
+        } else {
+            0
         }
-        if was != enabled {
-            let out: &mut Out<'_> = out;
-            self.change_access(now, ctx, |entry| entry.enabled = enabled);
-            self.press(now, index, out);
+    }
+
+    /// Corrects the allowed slots of a context after something that they depend on has changed.
+    pub(super) fn update_allowed(&mut self, ctx: ContextIndex) {
+        let slots = self.allowed(ctx);
+        let is_alone = self.entities[ctx].gang.is_none();
+        let twice = if is_alone { alone(slots) } else { 0 };
+        self.entities.se_mut(ctx).allowed = u16::from(slots) | twice;
+    }
+
+    /// Returns whether the allowed slots of a context are to be corrected.
+    pub(super) fn access_differs(&self, ctx: ContextIndex) -> bool {
+        self.entities.se(ctx).slots() != self.allowed(ctx)
+    }
+
+    /// Returns whether a context may use no slot that is in use.
+    pub(super) fn has_no_slot(&self, ctx: ContextIndex) -> bool {
+        let context = &self.entities[ctx];
+        self.queues[context.class].usable & self.entities.se(ctx).slots() == 0
+    }
+
+    /// Brings the queue of a context in line after something that decides on its slots has changed.
+    pub(super) fn change_access(&mut self, now: Time, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        let queued = context.state == JobState::Queued;
+        let was_ineligible = context.linked == Linked::Ineligible;
+        let class = context.class;
+        let hint = self.take_hint(ctx);
+        if queued {
+            self.dequeue(ctx);
+        }
+        self.update_allowed(ctx);
+        self.put_hint(ctx, hint);
+        if queued {
+            // What it missed because it was kept from slots is not made up for.
+            self.place(now, ctx);
+            self.enqueue(now, ctx, was_ineligible);
+        }
+        self.forget_plans(class);
+    }
+
+    /// Changes the parameters of a context.
+    pub(super) fn replace_params(&mut self, now: Time, ctx: ContextIndex, params: Params) {
+        let context = &self.entities[ctx];
+        let (class, old, runs) = (context.class, context.params, context.charging);
+        let was_by_group = self.policy.by_group(context);
+        let was_ineligible = context.linked == Linked::Ineligible;
+        let mask_changes = old.mask != params.mask;
+        // Its place among the others stays, unless what it may have at all is another.
+        let anew = context.state == JobState::Queued
+            && (!context.is_ready() || old.limits_differ(&params));
+        let hint = self.take_hint(ctx);
+        if runs {
+            self.update_curr(now, ctx);
+            self.entities.deactivate(ctx);
+        }
+        if anew {
+            self.dequeue(ctx);
+        }
+        let context = &mut self.entities[ctx];
+        context.params = params;
+        self.entities.se_mut(ctx).weight = params.weight.into();
+        if old.cap != params.cap {
+            self.refill_caps(now, ctx);
+        }
+        let reserved = &mut self.queues[class].reserved;
+        *reserved = reserved.with(Some(&old), Some(&params));
+        if old.urgency != params.urgency {
+            let key = self.entities.key_of(ctx);
+            self.move_to(ctx, key);
+        }
+        self.update_allowed(ctx);
+        let by_group = self.policy.by_group(&self.entities[ctx]);
+        if runs && by_group {
+            self.entities.activate(ctx);
+        }
+        if mask_changes {
+            self.place(now, ctx);
+        }
+        if old.urgency != params.urgency || by_group != was_by_group {
+            // Among others now, with whom it has not competed.
+            self.reset_vruntime(ctx);
+        }
+        if anew {
+            self.enqueue(now, ctx, was_ineligible);
+        } else if self.entities[ctx].is_ready() && self.has_no_slot(ctx) {
+            self.dequeue(ctx);
+            self.enqueue(now, ctx, false);
+        } else {
+            self.requeue(ctx);
+        }
+        self.put_hint(ctx, hint);
+        self.forget_plans(class);
+    }
+
+    /// Lets a context be a member of the group `key`, by its class and urgency.
+    fn move_to(&mut self, ctx: ContextIndex, key: GroupKey) {
+        let context = &self.entities[ctx];
+        let kind = GroupKind {
+            key,
+            class: context.class,
+            urgency: context.params.urgency,
+        };
+        self.entities.move_context(ctx, &kind);
+    }
+
+    /// Moves a context to another group, among whose contexts it is new.
+    pub(super) fn change_group_of(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
+        let context = &self.entities[ctx];
+        let (class, runs) = (context.class, context.charging);
+        let queued = context.state == JobState::Queued;
+        let was_ineligible = context.linked == Linked::Ineligible;
+        let hint = self.take_hint(ctx);
+        if runs {
+            self.update_curr(now, ctx);
+            self.entities.deactivate(ctx);
+        }
+        if queued {
+            self.dequeue(ctx);
+        }
+        self.move_to(ctx, key);
+        self.update_allowed(ctx);
+        if runs || queued {
+            self.place(now, ctx);
+        }
+        if runs && self.policy.by_group(&self.entities[ctx]) {
+            self.entities.activate(ctx);
+        }
+        self.reset_vruntime(ctx);
+        if queued {
+            self.enqueue(now, ctx, was_ineligible);
+        }
+        self.put_hint(ctx, hint);
+        self.forget_plans(class);
+    }
+
+    /// Checks a priority that is above the ceiling of a context's group, unless the context has that
+    /// priority already.
+    pub(super) fn check_priority(&self, ctx: ContextIndex, params: &Params) -> Result<(), Refusal> {
+        let old = self.entities[ctx].params.priority;
+        let most = self.priority_ceiling(self.entities.key_of(ctx));
+        if params.priority > old && params.priority > most {
+            return Err(Refusal::Ceiling);
         }
         Ok(())
     }
 
-    /// What a context may use by what is set now.
-    pub(super) fn allowed_to(&self, ctx: ContextId) -> Option<u8> {
-        let entry = self.slab.get(ctx)?;
-        let foreign = self.slab.key_of(ctx).map(|key| self.foreign_slots(key));
-        let mask = entry.params.mask & !foreign.unwrap_or(0);
-        Some(if entry.enabled { mask } else { 0 })
-    }
-
-    /// Makes the mask in the entry right again after something that it depends on has changed.
-    pub(super) fn allow(&mut self, ctx: ContextId) {
-        let allowed = self.allowed_to(ctx);
-        if let (Some(entry), Some(allowed)) = (self.slab.get_mut(ctx), allowed) {
-            entry.allowed = allowed;
-        }
-    }
-
-    /// Has the context no slot that it may use and that is in use?
-    pub(super) fn has_no_slot(&self, entry: &Entry) -> bool {
-        self.check_mask(entry.queue, entry.allowed).is_err()
-    }
-
-    /// Changes what decides on the slots of a context, and puts a job that waits where it belongs then.
-    pub(super) fn change_access(
-        &mut self,
-        now: Time,
-        ctx: ContextId,
-        change: impl FnOnce(&mut Entry),
-    ) {
-        let Some(entry) = self.slab.get(ctx) else {
-            return;
-        };
-        let queued = entry.state == JobState::Queued;
-        let aside = entry.aside;
-        if queued {
-            self.step_out(ctx);
-        }
-        let hint = self.take_hint(ctx);
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            change(entry);
-        }
-        self.allow(ctx);
-        self.put_hint(ctx, hint);
-        if queued {
-            // What it missed because it was kept from slots is not made up for.
-            self.wake_clock(now, ctx);
-            self.line_up(now, ctx, aside);
-        }
+    /// Returns the highest priority that contexts of a group may have.
+    pub(super) fn priority_ceiling(&self, key: GroupKey) -> u8 {
+        let registration = self.entities.find_registration(key);
+        let lineage = registration.into_iter();
+        let lineage = lineage.flat_map(|at| self.entities.registered(at));
+        let ceilings = lineage.map(|at| self.entities[at].settings.max_priority);
+        ceilings.min().unwrap_or(Params::PRIORITY_MAX)
     }
 }

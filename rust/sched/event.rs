@@ -1,51 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What goes into the machine and what comes out of it.
+//! What goes into the scheduler and what comes out of it.
 
 use super::{ContextId, Duration, SlotId, Status, Time};
 
 /// Something that happened.
 ///
-/// The first group are requests of a context's owner, which may be refused; the second group comes from the card and its
-/// timers and is never refused.
+/// The first group are requests of a context's owner, which may be refused; the second group comes
+/// from the card and its timers and is never refused.
 #[allow(
     missing_docs,
     reason = "`slot` and `ctx` name the slot and the context meant; the rest is in each variant's text"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended. `replayable`: it may be run again from
-    /// its beginning, whatever it has done to its memory, when its state could not be saved or restored; three times, and
-    /// only then it fails with [`Failure::Snapshot`]. `saved`: the owner has put a complete state into the snapshot, and the job
-    /// goes on from that instead of its beginning.
+    /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
+    /// `replayable`: the job may be run again from its beginning, whatever it has done to its
+    /// memory, when its state could not be saved or restored; three times, and only then it fails
+    /// with [`Failure::Snapshot`]. `saved`: the owner has put a complete state into the snapshot,
+    /// and the job goes on from that instead of its beginning.
     Start {
         ctx: ContextId,
         replayable: bool,
         saved: bool,
     },
-    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until [`Event::Resume`]. Without, it
-    /// waits again as its policy has it, but behind the next one that waits for the slot: behind its equals, and under
-    /// weighted fair no further ahead than that one. If nobody waits it goes on. The same is done to the jobs of its gang.
+    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until
+    /// [`Event::Resume`]. Without, it is queued again, but behind the next one that waits for the
+    /// slot: behind its equals, and under weighted fair no further ahead than that one. If nobody
+    /// waits it goes on. The same is done to the jobs of its gang.
     Preempt { ctx: ContextId, hold: bool },
     /// Let a held job run again, and those of its gang.
     Resume { ctx: ContextId },
-    /// There is work in the context's queue again: a job in [`JobState::Empty`](super::JobState::Empty) waits for a slot again,
-    /// and one on its slot does so when it leaves it with an empty queue. Refused with [`Refusal::NoJob`].
+    /// There is work in the context's queue again: a job in
+    /// [`JobState::Empty`](super::JobState::Empty) waits for a slot again, and one on its slot does
+    /// so when it leaves the slot with an empty queue. Refused with [`Refusal::NoJob`].
     Ring { ctx: ContextId },
-    /// The context will start a job, or find one in its empty queue, at `at`: a slot is made vacant in time, if the job would
-    /// preempt what runs at once. One hint stands at a time; a new one takes its place, and the time zero takes it back.
-    /// Refused with [`Refusal::Busy`] while a job has not ended and its queue is not empty, with [`Refusal::Range`] unless `at`
-    /// is in the next 10 s, and with [`Refusal::Rate`] if the last one was given less than 100 us ago and no job started since.
+    /// The context will start a job, or find one in its empty queue, at `at`: a slot is made vacant
+    /// in time, if the job would preempt what runs at once. One hint stands at a time; a new one
+    /// replaces it, and the time zero takes it back. Refused with [`Refusal::Busy`] while a job has
+    /// not ended and its queue is not empty, with [`Refusal::Range`] unless `at` is in the next
+    /// 10 s, and with [`Refusal::Rate`] if the last hint was given less than 100 us ago and no job
+    /// started since.
     Hint { ctx: ContextId, at: Time },
-    /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or later.
+    /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or
+    /// later.
     Close { ctx: ContextId },
 
     /// The status register of `slot` was read.
     Status { slot: SlotId, status: Status },
-    /// The timer armed by [`Action::Arm`] fired (or fired early, or late: the machine looks at `now` only).
+    /// The timer armed by [`Action::Arm`] fired (or fired early, or late: only the time counts).
     Timer { slot: SlotId },
-    /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and no action that touches
-    /// a register follows.
+    /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and
+    /// no action that touches a register follows.
     Gone,
 }
 
@@ -56,38 +62,56 @@ pub enum Event {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write the window of `ctx`, its written application registers and its snapshot address to `slot`.
+    /// Write the window of `ctx`, its written application registers and its snapshot address to
+    /// `slot`.
     Load { slot: SlotId, ctx: ContextId },
-    /// Close the window of `slot`: nobody's memory may be touched from here on (size 0 where the card has one).
-    Unload { slot: SlotId },
-    /// Write START_RESUME (`resume`) or START_NEW to `slot`. `starved`: it is not its turn, but it has waited for too long.
+    /// Close the window of `slot`, which is that of `ctx`: no memory may be touched from here on (size
+    /// 0 where the card has a window).
+    Unload { slot: SlotId, ctx: ContextId },
+    /// Write START_RESUME (`resume`) or START_NEW to `slot`. `boosted`: another context goes first
+    /// under the policy, but `ctx` has waited for too long.
     Start {
         slot: SlotId,
         ctx: ContextId,
         resume: bool,
-        starved: bool,
+        boosted: bool,
+        times: StartTimes,
     },
-    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`.
+    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. `late`: of a PAUSE that the timer of
+    /// the slot has brought, how late that was.
     Pause {
         slot: SlotId,
+        ctx: ContextId,
         boundary: bool,
         cause: PauseCause,
+        late: Option<Duration>,
     },
-    /// Nothing to do, but to know: `slot` is kept vacant, or will be once its job is off it, for the work that `ctx` has
-    /// announced.
-    Keep { slot: SlotId, ctx: ContextId },
-    /// Nothing to do, but to know: the job of `ctx` on `slot` let one that goes before it wait for a boundary for longer than
-    /// [`Machine::boundary_wait`](super::Machine::boundary_wait), `span` longer. Zero: it is stopped where it is.
+    /// For reports: `slot` is kept vacant, or will be once its job is off it, for the work that
+    /// `ctx` has announced.
+    Reserve { slot: SlotId, ctx: ContextId },
+    /// For reports: the job of `ctx` on `slot` let another one that goes before it wait for a
+    /// boundary for longer than [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait),
+    /// `span` longer. Zero: it is stopped where it is.
     Overrun {
         slot: SlotId,
         ctx: ContextId,
         span: Duration,
     },
-    /// Set (`hold`) or clear the reset bit of `slot`.
-    Reset { slot: SlotId, hold: bool },
-    /// Read the declared result registers of `ctx` while they are still its own.
-    Capture { slot: SlotId, ctx: ContextId },
-    /// Read the status register of `slot` and bring it back as [`Event::Status`] after this call of `handle` returned.
+    /// Set (`hold`) or clear the reset bit of `slot`, before a run of `ctx` or after it.
+    Reset {
+        slot: SlotId,
+        ctx: ContextId,
+        hold: bool,
+    },
+    /// The run of `ctx` on `slot` has ended. Unless it was aborted, read the declared result
+    /// registers of `ctx` while they are still its own.
+    Ended {
+        slot: SlotId,
+        ctx: ContextId,
+        run: RunEnd,
+    },
+    /// Read the status register of `slot` and bring it back as [`Event::Status`] after this call
+    /// returned.
     ReadStatus { slot: SlotId },
     /// (Re-)arm the one timer of `slot` for the time `at`; an earlier arming is replaced.
     Arm { slot: SlotId, at: Time },
@@ -95,17 +119,63 @@ pub enum Action {
     Disarm { slot: SlotId },
     /// Tell the owner of `ctx` (after the lock is dropped).
     Wake { ctx: ContextId, wake: Wake },
-    /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may be unmapped. Its id is
-    /// free from now on.
+    /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may
+    /// be unmapped. Its id is free from now on.
     Released { ctx: ContextId },
     /// The card is gone: whoever waits for anything of `ctx`, which is not closed, waits in vain.
     Lost { ctx: ContextId },
-    /// `slot` did not even come out of a reset: it is out of use and to be held in reset, and `ctx` (if any) must keep its
-    /// memory mapped until the whole card is reset.
+    /// `slot` did not even come out of a reset: it is out of use and to be held in reset, and `ctx`
+    /// (if any) must keep its memory mapped until the whole card is reset.
     Quarantine {
         slot: SlotId,
         ctx: Option<ContextId>,
     },
+    /// The scheduler has found itself inconsistent: a bug. Report it.
+    Inconsistent,
+}
+
+/// Times around a START, for measuring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartTimes {
+    /// The job is latency-critical.
+    pub latency_critical: bool,
+    /// For how long the context has been queued, in all.
+    pub wait: Duration,
+    /// When the owner asked for the job, or rang for an empty queue, if this START is the first
+    /// since. Not where the job was held meanwhile.
+    pub arrived: Option<Time>,
+    /// When the last run on the slot ended by itself, unless the slot was left vacant since.
+    pub idle_since: Option<Time>,
+}
+
+/// How a run ended, and what it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// How it ended.
+    pub reason: EndReason,
+    /// From START to the observed end.
+    pub span: Duration,
+    /// From the first PAUSE to PAUSED, if that is the time of a save.
+    pub save: Option<Duration>,
+    /// The time of its restore, as the card tells it; zero if it does not.
+    pub restore: Duration,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The job finished.
+    Finished,
+    /// The job was saved.
+    Paused,
+    /// The job was saved, with an empty queue.
+    Empty,
+    /// The job was stopped at an access outside its window.
+    Fault,
+    /// The job's state could not be saved or restored.
+    SnapshotError,
+    /// The slot is reset.
+    Aborted,
 }
 
 /// Why a job has to leave its slot. `waiter`: for whom.
@@ -118,14 +188,16 @@ pub enum PauseCause {
     Outranked { waiter: ContextId },
     /// One has waited for too long.
     Starving { waiter: ContextId },
-    /// It has had what its cap or its budget gives it.
+    /// Its budget, its cap or that of its group is used up.
     Limit,
     /// It may not be on this slot any more.
     Slots,
     /// One has announced that it will come.
     Hint { waiter: ContextId },
-    /// Its owner, its gang or an administrator wants it.
+    /// Its owner or an administrator wants it.
     Request,
+    /// Another job of its gang makes way.
+    Gang,
     /// All jobs are taken off the card.
     Freeze,
     /// An earlier PAUSE was not answered in time.
@@ -171,9 +243,10 @@ pub enum Refusal {
     NoJob,
     /// No slot in the mask computes this engine, or none that is in use.
     NoSlot,
-    /// The slab is full.
+    /// The storage is full.
     NoSpace,
-    /// The class has not enough left of what the context wants to reserve, or the reservation does not allow every slot.
+    /// The class has not enough left of what the context wants to reserve, or the reservation does
+    /// not allow every slot.
     Admission,
     /// A value out of range.
     Range,
@@ -181,6 +254,53 @@ pub enum Refusal {
     Ceiling,
     /// Too many hints in too short a time.
     Rate,
+    /// Groups would be nested too deeply.
+    Depth,
     /// The card is gone.
     Gone,
+}
+
+/// One call: its time, where its actions go, and how much it may still do.
+pub(super) struct Cx<'a> {
+    pub(super) now: Time,
+    out: &'a mut dyn FnMut(Action),
+    has_started: bool,
+    throttles: u8,
+}
+
+/// Groups and contexts that one decision throttles.
+const THROTTLE_MAX: u8 = 8;
+
+impl<'a> Cx<'a> {
+    pub(super) fn new(now: Time, out: &'a mut dyn FnMut(Action)) -> Self {
+        Self {
+            now,
+            out,
+            has_started: false,
+            throttles: THROTTLE_MAX,
+        }
+    }
+
+    /// Has the caller do something.
+    pub(super) fn act(&mut self, action: Action) {
+        (self.out)(action);
+    }
+
+    /// Returns whether the decision may start a job, which it may once: a job can have all registers
+    /// of the slot to be written, and the caller has interrupts off.
+    pub(super) fn may_start(&mut self) -> bool {
+        !core::mem::replace(&mut self.has_started, true)
+    }
+
+    /// Returns whether the decision may throttle one more.
+    pub(super) fn may_throttle(&mut self) -> bool {
+        let left = self.throttles.checked_sub(1);
+        self.throttles = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Returns whether there may be more to throttle: then nobody is next on a slot for certain.
+    pub(super) fn is_throttling(&self) -> bool {
+        self.throttles == 0
+    }
 }

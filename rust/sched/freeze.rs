@@ -1,160 +1,117 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Taking all jobs off a card that will lose its state (a reset of all of it, or its power), and putting them back.
+//! Taking all jobs off a card that will lose its state (a reset of all of it, or its power), and
+//! putting them back; and the end of a card.
 //!
-//! The caller freezes the machine, waits until it is at rest, has the card set up anew, tells what each slot shows then, and
-//! thaws the machine. Jobs that could be saved go on where they were; what could not be stopped or saved has failed by then, or
-//! begins anew, as after any PAUSE.
+//! The caller freezes the scheduler, waits until it is at rest, has the card set up anew, tells what
+//! each slot shows then, and thaws the scheduler. Jobs that could be saved go on where they were; what
+//! could not be stopped or saved has failed by then, or begins anew, as after any PAUSE.
 
-use core::ops::DerefMut;
+use super::event::Cx;
+use super::slot_fsm::Progress;
+use super::state::Scheduler;
+use super::{Action, SlotId, Status, Time};
 
-use super::machine::{Machine, Out};
-use super::reset::{Outcome, Reset};
-use super::slot::{slots_in, Slot, State};
-use super::{Action, ContextId, Duration, Entry, Failure, PauseCause, Phase, SlotId, Status, Time};
-
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Takes the jobs off all slots, as by Preempt, and lets none on before [`Machine::thaw`]. Owners may ask for anything
-    /// meanwhile. A card that is gone stays so.
-    pub fn freeze(&mut self, now: Time, out: &mut impl FnMut(Action)) {
+impl Scheduler {
+    /// Takes the jobs off all slots, as by Preempt, and starts none before [`Scheduler::thaw`].
+    /// Owners may ask for anything meanwhile. A card that is gone stays so.
+    pub fn freeze(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.begin_freeze(now);
-        self.press_all(now, out);
+        self.reschedule_all(&mut Cx::new(now, out));
     }
 
     fn begin_freeze(&mut self, now: Time) {
         self.frozen = true;
-        for id in slots_in(u8::MAX) {
-            // What a hint has made vacant is of use to nobody now, and that is not its owner's fault.
-            self.take_kept(now, id);
+        self.drop_all_claims();
+        for id in self.slots.ids() {
+            // A slot that a hint has made vacant is of no use now, and that is not the owner's fault.
+            if let Some(reservation) = &mut self.slots[id].reservation {
+                reservation.take(now);
+            }
         }
     }
 
-    /// The card cannot be asked any more, and what is on its slots is lost. No status is asked for from here on; the caller
-    /// stops the card, and calls [`Machine::lose_runs`].
+    /// Notes that the card cannot be asked any more, and what is on its slots is lost. No status is
+    /// asked for from here on; the caller stops the card, and calls [`Scheduler::lose_runs`].
     pub fn cut_off(&mut self, now: Time) {
         self.begin_freeze(now);
-        for id in slots_in(u8::MAX) {
-            let Some(run) = self.slot(id).and_then(|slot| slot.state.run()) else {
-                continue;
-            };
-            self.end_run(now, id, run.ctx);
-            if let Some(slot) = self.slot_mut(id) {
-                slot.enter(State::Resetting(Reset::of_lost(run.ctx, now)));
+        for id in self.slots.ids() {
+            if let Some(over) = self.slots[id].fsm.cut_off(now) {
+                self.end_run(now, id, over);
             }
         }
     }
 
-    /// The card was stopped after [`Machine::cut_off`]: jobs that were on it fail with [`Failure::Snapshot`], or run
-    /// again if they may. The machine is at rest then.
-    pub fn lose_runs(&mut self, now: Time, out: &mut impl FnMut(Action)) {
-        for id in slots_in(u8::MAX) {
-            let Some(slot) = self.slot(id) else {
-                continue;
-            };
-            if let (State::Resetting(reset), queue) = (slot.state, slot.queue) {
-                let told = self.quiescent(now, id, reset.ctx, reset.outcome, out);
-                self.press(now, queue, out);
-                told.into_iter().for_each(&mut *out);
-            }
+    /// Ends the runs that were lost, after the card was stopped: the jobs fail with
+    /// [`Failure::Snapshot`](super::Failure::Snapshot), or run again if they may. The scheduler is at
+    /// rest then.
+    pub fn lose_runs(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
+        let cx = &mut Cx::new(now, out);
+        for id in self.slots.ids() {
+            let after = self.slots[id].fsm.lose();
+            let told = self.follow(cx, id, Progress { over: None, after });
+            self.reschedule(cx, self.slots[id].class);
+            told.into_iter().for_each(|action| cx.act(action));
         }
     }
 
-    /// Is the machine frozen, and nobody on any slot that is in use? Until [`Machine::thaw`] no register is touched then.
+    /// Returns whether the scheduler is frozen, and no job is on a slot that is in use. Until
+    /// [`Scheduler::thaw`] no register is touched then.
     pub fn is_at_rest(&self) -> bool {
-        let resting = |id| match self.slot(id).map(|slot| slot.state) {
-            Some(State::Running(_) | State::Pausing(..) | State::Resetting(_)) => false,
-            Some(State::Absent | State::Vacant | State::Quarantined(_) | State::Gone) | None => {
-                true
-            }
-        };
-        self.frozen && slots_in(u8::MAX).all(resting)
+        self.frozen && !self.slots.iter().any(|slot| slot.fsm.is_busy())
     }
 
-    /// The card was set up anew while the machine was at rest, and `slot` shows `status`: it is out of reset, its window
-    /// closed. One that was out of use is used again if it is idle; one that is not is quarantined.
-    pub fn renew(&mut self, slot: SlotId, status: Status, out: &mut impl FnMut(Action)) {
-        let idle = status.phase() == Phase::Idle;
-        let Some(found) = self.slot_mut(slot).filter(|slot| slot.is_empty()) else {
+    /// Notes that the card was set up anew while the scheduler was at rest, and `slot` shows
+    /// `status`: it is out of reset, its window closed. A slot that was out of use is used again if it
+    /// is idle; one that is not is quarantined.
+    pub fn renew(&mut self, slot: SlotId, status: Status, out: &mut dyn FnMut(Action)) {
+        if !self.slots.has(slot) {
             return;
-        };
-        found.count = status.start_count();
-        found.loaded = false;
-        let (state, index) = (found.state, found.queue);
-        match (state, idle) {
-            (State::Quarantined(stuck), true) => {
-                found.enter(State::Vacant);
-                if let Some(queue) = self.queue_mut(index) {
-                    queue.usable |= slot.bit();
-                }
-                if let Some(ctx) = stuck {
-                    self.unstick(ctx, out);
-                }
-                self.settle_all();
-            }
-            (State::Vacant, false) => {
-                self.put_out_of_use(slot, None, out);
-                self.settle_all();
-            }
-            _ => {}
         }
+        let cx = &mut Cx::new(Time::ZERO, out);
+        let (changed, stuck) = self.slots[slot].fsm.renew(cx, status);
+        if !changed {
+            return;
+        }
+        let is_usable = self.slots[slot].fsm.is_vacant();
+        let usable = &mut self.queues[self.slots[slot].class].usable;
+        if is_usable {
+            *usable |= slot.bit();
+        } else {
+            *usable &= !slot.bit();
+        }
+        if let Some(ctx) = stuck.and_then(|ctx| self.entities.find(ctx)) {
+            // No slot can reach its memory any more.
+            self.entities[ctx].stuck = false;
+            if self.entities[ctx].closing {
+                self.release(cx, ctx);
+            }
+        }
+        self.sweep.settle_all(self.gone);
     }
 
-    /// Jobs go on.
-    pub fn thaw(&mut self, now: Time, out: &mut impl FnMut(Action)) {
+    /// Lets jobs go on.
+    pub fn thaw(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.frozen = false;
-        for queue in &mut self.queues {
-            // Nobody starved for want of a slice.
-            queue.guarded = now;
+        for class in self.queues.ids() {
+            // Nothing has starved for want of a slice.
+            self.queues[class].boosted_at = now;
         }
-        self.press_all(now, out);
+        self.reschedule_all(&mut Cx::new(now, out));
     }
 
-    /// No slot can reach the memory of a context any more.
-    fn unstick(&mut self, ctx: ContextId, out: &mut Out<'_>) {
-        let Some(entry) = self.slab.get_mut(ctx) else {
+    /// Ends everything, for the card is gone. [`Scheduler::sweep`] fails every job and releases what
+    /// was closed.
+    pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>) {
+        if core::mem::replace(&mut self.gone, true) {
             return;
-        };
-        entry.stuck = false;
-        if entry.is_closing() {
-            self.release(ctx, out);
         }
-    }
-
-    /// Presses a class of a frozen machine: takes the jobs off its slots.
-    pub(super) fn press_frozen(&mut self, now: Time, queue: u8, out: &mut Out<'_>) {
-        for id in slots_in(self.class_slots(queue)) {
-            self.pause(now, id, PauseCause::Freeze, out);
-            if self
-                .slot(id)
-                .is_some_and(|slot| slot.state == State::Vacant)
-            {
-                self.unload(id, out);
+        for id in self.slots.ids() {
+            if let Some(over) = self.slots[id].fsm.disconnect(cx) {
+                self.end_run(cx.now, id, over);
             }
-            self.arm(now, id, out);
+            self.slots[id].reservation = None;
         }
-    }
-}
-
-impl Reset {
-    /// How long nobody asks for the status of a slot whose job is lost.
-    const LOST: Duration = Duration::from_ms(10_000);
-
-    /// Of a slot that the caller resets itself.
-    fn of_lost(ctx: ContextId, now: Time) -> Self {
-        Self {
-            ctx,
-            outcome: Outcome::Failed(Failure::Snapshot),
-            settling: true,
-            released: false,
-            tries: 0,
-            next: now + Self::LOST,
-        }
-    }
-}
-
-impl Slot {
-    /// Is nobody on it that could come off it?
-    fn is_empty(&self) -> bool {
-        matches!(self.state, State::Vacant | State::Quarantined(_))
+        self.sweep.settle_all(true);
     }
 }

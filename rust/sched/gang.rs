@@ -1,169 +1,149 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Gangs: contexts of one group that are preempted, held and resumed together.
+//! Gangs: contexts of one group that are put on slots, taken off, held and resumed together.
 //!
-//! A program whose one queue waits for another of its own stands still when only that other one is taken off its slot. So what
-//! is asked of the job of one is asked of the jobs of all, in one call. Slices are each one's own: a gang is not put on slots
-//! at one time.
+//! Jobs that depend on each other stall if only one of them is on a slot. So the members of a
+//! gang are co-scheduled, and what is asked of the job of one member is asked of the jobs of all:
 //!
-//! Its members are linked by `next` into a ring, which a context in use needs for nothing else.
+//! - `gang_ring.rs`: which contexts are members;
+//! - `gang_gather.rs`: members enter the run queue together;
+//! - `gang_turn.rs`, `seating.rs`: which slots a gang can have, and when;
+//! - `gang_claim.rs`: slots that are held for a gang until all members can be started.
 
-use core::iter::successors;
-use core::ops::DerefMut;
+use super::event::Cx;
+use super::ids::ContextIndex;
+use super::seating::Seating;
+use super::state::Scheduler;
+use super::{Action, ContextId, Refusal, Time};
 
-use super::machine::{Machine, Out};
-use super::slab::{Slab, NONE};
-use super::{ContextId, Entry, Refusal, Time};
-
-impl<S: DerefMut<Target = [Entry]>> Slab<S> {
-    /// The next one in the ring of `ctx`; none if it is alone.
-    fn mate(&self, ctx: ContextId) -> Option<ContextId> {
-        self.id_at(self.get(ctx)?.next)
-    }
-
-    fn set_mate(&mut self, ctx: ContextId, mate: Option<ContextId>) {
-        // CAST: an index is of 32 bits.
-        let next = mate.map_or(NONE, |mate| mate.index() as u32);
-        if let Some(entry) = self.get_mut(ctx) {
-            entry.next = next;
-        }
-    }
-
-    /// The one after `at` in the ring of `ctx`, until that comes again.
-    fn mate_after(&self, at: ContextId, ctx: ContextId) -> Option<ContextId> {
-        self.mate(at).filter(|&mate| mate != ctx)
-    }
-
-    /// The others in the ring of `ctx`, from the one after it on.
-    fn mates(&self, ctx: ContextId) -> impl Iterator<Item = ContextId> + '_ {
-        let first = self.mate_after(ctx, ctx);
-        successors(first, move |&at| self.mate_after(at, ctx))
-    }
-
-    /// How many there are in the ring of `ctx`, itself included. O(result).
-    fn gang_size(&self, ctx: ContextId) -> u32 {
-        self.mates(ctx).fold(1, |size, _| size + 1)
-    }
-
-    fn is_mate(&self, ctx: ContextId, other: ContextId) -> bool {
-        self.mates(ctx).any(|mate| mate == other)
-    }
-
-    /// Takes a context out of its gang. O(members).
-    pub(super) fn leave_gang(&mut self, ctx: ContextId) {
-        let mut mates = self.mates(ctx);
-        let Some(after) = mates.next() else {
-            return;
-        };
-        let before = mates.last().unwrap_or(after);
-        // Of two the other one is alone then.
-        self.set_mate(before, Some(after).filter(|&after| after != before));
-        self.set_mate(ctx, None);
-    }
-
-    /// Puts a context that is in no gang into that of `other`. O(1).
-    fn join_gang(&mut self, ctx: ContextId, other: ContextId) {
-        let after = self.mate(other).unwrap_or(other);
-        self.set_mate(ctx, Some(after));
-        self.set_mate(other, Some(ctx));
-    }
-}
-
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Most members of a gang: what one call does to it is done with the caller's lock held.
-    pub const GANG_MAX: u32 = 64;
-
-    /// Lets a context belong to the gang of `with`, of which that is the first member if it was in none, or to no gang
-    /// (`None`). It leaves the one that it was in. Its job stays as it is. O([`Machine::GANG_MAX`]).
+impl Scheduler {
+    /// Lets a context belong to the gang of `with`, which is the first member if it was in none, or
+    /// to no gang (`None`). The context leaves the gang that it was in. Its job stays where it is.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or of another group),
-    /// [`Refusal::NoSpace`] (the gang has [`Machine::GANG_MAX`] members); nothing was changed.
-    pub fn set_gang(&mut self, ctx: ContextId, with: Option<ContextId>) -> Result<(), Refusal> {
-        self.slab.owned(ctx)?;
-        let Some(with) = with else {
-            self.slab.leave_gang(ctx);
-            return Ok(());
-        };
-        self.slab.owned(with)?;
-        if with == ctx || self.slab.key_of(with) != self.slab.key_of(ctx) {
-            return Err(Refusal::Range);
+    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or of
+    /// another group), [`Refusal::NoSpace`] (the members could not all be on slots together, were
+    /// these vacant); nothing was changed.
+    pub fn set_gang(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        with: Option<ContextId>,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let entities = &self.entities;
+        let ctx = entities.owned(id)?;
+        let with = with.map(|with| entities.owned(with)).transpose()?;
+        if let Some(with) = with {
+            if with == ctx || entities.key_of(with) != entities.key_of(ctx) {
+                return Err(Refusal::Range);
+            }
+            if entities.mates(ctx).any(|mate| mate == with) {
+                return Ok(());
+            }
+            self.check_seats(ctx, with)?;
         }
-        if self.slab.is_mate(ctx, with) {
-            return Ok(());
+        self.leave_gang(now, ctx);
+        if let Some(with) = with {
+            self.entities.join_ring(ctx, with);
+            self.change_access(now, ctx);
+            self.change_access(now, with);
+            self.gather(ctx);
         }
-        if self.slab.gang_size(with) >= Self::GANG_MAX {
-            return Err(Refusal::NoSpace);
-        }
-        self.slab.leave_gang(ctx);
-        self.slab.join_gang(ctx, with);
+        self.forget_all_plans();
+        self.reschedule_all(&mut Cx::new(now, out));
         Ok(())
     }
 
-    /// Takes a context out of its gang if that has a member of another group: a context has been moved
-    /// ([`Machine::regroup`]). O([`Machine::GANG_MAX`]).
-    pub fn leave_foreign_gang(&mut self, ctx: ContextId) {
-        let own = self.slab.key_of(ctx);
-        if self
-            .slab
-            .mates(ctx)
-            .any(|mate| self.slab.key_of(mate) != own)
-        {
-            self.slab.leave_gang(ctx);
+    /// Checks whether the members of a gang and one more context could all be on slots.
+    fn check_seats(&self, ctx: ContextIndex, with: ContextIndex) -> Result<(), Refusal> {
+        let mut seating = Seating::EMPTY;
+        for member in self.entities.gang(with).chain([ctx]) {
+            let context = &self.entities[member];
+            let slots = self.queues[context.class].slots & context.params.mask;
+            if !seating.add(member, slots) {
+                return Err(Refusal::NoSpace);
+            }
+        }
+        match seating.fits(u8::MAX) {
+            true => Ok(()),
+            false => Err(Refusal::NoSpace),
         }
     }
 
-    /// How many members the gang of a context has; 1: it is in none.
+    /// Takes a context out of its gang, if it is in one.
+    pub(super) fn leave_gang(&mut self, now: Time, ctx: ContextIndex) {
+        if !self.entities.is_ganged(ctx) {
+            return;
+        }
+        self.drop_claims_of(ctx);
+        let mate = self.entities.leave_ring(ctx);
+        for ctx in mate.into_iter().chain([ctx]) {
+            self.change_access(now, ctx);
+        }
+    }
+
+    /// Takes a context out of its gang if the gang has a member of another group, after a context
+    /// was moved ([`Scheduler::regroup`]).
+    pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: &mut dyn FnMut(Action)) {
+        let entities = &self.entities;
+        let Some(ctx) = entities.find(id) else {
+            return;
+        };
+        let key = entities.key_of(ctx);
+        if entities.mates(ctx).any(|mate| entities.key_of(mate) != key) {
+            self.leave_gang(now, ctx);
+            self.reschedule_all(&mut Cx::new(now, out));
+        }
+    }
+
+    /// Returns how many members the gang of a context has; 1: it is in none.
     ///
     /// # Errors
     ///
     /// [`Refusal::NoContext`].
-    pub fn gang_size(&self, ctx: ContextId) -> Result<u32, Refusal> {
-        self.slab.owned(ctx)?;
-        Ok(self.slab.gang_size(ctx))
+    pub fn gang_size(&self, id: ContextId) -> Result<u32, Refusal> {
+        Ok(self.gang_size_of(self.entities.owned(id)?))
     }
 
-    /// [`Event::Preempt`](super::Event::Preempt), of all members of a gang that have a job.
+    fn gang_size_of(&self, ctx: ContextIndex) -> u32 {
+        self.entities.mates(ctx).fold(1, |size, _| size + 1)
+    }
+
+    /// Preempts the jobs of all members of a gang that have one.
     pub(super) fn preempt_gang(
         &mut self,
-        now: Time,
-        ctx: ContextId,
+        cx: &mut Cx<'_>,
+        id: ContextId,
         hold: bool,
-        out: &mut Out<'_>,
     ) -> Result<(), Refusal> {
-        self.preempt(now, ctx, hold, out)?;
-        self.each_mate(ctx, |machine, mate| {
-            // Whoever has no job takes no part.
-            let _ = machine.preempt(now, mate, hold, out);
-        });
+        let ctx = self.check_live(id)?;
+        self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, hold));
+        self.reschedule_all(cx);
         Ok(())
     }
 
-    /// [`Event::Resume`](super::Event::Resume), of all members of a gang that have a job.
-    pub(super) fn resume_gang(
-        &mut self,
-        now: Time,
-        ctx: ContextId,
-        out: &mut Out<'_>,
-    ) -> Result<(), Refusal> {
-        let mut waits = self.resume(now, ctx)?;
-        self.each_mate(ctx, |machine, mate| {
-            // Whoever has no job takes no part, and whose slots are all out of use stays held.
-            waits |= machine.resume(now, mate).unwrap_or(false);
+    /// Resumes the jobs of all members of a gang that have one, and a slot to go to.
+    pub(super) fn resume_gang(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
+        let ctx = self.check_live(id)?;
+        self.check_resume(ctx)?;
+        self.for_gang(ctx, |scheduler, ctx| {
+            let is_live = scheduler.entities[ctx].state.is_live();
+            if is_live && scheduler.check_resume(ctx).is_ok() {
+                scheduler.resume(cx.now, ctx);
+            }
         });
-        if waits {
-            self.press_all(now, out);
-        }
+        self.reschedule_all(cx);
         Ok(())
     }
 
-    /// Does something with all others in the gang of `ctx`, which must leave the gang as it is.
-    fn each_mate(&mut self, ctx: ContextId, mut what: impl FnMut(&mut Self, ContextId)) {
-        let mut at = ctx;
-        while let Some(mate) = self.slab.mate_after(at, ctx) {
-            what(self, mate);
-            at = mate;
+    /// Does something with all members of the gang of `ctx`, which must leave the gang as it is.
+    fn for_gang(&mut self, ctx: ContextIndex, mut act: impl FnMut(&mut Self, ContextIndex)) {
+        let mut next = Some(ctx);
+        while let Some(member) = next {
+            act(self, member);
+            next = self.entities[member].gang.filter(|&mate| mate != ctx);
         }
     }
 }

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! "I shall need a slot at this time": a slot is made vacant in time for work that has not come yet, as `GPreempt` does.
+//! "I shall need a slot at this time": a slot is made vacant in time for work that has not come yet,
+//! as `GPreempt` does.
 //!
-//! A hint is *due* a save before its time. Then, if the work would preempt best-effort work at once were it there, a slot is
-//! taken from that and kept vacant until the work comes or the hint expires. It takes nothing from anybody else: not from a
-//! guarded slice, a reservation, or latency-critical work, which may also take the slot that is kept.
+//! A hint is *due* a save before its time. Then, if the work would preempt best-effort work at once
+//! were it there, a slot is taken from that and kept vacant until the work comes or the hint expires.
+//! A hint takes nothing else: no boosted slice, no reservation, no latency-critical work, which may
+//! also take the slot that is kept.
 //!
-//! What a wrong hint wastes (the slot's idle time while somebody waited, the save and the restore of the one that made way)
-//! is charged to its owner. The hints of its group are then ignored for [`GROUP_DEAF`] times as long, those of the whole class for
-//! [`CLASS_DEAF`] times: so one group wastes at most a hundredth of the time, and all together a twentieth.
+//! What a wrong hint wastes (the slot's idle time while a context waited, the save and the restore
+//! of the job that made way) is charged to its owner. The hints of its group are then ignored for
+//! [`GROUP_BACKOFF`] times as long, those of the whole class for [`CLASS_BACKOFF`] times: so one
+//! group wastes at most a hundredth of the time, and all together a twentieth.
 
-use core::ops::DerefMut;
-
-use super::machine::{Machine, Out};
-use super::queue::Queue;
-use super::slot::{slots_in, Slot, State};
-use super::tree::{Node, Place, Tree};
-use super::{Action, ContextId, Duration, Entry, PauseCause, Refusal, SlotId, Time};
+use super::context::SchedContext;
+use super::event::Cx;
+use super::ids::{slots_in, ContextIndex, EntityRef};
+use super::reservation::SlotReservation;
+use super::state::{Scheduler, Slot};
+use super::time::earliest;
+use super::{Action, ContextId, Duration, PauseCause, Refusal, SlotId, Time};
 
 /// How far ahead a hint may be.
 const AHEAD_MAX: Duration = Duration::from_ms(10_000);
@@ -28,85 +31,14 @@ const LEAD_MARGIN: Duration = Duration::from_us(20);
 const GRACE_MIN: Duration = Duration::from_us(50);
 /// ... and not later than this.
 const GRACE_MAX: Duration = Duration::from_ms(1);
-/// For so many times what was wasted the hints of the group are ignored...
-const GROUP_DEAF: u64 = 100;
-/// ... and those of the class.
-const CLASS_DEAF: u64 = 20;
-/// So many hints that have expired are dropped in one decision; the timer brings the next ones.
+/// Back-off of a group's hints, as a multiple of the time that they wasted.
+const GROUP_BACKOFF: u64 = 100;
+/// Back-off of a class's hints.
+const CLASS_BACKOFF: u64 = 20;
+/// The hints that have expired and are dropped in one decision; the timer brings the next ones.
 const EXPIRE_MAX: usize = 4;
-/// So many of those that are due are looked at in one decision.
+/// The hints of each list that are due and looked at in one decision.
 const LOOKS_MAX: usize = 8;
-
-/// The hints of a class.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hints {
-    /// By their times: of work that is more than best-effort...
-    urgent: Tree,
-    /// ... and of the other work, so that however many these are, those are found.
-    common: Tree,
-    /// They are ignored until then.
-    deaf: Time,
-}
-
-impl Hints {
-    pub(super) const NONE: Self = Self {
-        urgent: Tree::EMPTY,
-        common: Tree::EMPTY,
-        deaf: Time::ZERO,
-    };
-
-    fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.common.is_empty()
-    }
-
-    fn tree_mut(&mut self, list: List) -> &mut Tree {
-        match list {
-            List::Urgent => &mut self.urgent,
-            List::Common => &mut self.common,
-        }
-    }
-}
-
-/// Which tree of its class the hint of a context stands in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum List {
-    Urgent,
-    Common,
-}
-
-/// What became of the hints of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) given: u32,
-    pub(super) used: u32,
-    pub(super) wasted: u32,
-    pub(super) ignored: u32,
-}
-
-impl Tally {
-    pub(super) const NONE: Self = Self {
-        given: 0,
-        used: 0,
-        wasted: 0,
-        ignored: 0,
-    };
-}
-
-/// A slot is kept vacant for a hint, or will be once its job is off it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
-    ctx: ContextId,
-    /// Somebody else took it meanwhile; what it cost until then is not forgotten.
-    taken: bool,
-    /// The job on it was told to pause for this.
-    made: bool,
-    /// Since when it idles while somebody waits who would have it.
-    since: Option<Time>,
-    /// How long it did so before.
-    idle: Duration,
-    /// What the save took that was made for this.
-    save: Duration,
-}
 
 /// How a hint ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,516 +47,442 @@ enum Ending {
     Used,
     /// The work did not come in time.
     Expired,
-    /// Another hint takes its place, or none.
+    /// The owner has given another hint, or taken it back, or is gone.
     Withdrawn,
 }
 
-impl Entry {
-    /// When it will need a slot; meaningful while a hint stands.
-    fn hinted(&self) -> Time {
-        Time::from_ns(self.node.place().key)
-    }
-
-    /// When it gave its last hint, unless it has started a job since. It stands where the turn does in a queue.
-    fn hinted_at(&self) -> Option<Time> {
-        let at = self.node.place().turn;
-        (at != 0).then(|| Time::from_ns(at))
-    }
-}
-
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Hint: `ctx` will need a slot at `at`; zero takes its hint back. [`Refusal::NoSlot`] as for Start.
-    pub(super) fn hint(
+/// What owners do.
+impl Scheduler {
+    /// Notes that `id` will need a slot at `at`; zero takes its hint back. [`Refusal::NoSlot`] as for
+    /// Start.
+    pub(super) fn give_hint(
         &mut self,
         now: Time,
-        ctx: ContextId,
+        id: ContextId,
         at: Time,
-        out: &mut Out<'_>,
-    ) -> Result<(), Refusal> {
-        let entry = self.slab.owned(ctx)?;
-        let queue = entry.queue;
-        if self.gone {
-            return Err(Refusal::Gone);
-        }
-        if !entry.state.wants_nothing() {
+    ) -> Result<ContextIndex, Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        let context = &self.entities[ctx];
+        if !context.state.wants_nothing() {
             return Err(Refusal::Busy);
         }
         if at != Time::ZERO {
-            self.check_hint(now, entry, at)?;
+            self.check_hint(now, context, at)?;
         }
         self.end_hint(now, ctx, Ending::Withdrawn);
         if at != Time::ZERO {
-            if let Some(entry) = self.slab.get_mut(ctx) {
-                entry.hints.given = entry.hints.given.saturating_add(1);
-            }
-            self.link_hint(ctx, at, now);
+            let context = &mut self.entities[ctx];
+            context.hinted_at = now;
+            context.hints.given = context.hints.given.saturating_add(1);
+            self.link_hint(ctx, at);
         }
-        self.press(now, queue, out);
-        Ok(())
+        Ok(ctx)
     }
 
-    fn check_hint(&self, now: Time, entry: &Entry, at: Time) -> Result<(), Refusal> {
+    fn check_hint(&self, now: Time, context: &SchedContext, at: Time) -> Result<(), Refusal> {
         if at < now || at > now + AHEAD_MAX {
             return Err(Refusal::Range);
         }
-        if entry.stuck {
+        if context.stuck {
             return Err(Refusal::NoSlot);
         }
-        self.check_mask(entry.queue, entry.params.mask)?;
-        match entry.hinted_at() {
-            Some(last) if now < last + INTERVAL => Err(Refusal::Rate),
-            _ => Ok(()),
+        self.check_mask(context.class, context.params.mask)?;
+        if context.hinted_at != Time::ZERO && now < context.hinted_at + INTERVAL {
+            return Err(Refusal::Rate);
         }
-    }
-
-    /// The context for whose hint the slot is kept vacant, or will be once its job is off it.
-    pub fn kept_for(&self, slot: SlotId) -> Option<ContextId> {
-        let kept = self.slot(slot)?.kept?;
-        (!kept.taken).then_some(kept.ctx)
+        Ok(())
     }
 
     /// The context wants a slot now, as it said or before.
-    pub(super) fn use_hint(&mut self, now: Time, ctx: ContextId) {
+    pub(super) fn use_hint(&mut self, now: Time, ctx: ContextIndex) {
         self.end_hint(now, ctx, Ending::Used);
+        self.entities[ctx].hinted_at = Time::ZERO;
     }
 
-    /// The owner is gone, or the hint counts no more.
-    pub(super) fn withdraw_hint(&mut self, now: Time, ctx: ContextId) {
+    /// The owner is gone, or the hint is of no use any more.
+    pub(super) fn withdraw_hint(&mut self, now: Time, ctx: ContextIndex) {
         self.end_hint(now, ctx, Ending::Withdrawn);
     }
 
-    /// Something changes that the place of a context's hint depends on; [`Self::put_hint`] puts it back.
-    pub(super) fn take_hint(&mut self, ctx: ContextId) -> Option<(Time, Time)> {
-        let entry = self.slab.get(ctx)?;
-        let taken = (entry.hinted(), entry.hinted_at()?);
-        entry.hint?;
-        self.unlink_hint(ctx);
-        Some(taken)
+    /// Takes the hint of a context out of its list before something changes that its place depends
+    /// on; [`Self::put_hint`] puts it back.
+    pub(super) fn take_hint(&mut self, ctx: ContextIndex) -> Option<Time> {
+        let context = &self.entities[ctx];
+        let hint = context.has_hint().then(|| self.entities.hint(ctx));
+        if hint.is_some() {
+            self.dequeue(ctx);
+        }
+        hint
     }
 
-    pub(super) fn put_hint(&mut self, ctx: ContextId, taken: Option<(Time, Time)>) {
-        if let Some((at, given)) = taken {
-            self.link_hint(ctx, at, given);
+    pub(super) fn put_hint(&mut self, ctx: ContextIndex, hint: Option<Time>) {
+        if let Some(at) = hint {
+            self.link_hint(ctx, at);
         }
     }
 
-    fn link_hint(&mut self, ctx: ContextId, at: Time, given: Time) {
-        let Some(entry) = self.slab.get_mut(ctx) else {
-            return;
-        };
-        let list = if self.policy.is_urgent(entry) {
-            List::Urgent
-        } else {
-            List::Common
-        };
-        entry.hint = Some(list);
-        let place = Place {
-            rank: 0,
-            key: at.as_ns(),
-            turn: given.as_ns(),
-        };
-        if let Some(queue) = self.queues.get_mut(usize::from(entry.queue)) {
-            let tree = queue.hints.tree_mut(list);
-            tree.insert(&mut self.slab, ctx, place);
-        }
+    fn link_hint(&mut self, ctx: ContextIndex, at: Time) {
+        let context = &self.entities[ctx];
+        let (class, is_urgent) = (context.class, self.policy.is_urgent(context));
+        self.queues[class].link_hint(&mut self.entities, ctx, at, is_urgent);
+        self.forget_plans(class);
     }
+}
 
-    fn unlink_hint(&mut self, ctx: ContextId) {
-        let Some(entry) = self.slab.get_mut(ctx) else {
-            return;
-        };
-        let (index, given) = (entry.queue, entry.node.place().turn);
-        let Some(list) = entry.hint.take() else {
-            return;
-        };
-        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
-            queue.hints.tree_mut(list).remove(&mut self.slab, ctx);
-        }
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.node = Node::unlinked(given);
-        }
-    }
-
+/// What hints cost.
+impl Scheduler {
     /// Ends the hint of a context, if one stands, and charges what it cost.
-    fn end_hint(&mut self, now: Time, ctx: ContextId, ending: Ending) {
-        let Some(entry) = self.slab.get(ctx).filter(|entry| entry.hint.is_some()) else {
+    fn end_hint(&mut self, now: Time, ctx: ContextIndex, ending: Ending) {
+        let context = &self.entities[ctx];
+        if !context.has_hint() {
             return;
-        };
-        let heard = self.is_heard(now, entry);
-        let (index, until) = (entry.queue, entry.hinted() + self.hint_grace(entry.queue));
+        }
+        let ignored = self.in_backoff(now, context);
+        let class = context.class;
+        let until = self.entities.hint(ctx) + self.hint_grace(class);
+        let id = self.entities.id(ctx);
         let mut waste = Duration::ZERO;
-        let slots = self.class_slots(index);
-        for id in slots_in(slots) {
-            let kept = self.slot(id).and_then(|slot| slot.kept);
-            if kept.is_some_and(|kept| kept.ctx == ctx) {
-                waste += self.let_go(now.min(until), id, ending == Ending::Used);
+        for slot in self.class_slots(class) {
+            let reservation = self.slots[slot].reservation;
+            if reservation.is_some_and(|reservation| reservation.ctx == id) {
+                waste += self.release_slot(now.min(until), slot, ending == Ending::Used);
             }
         }
-        self.unlink_hint(ctx);
-        let Some(entry) = self.slab.get_mut(ctx) else {
-            return;
-        };
-        let hints = &mut entry.hints;
+        self.dequeue(ctx);
+        let hints = &mut self.entities[ctx].hints;
         let free = waste == Duration::ZERO;
-        match ending {
-            Ending::Used => hints.used = hints.used.saturating_add(1),
-            Ending::Withdrawn if free => {}
-            Ending::Expired if free && !heard => hints.ignored = hints.ignored.saturating_add(1),
-            Ending::Expired | Ending::Withdrawn => hints.wasted = hints.wasted.saturating_add(1),
+        let count = match ending {
+            Ending::Used => Some(&mut hints.used),
+            Ending::Withdrawn if free => None,
+            Ending::Expired if free && ignored => Some(&mut hints.ignored),
+            Ending::Expired | Ending::Withdrawn => Some(&mut hints.wasted),
+        };
+        if let Some(count) = count {
+            *count = count.saturating_add(1);
         }
         if ending != Ending::Used {
-            self.deafen(now, ctx, waste);
+            self.back_off(now, ctx, waste);
         }
+        self.forget_plans(class);
     }
 
-    /// The slot is not kept any more. What it idled is charged to the one that it was kept for, and, if that has not
-    /// `used` it, also the rest of what was spent on it. The result is what it cost.
-    fn let_go(&mut self, now: Time, id: SlotId, used: bool) -> Duration {
-        let Some(slot) = self.slot_mut(id) else {
+    /// Ends the reservation of a slot. What the slot idled is charged to the context that it was kept
+    /// for, and, if the hint was not `used`, also the rest of what was spent on it. Returns what the
+    /// reservation cost.
+    fn release_slot(&mut self, now: Time, id: SlotId, used: bool) -> Duration {
+        let slot = &mut self.slots[id];
+        let Some(reservation) = slot.reservation.take() else {
             return Duration::ZERO;
         };
-        let Some(kept) = slot.kept.take() else {
-            return Duration::ZERO;
+        let stats = &slot.fsm.stats;
+        let paused_at = slot.fsm.run().and_then(|run| Some(run.pause?.since));
+        let save = match paused_at {
+            Some(at) if reservation.made => stats.save().max(now.since(at)),
+            _ => reservation.save,
         };
-        let save = match slot.state {
-            State::Pausing(_, pause) if kept.made => slot.save().max(now.since(pause.since)),
-            _ => kept.save,
+        let restore = if save == Duration::ZERO {
+            save
+        } else {
+            stats.restore()
         };
-        let restore = match save {
-            Duration::ZERO => save,
-            _ => slot.restore(),
-        };
-        let idle = kept.idle_until(now);
-        // It wanted the slot then, and so it is charged from where all stand that do.
-        self.wake_clock(now, kept.ctx);
-        self.pay(kept.ctx, idle);
-        if !used {
-            self.pay(kept.ctx, restore);
-            // The save itself is in its virtual time already: it was made to make way.
-            if let Some(entry) = self.slab.get_mut(kept.ctx) {
-                entry.spend(save);
+        let idle = reservation.idle_until(now);
+        if let Some(ctx) = self.entities.find(reservation.ctx) {
+            // It wanted the slot then, and so it is charged from where its siblings stand.
+            self.place(now, ctx);
+            self.charge_off_slot(ctx, idle);
+            if !used {
+                self.charge_off_slot(ctx, restore);
+                // The save is in its virtual time already: it was made to make way.
+                self.spend(ctx, save);
             }
-            self.spend_of_group(kept.ctx, save);
         }
         idle + save + restore
     }
 
-    /// The slot is of no use for the hint that it was kept for.
-    fn give_up(&mut self, now: Time, id: SlotId) {
-        if let Some(kept) = self.slot(id).and_then(|slot| slot.kept) {
-            let waste = self.let_go(now, id, false);
-            self.deafen(now, kept.ctx, waste);
+    /// Ends the reservation of a slot that is of no use for its hint.
+    fn give_up_slot(&mut self, now: Time, id: SlotId) {
+        if let Some(reservation) = self.slots[id].reservation {
+            let waste = self.release_slot(now, id, false);
+            if let Some(ctx) = self.entities.find(reservation.ctx) {
+                self.back_off(now, ctx, waste);
+            }
         }
     }
 
-    /// Somebody else takes a slot that is kept. The save was of use to that one.
-    pub(super) fn take_kept(&mut self, now: Time, id: SlotId) {
-        if let Some(kept) = self.slot_mut(id).and_then(|slot| slot.kept.as_mut()) {
-            *kept = Kept {
-                taken: true,
-                idle: kept.idle_until(now),
-                ..Kept::of(kept.ctx)
-            };
-        }
-    }
-
-    /// After `waste` the hints of the group and of all others are ignored for a while.
-    fn deafen(&mut self, now: Time, ctx: ContextId, waste: Duration) {
+    /// Ignores the hints of the group and of the class of a context for a while after `waste`.
+    fn back_off(&mut self, now: Time, ctx: ContextIndex, waste: Duration) {
         if waste == Duration::ZERO {
             return;
         }
-        let Some(record) = self.slab.record_of_mut(ctx) else {
-            return;
-        };
-        record.since = record.since.max(now) + waste.times(GROUP_DEAF);
-        let index = record.queue;
-        if let Some(queue) = self.queue_mut(index) {
-            queue.hints.deaf = queue.hints.deaf.max(now) + waste.times(CLASS_DEAF);
-        }
+        let context = &self.entities[ctx];
+        let (class, group) = (context.class, context.group);
+        let until = &mut self.entities[group].backoff_until;
+        *until = (*until).max(now) + waste.times(GROUP_BACKOFF);
+        let until = &mut self.queues[class].backoff_until;
+        *until = (*until).max(now) + waste.times(CLASS_BACKOFF);
     }
 
-    /// How long before its time a hint is due: what it takes to make a slot of the class vacant.
-    fn hint_lead(&self, index: u8) -> Duration {
-        let longest = self.longest(index, |slot| {
-            slot.save() + slot.settle().unwrap_or_default()
+    /// Returns whether the hints of a context are ignored.
+    fn in_backoff(&self, now: Time, context: &SchedContext) -> bool {
+        let group = self.entities[context.group].backoff_until;
+        group.max(self.queues[context.class].backoff_until) > now
+    }
+
+    /// Notes since when slots that are kept idle although a context waits for them.
+    pub(super) fn account_reserved(&mut self, now: Time, class: SlotId) {
+        for id in self.class_slots(class) {
+            let slot = &self.slots[id];
+            let Some(mut reservation) = slot.reservation else {
+                continue;
+            };
+            let next = self.queues[class].pick_next(&self.entities, id.bit().into());
+            let idles = next.is_some() && slot.fsm.is_vacant();
+            reservation.note_idle(now, idles);
+            self.slots[id].reservation = Some(reservation);
+        }
+    }
+}
+
+/// When hints are due.
+impl Scheduler {
+    /// Returns how long before its time a hint is due: what it takes to make a slot vacant.
+    fn hint_lead(&self, class: SlotId) -> Duration {
+        let longest = self.longest(class, |slot| {
+            let settle = slot.fsm.config.settle();
+            slot.fsm.stats.save() + settle.unwrap_or_default()
         });
         longest + longest.parts(8) + LEAD_MARGIN
     }
 
-    /// How long after its time a hint expires.
-    fn hint_grace(&self, index: u8) -> Duration {
-        self.longest(index, Slot::save).clamp(GRACE_MIN, GRACE_MAX)
+    /// Returns how long after its time a hint expires.
+    fn hint_grace(&self, class: SlotId) -> Duration {
+        let longest = self.longest(class, |slot| slot.fsm.stats.save());
+        longest.clamp(GRACE_MIN, GRACE_MAX)
     }
 
-    /// The longest of what something takes on the slots of the class.
-    fn longest(&self, index: u8, what: impl Fn(&Slot) -> Duration) -> Duration {
-        let slots = slots_in(self.usable_slots(index)).filter_map(|id| self.slot(id));
-        slots.map(what).max().unwrap_or_default()
+    fn longest(&self, class: SlotId, what: impl Fn(&Slot) -> Duration) -> Duration {
+        let usable = self.queues[class].usable;
+        let slots = self.class_slots(class).filter(|id| id.bit() & usable != 0);
+        slots
+            .map(|id| what(&self.slots[id]))
+            .max()
+            .unwrap_or_default()
     }
 
-    /// Does a hint of the class stand, or is a slot of it kept for one that did?
-    pub(super) fn is_hinted(&self, index: u8) -> bool {
-        let stands = self
-            .queue(index)
-            .is_some_and(|queue| !queue.hints.is_empty());
-        let kept = |id| self.slot(id).is_some_and(|slot| slot.kept.is_some());
-        stands || slots_in(self.class_slots(index)).any(kept)
+    /// Returns whether a hint of the class stands, or a slot of it is kept for one that did.
+    pub(super) fn is_hinted(&self, class: SlotId) -> bool {
+        let mut slots = self.class_slots(class);
+        self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())
     }
 
-    /// Drops hints whose time is over, and lets go of slots that can be of no use to the one they are kept for. O(log n).
-    pub(super) fn expire_hints(&mut self, now: Time, index: u8) {
-        let grace = self.hint_grace(index);
-        for _ in 0..EXPIRE_MAX {
-            match self.first_hint(index) {
-                Some((ctx, at)) if at + grace <= now => self.end_hint(now, ctx, Ending::Expired),
-                _ => break,
-            }
-        }
-        let usable = self.usable_slots(index);
-        for id in slots_in(self.class_slots(index)) {
-            let keeper = self.kept_for(id).and_then(|ctx| self.slab.get(ctx));
-            if keeper.is_some_and(|entry| entry.allowed & usable & id.bit() == 0) {
-                self.give_up(now, id);
-            }
-        }
+    /// Returns the first hint whose time is not before `at`.
+    fn hint_from(&self, class: SlotId, at: Time) -> Option<(ContextIndex, Time)> {
+        let queue = &self.queues[class];
+        let trees = [queue.urgent_hints, queue.common_hints];
+        let firsts = trees.map(|tree| tree.first_from(&self.entities, at.as_ns()));
+        let hints = firsts.into_iter().flatten().map(EntityRef::context);
+        hints
+            .map(|ctx| (ctx, self.entities.hint(ctx)))
+            .min_by_key(|&(_, at)| at)
     }
 
-    /// The hint of the class that is next by its time, due or not.
-    fn first_hint(&self, index: u8) -> Option<(ContextId, Time)> {
-        self.hint_from(index, Time::ZERO)
-    }
-
-    /// The first hint whose time is not before `at`.
-    fn hint_from(&self, index: u8, at: Time) -> Option<(ContextId, Time)> {
-        let hints = &self.queue(index)?.hints;
-        let trees = [hints.urgent, hints.common];
-        let firsts = trees.map(|tree| tree.first_from(&self.slab, at.as_ns()));
-        let firsts = firsts.into_iter().flatten();
-        let timed = firsts.filter_map(|ctx| Some((ctx, self.slab.get(ctx)?.hinted())));
-        timed.min_by_key(|&(_, at)| at)
-    }
-
-    /// When something is to be done about hints of the class, after those that are due at `now` were seen to.
-    pub(super) fn next_hint(&self, now: Time, index: u8) -> Option<Time> {
-        let (_, first) = self.first_hint(index)?;
-        let lead = self.hint_lead(index);
-        let due = self.hint_from(index, now + lead + Duration::from_ns(1));
-        let due = due.map(|(_, at)| Time::from_ns(at.as_ns().saturating_sub(lead.as_ns())));
-        let over = first + self.hint_grace(index);
-        due.into_iter().chain([over]).min()
-    }
-
-    /// Is a slot kept for the context?
-    fn is_served(&self, index: u8, ctx: ContextId) -> bool {
-        let slots = self.class_slots(index);
-        slots_in(slots).any(|id| self.kept_for(id) == Some(ctx))
-    }
-
-    /// Are hints of the context listened to?
-    fn is_heard(&self, now: Time, entry: &Entry) -> bool {
-        let group = self.slab.at(entry.group).map(|record| record.since);
-        let class = self.queue(entry.queue).map(|queue| queue.hints.deaf);
-        group.max(class).is_some_and(|deaf| deaf <= now)
-    }
-
-    /// For whom a slot that is vacant has to be kept, and not be given to `first`, who waits for it.
-    pub(super) fn keeper(
-        &self,
-        now: Time,
-        id: SlotId,
-        first: Option<ContextId>,
-    ) -> Option<ContextId> {
-        let slot = self.slot(id)?;
-        let first = first.and_then(|ctx| self.slab.get(ctx));
-        let yields = |ctx: &ContextId| match (first, self.slab.get(*ctx)) {
-            (Some(first), Some(entry)) => self.policy.yields_to(first, entry),
-            (None, entry) => entry.is_some(),
-            (_, None) => false,
-        };
-        if let Some(ctx) = self.kept_for(id) {
-            return Some(ctx).filter(yields);
-        }
-        if self.queue(slot.queue)?.hints.is_empty() {
+    /// Returns when something is to be done about hints of the class, after those that are due were
+    /// served.
+    pub(super) fn next_hint(&self, now: Time, class: SlotId) -> Option<Time> {
+        if !self.queues[class].has_hints() {
             return None;
         }
-        // One that would have to leave before it is restored is not begun.
-        let more = match first {
-            Some(first) if first.saved => slot.restore(),
-            _ => Duration::ZERO,
-        };
-        let by = now + self.hint_lead(slot.queue) + more;
-        let due = self.due_hints(slot.queue, id.bit(), by);
-        due.into_iter()
-            .flatten()
-            .find(|ctx| self.may_serve(now, *ctx) && yields(ctx))
+        let (_, first) = self.hint_from(class, Time::ZERO)?;
+        let lead = self.hint_lead(class);
+        let due = self.hint_from(class, now + lead + Duration::from_ns(1));
+        let due = due.map(|(_, at)| Time::from_ns(at.as_ns().saturating_sub(lead.as_ns())));
+        earliest(due, Some(first + self.hint_grace(class)))
     }
 
-    /// The hints for the slots `bits` with times until `by`, [`LOOKS_MAX`] of each list at most.
-    fn due_hints(&self, index: u8, bits: u8, by: Time) -> [Option<ContextId>; 2 * LOOKS_MAX] {
+    /// Returns the hints for the slots `slots` with times until `by`, [`LOOKS_MAX`] of each list at
+    /// most.
+    fn due_hints(
+        &self,
+        class: SlotId,
+        slots: u8,
+        by: Time,
+    ) -> [Option<ContextIndex>; 2 * LOOKS_MAX] {
+        let queue = &self.queues[class];
         let mut due = [None; 2 * LOOKS_MAX];
-        let Some(hints) = self.queue(index).map(|queue| &queue.hints) else {
-            return due;
-        };
         let mut places = due.iter_mut();
-        for tree in [hints.urgent, hints.common] {
-            let mut at = tree.first(&self.slab, bits);
+        for tree in [queue.urgent_hints, queue.common_hints] {
+            let mut next = tree.first(&self.entities, slots.into());
             for _ in 0..LOOKS_MAX {
-                let Some(ctx) = at.filter(|ctx| self.is_due(*ctx, by)) else {
+                let ctx = next.map(EntityRef::context);
+                let Some(ctx) = ctx.filter(|&ctx| self.entities.hint(ctx) <= by) else {
                     break;
                 };
                 if let Some(place) = places.next() {
                     *place = Some(ctx);
                 }
-                at = tree.after(&self.slab, ctx, bits);
+                next = tree.after(&self.entities, ctx.into(), slots.into());
             }
         }
         due
     }
 
-    /// Is the time of the context's hint not after `by`?
-    fn is_due(&self, ctx: ContextId, by: Time) -> bool {
-        self.slab.get(ctx).is_some_and(|entry| entry.hinted() <= by)
+    /// Returns whether a slot is kept for a context.
+    fn is_served(&self, ctx: ContextIndex) -> bool {
+        let id = self.entities.id(ctx);
+        let mut slots = self.class_slots(self.entities[ctx].class);
+        slots.any(|slot| self.slots[slot].reserved_for() == Some(id))
     }
 
-    /// Is it of use to make room for the context, and was none made yet?
-    fn may_serve(&self, now: Time, ctx: ContextId) -> bool {
-        self.slab.get(ctx).is_some_and(|entry| {
-            self.is_heard(now, entry)
-                && !self.is_spent(now, entry)
-                && !self.is_served(entry.queue, ctx)
-        })
+    /// Returns whether it is of use to make room for a context, and none was made yet.
+    fn may_serve(&self, now: Time, ctx: ContextIndex) -> bool {
+        let context = &self.entities[ctx];
+        !self.in_backoff(now, context) && !self.is_throttled(now, ctx) && !self.is_served(ctx)
+    }
+}
+
+/// Serving hints.
+impl Scheduler {
+    /// Drops hints that have expired, and ends reservations of slots that are of no use to the
+    /// context which they are kept for. O(log n).
+    pub(super) fn expire_hints(&mut self, now: Time, class: SlotId) {
+        let grace = self.hint_grace(class);
+        for _ in 0..EXPIRE_MAX {
+            match self.hint_from(class, Time::ZERO) {
+                Some((ctx, at)) if at + grace <= now => self.end_hint(now, ctx, Ending::Expired),
+                _ => break,
+            }
+        }
+        let usable = self.queues[class].usable;
+        for id in self.class_slots(class) {
+            let ctx = self.slots[id].reserved_for();
+            let ctx = ctx.and_then(|ctx| self.entities.find(ctx));
+            let is_of_use =
+                |ctx: ContextIndex| self.entities.se(ctx).slots() & usable & id.bit() != 0;
+            if ctx.is_some_and(|ctx| !is_of_use(ctx)) {
+                self.give_up_slot(now, id);
+            }
+        }
     }
 
-    /// Keeps a slot for the context; `made`: its job was told to pause for this.
-    pub(super) fn keep(
-        &mut self,
+    /// Returns the context that a vacant slot has to be kept for, rather than be given to `first`,
+    /// which waits for it.
+    pub(super) fn reserve_for(
+        &self,
         now: Time,
         id: SlotId,
-        ctx: ContextId,
+        first: Option<ContextIndex>,
+    ) -> Option<ContextIndex> {
+        let slot = &self.slots[id];
+        let yields = |ctx: ContextIndex| {
+            first.is_none_or(|first| {
+                self.policy
+                    .yields_to(&self.entities[first], &self.entities[ctx])
+            })
+        };
+        if let Some(kept) = slot.reserved_for() {
+            return self.entities.find(kept).filter(|&ctx| yields(ctx));
+        }
+        if !self.queues[slot.class].has_hints() {
+            return None;
+        }
+        // A job that would have to leave before it is restored is not begun.
+        let restore = match first {
+            Some(first) if self.entities[first].saved => slot.fsm.stats.restore(),
+            _ => Duration::ZERO,
+        };
+        let by = now + self.hint_lead(slot.class) + restore;
+        let due = self.due_hints(slot.class, id.bit(), by);
+        let mut due = due.into_iter().flatten();
+        due.find(|&ctx| self.may_serve(now, ctx) && yields(ctx))
+    }
+
+    /// Keeps a slot for a context; `made`: its job was told to pause for this.
+    pub(super) fn reserve_slot(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        ctx: ContextIndex,
         made: bool,
-        out: &mut Out<'_>,
     ) {
-        if self.kept_for(id) != Some(ctx) {
-            out(Action::Keep { slot: id, ctx });
+        let name = self.entities.id(ctx);
+        if self.slots[id].reserved_for() != Some(name) {
+            cx.act(Action::Reserve {
+                slot: id,
+                ctx: name,
+            });
         }
-        match self.slot(id).and_then(|slot| slot.kept) {
-            Some(kept) if kept.ctx == ctx => {}
-            Some(_) => self.give_up(now, id),
-            None => {}
+        let reservation = self.slots[id].reservation;
+        if reservation.is_some_and(|reservation| reservation.ctx != name) {
+            self.give_up_slot(cx.now, id);
         }
-        if let Some(slot) = self.slot_mut(id) {
-            let kept = slot.kept.get_or_insert(Kept::of(ctx));
-            kept.taken = false;
-            kept.made |= made;
-        }
+        let reservation = &mut self.slots[id].reservation;
+        let reservation = reservation.get_or_insert(SlotReservation::new(name));
+        reservation.taken = false;
+        reservation.made |= made;
     }
 
     /// Makes slots vacant for the hints that are due. O(log n).
-    pub(super) fn serve_hints(&mut self, now: Time, index: u8, out: &mut Out<'_>) {
-        let usable = self.usable_slots(index);
-        let by = now + self.hint_lead(index);
-        for ctx in self.due_hints(index, usable, by).into_iter().flatten() {
-            if self.may_serve(now, ctx) {
-                self.serve(now, index, ctx, out);
-            } else {
-                self.ignore(now, index, ctx);
+    pub(super) fn serve_hints(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        let usable = self.queues[class].usable;
+        let by = cx.now + self.hint_lead(class);
+        for ctx in self.due_hints(class, usable, by).into_iter().flatten() {
+            if self.may_serve(cx.now, ctx) {
+                self.serve_hint(cx, class, ctx);
+            } else if !self.is_served(ctx) && self.in_backoff(cx.now, &self.entities[ctx]) {
+                self.dequeue(ctx);
+                let ignored = &mut self.entities[ctx].hints.ignored;
+                *ignored = ignored.saturating_add(1);
             }
         }
     }
 
-    /// A hint that is due and not listened to is dropped.
-    fn ignore(&mut self, now: Time, index: u8, ctx: ContextId) {
-        let heard = |entry: &Entry| self.is_heard(now, entry);
-        if self.is_served(index, ctx) || self.slab.get(ctx).is_none_or(heard) {
-            return;
+    /// Finds a slot for work that is to come: one that will be vacant anyway, or one that best-effort
+    /// work leaves.
+    fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
+        if let Some(id) = self.leaving_for(cx.now, class, ctx) {
+            self.reserve_slot(cx, id, ctx, false);
+        } else if let Some(id) = self.yielding_to(class, ctx) {
+            self.reserve_slot(cx, id, ctx, true);
+            let waiter = self.entities.id(ctx);
+            let cause = PauseCause::Hint { waiter };
+            self.pause(cx, id, Some(waiter), cause);
         }
-        self.unlink_hint(ctx);
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.hints.ignored = entry.hints.ignored.saturating_add(1);
-        }
+        self.forget_plans(class);
     }
 
-    /// Finds a slot for work that is to come: one that will be vacant anyway, or one that best-effort work leaves.
-    fn serve(&mut self, now: Time, index: u8, ctx: ContextId, out: &mut Out<'_>) {
-        if let Some(id) = self.leaving_for(index, ctx) {
-            self.keep(now, id, ctx, false, out);
-        } else if let Some(id) = self.yielding_to(index, ctx) {
-            self.keep(now, id, ctx, true, out);
-            let cause = PauseCause::Hint { waiter: ctx };
-            self.pause_for(now, id, Some(ctx), cause, out);
-        }
-    }
-
-    /// A slot that is about to be vacant and that nobody waits for who goes before `ctx`.
-    fn leaving_for(&self, index: u8, ctx: ContextId) -> Option<SlotId> {
-        let entry = self.slab.get(ctx)?;
-        let mut takers = self.takers(index);
-        let free = takers.find(|&(id, taker)| {
-            let taker = taker.and_then(|taker| self.slab.get(taker));
-            let yields = taker.is_none_or(|taker| self.policy.yields_to(taker, entry));
-            let kept = self.kept_for(id).is_some();
-            entry.allowed & id.bit() != 0 && !kept && yields
+    /// Returns a slot about to be vacant with no waiter that goes before `ctx`.
+    fn leaving_for(&self, now: Time, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+        let context = &self.entities[ctx];
+        let leaving = self.free_soon(class);
+        let takers = self.takers(now, class, leaving);
+        let free = slots_in(leaving).find(|&id| {
+            let yields = takers[id.index()].is_none_or(|taker| {
+                let taker = &self.entities[taker];
+                self.policy.yields_to(taker, context)
+            });
+            let slot = &self.slots[id];
+            let is_kept = slot.reserved_for().is_some() || slot.claim.is_some();
+            self.entities.se(ctx).slots() & id.bit() != 0 && !is_kept && yields
         });
-        free.map(|(id, _)| id)
+        free
     }
 
-    /// The slot of the job that makes way for the work of `ctx`: of several the one that the policy puts last.
-    fn yielding_to(&self, index: u8, ctx: ContextId) -> Option<SlotId> {
-        let entry = self.slab.get(ctx)?;
-        let slots = self.queue(index)?.usable & entry.allowed;
-        let yielding = slots_in(slots).filter_map(|id| match self.slot(id)?.state {
-            State::Running(run) if !run.guarded => {
-                let runs = self.slab.get(run.ctx)?;
-                let yields = self.policy.yields_to(runs, entry);
-                yields.then(|| (self.policy.place(runs), id))
-            }
-            _ => None,
+    /// Returns the slot of a job that makes way for the work of `ctx`: of several the one whose job
+    /// the policy puts last.
+    fn yielding_to(&self, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+        let context = &self.entities[ctx];
+        let slots = self.queues[class].usable & self.entities.se(ctx).slots();
+        let yielding = slots_in(slots).filter_map(|id| {
+            let slot = &self.slots[id];
+            let run = slot
+                .fsm
+                .unpaused()
+                .filter(|run| !run.boosted && slot.claim.is_none())?;
+            let runs = &self.entities[run.ctx.at()];
+            let yields = self.policy.yields_to(runs, context);
+            yields.then(|| (self.place_of(run.ctx.at()), id))
         });
         yielding.max_by_key(|&(place, _)| place).map(|(_, id)| id)
-    }
-
-    /// Notes since when slots that are kept idle although somebody waits for them.
-    pub(super) fn meter_kept(&mut self, now: Time, index: u8) {
-        for id in slots_in(self.class_slots(index)) {
-            let Some(slot) = self.slot(id).filter(|slot| slot.kept.is_some()) else {
-                continue;
-            };
-            let first = |queue: &Queue| queue.first(&self.slab, id);
-            let waits = self.queue(index).and_then(first).is_some();
-            let idles = waits && slot.state == State::Vacant;
-            if let Some(kept) = self.slot_mut(id).and_then(|slot| slot.kept.as_mut()) {
-                kept.idle = kept.idle_until(now);
-                kept.since = idles.then_some(now);
-            }
-        }
-    }
-}
-
-impl Kept {
-    const fn of(ctx: ContextId) -> Self {
-        Self {
-            ctx,
-            taken: false,
-            made: false,
-            since: None,
-            idle: Duration::ZERO,
-            save: Duration::ZERO,
-        }
-    }
-
-    fn idle_until(&self, now: Time) -> Duration {
-        self.idle + self.since.map_or(Duration::ZERO, |since| now.since(since))
-    }
-}
-
-impl Slot {
-    /// The job on the slot was saved, in `span`, or in nobody knows how long because it went on to a boundary.
-    pub(super) fn saved_for_hint(&mut self, span: Option<Duration>) {
-        let save = span.unwrap_or(self.save());
-        if let Some(kept) = &mut self.kept {
-            if kept.made {
-                kept.save = save.max(Duration::from_ns(1));
-            }
-        }
     }
 }

@@ -2,14 +2,13 @@
 
 //! What writing the registers of a job costs before its START, and who is charged for that.
 //!
-//! A slice begins when the registers are written. A job is charged for the writing of its own registers; the clearing of those that
-//! another context has left behind is charged to that context, or to its group once the context was closed.
+//! A slice begins when the registers are written. A job is charged for the writing of its own
+//! registers; the clearing of those that another context has left behind is charged to that context,
+//! or to its group once the context was closed.
 
-use core::ops::DerefMut;
-
-use super::machine::{Machine, Out};
-use super::slot::State;
-use super::{Action, ContextId, Duration, Entry, GroupKey, SlotId, Time};
+use super::event::Cx;
+use super::state::Scheduler;
+use super::{Action, ContextId, Duration, GroupKey, SlotId, Time};
 
 /// What the caller has done to a slot between Load and Start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,53 +17,44 @@ pub struct LoadCost {
     pub clearing: Duration,
     /// Time from Load to Start.
     pub total: Duration,
-    /// Who had written the registers that were cleared.
+    /// The context that had written the registers that were cleared, and its group.
     pub debtor: Option<(ContextId, GroupKey)>,
 }
 
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
-    /// Notes what the Load of the job cost that was just started on `slot`, before the machine is told of anything else. Its slice
-    /// begins that much later. Nothing happens if no job runs there.
+impl Scheduler {
+    /// Notes what the Load of the job cost that was just started on `slot`, before the scheduler is
+    /// told of anything else. Its slice begins that much later. No-op if no job runs there.
     pub fn note_load(
         &mut self,
         now: Time,
         slot: SlotId,
         cost: LoadCost,
-        out: &mut impl FnMut(Action),
+        out: &mut dyn FnMut(Action),
     ) {
-        let out: &mut Out<'_> = out;
-        let Some(found) = self.slot_mut(slot) else {
+        let Some(run) = self.slots.find(slot).and_then(|slot| slot.fsm.unpaused()) else {
             return;
         };
-        let State::Running(run) = &mut found.state else {
-            return;
-        };
-        run.started = run.started + cost.clearing;
-        run.extra += Duration::from_ns(cost.total.as_ns().saturating_sub(cost.clearing.as_ns()));
-        run.look = run.look + cost.total;
-        found.entered = true;
-        let ctx = run.ctx;
-        if let Some(entry) = self.slab.get_mut(ctx) {
-            entry.since = entry.since + cost.clearing;
-        }
+        let (ctx, class) = (run.ctx.at(), self.slots[slot].class);
+        self.slots[slot].fsm.note_load(cost.clearing, cost.total);
+        let context = &mut self.entities[ctx];
+        context.charged_until = context.charged_until + cost.clearing;
         if let Some((debtor, group)) = cost.debtor {
-            self.charge_clearing(slot, debtor, group, cost.clearing);
+            self.charge_clearing(class, debtor, group, cost.clearing);
         }
-        self.arm(now, slot, out);
+        self.forget_plans(class);
+        self.arm_timers(&mut Cx::new(now, out), class);
     }
 
-    fn charge_clearing(&mut self, slot: SlotId, ctx: ContextId, group: GroupKey, span: Duration) {
-        if self.slab.owned(ctx).is_ok() {
-            self.pay(ctx, span);
-            self.place_again(ctx);
+    fn charge_clearing(&mut self, class: SlotId, id: ContextId, group: GroupKey, span: Duration) {
+        if let Ok(debtor) = self.entities.owned(id) {
+            self.charge_off_slot(debtor, span);
+            self.requeue(debtor);
             return;
         }
-        let Some(index) = self.slot(slot).map(|slot| slot.queue) else {
-            return;
-        };
-        let record = self
-            .records_of(group)
-            .find(|&at| self.slab.at(at).is_some_and(|record| record.queue == index));
-        self.change_group(record, |record| record.advance(span));
+        let mut groups = self.groups_of(group).into_iter().flatten();
+        let debtor = groups.find(|&group| self.entities[group].kind.class == class);
+        if let Some(group) = debtor {
+            self.change_group(class, group, |entity| entity.charge(span));
+        }
     }
 }

@@ -2,54 +2,75 @@
 
 //! The scheduler and the slot protocol, pure: events with timestamps in, actions out.
 //!
-//! Nothing here locks, allocates, reads a clock or imports the kernel. The module compiles these files into `fermata.ko`
-//! and the host crate (`rust/host`) compiles the very same files for unit tests, property tests and models.
+//! Nothing here locks, allocates, reads a clock or imports the kernel. The module compiles these
+//! files into `fermata.ko` and the host crate (`rust/host`) compiles the very same files for unit
+//! tests, property tests and models. Both provide [`crate::array`].
 //!
-//! The caller owns one [`Machine`] per card, feeds it [`Event`]s under its own lock, and carries out each [`Action`] at
-//! once and in order. `Machine::handle` may be called from interrupt context: it is O(log n) in the number of
-//! contexts except where said, and it does not panic.
+//! The caller owns one [`Scheduler`] per card, feeds it [`Event`]s under its own lock, and carries
+//! out each [`Action`] at once and in order. [`Scheduler::handle`] may be called from interrupt
+//! context: it is O(log n) in the number of contexts, and it does not panic.
 
 mod access;
 mod admission;
-mod chain;
-mod clock;
-mod cooperative;
-mod doorbell;
+mod bandwidth;
+mod boost;
+mod charge;
+mod context;
+mod dispatch;
+mod entities;
+mod entity;
 mod event;
-mod exclusive;
+mod fifo;
 mod freeze;
 mod gang;
+mod gang_claim;
+mod gang_gather;
+mod gang_ring;
+mod gang_turn;
 mod group;
-mod guard;
 mod hints;
+mod ids;
+mod job;
 mod limit;
 mod load;
-mod machine;
-mod owner;
 mod params;
+mod plan;
 mod policy;
-mod protocol;
-mod queue;
 mod registration;
-mod replay;
-mod reset;
+mod reservation;
 mod run;
-mod slab;
-mod slot;
+mod runqueue;
+mod scheduler;
+mod seating;
+mod slot_config;
+mod slot_events;
+mod slot_fsm;
+mod slot_loss;
+mod slot_pause;
+mod slot_reset;
+mod slot_run;
+mod state;
 mod status;
 mod sweep;
+mod sweep_state;
+mod switch;
+mod table;
 mod time;
 mod tree;
+mod turn;
 
-pub use cooperative::Stops;
-pub use event::{Action, Event, Failure, PauseCause, Refusal, Wake};
-pub use group::{GroupKey, GroupStats};
+pub use context::{JobState, SchedContext, Stats};
+pub use entity::SchedEntity;
+pub use event::{Action, EndReason, Event, Failure, PauseCause, Refusal, RunEnd, StartTimes, Wake};
+pub use group::{GroupStats, Registration, SchedGroup};
+pub use ids::{ContextId, GroupKey, SlotId, MAX_SLOTS};
 pub use load::LoadCost;
-pub use machine::{ContextConfig, Machine, MachineConfig};
-pub use params::{Params, Urgency};
+pub use params::{GroupSettings, Params, Urgency};
 pub use policy::PolicyKind;
-pub use registration::GroupSettings;
-pub use slab::{ContextId, Entry, JobState, Stats};
-pub use slot::{Profile, SlotConfig, SlotId, SlotState, SlotStats, MAX_SLOTS};
+pub use runqueue::RunQueue;
+pub use scheduler::{CardConfig, ContextConfig};
+pub use slot_config::{PreemptGranularity, Profile, SlotConfig, SlotState, SlotStats};
+pub use state::{Scheduler, Slot, Storage};
 pub use status::{Phase, Status};
+pub use table::{Bucket, EntityStorage, Place};
 pub use time::{Duration, Time};

@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The parameters of a context and their limits.
+//! Parameters of contexts, settings of groups, and their limits.
 
 use super::{Duration, Refusal};
 
 /// What can be changed of a context while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// The slots it may run on, a bit each. Bits of slots of another class, or of none, have no effect.
+    /// The slots that the context may run on, a bit each. Bits of slots of another class, or of no
+    /// slot, have no effect.
     pub mask: u8,
-    /// How long it may run while somebody waits: [`Params::TIMESLICE_MIN`] to [`Params::TIMESLICE_MAX`]. A slice that
-    /// begins with a resume is longer by the measured cost of a restore.
+    /// How long the context may run while another one waits: [`Params::TIMESLICE_MIN`] to
+    /// [`Params::TIMESLICE_MAX`]. A slice that begins with a resume is longer by the measured cost
+    /// of a restore.
     pub timeslice: Duration,
-    /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset and the job fails:
-    /// [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
+    /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset
+    /// and the job fails: [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
     pub preempt_timeout: Duration,
-    /// Its share against that of others, under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
-    /// [`Params::WEIGHT_MAX`]. May be changed while the job runs; what ran before is charged at the old weight.
+    /// Its weight under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
+    /// [`Params::WEIGHT_MAX`]. What ran before a change is charged at the old weight.
     pub weight: u16,
-    /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to [`Params::PRIORITY_MAX`], higher
-    /// first. Whether the owner may raise it above the default is the caller's to check.
+    /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to
+    /// [`Params::PRIORITY_MAX`], higher first. The caller checks whether the owner may raise it.
     pub priority: u8,
-    /// Its jobs are stopped at the next boundary of their work, where the engine has any ([`SlotConfig::stops`]). The time
-    /// until then is their own, and bounded by `preempt_timeout`.
-    ///
-    /// [`SlotConfig::stops`]: super::SlotConfig::stops
+    /// Its jobs are stopped at the next boundary of their work, where the engine has boundaries
+    /// ([`SlotConfig::granularity`](super::SlotConfig::granularity)). The time until then is run
+    /// time of the context, and bounded by `preempt_timeout`.
     pub cooperative: bool,
-    /// Whether its work is latency-critical. Whether the owner may say so is the caller's to check.
+    /// Whether its work is latency-critical. The caller checks whether the owner may say so.
     pub urgency: Urgency,
-    /// At most so many percent of one slot, also while slots are free: 1 to 100; 0 is the same as 100, no cap. Has no
-    /// effect while a reservation is in force.
+    /// At most so many percent of one slot, also while slots are free: 1 to 100; 0 is the same as
+    /// 100, no cap. Has no effect while a reservation is in force.
     pub cap: u8,
-    /// Under [`PolicyKind::Share`](super::PolicyKind::Share): its share in percent of one slot, 1 to 100; 0: an even part of
-    /// what is left. Admitted under every policy.
-    pub share: u8,
-    /// Under [`PolicyKind::Deadline`](super::PolicyKind::Deadline): the time on a slot that it may use in each period, its
-    /// restores and saves included; zero: no reservation, and then the other two are zero, too. Otherwise [`Params::TIMESLICE_MIN`] to
+    /// Under [`PolicyKind::Deadline`](super::PolicyKind::Deadline): the time on a slot that the
+    /// context may use in each period, its restores and saves included; zero: no reservation, and
+    /// then `deadline` and `period` are zero, too. Otherwise [`Params::TIMESLICE_MIN`] to
     /// `deadline`. Admitted under every policy.
     pub budget: Duration,
     /// By when after the beginning of a period the budget is given: `budget` to `period`.
@@ -47,15 +46,15 @@ pub struct Params {
 /// How urgent the work of a context is, under every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
-    /// Work that arrives is put on a slot at once, where best-effort work that runs on an allowed slot makes way for it.
+    /// A job that arrives preempts best-effort work on an allowed slot at once.
     LatencyCritical,
-    /// Makes way at any time, and goes on later with nothing lost.
+    /// Is preempted at any time, and resumed later with nothing lost.
     #[default]
     BestEffort,
 }
 
 impl Params {
-    /// The shortest timeslice: 100 us (as XSched has it).
+    /// The shortest timeslice: 100 us (as in XSched).
     pub const TIMESLICE_MIN: Duration = Duration::from_us(100);
     /// The longest timeslice: 10 s.
     pub const TIMESLICE_MAX: Duration = Duration::from_ms(10_000);
@@ -68,12 +67,12 @@ impl Params {
     pub const WEIGHT_MIN: u16 = 1;
     /// The greatest weight.
     pub const WEIGHT_MAX: u16 = 10_000;
-    /// The weight that a context has by default.
+    /// The default weight.
     pub const WEIGHT_DEFAULT: u16 = 100;
 
     /// The highest priority.
     pub const PRIORITY_MAX: u8 = 31;
-    /// The priority that a context has by default.
+    /// The default priority.
     pub const PRIORITY_DEFAULT: u8 = 16;
 
     /// The shortest period: 1 ms.
@@ -81,8 +80,8 @@ impl Params {
     /// The longest period: 10 s.
     pub const PERIOD_MAX: Duration = Duration::from_ms(10_000);
 
-    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100, priority 16, best effort, nothing reserved, no
-    /// cap.
+    /// Every slot, slices of 2 ms, a preempt timeout of 100 ms, weight 100, priority 16, best
+    /// effort, no reservation, no cap.
     pub const DEFAULT: Self = Self {
         mask: u8::MAX,
         timeslice: Duration::from_ms(2),
@@ -92,7 +91,6 @@ impl Params {
         cooperative: false,
         urgency: Urgency::BestEffort,
         cap: 0,
-        share: 0,
         budget: Duration::ZERO,
         deadline: Duration::ZERO,
         period: Duration::ZERO,
@@ -105,7 +103,7 @@ impl Params {
             (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
         let weight = (Self::WEIGHT_MIN..=Self::WEIGHT_MAX).contains(&self.weight);
         let priority = self.priority <= Self::PRIORITY_MAX;
-        let percent = self.cap <= 100 && self.share <= 100;
+        let percent = self.cap <= 100;
         let (budget, deadline, period) = (self.budget, self.deadline, self.period);
         let nothing = [budget, deadline, period] == [Duration::ZERO; 3];
         let reservation = budget >= Self::TIMESLICE_MIN
@@ -118,9 +116,71 @@ impl Params {
             Err(Refusal::Range)
         }
     }
+
+    /// Returns whether the limits, or the group's record, differ: then a context that waits is
+    /// queued anew.
+    pub(super) fn limits_differ(&self, other: &Self) -> bool {
+        let limits = |params: &Self| {
+            let Self {
+                cap,
+                budget,
+                deadline,
+                period,
+                urgency,
+                ..
+            } = *params;
+            (cap, budget, deadline, period, urgency)
+        };
+        limits(self) != limits(other)
+    }
 }
 
 impl Default for Params {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// What the administrator sets for a group and all groups below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSettings {
+    /// Its weight against that of its siblings: [`Params::WEIGHT_MIN`] to [`Params::WEIGHT_MAX`].
+    pub weight: u16,
+    /// The highest [`Params::priority`] of its contexts: 0 to [`Params::PRIORITY_MAX`].
+    pub max_priority: u8,
+    /// The time on slots that all its contexts together may have, in percent of one slot: 0 to
+    /// [`GroupSettings::CAP_MAX`]; 0: no cap. Contexts with a reservation in force are neither
+    /// bound by the cap nor counted.
+    pub cap: u16,
+    /// The slots that serve this group only, a bit each.
+    pub slots: u8,
+}
+
+impl GroupSettings {
+    /// All slots of a card that has as many as a card can have.
+    pub const CAP_MAX: u16 = 800;
+
+    /// What holds for a group that is not registered.
+    pub const DEFAULT: Self = Self {
+        weight: Params::WEIGHT_DEFAULT,
+        max_priority: Params::PRIORITY_MAX,
+        cap: 0,
+        slots: 0,
+    };
+
+    /// Refuses values out of range.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        let weight = (Params::WEIGHT_MIN..=Params::WEIGHT_MAX).contains(&self.weight);
+        let priority = self.max_priority <= Params::PRIORITY_MAX;
+        if weight && priority && self.cap <= Self::CAP_MAX {
+            Ok(())
+        } else {
+            Err(Refusal::Range)
+        }
+    }
+}
+
+impl Default for GroupSettings {
     fn default() -> Self {
         Self::DEFAULT
     }

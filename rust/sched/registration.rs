@@ -1,326 +1,327 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registered groups: what the administrator has set for a group, in force whether the group has contexts or not.
-//!
-//! A registration has an entry of its own among the records of groups, which belongs to no class and is never forgotten:
-//! - `params.weight` and `params.priority` are the group's weight and its priority ceiling,
-//! - `params.budget` is the time on slots that the group's cap allows in each [`WINDOW`](super::limit::WINDOW), and
-//!   `purse` is what is left of it (`limit.rs`),
-//! - `run` is the time on slots of the group's contexts, kept when a record of the group is forgotten.
-//!
-//! The slots that serve the group only are in the slots themselves (`exclusive.rs`).
+//! Registered groups: what the administrator has set for a group and those below it, in force
+//! whether the group has contexts or not.
 
-use core::ops::DerefMut;
-
-use super::group::Of;
-use super::machine::Machine;
-use super::slab::Slab;
-use super::slot::{slots_in, State};
+use super::entities::GROUP_DEPTH_MAX;
+use super::event::Cx;
+use super::group::{GroupKind, GroupStats};
+use super::ids::{slots_in, ContextIndex, GroupIndex, RegistrationIndex};
+use super::state::Scheduler;
 use super::{
-    Action, ContextId, Duration, Entry, GroupKey, JobState, Params, Refusal, Time, Urgency,
+    Action, ContextId, Duration, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency,
+    MAX_SLOTS,
 };
 
-/// The class of the entries of registrations: none.
-const NO_CLASS: u8 = u8::MAX;
+/// The urgencies, for which a group competes apart.
+const URGENCIES: [Urgency; 2] = [Urgency::LatencyCritical, Urgency::BestEffort];
 
-/// What the administrator sets for a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSettings {
-    /// Its weight against that of other groups: [`Params::WEIGHT_MIN`] to [`Params::WEIGHT_MAX`].
-    pub weight: u16,
-    /// The highest [`Params::priority`] that its contexts may have: 0 to [`Params::PRIORITY_MAX`].
-    pub max_priority: u8,
-    /// The time on slots that all its contexts together may have, in percent of one slot: 0 to [`GroupSettings::CAP_MAX`]; 0:
-    /// no cap. Contexts with a reservation in force are neither bound by it nor counted.
-    pub cap: u16,
-    /// The slots that serve this group only, a bit each.
-    pub slots: u8,
-}
-
-impl GroupSettings {
-    /// All slots of a card that has as many as a card can have.
-    pub const CAP_MAX: u16 = 800;
-
-    /// What holds for a group that is not registered.
-    pub const DEFAULT: Self = Self {
-        weight: Params::WEIGHT_DEFAULT,
-        max_priority: Params::PRIORITY_MAX,
-        cap: 0,
-        slots: 0,
-    };
-
-    fn check(&self) -> Result<(), Refusal> {
-        let weight = (Params::WEIGHT_MIN..=Params::WEIGHT_MAX).contains(&self.weight);
-        let priority = self.max_priority <= Params::PRIORITY_MAX;
-        if weight && priority && self.cap <= Self::CAP_MAX {
-            Ok(())
-        } else {
-            Err(Refusal::Range)
-        }
-    }
-}
-
-impl Default for GroupSettings {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// How many groups are registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Registered {
-    pub(super) all: u32,
-    /// Of these, groups with a cap.
-    pub(super) capped: u32,
-}
-
-impl Registered {
-    pub(super) const NONE: Self = Self { all: 0, capped: 0 };
-}
-
-impl Of {
-    /// The registration of a group.
-    const fn registration(key: GroupKey) -> Self {
-        Self {
-            queue: NO_CLASS,
-            urgency: Urgency::BestEffort,
-            key,
-        }
-    }
-}
-
-impl<S: DerefMut<Target = [Entry]>> Slab<S> {
-    /// The registration of a group, if it has one. O(1) but for collisions.
-    pub(super) fn registration(&self, key: GroupKey) -> Option<u32> {
-        if self.records.registered.all == 0 {
-            return None;
-        }
-        self.record(&Of::registration(key))
-    }
-
-    /// Adds the time of a run to the registration of a group, if it has one.
-    pub(super) fn note_registered_run(&mut self, key: GroupKey, span: Duration) {
-        if let Some(at) = self.registration(key) {
-            if let Some(entry) = self.at_mut(at) {
-                entry.run += span;
-            }
-        }
-    }
-
-    /// The priority ceiling of a group.
-    fn max_priority(&self, key: GroupKey) -> u8 {
-        let entry = self.registration(key).and_then(|at| self.at(at));
-        entry.map_or(Params::PRIORITY_MAX, |entry| entry.params.priority)
-    }
-}
-
-impl<S: DerefMut<Target = [Entry]>> Machine<S> {
+impl Scheduler {
     /// Most groups that can be registered.
-    pub const GROUPS_MAX: u32 = 256;
+    pub const GROUPS_MAX: usize = 256;
+    /// Registered groups nest no deeper.
+    pub const GROUP_DEPTH_MAX: usize = GROUP_DEPTH_MAX;
 
-    /// Registers a group, or changes what is set for it. The registration lasts until [`Machine::remove_group`], whether the
-    /// group has contexts or not. Weight and cap hold at once. The caller brings all contexts of the card in line with the
-    /// rest by [`Machine::regroup`]. O(log n).
+    /// Returns how many places for groups always suffice for `contexts` contexts on a card with
+    /// `classes` classes, when `remembered` groups are remembered.
+    pub const fn group_places(contexts: usize, classes: usize, remembered: usize) -> usize {
+        contexts + remembered + Self::GROUPS_MAX * classes * URGENCIES.len()
+    }
+
+    /// Registers a group below the registered group `parent`, or changes what is set for the group.
+    /// The registration lasts until [`Scheduler::remove_group`], whether the group has contexts or
+    /// not. Weight and cap hold at once. The caller brings all contexts of the card in line with the
+    /// rest by [`Scheduler::regroup`]. O(log n).
     ///
     /// # Errors
     ///
-    /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoSlot`] (a slot that the card does not have), [`Refusal::Busy`]
-    /// (a slot serves another group only), [`Refusal::NoSpace`] ([`Machine::GROUPS_MAX`] groups are registered, or the storage
-    /// is full); nothing was changed.
+    /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoContext`] (`parent` is not registered),
+    /// [`Refusal::Depth`] (registered groups would nest more than four deep, or in a circle),
+    /// [`Refusal::NoSlot`] (a slot that the card does not have), [`Refusal::Busy`] (a slot serves
+    /// another group only), [`Refusal::NoSpace`] (too many groups are registered); nothing was
+    /// changed.
     pub fn set_group(
         &mut self,
         now: Time,
         key: GroupKey,
+        parent: Option<GroupKey>,
         settings: GroupSettings,
-        out: &mut impl FnMut(Action),
+        out: &mut dyn FnMut(Action),
     ) -> Result<(), Refusal> {
-        if self.gone {
-            return Err(Refusal::Gone);
-        }
+        self.check_present()?;
         settings.check()?;
-        if !slots_in(settings.slots).all(|id| self.has_slot(id)) {
+        let parent = self.find_parent(key, parent)?;
+        if !slots_in(settings.slots).all(|id| self.slots.has(id)) {
             return Err(Refusal::NoSlot);
         }
-        if self.foreign_slots(key) & settings.slots != 0 {
+        let own = self.entities.find_registration(key);
+        if slots_in(settings.slots).any(|id| {
+            let owner = self.slots[id].exclusive;
+            owner.is_some() && owner != own
+        }) {
             return Err(Refusal::Busy);
         }
-        let at = match self.slab.registration(key) {
+        let at = match own {
             Some(at) => at,
             None => self.register(key)?,
         };
         self.set_group_cap(now, at, settings.cap);
-        if let Some(entry) = self.slab.at_mut(at) {
-            entry.params.weight = settings.weight;
-            entry.params.priority = settings.max_priority;
+        self.entities[at].settings = settings;
+        self.nest(now, at, parent);
+        for id in self.slots.ids() {
+            let exclusive = &mut self.slots[id].exclusive;
+            if settings.slots & id.bit() != 0 {
+                *exclusive = Some(at);
+            } else if *exclusive == Some(at) {
+                *exclusive = None;
+            }
         }
-        self.set_group_weight(now, key, settings.weight);
-        self.reserve_slots(key, settings.slots);
-        self.press_all(now, out);
+        self.reschedule_all(&mut Cx::new(now, out));
         Ok(())
     }
 
-    /// Ends the registration of a group, which has what groups have by default from now on. The caller brings all contexts
-    /// of the card in line with that by [`Machine::regroup`]. O(log n).
+    /// Ends the registration of a group. The caller moves its contexts to other groups by
+    /// [`Scheduler::regroup`]. O(log n).
     ///
     /// # Errors
     ///
-    /// [`Refusal::Gone`], [`Refusal::NoContext`] (the group is not registered); nothing was changed.
+    /// [`Refusal::Gone`], [`Refusal::NoContext`] (the group is not registered), [`Refusal::Busy`] (a
+    /// group is registered below); nothing was changed.
     pub fn remove_group(
         &mut self,
         now: Time,
         key: GroupKey,
-        out: &mut impl FnMut(Action),
+        out: &mut dyn FnMut(Action),
     ) -> Result<(), Refusal> {
-        if self.gone {
-            return Err(Refusal::Gone);
+        self.check_present()?;
+        let at = self.entities.find_registration(key);
+        let at = at.ok_or(Refusal::NoContext)?;
+        if self.entities.has_registered_below(at) {
+            return Err(Refusal::Busy);
         }
-        let at = self.slab.registration(key).ok_or(Refusal::NoContext)?;
         self.set_group_cap(now, at, 0);
-        self.set_group_weight(now, key, Params::WEIGHT_DEFAULT);
-        self.reserve_slots(key, 0);
-        self.slab.free_record(at);
-        self.slab.records.registered.all -= 1;
-        self.press_all(now, out);
+        self.entities[at].settings = GroupSettings::DEFAULT;
+        self.nest(now, at, None);
+        for group in self.groups_of(key).into_iter().flatten() {
+            self.entities[group].registration = None;
+        }
+        for id in self.slots.ids() {
+            let exclusive = &mut self.slots[id].exclusive;
+            *exclusive = exclusive.filter(|&owner| owner != at);
+        }
+        self.entities.remove_registration(at);
+        self.reschedule_all(&mut Cx::new(now, out));
         Ok(())
     }
 
-    /// What is set for a group; `None`: it is not registered.
+    /// Returns what is set for a group; `None`: it is not registered.
     pub fn group_settings(&self, key: GroupKey) -> Option<GroupSettings> {
-        let entry = self.slab.at(self.slab.registration(key)?)?;
-        let theirs = slots_in(u8::MAX).filter(|&id| self.exclusive(id) == Some(key));
-        Some(GroupSettings {
-            weight: entry.params.weight,
-            max_priority: entry.params.priority,
-            // CAST: at most CAP_MAX.
-            cap: entry.group_cap() as u16,
-            slots: theirs.fold(0, |slots, id| slots | id.bit()),
-        })
+        let at = self.entities.find_registration(key)?;
+        Some(self.entities[at].settings)
     }
 
-    /// Lets each of the contexts belong to the group named with it, and obey what is set for groups now: the priority ceiling, the
-    /// slots that serve one group only, the cap. No-op for a context that is in line already; one that is gone is passed over.
-    /// O(log n) for each context.
+    /// Lets each of the contexts belong to the group named with it, and obey what is set for groups
+    /// now: the priority ceiling, the slots that serve one group only, the cap. No-op for a context
+    /// that is in line already; one that is gone is skipped. O(log n) for each context.
     pub fn regroup(
         &mut self,
         now: Time,
         contexts: impl Iterator<Item = (ContextId, GroupKey)>,
-        out: &mut impl FnMut(Action),
+        out: &mut dyn FnMut(Action),
     ) {
         if self.gone {
             return;
         }
-        for (ctx, key) in contexts {
-            self.bring_in_line(now, ctx, key);
+        for (id, key) in contexts {
+            if let Some(ctx) = self.entities.find(id) {
+                self.bring_in_line(now, ctx, key);
+            }
         }
-        self.press_all(now, out);
+        self.reschedule_all(&mut Cx::new(now, out));
     }
 
-    /// Refuses a priority above the ceiling of the context's group, unless the context has that priority already.
-    pub(super) fn check_priority(&self, ctx: ContextId, params: &Params) -> Result<(), Refusal> {
-        let old = self.slab.owned(ctx)?.params.priority;
-        let most = self.max_priority(ctx)?;
-        if params.priority > old && params.priority > most {
-            Err(Refusal::Ceiling)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The priority ceiling of the group of a context.
+    /// Returns the group of a context.
     ///
     /// # Errors
     ///
     /// [`Refusal::NoContext`].
-    pub fn max_priority(&self, ctx: ContextId) -> Result<u8, Refusal> {
-        Ok(self.slab.max_priority(self.group_of(ctx)?))
+    pub fn group_of(&self, id: ContextId) -> Result<GroupKey, Refusal> {
+        Ok(self.entities.key_of(self.entities.owned(id)?))
     }
 
-    /// The parameters of a context that joins a group.
-    pub(super) fn within_ceiling(&self, params: Params, key: GroupKey) -> Params {
-        let most = self.slab.max_priority(key);
-        Params {
-            priority: params.priority.min(most),
-            ..params
+    /// Returns the priority ceiling of the group of a context.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn max_priority(&self, id: ContextId) -> Result<u8, Refusal> {
+        Ok(self.priority_ceiling(self.group_of(id)?))
+    }
+
+    /// Returns the group that a slot is reserved for.
+    pub fn exclusive(&self, slot: SlotId) -> Option<GroupKey> {
+        let owner = self.slots.find(slot)?.exclusive?;
+        Some(self.entities[owner].key)
+    }
+
+    /// Returns what a group has done until `now`, in all classes, with the groups below it; nothing
+    /// if it has no contexts, and was forgotten or never was.
+    pub fn group_stats(&self, key: GroupKey, now: Time) -> GroupStats {
+        let registration = self.entities.find_registration(key);
+        let mut stats = GroupStats {
+            contexts: 0,
+            weight: self.entities.settings(key).weight,
+            run: self.recorded_run(key),
+        };
+        if let Some(at) = registration {
+            stats.run = self.entities[at].run;
         }
-    }
-
-    fn has_slot(&self, id: super::SlotId) -> bool {
-        self.slot(id)
-            .is_some_and(|slot| slot.state != State::Absent)
-    }
-
-    /// Makes the registration of a group that has none.
-    fn register(&mut self, key: GroupKey) -> Result<u32, Refusal> {
-        if self.slab.records.registered.all >= Self::GROUPS_MAX {
-            return Err(Refusal::NoSpace);
+        let running = self.slots.iter().filter_map(|slot| slot.fsm.run());
+        for context in running.map(|run| &self.entities[run.ctx.at()]) {
+            if self.entities.belongs_to(context.group, key) {
+                stats.run += context.uncharged(now);
+            }
         }
+        for group in self.groups_of(key).into_iter().flatten() {
+            stats.contexts += self.entities[group].nr_contexts;
+        }
+        stats
+    }
+
+    /// Returns the time on slots that is recorded for a group, without what is under way.
+    fn recorded_run(&self, key: GroupKey) -> Duration {
+        let mut run = Duration::ZERO;
+        for group in self.groups_of(key).into_iter().flatten() {
+            run += self.entities[group].run;
+        }
+        run
+    }
+
+    /// Returns the parts of a group, one for each class and urgency that there are.
+    pub(super) fn groups_of(
+        &self,
+        key: GroupKey,
+    ) -> [Option<GroupIndex>; MAX_SLOTS * URGENCIES.len()] {
+        let mut groups = [None; MAX_SLOTS * URGENCIES.len()];
+        let classes = self.queues.ids();
+        let kinds = classes.flat_map(|class| URGENCIES.map(|urgency| (class, urgency)));
+        for (place, (class, urgency)) in groups.iter_mut().zip(kinds) {
+            *place = self.entities.find_group(&GroupKind {
+                key,
+                class,
+                urgency,
+            });
+        }
+        groups
+    }
+
+    /// Returns the registration of `parent`, if `key` may be below it.
+    fn find_parent(
+        &self,
+        key: GroupKey,
+        parent: Option<GroupKey>,
+    ) -> Result<Option<RegistrationIndex>, Refusal> {
+        let Some(parent) = parent else {
+            return Ok(None);
+        };
+        let parent = self.entities.find_registration(parent);
+        let parent = parent.ok_or(Refusal::NoContext)?;
+        let own = self.entities.find_registration(key);
+        let depth = self.entities.registered(parent).count();
+        let below = self.entities.registrations().filter_map(|at| {
+            let mut lineage = self.entities.registered(at);
+            lineage.position(|above| Some(above) == own)
+        });
+        let height = 1 + below.max().unwrap_or(0);
+        let is_circle = self.entities.registered(parent).any(|at| Some(at) == own);
+        if is_circle || depth + height > GROUP_DEPTH_MAX {
+            return Err(Refusal::Depth);
+        }
+        Ok(Some(parent))
+    }
+
+    fn register(&mut self, key: GroupKey) -> Result<RegistrationIndex, Refusal> {
         let run = self.recorded_run(key);
-        let of = Of::registration(key);
-        let at = self.slab.make_record(&of, Params::WEIGHT_DEFAULT);
+        let at = self.entities.add_registration(key);
         let at = at.ok_or(Refusal::NoSpace)?;
-        self.slab.recall(at);
-        if let Some(entry) = self.slab.at_mut(at) {
-            entry.run = run;
+        self.entities[at].run = run;
+        for group in self.groups_of(key).into_iter().flatten() {
+            self.entities[group].registration = Some(at);
         }
-        self.slab.records.registered.all += 1;
         Ok(at)
     }
 
-    fn bring_in_line(&mut self, now: Time, ctx: ContextId, key: GroupKey) {
-        if self.slab.get(ctx).is_none() {
-            return;
-        }
-        if self.slab.key_of(ctx) != Some(key) {
-            self.move_to_group(now, ctx, key);
-        }
-        let Some(entry) = self.slab.get(ctx) else {
-            return;
-        };
-        let (params, parked) = (entry.params, entry.is_parked());
-        if parked || Some(entry.allowed) != self.allowed_to(ctx) {
-            self.change_access(now, ctx, |_| ());
-        }
-        let within = self.within_ceiling(params, key);
-        if within != params {
-            self.replace_params(now, ctx, within);
+    /// Puts a registered group below `parent`, and lets it compete at the weight that is set.
+    fn nest(&mut self, now: Time, at: RegistrationIndex, parent: Option<RegistrationIndex>) {
+        self.entities[at].parent = parent;
+        let key = self.entities[at].key;
+        let above = parent.map(|parent| self.entities[parent].key);
+        for group in self.groups_of(key).into_iter().flatten() {
+            self.charge_below(now, group);
+            let weight = self.entities[at].settings.weight;
+            self.entities.se_mut(group).weight = weight.into();
+            let kind = self.entities[group].kind;
+            let above = above.and_then(|key| {
+                let kind = GroupKind { key, ..kind };
+                self.entities.make_group(&kind)
+            });
+            if self.entities.se(group).parent != above {
+                self.move_below(group, above);
+            }
+            self.forget_plans(kind.class);
         }
     }
 
-    /// A context leaves its group for another one, among whose contexts it is new.
-    fn move_to_group(&mut self, now: Time, ctx: ContextId, key: GroupKey) {
-        let Some(entry) = self.slab.get(ctx) else {
-            return;
-        };
-        let of = Of {
-            queue: entry.queue,
-            urgency: entry.params.urgency,
-            key,
-        };
-        let (queue, runs, aside) = (entry.queue, entry.is_metered(), entry.aside);
-        let queued = entry.state == JobState::Queued;
-        let weight = self.group_weight(key);
-        let hint = self.take_hint(ctx);
-        self.advance_clock(now, queue, None);
-        if runs {
-            self.meter(now, ctx);
-            self.leave_lane(ctx);
+    /// Charges the runs of a group's contexts until `now`.
+    fn charge_below(&mut self, now: Time, group: GroupIndex) {
+        let class = self.entities[group].kind.class;
+        for id in self.class_slots(class) {
+            let run = self.slots[id].fsm.run();
+            let ctx = run.map(|run| run.ctx.at());
+            if let Some(ctx) = ctx.filter(|&ctx| self.entities.is_below(ctx, group)) {
+                self.update_curr(now, ctx);
+            }
         }
-        if queued {
-            self.step_out(ctx);
+    }
+
+    /// Lets a group compete below `parent`, among whose members it is new.
+    fn move_below(&mut self, group: GroupIndex, parent: Option<GroupIndex>) {
+        let class = self.entities[group].kind.class;
+        let is_active = self.entities[group].nr_active != 0;
+        let key = self.queues[class].unlink_group(&mut self.entities, group);
+        if let Some(old) = self.entities.se(group).parent.filter(|_| is_active) {
+            self.entities.remove_active(old);
         }
-        self.slab.rejoin(ctx, &of, weight);
-        self.allow(ctx);
-        if runs || queued {
-            self.wake_in_group(now, ctx);
+        self.entities.move_group(group, parent);
+        if let Some(parent) = parent.filter(|_| is_active) {
+            self.entities.add_active(parent);
         }
-        if runs {
-            self.enter_lane(ctx);
+        if let Some(key) = key {
+            self.queues[class].link_group(&mut self.entities, group, key);
         }
-        self.weigh(ctx);
-        self.begin_anew(ctx);
-        if queued {
-            self.line_up(now, ctx, aside);
+        self.reset_group_vruntime(group);
+    }
+
+    fn bring_in_line(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
+        if self.entities.key_of(ctx) != key {
+            self.change_group_of(now, ctx, key);
         }
-        self.put_hint(ctx, hint);
+        let class = self.entities[ctx].class;
+        if self.waits_for_limit(ctx) {
+            // What throttles the group is found out anew.
+            let mut next = Some(self.entities[ctx].group);
+            while let Some(group) = next {
+                self.queues[class].unthrottle_group(&mut self.entities, group);
+                next = self.entities.se(group).parent;
+            }
+            self.change_access(now, ctx);
+        } else if self.access_differs(ctx) {
+            self.change_access(now, ctx);
+        }
+        let params = self.entities[ctx].params;
+        let priority = params.priority.min(self.priority_ceiling(key));
+        if priority != params.priority {
+            self.replace_params(now, ctx, Params { priority, ..params });
+        }
     }
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The status register of a slot (docs/card.md, Status).
+//! The status register of a slot (docs/card.md, Status), and what a status says of a run.
 
-use super::Duration;
+use super::slot_config::SlotConfig;
+use super::{Duration, Profile, Time};
+
+/// Base: how long after START the status may still read IDLE.
+const START_LAG_MAX: Duration = Duration::from_ms(50);
 
 /// The raw 64 bits of CSR_TRANSACTION_CTL as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +35,23 @@ impl Status {
     const SNAPSHOT_ERROR: u64 = 1 << 9;
     const EMPTY: u64 = 1 << 10;
 
-    /// The register's value as read.
+    /// Returns the status of a value as read.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The register's value.
+    /// Returns the register's value.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// Does this read say that the card is gone? The caller then sends [`Event::Gone`](super::Event::Gone).
+    /// Returns whether this read says that the card is gone. The caller then sends
+    /// [`Event::Gone`](super::Event::Gone).
     pub const fn is_gone(self) -> bool {
         self.0 == u64::MAX
     }
 
-    /// What the engine does.
+    /// Returns what the engine does.
     pub const fn phase(self) -> Phase {
         match self.0 & 0xff {
             0 => Phase::Idle,
@@ -57,29 +62,110 @@ impl Status {
         }
     }
 
-    /// Fermata profile: the job was stopped at an access outside its window.
+    /// Fermata profile: returns whether the job was stopped at an access outside its window.
     pub const fn fault(self) -> bool {
         self.0 & Self::FAULT != 0
     }
 
-    /// Fermata profile: a save or a restore could not be done.
+    /// Fermata profile: returns whether a save or a restore could not be done.
     pub const fn snapshot_error(self) -> bool {
         self.0 & Self::SNAPSHOT_ERROR != 0
     }
 
-    /// Fermata profile: the engine paused, by itself or not, with an empty queue.
+    /// Fermata profile: returns whether the engine paused, by itself or not, with an empty queue.
     pub const fn empty(self) -> bool {
         self.0 & Self::EMPTY != 0
     }
 
-    /// Fermata profile: how long the START_RESUME of this run took to restore, to the microsecond and at most 1.05 s; zero
-    /// after START_NEW, while it restores, and from a card that does not tell.
+    /// Fermata profile: returns how long the START_RESUME of this run took to restore, to the
+    /// microsecond and at most 1.05 s; zero after START_NEW, while the engine restores, and from a
+    /// card that does not tell.
     pub const fn restore(self) -> Duration {
         Duration::from_us((self.0 >> 12) & 0xf_ffff)
     }
 
-    /// Fermata profile: how many STARTs the slot has accepted since power-on, modulo 2^32.
+    /// Fermata profile: returns how many STARTs the slot has accepted since power-on, modulo 2^32.
     pub const fn start_count(self) -> u32 {
         (self.0 >> 32) as u32
+    }
+}
+
+/// What is known of a run whose status was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunFacts {
+    /// When START was written.
+    pub(super) started: Time,
+    /// Base: RUNNING was read.
+    pub(super) seen_running: bool,
+    /// Fermata: a status from before the START was read.
+    pub(super) suspect: bool,
+    /// PAUSE was written.
+    pub(super) pausing: bool,
+    /// Fermata: the START_COUNT after its START.
+    pub(super) count: u32,
+}
+
+/// What a status says of the job on the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatusClass {
+    /// It runs, or will.
+    Running,
+    /// The status may be older than the START: it is to be read once more.
+    Stale,
+    /// It was saved.
+    Paused,
+    /// It was saved with an empty queue.
+    Empty,
+    /// It finished.
+    Finished,
+    /// It was stopped at an access outside its window.
+    Fault,
+    /// Its state could not be saved or restored.
+    SnapshotError,
+    /// The slot does what its protocol does not allow.
+    Violation,
+}
+
+impl Status {
+    /// Returns what the status says of a run.
+    pub(super) fn classify(self, config: &SlotConfig, run: &RunFacts, now: Time) -> StatusClass {
+        match config.profile {
+            Profile::Fermata => self.classify_fermata(config, run),
+            Profile::Base { .. } => self.classify_base(run, now),
+        }
+    }
+
+    /// The count tells a status of this run from an older one. A read that follows the START cannot
+    /// show an older one, unless the card did not take the START.
+    fn classify_fermata(self, config: &SlotConfig, run: &RunFacts) -> StatusClass {
+        if self.start_count() != run.count {
+            return if run.suspect {
+                StatusClass::Violation
+            } else {
+                StatusClass::Stale
+            };
+        }
+        match self.phase() {
+            Phase::Running => StatusClass::Running,
+            Phase::Finish | Phase::Paused if self.fault() => StatusClass::Fault,
+            Phase::Finish | Phase::Paused if self.snapshot_error() => StatusClass::SnapshotError,
+            Phase::Finish => StatusClass::Finished,
+            Phase::Paused if config.queues && self.empty() => StatusClass::Empty,
+            Phase::Paused if run.pausing => StatusClass::Paused,
+            Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
+        }
+    }
+
+    /// There is no count; but the slot was reset before the START, so that an older status can only
+    /// be IDLE.
+    fn classify_base(self, run: &RunFacts, now: Time) -> StatusClass {
+        let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
+        match self.phase() {
+            Phase::Running => StatusClass::Running,
+            Phase::Finish => StatusClass::Finished,
+            Phase::Paused if run.pausing => StatusClass::Paused,
+            Phase::Idle if is_fresh => StatusClass::Running,
+            Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
+        }
     }
 }

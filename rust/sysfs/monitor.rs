@@ -8,7 +8,7 @@
 //! indices. The line of an index that no context has is blank.
 
 use super::values::{number_on, state_name};
-use crate::{card::Card, context::Context, fdinfo, sched::SlotId};
+use crate::{card::Card, client::Client, fdinfo, sched::SlotId};
 use core::{fmt::Write, slice};
 use kernel::{bindings, container_of, prelude::*};
 
@@ -61,9 +61,9 @@ fn fill(line: &mut Line, card: &Card, index: usize) -> Option<()> {
         let _ = write_slot(line, card, SlotId::new(index as u8)?);
     } else {
         let wanted = index - slots;
-        let (found, context) = card.next_context(wanted)?;
+        let (found, client) = card.next_client(wanted)?;
         if found == wanted {
-            let _ = write_context(line, card, &context);
+            let _ = write_context(line, card, &client);
         }
     }
     Some(())
@@ -95,7 +95,7 @@ fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
         stats.overruns,
         stats.overrun.as_ns(),
         view.storms,
-        view.useless,
+        view.spurious,
         view.throttled,
     ))?;
     line.write_fmt(fmt!(
@@ -107,17 +107,17 @@ fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
 }
 
 /// Writes the state and the counters of a context, or nothing if the context was closed meanwhile.
-fn write_context(line: &mut Line, card: &Card, context: &Context) -> core::fmt::Result {
-    let view = context.id().and_then(|id| card.view(id));
-    let (Ok(number), Ok(view)) = (context.number(), view) else {
+fn write_context(line: &mut Line, card: &Card, client: &Client) -> core::fmt::Result {
+    let view = client.id().and_then(|id| card.view(id));
+    let (Ok(number), Ok(view)) = (client.number(), view) else {
         return Ok(());
     };
     let (stats, params) = (&view.stats, &view.params);
     line.write_fmt(fmt!(
         "context={} pid={} group={} state={} slots={:#x}",
         number,
-        context.opener.pid,
-        context.joined_group().0,
+        client.opener.pid,
+        client.group().0,
         fdinfo::state_name(stats.state),
         params.mask,
     ))?;

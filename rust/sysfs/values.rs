@@ -137,7 +137,7 @@ fn write_guard(card: &Card, text: &str) -> Result {
         return Err(EPERM);
     }
     let ms = text.parse().map_err(|_| EINVAL)?;
-    card.set_guard(Duration::from_ms(ms))
+    card.set_boost(Duration::from_ms(ms))
 }
 
 /// Sets how long work waits for a boundary. `EPERM`; `EINVAL`: not a number; `ERANGE`.
@@ -178,7 +178,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     count(c"overruns", |view| view.stats.overruns),
     count(c"overrun_ns", |view| view.stats.overrun.as_ns()),
     count(c"storms", |view| view.storms),
-    count(c"useless_interrupts", |view| view.useless),
+    count(c"useless_interrupts", |view| view.spurious),
     count(c"throttled_interrupts", |view| view.throttled),
     figure(c"polled", |view| view.is_polled.into()),
     figure(c"exclusive", |view| view.exclusive.is_some().into()),

@@ -16,7 +16,7 @@ import tomllib
 
 from fermatavm import boot
 from fermatavm.common import BUILD, JOBS, TOP, Timer, die
-from fermatavm.kernel import Kernel
+from fermatavm.kernel import kernel_named
 
 TABLE = TOP / "selftests/mutations/table.toml"
 OUT = BUILD / "mutations"
@@ -78,7 +78,7 @@ class Mutation:
             shutil.copytree(path, source / part) if path.is_dir() else shutil.copy2(path, source / part)
         for file, text in texts.items():
             (source / file).write_text(text)
-        kernel = Kernel(self.kernel).ensure()
+        kernel = kernel_named(self.kernel).ensure()
         objects = self.out / "module"
         objects.mkdir()
         cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={objects}", f"-j{JOBS}", "-s", "modules"]

@@ -19,11 +19,7 @@ from .common import die
 
 LIMIT = 2048
 # Parts of demangled names, and the size that the function's frame may have, with the reason.
-ALLOWED = {
-    # The state of a card is built on the stack. The function calls pure code only, and its caller is probe, near the bottom of the
-    # stack.
-    "card::config::fill": 4096,
-}
+ALLOWED = {}
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 PUSH = re.compile(r"\tpush\s+%r")
 GROWS = re.compile(r"\t(?:sub\s+\$(0x[0-9a-f]+)|add\s+\$-(0x[0-9a-f]+)),%rsp")

@@ -255,7 +255,7 @@ TRACE_EVENT(fermata_pause,
 		  __print_symbolic(__entry->why,
 			{ 0, "slice" }, { 1, "outranked" }, { 2, "starving" },
 			{ 3, "limit" }, { 4, "slots" }, { 5, "hint" },
-			{ 6, "request" }, { 7, "freeze" }, { 8, "again" }),
+			{ 6, "request" }, { 7, "freeze" }, { 8, "again" }, { 9, "gang" }),
 		  __entry->waiter, __entry->boundary)
 );
 

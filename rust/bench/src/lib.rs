@@ -3,14 +3,11 @@
 //! A card whose slots many contexts want, and one that is urgent: what `make bench-sched` times, and what the tests count
 //! allocations and accesses of.
 
-use std::cell::Cell;
-use std::ops::{Deref, DerefMut};
-use std::rc::Rc;
-
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, GroupKey, Machine, MachineConfig,
-    Params, PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time, Urgency, MAX_SLOTS,
+    Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind,
+    PreemptGranularity, Profile, Scheduler, SlotConfig, SlotId, Status, Time, Urgency, MAX_SLOTS,
 };
+use fermata_sched_host::storage;
 
 /// A policy, and how the contexts are grouped.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +27,13 @@ const fn case(name: &'static str, policy: PolicyKind, group: usize) -> Case {
     }
 }
 
-/// Every policy with all contexts in one group; and those that deal shares between groups with groups of four.
-pub const CASES: [Case; 7] = [
+/// Every policy with all contexts in one group; and weighted fair, which has groups compete, with groups of four.
+pub const CASES: [Case; 5] = [
     case("fair", PolicyKind::Fair, usize::MAX),
     case("fair-groups", PolicyKind::Fair, 4),
     case("round-robin", PolicyKind::RoundRobin, usize::MAX),
     case("priority", PolicyKind::Priority, usize::MAX),
     case("deadline", PolicyKind::Deadline, usize::MAX),
-    case("share", PolicyKind::Share, usize::MAX),
-    case("share-groups", PolicyKind::Share, 4),
 ];
 
 const SLICE: Duration = Duration::from_ms(2);
@@ -51,15 +46,10 @@ const RUNNING: u64 = 1;
 const FINISH: u64 = 2;
 const PAUSED: u64 = 4;
 
-/// How many entries it takes for so many contexts, the urgent one, and their groups.
-pub const fn room(contexts: usize) -> usize {
-    Machine::<Vec<Entry>>::room(contexts + 1, 0)
-}
-
 /// Slots under contention. Jobs never end, but for those of one context that is urgent: latency-critical, and under `Deadline` with
 /// a reservation that is due before all others.
-pub struct Contended<S = Vec<Entry>> {
-    machine: Machine<S>,
+pub struct Contended {
+    machine: Scheduler,
     contexts: Vec<ContextId>,
     urgent: ContextId,
     now: u64,
@@ -87,27 +77,25 @@ impl Contended {
     ///
     /// If the scheduler refuses that.
     pub fn new(case: Case, contexts: usize) -> Self {
-        Self::on(vec![Entry::EMPTY; room(contexts)], contexts, case, 1)
+        Self::on(contexts, case, 1)
     }
-}
 
-impl<S: DerefMut<Target = [Entry]>> Contended<S> {
-    /// `slots` slots that so many contexts want, in `storage` that has [`room`] for them.
+    /// `slots` slots that so many contexts want.
     ///
     /// # Panics
     ///
     /// If the scheduler refuses that.
-    pub fn on(storage: S, contexts: usize, case: Case, slots: usize) -> Self {
-        let mut config = MachineConfig::default();
+    pub fn on(contexts: usize, case: Case, slots: usize) -> Self {
+        let mut config = CardConfig::default();
         config.slots[..slots].fill(Some(SlotConfig {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
             queues: false,
-            stops: Stops::Anywhere,
+            granularity: PreemptGranularity::Anywhere,
             start_count: 0,
         }));
-        let mut machine = Machine::new(config, contexts + 1, storage);
+        let mut machine = Scheduler::new(&config, storage(contexts + 1, contexts + 1));
         let set = machine.set_policy(Time::ZERO, case.policy);
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}
@@ -156,7 +144,7 @@ impl<S: DerefMut<Target = [Entry]>> Contended<S> {
     /// Calls the machine, and takes in what it wants done.
     pub fn call<R>(
         &mut self,
-        call: impl FnOnce(&mut Machine<S>, Time, &mut dyn FnMut(Action)) -> R,
+        call: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
     ) -> R {
         let Self { slots, starts, .. } = self;
         call(
@@ -286,44 +274,7 @@ fn params(policy: PolicyKind, i: usize, n: usize) -> Params {
             params.period = two.clamp(Params::PERIOD_MIN, Params::PERIOD_MAX);
             params.deadline = params.period;
         }
-        // One of 64 has a share of 1 %, as long as there are any.
-        PolicyKind::Share if i % 64 == 0 && i < 64 * 90 => params.share = 1,
         _ => {}
     }
     params
-}
-
-/// Storage that counts how often an entry of it is looked at or changed.
-#[derive(Debug)]
-pub struct Counted {
-    entries: Vec<Entry>,
-    accesses: Rc<Cell<u64>>,
-}
-
-impl Counted {
-    /// Room for so many, and the count.
-    pub fn new(len: usize) -> (Self, Rc<Cell<u64>>) {
-        let accesses = Rc::new(Cell::new(0));
-        let it = Self {
-            entries: vec![Entry::EMPTY; len],
-            accesses: accesses.clone(),
-        };
-        (it, accesses)
-    }
-}
-
-impl Deref for Counted {
-    type Target = [Entry];
-
-    fn deref(&self) -> &[Entry] {
-        self.accesses.set(self.accesses.get() + 1);
-        &self.entries
-    }
-}
-
-impl DerefMut for Counted {
-    fn deref_mut(&mut self) -> &mut [Entry] {
-        self.accesses.set(self.accesses.get() + 1);
-        &mut self.entries
-    }
 }

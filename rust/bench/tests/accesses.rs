@@ -3,10 +3,8 @@
 //! What a decision costs, counted and not timed: how often it looks at entries of contexts, which is what misses caches. At worst, not on
 //! average. It grows no faster than the logarithm of the number of contexts.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
-use fermata_sched_bench::{room, Case, Contended, Counted, CASES};
+use fermata_sched_bench::{Case, Contended, CASES};
+use fermata_sched_host::array::accesses;
 use fermata_sched_host::sched::{Event, Params, Refusal};
 
 /// The most that one call took, by what was called.
@@ -31,16 +29,15 @@ impl Worst {
 }
 
 struct Run {
-    it: Contended<Counted>,
-    accesses: Rc<Cell<u64>>,
+    it: Contended,
     worst: Worst,
 }
 
 impl Run {
-    fn count<R>(&mut self, call: impl FnOnce(&mut Contended<Counted>) -> R) -> (R, u64) {
-        let before = self.accesses.get();
+    fn count<R>(&mut self, call: impl FnOnce(&mut Contended) -> R) -> (R, u64) {
+        let before = accesses();
         let done = call(&mut self.it);
-        (done, self.accesses.get() - before)
+        (done, accesses() - before)
     }
 
     fn decide(&mut self) {
@@ -48,7 +45,7 @@ impl Run {
         self.worst.card = self.worst.card.max(cost);
     }
 
-    fn owner(&mut self, call: impl FnOnce(&mut Contended<Counted>) -> Result<(), Refusal>) {
+    fn owner(&mut self, call: impl FnOnce(&mut Contended) -> Result<(), Refusal>) {
         let (done, cost) = self.count(call);
         done.expect("nothing is refused");
         self.worst.owner = self.worst.owner.max(cost);
@@ -57,14 +54,9 @@ impl Run {
 
 /// All that happens to `contexts` contexts on `slots` slots in so many rounds.
 fn worst(case: Case, contexts: usize, slots: usize, rounds: usize) -> Worst {
-    let (storage, accesses) = Counted::new(room(contexts));
-    let it = Contended::on(storage, contexts, case, slots);
+    let it = Contended::on(contexts, case, slots);
     let worst = Worst::default();
-    let mut run = Run {
-        it,
-        accesses,
-        worst,
-    };
+    let mut run = Run { it, worst };
     let mut random = 1_usize;
     for round in 0..rounds {
         for _ in 0..2 {

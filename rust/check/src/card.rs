@@ -112,6 +112,29 @@ impl CardSlot {
         }
     }
 
+    /// START is written for a context, and taken.
+    pub(crate) fn begin(&mut self, index: usize, resume: bool, base: bool, now: u64) {
+        self.old = self.raw(base);
+        self.lag = base;
+        self.started = now;
+        self.count = self.count.wrapping_add(1);
+        self.bits = 0;
+        self.last = Some(index);
+        self.fresh = false;
+        self.dirty = base;
+        self.arrived = None;
+        self.captured = false;
+        self.pauses = 0;
+        self.asked = false;
+        self.bounded = false;
+        self.empty = false;
+        self.engine = if resume {
+            Engine::Restoring
+        } else {
+            Engine::Working
+        };
+    }
+
     /// As after power-on; the machine's timer runs on.
     pub(crate) fn lose_state(&mut self) {
         *self = Self {

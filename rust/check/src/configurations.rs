@@ -21,6 +21,9 @@ const PLAIN: Bounds = Bounds {
     access: false,
     groups: false,
     gangs: false,
+    gang: false,
+    calm: false,
+    depth: None,
     hints: false,
     reopen: false,
     faults: false,
@@ -90,9 +93,22 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, control, gangs",
+        name: "fermata, 2 slots, 3 contexts, gang, calm",
+        slots: 2,
+        contexts: 3,
+        gang: true,
+        calm: true,
+        depth: Some(13),
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 2 slots, 2 contexts, control, gangs, calm",
+        slots: 2,
         control: true,
+        gang: true,
         gangs: true,
+        calm: true,
+        depth: Some(9),
         ..PLAIN
     },
     Bounds {
@@ -141,6 +157,20 @@ pub const QUICK: &[Bounds] = &[
 
 /// Those of `fermata-check --large` besides.
 pub const LARGE: &[Bounds] = &[
+    Bounds {
+        name: "fermata, 2 slots, 2 contexts, control, gangs",
+        slots: 2,
+        control: true,
+        gangs: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "fermata, 2 slots, 3 contexts, gang",
+        slots: 2,
+        contexts: 3,
+        gang: true,
+        ..PLAIN
+    },
     Bounds {
         name: "fermata, 2 slots, 3 contexts",
         slots: 2,

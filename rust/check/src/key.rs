@@ -22,9 +22,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Does only a report show the field of a structure? Or is it the same for ever?
 fn left_out(inside: Inside, field: Name) -> bool {
     match inside {
-        Inside::Entry => matches!(
+        Inside::Context => matches!(
             field,
-            Name::SINCE
+            Name::QUEUED_AT
+                | Name::CHARGED_UNTIL
+                | Name::ARRIVING
+                | Name::ARRIVED
+                // The owner's part of the key has it as far as it matters.
+                | Name::HINTED_AT
                 | Name::RUN
                 | Name::WAIT
                 | Name::SLICES
@@ -33,13 +38,19 @@ fn left_out(inside: Inside, field: Name) -> bool {
                 | Name::FINISHED
                 | Name::FAILED
                 | Name::HINTS
-                // Nobody looks at it where no context has a budget or a cap, as in all configurations.
-                | Name::PURSE
+                // No context has a budget or a cap.
+                | Name::BANDWIDTH
         ),
-        Inside::Slot => matches!(field, Name::CONFIG | Name::STATS),
+        Inside::Group => matches!(field, Name::RUN | Name::BANDWIDTH),
+        // A plan follows from all the rest.
+        Inside::Slot => field == Name::PLAN,
+        Inside::Fsm => matches!(
+            field,
+            Name::CONFIG | Name::STATS | Name::FIRED | Name::IDLE_SINCE
+        ),
         Inside::Run => field == Name::STARTED,
         Inside::Pause => field == Name::SINCE,
-        Inside::ContextId | Inside::Other => false,
+        Inside::Place | Inside::ContextId | Inside::Other => false,
     }
 }
 
@@ -63,29 +74,43 @@ macro_rules! names {
 }
 
 names! {
+    ARRIVED = "arrived"
+    ARRIVING = "arriving"
+    BANDWIDTH = "bandwidth"
+    CHARGED_UNTIL = "charged_until"
     CONFIG = "config"
     CONTEXT_ID = "ContextId"
     COUNT = "count"
     DONE = "Done"
     DURATION = "Duration"
-    ENTRY = "Entry"
     FAILED_JOB = "Failed"
     FAILED = "failed"
     FAULT = "Fault"
     FINISHED = "finished"
+    FIRED = "fired"
+    FSM = "SlotFsm"
     GENERATION = "generation"
+    HINTED_AT = "hinted_at"
     HINTS = "hints"
     IDLE = "Idle"
+    IDLE_SINCE = "idle_since"
     INDEX = "index"
     KEY = "key"
+    MIN_VRUNTIME = "min_vruntime"
     PAUSE = "Pause"
+    PLACE = "Place"
+    PLAN = "plan"
     PREEMPTIONS = "preemptions"
     PREEMPT_TIMEOUT = "PreemptTimeout"
     PROTOCOL = "Protocol"
-    PURSE = "purse"
+    QUEUED_AT = "queued_at"
+    REGISTRATION = "Registration"
     RESUMES = "resumes"
     RUN_OF_JOB = "Run"
     RUN = "run"
+    SCHED_CONTEXT = "SchedContext"
+    SCHED_ENTITY = "SchedEntity"
+    SCHED_GROUP = "SchedGroup"
     SINCE = "since"
     SLICES = "slices"
     SLOT = "Slot"
@@ -96,7 +121,7 @@ names! {
     TIME = "Time"
     TURN = "turn"
     TURNS = "turns"
-    VIRTUAL_NS = "virtual_ns"
+    VRUNTIME = "vruntime"
     WAIT = "wait"
 }
 
@@ -125,7 +150,7 @@ impl Name {
             Self::GENERATION => Field::Generation,
             Self::INDEX => Field::Index,
             Self::STATE => Field::State,
-            Self::VIRTUAL_NS | Self::KEY => Field::Virtual,
+            Self::VRUNTIME | Self::MIN_VRUNTIME | Self::KEY => Field::Virtual,
             Self::TURN | Self::TURNS => Field::Turn,
             _ => Field::Other,
         }
@@ -133,7 +158,10 @@ impl Name {
 
     fn structure(self) -> Inside {
         match self {
-            Self::ENTRY => Inside::Entry,
+            Self::PLACE => Inside::Place,
+            Self::SCHED_CONTEXT => Inside::Context,
+            Self::SCHED_GROUP | Self::REGISTRATION => Inside::Group,
+            Self::FSM => Inside::Fsm,
             Self::SLOT => Inside::Slot,
             Self::RUN_OF_JOB => Inside::Run,
             Self::PAUSE => Inside::Pause,
@@ -162,8 +190,11 @@ impl Name {
 /// The structure around, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
-    Entry,
+    Place,
+    Context,
+    Group,
     Slot,
+    Fsm,
     Run,
     Pause,
     ContextId,
@@ -185,7 +216,7 @@ pub(crate) struct Key {
 pub(crate) struct Counts {
     /// The START count that each slot expects.
     pub(crate) starts: Vec<u64>,
-    /// The generation of each entry.
+    /// The generation of each place, those of contexts first.
     generations: Vec<u64>,
 }
 
@@ -338,8 +369,8 @@ impl Reader<'_> {
         match (around, self.field, self.time) {
             (_, _, Unit::Time) => self.key.deadline(number),
             (_, _, Unit::Duration) => {}
-            (Inside::Slot, Field::Count, _) => self.counts.starts.push(number),
-            (Inside::Entry, Field::Generation, _) => self.counts.generations.push(number),
+            (Inside::Fsm, Field::Count, _) => self.counts.starts.push(number),
+            (Inside::Place, Field::Generation, _) => self.counts.generations.push(number),
             (_, Field::Virtual, _) => {
                 if let Some(places) = &mut self.key.places {
                     places.push(number);
@@ -369,9 +400,10 @@ impl Reader<'_> {
         self.structure = word.structure();
         self.time = word.unit();
         match (around, self.field, word) {
-            (_, _, Name::TIME | Name::DURATION | Name::ENTRY | Name::SLOT) => {}
+            (_, _, Name::TIME | Name::DURATION | Name::PLACE | Name::SCHED_ENTITY | Name::SLOT) => {
+            }
             // No job: it does not matter how the last one ended.
-            (Inside::Entry, Field::State, Name::IDLE | Name::DONE | Name::FAILED_JOB) => {
+            (Inside::Context, Field::State, Name::IDLE | Name::DONE | Name::FAILED_JOB) => {
                 self.key.word(0);
             }
             _ if word.is_failure() => {}

@@ -16,7 +16,7 @@ mod world;
 
 use std::fmt::Write;
 
-use stateright::{Checker, Expectation, Model, Path, Property};
+use stateright::{Checker, CheckerBuilder, Expectation, HasDiscoveries, Model, Path, Property};
 
 pub use configurations::{LARGE, QUICK};
 pub use rule::Rule;
@@ -113,6 +113,12 @@ pub struct Bounds {
     pub groups: bool,
     /// Contexts join each other's gangs, and leave them.
     pub gangs: bool,
+    /// The first two contexts are a gang from the beginning.
+    pub gang: bool,
+    /// No interrupt is lost, and no context is closed: two slots have many states.
+    pub calm: bool,
+    /// How many steps are made from the beginning, if states further away are not visited.
+    pub depth: Option<usize>,
     /// Contexts say when they will want a slot; the first one is latency-critical.
     pub hints: bool,
     /// Places of closed contexts are used again.
@@ -158,17 +164,21 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 22] {
+    fn reached(&self) -> [Reached; 24] {
         let Self { control, hints, boundary, faults, gone, .. } = *self;
+        // Else all contexts always have a slot each.
+        let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
         let fermata_faults = faults && !self.base;
         [
             (true, "a job is resumed", |_, world| world.seen.resumed),
             (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
-            (true, "a context is released", |_, world| world.seen.released),
+            (!self.calm, "a context is released", |_, world| world.seen.released),
             (self.imports, "a job goes on from a state that was brought in", |_, world| world.seen.imported),
             (control, "a job is held", |_, world| world.seen.held),
             (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
-            (self.gangs, "a job is held together with another one", |_, world| world.seen.together),
+            (self.gangs && control, "a job is held together with another one", |_, world| world.seen.together),
+            (contended, "a slot is claimed for a gang", |_, world| world.seen.claimed),
+            (contended, "a member of a gang starts after another one", |_, world| world.seen.followed),
             (hints, "a slot is kept vacant while one waits", |_, world| world.seen.kept),
             (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
             (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),
@@ -185,6 +195,16 @@ impl Bounds {
             (self.freeze, "a job goes on after the card lost its state", |_, world| world.seen.thawed),
             (gone, "the card is gone", |_, world| world.seen.gone),
         ]
+    }
+}
+
+/// Sets up a checker of a configuration, which stops at the first failure.
+pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
+    let checker = bounds.checker().finish_when(HasDiscoveries::AnyFailures);
+    match bounds.depth {
+        // The first state counts.
+        Some(depth) => checker.target_max_depth(depth + 1),
+        None => checker,
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use fermata_check::{Bounds, LARGE, QUICK};
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::Checker;
 
 fn main() -> ExitCode {
     let (options, words): (Vec<String>, Vec<String>) = std::env::args()
@@ -39,10 +39,8 @@ fn check(bounds: &Bounds) -> Result<(), String> {
     let begin = Instant::now();
     let limit = std::env::var("FERMATA_CHECK_SECONDS").ok();
     let limit = limit.and_then(|s| s.parse().ok()).unwrap_or(3_600);
-    let checker = bounds
-        .checker()
+    let checker = fermata_check::checker(bounds)
         .threads(std::thread::available_parallelism().map_or(1, usize::from))
-        .finish_when(HasDiscoveries::AnyFailures)
         .timeout(Duration::from_secs(limit))
         .spawn_bfs()
         .join();

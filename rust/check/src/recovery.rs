@@ -24,81 +24,109 @@ impl World {
             return Ok(());
         }
         let mut world = self.clone();
-        for slot in &mut world.slots {
+        let mut runs = vec![0_u8; world.owners.len()];
+        world.behave();
+        world.allow_all();
+        world.end_freeze(&mut runs)?;
+        world.serve_all(&mut runs)?;
+        world.end_all(&mut runs)?;
+        world.close_all(&mut runs)
+    }
+
+    /// The card behaves from now on, or is known to be gone. What hangs stays hung.
+    fn behave(&mut self) {
+        for slot in &mut self.slots {
             slot.lose_pause = false;
             slot.lose_start = false;
             if slot.deaf == Deaf::Once {
                 slot.deaf = Deaf::No;
             }
         }
-        if world.vanished && !world.gone {
-            world.step(Step::Gone);
+        if self.vanished && !self.gone {
+            self.step(Step::Gone);
         }
-        let all: Vec<usize> = (0..world.owners.len()).collect();
-        for &i in &all {
-            let open = world.owners[i].as_ref().is_some_and(|owner| !owner.closed);
-            if open && !world.gone {
-                world.step(Step::Enable(i, true));
-            }
+    }
+
+    /// All contexts may run, on all slots.
+    fn allow_all(&mut self) {
+        if self.gone {
+            return;
         }
-        if world.bounds.groups && !world.gone {
-            world.step(Step::Exclusive(None));
+        for i in self.open_owners() {
+            self.step(Step::Enable(i, true));
         }
-        let mut runs = vec![0_u8; all.len()];
-        if world.frozen && !world.gone {
-            world.settle_down(&mut runs)?;
-            if !world.machine.is_at_rest() {
-                return Err("a frozen machine is never at rest".into());
-            }
-            world.step(Step::Thaw);
+        if self.bounds.groups {
+            self.step(Step::Exclusive(None));
         }
-        let waiting: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|&i| world.job_state(i) == Some(JobState::Queued))
-            .collect();
-        world.settle_down(&mut runs)?;
+    }
+
+    fn end_freeze(&mut self, runs: &mut [u8]) -> Result<(), String> {
+        if !self.frozen || self.gone {
+            return Ok(());
+        }
+        self.settle_down(runs)?;
+        if !self.machine.is_at_rest() {
+            return Err("a frozen machine is never at rest".into());
+        }
+        self.step(Step::Thaw);
+        Ok(())
+    }
+
+    /// All that wait run, and all that can end do.
+    fn serve_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
+        let waiting = self.owners_in(JobState::Queued);
+        self.settle_down(runs)?;
         for i in waiting {
-            let failed = matches!(world.job_state(i), Some(JobState::Failed(_)));
+            let failed = matches!(self.job_state(i), Some(JobState::Failed(_)));
             if runs[i] == 0 && !failed {
                 return Err(format!("context {i} waits for ever"));
             }
         }
-        world.must_have_ended("at rest", false)?;
+        self.must_have_ended("at rest", false)
+    }
+
+    /// Hung, held and empty jobs end, too.
+    fn end_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
         // A hung job is left alone while nobody wants its slot.
-        for &i in &all {
-            if world.job_state(i) == Some(JobState::Running) {
-                world.step(Step::Preempt(i));
-            }
+        for i in self.owners_in(JobState::Running) {
+            self.step(Step::Preempt(i));
         }
-        world.settle_down(&mut runs)?;
-        for &i in &all {
-            if world.job_state(i) == Some(JobState::Held) {
-                world.step(Step::Resume(i));
-            }
+        self.settle_down(runs)?;
+        for i in self.owners_in(JobState::Held) {
+            self.step(Step::Resume(i));
         }
-        world.settle_down(&mut runs)?;
-        for &i in &all {
-            if world.job_state(i) == Some(JobState::Empty) && !world.gone {
-                world.step(Step::Post(i));
-            }
+        self.settle_down(runs)?;
+        for i in self.owners_in(JobState::Empty) {
+            self.step(Step::Post(i));
         }
-        world.settle_down(&mut runs)?;
-        world.must_have_ended("after Resume", true)?;
-        for &i in &all {
-            if world.owners[i].as_ref().is_some_and(|owner| !owner.closed) {
-                world.step(Step::Close(i));
-            }
+        self.settle_down(runs)?;
+        self.must_have_ended("after Resume", true)
+    }
+
+    /// All is closed, and released.
+    fn close_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
+        for i in self.open_owners() {
+            self.step(Step::Close(i));
         }
-        world.settle_down(&mut runs)?;
-        if world.quarantined() != 0 {
-            world.step(Step::Gone);
+        self.settle_down(runs)?;
+        if self.quarantined() != 0 {
+            self.step(Step::Gone);
         }
-        world.sound()?;
-        match world.machine.contexts() {
+        self.sound()?;
+        match self.machine.contexts() {
             0 => Ok(()),
             n => Err(format!("{n} contexts are never released")),
         }
+    }
+
+    fn open_owners(&self) -> Vec<usize> {
+        let open = |i: &usize| self.owners[*i].as_ref().is_some_and(|owner| !owner.closed);
+        (0..self.owners.len()).filter(open).collect()
+    }
+
+    fn owners_in(&self, state: JobState) -> Vec<usize> {
+        let is_in = |i: &usize| self.job_state(*i) == Some(state);
+        (0..self.owners.len()).filter(is_in).collect()
     }
 
     fn job_state(&self, i: usize) -> Option<JobState> {

@@ -48,7 +48,9 @@ rules! {
     AfterGone = "no register is touched and no job lives after the card is gone",
     Reserved = "a slot that is reserved for a group serves no other, as long as the group is registered",
     Kept = "a slot is kept vacant only for a hint that stands, for a time, and from best-effort work",
-    NoneIdles = "no slot stands vacant while a job waits that may use it",
+    NoneIdles = "no slot stands vacant while a job waits that may use it, but for a gang whose members do not all have one yet",
+    StartTogether = "members of a gang that wait start together: each that waited when another was started has a slot at the next decision",
+    PauseTogether = "members of a gang on slots are told to pause together",
     Rest = "no job is on a card that loses its state, and no register of it is written",
     Refused = "a request is refused for a reason, and then nothing changes",
 }

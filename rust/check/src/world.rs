@@ -4,7 +4,9 @@
 
 mod actions;
 mod check;
+mod engine;
 mod freeze;
+mod gangs;
 mod owners;
 mod steps;
 
@@ -12,11 +14,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Entry, Event, GroupKey, Machine, MachineConfig, PolicyKind,
-    Profile, Refusal, SlotConfig, SlotId, SlotState, Status, Stops, Time,
+    Action, CardConfig, ContextId, Duration, Event, GroupKey, PolicyKind, PreemptGranularity,
+    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Time,
 };
+use fermata_sched_host::storage;
 
-use crate::card::{CardSlot, Deaf, Engine, EMPTY, FAULT, SNAPSHOT_ERROR};
+use crate::card::{CardSlot, Deaf};
 use crate::key::Key;
 use crate::{Bounds, Rule, Step};
 
@@ -67,7 +70,9 @@ struct Queue {
 }
 
 /// An owner and its context.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct Owner {
     pub(crate) id: ContextId,
     pub(crate) mask: u8,
@@ -76,8 +81,12 @@ pub(crate) struct Owner {
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
     pub(crate) enabled: bool,
-    /// Who has the same number is preempted, held and resumed together.
+    /// Contexts of the same number are a gang.
     gang: usize,
+    /// It waited when another member of its gang was started, and must follow at the next decision.
+    follows: bool,
+    /// Its job waited for a slot after the last step.
+    waited: bool,
     /// When it will want a slot, as it said; and when it said so, unless it has started a job since.
     hint: Option<u64>,
     hinted: Option<u64>,
@@ -96,6 +105,8 @@ impl Owner {
             hold: false,
             enabled: true,
             gang,
+            follows: false,
+            waited: false,
             hint: None,
             hinted: None,
             job: None,
@@ -115,6 +126,21 @@ impl Owner {
             .is_some_and(|job| !job.held || usable & self.mask != 0)
     }
 
+    /// START is written for its job; `lost`: the card does not take it.
+    fn begin(&mut self, resume: bool, lost: bool) {
+        if let Some(job) = &mut self.job {
+            job.begun = true;
+            job.spoilt |= lost;
+        }
+        if !lost {
+            self.snapshot = if resume {
+                Snapshot::Used
+            } else {
+                Snapshot::None
+            };
+        }
+    }
+
     fn resume(&mut self) {
         self.hold = false;
         if let Some(job) = &mut self.job {
@@ -127,7 +153,7 @@ impl Owner {
 #[derive(Clone)]
 pub struct World {
     pub(crate) bounds: Bounds,
-    pub(crate) machine: Machine<Box<[Entry]>>,
+    pub(crate) machine: Scheduler,
     pub(crate) now: u64,
     pub(crate) slots: Vec<CardSlot>,
     pub(crate) owners: Vec<Option<Owner>>,
@@ -142,6 +168,9 @@ pub struct World {
     /// The only group that the slots serve.
     pub(crate) exclusive: Option<GroupKey>,
     pub(crate) seen: Seen,
+    /// The contexts that were started, and that were told to pause, in the last step.
+    started: Vec<usize>,
+    paused: Vec<usize>,
     broken: Option<(Rule, String)>,
     key: u64,
 }
@@ -176,6 +205,8 @@ pub(crate) struct Seen {
     pub(crate) hint_wasted: bool,
     pub(crate) hint_ignored: bool,
     pub(crate) together: bool,
+    pub(crate) claimed: bool,
+    pub(crate) followed: bool,
     pub(crate) thawed: bool,
     pub(crate) imported: bool,
 }
@@ -215,6 +246,32 @@ pub(crate) fn slot_id(i: usize) -> SlotId {
     SlotId::new(i as u8).expect("a slot of the model")
 }
 
+/// The slots of a configuration.
+fn card_config(bounds: Bounds) -> CardConfig {
+    let mut config = CardConfig::default();
+    for slot in config.slots.iter_mut().take(bounds.slots) {
+        *slot = Some(SlotConfig {
+            profile: if bounds.base {
+                Profile::Base {
+                    settle: Duration::from_ns(SETTLE),
+                }
+            } else {
+                Profile::Fermata
+            },
+            class: 0,
+            reset_before_resume: bounds.reset_before_resume,
+            queues: bounds.queues,
+            granularity: if bounds.boundary {
+                PreemptGranularity::AnywhereOrBoundary
+            } else {
+                PreemptGranularity::Anywhere
+            },
+            start_count: 0,
+        });
+    }
+    config
+}
+
 /// Does an action write a register?
 fn writes(action: &Action) -> bool {
     matches!(
@@ -229,33 +286,12 @@ fn writes(action: &Action) -> bool {
 
 impl World {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        let mut config = MachineConfig::default();
-        for slot in config.slots.iter_mut().take(bounds.slots) {
-            *slot = Some(SlotConfig {
-                profile: if bounds.base {
-                    Profile::Base {
-                        settle: Duration::from_ns(SETTLE),
-                    }
-                } else {
-                    Profile::Fermata
-                },
-                class: 0,
-                reset_before_resume: bounds.reset_before_resume,
-                queues: bounds.queues,
-                stops: if bounds.boundary {
-                    Stops::BoundaryToo
-                } else {
-                    Stops::Anywhere
-                },
-                start_count: 0,
-            });
-        }
         // A group for each context, and one that is registered.
-        let room = 2 * bounds.contexts + usize::from(bounds.groups);
-        let storage = vec![Entry::EMPTY; room].into_boxed_slice();
+        let room = bounds.contexts + usize::from(bounds.groups);
+        let storage = storage(bounds.contexts, room);
         let mut world = Self {
             bounds,
-            machine: Machine::new(config, bounds.contexts, storage),
+            machine: Scheduler::new(&card_config(bounds), storage),
             now: 100 * MS,
             slots: vec![CardSlot::new(); bounds.slots],
             owners: vec![None; bounds.contexts],
@@ -265,6 +301,8 @@ impl World {
             frozen: false,
             exclusive: None,
             seen: Seen::default(),
+            started: Vec::new(),
+            paused: Vec::new(),
             broken: None,
             key: 0,
         };
@@ -280,6 +318,9 @@ impl World {
         while machine.sweep(now, u32::MAX, &mut |_| ()) {}
         for _ in 0..bounds.contexts {
             world.open();
+        }
+        if bounds.gang {
+            world.gang(0, true);
         }
         world.rekey();
         world
@@ -331,7 +372,7 @@ impl World {
                 word |= u64::from(owner.closed) << 8 | u64::from(owner.hold) << 9;
                 word |= u64::from(owner.enabled) << 10;
                 word |= owner.group.0 << 11;
-                word |= (owner.gang as u64) << 40;
+                word |= (owner.gang as u64) << 40 | u64::from(owner.follows) << 48;
                 word |= u64::from(owner.mask) << 32;
                 if let Some(job) = owner.live() {
                     word |= (owner.snapshot as u64) << 4;
@@ -366,6 +407,8 @@ impl World {
             gone: self.gone,
             ..Seen::default()
         };
+        world.started.clear();
+        world.paused.clear();
         world.step(step);
         world.check();
         world.rekey();
@@ -386,78 +429,23 @@ impl World {
             Step::Hint(i, given) => self.hint(i, given),
             Step::Exclusive(i) => self.reserve(i),
             Step::Mask(i, mask) => self.mask(i, mask),
-            Step::Timer(i) => {
-                let at = self.slots[i].timer.take().unwrap_or_default();
-                self.now = self.now.max(at);
-                self.card_event(Event::Timer { slot: slot_id(i) });
-            }
-            Step::TimerLate(i) => {
-                let at = self.slots[i].timer.take().unwrap_or_default();
-                self.now = self.now.max(at) + LATE;
-                self.card_event(Event::Timer { slot: slot_id(i) });
-            }
-            Step::TimerEarly(i) => {
-                // The one that is armed stays armed only if the machine arms it again.
-                self.slots[i].timer = None;
-                self.card_event(Event::Timer { slot: slot_id(i) });
-            }
-            Step::Interrupt(i) => {
-                self.slots[i].irq = false;
-                self.read(i);
-            }
+            Step::Timer(i) => self.timer(i, 0),
+            Step::TimerLate(i) => self.timer(i, LATE),
+            Step::TimerEarly(i) => self.timer_early(i),
+            Step::Interrupt(i) => self.interrupt(i),
             Step::LoseInterrupt(i) => self.slots[i].irq = false,
             Step::Spurious(i) => self.read(i),
-            Step::Stale(i) => {
-                self.seen.stale = true;
-                let status = Status::from_raw(self.slots[i].old);
-                let slot = slot_id(i);
-                self.card_event(Event::Status { slot, status });
-            }
+            Step::Stale(i) => self.read_stale(i),
             Step::LagOver(i) => self.slots[i].lag = false,
-            Step::Restored(i) => {
-                self.slots[i].engine = Engine::Working;
-                self.attend(i);
-            }
-            Step::Finish(i) => {
-                if let Some(job) = self.job_on(i) {
-                    job.finished = true;
-                }
-                self.ended(i, Engine::Finished, 0);
-            }
-            Step::Fault(i) => {
-                self.spoil(i);
-                self.ended(i, Engine::Finished, FAULT);
-            }
-            Step::Boundary(i) => {
-                self.seen.boundary = true;
-                self.save(i);
-            }
-            Step::Take(i) => {
-                if let Some(owner) = self.owner_on(i) {
-                    owner.queue.work = false;
-                }
-            }
+            Step::Restored(i) => self.restored(i),
+            Step::Finish(i) => self.finish(i),
+            Step::Fault(i) => self.fault(i),
+            Step::Boundary(i) => self.boundary(i),
+            Step::Take(i) => self.take_work(i),
             Step::Leave(i) => self.leave(i),
-            Step::Saved(i) => {
-                if let Some(owner) = self.owner_on(i) {
-                    owner.snapshot = Snapshot::Complete;
-                }
-                let bits = if self.slots[i].empty { EMPTY } else { 0 };
-                self.ended(i, Engine::Paused, bits);
-            }
-            Step::Tear(i) => {
-                self.spoil(i);
-                if self.bounds.base {
-                    self.slots[i].hang = true;
-                } else {
-                    self.seen.snapshot_failed = true;
-                    self.ended(i, Engine::Finished, SNAPSHOT_ERROR);
-                }
-            }
-            Step::Hang(i) => {
-                self.slots[i].hang = true;
-                self.spoil(i);
-            }
+            Step::Saved(i) => self.saved(i),
+            Step::Tear(i) => self.tear(i),
+            Step::Hang(i) => self.hang(i),
             Step::LosePause(i) => self.slots[i].lose_pause = true,
             Step::LoseStart(i) => self.slots[i].lose_start = true,
             Step::DeafOnce(i) => self.slots[i].deaf = Deaf::Once,
@@ -472,35 +460,30 @@ impl World {
         }
     }
 
-    fn owner_on(&mut self, slot: usize) -> Option<&mut Owner> {
-        let last = self.slots[slot].last?;
-        self.owners.get_mut(last)?.as_mut()
+    /// The timer of a slot fires, so much later than it was armed for.
+    fn timer(&mut self, i: usize, late: u64) {
+        let at = self.slots[i].timer.take().unwrap_or_default();
+        self.now = self.now.max(at) + late;
+        self.card_event(Event::Timer { slot: slot_id(i) });
     }
 
-    fn job_on(&mut self, slot: usize) -> Option<&mut Job> {
-        self.owner_on(slot)?.job.as_mut()
+    fn timer_early(&mut self, i: usize) {
+        // The one that is armed stays armed only if the machine arms it again.
+        self.slots[i].timer = None;
+        self.card_event(Event::Timer { slot: slot_id(i) });
     }
 
-    fn spoil(&mut self, slot: usize) {
-        if let Some(job) = self.job_on(slot) {
-            job.spoilt = true;
-        }
+    fn interrupt(&mut self, i: usize) {
+        self.slots[i].irq = false;
+        self.read(i);
     }
 
-    /// The engine looks at its queue again.
-    fn attend(&mut self, i: usize) {
-        if let Some(owner) = self.owner_on(i) {
-            owner.queue.idle = false;
-        }
-    }
-
-    fn ended(&mut self, i: usize, engine: Engine, bits: u64) {
-        let base = self.bounds.base;
-        let slot = &mut self.slots[i];
-        slot.engine = engine;
-        slot.asked = false;
-        slot.bits = bits;
-        slot.irq = !base;
+    /// A read gives the status from before the last START.
+    fn read_stale(&mut self, i: usize) {
+        self.seen.stale = true;
+        let status = Status::from_raw(self.slots[i].old);
+        let slot = slot_id(i);
+        self.card_event(Event::Status { slot, status });
     }
 
     /// The status register is read and told.
@@ -542,7 +525,7 @@ impl World {
     fn call(
         &mut self,
         event: impl fmt::Debug,
-        call: impl FnOnce(&mut Machine<Box<[Entry]>>, &mut Vec<Action>) -> Result<(), Refusal>,
+        call: impl FnOnce(&mut Scheduler, &mut Vec<Action>) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let before = self.machine.clone();
         let mut actions = Vec::new();

@@ -3,22 +3,20 @@
 //! The quick configurations, completely: every state, every property (docs/proof.md). Where `FERMATA_MODEL` is set, only those
 //! whose name has it in it.
 
-use fermata_check::{failure, Bounds, QUICK};
-use stateright::{Checker, HasDiscoveries, Model};
+use fermata_check::{checker, failure, Bounds, QUICK};
+use stateright::Checker;
 
 /// More than any of them has: a state space that grows beyond it has a field in its key that counts for ever.
-const STATES: usize = 1_000_000;
+const STATES: usize = 2_000_000;
 
 fn check(chosen: impl Fn(&Bounds) -> bool) {
     let words = std::env::var("FERMATA_MODEL").unwrap_or_default();
     let chosen = |bounds: &&Bounds| bounds.name.contains(&words) && chosen(bounds);
     assert!(QUICK.iter().any(|bounds| chosen(&bounds)), "no {words}");
     for bounds in QUICK.iter().filter(chosen) {
-        let checker = bounds
-            .checker()
+        let checker = checker(bounds)
             .threads(2)
             .target_state_count(STATES)
-            .finish_when(HasDiscoveries::AnyFailures)
             .spawn_bfs()
             .join();
         if let Some(why) = failure(&checker) {

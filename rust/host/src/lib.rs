@@ -1,12 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The scheduler and the slot protocol of `fermata.ko`, and what it measures, on the host: the very files that the module compiles.
+//! The scheduler and the slot protocol of `fermata.ko`, and what it measures, on the host: the very
+//! files that the module compiles.
 
 #![no_std]
 #![deny(unsafe_code)]
+
+extern crate alloc;
+
+pub mod array;
 
 #[path = "../../sched/mod.rs"]
 pub mod sched;
 
 #[path = "../../measure/mod.rs"]
 pub mod measure;
+
+/// Returns storage for so many contexts and groups.
+pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
+    fn table<T>(len: usize, empty: impl Fn() -> T) -> array::Array<T> {
+        (0..len).map(|_| empty()).collect()
+    }
+    let entities = sched::EntityStorage {
+        entities: table(contexts + groups, || sched::SchedEntity::EMPTY),
+        contexts: table(contexts, || sched::Place::EMPTY),
+        groups: table(groups, || sched::Place::EMPTY),
+        buckets: table(groups, sched::Bucket::default),
+        registrations: table(sched::Scheduler::GROUPS_MAX, || sched::Place::EMPTY),
+    };
+    sched::Storage {
+        entities,
+        slots: array::Boxed::new([const { sched::Slot::EMPTY }; sched::MAX_SLOTS]),
+        queues: array::Boxed::new([const { sched::RunQueue::EMPTY }; sched::MAX_SLOTS]),
+    }
+}

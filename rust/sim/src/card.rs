@@ -40,8 +40,8 @@ pub(crate) struct Slot {
 pub(crate) enum Step {
     /// It goes on by itself at this time.
     Next(u64),
-    /// It raises an interrupt: the job is done.
-    Finished,
+    /// It raises an interrupt: the job of this client is done.
+    Finished { client: u32 },
     /// It raises an interrupt: the job of this client is saved, and this work is left to it.
     Paused { client: u32, left: u64 },
 }
@@ -120,7 +120,8 @@ impl Slot {
             Engine::Working { .. } => {
                 self.engine = Engine::Finished;
                 self.left = 0;
-                Step::Finished
+                let client = self.running.expect("a job is done");
+                Step::Finished { client }
             }
             Engine::Saving => {
                 self.engine = Engine::Paused;

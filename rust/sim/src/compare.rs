@@ -118,6 +118,7 @@ impl Who {
             cards: clients.len(),
             slots: 1,
             clients,
+            gangs: false,
             seed: 0,
             warm_up,
             end,

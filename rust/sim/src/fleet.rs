@@ -87,6 +87,7 @@ fn clients(settings: &Settings) -> Vec<ClientPlan> {
                 work: Work::Exponential(mean),
                 preparation: 200 * US,
                 skips_late: false,
+                gang: None,
             }
         })
         .collect()
@@ -101,6 +102,7 @@ pub fn fleet(settings: &Settings) -> Row {
         cards: settings.cards,
         slots: settings.slots,
         clients: vec![clients(settings); settings.cards],
+        gangs: false,
         seed: settings.seed,
         warm_up: 0,
         end: settings.ms * MS,

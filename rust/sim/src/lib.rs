@@ -10,6 +10,7 @@ pub mod arrivals;
 pub mod compare;
 pub mod config;
 pub mod fleet;
+pub mod gangs;
 pub mod mode;
 pub mod plot;
 pub mod report;

@@ -12,7 +12,7 @@ use fermata_sim::mode::Mode;
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
 use fermata_sim::workload::Workload;
-use fermata_sim::{config, fleet, plot, trace, US};
+use fermata_sim::{config, fleet, gangs, plot, trace, US};
 
 /// The scheduler of fermata.ko over virtual time.
 #[derive(Parser)]
@@ -52,11 +52,15 @@ enum What {
         compare: CompareArgs,
         #[command(flatten)]
         fleet: FleetArgs,
+        #[command(flatten)]
+        gangs: GangArgs,
     },
     /// Every mode on every workload at every load
     Compare(CompareArgs),
     /// Fleets of several sizes
     Fleet(FleetArgs),
+    /// Gangs of 2, 4 and 8 on 2, 4 and 8 slots, next to the same work without gangs
+    Gangs(GangArgs),
     /// Every mode on the requests of a CSV file (docs/simulator.md has its columns)
     Trace {
         /// The file
@@ -107,20 +111,39 @@ struct FleetArgs {
     ms: u64,
 }
 
+#[derive(clap::Args)]
+struct GangArgs {
+    /// Requests per second of the LC client, 500 us each
+    #[arg(long, default_value_t = 100.0)]
+    rate: f64,
+    /// BE clients in no gang: none, and as many as slots [default: both]
+    #[arg(long)]
+    singles: Option<usize>,
+    /// Seconds of virtual time
+    #[arg(long = "gang-seconds", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     let mut report = Report::new(args.seed, args.costs);
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     println!("{}\n", report::costs(&args.costs));
     match &args.what {
-        What::All { compare, fleet } => {
+        What::All {
+            compare,
+            fleet,
+            gangs,
+        } => {
             run_compare(&args, compare, &mut report)?;
             println!("trace: rust/sim/traces/bursts.csv, LC in bursts");
             run_trace(&args, BURSTS, PREPARATION_US, &mut report)?;
+            run_gangs(&args, gangs, &mut report);
             run_fleet(&args, fleet, &mut report);
         }
         What::Compare(compare) => run_compare(&args, compare, &mut report)?,
         What::Fleet(fleet) => run_fleet(&args, fleet, &mut report),
+        What::Gangs(gangs) => run_gangs(&args, gangs, &mut report),
         What::Trace {
             file,
             preparation_us,
@@ -252,6 +275,34 @@ fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
         "fleets: Poisson, exponential work, one context in five LC (0.5 ms), the others BE (5 ms)"
     );
     println!("{}\n", report::fleet_table(&report.fleet));
+}
+
+fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
+    for slots in gangs::SIZES {
+        for members in gangs::SIZES.into_iter().filter(|&members| members <= slots) {
+            let both = [0, slots];
+            let singles = match &what.singles {
+                Some(singles) => std::slice::from_ref(singles),
+                None => &both,
+            };
+            report.gangs.extend(singles.iter().map(|&singles| {
+                gangs::gangs(&gangs::Settings {
+                    slots,
+                    members,
+                    singles,
+                    rate: what.rate,
+                    costs: args.costs,
+                    seconds: what.seconds,
+                    seed: args.seed,
+                })
+            }));
+        }
+    }
+    println!(
+        "gangs: LC 500 us, BE 20 ms; skew: of STARTs of members that waited together; apart: the same without gangs"
+    );
+    println!("useful: the part of the slots' time in which engines work on BE jobs, gangs': on those of gangs");
+    println!("{}\n", report::gangs_table(&report.gangs));
 }
 
 /// A trace that was made for this: LC comes in bursts, as it does neither by Poisson nor by period.

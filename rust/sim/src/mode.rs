@@ -4,9 +4,10 @@
 //! policies and parameters is in this file.
 
 use fermata_sched_host::sched::{
-    ContextConfig, Duration, Entry, GroupKey, Machine, MachineConfig, Params, PolicyKind, Profile,
-    SlotConfig, Stops, Time, Urgency, MAX_SLOTS,
+    CardConfig, ContextConfig, Duration, GroupKey, Params, PolicyKind, PreemptGranularity, Profile,
+    Scheduler, SlotConfig, Time, Urgency, MAX_SLOTS,
 };
+use fermata_sched_host::storage;
 
 use crate::workload::Kind;
 use crate::{MS, US};
@@ -100,20 +101,19 @@ impl Mode {
     }
 
     /// The machine of a card with this many slots of one engine, and room for `contexts`.
-    pub fn machine(self, slots: usize, contexts: usize) -> Machine<Vec<Entry>> {
-        let mut config = MachineConfig::default();
+    pub fn machine(self, slots: usize, contexts: usize) -> Scheduler {
+        let mut config = CardConfig::default();
         for slot in config.slots.iter_mut().take(slots.min(MAX_SLOTS)) {
             *slot = Some(SlotConfig {
                 profile: Profile::Fermata,
                 class: 0,
                 reset_before_resume: false,
                 queues: false,
-                stops: Stops::Anywhere,
+                granularity: PreemptGranularity::Anywhere,
                 start_count: 0,
             });
         }
-        let room = Machine::<Vec<Entry>>::room(contexts, 0);
-        let mut machine = Machine::new(config, contexts, vec![Entry::EMPTY; room]);
+        let mut machine = Scheduler::new(&config, storage(contexts, contexts));
         let set = machine.set_policy(Time::ZERO, self.policy());
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}

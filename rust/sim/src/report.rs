@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::mode::Mode;
 use crate::sim::Costs;
 use crate::workload::{Program, PROGRAMS};
-use crate::{compare, fleet};
+use crate::{compare, fleet, gangs};
 
 /// build/reports/sim.json.
 #[derive(Debug, Serialize)]
@@ -23,6 +23,8 @@ pub struct Report {
     pub compare: Vec<compare::Row>,
     /// Fleets.
     pub fleet: Vec<fleet::Row>,
+    /// Gangs.
+    pub gangs: Vec<gangs::Row>,
     /// Modes on a trace.
     pub trace: Vec<compare::Row>,
 }
@@ -36,6 +38,7 @@ impl Report {
             programs: &PROGRAMS,
             compare: Vec::new(),
             fleet: Vec::new(),
+            gangs: Vec::new(),
             trace: Vec::new(),
         }
     }
@@ -149,6 +152,47 @@ pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
         }
     }
     Some(out)
+}
+
+/// Gangs as a table, each figure beside that without gangs.
+pub fn gangs_table(rows: &[gangs::Row]) -> Table {
+    let header = [
+        "slots",
+        "members",
+        "gangs",
+        "singles",
+        "skew us",
+        "switches",
+        "apart us",
+        "useful %",
+        "apart %",
+        "loss %",
+        "gangs' %",
+        "apart %",
+        "LC P99 us",
+        "apart",
+    ];
+    let mut out = table(&header, 0);
+    let percent = |part: f64| format!("{:.1}", part * 100.0);
+    for row in rows {
+        out.add_row([
+            row.slots.to_string(),
+            row.members.to_string(),
+            row.gangs.to_string(),
+            row.singles.to_string(),
+            format!("{:.0}", row.skew_us),
+            format!("{:.2}", row.skew_switches),
+            format!("{:.0}", row.skew_apart_us),
+            percent(row.useful),
+            percent(row.useful_apart),
+            percent(row.loss),
+            percent(row.gang_useful),
+            percent(row.gang_useful_apart),
+            format!("{:.0}", row.lc.p99_us),
+            format!("{:.0}", row.lc_apart.p99_us),
+        ]);
+    }
+    out
 }
 
 /// Fleets as a table.

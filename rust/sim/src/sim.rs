@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use fermata_sched_host::sched::{
-    Action, ContextId, Entry, Event, Failure, Machine, SlotId, Time, Wake, MAX_SLOTS,
+    Action, ContextId, Event, Failure, JobState, Scheduler, SlotId, Time, Wake, MAX_SLOTS,
 };
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -99,6 +99,8 @@ pub struct Plan {
     pub slots: usize,
     /// The clients of each card.
     pub clients: Vec<Vec<ClientPlan>>,
+    /// The scheduler is told which clients are gangs.
+    pub gangs: bool,
     /// All that is random follows from it.
     pub seed: u64,
     /// Requests that come before this time, in ns, are not counted.
@@ -138,6 +140,12 @@ pub struct Outcome {
     pub hints: u64,
     /// Of these, those that were followed by a job.
     pub hints_used: u64,
+    /// How long members of gangs were started after others that they waited together with, in ns.
+    pub skews: Vec<u64>,
+    /// Time in which engines worked on jobs of gangs, in ns.
+    pub gang_work: u64,
+    /// Time in which engines worked on other BE jobs, in ns.
+    pub be_work: u64,
     /// Jobs that failed. Nothing misbehaves here, so: none.
     pub failed: u64,
     /// Sum over all slots of the time with a job on it until the end, in ns.
@@ -204,7 +212,7 @@ impl Agenda {
 }
 
 struct Card {
-    machine: Machine<Vec<Entry>>,
+    machine: Scheduler,
     slots: [Slot; MAX_SLOTS],
     /// The client of each context, by its index.
     clients: Vec<u32>,
@@ -229,6 +237,10 @@ struct Client {
     left: u64,
     /// Its snapshot is complete and was not resumed.
     saved: bool,
+    /// The gang that it is a member of.
+    gang: Option<u32>,
+    /// When another member was started while this one waited.
+    behind_since: Option<u64>,
 }
 
 struct Sim<'a> {
@@ -278,9 +290,16 @@ impl<'a> Sim<'a> {
         for (card, clients) in plan.clients.iter().take(plan.cards).enumerate() {
             let mut machine = plan.mode.machine(plan.slots, clients.len());
             let mut of_context = vec![0; clients.len()];
+            let mut gangs: Vec<(u32, ContextId)> = Vec::new();
             for client in clients {
                 let config = plan.mode.context(client.kind);
                 let ctx = machine.add(config).expect("there is room for all clients");
+                if let Some(gang) = client.gang.filter(|_| plan.gangs) {
+                    match gangs.iter().find(|(other, _)| *other == gang) {
+                        Some(&(_, first)) => join(&mut machine, ctx, first),
+                        None => gangs.push((gang, ctx)),
+                    }
+                }
                 of_context[ctx.index()] = sim.clients.len() as u32;
                 sim.add_client(card as u32, ctx, client);
             }
@@ -310,6 +329,8 @@ impl<'a> Sim<'a> {
             current: None,
             left: 0,
             saved: false,
+            gang: plan.gang,
+            behind_since: None,
         });
         self.draw(id);
     }
@@ -370,8 +391,30 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Begins a client's next request, if there is one and none under way.
+    /// Begins a client's next request, if there is one and none under way. The members of a gang
+    /// begin together, when each has a request.
     fn begin(&mut self, id: u32) {
+        let client = &self.clients[id as usize];
+        let Some(gang) = client.gang else {
+            return self.begin_one(id);
+        };
+        let (card, ids) = (client.card, 0..self.clients.len() as u32);
+        let members: Vec<u32> = ids
+            .filter(|&id| {
+                let client = &self.clients[id as usize];
+                client.card == card && client.gang == Some(gang)
+            })
+            .collect();
+        let all_can = members.iter().all(|&id| {
+            let client = &self.clients[id as usize];
+            client.current.is_none() && !client.waiting.is_empty()
+        });
+        for id in members.into_iter().filter(|_| all_can) {
+            self.begin_one(id);
+        }
+    }
+
+    fn begin_one(&mut self, id: u32) {
         self.skip_late(id);
         let client = &mut self.clients[id as usize];
         if client.current.is_some() {
@@ -440,16 +483,27 @@ impl<'a> Sim<'a> {
                 self.agenda.push(at, What::Engine { card, slot, epoch });
                 return;
             }
-            Step::Finished => {}
+            Step::Finished { client } => self.note_work(client, 0),
             Step::Paused { client, left } => {
-                let client = &mut self.clients[client as usize];
-                client.left = left;
-                client.saved = true;
+                self.note_work(client, left);
+                self.clients[client as usize].saved = true;
             }
         }
         let costs = &self.plan.costs;
         let at = self.now + costs.irq + costs.read;
         self.agenda.push(at, What::Status { card, slot });
+    }
+
+    /// The job of a client has so much work left after a run.
+    fn note_work(&mut self, id: u32, left: u64) {
+        let client = &mut self.clients[id as usize];
+        let done = client.left - left;
+        client.left = left;
+        match (client.kind, client.gang) {
+            (Kind::Lc, _) => {}
+            (Kind::Be, Some(_)) => self.outcome.gang_work += done,
+            (Kind::Be, None) => self.outcome.be_work += done,
+        }
     }
 
     /// Gives an event to the scheduler of a card and carries out what it decides.
@@ -468,46 +522,74 @@ impl<'a> Sim<'a> {
         self.actions = actions;
     }
 
+    /// The engine of a slot comes to the end of something at this time, unless it is stopped before.
+    fn await_engine(&mut self, card: u32, slot: SlotId, at: u64) {
+        let epoch = self.cards[card as usize].slots[slot.index()].epoch;
+        let slot = slot.index() as u8;
+        self.agenda.push(at, What::Engine { card, slot, epoch });
+    }
+
+    fn start(&mut self, card: u32, slot: SlotId, id: u32, resume: bool) {
+        let costs = &self.plan.costs;
+        let client = &mut self.clients[id as usize];
+        let saved = std::mem::take(&mut client.saved);
+        assert_eq!(resume, saved, "a resume from no snapshot, or a loss of one");
+        let restore = resume.then_some(costs.restore);
+        let it = &mut self.cards[card as usize].slots[slot.index()];
+        let at = it.start(self.now + costs.start, id, client.left, restore);
+        self.await_engine(card, slot, at);
+        self.outcome.starts += 1;
+        self.note_start(id);
+    }
+
+    fn pause(&mut self, card: u32, slot: SlotId) {
+        let save = self.plan.costs.save;
+        let it = &mut self.cards[card as usize].slots[slot.index()];
+        if let Some(at) = it.pause(self.now, save) {
+            self.await_engine(card, slot, at);
+            self.outcome.saves += 1;
+        }
+    }
+
+    /// Notes who waited when another member of its gang was started, and for how long after.
+    fn note_start(&mut self, id: u32) {
+        let client = &mut self.clients[id as usize];
+        let (card, Some(gang)) = (client.card, client.gang) else {
+            return;
+        };
+        if let Some(since) = client.behind_since.take() {
+            // Who has come since joins them later.
+            self.outcome.skews.push(self.now - since);
+            return;
+        }
+        let machine = &self.cards[card as usize].machine;
+        let now = Time::from_ns(self.now);
+        let mates = self.clients.iter_mut();
+        for mate in mates.filter(|mate| mate.card == card && mate.gang == Some(gang)) {
+            let stats = machine.stats(mate.ctx, now).expect("clients stay");
+            if stats.state == JobState::Queued {
+                mate.behind_since.get_or_insert(self.now);
+            }
+        }
+    }
+
     fn act(&mut self, card_id: u32, action: Action) {
         let costs = &self.plan.costs;
         let card = &mut self.cards[card_id as usize];
         match action {
             Action::Load { slot, ctx } => card.slots[slot.index()].load(card.clients[ctx.index()]),
-            Action::Unload { slot } => card.slots[slot.index()].unload(),
+            Action::Unload { slot, .. } => card.slots[slot.index()].unload(),
             Action::Start {
                 slot, ctx, resume, ..
             } => {
-                let id = card.clients[ctx.index()];
-                let client = &mut self.clients[id as usize];
-                let saved = std::mem::take(&mut client.saved);
-                assert_eq!(resume, saved, "a resume from no snapshot, or a loss of one");
-                let restore = resume.then_some(costs.restore);
-                let it = &mut card.slots[slot.index()];
-                let at = it.start(self.now + costs.start, id, client.left, restore);
-                let (epoch, slot) = (it.epoch, slot.index() as u8);
-                let what = What::Engine {
-                    card: card_id,
-                    slot,
-                    epoch,
-                };
-                self.agenda.push(at, what);
-                self.outcome.starts += 1;
+                let client = card.clients[ctx.index()];
+                self.start(card_id, slot, client, resume);
             }
             Action::Pause { slot, boundary, .. } => {
                 assert!(!boundary, "no simulated engine has boundaries");
-                let it = &mut card.slots[slot.index()];
-                if let Some(at) = it.pause(self.now, costs.save) {
-                    let (epoch, slot) = (it.epoch, slot.index() as u8);
-                    let what = What::Engine {
-                        card: card_id,
-                        slot,
-                        epoch,
-                    };
-                    self.agenda.push(at, what);
-                    self.outcome.saves += 1;
-                }
+                self.pause(card_id, slot);
             }
-            Action::Reset { slot, hold } => card.slots[slot.index()].reset(hold),
+            Action::Reset { slot, hold, .. } => card.slots[slot.index()].reset(hold),
             Action::ReadStatus { slot } => {
                 let slot = slot.index() as u8;
                 let what = What::Status {
@@ -538,11 +620,12 @@ impl<'a> Sim<'a> {
                 self.agenda
                     .push(self.now + costs.wake, What::Heard { client });
             }
-            Action::Capture { .. }
+            Action::Ended { .. }
             | Action::Released { .. }
             | Action::Lost { .. }
-            | Action::Keep { .. }
+            | Action::Reserve { .. }
             | Action::Overrun { .. } => {}
+            Action::Inconsistent => panic!("an index did not resolve"),
             Action::Quarantine { .. } => unreachable!("no slot misbehaves"),
         }
     }
@@ -582,6 +665,12 @@ impl Outcome {
     pub fn be_per_s(&self, plan: &Plan) -> f64 {
         self.be_done as f64 / ((plan.end - plan.warm_up) as f64 / S as f64)
     }
+}
+
+/// Makes a context, which has no job yet, a member of the gang of another one.
+fn join(machine: &mut Scheduler, ctx: ContextId, with: ContextId) {
+    let joined = machine.set_gang(Time::ZERO, ctx, Some(with), &mut |_| {});
+    joined.expect("there is a slot for each member");
 }
 
 fn slot_id(slot: u8) -> SlotId {

@@ -68,6 +68,9 @@ pub struct ClientPlan {
     pub preparation: u64,
     /// Of several requests that wait, the client takes the newest and skips the others.
     pub skips_late: bool,
+    /// Clients of a card with the same number begin their requests together, when each has one; and are
+    /// a gang, if the plan says so.
+    pub gang: Option<u32>,
 }
 
 /// A named set of clients on one slot.
@@ -184,6 +187,7 @@ impl Workload {
             work: Work::Fixed(((part.us * US) as f64 * scale) as u64),
             preparation: part.preparation,
             skips_late: self.skips_late,
+            gang: None,
         });
         clients.collect()
     }

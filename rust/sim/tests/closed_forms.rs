@@ -21,6 +21,7 @@ fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
         work,
         preparation: 0,
         skips_late: false,
+        gang: None,
     };
     Plan {
         mode,
@@ -28,6 +29,7 @@ fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
         cards: 1,
         slots,
         clients: vec![vec![client; CLIENTS]],
+        gangs: false,
         seed: 7,
         warm_up: 10 * S,
         end: (10 + seconds) * S,

@@ -24,6 +24,7 @@ fn outcome(times: &[u64], skips_late: bool) -> Outcome {
         work: Work::Fixed(4 * MS),
         preparation: 0,
         skips_late,
+        gang: None,
     };
     run(&Plan {
         mode: Mode::NoPreemption,
@@ -31,6 +32,7 @@ fn outcome(times: &[u64], skips_late: bool) -> Outcome {
         cards: 1,
         slots: 1,
         clients: vec![vec![client]],
+        gangs: false,
         seed: 0,
         warm_up: 0,
         end: S,

@@ -7,7 +7,7 @@ use fermata_sim::compare::{compare, on_trace, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Plan};
 use fermata_sim::workload::{ClientPlan, Kind, Workload};
-use fermata_sim::{fleet, trace, MS, S, US};
+use fermata_sim::{fleet, gangs, trace, MS, S, US};
 
 fn settings(seed: u64) -> Settings {
     Settings {
@@ -53,6 +53,7 @@ fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
         work: Work::Fixed(MS),
         preparation: 0,
         skips_late: false,
+        gang: None,
     }
 }
 
@@ -70,6 +71,7 @@ fn a_switch_takes_what_the_costs_say() {
         cards: 1,
         slots: 1,
         clients: vec![clients.clone()],
+        gangs: false,
         seed: 0,
         warm_up: 0,
         end: S,
@@ -150,6 +152,7 @@ fn lc_waits_for_one_save() {
         cards: 1,
         slots: 1,
         clients: vec![clients],
+        gangs: false,
         seed: 0,
         warm_up: 0,
         end: S,
@@ -198,6 +201,7 @@ fn announced_lc_waits_for_no_save() {
         cards: 1,
         slots: 1,
         clients: vec![clients],
+        gangs: false,
         seed: 0,
         warm_up: 10 * MS,
         end: S,
@@ -261,6 +265,29 @@ fn wrong_hints_harm_nobody() {
                 with.be_per_s > 0.99 * without.be_per_s,
                 "{with:?} {without:?}"
             );
+        }
+    }
+}
+
+/// Members of a gang start within one switch, and gangs cost at most 5 % of the work that gets done.
+#[test]
+fn gangs_start_together_and_lose_little() {
+    for slots in gangs::SIZES {
+        for members in gangs::SIZES.into_iter().filter(|&members| members <= slots) {
+            for singles in [0, slots] {
+                let row = gangs::gangs(&gangs::Settings {
+                    slots,
+                    members,
+                    singles,
+                    rate: 100.0,
+                    costs: Costs::DEFAULT,
+                    seconds: 5,
+                    seed: 1,
+                });
+                assert!(row.skew_switches <= 1.0, "{row:?}");
+                assert!(row.loss <= 0.05, "{row:?}");
+                assert!(row.lc.count > 450, "{row:?}");
+            }
         }
     }
 }

@@ -7,6 +7,9 @@ use crate::Refusal;
 use fermata::{uapi, Param};
 use std::io::Read;
 
+/// The parameter `share` of interface version 1, which files may have; 0: none.
+pub(crate) const RETIRED_SHARE: u32 = 7;
+
 /// The content of a section.
 #[derive(Debug)]
 pub enum Part {
@@ -126,7 +129,10 @@ fn check(description: &Description) -> Result<(), Refusal> {
             "{count} registers, of at most {most}"
         )));
     }
-    let travels = |number| Param::of(number).is_some_and(|param| param != Param::SlotMask);
+    let travels = |number| match Param::of(number) {
+        Some(param) => param != Param::SlotMask,
+        None => number == RETIRED_SHARE,
+    };
     if let Some((number, _)) = description.parameters.iter().find(|(n, _)| !travels(*n)) {
         return Err(Refusal::Inconsistent(format!("parameter {number}")));
     }

@@ -185,7 +185,7 @@ impl End {
 fn tell_refused(restored: &Restored) {
     let (parameters, reservation) = &restored.refused;
     for param in parameters {
-        println!("not as it was: {param:?}, which cannot be set here");
+        println!("not as it was: {param}, which cannot be set here");
     }
     if *reservation {
         println!("not as it was: its reservation cannot be had here");

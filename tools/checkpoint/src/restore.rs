@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Makes a context from a checkpoint. Input is not trusted: checks what the driver does not check.
 
-use crate::content::{Content, Part};
+use crate::content::{Content, Part, RETIRED_SHARE};
 use crate::description::{ArenaDescription, Description, Job};
 use crate::Refusal;
 use fermata::{Arena, Context, Error, Param, Reservation};
@@ -20,7 +20,7 @@ pub struct Restored {
     pub description: Description,
     /// Parameters that this process may not set, or that cannot be kept, and whether the same is
     /// true of the reservation. They have their defaults.
-    pub refused: (Vec<Param>, bool),
+    pub refused: (Vec<String>, bool),
 }
 
 impl Restored {
@@ -128,22 +128,25 @@ fn check_engine(context: &Context, description: &Description) -> Result<(), Refu
 }
 
 /// Writes registers and parameters, after everything has been read. Returns what was refused.
-fn complete(context: &Context, description: &Description) -> Result<(Vec<Param>, bool), Refusal> {
+fn complete(context: &Context, description: &Description) -> Result<(Vec<String>, bool), Refusal> {
     let written = context.write_registers(&description.registers);
     written.map_err(at("the registers are not taken"))?;
     let declared = context.declare_results(&description.results);
     declared.map_err(at("the result registers are not taken"))?;
     let mut refused = Vec::new();
     for &(number, value) in &description.parameters {
-        // Unknown parameters were refused before.
         let Some(param) = Param::of(number) else {
+            // Other unknown parameters were refused before.
+            if number == RETIRED_SHARE && value != 0 {
+                refused.push("Share".into());
+            }
             continue;
         };
         let now = context
             .param(param)
             .map_err(at("the card does not answer"))?;
         if now != value && context.set_param(param, value).is_err() {
-            refused.push(param);
+            refused.push(format!("{param:?}"));
         }
     }
     let Some(reservation) = &description.reservation else {

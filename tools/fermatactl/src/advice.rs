@@ -339,18 +339,13 @@ fn of_param(param: Param, error: Error) -> Option<Explanation> {
     Some(match (param, error) {
         (_, Error::OutOfRange) => (
             "out of range",
-            "`fermatactl set --help` has the ranges; a share or a cap is at most 100, and \
+            "`fermatactl set --help` has the ranges; a cap is at most 100, and \
                  cooperative is what the engine can",
         ),
         (_, Error::NotReady) => NOT_SET_UP,
         // No value of these parameters needs a capability.
         (Param::Cap | Param::SlotMask | Param::Cooperative, Error::NotPermitted) => return None,
         (_, Error::NotPermitted) => RAISE,
-        (Param::Share, Error::Busy) => (
-            "the share cannot be admitted",
-            "all shares of an engine are at most 90 % of its slots: give a smaller share, or \
-                 lower the shares of others (`fermatactl info`)",
-        ),
         (Param::SlotMask, Error::Busy) => (
             "the context has a reservation, which counts on all slots of the engine",
             "drop the reservation first (reservation=none)",

@@ -36,14 +36,13 @@ const ERRORS: [(&str, i32); 25] = [
     ("EDQUOT", 122),
 ];
 
-const PARAMS: [Call; 9] = [
+const PARAMS: [Call; 8] = [
     Call::Param(Param::Timeslice),
     Call::Param(Param::PreemptTimeout),
     Call::Param(Param::Priority),
     Call::Param(Param::Weight),
     Call::Param(Param::LatencyCritical),
     Call::Param(Param::Cap),
-    Call::Param(Param::Share),
     Call::Param(Param::SlotMask),
     Call::Param(Param::Cooperative),
 ];
@@ -167,7 +166,7 @@ fn each_refusal_names_its_capability() {
     const ADMIN: &str = "CAP_SYS_ADMIN";
     const NICE: &str = "CAP_SYS_NICE";
     const EPERM: i32 = 1;
-    let table: [(Call, i32, &[&str]); 22] = [
+    let table: [(Call, i32, &[&str]); 20] = [
         (Call::Setup, EPERM, &["CAP_SYS_RAWIO"]),
         (Call::Setup, 122, &["CAP_SYS_RESOURCE"]),
         (Call::ArenaCreate, 12, &["CAP_IPC_LOCK"]),
@@ -177,7 +176,6 @@ fn each_refusal_names_its_capability() {
         (Call::Param(Param::Priority), EPERM, &[NICE]),
         (Call::Param(Param::Weight), EPERM, &[NICE]),
         (Call::Param(Param::LatencyCritical), EPERM, &[NICE]),
-        (Call::Param(Param::Share), EPERM, &[NICE]),
         (Call::Param(Param::Cap), EPERM, &[]),
         (Call::Param(Param::SlotMask), EPERM, &[]),
         (Call::Param(Param::Cooperative), EPERM, &[]),
@@ -185,7 +183,6 @@ fn each_refusal_names_its_capability() {
         (Call::ReserveAny, EPERM, &[ADMIN, NICE]),
         (Call::Control, EPERM, &[ADMIN]),
         (Call::ControlParam(Param::Weight), EPERM, &[ADMIN, NICE]),
-        (Call::ControlParam(Param::Share), EPERM, &[ADMIN, NICE]),
         (Call::ControlParam(Param::Cap), EPERM, &[ADMIN]),
         (Call::Histogram, EPERM, &[ADMIN, "CAP_PERFMON"]),
         (Call::PolicySet, EPERM, &[ADMIN]),
@@ -206,7 +203,6 @@ fn the_same_error_has_the_cause_of_its_call() {
         (Call::Start, 22, "leave out --replayable"),
         (Call::Start, 5, "quarantined"),
         (Call::Hint, 34, "at most 10s"),
-        (Call::Param(Param::Share), 16, "at most 90 %"),
         (Call::Param(Param::SlotMask), 16, "reservation=none"),
         (Call::ControlParam(Param::SlotMask), 16, "reservation=none"),
         (Call::ControlParam(Param::SlotMask), 22, "another engine"),

@@ -125,7 +125,7 @@ mod tests {
     /// Options and arguments that are numbers or times: a value outside of the range, and what the
     /// error says about the range. Options whose range depends on the engine are tested in
     /// `command/run/job.rs`.
-    const NUMBERS: [(&str, &str, &str, &str); 47] = [
+    const NUMBERS: [(&str, &str, &str, &str); 46] = [
         ("info", "context", "0 0", "1 to 4294967295"),
         ("stats", "context", "0 0", "1 to 4294967295"),
         ("preempt", "contexts", "0 7 0", "1 to 4294967295"),
@@ -181,7 +181,6 @@ mod tests {
         ("set", "words", "0 7 priority=32", "0 to 31"),
         ("set", "words", "0 7 weight=10001", "1 to 10000"),
         ("set", "words", "0 7 cap=101", "0 to 100"),
-        ("set", "words", "0 7 share=101", "0 to 100"),
         ("set", "words", "0 7 slots=0,8", "0 to 7"),
         (
             "set",

@@ -192,7 +192,6 @@ fn of_context(name: &str, value: &str) -> Parsed<OfContext> {
         "weight" => To(Param::Weight, number_in(value, &WEIGHTS)?),
         "latency-critical" => To(Param::LatencyCritical, yes_or_no(value)?),
         "cap" => To(Param::Cap, number_in(value, &(0..=100))?),
-        "share" => To(Param::Share, number_in(value, &(0..=100))?),
         "slots" => To(Param::SlotMask, slots(value)?.into()),
         "cooperative" => To(Param::Cooperative, yes_or_no(value)?),
         "reservation" => OfContext::Reservation(reservation(value)?),

@@ -78,7 +78,6 @@ pub(crate) struct ContextView {
     pub(crate) preempt_timeout_ns: Option<u64>,
     /// Percent of a slot; 0 without a cap.
     pub(crate) cap: Option<u32>,
-    pub(crate) share: Option<u32>,
     pub(crate) run_ns: u64,
     pub(crate) wait_ns: u64,
     pub(crate) slices: u64,
@@ -241,7 +240,6 @@ impl ContextView {
             timeslice_ns: Some(info.timeslice_ns).filter(|_| tells_more),
             preempt_timeout_ns: Some(info.preempt_timeout_ns).filter(|_| tells_more),
             cap: Some(info.cap).filter(|_| tells_more),
-            share: Some(info.share).filter(|_| tells_more),
             run_ns: info.run_ns,
             wait_ns: info.wait_ns,
             slices: info.slices,

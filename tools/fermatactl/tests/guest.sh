@@ -142,11 +142,11 @@ point "a value out of range" wrong "32 is out of range: give 0 to 31" ctl set 0 
 point "cooperative, where the engine has no boundaries" says "cooperative is what the engine can" ctl set 0 "$A" cooperative=yes
 point "a slot of another engine" says "another engine" ctl set 0 "$A" slots=1
 point "a policy that there is not" sh -c '! fermatactl set 0 policy=best 2>/tmp/err && grep -q "there are fair" /tmp/err'
-point "a share that cannot be admitted" says "cannot be admitted" ctl set 0 "$A" share=100
-point "settings, the second of which is refused" says "done: weight=200; not done: share=100, priority=25" ctl set 0 "$A" weight=200 share=100 priority=25
+point "a reservation that cannot be admitted" says "a smaller budget" ctl set 0 "$A" reservation=5ms/5ms/5ms
+point "settings, the second of which is refused" says "done: weight=200; not done: slots=1, priority=25" ctl set 0 "$A" weight=200 slots=1 priority=25
 point "the first is set" is "$(value_of "$A" weight)" 200
 point "the last is not" is "$(value_of "$A" priority)" 20
-point "as JSON" sh -c "! fermatactl --json set 0 $A weight=100 share=100 priority=25 2>/report/half.json"
+point "as JSON" sh -c "! fermatactl --json set 0 $A weight=100 slots=1 priority=25 2>/report/half.json"
 point "settings, the last of which is out of range" wrong "out of range" ctl set 0 "$A" weight=300 priority=32
 point "the first is not set" is "$(value_of "$A" weight)" 100
 point "of a card, to a context" wrong "leave out the number" ctl set 0 "$A" policy=fair

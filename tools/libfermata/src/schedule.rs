@@ -21,8 +21,6 @@ pub enum Param {
     LatencyCritical,
     /// At most so many percent of a slot; 0: no cap.
     Cap,
-    /// Its percentage of a slot under [`Policy::Share`]; 0: an even part of what is left.
-    Share,
     /// The slots that it may use, a bit each.
     SlotMask,
     /// 1: its job is stopped at boundaries of the engine's work.
@@ -31,14 +29,13 @@ pub enum Param {
 
 impl Param {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Timeslice,
         Self::PreemptTimeout,
         Self::Priority,
         Self::Weight,
         Self::LatencyCritical,
         Self::Cap,
-        Self::Share,
         Self::SlotMask,
         Self::Cooperative,
     ];
@@ -57,7 +54,6 @@ impl Param {
             Self::Weight => uapi::PARAM_WEIGHT,
             Self::LatencyCritical => uapi::PARAM_LATENCY_CRITICAL,
             Self::Cap => uapi::PARAM_CAP,
-            Self::Share => uapi::PARAM_SHARE,
             Self::SlotMask => uapi::PARAM_SLOT_MASK,
             Self::Cooperative => uapi::PARAM_COOPERATIVE,
         }
@@ -128,19 +124,11 @@ pub enum Policy {
     Priority,
     /// By deadline of reservations.
     Deadline,
-    /// By percentages.
-    Share,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Fair,
-        Self::RoundRobin,
-        Self::Priority,
-        Self::Deadline,
-        Self::Share,
-    ];
+    pub const ALL: [Self; 4] = [Self::Fair, Self::RoundRobin, Self::Priority, Self::Deadline];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -149,7 +137,6 @@ impl Policy {
             Self::RoundRobin => uapi::POLICY_ROUND_ROBIN,
             Self::Priority => uapi::POLICY_PRIORITY,
             Self::Deadline => uapi::POLICY_DEADLINE,
-            Self::Share => uapi::POLICY_SHARE,
         }
     }
 

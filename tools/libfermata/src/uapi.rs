@@ -52,7 +52,7 @@ layout! {
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
         run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
-        latency_critical: u32, group: u64, timeslice_ns: u64, preempt_timeout_ns: u64, cap: u32, share: u32,
+        latency_critical: u32, group: u64, timeslice_ns: u64, preempt_timeout_ns: u64, cap: u32, reserved: u32,
     }
     Histogram {
         size: u32, flags: u32, kind: u32, number: u32, count: u64, sum_ns: u64, min_ns: u64, max_ns: u64, buckets: u32,
@@ -91,7 +91,7 @@ constants! {
     REG_FIRST: u32 = 0x30;
     REG_LAST: u32 = 0xff8;
     MAX_REGS: usize = 512;
-    MAX_GANG: usize = 64;
+    MAX_GANG: usize = 8;
     MAX_REPLAYS: u64 = 3;
     FEATURE_IRQ: u64 = 1 << 0;
     FEATURE_WINDOW: u64 = 1 << 1;
@@ -143,7 +143,6 @@ constants! {
     PARAM_WEIGHT: u32 = 4;
     PARAM_LATENCY_CRITICAL: u32 = 5;
     PARAM_CAP: u32 = 6;
-    PARAM_SHARE: u32 = 7;
     PARAM_SLOT_MASK: u32 = 8;
     PARAM_COOPERATIVE: u32 = 9;
     NO_PID: u32 = 0;
@@ -201,7 +200,6 @@ names! {
     POLICY_ROUND_ROBIN = "round-robin";
     POLICY_PRIORITY = "priority";
     POLICY_DEADLINE = "deadline";
-    POLICY_SHARE = "share";
 }
 
 /// Numbers of the calls: `_IO(0xFE, n)`.

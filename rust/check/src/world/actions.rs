@@ -2,9 +2,9 @@
 
 //! What the machine wants done, as card and owners take it; and what must hold when it is.
 
-use fermata_sched_host::sched::{Action, ContextId, Failure, Wake};
+use fermata_sched_host::sched::{Action, ContextId, EndReason, Failure, PauseCause, Wake};
 
-use super::{slot_id, Snapshot, World, TIMEOUT};
+use super::{slot_id, Job, Snapshot, World, TIMEOUT};
 use crate::card::{Deaf, Engine};
 use crate::Rule;
 
@@ -28,38 +28,57 @@ impl World {
             Action::ReadStatus { slot } => reads.push(slot.index()),
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
-            Action::Keep { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
-            Action::Quarantine { slot, .. } => {
-                self.seen.quarantined = true;
-                let slot = &mut self.slots[slot.index()];
-                let deaf = slot.engine != Engine::Idle && !slot.quarantined;
-                slot.quarantined = true;
-                let allowed = deaf || self.vanished;
-                self.must(allowed, Rule::Quarantine, || "without a reason".into());
-            }
+            Action::Reserve { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
+            Action::Quarantine { slot, .. } => self.given_up(slot.index()),
             // Writes to a card that went away unnoticed are lost.
             _ if self.vanished => {}
             Action::Load { slot, ctx } => {
                 self.touch(slot.index(), "Load");
                 self.slots[slot.index()].window = Some(ctx.index());
             }
-            Action::Unload { slot } => {
+            Action::Unload { slot, .. } => {
                 self.touch(slot.index(), "Unload");
                 self.slots[slot.index()].window = None;
             }
             Action::Start {
                 slot, ctx, resume, ..
             } => self.started(slot.index(), ctx, resume),
-            Action::Pause { slot, boundary, .. } => self.pause_written(slot.index(), boundary),
-            Action::Reset { slot, hold } => self.reset_written(slot.index(), hold),
-            Action::Capture { slot, ctx } => {
-                let slot = &mut self.slots[slot.index()];
-                slot.captured = true;
-                let ended = matches!(slot.engine, Engine::Paused | Engine::Finished);
-                let own = slot.last == Some(ctx.index()) && slot.window == slot.last;
-                self.must(ended && own, Rule::Captured, || "too early or late".into());
+            Action::Pause {
+                slot,
+                ctx,
+                boundary,
+                cause,
+                ..
+            } => {
+                if cause != PauseCause::Again {
+                    self.paused.push(ctx.index());
+                }
+                self.pause_written(slot.index(), boundary);
             }
+            Action::Reset { slot, hold, .. } => self.reset_written(slot.index(), hold),
+            Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
+            Action::Ended { run, .. } if run.reason == EndReason::Aborted => {}
+            Action::Ended { slot, ctx, .. } => self.captured(slot.index(), ctx.index()),
         }
+    }
+
+    /// The slot is out of use from now on.
+    fn given_up(&mut self, i: usize) {
+        self.seen.quarantined = true;
+        let slot = &mut self.slots[i];
+        let deaf = slot.engine != Engine::Idle && !slot.quarantined;
+        slot.quarantined = true;
+        let allowed = deaf || self.vanished;
+        self.must(allowed, Rule::Quarantine, || "without a reason".into());
+    }
+
+    /// The results of a run are read.
+    fn captured(&mut self, i: usize, index: usize) {
+        let slot = &mut self.slots[i];
+        slot.captured = true;
+        let ended = matches!(slot.engine, Engine::Paused | Engine::Finished);
+        let own = slot.last == Some(index) && slot.window == slot.last;
+        self.must(ended && own, Rule::Captured, || "too early or late".into());
     }
 
     /// The window or the registers are about to change hands.
@@ -86,7 +105,35 @@ impl World {
     }
 
     fn started(&mut self, i: usize, ctx: ContextId, resume: bool) {
+        self.must_take_start(i, ctx.index());
         let index = ctx.index();
+        let own = self.owners[index].as_ref().filter(|owner| owner.id == ctx);
+        let job = own
+            .filter(|owner| !owner.closed)
+            .and_then(|owner| owner.job);
+        let Some(job) = job else {
+            self.must(false, Rule::RunOnce, || "nobody's job".into());
+            return;
+        };
+        self.must_be_due(i, index, job, resume);
+        self.seen.resumed |= resume;
+        self.started.push(index);
+        let lost = std::mem::take(&mut self.slots[i].lose_start);
+        if let Some(owner) = &mut self.owners[index] {
+            owner.begin(resume, lost);
+        }
+        if lost {
+            return;
+        }
+        let (base, now) = (self.bounds.base, self.now);
+        self.slots[i].begin(index, resume, base, now);
+        if !resume {
+            self.attend(i);
+        }
+    }
+
+    /// The slot can take a START, with the context's own window, and serves the context.
+    fn must_take_start(&mut self, i: usize, index: usize) {
         let active = self.slots[i].active();
         self.must(!active, Rule::OneJobPerSlot, || {
             format!("START on slot {i}")
@@ -106,68 +153,30 @@ impl World {
         let idle = !self.bounds.base || slot.engine == Engine::Idle;
         let taken = !slot.in_reset && slot.window == Some(index) && idle;
         self.must(taken, Rule::StartTaken, || format!("slot {i}"));
-        let own = self.owners[index].as_mut().filter(|owner| owner.id == ctx);
-        let Some(owner) = own.filter(|owner| !owner.closed && owner.job.is_some()) else {
-            self.must(false, Rule::RunOnce, || "nobody's job".into());
+    }
+
+    /// The job may run, goes on from where it was, and has not ended.
+    fn must_be_due(&mut self, i: usize, index: usize, job: Job, resume: bool) {
+        let Some(owner) = &self.owners[index] else {
             return;
         };
         let (hold, snapshot) = (owner.hold, owner.snapshot);
         let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
-        let Some(job) = &mut owner.job else { return };
-        let was = *job;
-        job.begun = true;
-        let lost = std::mem::take(&mut self.slots[i].lose_start);
-        job.spoilt |= lost;
-        if !lost {
-            owner.snapshot = if resume {
-                Snapshot::Used
-            } else {
-                Snapshot::None
-            };
-        }
-        self.must(!hold && !was.held, Rule::HoldKept, || {
+        self.must(!hold && !job.held, Rule::HoldKept, || {
             format!("context {index} runs")
         });
         self.must(allowed, Rule::StartTaken, || "not allowed".into());
-        self.must(!was.finished, Rule::FinishedStays, || {
+        self.must(!job.finished, Rule::FinishedStays, || {
             format!("resume: {resume}")
         });
-        self.must(!was.ended, Rule::RunOnce, || "ended before".into());
-        self.must(resume || !was.begun, Rule::RunOnce, || "begun again".into());
+        self.must(!job.ended, Rule::RunOnce, || "ended before".into());
+        self.must(resume || !job.begun, Rule::RunOnce, || "begun again".into());
         let complete = snapshot == Snapshot::Complete;
         self.must(!resume || complete, Rule::ResumeComplete, || {
             format!("{snapshot:?}")
         });
         let fresh = !self.bounds.reset_before_resume || self.slots[i].fresh;
         self.must(!resume || fresh, Rule::ResumeReset, || format!("slot {i}"));
-        self.seen.resumed |= resume;
-        if lost {
-            return;
-        }
-        let (base, now) = (self.bounds.base, self.now);
-        let slot = &mut self.slots[i];
-        slot.old = slot.raw(base);
-        slot.lag = base;
-        slot.started = now;
-        slot.count = slot.count.wrapping_add(1);
-        slot.bits = 0;
-        slot.last = Some(index);
-        slot.fresh = false;
-        slot.dirty = base;
-        slot.arrived = None;
-        slot.captured = false;
-        slot.pauses = 0;
-        slot.asked = false;
-        slot.bounded = false;
-        slot.empty = false;
-        slot.engine = if resume {
-            Engine::Restoring
-        } else {
-            Engine::Working
-        };
-        if !resume {
-            self.attend(i);
-        }
     }
 
     fn pause_written(&mut self, i: usize, boundary: bool) {
@@ -214,25 +223,6 @@ impl World {
             _ => {}
         }
         self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
-    }
-
-    /// The engine has found its queue empty, has said so, and has looked once more.
-    pub(super) fn leave(&mut self, i: usize) {
-        if let Some(owner) = self.owner_on(i) {
-            owner.queue.idle = true;
-        }
-        self.save(i);
-        self.slots[i].empty = true;
-    }
-
-    pub(super) fn save(&mut self, i: usize) {
-        let slot = &mut self.slots[i];
-        slot.asked = false;
-        slot.empty = false;
-        slot.engine = Engine::Saving;
-        if let Some(owner) = self.owner_on(i) {
-            owner.snapshot = Snapshot::Torn;
-        }
     }
 
     fn reset_written(&mut self, i: usize, hold: bool) {

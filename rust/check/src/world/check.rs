@@ -2,9 +2,9 @@
 
 //! What must hold after every step.
 
-use fermata_sched_host::sched::{ContextId, JobState, SlotState, Urgency};
+use fermata_sched_host::sched::{ContextId, JobState, SlotId, SlotState, Stats, Urgency};
 
-use super::{slot_id, Snapshot, World, MS, TIMEOUT};
+use super::{slot_id, Owner, Snapshot, World, MS, TIMEOUT};
 use crate::Rule;
 
 /// No hint holds for longer than this after its time.
@@ -23,6 +23,7 @@ impl World {
         for i in 0..self.owners.len() {
             self.check_owner(i, &mut users);
         }
+        self.check_gangs();
         let alone = users.iter().all(|&n| n <= 1);
         self.must(alone, Rule::OneJobPerSlot, || format!("{users:?}"));
         let count = self.owners.iter().flatten().count();
@@ -45,6 +46,7 @@ impl World {
         self.must(!waits || soon, Rule::TimerArmed, || format!("{state:?}"));
         let gone = state == Some(SlotState::Gone);
         self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
+        self.seen.claimed |= self.machine.claimed_for(slot_id(i)).is_some();
         self.check_kept(i);
         self.check_bound(i);
         let quarantined = state == Some(SlotState::Quarantined);
@@ -80,7 +82,7 @@ impl World {
 
     /// A slot that is kept for a hint, if it is.
     fn check_kept(&mut self, i: usize) {
-        let Some(keeper) = self.machine.kept_for(slot_id(i)) else {
+        let Some(keeper) = self.machine.reserved_for(slot_id(i)) else {
             return;
         };
         let (now, gone) = (self.now, self.gone);
@@ -97,7 +99,8 @@ impl World {
         let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
         let waiting = self.owners.iter().flatten().filter(|owner| {
             let stats = self.machine.stats(owner.id, self.time());
-            let waits = stats.is_ok_and(|stats| stats.state == JobState::Queued && !stats.parked);
+            let waits =
+                stats.is_ok_and(|stats| stats.state == JobState::Queued && !stats.throttled);
             let serves = self.exclusive.is_none_or(|group| group == owner.group);
             waits && serves && owner.enabled && owner.mask & slot_id(i).bit() != 0
         });
@@ -123,27 +126,45 @@ impl World {
         let Some(owner) = self.owners[i].clone() else {
             return;
         };
-        let stats = self.machine.stats(owner.id, now);
         if owner.closed {
-            let on = (0..self.slots.len()).any(|i| {
-                matches!(
-                    self.machine.slot_state(slot_id(i)),
-                    Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
-                        if ctx == owner.id
-                ) || self.slots[i].quarantined
-            });
-            self.must(stats.is_err(), Rule::Refused, || {
-                "a closed id is taken".into()
-            });
-            self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
+            self.check_closed(&owner);
             return;
         }
-        let Ok(stats) = stats else {
+        let Ok(stats) = self.machine.stats(owner.id, now) else {
             self.must(false, Rule::JobKept, || "a context is lost".into());
             return;
         };
         self.seen.hint_wasted |= stats.hints_wasted > 0;
         self.seen.hint_ignored |= stats.hints_ignored > 0;
+        if let Some(slot) = stats.slot {
+            users[slot.index()] += 1;
+        }
+        self.check_job(i, &owner, &stats);
+        if stats.state == JobState::Queued {
+            self.check_waiting(i, &owner);
+        }
+    }
+
+    /// Is the context what a slot is about?
+    fn is_on(&self, slot: SlotId, id: ContextId) -> bool {
+        matches!(
+            self.machine.slot_state(slot),
+            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
+                if ctx == id
+        )
+    }
+
+    /// A context that is closed and not released yet.
+    fn check_closed(&mut self, owner: &Owner) {
+        let refused = self.machine.stats(owner.id, self.time()).is_err();
+        let on = (0..self.slots.len())
+            .any(|i| self.is_on(slot_id(i), owner.id) || self.slots[i].quarantined);
+        self.must(refused, Rule::Refused, || "a closed id is taken".into());
+        self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
+    }
+
+    /// The job of a context is where the owner and the card say.
+    fn check_job(&mut self, i: usize, owner: &Owner, stats: &Stats) {
         let state = stats.state;
         let live = owner.live();
         let told = live.is_some() == state.is_live();
@@ -157,18 +178,10 @@ impl World {
         let usable = self.all_slots() & owner.mask & !self.quarantined();
         let waits = state == JobState::Empty && owner.queue.work && usable != 0;
         self.must(!waits, Rule::Doorbell, || format!("context {i}"));
-        if let Some(slot) = stats.slot {
-            users[slot.index()] += 1;
-        }
         if state == JobState::Running {
-            let on = stats.slot.and_then(|slot| self.machine.slot_state(slot));
-            let there = matches!(
-                on,
-                Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
-                    if ctx == owner.id
-            );
+            let there = stats.slot.is_some_and(|slot| self.is_on(slot, owner.id));
             self.must(there, Rule::JobKept, || {
-                format!("runs on a slot that is {on:?}")
+                format!("runs, but not on {:?}", stats.slot)
             });
         }
         let complete = self.vanished || owner.snapshot == Snapshot::Complete;
@@ -177,16 +190,23 @@ impl World {
         });
         let alive = self.gone && state.is_live();
         self.must(!alive, Rule::AfterGone, || format!("{state:?}"));
-        if state == JobState::Queued {
-            let idles = (0..self.slots.len()).any(|i| {
-                let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
-                let serves = self.exclusive.is_none_or(|group| group == owner.group);
-                let kept = self.machine.kept_for(slot_id(i)).is_some();
-                let idles = vacant && !kept && !self.frozen;
-                idles && serves && owner.enabled && usable & slot_id(i).bit() != 0
-            });
-            self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
-            self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());
-        }
+    }
+
+    /// A job that waits has a slot to wait for, and there are too few vacant ones for it and its gang.
+    fn check_waiting(&mut self, i: usize, owner: &Owner) {
+        let usable = self.all_slots() & owner.mask & !self.quarantined();
+        let idle = (0..self.slots.len()).filter(|&i| {
+            let id = slot_id(i);
+            let vacant = self.machine.slot_state(id) == Some(SlotState::Vacant);
+            let kept = self.machine.reserved_for(id).is_some();
+            let claimed = self.machine.claimed_for(id).is_some();
+            vacant && !kept && !claimed && usable & id.bit() != 0
+        });
+        let idle = idle.count();
+        let serves = self.exclusive.is_none_or(|group| group == owner.group);
+        let may = serves && owner.enabled && !self.frozen && !self.gathers(i);
+        let idles = may && idle >= self.needed_slots(i);
+        self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
+        self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());
     }
 }

@@ -2,7 +2,7 @@
 
 //! The card loses its state: all jobs are taken off it before, and go on afterwards.
 
-use fermata_sched_host::sched::{Entry, Machine, Status, Time};
+use fermata_sched_host::sched::{Scheduler, Status, Time};
 
 use super::{slot_id, Out, World};
 use crate::Rule;
@@ -34,11 +34,7 @@ impl World {
     }
 
     /// Tells the machine what it cannot refuse, and does what it says.
-    fn tell(
-        &mut self,
-        event: &str,
-        what: impl FnOnce(&mut Machine<Box<[Entry]>>, Time, &mut Out<'_>),
-    ) {
+    fn tell(&mut self, event: &str, what: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>)) {
         let now = self.time();
         let told = self.call(event, |machine, actions| {
             let mut out: Out<'_> = &mut |action| actions.push(action);

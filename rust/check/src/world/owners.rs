@@ -218,51 +218,6 @@ impl World {
         }
     }
 
-    /// Those who are preempted and resumed together with context `i`, itself included.
-    pub(super) fn members(&self, i: usize) -> Vec<usize> {
-        let gang = |i: usize| {
-            let owner = self.owners[i].as_ref().filter(|owner| !owner.closed)?;
-            Some(owner.gang)
-        };
-        let all = 0..self.owners.len();
-        all.filter(|&other| gang(other).is_some() && gang(other) == gang(i))
-            .collect()
-    }
-
-    /// A gang that nobody is in.
-    fn new_gang(&self) -> usize {
-        let taken = |gang| self.owners.iter().flatten().any(|owner| owner.gang == gang);
-        let mut gangs = 0..=self.owners.len();
-        gangs.find(|&gang| !taken(gang)).unwrap_or_default()
-    }
-
-    /// Joins the gang of the next context, or leaves the one that it is in.
-    pub(super) fn gang(&mut self, i: usize, joins: bool) {
-        let Some(ctx) = self.id(i) else { return };
-        let with = (i + 1) % self.owners.len();
-        let other = self.owners[with].as_ref().filter(|owner| !owner.closed);
-        let with = other.map(|owner| (owner.id, owner.gang));
-        if joins && with.is_none() {
-            return;
-        }
-        let gang = match with.filter(|_| joins) {
-            Some((_, gang)) => gang,
-            None => self.new_gang(),
-        };
-        if let Some(owner) = &mut self.owners[i] {
-            owner.gang = gang;
-        }
-        let with = with.filter(|_| joins).map(|(other, _)| other);
-        let result = self.call("gang", |machine, _| machine.set_gang(ctx, with));
-        self.must(result.is_ok(), Rule::Refused, || {
-            format!("gang: {result:?}")
-        });
-        let (size, members) = (self.machine.gang_size(ctx), self.members(i).len());
-        self.must(size == Ok(members as u32), Rule::Refused, || {
-            format!("a gang of {size:?}, not {members}")
-        });
-    }
-
     pub(super) fn enable(&mut self, i: usize, enabled: bool) {
         let Some(ctx) = self.id(i) else { return };
         let (now, may) = (self.time(), !self.gone);
@@ -295,7 +250,7 @@ impl World {
         let result = self.call("reserve", |machine, actions| {
             let mut out = |action| actions.push(action);
             match (group, before) {
-                (Some(group), _) => machine.set_group(now, group, settings, &mut out)?,
+                (Some(group), _) => machine.set_group(now, group, None, settings, &mut out)?,
                 (None, Some(group)) => machine.remove_group(now, group, &mut out)?,
                 (None, None) if machine.is_gone() => return Err(Refusal::Gone),
                 (None, None) => {}

@@ -4,7 +4,7 @@
 
 use fermata_sched_host::sched::SlotState;
 
-use super::{slot_id, World};
+use super::{slot_id, Owner, World};
 use crate::card::{CardSlot, Engine};
 use crate::Step;
 
@@ -23,35 +23,7 @@ impl World {
             if owner.closed {
                 continue;
             }
-            steps.extend([Step::Start(i), Step::Close(i)]);
-            if self.bounds.hints {
-                steps.extend([Step::Hint(i, true), Step::Hint(i, false)]);
-            }
-            if self.bounds.access {
-                steps.push(Step::Enable(i, !owner.enabled));
-            }
-            if self.bounds.groups {
-                steps.push(Step::Exclusive(match self.exclusive {
-                    Some(_) => None,
-                    None => Some(i),
-                }));
-            }
-            if self.takes_work(i) && !owner.queue.work && owner.live().is_some() {
-                steps.push(Step::Post(i));
-            }
-            if self.bounds.gangs {
-                steps.push(Step::Gang(i, self.members(i).len() == 1));
-            }
-            if self.bounds.control {
-                steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
-                if self.bounds.slots > 1 && self.bounds.masks {
-                    steps.extend(
-                        (1..4)
-                            .filter(|&m| m != owner.mask)
-                            .map(|m| Step::Mask(i, m)),
-                    );
-                }
-            }
+            self.owner_steps(i, owner, steps);
         }
         for i in 0..self.slots.len() {
             self.slot_steps(i, steps);
@@ -65,6 +37,42 @@ impl World {
             steps.push(Step::Gone);
             if !self.vanished {
                 steps.push(Step::Vanish);
+            }
+        }
+    }
+
+    /// What the owner of a context that is open may ask.
+    fn owner_steps(&self, i: usize, owner: &Owner, steps: &mut Vec<Step>) {
+        steps.push(Step::Start(i));
+        if !self.bounds.calm {
+            steps.push(Step::Close(i));
+        }
+        if self.bounds.hints {
+            steps.extend([Step::Hint(i, true), Step::Hint(i, false)]);
+        }
+        if self.bounds.access {
+            steps.push(Step::Enable(i, !owner.enabled));
+        }
+        if self.bounds.groups {
+            steps.push(Step::Exclusive(match self.exclusive {
+                Some(_) => None,
+                None => Some(i),
+            }));
+        }
+        if self.takes_work(i) && !owner.queue.work && owner.live().is_some() {
+            steps.push(Step::Post(i));
+        }
+        if self.bounds.gangs {
+            steps.push(Step::Gang(i, self.members(i).len() == 1));
+        }
+        if self.bounds.control {
+            steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
+            if self.bounds.slots > 1 && self.bounds.masks {
+                steps.extend(
+                    (1..4)
+                        .filter(|&m| m != owner.mask)
+                        .map(|m| Step::Mask(i, m)),
+                );
             }
         }
     }
@@ -85,7 +93,10 @@ impl World {
             return;
         }
         if slot.irq {
-            steps.extend([Step::Interrupt(i), Step::LoseInterrupt(i)]);
+            steps.push(Step::Interrupt(i));
+            if !self.bounds.calm {
+                steps.push(Step::LoseInterrupt(i));
+            }
         } else if faults {
             steps.push(Step::Spurious(i));
         }

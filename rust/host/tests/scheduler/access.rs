@@ -103,7 +103,7 @@ fn time_disabled_is_not_made_up_for() {
 fn the_guard_sees_past_disabled_contexts() {
     let mut world = World::new(&[FERMATA], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
-    world.set_guard(Duration::from_ms(20)).unwrap();
+    world.set_boost(Duration::from_ms(20)).unwrap();
     let low = Params {
         priority: 0,
         ..Params::DEFAULT

@@ -260,20 +260,19 @@ fn a_group_that_slept_has_a_slice_of_credit() {
 }
 
 #[test]
-fn what_is_without_a_share_is_shared_between_groups() {
-    let mut world = world(1, PolicyKind::Share);
-    let params = Params {
-        share: 40,
-        ..Params::DEFAULT
-    };
-    let promised = world.open_in(A, 0, params).unwrap();
-    world.start(promised, ENDLESS).unwrap();
+fn what_is_left_by_a_share_is_shared_between_nested_groups() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (promised, others) = (GroupKey(3), GroupKey(4));
+    world.nest(promised, None, 4_000).unwrap();
+    world.nest(others, None, 6_000).unwrap();
+    world.nest(A, Some(others), 100).unwrap();
+    world.nest(B, Some(others), 200).unwrap();
+    busy(&mut world, promised, 1);
     busy(&mut world, A, 4);
     busy(&mut world, B, 1);
-    weigh(&mut world, B, 200).unwrap();
     run_slices(&mut world, 2_000);
-    let all = ran(&world, A) + ran(&world, B);
-    let share = world.stats(promised).run.as_ns() as f64 / all;
+    let all = ran(&world, promised) + ran(&world, others);
+    let share = ran(&world, promised) / all;
     assert!((share - 0.4).abs() < 0.01, "{share}");
     let other = ran(&world, B) / all;
     assert!((other - 0.4).abs() < 0.01, "{other}");
@@ -310,7 +309,7 @@ fn latency_critical_work_is_shared_between_groups_of_its_own() {
         world.start(ctx, ENDLESS).unwrap();
     }
     busy(&mut world, A, 2);
-    world.set_guard(Duration::ZERO).unwrap();
+    world.set_boost(Duration::ZERO).unwrap();
     run_slices(&mut world, 1_000);
     let found = part(&world, (0.0, 0.0));
     assert!((found - 0.5).abs() < 0.01, "{found}");

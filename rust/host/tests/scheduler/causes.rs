@@ -51,14 +51,14 @@ fn one_that_goes_before_it() {
 #[test]
 fn one_that_starves() {
     let (mut world, _) = busy(CRITICAL);
-    world.set_guard(Duration::from_ms(20)).unwrap();
+    world.set_boost(Duration::from_ms(20)).unwrap();
     let waiter = world.tenant(2 * MS);
     world.start(waiter, ENDLESS).unwrap();
     world.run_for(30 * MS);
     let cause = PauseCause::Starving { waiter };
     assert_eq!(causes(&world)[0], cause);
-    let starved = |(_, action): &(u64, Action)| matches!(action, Action::Start { ctx, starved: true, .. } if *ctx == waiter);
-    assert!(world.log.iter().any(starved));
+    let boosted = |(_, action): &(u64, Action)| matches!(action, Action::Start { ctx, boosted: true, .. } if *ctx == waiter);
+    assert!(world.log.iter().any(boosted));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_hint_for_which_the_slot_is_kept() {
     world.event(Event::Hint { ctx: waiter, at }).unwrap();
     world.run_for(MS);
     assert_eq!(causes(&world), [PauseCause::Hint { waiter }]);
-    let keep = Action::Keep {
+    let keep = Action::Reserve {
         slot: sid(0),
         ctx: waiter,
     };

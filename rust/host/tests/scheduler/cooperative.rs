@@ -6,8 +6,8 @@ use crate::model::share::{check_shares, ran, shares};
 use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, Refusal, SlotStats,
-    Stops, Urgency, Wake,
+    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, PreemptGranularity,
+    Refusal, SlotStats, Urgency, Wake,
 };
 use proptest::prelude::*;
 
@@ -26,8 +26,11 @@ const URGENT: Params = Params {
 };
 
 /// One slot; the engine has a boundary after each millisecond of work.
-fn world(stops: Stops) -> World {
-    let plan = SlotPlan { stops, ..FERMATA };
+fn world(granularity: PreemptGranularity) -> World {
+    let plan = SlotPlan {
+        granularity,
+        ..FERMATA
+    };
     let mut world = World::new(&[plan], 8);
     world.set_policy(PolicyKind::Fair).unwrap();
     world
@@ -59,7 +62,7 @@ fn pauses(world: &World) -> Vec<bool> {
 
 #[test]
 fn a_cooperative_job_stops_at_its_next_boundary() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
     world.run_for(690 * US);
     assert_eq!(world.state(urgent), JobState::Queued, "before the boundary");
@@ -73,9 +76,9 @@ fn a_cooperative_job_stops_at_its_next_boundary() {
 #[test]
 fn any_other_job_stops_at_once() {
     for (stops, params) in [
-        (Stops::BoundaryToo, Params::DEFAULT),
+        (PreemptGranularity::AnywhereOrBoundary, Params::DEFAULT),
         // An engine without boundaries has no cooperative contexts.
-        (Stops::Anywhere, COOPERATIVE),
+        (PreemptGranularity::Anywhere, COOPERATIVE),
     ] {
         let mut world = world(stops);
         let [_, urgent] = interrupted(&mut world, params, 300 * US);
@@ -87,7 +90,7 @@ fn any_other_job_stops_at_once() {
 
 #[test]
 fn an_engine_that_stops_at_boundaries_only_makes_all_cooperative() {
-    let mut world = world(Stops::BoundaryOnly);
+    let mut world = world(PreemptGranularity::BoundaryOnly);
     let [_, urgent] = interrupted(&mut world, Params::DEFAULT, 300 * US);
     world.run_for(600 * US);
     assert_eq!(world.state(urgent), JobState::Queued);
@@ -100,7 +103,7 @@ fn an_engine_that_stops_at_boundaries_only_makes_all_cooperative() {
 #[test]
 fn the_time_until_the_boundary_is_charged_to_the_job() {
     let share = |params: Params| {
-        let mut world = world(Stops::BoundaryToo);
+        let mut world = world(PreemptGranularity::AnywhereOrBoundary);
         let [a, b] = [params, params].map(|params| world.open(0, params).unwrap());
         let urgent = world.open(0, URGENT).unwrap();
         world.start(a, ENDLESS).unwrap();
@@ -124,7 +127,7 @@ fn the_time_until_the_boundary_is_charged_to_the_job() {
 
 #[test]
 fn the_time_until_the_boundary_is_no_save() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     interrupted(&mut world, COOPERATIVE, 100 * US);
     world.run_for(5 * MS);
     let stats = slot(&world);
@@ -140,7 +143,7 @@ fn the_time_until_the_boundary_is_no_save() {
 
 #[test]
 fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].block = 1_000 * MS;
     world.set_boundary_wait(PATIENT).unwrap();
     let params = Params {
@@ -161,7 +164,7 @@ fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
 /// The boundary is far away when the owner changes its mind.
 #[test]
 fn who_is_not_cooperative_any_more_is_stopped_at_once() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].block = 50 * MS;
     world.set_boundary_wait(PATIENT).unwrap();
     let [job, urgent] = interrupted(&mut world, COOPERATIVE, 100 * US);
@@ -185,7 +188,7 @@ fn overruns(world: &World) -> Vec<Duration> {
 
 #[test]
 fn work_that_goes_first_does_not_wait_for_a_far_boundary() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].block = 50 * MS;
     let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
     world.run_for(990 * US);
@@ -206,7 +209,7 @@ fn work_that_goes_first_does_not_wait_for_a_far_boundary() {
 /// It is on its way to a boundary because its slice is over; then work comes that goes first.
 #[test]
 fn the_bound_begins_when_work_that_goes_first_comes() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].block = 50 * MS;
     let [job, other] = [COOPERATIVE, COOPERATIVE].map(|params| world.open(0, params).unwrap());
     let urgent = world.open(0, URGENT).unwrap();
@@ -228,7 +231,7 @@ fn the_bound_begins_when_work_that_goes_first_comes() {
 
 #[test]
 fn who_does_not_wait_any_more_bounds_nothing() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].block = 50 * MS;
     let [job, urgent] = interrupted(&mut world, COOPERATIVE, 300 * US);
     world.run_for(500 * US);
@@ -246,7 +249,7 @@ fn who_does_not_wait_any_more_bounds_nothing() {
 
 #[test]
 fn a_higher_priority_does_not_wait_for_a_far_boundary() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.set_policy(PolicyKind::Priority).unwrap();
     world.card.slots[0].block = 50 * MS;
     let high = Params {
@@ -264,7 +267,7 @@ fn a_higher_priority_does_not_wait_for_a_far_boundary() {
 /// Such an engine cannot be stopped before: what is over the bound is the job's own time, and counted.
 #[test]
 fn beyond_the_bound_an_engine_that_stops_at_boundaries_only_is_charged_and_counted() {
-    let mut world = world(Stops::BoundaryOnly);
+    let mut world = world(PreemptGranularity::BoundaryOnly);
     world.card.slots[0].block = 20 * MS;
     let [job, urgent] = interrupted(&mut world, Params::DEFAULT, 300 * US);
     let group = world.tenants[&job].group;
@@ -282,7 +285,7 @@ fn beyond_the_bound_an_engine_that_stops_at_boundaries_only_is_charged_and_count
 
 #[test]
 fn a_bound_is_no_longer_than_the_longest_preempt_timeout() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     assert_eq!(world.machine.boundary_wait(), Duration::from_ms(1));
     assert_eq!(
         world.set_boundary_wait(Duration::from_ns(10_000 * MS + 1)),
@@ -298,7 +301,7 @@ fn a_bound_is_no_longer_than_the_longest_preempt_timeout() {
 
 #[test]
 fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
-    let mut world = world(Stops::BoundaryToo);
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
     world.card.slots[0].ignore_pauses = 1;
     let [job, urgent] = interrupted(&mut world, Params::DEFAULT, 100 * US);
     world.set_params(job, COOPERATIVE).unwrap();
@@ -317,11 +320,11 @@ proptest! {
         wait in 0..20_000u64,
         afters in prop::collection::vec(200..30_000u64, 1..20),
         policy in prop::sample::select(vec![
-            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority, PolicyKind::Share,
+            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority,
         ]),
         others in 0..3usize,
     ) {
-        let mut world = world(Stops::BoundaryToo);
+        let mut world = world(PreemptGranularity::AnywhereOrBoundary);
         world.set_policy(policy).unwrap();
         world.card.slots[0].block = block * US;
         world.set_boundary_wait(Duration::from_us(wait)).unwrap();
@@ -355,7 +358,7 @@ proptest! {
         weights in prop::collection::vec(50..400u16, 2..5),
         only in any::<bool>(),
     ) {
-        let mut world = world(if only { Stops::BoundaryOnly } else { Stops::BoundaryToo });
+        let mut world = world(if only { PreemptGranularity::BoundaryOnly } else { PreemptGranularity::AnywhereOrBoundary });
         world.card.slots[0].block = blocks * US;
         let who: Vec<ContextId> = weights
             .iter()

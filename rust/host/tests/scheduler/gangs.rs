@@ -5,11 +5,10 @@
 use crate::model::world::{sid, SlotPlan, World, BASE, FERMATA};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    ContextId, Entry, Event, GroupKey, JobState, Machine, Params, Refusal, SlotState,
+    ContextId, Duration, Event, GroupKey, JobState, Params, Refusal, SlotState, MAX_SLOTS,
 };
 
 const ENDLESS: u64 = 1_000_000 * MS;
-const GANG_MAX: usize = Machine::<Vec<Entry>>::GANG_MAX as usize;
 
 /// Two slots of two engines, and a gang of a context on each.
 fn gang_on(plan: SlotPlan) -> (World, [ContextId; 2]) {
@@ -109,12 +108,18 @@ fn whoever_has_no_job_takes_no_part() {
 
 #[test]
 fn whoever_joins_or_leaves_or_is_closed_changes_nothing_for_jobs() {
-    let (mut world, [a, b]) = gang_on(FERMATA);
-    let c = world.open(0, Params::DEFAULT).unwrap();
-    let gang = [a, b, c];
+    let other = SlotPlan {
+        class: 1,
+        ..FERMATA
+    };
+    let mut world = World::new(&[FERMATA, other, FERMATA], 8);
+    let gang = [0, 1, 0].map(|class| world.open(class, Params::DEFAULT).unwrap());
+    let [a, b, c] = gang;
+    world.set_gang(b, Some(a)).unwrap();
     for ctx in gang {
         world.start(ctx, ENDLESS).unwrap();
     }
+    world.run_for(1);
     world.event(Event::Preempt { ctx: b, hold: true }).unwrap();
     world.run_for(5 * MS);
     let expected = [JobState::Held, JobState::Held, JobState::Running];
@@ -132,30 +137,216 @@ fn whoever_joins_or_leaves_or_is_closed_changes_nothing_for_jobs() {
 }
 
 #[test]
-fn a_gang_is_of_one_group_and_bounded() {
-    let mut world = World::new(&[FERMATA], GANG_MAX + 4);
+fn a_gang_is_of_one_group() {
+    let mut world = World::new(&[FERMATA; 2], 8);
     let foreign = world.open_in(GroupKey(1), 0, Params::DEFAULT).unwrap();
-    let first = world.tenant(2 * MS);
+    let [first, other] = [(); 2].map(|()| world.tenant(2 * MS));
     assert_eq!(world.set_gang(first, Some(first)), Err(Refusal::Range));
     assert_eq!(world.set_gang(first, Some(foreign)), Err(Refusal::Range));
-    let mut all = vec![first];
-    while all.len() < GANG_MAX {
-        let ctx = world.tenant(2 * MS);
-        world.set_gang(ctx, Some(all[all.len() / 2])).unwrap();
-        all.push(ctx);
-    }
-    let (late, other) = (world.tenant(2 * MS), world.tenant(2 * MS));
-    world.set_gang(late, Some(other)).unwrap();
-    let full = world.set_gang(late, Some(first));
-    assert_eq!(full, Err(Refusal::NoSpace));
-    // Those that are in it may say so again.
-    world.set_gang(all[5], Some(all[60])).unwrap();
-    world.close(all[7]).unwrap();
+    world.set_gang(first, Some(other)).unwrap();
+    // Who is in it may say so again.
+    world.set_gang(first, Some(other)).unwrap();
+    world.set_gang(other, Some(first)).unwrap();
+    assert_eq!(world.machine.gang_size(first), Ok(2));
+    world.close(other).unwrap();
     let dead = Err(Refusal::NoContext);
-    assert_eq!(world.set_gang(late, Some(all[7])), dead);
-    assert_eq!(world.set_gang(all[7], Some(late)), dead);
-    assert_eq!(world.set_gang(all[7], None), dead);
-    world.set_gang(late, Some(first)).unwrap();
-    assert_eq!(world.machine.gang_size(late), Ok(GANG_MAX as u32));
-    assert_eq!(world.machine.gang_size(other), Ok(1));
+    assert_eq!(world.set_gang(first, Some(other)), dead);
+    assert_eq!(world.set_gang(other, Some(first)), dead);
+    assert_eq!(world.set_gang(other, None), dead);
+    assert_eq!(world.machine.gang_size(first), Ok(1));
+}
+
+#[test]
+fn a_gang_has_no_more_members_than_there_are_slots_for() {
+    for slots in 1..=MAX_SLOTS {
+        let mut world = World::new(&vec![FERMATA; slots], 2 * MAX_SLOTS);
+        let all = [(); MAX_SLOTS + 1].map(|()| world.tenant(2 * MS));
+        for (i, &ctx) in all.iter().enumerate().skip(1) {
+            let expected = match i < slots {
+                true => Ok(()),
+                false => Err(Refusal::NoSpace),
+            };
+            assert_eq!(world.set_gang(ctx, Some(all[i / 2])), expected);
+            if i >= slots {
+                break;
+            }
+        }
+        assert_eq!(world.machine.gang_size(all[0]), Ok(slots as u32));
+    }
+}
+
+/// A context for each mask.
+fn masked<const N: usize>(world: &mut World, masks: [u8; N]) -> [ContextId; N] {
+    masks.map(|mask| {
+        let params = Params {
+            mask,
+            ..Params::DEFAULT
+        };
+        world.open(0, params).unwrap()
+    })
+}
+
+#[test]
+fn members_need_slots_that_each_of_them_may_use() {
+    let mut world = World::new(&[FERMATA; 3], 8);
+    let [a, b, c, d] = masked(&mut world, [1, 0b11, 0b11, 0b111]);
+    world.set_gang(b, Some(a)).unwrap();
+    assert_eq!(world.set_gang(c, Some(a)), Err(Refusal::NoSpace));
+    world.set_gang(d, Some(a)).unwrap();
+    assert_eq!(world.machine.gang_size(a), Ok(3));
+}
+
+#[test]
+fn members_leave_slots_to_those_who_may_use_no_others() {
+    let mut world = World::new(&[FERMATA; 3], 8);
+    let gang = masked(&mut world, [0b011, 0b101, 0b001]);
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    world.set_gang(gang[2], Some(gang[0])).unwrap();
+    for ctx in gang {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    // Those who came first make way at the end of a slice, and all come back together.
+    world.run_for(10 * MS);
+    assert_eq!(states(&world, gang), [JobState::Running; 3]);
+}
+
+/// Lets the members of a gang of two wait at the same moment, for two slots of which one is vacant.
+fn let_wait(world: &mut World, [a, b]: [ContextId; 2]) {
+    for ctx in [a, b] {
+        world.start(ctx, ENDLESS).unwrap();
+        let hold = true;
+        world.event(Event::Preempt { ctx, hold }).unwrap();
+        world.run_for(MS);
+    }
+    world.event(Event::Resume { ctx: a }).unwrap();
+    assert_eq!(states(world, [a, b]), [JobState::Queued; 2]);
+}
+
+#[test]
+fn a_slot_that_waits_for_the_next_decision_has_no_window() {
+    let mut world = World::new(&[FERMATA; 2], 8);
+    let gang = [(); 2].map(|()| world.tenant(100 * MS));
+    let [first, other] = [(); 2].map(|()| world.tenant(100 * MS));
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    world.start(first, MS).unwrap();
+    world.start(other, 20 * MS).unwrap();
+    world.run_for(2 * MS);
+    let_wait(&mut world, gang);
+    world.timer_delay = MS / 10;
+    world.run_until(20 * MS + MS / 20);
+    assert_eq!(world.machine.slot_state(sid(1)), Some(SlotState::Vacant));
+    assert_eq!(states(&world, gang), [JobState::Running, JobState::Queued]);
+    world.close(other).unwrap();
+    world.run_for(MS);
+    assert_eq!(states(&world, gang), [JobState::Running; 2]);
+}
+
+#[test]
+fn another_context_has_the_slot_that_a_gang_waits_with() {
+    let mut world = World::new(&[FERMATA; 2], 8);
+    let gang = [(); 2].map(|()| world.tenant(100 * MS));
+    let [other, waits] = [(); 2].map(|()| world.tenant(100 * MS));
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    world.start(other, ENDLESS).unwrap();
+    world.run_for(MS);
+    let_wait(&mut world, gang);
+    world.start(waits, ENDLESS).unwrap();
+    assert_eq!(states(&world, [other, waits]), [JobState::Running; 2]);
+    // The gang does not wait for longer by that: the others have half a slice.
+    world.run_until(55 * MS);
+    assert_eq!(states(&world, gang), [JobState::Running; 2]);
+}
+
+#[test]
+fn a_gang_takes_a_slot_that_becomes_vacant_before_the_one_that_it_waits_for() {
+    let mut world = World::new(&[FERMATA; 3], 8);
+    let gang = [(); 2].map(|()| world.tenant(100 * MS));
+    let [long, short] = [(); 2].map(|()| world.tenant(100 * MS));
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    world.start(long, ENDLESS).unwrap();
+    world.run_for(MS);
+    world.start(short, 20 * MS).unwrap();
+    let_wait(&mut world, gang);
+    world.run_until(22 * MS);
+    assert_eq!(states(&world, gang), [JobState::Running; 2]);
+    assert_eq!(
+        states(&world, [long, short]),
+        [JobState::Running, JobState::Done]
+    );
+}
+
+#[test]
+fn a_gang_that_is_resumed_has_its_turn_beside_others() {
+    for (first, second) in [(280, 2), (280, 1), (50, 0), (3, 3), (1, 40)] {
+        let plans = [0, 1, 2, 3].map(|class| SlotPlan { class, ..FERMATA });
+        let mut world = World::new(&plans, 8);
+        // Slices are longer than asked for.
+        for slot in &mut world.card.slots {
+            slot.save = 8 * MS;
+        }
+        let gang = [0, 2].map(|class| {
+            let params = Params {
+                timeslice: Duration::from_ms(2),
+                ..Params::DEFAULT
+            };
+            world.open(class, params).unwrap()
+        });
+        world.set_gang(gang[1], Some(gang[0])).unwrap();
+        world.open(1, Params::DEFAULT).unwrap();
+        world.set_boost(Duration::ZERO).unwrap();
+        for ctx in gang {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(5 * MS);
+        let hold = Event::Preempt {
+            ctx: gang[0],
+            hold: true,
+        };
+        world.event(hold).unwrap();
+        world.run_for(30 * MS);
+        assert_eq!(states(&world, gang), [JobState::Held; 2]);
+        for (class, timeslice, wait) in [(0, 1, first), (2, 3, second)] {
+            let params = Params {
+                timeslice: Duration::from_ms(timeslice),
+                ..Params::DEFAULT
+            };
+            let ctx = world.open(class, params).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+            world.run_for(wait * MS);
+        }
+        world.event(Event::Resume { ctx: gang[0] }).unwrap();
+        let before = gang.map(|ctx| world.stats(ctx).slices);
+        world.run_for(500 * MS);
+        for (ctx, before) in gang.into_iter().zip(before) {
+            assert!(world.stats(ctx).slices > before + 3, "{first} {second}");
+        }
+    }
+}
+
+#[test]
+fn a_gang_takes_no_slot_while_it_has_to_wait_for_longer_than_a_slice() {
+    let mut world = World::new(&[FERMATA; 3], 8);
+    let [long] = masked(&mut world, [0b010]);
+    let params = Params {
+        timeslice: Duration::from_ns(100 * MS),
+        ..world.machine.params(long).unwrap()
+    };
+    world.set_params(long, params).unwrap();
+    let gang = masked(&mut world, [0b011; 2]);
+    let other = masked(&mut world, [0b101; 2]);
+    for [a, b] in [gang, other] {
+        world.set_gang(b, Some(a)).unwrap();
+    }
+    world.start(long, ENDLESS).unwrap();
+    world.run_for(MS);
+    let_wait(&mut world, gang);
+    for ctx in other {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(1);
+    assert_eq!(states(&world, other), [JobState::Running; 2]);
+    world.run_until(70 * MS);
+    for ctx in gang {
+        assert!(world.stats(ctx).run.as_ns() > MS);
+    }
 }

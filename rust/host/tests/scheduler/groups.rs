@@ -7,9 +7,10 @@ use std::collections::HashSet;
 use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Entry, GroupKey, GroupStats, JobState, Machine,
-    MachineConfig, Params, Profile, Refusal, SlotConfig, SlotState, Stops, Urgency,
+    Action, CardConfig, ContextConfig, ContextId, GroupKey, GroupStats, JobState, Params,
+    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotState, Urgency,
 };
+use fermata_sched_host::storage;
 
 const A: GroupKey = GroupKey(7);
 const B: GroupKey = GroupKey(u64::MAX);
@@ -73,20 +74,20 @@ fn a_group_counts_what_its_contexts_do() {
 }
 
 /// A card with room for so many contexts, and so many groups.
-fn machine(contexts: usize, groups: usize) -> Machine<Vec<Entry>> {
-    let mut config = MachineConfig::default();
+fn machine(contexts: usize, groups: usize) -> Scheduler {
+    let mut config = CardConfig::default();
     config.slots[0] = Some(SlotConfig {
         profile: Profile::Fermata,
         class: 0,
         reset_before_resume: false,
         queues: false,
-        stops: Stops::Anywhere,
+        granularity: PreemptGranularity::Anywhere,
         start_count: 0,
     });
-    Machine::new(config, contexts, vec![Entry::EMPTY; contexts + groups])
+    Scheduler::new(&config, storage(contexts, groups))
 }
 
-fn add(machine: &mut Machine<Vec<Entry>>, group: u64) -> Result<ContextId, Refusal> {
+fn add(machine: &mut Scheduler, group: u64) -> Result<ContextId, Refusal> {
     machine.add(ContextConfig {
         class: 0,
         params: Params::DEFAULT,
@@ -105,7 +106,7 @@ fn every_group_is_found_again() {
             .map(|i| add(&mut machine, key(i)).unwrap())
             .collect();
         assert_eq!(add(&mut machine, key(0)), Err(Refusal::NoSpace));
-        let close = |machine: &mut Machine<Vec<Entry>>, ctx| {
+        let close = |machine: &mut Scheduler, ctx| {
             let event = fermata_sched_host::sched::Event::Close { ctx };
             machine.handle(ns(1), event, &mut |_| ()).unwrap();
         };

@@ -2,7 +2,7 @@
 
 //! Hints: a slot is vacant when the work comes that was announced, and who announces what does not come pays for it.
 
-use crate::model::world::{ns, sid, World, FERMATA};
+use crate::model::world::{ns, sid, start, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
@@ -89,7 +89,7 @@ fn the_slot_is_vacant_when_the_work_comes() {
     assert_eq!(world.actions(from), []);
     world.run_for(100 * US - 1);
     assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     assert_eq!(world.state(be[0]), JobState::Queued);
     world.run_for(1);
     let from = world.log.len();
@@ -98,17 +98,9 @@ fn the_slot_is_vacant_when_the_work_comes() {
     let slot = sid(0);
     assert_eq!(
         world.actions(from),
-        [
-            Action::Load { slot, ctx: lc },
-            Action::Start {
-                slot,
-                ctx: lc,
-                resume: false,
-                starved: false,
-            }
-        ]
+        [Action::Load { slot, ctx: lc }, start(slot, lc, false)]
     );
-    assert_eq!(world.machine.kept_for(slot), None);
+    assert_eq!(world.machine.reserved_for(slot), None);
     world.run_for(2 * MS);
     assert_eq!(world.state(lc), JobState::Done);
     assert_eq!(world.machine.slot_of(be[0]), Some(slot));
@@ -122,9 +114,9 @@ fn a_slot_is_kept_until_the_hint_expires() {
     hint(&mut world, lc, MS).unwrap();
     // Saves take 50 us here: so long before the hint the PAUSE, and so long after it the end, and a margin.
     world.run_for(MS + 49 * US);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.run_for(2 * US);
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     assert_eq!(world.machine.slot_of(be[0]), Some(sid(0)));
     assert_eq!(counts(&world, lc), [1, 0, 1, 0]);
     let lost = world.now - (BEGIN + 2 * MS) - (world.stats(be[0]).run.as_ns() - ran.as_ns());
@@ -166,17 +158,17 @@ fn the_last_hint_counts() {
     world.run_for(200 * US);
     hint(&mut world, lc, 5 * MS).unwrap();
     world.run_for(4 * MS);
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(MS);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     // Taken back while the slot stands vacant for it: that is as wrong as not to come.
     cancel(&mut world, lc).unwrap();
     world.run_for(60 * US);
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     assert_eq!(counts(&world, lc), [2, 0, 1, 0]);
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS);
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     assert_eq!(counts(&world, lc), [3, 0, 1, 1]);
 }
 
@@ -201,7 +193,7 @@ fn hints_take_nothing_from_equals_or_betters() {
         (PolicyKind::Deadline, Params::DEFAULT, reserved, true),
         (PolicyKind::Deadline, reserved, critical(), false),
         (PolicyKind::Deadline, critical(), reserved, false),
-        (PolicyKind::Share, Params::DEFAULT, reserved, false),
+        (PolicyKind::Fair, Params::DEFAULT, reserved, false),
     ];
     for (i, (policy, runs, hints, made)) in cases.into_iter().enumerate() {
         let mut world = world(1, policy);
@@ -211,7 +203,11 @@ fn hints_take_nothing_from_equals_or_betters() {
         hint(&mut world, hints, 2 * MS).unwrap();
         // No save was measured: the one for this begins with no more than the margin ahead.
         world.run_for(2 * MS + 40 * US);
-        assert_eq!(world.machine.kept_for(sid(0)).is_some(), made, "case {i}");
+        assert_eq!(
+            world.machine.reserved_for(sid(0)).is_some(),
+            made,
+            "case {i}"
+        );
         assert_eq!(world.machine.slot_of(runs).is_some(), !made, "case {i}");
     }
 }
@@ -219,7 +215,7 @@ fn hints_take_nothing_from_equals_or_betters() {
 #[test]
 fn the_guarded_slice_is_not_cut_short() {
     let mut world = world(1, PolicyKind::Fair);
-    world.set_guard(Duration::from_ms(10)).unwrap();
+    world.set_boost(Duration::from_ms(10)).unwrap();
     let be = world.tenant(2 * MS);
     let (lc, other) = (
         world.open(0, critical()).unwrap(),
@@ -240,10 +236,10 @@ fn a_stronger_one_takes_the_slot_that_is_kept() {
     let other = world.open(0, critical()).unwrap();
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.start(other, 10 * MS).unwrap();
     assert_eq!(world.machine.slot_of(other), Some(sid(0)));
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(MS);
     assert_eq!(world.state(be[0]), JobState::Queued);
     // It might have come while the other ran.
@@ -263,7 +259,7 @@ fn a_vacant_slot_is_kept_and_costs_nothing_while_nobody_waits() {
     // So the next one is listened to: who comes shortly before it is not begun.
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS - 10 * US);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     let late = world.tenant(100 * MS);
     world.start(late, MS).unwrap();
     assert_eq!(world.machine.slot_of(late), None);
@@ -285,7 +281,7 @@ fn each_hint_gets_a_slot_of_its_own_and_no_more() {
         hint(&mut world, ctx, MS).unwrap();
         if i == 1 {
             let kept = |world: &World| {
-                let kept = (0..3).filter(|&i| world.machine.kept_for(sid(i)).is_some());
+                let kept = (0..3).filter(|&i| world.machine.reserved_for(sid(i)).is_some());
                 kept.count()
             };
             world.run_for(MS);
@@ -331,10 +327,10 @@ fn a_hint_follows_its_owner() {
             assert_eq!(world.machine.slot_of(fill), Some(sid(1)));
             hint(&mut world, lc, MS).unwrap();
             world.run_for(if early { 500 * US } else { MS });
-            assert_eq!(world.machine.kept_for(sid(0)).is_some(), !early);
+            assert_eq!(world.machine.reserved_for(sid(0)).is_some(), !early);
             breaks(&mut world, lc);
             world.run_for(if early { 500 * US } else { 0 });
-            assert_eq!(world.machine.kept_for(sid(0)), None, "{i} {early}");
+            assert_eq!(world.machine.reserved_for(sid(0)), None, "{i} {early}");
             assert_eq!(world.machine.slot_of(be[0]), Some(sid(0)), "{i} {early}");
             world.run_for(10 * MS);
         }
@@ -349,16 +345,16 @@ fn the_policy_may_change_while_a_slot_is_kept() {
     world.start(be, ENDLESS).unwrap();
     hint(&mut world, high, MS).unwrap();
     world.run_for(MS);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(high));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(high));
     world.set_policy(PolicyKind::Fair).unwrap();
     world.run_for(40 * US);
     assert_eq!(world.machine.slot_of(be), Some(sid(0)));
-    assert_eq!(world.machine.kept_for(sid(0)), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(200 * US);
     hint(&mut world, high, 200 * MS).unwrap();
     world.set_policy(PolicyKind::Priority).unwrap();
     world.run_for(200 * MS);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(high));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(high));
 }
 
 #[test]
@@ -372,7 +368,7 @@ fn a_slot_that_fails_is_not_waited_for() {
     world.run_for(400 * MS);
     let quarantined = (0..2).filter(|&i| world.quarantined & sid(i).bit() != 0);
     assert_eq!(quarantined.count(), 1);
-    let kept = (0..2).filter(|&i| world.machine.kept_for(sid(i)).is_some());
+    let kept = (0..2).filter(|&i| world.machine.reserved_for(sid(i)).is_some());
     assert_eq!(kept.count(), 0);
     let live = be.iter().filter(|&&be| world.state(be).is_live());
     assert_eq!(live.count(), 1);
@@ -385,7 +381,7 @@ fn finish_may_come_before_the_pause_for_a_hint() {
     world.card.slots[0].finish_on_pause = true;
     world.run_for(MS);
     assert_eq!(world.state(be[0]), JobState::Done);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(lc));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.start(lc, MS).unwrap();
     assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
 }
@@ -400,7 +396,7 @@ fn who_has_used_up_his_cap_is_not_listened_to() {
     let lc = world.open(0, capped).unwrap();
     world.start(lc, 10 * MS).unwrap();
     world.run_for(5 * MS);
-    assert!(world.stats(lc).parked);
+    assert!(world.stats(lc).throttled);
     world
         .event(Event::Preempt {
             ctx: lc,
@@ -414,7 +410,7 @@ fn who_has_used_up_his_cap_is_not_listened_to() {
     assert_eq!(world.state(other), JobState::Done);
     hint(&mut world, other, 200 * US).unwrap();
     world.run_for(200 * US);
-    assert_eq!(world.machine.kept_for(sid(0)), Some(other));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(other));
     world.run_for(MS);
     assert_eq!(world.machine.slot_of(be[0]), Some(sid(0)));
 }
@@ -493,7 +489,6 @@ fn setting() -> impl Strategy<Value = Setting> {
         Just(PolicyKind::Fair),
         Just(PolicyKind::RoundRobin),
         Just(PolicyKind::Priority),
-        Just(PolicyKind::Share),
     ];
     let liar = (0..4u64, 110..3_000u64, 1..2_000u64);
     let times = (1..300u64, 1..300u64);
@@ -575,7 +570,7 @@ proptest! {
         let slack = setting.slots as u64 * 4 * MS;
         let (all, left): (u64, u64) = (without.iter().sum(), with.iter().sum());
         assert!(left + SPAN / 20 + slack >= all, "{all} {left}");
-        let fair = matches!(setting.policy, PolicyKind::Fair | PolicyKind::Share);
+        let fair = setting.policy == PolicyKind::Fair;
         for (without, with) in without.iter().zip(&with).filter(|_| fair) {
             assert!(with + without / 10 + 2 * slack >= *without, "{without} {with}");
         }

@@ -5,7 +5,7 @@
 use crate::model::world::{sid, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    ContextId, Duration, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
+    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
 };
 use proptest::prelude::*;
 
@@ -26,9 +26,8 @@ fn reservation(budget_us: u64, deadline_us: u64, period_us: u64) -> Params {
     }
 }
 
-fn share(share: u8, cap: u8) -> Params {
+fn capped(cap: u8) -> Params {
     Params {
-        share,
         cap,
         ..Params::DEFAULT
     }
@@ -134,19 +133,25 @@ proptest! {
     }
 
     #[test]
-    fn shares_are_kept(parts in prop::collection::vec(1..45u8, 2..7), without in 0..4usize) {
-        let mut world = world(1, PolicyKind::Share);
+    fn shares_are_kept_by_nested_weights(parts in prop::collection::vec(1..45u8, 2..7), without in 0..4usize) {
+        let mut world = world(1, PolicyKind::Fair);
         let mut who = Vec::new();
-        for part in parts {
-            if let Ok(ctx) = world.open(0, share(part, 0)) {
+        let mut left = 100;
+        for (group, part) in (1..).map(GroupKey).zip(parts) {
+            if part < left {
+                left -= part;
+                world.nest(group, None, u16::from(part) * 100).unwrap();
+                let ctx = world.open_in(group, 0, Params::DEFAULT).unwrap();
                 who.push((ctx, f64::from(part) / 100.0));
             }
         }
-        let sum: f64 = who.iter().map(|(_, part)| part).sum();
-        prop_assert!(sum <= 0.9 + 1e-9);
-        for _ in 0..without {
-            let ctx = world.open(0, Params::DEFAULT).unwrap();
-            who.push((ctx, (1.0 - sum) / without as f64));
+        // All others are below one group, which has what is left.
+        let others = GroupKey(100);
+        world.nest(others, None, u16::from(left) * 100).unwrap();
+        for group in (0..without as u64).map(|n| GroupKey(101 + n)) {
+            world.nest(group, Some(others), Params::WEIGHT_DEFAULT).unwrap();
+            let ctx = world.open_in(group, 0, Params::DEFAULT).unwrap();
+            who.push((ctx, f64::from(left) / 100.0 / without as f64));
         }
         for &(ctx, _) in &who {
             world.start(ctx, ENDLESS).unwrap();
@@ -167,11 +172,11 @@ proptest! {
         cap in 1..100u8,
         alone in any::<bool>(),
         policy in prop::sample::select(vec![
-            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority, PolicyKind::Share,
+            PolicyKind::Fair, PolicyKind::RoundRobin, PolicyKind::Priority,
         ]),
     ) {
         let mut world = world(1, policy);
-        let ctx = world.open(0, Params { priority: 31, ..share(0, cap) }).unwrap();
+        let ctx = world.open(0, Params { priority: 31, ..capped(cap) }).unwrap();
         world.start(ctx, ENDLESS).unwrap();
         if !alone {
             let other = world.open(0, Params::DEFAULT).unwrap();
@@ -195,7 +200,7 @@ fn budget_is_enforced_on_a_free_slot_too() {
     world.start(ctx, ENDLESS).unwrap();
     let begin = world.now;
     world.run_for(2_100 * US);
-    assert!(world.stats(ctx).parked);
+    assert!(world.stats(ctx).throttled);
     assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
     world.run_for(2_000 * MS);
     let had = used(&world, ctx, begin);
@@ -261,9 +266,7 @@ fn what_cannot_be_kept_is_refused() {
     world
         .set_params(a, reservation(9_000, 10_000, 20_000))
         .unwrap();
-    world.open(0, share(90, 0)).unwrap();
-    assert_eq!(world.open(0, share(1, 0)), Err(Refusal::Admission));
-    world.open(0, share(0, 10)).unwrap();
+    world.open(0, capped(10)).unwrap();
 }
 
 #[test]
@@ -293,8 +296,7 @@ fn limits_out_of_range() {
     let ctx = world.open(0, Params::DEFAULT).unwrap();
     let huge = u64::MAX / 1_000;
     let bad = [
-        share(101, 0),
-        share(0, 101),
+        capped(101),
         reservation(99, 5_000, 5_000),
         reservation(6_000, 5_000, 5_000),
         reservation(100, 6_000, 5_000),
@@ -313,11 +315,11 @@ fn limits_out_of_range() {
 #[test]
 fn a_parked_job_can_be_held_closed_and_let_go() {
     let mut world = world(1, PolicyKind::Fair);
-    let who = [0; 3].map(|_| world.open(0, share(0, 10)).unwrap());
+    let who = [0; 3].map(|_| world.open(0, capped(10)).unwrap());
     for ctx in who {
         world.start(ctx, ENDLESS).unwrap();
     }
-    while !who.iter().all(|&ctx| world.stats(ctx).parked) {
+    while !who.iter().all(|&ctx| world.stats(ctx).throttled) {
         world.run_for(100 * US);
     }
     world

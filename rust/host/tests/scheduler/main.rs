@@ -7,6 +7,7 @@ mod between;
 mod causes;
 mod cooperative;
 mod freeze;
+mod gang_programs;
 mod gangs;
 mod groups;
 mod hints;

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, GroupKey, Machine, MachineConfig,
-    Params, PolicyKind, Profile, SlotConfig, SlotId, Status, Stops, Time,
+    Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind,
+    PreemptGranularity, Profile, Scheduler, SlotConfig, SlotId, Status, Time,
 };
+use fermata_sched_host::storage;
 use proptest::prelude::*;
 
 const CONTEXTS: usize = 64;
@@ -46,7 +47,7 @@ struct Slot {
 }
 
 struct Model {
-    machine: Machine<Vec<Entry>>,
+    machine: Scheduler,
     now: u64,
     contexts: Vec<ContextId>,
     slots: [Slot; SLOTS as usize],
@@ -57,21 +58,21 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let mut config = MachineConfig::default();
+        let mut config = CardConfig::default();
         config.slots[..usize::from(SLOTS)].fill(Some(SlotConfig {
             profile: Profile::Fermata,
             class: 0,
             reset_before_resume: false,
             queues: false,
-            stops: Stops::Anywhere,
+            granularity: PreemptGranularity::Anywhere,
             start_count: 0,
         }));
-        let mut machine = Machine::new(config, CONTEXTS, vec![Entry::EMPTY; CONTEXTS + 1]);
+        let mut machine = Scheduler::new(&config, storage(CONTEXTS, 1));
         let now = Time::ZERO;
         machine.set_policy(now, PolicyKind::Priority).unwrap();
         while machine.sweep(now, u32::MAX, &mut |_| {}) {}
         // It goes by another order, on purpose.
-        machine.set_guard(now, Duration::ZERO, &mut |_| {}).unwrap();
+        machine.set_boost(now, Duration::ZERO, &mut |_| {}).unwrap();
         let mut add = |i| {
             // One slot each: so a branch often has nobody for a slot.
             let params = Params {

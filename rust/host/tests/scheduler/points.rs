@@ -3,7 +3,7 @@
 //! The points of prior-art.md section 8 that the pure code touches, a test each, by number.
 
 use crate::model::card::Engine;
-use crate::model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
+use crate::model::world::{ended, ns, pause, sid, start, SlotPlan, World, BASE, FERMATA};
 use crate::model::{MS, US};
 use fermata_sched_host::sched::{
     Action, Duration, Event, Failure, JobState, Params, PauseCause, Profile, SlotState, Wake,
@@ -413,20 +413,16 @@ fn point_04_a_slot_that_does_not_reset_is_quarantined() {
 
 #[test]
 fn point_05_paused_is_not_quiescence_on_base() {
-    let (mut world, [_, waiter]) = contended(BASE);
+    let (mut world, [a, waiter]) = contended(BASE);
     world.run_for(30 * MS);
     // The model panics when a window changes too early; here the order itself.
-    let from = world.position(Action::Pause {
-        slot: S0,
-        boundary: false,
-        cause: PauseCause::Slice { waiter },
-    });
+    let from = world.position(pause(S0, a, PauseCause::Slice { waiter }));
     let actions = world.actions(from);
     let mut actions = actions
         .iter()
         .filter(|action| !matches!(action, Action::ReadStatus { .. }));
     assert!(matches!(actions.next(), Some(Action::Pause { .. })));
-    assert!(matches!(actions.next(), Some(Action::Capture { .. })));
+    assert!(matches!(actions.next(), Some(Action::Ended { .. })));
     assert!(matches!(
         actions.next(),
         Some(Action::Reset { hold: true, .. })
@@ -451,6 +447,7 @@ fn point_05_settling_begins_when_the_reset_has_arrived() {
     }
     let reset = world.position(Action::Reset {
         slot: S0,
+        ctx: pair[0],
         hold: true,
     });
     assert_eq!(world.actions(reset)[1], Action::ReadStatus { slot: S0 });
@@ -467,14 +464,16 @@ fn point_05_a_job_stopped_by_force_is_flushed_on_fermata() {
     let expected = [
         Action::Reset {
             slot: S0,
+            ctx: a,
             hold: true,
         },
         Action::ReadStatus { slot: S0 },
         Action::Reset {
             slot: S0,
+            ctx: a,
             hold: false,
         },
-        Action::Unload { slot: S0 },
+        Action::Unload { slot: S0, ctx: a },
         Action::Released { ctx: a },
     ];
     assert_eq!(world.actions(from), expected);
@@ -532,10 +531,8 @@ fn point_09_results_are_captured_before_the_hand_over() {
         world.run_for(200 * MS);
         // The model checks that each capture stands before the reset and the next load.
         for ctx in [a, b] {
-            let captures = world
-                .log
-                .iter()
-                .filter(|&&(_, x)| x == Action::Capture { slot: S0, ctx });
+            let actions = world.actions(0).into_iter();
+            let captures = actions.filter(|&action| action == ended(S0, ctx));
             let stats = world.stats(ctx);
             assert_eq!(captures.count() as u64, stats.preemptions + 1);
         }
@@ -702,7 +699,7 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
         Some(Profile::Base { .. })
     ));
     world.run_for(20 * MS);
-    let capture = world.position(Action::Capture { slot: S0, ctx: a });
+    let capture = world.position(ended(S0, a));
     let wake = world.position(Action::Wake {
         ctx: a,
         wake: Wake::Done,
@@ -720,6 +717,7 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
     let reset = world.log[..wake].iter().rposition(|&(_, x)| {
         x == Action::Reset {
             slot: S0,
+            ctx: a,
             hold: true,
         }
     });
@@ -737,27 +735,20 @@ fn a_switch_is_one_pause_and_no_read() {
         .filter(|&i| matches!(world.log[i].1, Action::Pause { .. }))
         .collect();
     let expected = [
-        Action::Pause {
-            slot: S0,
-            boundary: false,
-            cause: PauseCause::Slice { waiter: a },
-        },
-        Action::Capture { slot: S0, ctx: b },
+        pause(S0, b, PauseCause::Slice { waiter: a }),
+        ended(S0, b),
         Action::Reset {
             slot: S0,
+            ctx: a,
             hold: true,
         },
         Action::Reset {
             slot: S0,
+            ctx: a,
             hold: false,
         },
         Action::Load { slot: S0, ctx: a },
-        Action::Start {
-            slot: S0,
-            ctx: a,
-            resume: true,
-            starved: false,
-        },
+        start(S0, a, true),
     ];
     assert_eq!(world.actions(pauses[1])[..6], expected);
     let reads = world.card.slots[0].status_reads;

@@ -252,7 +252,6 @@ fn a_yield_goes_behind_the_next() {
         PolicyKind::RoundRobin,
         PolicyKind::Priority,
         PolicyKind::Deadline,
-        PolicyKind::Share,
     ] {
         let mut world = world(1, policy);
         let long = Params {

@@ -6,8 +6,8 @@
 use crate::model::world::{ns, sid, SlotPlan, World};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind, SlotState,
-    Stops, Time, Urgency,
+    ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind,
+    PreemptGranularity, SlotState, Time, Urgency,
 };
 use proptest::prelude::*;
 
@@ -133,7 +133,6 @@ fn params() -> impl Strategy<Value = Params> {
             weight,
             priority: mask % 32,
             cap: if weight % 3 == 0 { 1 + mask / 3 } else { 0 },
-            share: mask % 41,
             budget: Duration::from_us(if weight % 5 == 0 { slice } else { 0 }),
             deadline: Duration::from_us(if weight % 5 == 0 { slice * 3 } else { 0 }),
             period: Duration::from_us(if weight % 5 == 0 {
@@ -170,7 +169,6 @@ fn policy() -> impl Strategy<Value = PolicyKind> {
         Just(PolicyKind::Fair),
         Just(PolicyKind::Priority),
         Just(PolicyKind::Deadline),
-        Just(PolicyKind::Share),
         Just(PolicyKind::RoundRobin)
     ]
 }
@@ -239,9 +237,9 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
         1 => (0..600u64, 0..600u64).prop_map(|(a, b)| Some((a.max(b) * US, a.min(b) * US))),
     ];
     let stops = prop_oneof![
-        Just(Stops::Anywhere),
-        Just(Stops::BoundaryToo),
-        Just(Stops::BoundaryOnly)
+        Just(PreemptGranularity::Anywhere),
+        Just(PreemptGranularity::AnywhereOrBoundary),
+        Just(PreemptGranularity::BoundaryOnly)
     ];
     let rest = (0..3u8, any::<bool>(), stops);
     (base, rest).prop_map(|(base, (class, reset_before_resume, stops))| SlotPlan {
@@ -249,8 +247,8 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
         base,
         class,
         reset_before_resume,
-        stops: match base {
-            Some(_) => Stops::Anywhere,
+        granularity: match base {
+            Some(_) => PreemptGranularity::Anywhere,
             None => stops,
         },
     })
@@ -489,8 +487,9 @@ impl Play {
     fn unfinished(&self) -> Option<(ContextId, JobState)> {
         self.who.iter().find_map(|&ctx| {
             let state = self.world.stats_of(ctx)?;
-            // Held: nothing in its mask is in use, so that it cannot be resumed.
-            let stranded = state == JobState::Held && self.world.quarantined != 0;
+            // No slot in its mask is in use, so that it cannot be resumed.
+            let is_off = matches!(state, JobState::Held | JobState::Empty);
+            let stranded = is_off && self.world.quarantined != 0;
             (state.is_live() && !stranded).then_some((ctx, state))
         })
     }

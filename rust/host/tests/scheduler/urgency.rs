@@ -2,7 +2,7 @@
 
 //! Priorities, latency-critical over best-effort work, and the guard against starvation.
 
-use crate::model::world::{ns, sid, World, FERMATA};
+use crate::model::world::{ns, pause, sid, start, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, JobState, Params, PauseCause, PolicyKind, Refusal,
@@ -50,11 +50,7 @@ fn lc_preempts_be_at_once_under_every_policy() {
         world.start(lc, MS).unwrap();
         assert_eq!(
             world.actions(from),
-            [Action::Pause {
-                slot: sid(0),
-                boundary: false,
-                cause: PauseCause::Outranked { waiter: lc },
-            }]
+            [pause(sid(0), be, PauseCause::Outranked { waiter: lc })]
         );
         world.run_for(60 * US);
         assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
@@ -102,11 +98,29 @@ fn a_save_that_takes_long_costs_no_second_preemption() {
     assert_eq!(more, 1);
 }
 
+/// A slot that does not answer in time is not counted on: work that goes first has another one.
+#[test]
+fn lc_does_not_wait_for_a_slot_that_hangs() {
+    let mut world = world(2, PolicyKind::Fair);
+    let be = [0; 2].map(|_| world.tenant(1_000 * MS));
+    for ctx in be {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(MS);
+    let hung = world.machine.slot_of(be[0]).unwrap().index();
+    world.card.slots[hung].hang = true;
+    let lc = world.open(0, critical()).unwrap();
+    world.start(lc, MS).unwrap();
+    world.run_for(50 * MS);
+    assert_eq!(world.state(lc), JobState::Done);
+    assert_eq!(world.stats(be[1]).preemptions, 1);
+}
+
 #[test]
 fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
     let mut world = world(3, PolicyKind::Fair);
-    for _ in 0..4 {
-        let be = world.tenant(100 * MS);
+    let be = [(); 4].map(|()| world.tenant(100 * MS));
+    for be in be {
         world.start(be, ENDLESS).unwrap();
     }
     let lc = world
@@ -123,11 +137,7 @@ fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
     world.start(lc, MS).unwrap();
     assert_eq!(
         world.actions(from),
-        [Action::Pause {
-            slot: sid(1),
-            boundary: false,
-            cause: PauseCause::Outranked { waiter: lc },
-        }]
+        [pause(sid(1), be[1], PauseCause::Outranked { waiter: lc })]
     );
     world.run_for(500 * US);
     assert_eq!(world.machine.slot_of(lc), Some(sid(1)));
@@ -254,7 +264,7 @@ fn guard_gives_a_slice_to_the_starving() {
                 },
             )
             .unwrap();
-        world.set_guard(Duration::from_ms(100)).unwrap();
+        world.set_boost(Duration::from_ms(100)).unwrap();
         world.start(lc, ENDLESS).unwrap();
         world.start(low, ENDLESS).unwrap();
         world.run_for(2_000 * MS);
@@ -265,7 +275,7 @@ fn guard_gives_a_slice_to_the_starving() {
         let run = world.stats(low).run.as_ns() / slices;
         assert!((2 * MS..3 * MS).contains(&run), "{policy:?}: {run}");
         // Without the guard there is none.
-        world.set_guard(Duration::ZERO).unwrap();
+        world.set_boost(Duration::ZERO).unwrap();
         world.run_for(10 * MS);
         let slices = world.stats(low).slices;
         world.run_for(1_000 * MS);
@@ -283,7 +293,7 @@ fn guard_bounds_the_slice_that_it_gives() {
     };
     let low = world.open(0, greedy).unwrap();
     let high = with_priority(&mut world, 31);
-    world.set_guard(Duration::from_ms(100)).unwrap();
+    world.set_boost(Duration::from_ms(100)).unwrap();
     world.start(high, ENDLESS).unwrap();
     world.start(low, ENDLESS).unwrap();
     world.run_for(10_000 * MS);
@@ -305,7 +315,7 @@ fn guard_and_priority_out_of_range() {
     }
     for guard in [1, 9_999_999, 60_000 * MS + 1, u64::MAX] {
         assert_eq!(
-            world.set_guard(Duration::from_ns(guard)),
+            world.set_boost(Duration::from_ns(guard)),
             Err(Refusal::Range)
         );
     }
@@ -332,19 +342,10 @@ fn epoch_three_tenants_on_two_slots() {
             _ => false,
         })
         .collect();
-    let start = |ctx, resume| Action::Start {
-        slot: slot_one,
-        ctx,
-        resume,
-        starved: false,
-    };
+    let start = |ctx, resume| start(slot_one, ctx, resume);
     let order = [
         start(two, false),
-        Action::Pause {
-            slot: slot_one,
-            boundary: false,
-            cause: PauseCause::Outranked { waiter: three },
-        },
+        pause(slot_one, two, PauseCause::Outranked { waiter: three }),
         start(three, false),
         start(two, true),
     ];

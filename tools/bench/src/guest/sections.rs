@@ -132,7 +132,6 @@ fn policies(context: &Context) -> Result<u64> {
         Policy::Fair,
         Policy::Priority,
         Policy::Deadline,
-        Policy::Share,
         Policy::RoundRobin,
         Policy::Fair,
     ];

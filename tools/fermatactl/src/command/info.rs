@@ -136,7 +136,6 @@ fn about_context(context: &ContextView) -> String {
             or_dash(context.preempt_timeout_ns.map(time)),
         ),
         ("cap", or_dash(context.cap.map(percent))),
-        ("share", or_dash(context.share.map(percent))),
         ("ran", time(context.run_ns)),
         ("waited", time(context.wait_ns)),
         ("slices", context.slices.to_string()),

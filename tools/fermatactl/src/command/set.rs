@@ -12,11 +12,11 @@ use std::str::FromStr;
 
 /// Set the policy of a card, or parameters of a context (CAP_SYS_ADMIN)
 ///
-/// Of a card: policy=fair|round-robin|priority|deadline|share, guard=TIME (the starvation guard:
+/// Of a card: policy=fair|round-robin|priority|deadline, guard=TIME (the starvation guard:
 /// 10ms to 60s, or 0 for none).
 ///
 /// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31,
-/// weight=1…10000, latency-critical=yes|no, cap=0…100 (percent; 0: none), share=0…100 (percent),
+/// weight=1…10000, latency-critical=yes|no, cap=0…100 (percent; 0: none),
 /// slots=SLOT,…, cooperative=yes|no, reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us
 /// up to the deadline, deadline up to the period, period 1ms to 10s). What holds for groups is set
 /// by `fermatactl group`.

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fermata_sched_host::sched::{ContextId, Status, Stops};
+use fermata_sched_host::sched::{ContextId, PreemptGranularity, Status};
 
 /// A job as the test names it.
 pub type Job = (ContextId, u64);
@@ -42,7 +42,7 @@ pub struct CardSlot {
     /// Base profile: (settle, drain).
     pub base: Option<(u64, u64)>,
     pub reset_before_resume: bool,
-    pub stops: Stops,
+    pub granularity: PreemptGranularity,
     /// The engine works on what is posted, and leaves by itself when there is nothing.
     pub queues: bool,
     /// The engine has a boundary at each multiple of so much work, in ns.
@@ -88,11 +88,15 @@ pub struct CardSlot {
 }
 
 impl CardSlot {
-    pub fn new(base: Option<(u64, u64)>, reset_before_resume: bool, stops: Stops) -> Self {
+    pub fn new(
+        base: Option<(u64, u64)>,
+        reset_before_resume: bool,
+        granularity: PreemptGranularity,
+    ) -> Self {
         Self {
             base,
             reset_before_resume,
-            stops,
+            granularity,
             queues: false,
             supply: u64::MAX,
             empty: false,
@@ -248,7 +252,7 @@ impl Card {
                 count: 0,
                 status_reads: slot.status_reads,
                 pauses_dropped: slot.pauses_dropped,
-                ..CardSlot::new(slot.base, slot.reset_before_resume, slot.stops)
+                ..CardSlot::new(slot.base, slot.reset_before_resume, slot.granularity)
             };
         }
     }
@@ -487,7 +491,7 @@ impl Card {
             return irqs;
         };
         assert!(
-            !boundary || slot.stops != Stops::Anywhere,
+            !boundary || slot.granularity != PreemptGranularity::Anywhere,
             "PAUSE_AT_BOUNDARY to an engine that has none"
         );
         let program = slot.running.unwrap();
@@ -506,7 +510,7 @@ impl Card {
             return irqs;
         }
         slot.progress = (slot.progress + (now - since)).min(program.work.min(slot.supply));
-        if boundary || slot.stops == Stops::BoundaryOnly {
+        if boundary || slot.granularity == PreemptGranularity::BoundaryOnly {
             slot.engine = Engine::Working { since: now };
             slot.boundary = Some(slot.progress.next_multiple_of(slot.block));
         } else {

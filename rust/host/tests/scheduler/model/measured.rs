@@ -4,85 +4,52 @@
 
 use std::collections::HashMap;
 
-use fermata_sched_host::measure::{
-    arriving, Cause, ContextMeter, Histogram, SlotHistograms, Stopwatch,
-};
-use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Entry, Event, JobState, Machine, SlotId, Time, MAX_SLOTS,
-};
+use fermata_sched_host::measure::{ContextMeter, Histogram, SlotHistograms};
+use fermata_sched_host::sched::{Action, ContextId, JobState, Scheduler, Time, MAX_SLOTS};
 
 use super::world::{sid, SlotPlan};
 
 pub struct Measured {
-    stopwatch: Stopwatch,
     pub slots: [SlotHistograms; MAX_SLOTS],
     pub contexts: HashMap<ContextId, ContextMeter>,
     plans: Vec<SlotPlan>,
-    cause: Option<Cause>,
-    arriving: Option<ContextId>,
     /// Runs have ended that nothing was said of.
     cut: bool,
 }
 
 impl Measured {
     pub fn new(plans: &[SlotPlan]) -> Self {
-        let fermata = (0..).zip(plans).filter(|(_, plan)| plan.base.is_none());
-        let tells = fermata.fold(0, |mask, (i, _)| mask | sid(i).bit());
         Self {
-            stopwatch: Stopwatch::new(tells),
             slots: [const { SlotHistograms::EMPTY }; MAX_SLOTS],
             contexts: HashMap::new(),
             plans: plans.to_vec(),
-            cause: None,
-            arriving: None,
             cut: false,
         }
     }
 
-    fn meter(&mut self, ctx: ContextId) -> &mut ContextMeter {
-        self.contexts.entry(ctx).or_insert(ContextMeter::NEW)
-    }
-
-    /// The run that was just started on a slot begins later.
-    pub fn delay(&mut self, slot: SlotId, span: Duration) {
-        self.stopwatch.delay(slot, span);
-    }
-
-    /// Before an event.
-    pub fn begin(&mut self, machine: &Machine<Vec<Entry>>, now: Time, event: Event) {
-        self.cause = Some(self.stopwatch.cause(now, Some(&event)));
-        self.arriving = arriving(machine, &event);
-        if let Some(ctx) = self.arriving {
-            self.meter(ctx).arrive(now);
-        }
-    }
-
-    /// After the machine was called.
-    pub fn follow(
-        &mut self,
-        machine: &Machine<Vec<Entry>>,
-        now: Time,
-        actions: &[Action],
-        refused: bool,
-    ) {
-        let cause = self.cause.take();
-        let cause = cause.unwrap_or_else(|| self.stopwatch.cause(now, None));
-        for &action in actions {
-            self.stopwatch.note(&mut self.slots, &cause, action, || now);
-            if let Action::Wake { ctx, .. } = action {
-                self.meter(ctx).withdraw();
+    /// After the scheduler was called.
+    pub fn follow(&mut self, machine: &Scheduler, now: Time, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::Start {
+                    slot, ctx, times, ..
+                } => {
+                    self.slots[slot.index()].note_start(times, now);
+                    self.meter(*ctx).note_start(times, now);
+                }
+                Action::Pause { slot, late, .. } => self.slots[slot.index()].note_pause(*late),
+                Action::Ended { slot, ctx, run } => {
+                    self.slots[slot.index()].note_end(run);
+                    self.meter(*ctx).note_end(run);
+                }
+                _ => {}
             }
         }
-        let arriving = self.arriving.take();
-        if let (true, Some(ctx)) = (refused, arriving) {
-            self.meter(ctx).withdraw();
-        }
-        let contexts = &mut self.contexts;
-        self.stopwatch
-            .settle(&mut self.slots, &cause, machine, |ctx, told| {
-                contexts.entry(ctx).or_insert(ContextMeter::NEW).tell(told)
-            });
         self.check(machine, now);
+    }
+
+    fn meter(&mut self, ctx: ContextId) -> &mut ContextMeter {
+        self.contexts.entry(ctx).or_insert(ContextMeter::NEW)
     }
 
     /// Runs end, of which the machine says nothing.
@@ -90,7 +57,7 @@ impl Measured {
         self.cut = true;
     }
 
-    fn check(&self, machine: &Machine<Vec<Entry>>, now: Time) {
+    fn check(&self, machine: &Scheduler, now: Time) {
         let lost = self.cut || machine.is_gone();
         for (ctx, meter) in &self.contexts {
             self.check_context(machine, now, *ctx, meter, lost);
@@ -105,7 +72,7 @@ impl Measured {
             // Between two STARTs there is one gap at the most.
             assert!(measured.gap.count < stats.starts.max(1));
             let plan = &self.plans[i];
-            let measurable = !plan.queues && plan.stops == Default::default();
+            let measurable = !plan.queues && plan.granularity == Default::default();
             assert!(measured.save.count <= stats.saves);
             if measurable {
                 assert_eq!(measured.save.count, stats.saves, "slot {i}");
@@ -120,7 +87,7 @@ impl Measured {
 
     fn check_context(
         &self,
-        machine: &Machine<Vec<Entry>>,
+        machine: &Scheduler,
         now: Time,
         ctx: ContextId,
         meter: &ContextMeter,
@@ -137,7 +104,6 @@ impl Measured {
         }
         // Each job, and each doorbell for an empty queue.
         assert!(measured.arrival.count <= stats.slices);
-        assert!(meter.arrived.is_none() || stats.state == JobState::Queued);
         if lost {
             return;
         }

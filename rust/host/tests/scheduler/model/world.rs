@@ -8,10 +8,11 @@ mod freeze;
 use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Entry, Event, Failure, GroupKey, GroupSettings,
-    JobState, LoadCost, Machine, MachineConfig, Params, PolicyKind, Profile, Refusal, SlotConfig,
-    SlotId, Stats, Status, Stops, Time, Wake,
+    Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure, GroupKey,
+    GroupSettings, JobState, LoadCost, Params, PauseCause, PolicyKind, PreemptGranularity, Profile,
+    Refusal, RunEnd, Scheduler, SlotConfig, SlotId, StartTimes, Stats, Status, Time, Wake,
 };
+use fermata_sched_host::storage;
 
 use super::card::{Card, CardSlot, Job, Program};
 use super::measured::Measured;
@@ -28,7 +29,7 @@ pub struct SlotPlan {
     pub reset_before_resume: bool,
     /// Its engine works on what is posted, and leaves when there is nothing.
     pub queues: bool,
-    pub stops: Stops,
+    pub granularity: PreemptGranularity,
 }
 
 pub const FERMATA: SlotPlan = SlotPlan {
@@ -36,7 +37,7 @@ pub const FERMATA: SlotPlan = SlotPlan {
     class: 0,
     reset_before_resume: false,
     queues: false,
-    stops: Stops::Anywhere,
+    granularity: PreemptGranularity::Anywhere,
 };
 
 pub const BASE: SlotPlan = SlotPlan {
@@ -44,7 +45,7 @@ pub const BASE: SlotPlan = SlotPlan {
     class: 0,
     reset_before_resume: true,
     queues: false,
-    stops: Stops::Anywhere,
+    granularity: PreemptGranularity::Anywhere,
 };
 
 #[derive(Clone, Debug)]
@@ -65,7 +66,7 @@ pub struct Tenant {
 }
 
 pub struct World {
-    pub machine: Machine<Vec<Entry>>,
+    pub machine: Scheduler,
     pub card: Card,
     pub now: u64,
     pub plans: Vec<SlotPlan>,
@@ -89,6 +90,10 @@ pub struct World {
     pub quarantined: u8,
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
+    /// The group above a registered one.
+    pub parents: HashMap<GroupKey, GroupKey>,
+    /// A group was moved below another one: what it had before is not the other one's.
+    pub has_moved: bool,
     /// What contexts that have left the group ran in it.
     left: HashMap<GroupKey, u64>,
     gangs: usize,
@@ -111,7 +116,7 @@ pub fn ns(t: u64) -> Time {
 
 impl World {
     pub fn new(plans: &[SlotPlan], capacity: usize) -> Self {
-        let mut config = MachineConfig::default();
+        let mut config = CardConfig::default();
         let mut card = Card::default();
         for (plan, slot) in plans.iter().zip(config.slots.iter_mut()) {
             let profile = match plan.base {
@@ -120,21 +125,21 @@ impl World {
                 },
                 None => Profile::Fermata,
             };
-            let mut model = CardSlot::new(plan.base, plan.reset_before_resume, plan.stops);
+            let mut model = CardSlot::new(plan.base, plan.reset_before_resume, plan.granularity);
             model.queues = plan.queues;
             *slot = Some(SlotConfig {
                 profile,
                 class: plan.class,
                 reset_before_resume: plan.reset_before_resume,
                 queues: plan.queues,
-                stops: plan.stops,
+                granularity: plan.granularity,
                 start_count: model.count,
             });
             card.slots.push(model);
         }
         // Tests of the protocol count on the plainest order; tests of a policy choose theirs.
-        let room = Machine::<Vec<Entry>>::room(capacity, GROUPS);
-        let mut machine = Machine::new(config, capacity, vec![Entry::EMPTY; room]);
+        let storage = storage(capacity, capacity + GROUPS);
+        let mut machine = Scheduler::new(&config, storage);
         machine.set_policy(ns(1), PolicyKind::RoundRobin).unwrap();
         while machine.sweep(ns(1), u32::MAX, &mut |_| ()) {}
         Self {
@@ -158,6 +163,8 @@ impl World {
             quarantined: 0,
             gone: false,
             exclusive: vec![None; plans.len()],
+            parents: HashMap::new(),
+            has_moved: false,
             left: HashMap::new(),
             gangs: 0,
             frozen: false,
@@ -285,7 +292,7 @@ impl World {
 
     pub fn set_gang(&mut self, ctx: ContextId, with: Option<ContextId>) -> Result<(), Refusal> {
         self.ask(
-            |machine, _, _| machine.set_gang(ctx, with),
+            |machine, now, out| machine.set_gang(now, ctx, with, out),
             |world| {
                 let gang = match with {
                     Some(with) => world.tenants[&with].gang,
@@ -307,8 +314,32 @@ impl World {
         self.machine.group_settings(group).unwrap_or_default()
     }
 
+    /// Registers a group of some weight below another one.
+    pub fn nest(
+        &mut self,
+        group: GroupKey,
+        parent: Option<GroupKey>,
+        weight: u16,
+    ) -> Result<(), Refusal> {
+        let settings = GroupSettings {
+            weight,
+            ..self.group_settings(group)
+        };
+        self.set_group_below(group, parent, settings)
+    }
+
     /// Registers a group or changes what is set for it, and brings all contexts in line.
     pub fn set_group(&mut self, group: GroupKey, settings: GroupSettings) -> Result<(), Refusal> {
+        let parent = self.parents.get(&group).copied();
+        self.set_group_below(group, parent, settings)
+    }
+
+    pub fn set_group_below(
+        &mut self,
+        group: GroupKey,
+        parent: Option<GroupKey>,
+        settings: GroupSettings,
+    ) -> Result<(), Refusal> {
         let taken = |world: &mut Self| {
             for (i, owner) in world.exclusive.iter_mut().enumerate() {
                 if settings.slots & sid(i).bit() != 0 {
@@ -317,11 +348,17 @@ impl World {
                     *owner = None;
                 }
             }
+            let before = match parent {
+                Some(parent) => world.parents.insert(group, parent),
+                None => world.parents.remove(&group),
+            };
+            let has_contexts = world.tenants.values().any(|tenant| tenant.group == group);
+            world.has_moved |= before != parent && has_contexts;
         };
         let all = self.groups();
         self.ask(
             |machine, now, out| {
-                machine.set_group(now, group, settings, out)?;
+                machine.set_group(now, group, parent, settings, out)?;
                 machine.regroup(now, all.into_iter(), out);
                 Ok(())
             },
@@ -339,6 +376,7 @@ impl World {
                 Ok(())
             },
             |world| {
+                world.parents.remove(&group);
                 for owner in &mut world.exclusive {
                     *owner = owner.filter(|owner| *owner != group);
                 }
@@ -363,7 +401,7 @@ impl World {
         self.ask(
             |machine, now, out| {
                 machine.regroup(now, all.into_iter(), out);
-                machine.leave_foreign_gang(ctx);
+                machine.leave_foreign_gang(now, ctx, out);
                 Ok(())
             },
             |world| {
@@ -413,16 +451,15 @@ impl World {
         self.ask(|machine, now, _| machine.set_policy(now, policy), |_| ())
     }
 
-    pub fn set_guard(&mut self, guard: Duration) -> Result<(), Refusal> {
+    pub fn set_boost(&mut self, guard: Duration) -> Result<(), Refusal> {
         self.ask(
-            |machine, now, out| machine.set_guard(now, guard, out),
+            |machine, now, out| machine.set_boost(now, guard, out),
             |_| (),
         )
     }
 
     /// The Load of the job that was just started on a slot took time.
     pub fn note_load(&mut self, i: usize, cost: LoadCost) {
-        self.measured.delay(sid(i), cost.clearing);
         self.ask(
             |machine, now, mut out| {
                 machine.note_load(now, sid(i), cost, &mut out);
@@ -448,7 +485,6 @@ impl World {
         {
             self.gone = true;
         }
-        self.measured.begin(&self.machine, ns(self.now), event);
         self.ask(
             |machine, now, out| machine.handle(now, event, out),
             |world| match event {
@@ -472,7 +508,7 @@ impl World {
     /// Asks the machine for something, notes what was granted, and does what the machine wants done.
     fn ask(
         &mut self,
-        request: impl FnOnce(&mut Machine<Vec<Entry>>, Time, &mut Out<'_>) -> Result<(), Refusal>,
+        request: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>) -> Result<(), Refusal>,
         note: impl FnOnce(&mut Self),
     ) -> Result<(), Refusal> {
         let before = self.machine.clone();
@@ -484,18 +520,12 @@ impl World {
         if result.is_ok() {
             note(self);
         }
-        self.measured
-            .follow(&self.machine, ns(self.now), &actions, result.is_err());
+        self.measured.follow(&self.machine, ns(self.now), &actions);
         self.follow(&before, result, actions);
         result
     }
 
-    fn follow(
-        &mut self,
-        before: &Machine<Vec<Entry>>,
-        result: Result<(), Refusal>,
-        actions: Vec<Action>,
-    ) {
+    fn follow(&mut self, before: &Scheduler, result: Result<(), Refusal>, actions: Vec<Action>) {
         if result.is_err() {
             assert!(actions.is_empty(), "refused, but acted: {actions:?}");
             assert_eq!(before, &self.machine, "refused, but changed");
@@ -537,7 +567,7 @@ impl World {
                 };
                 self.card.load(now, slot.index(), program);
             }
-            Action::Unload { slot } if !dead => self.card.unload(now, slot.index()),
+            Action::Unload { slot, .. } if !dead => self.card.unload(now, slot.index()),
             Action::Start {
                 slot, ctx, resume, ..
             } if !dead => {
@@ -549,18 +579,21 @@ impl World {
                 let irqs = self.card.pause(now, slot.index(), boundary);
                 self.raise(irqs);
             }
-            Action::Reset { slot, hold } if !dead => self.card.reset(now, slot.index(), hold),
+            Action::Reset { slot, hold, .. } if !dead => self.card.reset(now, slot.index(), hold),
             Action::Load { .. }
             | Action::Unload { .. }
             | Action::Start { .. }
             | Action::Pause { .. }
             | Action::Reset { .. }
-            | Action::Keep { .. }
+            | Action::Reserve { .. }
             | Action::Overrun { .. } => {}
             Action::Lost { ctx } => assert!(self.lost.insert(ctx), "lost twice"),
-            Action::Capture { slot, ctx } => {
-                assert_eq!(self.machine_ctx(slot, ctx), ctx);
+            Action::Ended { slot, ctx, run } => {
+                if run.reason != EndReason::Aborted {
+                    assert_eq!(self.machine_ctx(slot, ctx), ctx);
+                }
             }
+            Action::Inconsistent => panic!("an index did not resolve"),
             Action::ReadStatus { slot } => reads.push(slot),
             Action::Arm { slot, at } => self.timers[slot.index()] = Some(at.as_ns().max(now)),
             Action::Disarm { slot } => self.timers[slot.index()] = None,
@@ -581,7 +614,7 @@ impl World {
     fn machine_ctx(&self, slot: SlotId, ctx: ContextId) -> ContextId {
         let last = self.log.iter().rev().find_map(|(_, action)| match *action {
             Action::Load { slot: s, ctx } if s == slot => Some(Some(ctx)),
-            Action::Unload { slot: s } | Action::Reset { slot: s, .. } if s == slot => {
+            Action::Unload { slot: s, .. } | Action::Reset { slot: s, .. } if s == slot => {
                 // A reset of a resume stands before its Load.
                 Some(None)
             }
@@ -729,6 +762,7 @@ impl World {
     }
 
     /// The register actions on slot `i` since entry `from` of the log, without timers and wakes.
+    /// What only reports show is left out.
     pub fn actions(&self, from: usize) -> Vec<Action> {
         let register = |action: &Action| {
             !matches!(
@@ -737,16 +771,90 @@ impl World {
                     | Action::Disarm { .. }
                     | Action::Wake { .. }
                     | Action::Lost { .. }
-                    | Action::Keep { .. }
+                    | Action::Reserve { .. }
                     | Action::Overrun { .. }
+                    | Action::Ended {
+                        run: RunEnd {
+                            reason: EndReason::Aborted,
+                            ..
+                        },
+                        ..
+                    }
             )
         };
-        let actions = self.log[from..].iter().map(|&(_, action)| action);
+        let actions = self.log[from..].iter().map(|&(_, action)| plain(action));
         actions.filter(register).collect()
     }
 
     pub fn position(&self, action: Action) -> usize {
-        let found = self.log.iter().position(|&(_, a)| a == action);
+        let found = self.log.iter().position(|&(_, a)| plain(a) == action);
         found.unwrap_or_else(|| panic!("no {action:?} in {:?}", self.log))
     }
+}
+
+/// An action without what only reports show.
+fn plain(action: Action) -> Action {
+    match action {
+        Action::Start {
+            slot,
+            ctx,
+            resume,
+            boosted,
+            ..
+        } => Action::Start {
+            slot,
+            ctx,
+            resume,
+            boosted,
+            times: StartTimes::default(),
+        },
+        Action::Pause {
+            slot,
+            ctx,
+            boundary,
+            cause,
+            ..
+        } => Action::Pause {
+            slot,
+            ctx,
+            boundary,
+            cause,
+            late: None,
+        },
+        Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => ended(slot, ctx),
+        action => action,
+    }
+}
+
+/// START of a job that is not boosted, as in [`World::actions`].
+pub fn start(slot: SlotId, ctx: ContextId, resume: bool) -> Action {
+    Action::Start {
+        slot,
+        ctx,
+        resume,
+        boosted: false,
+        times: StartTimes::default(),
+    }
+}
+
+/// PAUSE that is not at a boundary, as in [`World::actions`].
+pub fn pause(slot: SlotId, ctx: ContextId, cause: PauseCause) -> Action {
+    Action::Pause {
+        slot,
+        ctx,
+        boundary: false,
+        cause,
+        late: None,
+    }
+}
+
+/// The end of a run that was not aborted, as in [`World::actions`].
+pub fn ended(slot: SlotId, ctx: ContextId) -> Action {
+    let run = RunEnd {
+        reason: EndReason::Finished,
+        span: Duration::ZERO,
+        save: None,
+        restore: Duration::ZERO,
+    };
+    Action::Ended { slot, ctx, run }
 }

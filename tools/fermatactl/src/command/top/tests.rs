@@ -67,7 +67,6 @@ fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
             timeslice_ns: Some(2_000_000),
             preempt_timeout_ns: None,
             cap: None,
-            share: None,
             run_ns: 12_345_678_901,
             wait_ns: 5,
             slices: 1_234_567,

@@ -3,9 +3,10 @@
 //! What must hold after every event.
 
 use std::collections::HashMap;
+use std::iter::successors;
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, SlotState, Urgency,
+    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, SlotId, SlotState, Urgency,
 };
 
 use super::{ns, sid, Tenant, World, GROUPS};
@@ -50,6 +51,36 @@ impl World {
             .filter(|tenant| tenant.gang == gang && !tenant.closed)
             .map(|tenant| tenant.id)
             .collect()
+    }
+
+    /// Does a context wait for others of its gang, which wait or are on their way off a slot?
+    fn waits_for_gang(&self, ctx: ContextId) -> bool {
+        let is_leaving = |mate| {
+            let slot = self.stats(mate).slot;
+            let state = slot.and_then(|slot| self.machine.slot_state(slot));
+            slot.is_some() && !matches!(state, Some(SlotState::Running(_)))
+        };
+        let mut gang = self.gang(ctx).into_iter();
+        gang.any(|mate| mate != ctx && (self.state(mate) == JobState::Queued || is_leaving(mate)))
+    }
+
+    /// A slot that is claimed for a member of a gang waits for those of others.
+    fn is_claimed(&self, slot: SlotId) -> bool {
+        let Some(ctx) = self.machine.claimed_for(slot) else {
+            return false;
+        };
+        let slots = (0..self.plans.len()).map(sid);
+        let claims = slots.filter(|&slot| {
+            let other = self.machine.claimed_for(slot);
+            other.is_some_and(|other| self.gang(ctx).contains(&other))
+        });
+        assert_eq!(self.state(ctx), JobState::Queued);
+        let is_vacant = |slot| self.machine.slot_state(slot) == Some(SlotState::Vacant);
+        assert!(
+            claims.map(is_vacant).any(|vacant| !vacant),
+            "all slots of a gang are vacant, and {ctx:?} waits"
+        );
+        true
     }
 
     fn check_gangs(&self) {
@@ -110,13 +141,18 @@ impl World {
         // Of a group at its cap some may not be parked yet.
         let capped = self.group_settings(self.tenants[&ctx].group).cap != 0;
         let settled = !self.frozen && !capped && !self.machine.is_sweeping();
-        if stats.state == JobState::Queued && !stats.parked && settled {
+        if stats.state == JobState::Queued && !stats.throttled && settled {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
                     // A decision starts one job only; the next one comes at once.
                     let left = self.timers[i].is_some_and(|at| at <= self.now);
-                    if state == SlotState::Vacant && !left && !self.is_throttling() {
+                    if state == SlotState::Vacant
+                        && !left
+                        && !self.is_throttling()
+                        && !self.waits_for_gang(ctx)
+                        && !self.is_claimed(sid(i))
+                    {
                         self.check_kept(i, &params);
                     }
                 }
@@ -124,7 +160,7 @@ impl World {
         }
         assert!(!self.gone || !stats.state.is_live() || self.machine.is_sweeping());
         let tenant = self.tenants.get_mut(&ctx).unwrap();
-        let waits = stats.state == JobState::Queued && !stats.parked && !stats.no_slot;
+        let waits = stats.state == JobState::Queued && !stats.throttled && !stats.no_slot;
         match (waits, tenant.queued_at) {
             (true, None) => tenant.queued_at = Some(self.now),
             (true, Some(_)) => {}
@@ -168,7 +204,7 @@ impl World {
     /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
     /// would preempt it at once.
     fn check_kept(&self, i: usize, waits: &Params) {
-        let keeper = self.machine.kept_for(sid(i));
+        let keeper = self.machine.reserved_for(sid(i));
         let keeper = keeper.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
         let policy = self.machine.policy();
         let reserves =
@@ -225,18 +261,21 @@ impl World {
         let now = ns(self.now);
         let mut sums: HashMap<GroupKey, (u32, u64)> = HashMap::new();
         for (&group, &run) in &self.left {
-            sums.entry(group).or_default().1 += run;
+            for group in self.lineage(group) {
+                sums.entry(group).or_default().1 += run;
+            }
         }
         for tenant in self.tenants.values() {
-            let (contexts, run) = sums.entry(tenant.group).or_default();
-            *contexts += u32::from(!self.released.contains(&tenant.id));
-            match self.machine.stats(tenant.id, now) {
-                Ok(stats) => {
-                    *run += stats.run.as_ns() - tenant.ran_before;
-                    let group = self.machine.group_of(tenant.id);
-                    assert_eq!(group, Ok(tenant.group));
-                }
-                Err(_) => *run += self.past[&tenant.id].run.as_ns() - tenant.ran_before,
+            let stats = self.machine.stats(tenant.id, now);
+            if stats.is_ok() {
+                let group = self.machine.group_of(tenant.id);
+                assert_eq!(group, Ok(tenant.group));
+            }
+            let ran = stats.unwrap_or_else(|_| self.past[&tenant.id]).run;
+            for group in self.lineage(tenant.group) {
+                let (contexts, run) = sums.entry(group).or_default();
+                *contexts += u32::from(!self.released.contains(&tenant.id));
+                *run += ran.as_ns() - tenant.ran_before;
             }
         }
         // Three classes, two urgencies; four registrations.
@@ -244,16 +283,24 @@ impl World {
         for (group, (contexts, run)) in sums {
             let stats = self.machine.group_stats(group, now);
             assert_eq!(stats.contexts, contexts, "{group:?}");
+            if self.has_moved {
+                continue;
+            }
             // What was forgotten begins again.
             assert!(stats.run.as_ns() <= run, "{group:?}");
             assert!(stats.run.as_ns() == run || forgets, "{group:?}");
         }
     }
 
-    /// The slots that are reserved for others than `group`.
+    /// A group and those above it.
+    fn lineage(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
+        successors(Some(group), |group| self.parents.get(group).copied())
+    }
+
+    /// The slots that are reserved for others than `group` and those above it.
     fn foreign(&self, group: GroupKey) -> u8 {
         let taken = |(i, owner): (usize, &Option<GroupKey>)| match owner {
-            Some(owner) if *owner != group => sid(i).bit(),
+            Some(owner) if self.lineage(group).all(|own| own != *owner) => sid(i).bit(),
             _ => 0,
         };
         self.exclusive.iter().enumerate().map(taken).sum()

@@ -2,7 +2,7 @@
 
 //! The card loses its state: all jobs are taken off it before, and go on afterwards.
 
-use fermata_sched_host::sched::{Entry, Machine, Phase, SlotState, Status, Time};
+use fermata_sched_host::sched::{Phase, Scheduler, SlotState, Status, Time};
 
 use super::{ns, sid, Out, World};
 use crate::model::MS;
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Tells the machine what it cannot refuse, and does what it wants done.
-    pub(super) fn tell(&mut self, what: impl FnOnce(&mut Machine<Vec<Entry>>, Time, &mut Out<'_>)) {
+    pub(super) fn tell(&mut self, what: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>)) {
         let told = self.ask(
             |machine, now, out| {
                 what(machine, now, out);

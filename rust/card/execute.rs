@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Carrying out the scheduler's actions.
+
+use super::{
+    now,
+    state::{context_of, Slots},
+    Card,
+};
+use crate::{
+    bar::Fault,
+    delivery::Delivery,
+    image::ContextRef,
+    notifier::Notice,
+    regs::Command,
+    sched::{Action, ContextId, Duration, EndReason, Failure, RunEnd, SlotId, StartTimes, Wake},
+};
+use kernel::prelude::*;
+
+/// What actions leave to be done after the scheduler has returned.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Slots whose status is to be read, a bit each.
+    pub(super) reads: u8,
+    /// Slots whose status is to be read before the lock is released, a bit each.
+    suspects: u8,
+    /// The registers of a slot were loaded.
+    has_loaded: bool,
+    /// The access that stopped the job whose status is handled.
+    pub(super) fault: Fault,
+    /// The last Load that was measured.
+    pub(super) load: Option<MeasuredLoad>,
+}
+
+/// A Load that was measured.
+pub(super) struct MeasuredLoad {
+    pub(super) slot: SlotId,
+    pub(super) ctx: ContextId,
+    /// Part of `total`: until the registers of the context before were cleared.
+    pub(super) clearing: Duration,
+    pub(super) total: Duration,
+}
+
+impl Outbox {
+    /// Returns an outbox that asks for a status read of `slot`.
+    pub(super) fn with_read(slot: SlotId) -> Self {
+        Self {
+            reads: slot.bit(),
+            ..Self::default()
+        }
+    }
+
+    /// Asks for a status read, because a register of `slot` reads all-ones. The status, which is
+    /// never all-ones, tells whether that is the register's value or the card is gone. The read comes
+    /// before any other user of the card can see what became of the job.
+    pub(super) fn suspect(&mut self, slot: SlotId) {
+        self.suspects |= slot.bit();
+    }
+
+    /// Returns the slot whose status is to be read next. Once registers were loaded, which is all
+    /// that the holder of the lock has time for, reads that can wait are left in `reads`.
+    pub(super) fn take_read(&mut self) -> Option<SlotId> {
+        let suspect = take_first(&mut self.suspects);
+        match suspect {
+            None if !self.has_loaded => take_first(&mut self.reads),
+            suspect => suspect,
+        }
+    }
+}
+
+/// Takes the first slot out of a set.
+fn take_first(slots: &mut u8) -> Option<SlotId> {
+    // CAST: at most 8.
+    let slot = SlotId::new(slots.trailing_zeros() as u8)?;
+    *slots &= !slot.bit();
+    Some(slot)
+}
+
+/// What actions work on: the state of a card but for its scheduler.
+pub(super) struct Executor<'a> {
+    pub(super) card: &'a Card,
+    pub(super) contexts: &'a mut [Option<ContextRef>],
+    pub(super) slots: &'a mut Slots,
+    pub(super) outbox: &'a mut Outbox,
+}
+
+impl Executor<'_> {
+    /// Carries out an action.
+    pub(super) fn execute(&mut self, action: Action) {
+        self.note(&action);
+        let (card, outbox) = (self.card, &mut *self.outbox);
+        match action {
+            Action::Load { slot, ctx } => self.load(slot, ctx),
+            Action::Unload { slot, .. } => self.unload(slot),
+            Action::Start {
+                slot,
+                ctx,
+                resume,
+                times,
+                ..
+            } => self.start(slot, ctx, resume, &times),
+            Action::Pause {
+                slot,
+                boundary,
+                late,
+                ..
+            } => self.pause(slot, boundary, late),
+            Action::Reset { slot, hold, .. } => card.reset_slot(self.slots, slot, hold),
+            Action::Ended { slot, ctx, run } => self.end(slot, ctx, &run),
+            Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
+            // Armed for the status read, after which the scheduler is asked again.
+            Action::Arm { slot, .. } | Action::Disarm { slot } if self.slots[slot].is_unread => {}
+            Action::Arm { slot, at } => card.events[slot.index()].arm(at),
+            Action::Disarm { slot } => card.events[slot.index()].disarm(),
+            Action::Overrun { ctx, span, .. } => {
+                self.with(ctx, |context| context.note_overrun(span))
+            }
+            Action::Wake { ctx, wake } => {
+                let fault = outbox.fault;
+                self.with(ctx, |context| {
+                    wake_owner(&card.delivery, context, wake, fault)
+                });
+            }
+            Action::Lost { ctx } => self.notify(ctx, Notice::Gone),
+            Action::Released { ctx } => self.with(ctx, |context| context.release(&card.delivery)),
+            Action::Quarantine { slot, ctx } => self.quarantine(slot, ctx),
+            Action::Reserve { .. } => {}
+            Action::Inconsistent => {
+                kernel::warn_on!(true);
+            }
+        }
+    }
+
+    /// Works on the references to a context that is set up.
+    fn with(&mut self, ctx: ContextId, f: impl FnOnce(&mut ContextRef)) {
+        if let Some(context) = context_of(self.contexts, ctx) {
+            f(context);
+        }
+    }
+
+    fn notify(&mut self, ctx: ContextId, notice: Notice) {
+        let delivery = &self.card.delivery;
+        self.with(ctx, |context| context.notify(delivery, notice));
+    }
+
+    fn load(&mut self, slot: SlotId, ctx: ContextId) {
+        self.outbox.has_loaded = true;
+        if let Some(context) = context_of(self.contexts, ctx) {
+            let measured = self.card.load(self.slots, slot, context.image());
+            self.outbox.load = measured.map(|(clearing, total)| MeasuredLoad {
+                slot,
+                ctx,
+                clearing,
+                total,
+            });
+        }
+    }
+
+    fn unload(&mut self, slot: SlotId) {
+        let card = self.card;
+        if card.identity.has_window() {
+            let shadow = &mut self.slots[slot].shadow;
+            shadow.close_window(&card.bar, slot, &card.identity);
+        }
+    }
+
+    fn start(&mut self, slot: SlotId, ctx: ContextId, resume: bool, times: &StartTimes) {
+        let command = match resume {
+            true => Command::StartResume,
+            false => Command::StartNew,
+        };
+        self.card.bar.command(slot, command);
+        let written = now();
+        self.slots[slot].histograms.note_start(times, written);
+        self.with(ctx, |context| context.meter().note_start(times, written));
+    }
+
+    fn pause(&mut self, slot: SlotId, boundary: bool, late: Option<Duration>) {
+        let command = match boundary {
+            true => Command::PauseAtBoundary,
+            false => Command::Pause,
+        };
+        self.card.bar.command(slot, command);
+        self.slots[slot].histograms.note_pause(late);
+        if let Some(vector) = self.card.vector_of(slot) {
+            vector.end_throttle();
+        }
+    }
+
+    fn end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
+        self.slots[slot].histograms.note_end(run);
+        let card = self.card;
+        let Some(context) = context_of(self.contexts, ctx) else {
+            return;
+        };
+        context.meter().note_end(run);
+        if run.reason == EndReason::Aborted {
+            return;
+        }
+        if !context.image().capture(&card.bar, slot) {
+            self.outbox.suspect(slot);
+        }
+        if card.slots[slot.index()].queues {
+            // The engine reports its last completions by leaving the slot.
+            context.notify(&card.delivery, Notice::Completed);
+        }
+    }
+
+    fn quarantine(&mut self, slot: SlotId, ctx: Option<ContextId>) {
+        self.card.reset_slot(self.slots, slot, true);
+        dev_err!(
+            self.card.device,
+            "slot {} does not come out of reset: out of use\n",
+            slot.index()
+        );
+        if let Some(ctx) = ctx {
+            self.notify(ctx, Notice::Stuck);
+        }
+    }
+}
+
+/// Tells the owner of a context what became of its job.
+fn wake_owner(delivery: &Delivery, context: &mut ContextRef, wake: Wake, fault: Fault) {
+    let notice = match wake {
+        Wake::Done => Notice::Done,
+        Wake::Held => Notice::Held,
+        Wake::Empty => Notice::Empty,
+        Wake::Failed(failure) => {
+            if failure == Failure::Fault {
+                context.image().note_fault(fault);
+            }
+            Notice::Done
+        }
+    };
+    context.notify(delivery, notice);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state of a card that interrupt handlers, timers and calls share.
+
+use crate::{
+    image::{ContextRef, ShadowRegs},
+    measure::SlotHistograms,
+    regs::MAX_SLOTS,
+    sched::{ContextId, GroupKey, Scheduler, SlotId, Storage},
+};
+use core::mem::MaybeUninit;
+use kernel::prelude::*;
+use pin_init::{init_array_from_fn, init_zeroed};
+
+/// What the interrupt handlers, the timers and the calls of all contexts share.
+///
+/// # Locking
+///
+/// Protected by the card's raw spinlock, with interrupts off. The lock is the innermost of the
+/// module: only the locks that `irq_work` and hrtimers take are taken under it. Registers of slots
+/// are accessed under the lock, so that no START comes between a status read and its evaluation.
+pub(super) struct State {
+    pub(super) scheduler: Scheduler,
+    /// By [`ContextId::index`]. `Some` from set-up until `Card::drop_released`.
+    pub(super) contexts: KVVec<Option<ContextRef>>,
+    pub(super) slots: Slots,
+}
+
+/// The driver's state of all slots.
+pub(super) struct Slots {
+    slots: KVBox<[CardSlot; MAX_SLOTS]>,
+    /// The reset bits as written last.
+    pub(super) in_reset: u8,
+}
+
+/// The driver's state of one slot.
+pub(super) struct CardSlot {
+    /// What was written to registers that cannot be read back.
+    pub(super) shadow: ShadowRegs,
+    /// The context that has written many of the application registers, if there is one, and its
+    /// group.
+    pub(super) writer: Option<(ContextId, GroupKey)>,
+    /// How many completion events the engine had counted when they were read last.
+    pub(super) completions: u64,
+    /// The status is to be read when the timer of the slot fires, which it does at once.
+    pub(super) is_unread: bool,
+    pub(super) histograms: SlotHistograms,
+}
+
+impl Slots {
+    /// Returns the state of slots that `quiesce()` has left.
+    fn new() -> Result<Self> {
+        let slots = init_array_from_fn(|_| {
+            init!(CardSlot {
+                shadow: ShadowRegs::CLEAR,
+                writer: None,
+                completions: 0,
+                is_unread: false,
+                histograms <- init_zeroed(),
+            })
+        });
+        Ok(Self {
+            slots: KVBox::init(slots, GFP_KERNEL)?,
+            in_reset: 0,
+        })
+    }
+
+    /// Forgets what was written to the card, which `quiesce()` has reset.
+    pub(super) fn reset(&mut self) {
+        self.in_reset = 0;
+        for slot in self.slots.iter_mut() {
+            slot.shadow = ShadowRegs::CLEAR;
+            slot.writer = None;
+            slot.is_unread = false;
+        }
+    }
+
+    /// Forgets that status reads were left to timers.
+    pub(super) fn clear_unread(&mut self) {
+        for slot in self.slots.iter_mut() {
+            slot.is_unread = false;
+        }
+    }
+}
+
+impl core::ops::Index<SlotId> for Slots {
+    type Output = CardSlot;
+
+    fn index(&self, slot: SlotId) -> &CardSlot {
+        &self.slots[slot.index()]
+    }
+}
+
+impl core::ops::IndexMut<SlotId> for Slots {
+    fn index_mut(&mut self, slot: SlotId) -> &mut CardSlot {
+        &mut self.slots[slot.index()]
+    }
+}
+
+impl State {
+    /// Returns the state of a card without contexts, whose slots are not known yet.
+    pub(super) fn new(storage: Storage, contexts: KVVec<Option<ContextRef>>) -> Result<KBox<Self>> {
+        let slots = Slots::new()?;
+        let place = KBox::new_uninit(GFP_KERNEL)?;
+        Ok(fill(place, storage, contexts, slots))
+    }
+
+    /// Returns the references to a context, while the context is set up.
+    pub(super) fn context(&mut self, ctx: ContextId) -> Option<&mut ContextRef> {
+        context_of(&mut self.contexts, ctx)
+    }
+
+    /// Returns whether the status of a slot may have changed by itself.
+    pub(super) fn is_at_work(&self, slot: SlotId) -> bool {
+        use crate::sched::SlotState::{Pausing, Resetting, Running};
+        let state = self.scheduler.slot_state(slot);
+        matches!(state, Some(Running(_) | Pausing(_) | Resetting(_)))
+    }
+}
+
+/// Makes a state in its place on the heap. A separate function, because kilobytes pass through its
+/// stack frame: no function is called from here that allocates memory, and so reclaims some.
+#[inline(never)]
+fn fill(
+    place: KBox<MaybeUninit<State>>,
+    storage: Storage,
+    contexts: KVVec<Option<ContextRef>>,
+    slots: Slots,
+) -> KBox<State> {
+    let Ok(state) = place.write_init(init!(State {
+        scheduler: Scheduler::without_slots(storage),
+        contexts,
+        slots,
+    }));
+    state
+}
+
+/// Returns the references to `ctx`, while the context is set up.
+pub(super) fn context_of(
+    contexts: &mut [Option<ContextRef>],
+    ctx: ContextId,
+) -> Option<&mut ContextRef> {
+    let context = contexts.get_mut(ctx.index()).and_then(Option::as_mut);
+    context.filter(|context| !context.is_released())
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What contexts and groups are charged for time on slots.
+//!
+//! Where the policy shares by groups, virtual time has a level for each group: an entity competes
+//! with its siblings. A context is charged from START to the observed end of its run: its restores
+//! are its own cost, and so are its saves at the end of a slice. A save that makes way for another
+//! context before that is charged to the other one.
+
+use super::context::SchedContext;
+use super::entities::GROUP_DEPTH_MAX;
+use super::entity::SchedEntity;
+use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
+use super::state::Scheduler;
+use super::{Duration, SlotId, Time};
+
+impl Scheduler {
+    /// Charges the run of a context that is under way until `now`, and those who compete for it.
+    pub(super) fn update_curr(&mut self, now: Time, ctx: ContextIndex) {
+        let context = &mut self.entities[ctx];
+        let span = context.uncharged(now);
+        context.charged_until = now;
+        context.run += span;
+        let group = context.group;
+        let parent = self.entities.se(ctx).parent;
+        self.entities[group].run += span;
+        self.note_registered_run(group, span);
+        self.charge(ctx, parent, span);
+    }
+
+    fn note_registered_run(&mut self, group: GroupIndex, span: Duration) {
+        let mut next = self.entities[group].registration;
+        while let Some(at) = next {
+            self.entities[at].run += span;
+            next = self.entities[at].parent;
+        }
+    }
+
+    /// Charges a context for time that was spent on it while it was on no slot.
+    pub(super) fn charge_off_slot(&mut self, ctx: ContextIndex, span: Duration) {
+        let by_group = self.policy.by_group(&self.entities[ctx]);
+        let group = self.entities[ctx].group;
+        self.charge(ctx, by_group.then_some(group), span);
+    }
+
+    /// Charges a context, the groups from `parent` upwards, and the caps of its groups.
+    fn charge(&mut self, ctx: ContextIndex, parent: Option<GroupIndex>, span: Duration) {
+        self.entities.se_mut(ctx).charge(span);
+        self.spend(ctx, span);
+        self.for_lineage(ctx, parent, |entity| entity.charge(span));
+    }
+
+    /// Deducts time from the limits of a context and of its groups.
+    pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
+        self.entities[ctx].bandwidth.spend(span);
+        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
+            return;
+        }
+        let mut next = self.entities[self.entities[ctx].group].registration;
+        while let Some(at) = next {
+            self.entities[at].bandwidth.spend(span);
+            next = self.entities[at].parent;
+        }
+    }
+
+    /// Changes the virtual times of the groups from `parent` upwards, in the class of `ctx`.
+    fn for_lineage(
+        &mut self,
+        ctx: ContextIndex,
+        parent: Option<GroupIndex>,
+        change: impl Fn(&mut SchedEntity),
+    ) {
+        let class = self.entities[ctx].class;
+        let mut next = parent;
+        while let Some(group) = next {
+            self.change_group(class, group, &change);
+            next = self.entities.se(group).parent;
+        }
+    }
+
+    /// Changes the virtual time of a group.
+    pub(super) fn change_group(
+        &mut self,
+        class: SlotId,
+        group: GroupIndex,
+        change: impl FnOnce(&mut SchedEntity),
+    ) {
+        change(self.entities.se_mut(group));
+        if self.policy.is_fair() {
+            self.queues[class].requeue_group(&mut self.entities, group);
+        }
+    }
+
+    /// Moves `span` of what `from` was charged to `to`, and so for their groups.
+    pub(super) fn shift_charge(&mut self, from: ContextIndex, to: ContextIndex, span: Duration) {
+        let group_of = |context: &SchedContext| {
+            let by_group = self.policy.by_group(context);
+            by_group.then_some(context.group)
+        };
+        let groups = (group_of(&self.entities[from]), group_of(&self.entities[to]));
+        self.entities.se_mut(from).refund(span);
+        self.entities.se_mut(to).charge(span);
+        if groups.0 != groups.1 {
+            self.for_lineage(from, groups.0, |entity| entity.refund(span));
+            self.for_lineage(to, groups.1, |entity| entity.charge(span));
+        }
+        self.requeue(to);
+    }
+
+    /// Returns where a context stands among those that wait.
+    pub(super) fn place_of(&self, ctx: ContextIndex) -> (u8, u64) {
+        let vruntime = self.entities.se(ctx).vruntime;
+        self.policy.place(&self.entities[ctx], vruntime)
+    }
+
+    /// Moves a context to where it belongs after something that its place depends on has changed.
+    pub(super) fn requeue(&mut self, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        if context.is_ready() {
+            let (class, place) = (context.class, self.place_of(ctx));
+            self.queues[class].requeue(&mut self.entities, ctx, place);
+        }
+    }
+}
+
+/// Where entities begin.
+impl Scheduler {
+    /// Places a context that begins to want a slot: of the time in which it did not want one, it
+    /// keeps a credit only. So does each of its groups, if no other context of the group wants a
+    /// slot.
+    pub(super) fn place(&mut self, now: Time, ctx: ContextIndex) {
+        if !self.policy.is_fair() {
+            return;
+        }
+        let (class, group) = (self.entities[ctx].class, self.entities[ctx].group);
+        self.update_min_vruntime(now, class, None, None);
+        let mut min_vruntime = self.queues[class].min_vruntime;
+        if self.policy.by_group(&self.entities[ctx]) {
+            let mut path = [None; GROUP_DEPTH_MAX];
+            for (place, group) in path.iter_mut().zip(self.entities.lineage(group)) {
+                *place = Some(group);
+            }
+            for group in path.into_iter().rev().flatten() {
+                self.update_min_vruntime(now, class, Some(group), None);
+                if self.entities[group].nr_active == 0 {
+                    self.entities.se_mut(group).place(min_vruntime);
+                }
+                min_vruntime = self.entities[group].min_vruntime;
+            }
+        }
+        self.entities.se_mut(ctx).place(min_vruntime);
+    }
+
+    /// Updates the least virtual times on all levels after the run of `ctx` has ended and was
+    /// charged.
+    pub(super) fn update_min_vruntimes(&mut self, now: Time, ctx: ContextIndex) {
+        if !self.policy.is_fair() {
+            return;
+        }
+        let class = self.entities[ctx].class;
+        let mut leaver = EntityRef::from(ctx);
+        loop {
+            let level = self.entities[leaver].parent;
+            self.update_min_vruntime(now, class, level, Some(leaver));
+            match level {
+                Some(group) => leaver = group.into(),
+                None => return,
+            }
+        }
+    }
+
+    /// Updates the least virtual time of the members of a group, or of the class: of those that run,
+    /// of the first that waits, and of `leaver`, which just ran. It never runs backwards.
+    fn update_min_vruntime(
+        &mut self,
+        now: Time,
+        class: SlotId,
+        level: Option<GroupIndex>,
+        leaver: Option<EntityRef>,
+    ) {
+        let entities = &self.entities;
+        let mut least = u64::MAX;
+        if let Some(first) = self.queues[class].first_of_level(entities, level) {
+            least = entities[first].vruntime;
+        }
+        if let Some(leaver) = leaver {
+            least = least.min(entities[leaver].vruntime);
+        }
+        for id in self.class_slots(class) {
+            let Some(run) = self.slots[id].fsm.run() else {
+                continue;
+            };
+            if let Some(at) = entities.ancestor_below(run.ctx.at(), level) {
+                let uncharged = entities[run.ctx.at()].uncharged(now);
+                least = least.min(entities[at].vruntime_after(uncharged));
+            }
+        }
+        if least == u64::MAX {
+            return;
+        }
+        let min_vruntime = match level {
+            Some(group) => &mut self.entities[group].min_vruntime,
+            None => &mut self.queues[class].min_vruntime,
+        };
+        *min_vruntime = (*min_vruntime).max(least);
+    }
+
+    /// Lets the next context that waits for `slot` go before `ctx`, which leaves the slot and will
+    /// wait: its entity beside that of the next one is set as far forward as that. Where virtual
+    /// time does not decide, the end of its equals is enough.
+    pub(super) fn yield_to_next(&mut self, slot: SlotId, ctx: ContextIndex) {
+        let class = self.entities[ctx].class;
+        let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
+        let Some(next) = next else {
+            return;
+        };
+        let (yields, waits) = (&self.entities[ctx], &self.entities[next]);
+        if self.policy.rank(yields) != self.policy.rank(waits) {
+            return;
+        }
+        let by_group = self.policy.by_group(yields);
+        let group = by_group.then_some(yields.group);
+        // The context is in no queue: its group competes for it again when it is.
+        self.entities.se_mut(ctx).parent = group;
+        let (own, other) = self.entities.siblings(ctx, next);
+        self.entities.se_mut(ctx).parent = None;
+        let least = self.entities[other].vruntime;
+        let forward = |entity: &mut SchedEntity| {
+            entity.vruntime = entity.vruntime.max(least);
+        };
+        match self.entities.kind(own) {
+            EntityKind::Context(ctx) => forward(self.entities.se_mut(ctx)),
+            EntityKind::Group(group) => self.change_group(class, group, forward),
+        }
+    }
+
+    /// Resets the virtual time of a context to that of its siblings.
+    pub(super) fn reset_vruntime(&mut self, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        let start = if self.policy.by_group(context) {
+            self.entities[context.group].min_vruntime
+        } else {
+            self.queues[context.class].min_vruntime
+        };
+        self.entities.se_mut(ctx).vruntime = start;
+    }
+
+    /// Resets the virtual time of a group to that of its siblings.
+    pub(super) fn reset_group_vruntime(&mut self, group: GroupIndex) {
+        let class = self.entities[group].kind.class;
+        let start = match self.entities.se(group).parent {
+            Some(parent) => self.entities[parent].min_vruntime,
+            None => self.queues[class].min_vruntime,
+        };
+        self.change_group(class, group, |entity| entity.vruntime = start);
+    }
+}
+
+/// The beginning and the end of a run.
+impl Scheduler {
+    /// Notes that the run of a context begins.
+    pub(super) fn account_start(&mut self, now: Time, ctx: ContextIndex) {
+        let context = &mut self.entities[ctx];
+        context.charging = true;
+        context.charged_until = now;
+        if self.policy.by_group(&self.entities[ctx]) {
+            self.entities.activate(ctx);
+        }
+    }
+
+    /// Charges a run to its end.
+    pub(super) fn account_stop(&mut self, now: Time, ctx: ContextIndex) {
+        self.update_curr(now, ctx);
+        self.entities[ctx].charging = false;
+        self.update_min_vruntimes(now, ctx);
+        self.entities.deactivate(ctx);
+    }
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A context as the scheduler sees it, and the state of its job.
+
+use super::bandwidth::Bandwidth;
+use super::ids::{ContextIndex, GroupIndex};
+use super::{Duration, Failure, Params, SlotId, Time};
+
+/// Where the job of a context stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// There was none yet.
+    Idle,
+    /// It waits for a slot.
+    Queued,
+    /// It is on a slot: it runs, is being saved, or the slot is being cleared after it.
+    Running,
+    /// It is off its slot and waits for [`Event::Resume`](super::Event::Resume).
+    Held,
+    /// It is off its slot, for its queue is empty, and waits for
+    /// [`Event::Ring`](super::Event::Ring).
+    Empty,
+    /// The last one finished.
+    Done,
+    /// The last one failed.
+    Failed(Failure),
+}
+
+impl JobState {
+    /// Returns whether the job has begun and not ended.
+    pub const fn is_live(self) -> bool {
+        matches!(
+            self,
+            Self::Queued | Self::Running | Self::Held | Self::Empty
+        )
+    }
+
+    /// Returns whether the context needs no slot until its owner asks for more.
+    pub const fn wants_nothing(self) -> bool {
+        !self.is_live() || matches!(self, Self::Empty)
+    }
+}
+
+/// What a context has done and where it stands, the part that is still running included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Where its job stands.
+    pub state: JobState,
+    /// The slot that it is on, if any.
+    pub slot: Option<SlotId>,
+    /// A complete snapshot of its job stands, from which the job will be resumed. It may be read
+    /// while the job is held.
+    pub saved: bool,
+    /// The job is queued, but must not run yet: a budget or cap is used up.
+    pub throttled: bool,
+    /// The job may run: [`Scheduler::set_enabled`](super::Scheduler::set_enabled).
+    pub enabled: bool,
+    /// No slot that the context may use is in use: a job that it starts waits until there is one.
+    pub no_slot: bool,
+    /// Number of the current or last job; the first one is 1. So it is also the number of jobs that
+    /// were started.
+    pub job: u64,
+    /// Time on a slot, from each START to the observed end of the run, restores and saves included.
+    pub run: Duration,
+    /// Time in the queue.
+    pub wait: Duration,
+    /// STARTs written for it, resumes included.
+    pub slices: u64,
+    /// Of these, resumes from a snapshot.
+    pub resumes: u64,
+    /// Saves completed.
+    pub preemptions: u64,
+    /// How often the current or last job was run again from its beginning
+    /// ([`Event::Start`](super::Event::Start)).
+    pub replays: u64,
+    /// Jobs finished.
+    pub finished: u64,
+    /// Jobs failed.
+    pub failed: u64,
+    /// Hints given: [`Event::Hint`](super::Event::Hint).
+    pub hints: u64,
+    /// Of these, those that were followed by a job.
+    pub hints_used: u64,
+    /// Those that no job followed in time, or that were taken back after they had cost something.
+    pub hints_wasted: u64,
+    /// Those that were ignored, because too much had been wasted by others before.
+    pub hints_ignored: u64,
+}
+
+/// In which order of its class the entity of a context is linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Linked {
+    /// None.
+    No,
+    /// Those that wait for a slot, or of its group.
+    Ready,
+    /// Those that wait until a budget or cap is refilled.
+    Throttled,
+    /// Those that its throttled group keeps back.
+    Behind,
+    /// None, for its job waits and may use no slot.
+    Ineligible,
+    /// None, for its job waits until its gang can wait for slots.
+    Gathering,
+    /// The hints of work that preempts best-effort work at once.
+    UrgentHint,
+    /// The other hints.
+    CommonHint,
+}
+
+/// What a job on a slot does when it leaves the slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum OnStop {
+    /// It is queued; with an empty queue, it waits for the doorbell.
+    #[default]
+    Requeue,
+    /// It is queued, for the doorbell has been rung.
+    Rung,
+    /// It is held.
+    Hold,
+}
+
+/// How often a job may be run again whose state was lost: a card that tears every save must not
+/// keep the job going for ever.
+const RESTARTS_MAX: u8 = 3;
+
+/// Whether the job of a context may be run again from its beginning, and how often it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restarts {
+    Forbidden,
+    Allowed { done: u8 },
+}
+
+impl Restarts {
+    pub(super) const fn of_new_job(replayable: bool) -> Self {
+        if replayable {
+            Self::Allowed { done: 0 }
+        } else {
+            Self::Forbidden
+        }
+    }
+
+    /// Returns how often the job was run again.
+    pub(super) const fn count(self) -> u8 {
+        match self {
+            Self::Forbidden => 0,
+            Self::Allowed { done } => done,
+        }
+    }
+
+    /// Counts one more, if that is allowed.
+    pub(super) fn restart(&mut self) -> bool {
+        match self {
+            Self::Allowed { done } if *done < RESTARTS_MAX => {
+                *done += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What became of the hints of a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HintCounts {
+    pub(super) given: u32,
+    pub(super) used: u32,
+    pub(super) wasted: u32,
+    pub(super) ignored: u32,
+}
+
+/// The scheduler's state of one context. Opaque: the caller provides room for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
+pub struct SchedContext {
+    pub(super) linked: Linked,
+    pub(super) group: GroupIndex,
+    /// The first slot of its class.
+    pub(super) class: SlotId,
+    pub(super) params: Params,
+    pub(super) bandwidth: Bandwidth,
+    pub(super) state: JobState,
+    pub(super) slot: Option<SlotId>,
+    pub(super) on_stop: OnStop,
+    /// The next job goes first when this one leaves its slot.
+    pub(super) yields: bool,
+    /// A complete save stands in the snapshot and has not been resumed yet.
+    pub(super) saved: bool,
+    pub(super) restarts: Restarts,
+    /// The owner has closed it; it is released once its memory is out of reach.
+    pub(super) closing: bool,
+    /// Its memory is within reach of a slot that did not come out of reset.
+    pub(super) stuck: bool,
+    pub(super) enabled: bool,
+    /// The next member of its gang, in a ring.
+    pub(super) gang: Option<ContextIndex>,
+    /// When its job was queued.
+    pub(super) queued_at: Time,
+    /// Its run is under way, and charged until `charged_until`.
+    pub(super) charging: bool,
+    pub(super) charged_until: Time,
+    /// Its owner has asked for a job, at `arrived`, for which no START was written yet.
+    pub(super) arriving: bool,
+    pub(super) arrived: Time,
+    /// When it gave its last hint; zero: it has started a job since.
+    pub(super) hinted_at: Time,
+    pub(super) hints: HintCounts,
+    pub(super) run: Duration,
+    pub(super) wait: Duration,
+    pub(super) slices: u64,
+    pub(super) resumes: u64,
+    pub(super) preemptions: u64,
+    pub(super) finished: u64,
+    pub(super) failed: u64,
+}
+
+// 4,096 contexts take one MiB.
+const _: () = assert!(core::mem::size_of::<SchedContext>() <= 256);
+
+impl SchedContext {
+    pub(super) fn new(class: SlotId, params: Params, group: GroupIndex) -> Self {
+        Self {
+            linked: Linked::No,
+            group,
+            class,
+            params,
+            bandwidth: Bandwidth::with_budget(params.budget),
+            state: JobState::Idle,
+            slot: None,
+            on_stop: OnStop::Requeue,
+            yields: false,
+            saved: false,
+            restarts: Restarts::Forbidden,
+            closing: false,
+            stuck: false,
+            enabled: true,
+            gang: None,
+            queued_at: Time::ZERO,
+            charging: false,
+            charged_until: Time::ZERO,
+            arriving: false,
+            arrived: Time::ZERO,
+            hinted_at: Time::ZERO,
+            hints: HintCounts::default(),
+            run: Duration::ZERO,
+            wait: Duration::ZERO,
+            slices: 0,
+            resumes: 0,
+            preemptions: 0,
+            finished: 0,
+            failed: 0,
+        }
+    }
+
+    /// Returns the part of the run under way that was not charged yet.
+    pub(super) fn uncharged(&self, now: Time) -> Duration {
+        if self.charging {
+            now.since(self.charged_until)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Returns the number of the current or last job.
+    pub(super) fn job(&self) -> u64 {
+        self.finished + self.failed + u64::from(self.state.is_live())
+    }
+
+    /// Returns whether the job waits for a slot in the ready queue.
+    pub(super) fn is_ready(&self) -> bool {
+        self.linked == Linked::Ready
+    }
+
+    /// Returns whether a hint stands.
+    pub(super) fn has_hint(&self) -> bool {
+        matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
+    }
+
+    /// Returns what the context has done. `no_slot` and the throttling of its group are left to the
+    /// caller.
+    pub(super) fn stats(&self, now: Time) -> Stats {
+        let waited = match self.state {
+            JobState::Queued => now.since(self.queued_at),
+            _ => Duration::ZERO,
+        };
+        Stats {
+            state: self.state,
+            slot: self.slot,
+            saved: self.saved,
+            throttled: matches!(self.linked, Linked::Throttled | Linked::Behind),
+            enabled: self.enabled,
+            no_slot: false,
+            job: self.job(),
+            run: self.run + self.uncharged(now),
+            wait: self.wait + waited,
+            slices: self.slices,
+            resumes: self.resumes,
+            preemptions: self.preemptions,
+            replays: self.restarts.count().into(),
+            finished: self.finished,
+            failed: self.failed,
+            hints: self.hints.given.into(),
+            hints_used: self.hints.used.into(),
+            hints_wasted: self.hints.wasted.into(),
+            hints_ignored: self.hints.ignored.into(),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The decision: vacant slots are filled, slices end, timers are armed.
+
+use super::event::Cx;
+use super::gang_turn::Turn;
+use super::ids::{slots_in, ContextIndex};
+use super::policy::Preempt;
+use super::slot_fsm::WATCHDOG_PERIOD;
+use super::state::Scheduler;
+use super::time::earliest;
+use super::{Duration, PauseCause, SlotId, Time, MAX_SLOTS};
+
+/// When the next decision comes where there is more to throttle.
+const THROTTLE_NEXT: Duration = Duration::from_us(50);
+/// Jobs that are paused and gangs that claim slots in one decision.
+const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
+
+impl Scheduler {
+    /// Puts the slots of a class to work after something changed: fills a slot that is vacant,
+    /// ends the slices that are over if a context waits, and arms the timers, at once for what
+    /// else is to be filled. O(log n) in the number of contexts; a card has at most eight slots.
+    pub(super) fn reschedule(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        if self.entities.nr_ganged != 0 {
+            // A gang may have members of several classes.
+            return self.reschedule_all(cx);
+        }
+        self.decide(cx, class);
+        self.arm_timers(cx, class);
+    }
+
+    /// Reschedules every class.
+    pub(super) fn reschedule_all(&mut self, cx: &mut Cx<'_>) {
+        self.check_claims();
+        self.renew_claims(cx.now);
+        for class in self.queues.ids() {
+            self.decide(cx, class);
+        }
+        for id in self.slots.ids() {
+            // A class that was decided on later may have claimed it.
+            if self.slots[id].claim.is_some() && self.slots[id].fsm.is_vacant() {
+                self.fill_claimed(cx, id);
+            }
+        }
+        for class in self.queues.ids() {
+            self.arm_timers(cx, class);
+        }
+    }
+
+    fn decide(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        if self.gone {
+            return;
+        }
+        if self.frozen {
+            return self.take_off(cx, class);
+        }
+        self.unthrottle(cx.now, class);
+        self.rotate_hidden(class);
+        let is_hinted = self.is_hinted(class);
+        if is_hinted {
+            self.expire_hints(cx.now, class);
+        }
+        for id in self.class_slots(class) {
+            if self.slots[id].fsm.is_vacant() {
+                self.fill(cx, id);
+            }
+        }
+        self.end_slices(cx, class);
+        if is_hinted {
+            self.serve_hints(cx, class);
+            self.account_reserved(cx.now, class);
+        }
+        if self.queues[class].has_boundaries {
+            self.bound_boundaries(cx, class);
+        }
+        if cx.is_throttling() {
+            self.forget_plans(class);
+        }
+    }
+
+    /// Arms the timers of a class.
+    pub(super) fn arm_timers(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        if self.gone || self.frozen {
+            return;
+        }
+        for id in self.class_slots(class) {
+            let next = self.next_timer(cx, id);
+            self.slots[id].fsm.arm(cx, next);
+        }
+    }
+
+    /// Ends the slices of a class that are over, the oldest first, as many as are needed.
+    pub(super) fn end_slices(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        self.throttle_next(cx, class);
+        for _ in 0..ROUNDS_MAX {
+            let id = self.most_overdue(cx, class);
+            let Some((id, plan)) = id.and_then(|id| Some((id, self.slots[id].plan?))) else {
+                return;
+            };
+            if !self.claim_for(cx, id, plan.cause) {
+                let payer = plan.payer.map(|payer| self.entities.id(payer));
+                self.pause(cx, id, payer, plan.cause);
+            }
+        }
+    }
+
+    /// Claims the slots of a gang that has its turn on a slot. `false`: the slot is to be vacant
+    /// for one context.
+    fn claim_for(&mut self, cx: &Cx<'_>, id: SlotId, cause: PauseCause) -> bool {
+        let (waiter, boosted) = match cause {
+            PauseCause::Slice { waiter } | PauseCause::Outranked { waiter } => (waiter.at(), false),
+            PauseCause::Starving { waiter } => (waiter.at(), true),
+            _ => return false,
+        };
+        if self.slots[id]
+            .claim
+            .is_some_and(|claim| claim.ctx == waiter)
+        {
+            return false;
+        }
+        match self.turn(cx.now, waiter, boosted) {
+            Turn::Alone => return false,
+            Turn::Together(seats) => self.claim(&seats),
+            Turn::Later => self.forget_plans(self.slots[id].class),
+        }
+        true
+    }
+
+    /// Takes the jobs off the slots of a class of a frozen scheduler.
+    fn take_off(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        for id in self.class_slots(class) {
+            self.pause(cx, id, None, PauseCause::Freeze);
+            let fsm = &mut self.slots[id].fsm;
+            if fsm.is_vacant() {
+                fsm.leave_vacant(cx);
+            }
+            let next = fsm.next_timer();
+            fsm.arm(cx, next);
+        }
+    }
+
+    /// Gives a vacant slot to the next context that waits, or closes its window if none does.
+    fn fill(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        let class = self.slots[id].class;
+        self.slots[id].unfilled = false;
+        self.throttle_next(cx, class);
+        self.yield_claim(cx, id);
+        if self.slots[id].claim.is_some() {
+            return self.fill_claimed(cx, id);
+        }
+        let taken = self.claimants(class);
+        let first = match cx.is_throttling() {
+            true => None,
+            false => self.next_turn(cx.now, id, &taken),
+        };
+        let kept_for = self.reserve_for(cx.now, id, first.map(|(ctx, _)| ctx));
+        // The context that would be next if all that is announced were there.
+        let next = kept_for.or(first.map(|(ctx, _)| ctx));
+        if let Some(ctx) = next.and_then(|next| self.starves(cx.now, id, next)) {
+            let turn = self.turn(cx.now, ctx, true);
+            return self.give(cx, id, (ctx, turn), true);
+        }
+        match (kept_for, first) {
+            (None, Some(first)) => self.give(cx, id, first, false),
+            (None, None) => self.slots[id].fsm.leave_vacant(cx),
+            (Some(ctx), _) => {
+                self.reserve_slot(cx, id, ctx, false);
+                self.slots[id].fsm.leave_vacant(cx);
+            }
+        }
+    }
+
+    /// Returns the context that has starved for a slot, and takes it in place of `next`.
+    fn starves(&self, now: Time, id: SlotId, next: ContextIndex) -> Option<ContextIndex> {
+        // The boost gives one slice in each interval.
+        if self.queues[self.slots[id].class].boosted_at + self.boost > now {
+            return None;
+        }
+        let (ctx, at) = self.starving(id)?;
+        let is_due = at <= now && ctx != next && !self.is_claiming(ctx);
+        (is_due && !self.policy.reserves(&self.entities[next])).then_some(ctx)
+    }
+
+    /// Gives a vacant slot to a context that has its turn, or to its gang.
+    fn give(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        (ctx, turn): (ContextIndex, Turn),
+        boosted: bool,
+    ) {
+        match turn {
+            Turn::Alone => self.start_one(cx, id, ctx, boosted),
+            Turn::Together(seats) => {
+                self.claim(&seats);
+                match self.slots[id].claim.is_some() {
+                    true => self.fill_claimed(cx, id),
+                    false => self.leave_unfilled(cx, id),
+                }
+            }
+            Turn::Later => self.slots[id].fsm.leave_vacant(cx),
+        }
+    }
+
+    /// Puts a member of a gang on a vacant slot that is claimed for it, once all members have
+    /// theirs; until then another context, if that is worth a switch.
+    fn fill_claimed(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        if let Some((ctx, boosted)) = self.claimant(id) {
+            self.start_one(cx, id, ctx, boosted);
+        } else if let Some(ctx) = self.backfill(cx, id) {
+            self.start_one(cx, id, ctx, false);
+        } else {
+            self.slots[id].fsm.leave_vacant(cx);
+        }
+    }
+
+    /// Starts a job, or leaves that to the next decision.
+    fn start_one(&mut self, cx: &mut Cx<'_>, id: SlotId, ctx: ContextIndex, boosted: bool) {
+        if cx.may_start() {
+            self.start_job(cx, id, ctx, boosted);
+        } else {
+            self.leave_unfilled(cx, id);
+        }
+    }
+
+    /// Leaves a vacant slot to the next decision, which the timer brings. The window is closed,
+    /// because the last context there may be closed and released before.
+    fn leave_unfilled(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        self.slots[id].unfilled = true;
+        self.slots[id].fsm.close_window(cx);
+        self.forget_plans(self.slots[id].class);
+    }
+
+    /// Stops jobs that were told to stop at a boundary and that let another one wait for too long.
+    fn bound_boundaries(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        for id in self.class_slots(class) {
+            if self.slots[id].fsm.is_to_boundary() {
+                let waiter = self.outranks(cx, id);
+                let waiter = waiter.map(|waiter| self.entities.id(waiter));
+                let wait = self.boundary_wait;
+                let fsm = &mut self.slots[id].fsm;
+                fsm.bound_boundary(cx, waiter, wait);
+            }
+        }
+    }
+
+    /// Returns the context that will take the slot next, if the job there makes way for it at once
+    /// under the policy.
+    fn outranks(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
+        let slot = &self.slots[id];
+        let runs = &self.entities[slot.fsm.run()?.ctx.at()];
+        let leaving = self.free_soon(slot.class);
+        let next = if leaving & id.bit() != 0 {
+            self.takers(cx.now, slot.class, leaving)[id.index()]
+        } else {
+            self.candidate(cx, id)
+        };
+        next.filter(|&next| {
+            let waits = &self.entities[next];
+            self.policy.preempt(runs, waits) == Preempt::Now
+        })
+    }
+
+    /// Returns when the timer of a slot is needed; `None` while the slot waits for nothing.
+    fn next_timer(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
+        let own = self.own_timer(cx, id);
+        let class = self.slots[id].class;
+        // One timer per class serves throttled contexts and hints.
+        if slots_in(self.queues[class].usable).next() != Some(id) {
+            return own;
+        }
+        let next = earliest(own, self.next_unthrottle(class));
+        let next = earliest(next, self.next_hint(cx.now, class));
+        let throttle = cx.is_throttling().then_some(cx.now + THROTTLE_NEXT);
+        earliest(next, throttle)
+    }
+
+    /// Returns when the timer is needed for the slot itself.
+    fn own_timer(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
+        let slot = &self.slots[id];
+        if slot.fsm.is_vacant() {
+            return slot.unfilled.then_some(cx.now);
+        }
+        let Some(run) = slot.fsm.unpaused() else {
+            return slot.fsm.next_timer();
+        };
+        let (poll_at, started) = (run.poll_at, run.started);
+        let is_polled = slot.fsm.config.settle().is_some();
+        let Some(end) = self.planned_end(cx, id) else {
+            return Some(poll_at);
+        };
+        let is_short = self.slots[id].plan.is_some_and(|plan| plan.is_short);
+        // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
+        let is_soon = end.since(started) <= WATCHDOG_PERIOD.doubled();
+        if !is_polled && is_short && is_soon {
+            return Some(end);
+        }
+        Some(end.min(poll_at))
+    }
+}

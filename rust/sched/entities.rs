@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! All contexts and groups of a card, and who belongs to which group.
+//!
+//! A [`SchedGroup`] without members is remembered until its place is needed, those longest without
+//! one being forgotten first: reopening contexts does not reset a group's virtual time.
+
+use core::iter::successors;
+use core::ops::{Index, IndexMut};
+
+use super::context::SchedContext;
+use super::entity::SchedEntity;
+use super::fifo::FifoList;
+use super::group::{GroupKind, Registration, SchedGroup};
+use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex, RegistrationIndex};
+use super::table::{Bucket, EntityStorage, FreeList, Place, Spare};
+use super::{ContextId, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency};
+use crate::array::Array;
+
+/// How deep registered groups nest.
+pub(super) const GROUP_DEPTH_MAX: usize = 4;
+
+/// The contexts, groups and registered groups of a card.
+#[derive(Debug)]
+#[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
+pub(super) struct Entities {
+    /// The entities of contexts, and behind them those of groups, by [`EntityRef`].
+    entities: Array<SchedEntity>,
+    contexts: Array<Place<SchedContext>>,
+    groups: Array<Place<SchedGroup>>,
+    buckets: Array<Bucket>,
+    registrations: Array<Place<Registration>>,
+    free_contexts: FreeList,
+    free_groups: FreeList,
+    free_registrations: FreeList,
+    /// Groups without members, the one that has been without for longest first.
+    remembered: FifoList,
+    /// Registered groups with a cap.
+    pub(super) nr_capped: u32,
+    /// Contexts in gangs.
+    pub(super) nr_ganged: u32,
+    spare_entity: Spare<SchedEntity>,
+    spare_context: Spare<SchedContext>,
+    spare_group: Spare<SchedGroup>,
+    spare_registration: Spare<Registration>,
+}
+
+impl Entities {
+    /// Returns empty tables. O(length of the storage).
+    pub(super) fn new(mut storage: EntityStorage) -> Self {
+        storage.buckets.fill(Bucket(None));
+        storage.entities.fill(SchedEntity::new(0));
+        let kind = GroupKind {
+            key: GroupKey(0),
+            class: SlotId::FIRST,
+            urgency: Urgency::BestEffort,
+        };
+        let context = SchedContext::new(SlotId::FIRST, Params::DEFAULT, GroupIndex::new(0));
+        Self {
+            free_contexts: FreeList::new(&mut storage.contexts),
+            free_groups: FreeList::new(&mut storage.groups),
+            free_registrations: FreeList::new(&mut storage.registrations),
+            entities: storage.entities,
+            contexts: storage.contexts,
+            groups: storage.groups,
+            buckets: storage.buckets,
+            registrations: storage.registrations,
+            remembered: FifoList::EMPTY,
+            nr_capped: 0,
+            nr_ganged: 0,
+            spare_entity: Spare::new(SchedEntity::new(0)),
+            spare_context: Spare::new(context),
+            spare_group: Spare::new(SchedGroup::new(kind)),
+            spare_registration: Spare::new(Registration::new(GroupKey(0))),
+        }
+    }
+
+    /// Returns whether an index did not resolve since the last call.
+    pub(super) fn was_unresolved(&self) -> bool {
+        self.spare_entity.was_used()
+            | self.spare_context.was_used()
+            | self.spare_group.was_used()
+            | self.spare_registration.was_used()
+    }
+}
+
+/// Entities.
+impl Entities {
+    /// Returns the entity of a context or a group.
+    pub(super) fn se(&self, at: impl Into<EntityRef>) -> &SchedEntity {
+        &self[at.into()]
+    }
+
+    /// Returns the entity of a context or a group.
+    pub(super) fn se_mut(&mut self, at: impl Into<EntityRef>) -> &mut SchedEntity {
+        &mut self[at.into()]
+    }
+
+    /// Returns what an entity is of.
+    pub(super) fn kind(&self, at: EntityRef) -> EntityKind {
+        if at.at() < self.contexts.len() {
+            EntityKind::Context(at.context())
+        } else {
+            EntityKind::Group(at.group())
+        }
+    }
+}
+
+/// Contexts.
+impl Entities {
+    /// Returns how many contexts there are.
+    pub(super) fn nr_contexts(&self) -> u32 {
+        self.free_contexts.used()
+    }
+
+    /// Returns how many contexts fit.
+    pub(super) fn capacity(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Adds a context of `params` to a group. `None`: the storage is full.
+    pub(super) fn add_context(&mut self, kind: &GroupKind, params: Params) -> Option<ContextIndex> {
+        if self.free_contexts.used() as usize == self.capacity() {
+            return None;
+        }
+        let group = self.join(kind)?;
+        self.count_contexts(group, |contexts| contexts + 1);
+        let context = SchedContext::new(kind.class, params, group);
+        let ctx = self.free_contexts.add(&mut self.contexts, context);
+        let ctx = ctx.map(ContextIndex::new)?;
+        *self.se_mut(ctx) = SchedEntity {
+            weight: params.weight.into(),
+            ..SchedEntity::new(0)
+        };
+        Some(ctx)
+    }
+
+    /// Removes a context, whose id is used up.
+    pub(super) fn remove_context(&mut self, ctx: ContextIndex) {
+        let group = self[ctx].group;
+        self.count_contexts(group, |contexts| contexts - 1);
+        self.leave(group);
+        *self.se_mut(ctx) = SchedEntity::EMPTY;
+        self.free_contexts.remove(&mut self.contexts, ctx.at());
+    }
+
+    /// Lets a context be a member of another group. `false`: there is no place for the group.
+    pub(super) fn move_context(&mut self, ctx: ContextIndex, kind: &GroupKind) -> bool {
+        let new = self.join(kind);
+        if let Some(new) = new {
+            let old = core::mem::replace(&mut self[ctx].group, new);
+            self.count_contexts(old, |contexts| contexts - 1);
+            self.count_contexts(new, |contexts| contexts + 1);
+            self.leave(old);
+        }
+        new.is_some()
+    }
+
+    /// Returns the index of a context that was not released, whether its owner still lives or not.
+    pub(super) fn find(&self, id: ContextId) -> Option<ContextIndex> {
+        let place = self.contexts.get(id.index())?;
+        (place.item.is_some() && place.generation == id.generation).then(|| id.at())
+    }
+
+    /// Returns the index of a context that its owner has not closed.
+    pub(super) fn owned(&self, id: ContextId) -> Result<ContextIndex, Refusal> {
+        let ctx = self.find(id).filter(|&ctx| !self[ctx].closing);
+        ctx.ok_or(Refusal::NoContext)
+    }
+
+    /// Returns the id of a context.
+    pub(super) fn id(&self, ctx: ContextIndex) -> ContextId {
+        let place = self.contexts.get(ctx.at());
+        ContextId {
+            // CAST: an index.
+            index: ctx.at() as u32,
+            generation: place.map_or(0, |place| place.generation),
+        }
+    }
+
+    /// Returns how many places there are for contexts.
+    pub(super) fn context_places(&self) -> u32 {
+        // CAST: storage is far smaller than 2^31 places.
+        self.contexts.len() as u32
+    }
+
+    /// Returns the context at place `index`, if there is one.
+    pub(super) fn context_at(&self, index: u32) -> Option<ContextIndex> {
+        let place = self.contexts.get(index as usize)?;
+        place.item.as_ref().map(|_| ContextIndex::new(index))
+    }
+
+    /// Returns when a context will need a slot, while a hint stands.
+    pub(super) fn hint(&self, ctx: ContextIndex) -> Time {
+        Time::from_ns(self.se(ctx).node.key())
+    }
+
+    /// Returns the key of the group of a context.
+    pub(super) fn key_of(&self, ctx: ContextIndex) -> GroupKey {
+        self[self[ctx].group].kind.key
+    }
+}
+
+/// Groups.
+impl Entities {
+    /// Returns how many places there are for groups.
+    pub(super) fn group_places(&self) -> u32 {
+        // CAST: storage is far smaller than 2^31 places.
+        self.groups.len() as u32
+    }
+
+    /// Returns the group at place `index`, if there is one.
+    pub(super) fn group_at(&self, index: u32) -> Option<GroupIndex> {
+        let place = self.groups.get(index as usize)?;
+        place
+            .item
+            .as_ref()
+            .map(|_| GroupIndex::new(index + self.context_places()))
+    }
+
+    /// Returns whether a group is `key` or below that.
+    pub(super) fn belongs_to(&self, group: GroupIndex, key: GroupKey) -> bool {
+        self.lineage(group).any(|group| self[group].kind.key == key)
+    }
+
+    /// Returns whether a context belongs to a group or to one below that.
+    pub(super) fn is_below(&self, ctx: ContextIndex, group: GroupIndex) -> bool {
+        self.lineage(self[ctx].group).any(|above| above == group)
+    }
+
+    /// Counts contexts of a group and of those above it.
+    fn count_contexts(&mut self, group: GroupIndex, change: impl Fn(u32) -> u32) {
+        let mut next = Some(group);
+        while let Some(group) = next {
+            self[group].nr_contexts = change(self[group].nr_contexts);
+            next = self.se(group).parent;
+        }
+    }
+
+    /// Iterates over a group and those above it.
+    pub(super) fn lineage(&self, group: GroupIndex) -> impl Iterator<Item = GroupIndex> + '_ {
+        successors(Some(group), |&group| self.se(group).parent)
+    }
+
+    /// Finds a group. O(1) but for collisions.
+    pub(super) fn find_group(&self, kind: &GroupKind) -> Option<GroupIndex> {
+        let bucket = self.buckets.get(self.bucket(kind))?;
+        let mut chain = successors(bucket.0, |&group| self[group].chain);
+        chain.find(|&group| self[group].kind == *kind)
+    }
+
+    fn bucket(&self, kind: &GroupKind) -> usize {
+        let len = self.buckets.len() as u64;
+        ((u64::from(kind.hash()) * len) >> 32) as usize
+    }
+
+    /// Adds a member to a group, which is made with those above it if it is not there. `None`:
+    /// there is no place for one of them.
+    fn join(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
+        if let Some(group) = self.find_group(kind) {
+            self.add_member(group);
+            return Some(group);
+        }
+        let mut above = [None; GROUP_DEPTH_MAX];
+        let registration = self.find_registration(kind.key);
+        let registered = registration.into_iter().flat_map(|at| self.registered(at));
+        for (place, at) in above.iter_mut().zip(registered.skip(1)) {
+            *place = Some(self[at].key);
+        }
+        let mut group = None;
+        for key in above.into_iter().rev().flatten().chain([kind.key]) {
+            let kind = GroupKind { key, ..*kind };
+            let found = match self.find_group(&kind) {
+                Some(found) => Some(found),
+                None => self.add_group(kind, group),
+            };
+            // Each is held as the parent of the next one, which is a member if it was made.
+            let found = found.inspect(|&found| self.add_member(found));
+            if let Some(parent) = group {
+                self.leave(parent);
+            }
+            group = Some(found?);
+        }
+        group
+    }
+
+    /// Counts a member of a group.
+    fn add_member(&mut self, group: GroupIndex) {
+        if self[group].members == 0 {
+            self.forget_remembered(group);
+        }
+        self[group].members += 1;
+    }
+
+    /// Counts a member of a group less.
+    fn leave(&mut self, group: GroupIndex) {
+        self[group].members -= 1;
+        if self[group].members == 0 {
+            let mut remembered = self.remembered;
+            remembered.push(self, group.into());
+            self.remembered = remembered;
+        }
+    }
+
+    /// Takes a group out of those that are remembered only.
+    fn forget_remembered(&mut self, group: GroupIndex) {
+        let mut remembered = self.remembered;
+        remembered.remove(self, group.into());
+        self.remembered = remembered;
+    }
+
+    /// Adds a group without members below `parent`.
+    fn add_group(&mut self, kind: GroupKind, parent: Option<GroupIndex>) -> Option<GroupIndex> {
+        if self.free_groups.used() == self.group_places() {
+            self.forget_oldest()?;
+        }
+        let registration = self.find_registration(kind.key);
+        let weight = registration.map_or(Params::WEIGHT_DEFAULT, |at| self[at].settings.weight);
+        let bucket = self.bucket(&kind);
+        let mut group = SchedGroup::new(kind);
+        let first_group = self.context_places();
+        let head = self.buckets.get_mut(bucket)?;
+        (group.registration, group.chain) = (registration, head.0);
+        let at = self.free_groups.add(&mut self.groups, group)?;
+        let at = GroupIndex::new(at + first_group);
+        *head = Bucket(Some(at));
+        *self.se_mut(at) = SchedEntity {
+            parent,
+            weight: weight.into(),
+            ..SchedEntity::new(0)
+        };
+        if let Some(parent) = parent {
+            self.add_member(parent);
+        }
+        let mut remembered = self.remembered;
+        remembered.push(self, at.into());
+        self.remembered = remembered;
+        Some(at)
+    }
+
+    /// Forgets the group that has been without members for longest.
+    fn forget_oldest(&mut self) -> Option<()> {
+        let EntityKind::Group(gone) = self.kind(self.remembered.oldest?) else {
+            return None;
+        };
+        self.forget_remembered(gone);
+        let (chain, parent) = (self[gone].chain, self.se(gone).parent);
+        let bucket = self.bucket(&self[gone].kind);
+        let bucket = self.buckets.get_mut(bucket)?;
+        if bucket.0 == Some(gone) {
+            bucket.0 = chain;
+        } else {
+            let head = bucket.0;
+            let before = successors(head, |&group| self[group].chain)
+                .find(|&group| self[group].chain == Some(gone));
+            if let Some(before) = before {
+                self[before].chain = chain;
+            }
+        }
+        let index = gone.at() - self.contexts.len();
+        self.free_groups.remove(&mut self.groups, index);
+        *self.se_mut(gone) = SchedEntity::EMPTY;
+        if let Some(parent) = parent {
+            self.leave(parent);
+        }
+        Some(())
+    }
+
+    /// Lets a group be a member of another one, or of none.
+    pub(super) fn move_group(&mut self, group: GroupIndex, parent: Option<GroupIndex>) {
+        let below = self[group].nr_contexts;
+        if let Some(parent) = parent {
+            self.add_member(parent);
+            self.count_contexts(parent, |contexts| contexts + below);
+        }
+        if let Some(old) = core::mem::replace(&mut self.se_mut(group).parent, parent) {
+            self.count_contexts(old, |contexts| contexts - below);
+            self.leave(old);
+        }
+    }
+
+    /// Returns a group, which is made if it is not there and stays only as long as its place is not
+    /// needed.
+    pub(super) fn make_group(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
+        let group = self.join(kind)?;
+        self.leave(group);
+        Some(group)
+    }
+}
+
+/// Who competes for whom.
+impl Entities {
+    /// Lets the group of a context compete for it, while the context waits or runs.
+    pub(super) fn activate(&mut self, ctx: ContextIndex) {
+        let group = self[ctx].group;
+        if self.se_mut(ctx).parent.replace(group).is_none() {
+            self.add_active(group);
+        }
+    }
+
+    /// Lets the context compete for itself, or not at all.
+    pub(super) fn deactivate(&mut self, ctx: ContextIndex) {
+        if let Some(group) = self.se_mut(ctx).parent.take() {
+            self.remove_active(group);
+        }
+    }
+
+    /// Iterates over a context and the groups that compete for it, upwards.
+    fn path(&self, ctx: ContextIndex) -> impl Iterator<Item = EntityRef> + '_ {
+        let parent = |&at: &EntityRef| self[at].parent.map(EntityRef::from);
+        successors(Some(EntityRef::from(ctx)), parent)
+    }
+
+    /// Returns the entity among the members of `level`, or of the class, that competes for a
+    /// context; `None`: the context is not below that level.
+    pub(super) fn ancestor_below(
+        &self,
+        ctx: ContextIndex,
+        level: Option<GroupIndex>,
+    ) -> Option<EntityRef> {
+        self.path(ctx).find(|&at| self[at].parent == level)
+    }
+
+    /// Returns the entities that compete with each other for two contexts of one class.
+    pub(super) fn siblings(
+        &self,
+        one: ContextIndex,
+        other: ContextIndex,
+    ) -> (EntityRef, EntityRef) {
+        for at in self.path(one) {
+            if let Some(beside) = self.ancestor_below(other, self[at].parent) {
+                return (at, beside);
+            }
+        }
+        (one.into(), other.into())
+    }
+
+    /// Counts an active member of a group; the first one makes the group active.
+    pub(super) fn add_active(&mut self, group: GroupIndex) {
+        let mut next = Some(group);
+        while let Some(group) = next {
+            self[group].nr_active += 1;
+            next = self.se(group).parent.filter(|_| self[group].nr_active == 1);
+        }
+    }
+
+    /// Counts an active member of a group less.
+    pub(super) fn remove_active(&mut self, group: GroupIndex) {
+        let mut next = Some(group);
+        while let Some(group) = next {
+            self[group].nr_active -= 1;
+            next = self.se(group).parent.filter(|_| self[group].nr_active == 0);
+        }
+    }
+}
+
+/// Registered groups.
+impl Entities {
+    /// Returns the registration of a group. O(number of registrations).
+    pub(super) fn find_registration(&self, key: GroupKey) -> Option<RegistrationIndex> {
+        if self.free_registrations.used() == 0 {
+            return None;
+        }
+        let places = &self.registrations;
+        let found = |place: &Place<Registration>| {
+            let registration = place.item.as_ref();
+            registration.is_some_and(|registration| registration.key == key)
+        };
+        // CAST: as in `group_places`.
+        let at = places.iter().position(found)? as u32;
+        Some(RegistrationIndex::new(at))
+    }
+
+    /// Iterates over all registrations.
+    pub(super) fn registrations(&self) -> impl Iterator<Item = RegistrationIndex> + '_ {
+        let places = &self.registrations;
+        let used = (0..)
+            .zip(places.iter())
+            .filter(|(_, place)| place.item.is_some());
+        used.map(|(at, _)| RegistrationIndex::new(at))
+    }
+
+    /// Iterates over a registration and those above it.
+    pub(super) fn registered(
+        &self,
+        at: RegistrationIndex,
+    ) -> impl Iterator<Item = RegistrationIndex> + '_ {
+        successors(Some(at), |&at| self[at].parent)
+    }
+
+    /// Returns whether a group is registered right below another one.
+    pub(super) fn has_registered_below(&self, at: RegistrationIndex) -> bool {
+        self.registrations()
+            .any(|other| self[other].parent == Some(at))
+    }
+
+    /// Adds a registration. `None`: the storage is full.
+    pub(super) fn add_registration(&mut self, key: GroupKey) -> Option<RegistrationIndex> {
+        let at = self
+            .free_registrations
+            .add(&mut self.registrations, Registration::new(key));
+        at.map(RegistrationIndex::new)
+    }
+
+    /// Removes a registration that no group refers to any more.
+    pub(super) fn remove_registration(&mut self, at: RegistrationIndex) {
+        self.free_registrations
+            .remove(&mut self.registrations, at.at());
+    }
+
+    /// Returns what is set for a group.
+    pub(super) fn settings(&self, key: GroupKey) -> GroupSettings {
+        let registration = self.find_registration(key);
+        registration.map_or(GroupSettings::DEFAULT, |at| self[at].settings)
+    }
+}
+
+/// Finds the items of a table by their index.
+macro_rules! indexed {
+    ($table:ident, $first:expr, $spare:ident, $index:ident => $item:ident) => {
+        impl Index<$index> for Entities {
+            type Output = $item;
+
+            fn index(&self, at: $index) -> &$item {
+                match self.$table.get(at.at().wrapping_sub($first(self))) {
+                    Some(Place {
+                        item: Some(item), ..
+                    }) => item,
+                    _ => self.$spare.get(),
+                }
+            }
+        }
+
+        impl IndexMut<$index> for Entities {
+            fn index_mut(&mut self, at: $index) -> &mut $item {
+                let first = $first(self);
+                match self.$table.get_mut(at.at().wrapping_sub(first)) {
+                    Some(Place {
+                        item: Some(item), ..
+                    }) => item,
+                    _ => self.$spare.get_mut(),
+                }
+            }
+        }
+    };
+}
+
+indexed!(contexts, |_: &Self| 0, spare_context, ContextIndex => SchedContext);
+// The indices of groups come behind those of contexts.
+indexed!(groups, |it: &Self| it.contexts.len(), spare_group, GroupIndex => SchedGroup);
+indexed!(registrations, |_: &Self| 0, spare_registration, RegistrationIndex => Registration);
+
+impl Index<EntityRef> for Entities {
+    type Output = SchedEntity;
+
+    fn index(&self, at: EntityRef) -> &SchedEntity {
+        match self.entities.get(at.at()) {
+            Some(entity) => entity,
+            None => self.spare_entity.get(),
+        }
+    }
+}
+
+impl IndexMut<EntityRef> for Entities {
+    fn index_mut(&mut self, at: EntityRef) -> &mut SchedEntity {
+        match self.entities.get_mut(at.at()) {
+            Some(entity) => entity,
+            None => self.spare_entity.get_mut(),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Entities in the order in which they came: a list that is linked through them.
+
+use super::entity::EntityTable;
+use super::ids::EntityRef;
+
+/// The ends of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FifoList {
+    /// The entity that came first of those in the list.
+    pub(super) oldest: Option<EntityRef>,
+    newest: Option<EntityRef>,
+}
+
+impl FifoList {
+    pub(super) const EMPTY: Self = Self {
+        oldest: None,
+        newest: None,
+    };
+
+    /// Adds an entity that is in no list to the end. O(1).
+    pub(super) fn push(&mut self, table: &mut impl EntityTable, at: EntityRef) {
+        let last = self.newest.replace(at);
+        table[at].older = last;
+        table[at].newer = None;
+        match last {
+            Some(last) => table[last].newer = Some(at),
+            None => self.oldest = Some(at),
+        }
+    }
+
+    /// Removes an entity that is in the list. O(1).
+    pub(super) fn remove(&mut self, table: &mut impl EntityTable, at: EntityRef) {
+        let entity = &mut table[at];
+        let (older, newer) = (entity.older.take(), entity.newer.take());
+        match older {
+            Some(older) => table[older].newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer {
+            Some(newer) => table[newer].older = older,
+            None => self.newest = older,
+        }
+    }
+}

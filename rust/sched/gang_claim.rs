@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Claims: slots that are held for the members of a gang, until all members can be started.
+//!
+//! A claim is made when the gang has its turn. The job on a claimed slot runs on until
+//! `Claim::at`, when all claimed slots can be vacant. From the START of the first member on, the
+//! claims of the other members are kept (`Claim::begun`).
+
+use super::event::Cx;
+use super::gang_turn::{Seats, Turn};
+use super::ids::ContextIndex;
+use super::policy::Preempt;
+use super::state::{Claim, Scheduler, Slot};
+use super::{SlotId, Time};
+
+/// A slot that a gang waits for is given to another context for no less than so many saves and
+/// restores.
+const BACKFILL_SWITCHES: u64 = 2;
+
+impl Scheduler {
+    /// Claims the slots of a gang.
+    pub(super) fn claim(&mut self, seats: &Seats) {
+        for id in self.slots.ids() {
+            if let Some(ctx) = seats.seating.on(id) {
+                self.slots[id].claim = Some(Claim {
+                    ctx,
+                    at: seats.at,
+                    boosted: seats.boosted,
+                    begun: false,
+                });
+            }
+        }
+        self.forget_all_plans();
+    }
+
+    /// Uses up the claim to a slot, if a context is started there that has the claim. Claims of the
+    /// other members are kept from now on.
+    pub(super) fn use_claim(&mut self, id: SlotId, ctx: ContextIndex) {
+        let Some(used) = self.slots[id].claim.filter(|claim| claim.ctx == ctx) else {
+            return;
+        };
+        self.slots[id].claim = None;
+        for id in self.slots.ids() {
+            if let Some(mut claim) = self.slots[id].claim {
+                claim.begun |= self.entities.mates(used.ctx).any(|mate| mate == claim.ctx);
+                self.slots[id].claim = Some(claim);
+            }
+        }
+    }
+
+    /// Drops the claims of all members of the gang of a context.
+    pub(super) fn drop_claims_of(&mut self, ctx: ContextIndex) {
+        for id in self.slots.ids() {
+            let claim = self.slots[id].claim;
+            if claim.is_some_and(|claim| self.entities.gang(ctx).any(|other| other == claim.ctx)) {
+                self.slots[id].claim = None;
+            }
+        }
+        self.forget_all_plans();
+    }
+
+    /// Drops all claims.
+    pub(super) fn drop_all_claims(&mut self) {
+        for id in self.slots.ids() {
+            self.slots[id].claim = None;
+        }
+    }
+
+    /// Drops claims that do not stand any more: a member has ceased to wait or may not use its
+    /// slot, another member waits, too, or a job does not leave its slot in time.
+    pub(super) fn check_claims(&mut self) {
+        for id in self.slots.ids() {
+            let claim = self.slots[id].claim;
+            if let Some(claim) = claim.filter(|claim| !self.stands(id, claim)) {
+                self.slots[id].claim = None;
+                self.drop_claims_of(claim.ctx);
+            }
+        }
+    }
+
+    /// Drops claims to slots whose jobs run on, if another slot is vacant that the member may
+    /// use: the gang may be started sooner with that slot.
+    pub(super) fn renew_claims(&mut self, now: Time) {
+        let is_free = |slot: &Slot| {
+            slot.fsm.is_vacant() && slot.claim.is_none() && slot.reserved_for().is_none()
+        };
+        let ids = self.slots.ids();
+        let free = ids
+            .filter(|&id| is_free(&self.slots[id]))
+            .fold(0, |free, id| free | id.bit());
+        if free == 0 {
+            return;
+        }
+        for id in self.slots.ids() {
+            let slot = &self.slots[id];
+            let claim = slot.claim.filter(|claim| !claim.begun && claim.at > now);
+            let Some(claim) = claim.filter(|_| slot.fsm.unpaused().is_some()) else {
+                continue;
+            };
+            if self.usable_slots(claim.ctx) & free != 0 {
+                self.drop_claims_of(claim.ctx);
+            }
+        }
+    }
+
+    /// Returns whether a claim still stands.
+    fn stands(&self, id: SlotId, claim: &Claim) -> bool {
+        let fsm = &self.slots[id].fsm;
+        let is_hung = !fsm.is_vacant() && !fsm.is_leaving() && fsm.unpaused().is_none();
+        let may_have = self.usable_slots(claim.ctx) & id.bit() != 0;
+        // A member that begins to wait while others are being started joins them later.
+        let is_complete = claim.begun || {
+            let mut gang = self.entities.gang(claim.ctx);
+            gang.all(|member| self.is_claiming(member) == self.is_waiting(member))
+        };
+        !is_hung && may_have && self.is_waiting(claim.ctx) && is_complete
+    }
+
+    /// Returns a context in no gang that may have a vacant slot until the gang which claims the
+    /// slot can be started, if that is long enough for more than a save and a restore.
+    pub(super) fn backfill(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
+        let slot = &self.slots[id];
+        let claim = slot.claim.filter(|claim| !claim.begun)?;
+        let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
+        if cx.is_throttling() || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
+            return None;
+        }
+        let taken = self.claimants(slot.class);
+        match self.next_turn(cx.now, id, &taken)? {
+            (ctx, Turn::Alone) if !self.entities.is_ganged(ctx) => Some(ctx),
+            _ => None,
+        }
+    }
+
+    /// Drops the claims of the gang that claims `id`, unless a member was started already, if a
+    /// context waits for `id` for which the gang would make way at once.
+    pub(super) fn yield_claim(&mut self, cx: &Cx<'_>, id: SlotId) {
+        let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
+            return;
+        };
+        let taken = self.claimants(self.slots[id].class);
+        let first = self.next_turn(cx.now, id, &taken);
+        let outranks = first.is_some_and(|(first, _)| {
+            let (claims, first) = (&self.entities[claim.ctx], &self.entities[first]);
+            self.policy.preempt(claims, first) == Preempt::Now
+        });
+        if outranks {
+            self.drop_claims_of(claim.ctx);
+        }
+    }
+}

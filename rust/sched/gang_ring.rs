@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Membership of gangs: the members of a gang are linked in a ring.
+
+use core::iter::{once, successors};
+
+use super::entities::Entities;
+use super::ids::ContextIndex;
+
+impl Entities {
+    /// Iterates over the other members of the gang of `ctx`, in the order of the ring.
+    pub(super) fn mates(&self, ctx: ContextIndex) -> impl Iterator<Item = ContextIndex> + '_ {
+        let next = move |&at: &ContextIndex| self[at].gang.filter(|&mate| mate != ctx);
+        successors(next(&ctx), next)
+    }
+
+    /// Iterates over a context and the other members of its gang.
+    pub(super) fn gang(&self, ctx: ContextIndex) -> impl Iterator<Item = ContextIndex> + '_ {
+        once(ctx).chain(self.mates(ctx))
+    }
+
+    /// Returns whether a context is in a gang.
+    pub(super) fn is_ganged(&self, ctx: ContextIndex) -> bool {
+        self[ctx].gang.is_some()
+    }
+
+    /// Adds a context, which is in no gang, to the gang of `with`.
+    pub(super) fn join_ring(&mut self, ctx: ContextIndex, with: ContextIndex) {
+        let after = self[with].gang;
+        self.nr_ganged += if after.is_some() { 1 } else { 2 };
+        self[ctx].gang = Some(after.unwrap_or(with));
+        self[with].gang = Some(ctx);
+    }
+
+    /// Takes a context out of its gang. Returns another member, which may be in no gang now;
+    /// `None`: the context was in no gang.
+    pub(super) fn leave_ring(&mut self, ctx: ContextIndex) -> Option<ContextIndex> {
+        let before = self.mates(ctx).last()?;
+        let after = self[ctx].gang.take().filter(|&after| after != before);
+        self.nr_ganged -= if after.is_some() { 1 } else { 2 };
+        self[before].gang = after;
+        Some(before)
+    }
+}

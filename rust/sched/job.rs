@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What owners ask for their jobs. Each request is checked completely before it changes anything.
+//!
+//! *Job queues.* A program posts work in its memory, and rings if the engine has said there that it
+//! leaves its slot; the engine says so, and looks once more before it leaves (docs/queues.md). So
+//! work that was posted is seen by the engine before it leaves, or its doorbell comes here: while the
+//! engine is still on its slot, which is then noted, or after it has left.
+
+use super::context::{JobState, OnStop, Restarts};
+use super::event::Cx;
+use super::ids::ContextIndex;
+use super::slot_fsm::Outcome;
+use super::state::Scheduler;
+use super::{Action, ContextId, Failure, PauseCause, Refusal, Time, Wake};
+
+impl Scheduler {
+    /// Checks whether a Start would be accepted now.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Busy`] (the last job has not ended),
+    /// [`Refusal::NoSlot`] (also while a quarantined slot can still reach the context's memory).
+    pub fn check_start(&self, id: ContextId) -> Result<(), Refusal> {
+        let context = &self.entities[self.entities.owned(id)?];
+        self.check_present()?;
+        if context.state.is_live() {
+            return Err(Refusal::Busy);
+        }
+        if context.stuck {
+            return Err(Refusal::NoSlot);
+        }
+        self.check_mask(context.class, context.params.mask)
+    }
+
+    /// Starts a job, from its beginning or from a `saved` state.
+    pub(super) fn start(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: ContextId,
+        replayable: bool,
+        saved: bool,
+    ) -> Result<(), Refusal> {
+        self.check_start(id)?;
+        let ctx = id.at();
+        let context = &mut self.entities[ctx];
+        context.saved = saved;
+        context.restarts = Restarts::of_new_job(replayable);
+        context.on_stop = OnStop::Requeue;
+        context.yields = false;
+        self.arrive(cx.now, ctx);
+        self.reschedule(cx, self.entities[ctx].class);
+        Ok(())
+    }
+
+    /// The owner wants a slot from now on.
+    fn arrive(&mut self, now: Time, ctx: ContextIndex) {
+        let context = &mut self.entities[ctx];
+        (context.arriving, context.arrived) = (true, now);
+        self.use_hint(now, ctx);
+        self.place(now, ctx);
+        self.wait_for_slot(now, ctx, true);
+    }
+
+    /// Checks that a context has a job that can be preempted or resumed.
+    pub(super) fn check_live(&self, id: ContextId) -> Result<ContextIndex, Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        if !self.entities[ctx].state.is_live() {
+            return Err(Refusal::NoJob);
+        }
+        Ok(ctx)
+    }
+
+    /// Preempts the job of a context that has one. No-op if the job is already queued or held, or
+    /// just ended on a slot that is not yet cleared; but a queued job becomes held if asked.
+    pub(super) fn preempt(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex, hold: bool) {
+        let context = &mut self.entities[ctx];
+        match context.state {
+            JobState::Queued | JobState::Empty if hold => {
+                if context.state == JobState::Queued {
+                    self.stop_waiting(cx.now, ctx, JobState::Held);
+                } else {
+                    self.withdraw_hint(cx.now, ctx);
+                    self.entities[ctx].state = JobState::Held;
+                }
+                self.entities[ctx].arriving = false;
+                cx.act(Action::Wake {
+                    ctx: self.entities.id(ctx),
+                    wake: Wake::Held,
+                });
+            }
+            JobState::Running => {
+                if hold {
+                    context.on_stop = OnStop::Hold;
+                } else {
+                    context.yields = true;
+                }
+                if let Some(slot) = context.slot {
+                    self.pause(cx, slot, None, PauseCause::Request);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Checks that a job off its slot has a slot to go to.
+    pub(super) fn check_resume(&self, ctx: ContextIndex) -> Result<(), Refusal> {
+        let context = &self.entities[ctx];
+        match context.state {
+            JobState::Held | JobState::Empty => self.check_mask(context.class, context.params.mask),
+            _ => Ok(()),
+        }
+    }
+
+    /// Resumes the job of a context that has one and passes [`Self::check_resume`]. Takes back a hold
+    /// that was asked for and has not come about. A job whose queue is empty looks at it again.
+    pub(super) fn resume(&mut self, now: Time, ctx: ContextIndex) {
+        let context = &mut self.entities[ctx];
+        if context.on_stop == OnStop::Hold {
+            // A doorbell that the hold has hidden counts again. Without one, this costs one spurious
+            // check of the queue.
+            let queues = |slot| self.slots[slot].fsm.config.queues;
+            context.on_stop = match context.slot.is_some_and(queues) {
+                true => OnStop::Rung,
+                false => OnStop::Requeue,
+            };
+        }
+        match context.state {
+            JobState::Empty => self.arrive(now, ctx),
+            JobState::Held => {
+                self.place(now, ctx);
+                self.wait_for_slot(now, ctx, true);
+            }
+            _ => {}
+        }
+    }
+
+    /// Rings the doorbell: there is work in the queue of a context. A job that waits or is held looks
+    /// at its queue anyway when it runs.
+    pub(super) fn ring(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
+        let ctx = self.check_live(id)?;
+        let context = &mut self.entities[ctx];
+        match context.state {
+            JobState::Empty => {
+                self.check_resume(ctx)?;
+                self.resume(cx.now, ctx);
+                self.reschedule_all(cx);
+            }
+            JobState::Running if context.on_stop == OnStop::Requeue => {
+                context.on_stop = OnStop::Rung;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Closes a context that is in no gang. A context on no slot is released at once; a job on a slot
+    /// is stopped by a reset, because its snapshot is of no use any more, and its memory may go only
+    /// when the slot is quiescent.
+    pub(super) fn close(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
+        self.withdraw_hint(cx.now, ctx);
+        let context = &self.entities[ctx];
+        let (class, state, stuck) = (context.class, context.state, context.stuck);
+        if state == JobState::Queued {
+            self.stop_waiting(cx.now, ctx, JobState::Idle);
+        }
+        if state == JobState::Running || (stuck && !self.gone) {
+            let context = &mut self.entities[ctx];
+            context.closing = true;
+            let name = self.entities.id(ctx);
+            let on = |slot: &super::SlotId| {
+                let run = self.slots[*slot].fsm.run();
+                run.is_some_and(|run| run.ctx == name)
+            };
+            if let Some(slot) = self.entities[ctx].slot.filter(on) {
+                self.abort(cx, slot, Outcome::Failed(Failure::Protocol));
+            }
+        } else {
+            self.release(cx, ctx);
+        }
+        self.reschedule(cx, class);
+    }
+}

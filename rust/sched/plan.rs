@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Plans: who is next on a slot, and when and why the job that runs there makes way.
+
+use super::event::Cx;
+use super::gang_turn::{Taken, Turn};
+use super::ids::{slots_in, ContextIndex, EntityKind};
+use super::run::Run;
+use super::slot_fsm::WATCHDOG_PERIOD;
+use super::state::{Claim, Plan, Scheduler};
+use super::{PauseCause, SlotId, Time};
+
+/// Returns the earlier of two times, if there is any; the first if they are the same.
+fn earlier(
+    one: Option<(Time, PauseCause)>,
+    other: Option<(Time, PauseCause)>,
+) -> Option<(Time, PauseCause)> {
+    match (one, other) {
+        (Some((at, _)), Some((earlier, _))) if earlier < at => other,
+        (None, _) => other,
+        _ => one,
+    }
+}
+
+impl Scheduler {
+    /// Returns the most overdue slot: the one whose job had to make way first, and of several that
+    /// make way at once the one whose job the policy puts last.
+    pub(super) fn most_overdue(&mut self, cx: &Cx<'_>, class: SlotId) -> Option<SlotId> {
+        let mut most: Option<(SlotId, Time)> = None;
+        for id in self.class_slots(class) {
+            let Some(end) = self.planned_end(cx, id).filter(|&end| end <= cx.now) else {
+                continue;
+            };
+            let is_first = match most {
+                Some((other, at)) if end == at => self.class_place(id) > self.class_place(other),
+                Some((_, at)) => end < at,
+                None => true,
+            };
+            if is_first {
+                most = Some((id, end));
+            }
+        }
+        most.map(|(id, _)| id)
+    }
+
+    /// Returns when the job on a slot makes way, by a plan that is made if there is none. `None`:
+    /// no job that was not told to pause is on the slot, or it makes way for nothing that is
+    /// known.
+    pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
+        let queue = &mut self.queues[self.slots[id].class];
+        if core::mem::take(&mut queue.replan) {
+            for id in slots_in(queue.slots) {
+                self.slots[id].plan = None;
+            }
+        }
+        // Whether a gang can have the slot depends on the other slots, and on the time.
+        let may_gang = self.entities.nr_ganged != 0;
+        if self.slots[id]
+            .plan
+            .is_none_or(|plan| plan.at.is_none() && may_gang)
+        {
+            self.slots[id].plan = self.make_plan(cx, id);
+        }
+        self.slots[id].plan.as_ref()?.at
+    }
+
+    /// Finds out when a job that runs makes way: at the end of its slice or when the policy says,
+    /// if a context waits for the slot that no other slot is about to take; at once, if it may
+    /// not be on the slot.
+    #[inline(never)]
+    fn make_plan(&self, cx: &Cx<'_>, id: SlotId) -> Option<Plan> {
+        let run = self.slots[id].fsm.unpaused()?;
+        let ctx = run.ctx.at();
+        let context = &self.entities[ctx];
+        let length = self.slice(&self.slots[id], run);
+        let plan = |at, cause, payer| {
+            let is_short = length <= WATCHDOG_PERIOD;
+            Some(Plan {
+                at,
+                cause,
+                payer,
+                is_short,
+            })
+        };
+        if self.entities.se(ctx).slots() & id.bit() == 0 {
+            return plan(Some(Time::ZERO), PauseCause::Slots, None);
+        }
+        let limit = self.limit_end(run, ctx);
+        let limit = limit.map(|at| (at, PauseCause::Limit));
+        let slice = run.started + length + run.extra;
+        let next = self.candidate(cx, id);
+        let mut first = next.and_then(|next| self.turn_end(run, next, slice));
+        let joining = self.claim_of_mate(ctx);
+        match (next, first) {
+            // All members are about to be there, and may be told to pause then.
+            _ if joining.is_some_and(|claim| claim.begun) => first = None,
+            (Some(next), Some((Time::ZERO, cause))) => {
+                return plan(Some(Time::ZERO), cause, Some(next));
+            }
+            _ => {}
+        }
+        if joining.is_some() {
+            first = None;
+        } else if let Some(claim) = &self.slots[id].claim {
+            first = Some((claim.at, self.claim_cause(claim)));
+        } else if let Some(next) = next {
+            first = earlier(first, self.other_turn_end(cx, id, run, next, slice));
+            let boost = self
+                .boost_end(id)
+                .filter(|_| !self.policy.reserves(context));
+            let boost = boost.map(|(waiter, at)| {
+                let waiter = self.entities.id(waiter);
+                (at.max(slice), PauseCause::Starving { waiter })
+            });
+            first = earlier(first, boost);
+        }
+        match earlier(first, limit) {
+            Some((at, cause)) => plan(Some(at), cause, None),
+            None => plan(None, PauseCause::Limit, None),
+        }
+    }
+
+    fn claim_cause(&self, claim: &Claim) -> PauseCause {
+        let waiter = self.entities.id(claim.ctx);
+        if claim.boosted {
+            PauseCause::Starving { waiter }
+        } else {
+            PauseCause::Slice { waiter }
+        }
+    }
+
+    /// Returns when a run has to make way for a waiter in another group, which may have a smaller
+    /// virtual time than `next` in the same group.
+    fn other_turn_end(
+        &self,
+        cx: &Cx<'_>,
+        id: SlotId,
+        run: &Run,
+        next: ContextIndex,
+        slice: Time,
+    ) -> Option<(Time, PauseCause)> {
+        let (own, _) = self.entities.siblings(run.ctx.at(), next);
+        let mut above = self.entities[own].parent;
+        let mut first = None;
+        while let Some(group) = above {
+            let queue = &self.queues[self.slots[id].class];
+            let other = queue.pick_sibling(&self.entities, group.into(), id.bit().into());
+            let other = other.filter(|&other| {
+                !self.is_claiming(other) && !matches!(self.turn_on(cx.now, id, other), Turn::Later)
+            });
+            let other = other.and_then(|other| self.turn_end(run, other, slice));
+            first = earlier(first, other);
+            above = self.entities.se(group).parent;
+        }
+        first
+    }
+
+    /// Returns where the policy would put the entity that competes in the class for the job on a
+    /// slot; of equals, jobs that stop no others with them come last.
+    fn class_place(&self, id: SlotId) -> Option<(u8, bool, u64)> {
+        let ctx = self.slots[id].fsm.run()?.ctx.at();
+        let (rank, key) = self.place_of(ctx);
+        let is_alone = !self.entities.is_ganged(ctx);
+        let at = self.entities.ancestor_below(ctx, None)?;
+        match self.entities.kind(at) {
+            EntityKind::Context(_) => Some((rank, is_alone, key)),
+            EntityKind::Group(group) => Some((rank, is_alone, self.entities.se(group).vruntime)),
+        }
+    }
+
+    /// Returns when a job has to make way because another one starves, unless a slot will be vacant
+    /// for that one anyway.
+    fn boost_end(&self, id: SlotId) -> Option<(ContextIndex, Time)> {
+        let starving = self
+            .starving(id)
+            .filter(|&(ctx, _)| !self.is_claiming(ctx))?;
+        let mut slots = self.class_slots(self.slots[id].class);
+        let is_leaving = slots.any(|other| self.slots[other].fsm.is_leaving());
+        (!is_leaving).then_some(starving)
+    }
+
+    /// Returns the first context that waits for the slot and that no slot which is about to be
+    /// vacant will take.
+    pub(super) fn candidate(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
+        let class = self.slots[id].class;
+        if cx.is_throttling() {
+            return None;
+        }
+        let leaving = self.free_soon(class);
+        if leaving == 0 && self.entities.nr_ganged == 0 {
+            return self.queues[class].pick_next(&self.entities, id.bit().into());
+        }
+        let taken = self.takers(cx.now, class, leaving);
+        Some(self.next_turn(cx.now, id, &taken)?.0)
+    }
+
+    /// Returns the slots of a class that are about to be vacant, or kept vacant for a hint or a
+    /// gang, a bit each.
+    pub(super) fn free_soon(&self, class: SlotId) -> u8 {
+        let mut soon = 0;
+        for id in self.class_slots(class) {
+            let slot = &self.slots[id];
+            let is_free = if slot.fsm.is_vacant() {
+                slot.unfilled || slot.claim.is_some() || slot.reserved_for().is_some()
+            } else {
+                slot.fsm.is_leaving()
+            };
+            soon |= if is_free { id.bit() } else { 0 };
+        }
+        soon
+    }
+
+    /// Returns who takes each of `slots`, which are about to be vacant, by slot, and then who has
+    /// claims to slots. A slot that is kept for a hint is counted as going to its fallback
+    /// waiter: to end another slice for that one would be a switch too many in most cases.
+    pub(super) fn takers(&self, now: Time, class: SlotId, slots: u8) -> Taken {
+        let mut taken = self.claimants(class);
+        for id in slots_in(slots) {
+            let taker = match self.slots[id].claim {
+                Some(claim) => Some(claim.ctx),
+                None => self.next_turn(now, id, &taken).map(|(ctx, _)| ctx),
+            };
+            taken[id.index()] = taker;
+        }
+        taken
+    }
+}

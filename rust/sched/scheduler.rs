@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way into the scheduler.
+
+use super::event::Cx;
+use super::group::GroupKind;
+use super::policy::PolicyKind;
+use super::state::{Scheduler, Storage};
+use super::{
+    Action, ContextId, Duration, Event, GroupKey, JobState, Params, Profile, Refusal, SlotConfig,
+    SlotId, SlotState, SlotStats, Stats, Status, Time, MAX_SLOTS,
+};
+
+/// What the caller knows of a card. Slots that it does not have are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardConfig {
+    /// The slots, by number.
+    pub slots: [Option<SlotConfig>; MAX_SLOTS],
+}
+
+/// What a new context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextConfig {
+    /// The class of the slots that compute its engine: [`SlotConfig::class`].
+    pub class: u8,
+    /// Its parameters to begin with.
+    pub params: Params,
+    /// The group that it belongs to.
+    pub group: GroupKey,
+}
+
+/// Setting up.
+impl Scheduler {
+    /// Returns a scheduler without contexts. Every slot must be quiescent, out of reset and its
+    /// window closed. What stood in `storage` is overwritten; O(length).
+    pub fn new(config: &CardConfig, storage: Storage) -> Self {
+        let mut scheduler = Self::without_slots(storage);
+        scheduler.add_slots(config);
+        scheduler
+    }
+
+    /// Adds the slots of a card. Once, before any context is added.
+    pub fn add_slots(&mut self, config: &CardConfig) {
+        for (id, config) in super::ids::slots_in(u8::MAX).zip(config.slots) {
+            if let Some(config) = config {
+                self.add_slot(id, config);
+            }
+        }
+    }
+
+    /// Adds a context, and its group if the group is not there. A priority above the ceiling of the
+    /// group is lowered to that. O(log n).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the class
+    /// in the mask is in use), [`Refusal::NoSpace`] (the storage is full), [`Refusal::Admission`].
+    pub fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal> {
+        self.check_present()?;
+        config.params.check()?;
+        let class = self.class_of(config.class).ok_or(Refusal::NoSlot)?;
+        let mut params = config.params;
+        self.check_mask(class, params.mask)?;
+        let queue = &self.queues[class];
+        queue.reserved.admit(queue.usable, None, &params)?;
+        params.priority = params.priority.min(self.priority_ceiling(config.group));
+        let kind = GroupKind {
+            key: config.group,
+            class,
+            urgency: params.urgency,
+        };
+        let ctx = self.entities.add_context(&kind, params);
+        let ctx = ctx.ok_or(Refusal::NoSpace)?;
+        let reserved = &mut self.queues[class].reserved;
+        *reserved = reserved.with(None, Some(&params));
+        self.update_allowed(ctx);
+        Ok(self.entities.id(ctx))
+    }
+}
+
+/// Events.
+impl Scheduler {
+    /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out
+    /// at once and in order. `now` should be monotonic; going backwards only delays timers.
+    ///
+    /// O(log n) in the number of contexts. What concerns every context is left to
+    /// [`Scheduler::sweep`].
+    ///
+    /// # Errors
+    ///
+    /// An owner's request that is refused changed nothing and gave no action. Events of the card are
+    /// never refused.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        event: Event,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let cx = &mut Cx::new(now, out);
+        let result = self.take_in(cx, event);
+        if self.entities.was_unresolved() {
+            cx.act(Action::Inconsistent);
+        }
+        result
+    }
+
+    fn take_in(&mut self, cx: &mut Cx<'_>, event: Event) -> Result<(), Refusal> {
+        match event {
+            Event::Start {
+                ctx,
+                replayable,
+                saved,
+            } => self.start(cx, ctx, replayable, saved)?,
+            Event::Preempt { ctx, hold } => self.preempt_gang(cx, ctx, hold)?,
+            Event::Resume { ctx } => self.resume_gang(cx, ctx)?,
+            Event::Ring { ctx } => self.ring(cx, ctx)?,
+            Event::Hint { ctx, at } => {
+                let ctx = self.give_hint(cx.now, ctx, at)?;
+                self.reschedule(cx, self.entities[ctx].class);
+            }
+            Event::Close { ctx } => {
+                let ctx = self.entities.owned(ctx)?;
+                self.leave_gang(cx.now, ctx);
+                self.close(cx, ctx);
+            }
+            Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
+            Event::Status { slot, status } => self.status(cx, slot, status),
+            Event::Timer { slot } => self.timer(cx, slot),
+            Event::Gone => self.disconnect(cx),
+        }
+        Ok(())
+    }
+
+    /// The status register of a slot was read.
+    fn status(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
+        if !self.slots.has(id) {
+            return;
+        }
+        let progress = self.slots[id].fsm.status(cx, status);
+        let told = self.follow(cx, id, progress);
+        self.reschedule(cx, self.slots[id].class);
+        if let Some(told) = told {
+            cx.act(told);
+        }
+    }
+
+    /// The timer of a slot fired.
+    fn timer(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        if self.gone || !self.slots.has(id) {
+            return;
+        }
+        self.slots[id].fsm.note_timer(cx.now);
+        // A slice that is over ends by PAUSE, which spares the poll of the status.
+        let end = self.planned_end(cx, id);
+        let told = if end.is_some_and(|end| end <= cx.now) {
+            None
+        } else {
+            let fsm = &mut self.slots[id].fsm;
+            let (timeslice, cooperative) = match fsm.run() {
+                Some(run) => {
+                    let params = &self.entities[run.ctx.at()].params;
+                    (params.timeslice, params.cooperative)
+                }
+                None => (Duration::ZERO, false),
+            };
+            let was_leaving = fsm.is_leaving();
+            let progress = fsm.timer(cx, timeslice, cooperative);
+            // Others may have to make way in place of a job that does not answer.
+            let differs = fsm.is_leaving() != was_leaving;
+            if differs {
+                self.forget_plans(self.slots[id].class);
+            }
+            self.follow(cx, id, progress)
+        };
+        self.reschedule(cx, self.slots[id].class);
+        if let Some(told) = told {
+            cx.act(told);
+        }
+    }
+}
+
+/// Settings.
+impl Scheduler {
+    /// Returns the parameters of a context.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn params(&self, id: ContextId) -> Result<Params, Refusal> {
+        Ok(self.entities[self.entities.owned(id)?].params)
+    }
+
+    /// Changes the parameters of a context; they hold at once, for the slice that runs too. A job on
+    /// a slot that is not in the mask any more is preempted.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::Ceiling`],
+    /// [`Refusal::NoSlot`], [`Refusal::Admission`]; nothing was changed.
+    pub fn set_params(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        params: Params,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        params.check()?;
+        self.check_priority(ctx, &params)?;
+        let context = &self.entities[ctx];
+        let class = context.class;
+        self.check_mask(class, params.mask)?;
+        let queue = &self.queues[class];
+        queue
+            .reserved
+            .admit(queue.usable, Some(&context.params), &params)?;
+        self.replace_params(now, ctx, params);
+        self.reschedule(&mut Cx::new(now, out), class);
+        Ok(())
+    }
+
+    /// Disables a context, or enables it again. A job of a disabled context on a slot is preempted at
+    /// once, as by the end of its slice, and a Start is accepted; the jobs wait until the context is
+    /// enabled. A held job stays held. No-op if it is so already. O(log n).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`]; nothing was changed.
+    pub fn set_enabled(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        enabled: bool,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        if core::mem::replace(&mut self.entities[ctx].enabled, enabled) != enabled {
+            self.change_access(now, ctx);
+            self.reschedule(&mut Cx::new(now, out), self.entities[ctx].class);
+        }
+        Ok(())
+    }
+
+    /// Returns the policy in force.
+    pub fn policy(&self) -> PolicyKind {
+        self.policy
+    }
+
+    /// Chooses another policy, which is in force at once; jobs that run are not disturbed before
+    /// their slices end. A policy change resets accounting. [`Scheduler::sweep`] brings those that
+    /// wait into the new order. No-op for the policy in force.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`].
+    pub fn set_policy(&mut self, now: Time, policy: PolicyKind) -> Result<(), Refusal> {
+        self.check_present()?;
+        if policy != self.policy {
+            self.change_policy(now, policy);
+        }
+        Ok(())
+    }
+
+    /// Returns the starvation boost interval; zero if there is none.
+    pub fn boost(&self) -> Duration {
+        self.boost
+    }
+
+    /// Chooses how long a context may wait until it is given a slice under every policy:
+    /// [`Scheduler::BOOST_MIN`] to [`Scheduler::BOOST_MAX`], or zero for "as long as it takes". Of
+    /// several that wait for so long, one is served in each such span.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`], [`Refusal::Range`]; nothing was changed.
+    pub fn set_boost(
+        &mut self,
+        now: Time,
+        boost: Duration,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        self.check_present()?;
+        Self::check_boost(boost)?;
+        self.boost = boost;
+        self.forget_all_plans();
+        self.reschedule_all(&mut Cx::new(now, out));
+        Ok(())
+    }
+
+    /// The longest boundary wait: 10 s, as the longest preempt timeout.
+    pub const BOUNDARY_WAIT_MAX: Duration = Duration::from_ms(10_000);
+
+    /// Returns how long a job on its way to a boundary may let a context wait that goes first at once
+    /// under the policy.
+    pub fn boundary_wait(&self) -> Duration {
+        self.boundary_wait
+    }
+
+    /// Chooses [`Scheduler::boundary_wait`], zero to [`Scheduler::BOUNDARY_WAIT_MAX`]. It holds for
+    /// all that begin to wait from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Gone`], [`Refusal::Range`]; nothing was changed.
+    pub fn set_boundary_wait(&mut self, wait: Duration) -> Result<(), Refusal> {
+        self.check_present()?;
+        if wait > Self::BOUNDARY_WAIT_MAX {
+            return Err(Refusal::Range);
+        }
+        self.boundary_wait = wait;
+        Ok(())
+    }
+}
+
+/// Reports.
+impl Scheduler {
+    /// Returns what a context has done until `now`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn stats(&self, id: ContextId, now: Time) -> Result<Stats, Refusal> {
+        let ctx = self.entities.owned(id)?;
+        Ok(Stats {
+            no_slot: self.has_no_slot(ctx),
+            throttled: self.waits_for_limit(ctx),
+            ..self.entities[ctx].stats(now)
+        })
+    }
+
+    /// Returns where the job of a context stands, and its number as [`Stats::job`] has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn job(&self, id: ContextId) -> Result<(JobState, u64), Refusal> {
+        let context = &self.entities[self.entities.owned(id)?];
+        Ok((context.state, context.job()))
+    }
+
+    /// Returns whether a quarantined slot may still reach the memory of a context, also of one that
+    /// was closed.
+    pub fn is_stuck(&self, id: ContextId) -> bool {
+        let ctx = self.entities.find(id);
+        ctx.is_some_and(|ctx| self.entities[ctx].stuck)
+    }
+
+    /// Returns the slot whose application registers are those of a context now, so that its writes
+    /// and reads may be forwarded: from Load until the end of the run is observed or the slot is
+    /// reset.
+    pub fn slot_of(&self, id: ContextId) -> Option<SlotId> {
+        let ctx = self.entities.owned(id).ok()?;
+        let slot = self.entities[ctx].slot?;
+        let run = self.slots[slot].fsm.run()?;
+        (run.ctx == id).then_some(slot)
+    }
+
+    /// Returns what a slot does; `None` if the card has no such slot.
+    pub fn slot_state(&self, slot: SlotId) -> Option<SlotState> {
+        Some(self.slots.find(slot)?.fsm.report())
+    }
+
+    /// Returns what a slot has done until `now`, the run that is under way included; `None` if the
+    /// card has no such slot.
+    pub fn slot_stats(&self, slot: SlotId, now: Time) -> Option<SlotStats> {
+        let fsm = &self.slots.find(slot)?.fsm;
+        let mut stats = fsm.stats;
+        (stats.save, stats.restore) = (stats.save(), stats.restore());
+        if let Some(run) = fsm.run() {
+            stats.busy += now.since(run.started);
+        }
+        Some(stats)
+    }
+
+    /// Returns the profile of a slot; `None` if the card has no such slot.
+    pub fn profile(&self, slot: SlotId) -> Option<Profile> {
+        Some(self.slots.find(slot)?.fsm.config.profile)
+    }
+
+    /// Returns the context for whose hint a slot is kept vacant, or will be once its job is off it.
+    pub fn reserved_for(&self, slot: SlotId) -> Option<ContextId> {
+        self.slots.find(slot)?.reserved_for()
+    }
+
+    /// Returns the member of a gang that a slot is claimed for: once all members that wait can have their
+    /// slots.
+    pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
+        let claim = self.slots.find(slot)?.claim?;
+        Some(self.entities.id(claim.ctx))
+    }
+
+    /// Returns how many contexts there are, those included that were closed and not yet released.
+    pub fn contexts(&self) -> u32 {
+        self.entities.nr_contexts()
+    }
+
+    /// Returns how many contexts fit.
+    pub fn capacity(&self) -> usize {
+        self.entities.capacity()
+    }
+
+    /// Returns whether the card is gone.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+}

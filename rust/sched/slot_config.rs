@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the caller knows of a slot, and what a slot reports.
+
+use super::{ContextId, Duration};
+
+/// How much of its protocol the slot keeps by itself (docs/card.md, F and O).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be under way.
+    Base {
+        /// How long the slot stays in reset until nothing of the last job can still arrive. It must
+        /// also cover the time for which a status may be old after a START: the status after the
+        /// reset has to be believed.
+        settle: Duration,
+    },
+    /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
+    /// STARTs taken.
+    Fermata,
+}
+
+/// Where the engine of a slot can stop for a PAUSE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreemptGranularity {
+    /// At any point, and it knows no boundaries: its contexts are never cooperative.
+    #[default]
+    Anywhere,
+    /// At any point, or at its next boundary if told so.
+    AnywhereOrBoundary,
+    /// At a boundary only: its contexts always are cooperative.
+    BoundaryOnly,
+}
+
+/// What the caller knows of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotConfig {
+    /// Its profile.
+    pub profile: Profile,
+    /// Its engine's class: the slots of one class are interchangeable and serve one queue. Any
+    /// number.
+    pub class: u8,
+    /// The engine needs a reset before START_RESUME.
+    pub reset_before_resume: bool,
+    /// Fermata: its engine reads a queue of jobs, and leaves the slot by itself when the queue is
+    /// empty.
+    pub queues: bool,
+    /// Where its engine can stop for a PAUSE.
+    pub granularity: PreemptGranularity,
+    /// Fermata: START_COUNT as read when the scheduler was made.
+    pub start_count: u32,
+}
+
+impl SlotConfig {
+    pub(super) const NONE: Self = Self {
+        profile: Profile::Fermata,
+        class: 0,
+        reset_before_resume: false,
+        queues: false,
+        granularity: PreemptGranularity::Anywhere,
+        start_count: 0,
+    };
+
+    /// Returns the settle time of a base slot.
+    pub(super) const fn settle(&self) -> Option<Duration> {
+        match self.profile {
+            Profile::Base { settle } => Some(settle),
+            Profile::Fermata => None,
+        }
+    }
+}
+
+/// What a slot does, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// No context is on it.
+    Vacant,
+    /// The job of a context runs.
+    Running(ContextId),
+    /// PAUSE was written and not yet answered.
+    Pausing(ContextId),
+    /// The slot is being reset, or settles, after a job.
+    Resetting(ContextId),
+    /// It did not come out of reset and is out of use until the whole card is reset.
+    Quarantined,
+    /// The card is gone.
+    Gone,
+}
+
+/// What a slot has done since the scheduler was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotStats {
+    /// STARTs written.
+    pub starts: u64,
+    /// Of these, resumes.
+    pub resumes: u64,
+    /// Jobs that were asked to pause.
+    pub pauses: u64,
+    /// PAUSEs written again because the first was not answered in time.
+    pub pauses_again: u64,
+    /// Jobs saved.
+    pub saves: u64,
+    /// Status reads asked for, beyond those that the caller's interrupt makes.
+    pub reads: u64,
+    /// Resets that stopped a job by force: it was closed, or failed.
+    pub resets: u64,
+    /// Jobs that did not pause within their preempt timeout.
+    pub timeouts: u64,
+    /// Jobs that let another one wait for a boundary longer than
+    /// [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait).
+    pub overruns: u64,
+    /// The time beyond that, where the engine stops at boundaries only. It is a part of `busy`.
+    pub overrun: Duration,
+    /// Time from the first PAUSE to PAUSED, moving average over about eight saves; those at a
+    /// boundary do not count. Where there were none, the same as `restore`.
+    pub save: Duration,
+    /// The longest of these; zero if there were none.
+    pub save_max: Duration,
+    /// Time of a restore as the card told it, moving average over about eight restores. Where it
+    /// told none (base, and restores of less than a microsecond), the same as `save`.
+    pub restore: Duration,
+    /// The longest that it told; zero if it told none.
+    pub restore_max: Duration,
+    /// Time with a job on it, from each START to the observed end of the run.
+    pub busy: Duration,
+}
+
+impl SlotStats {
+    pub(super) const ZERO: Self = Self {
+        starts: 0,
+        resumes: 0,
+        pauses: 0,
+        pauses_again: 0,
+        saves: 0,
+        reads: 0,
+        resets: 0,
+        timeouts: 0,
+        overruns: 0,
+        overrun: Duration::ZERO,
+        save: Duration::ZERO,
+        save_max: Duration::ZERO,
+        restore: Duration::ZERO,
+        restore_max: Duration::ZERO,
+        busy: Duration::ZERO,
+    };
+
+    /// Counts a save that was observed, and took `span` if that could be measured.
+    pub(super) fn note_save(&mut self, span: Option<Duration>) {
+        self.saves += 1;
+        if let Some(span) = span {
+            self.save = average(self.save, self.save_max, span);
+            self.save_max = self.save_max.max(span);
+        }
+    }
+
+    /// Counts a restore, which took `span`; zero: the card did not tell.
+    pub(super) fn note_restore(&mut self, span: Duration) {
+        if span != Duration::ZERO {
+            self.restore = average(self.restore, self.restore_max, span);
+            self.restore_max = self.restore_max.max(span);
+        }
+    }
+
+    /// Returns the time of a save, as far as is known: a save that was not measured is taken to
+    /// cost as much as a restore.
+    pub(super) fn save(&self) -> Duration {
+        if self.save_max == Duration::ZERO {
+            self.restore
+        } else {
+            self.save
+        }
+    }
+
+    /// Returns the time of a restore, as far as is known: a restore that was not measured is taken
+    /// to cost as much as a save.
+    pub(super) fn restore(&self) -> Duration {
+        if self.restore_max == Duration::ZERO {
+            self.save
+        } else {
+            self.restore
+        }
+    }
+}
+
+/// Returns the moving average after `span`; `max` is zero before the first one.
+fn average(before: Duration, max: Duration, span: Duration) -> Duration {
+    if max == Duration::ZERO {
+        span
+    } else {
+        before.averaged(span)
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The run of a job on a slot: START, what the status says of it, and its end.
+
+use super::event::Cx;
+use super::run::{Pause, Run};
+use super::slot_fsm::{After, Outcome, Progress, RunOver, SlotFsm, State, WATCHDOG_PERIOD};
+use super::status::StatusClass;
+use super::{
+    Action, ContextId, Duration, EndReason, Failure, Phase, Profile, RunEnd, StartTimes, Status,
+};
+
+/// Base: the time to the first poll of a status; the time doubles with each poll.
+const POLL_MIN: Duration = Duration::from_us(50);
+/// Base: the longest time between two polls, or a quarter of the slice if that is less...
+const POLL_MAX: Duration = Duration::from_ms(1);
+/// ... but never less than this.
+const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
+
+impl SlotFsm {
+    pub(super) fn poll_min(&self) -> Duration {
+        match self.config.profile {
+            Profile::Base { .. } => POLL_MIN,
+            Profile::Fermata => WATCHDOG_PERIOD,
+        }
+    }
+
+    /// Starts or resumes the job of `ctx` on the slot, which is vacant.
+    pub(super) fn start(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ctx: ContextId,
+        resume: bool,
+        boosted: bool,
+        mut times: StartTimes,
+    ) {
+        let slot = self.id;
+        // A base slot was reset when the last job left it.
+        if resume && self.config.reset_before_resume && self.config.settle().is_none() {
+            for hold in [true, false] {
+                cx.act(Action::Reset { slot, ctx, hold });
+            }
+        }
+        times.idle_since = self.idle_since.take();
+        cx.act(Action::Load { slot, ctx });
+        cx.act(Action::Start {
+            slot,
+            ctx,
+            resume,
+            boosted,
+            times,
+        });
+        self.window = Some(ctx);
+        self.count = self.count.wrapping_add(1);
+        self.stats.starts += 1;
+        self.stats.resumes += u64::from(resume);
+        let extra = if resume {
+            self.stats.restore()
+        } else {
+            Duration::ZERO
+        };
+        let poll_period = self.poll_min();
+        self.enter(State::Running(Run {
+            ctx,
+            started: cx.now,
+            extra,
+            poll_at: cx.now + poll_period,
+            poll_period,
+            seen_running: false,
+            suspect: false,
+            boosted,
+            pause: None,
+        }));
+    }
+
+    /// Notes that loading registers before the last START took `total`, of which others pay
+    /// `clearing`: the run begins so much later.
+    pub(super) fn note_load(&mut self, clearing: Duration, total: Duration) {
+        if let State::Running(run) = &mut self.state {
+            run.started = run.started + clearing;
+            run.extra += Duration::from_ns(total.as_ns().saturating_sub(clearing.as_ns()));
+            run.poll_at = run.poll_at + total;
+            self.entered = true;
+        }
+    }
+
+    /// Stops the job by force.
+    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, outcome: Outcome) -> Progress {
+        let over = self.end_run(cx, EndReason::Aborted, Duration::ZERO);
+        let Some(over) = over else {
+            return Progress::NONE;
+        };
+        self.stats.resets += 1;
+        self.idle_since = None;
+        self.hold_reset(cx, over.ctx, outcome, 0);
+        Progress {
+            over: Some(over),
+            after: After::Pending,
+        }
+    }
+}
+
+/// What the card says.
+impl SlotFsm {
+    /// Takes in the status of a slot with a job.
+    pub(super) fn run_status(
+        &mut self,
+        cx: &mut Cx<'_>,
+        status: Status,
+        class: StatusClass,
+    ) -> Progress {
+        let (reason, outcome) = match class {
+            StatusClass::Running => return self.runs_on(cx, status.phase() == Phase::Running),
+            StatusClass::Stale => {
+                if let State::Running(run) = &mut self.state {
+                    run.suspect = true;
+                }
+                self.read_status(cx);
+                return Progress::NONE;
+            }
+            StatusClass::Violation => return self.abort(cx, Outcome::Failed(Failure::Protocol)),
+            StatusClass::Paused => (EndReason::Paused, Outcome::Saved),
+            StatusClass::Empty => (EndReason::Empty, Outcome::Empty),
+            StatusClass::Finished => (EndReason::Finished, Outcome::Finished),
+            StatusClass::Fault => (EndReason::Fault, Outcome::Failed(Failure::Fault)),
+            StatusClass::SnapshotError => {
+                let outcome = Outcome::Failed(Failure::Snapshot);
+                (EndReason::SnapshotError, outcome)
+            }
+        };
+        let restore = match self.config.profile {
+            Profile::Fermata => status.restore(),
+            Profile::Base { .. } => Duration::ZERO,
+        };
+        let Some(over) = self.end_run(cx, reason, restore) else {
+            return Progress::NONE;
+        };
+        self.idle_since = Some(cx.now);
+        let ctx = over.ctx;
+        let after = if self.config.settle().is_none() {
+            self.enter(State::Vacant);
+            After::Vacant { ctx, outcome }
+        } else {
+            self.hold_reset(cx, ctx, outcome, 0);
+            After::Pending
+        };
+        Progress {
+            over: Some(over),
+            after,
+        }
+    }
+
+    /// The job runs, or on base has not begun.
+    pub(super) fn runs_on(&mut self, cx: &mut Cx<'_>, is_running: bool) -> Progress {
+        let is_polled = self.config.settle().is_some();
+        let State::Running(run) = &mut self.state else {
+            return Progress::NONE;
+        };
+        if is_running && run.pause.is_some_and(|pause| pause.last) {
+            self.stats.timeouts += 1;
+            return self.abort(cx, Outcome::Failed(Failure::PreemptTimeout));
+        }
+        run.suspect = false;
+        run.seen_running |= is_running;
+        if !is_polled {
+            run.poll_at = cx.now + run.poll_period;
+        }
+        Progress::NONE
+    }
+
+    /// Measures and reports the end of a run. The state is left to the caller.
+    fn end_run(
+        &mut self,
+        cx: &mut Cx<'_>,
+        reason: EndReason,
+        restore: Duration,
+    ) -> Option<RunOver> {
+        self.end_overrun(cx);
+        let &Run {
+            ctx,
+            started,
+            pause,
+            ..
+        } = self.run()?;
+        let span = cx.now.since(started);
+        self.stats.busy += span;
+        self.stats.note_restore(restore);
+        let saved = matches!(reason, EndReason::Paused | EndReason::Empty);
+        let saving = pause.filter(|pause| reason == EndReason::Paused && !pause.boundary);
+        let save = saving.map(|pause| cx.now.since(pause.since));
+        if saved {
+            // From the first PAUSE on, also when it was dropped during a restore: then the average
+            // grows until the slice covers the restore.
+            self.stats.note_save(save);
+        }
+        cx.act(Action::Ended {
+            slot: self.id,
+            ctx,
+            run: RunEnd {
+                reason,
+                span,
+                save,
+                restore,
+            },
+        });
+        Some(RunOver {
+            ctx,
+            saved,
+            save,
+            paused_at: pause.map(|pause| pause.since),
+        })
+    }
+
+    /// Reports for how long the job was on its way to a boundary beyond the bound.
+    pub(super) fn end_overrun(&mut self, cx: &mut Cx<'_>) {
+        let Some(run) = self.run() else {
+            return;
+        };
+        let ctx = run.ctx;
+        if let Some(Pause {
+            bound: Some(bound),
+            overrun: true,
+            boundary: true,
+            ..
+        }) = run.pause
+        {
+            let span = cx.now.since(bound);
+            self.stats.overrun += span;
+            cx.act(Action::Overrun {
+                slot: self.id,
+                ctx,
+                span,
+            });
+        }
+    }
+
+    /// Reads the status, and sets the time of the next poll.
+    pub(super) fn poll(&mut self, cx: &mut Cx<'_>, timeslice: Duration) {
+        let is_polled = self.config.settle().is_some();
+        if let State::Running(run) = &mut self.state {
+            if is_polled {
+                let most = timeslice.quarter().min(POLL_MAX).max(POLL_MAX_FLOOR);
+                run.poll_period = run.poll_period.doubled().min(most);
+            }
+            run.poll_at = cx.now + run.poll_period;
+        }
+        self.read_status(cx);
+    }
+}

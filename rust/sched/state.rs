@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The scheduler's state, part by part.
+
+use super::entities::Entities;
+use super::ids::{slots_in, ContextIndex, RegistrationIndex};
+use super::policy::PolicyKind;
+use super::reservation::SlotReservation;
+use super::runqueue::RunQueue;
+use super::slot_config::{PreemptGranularity, SlotConfig};
+use super::slot_fsm::SlotFsm;
+use super::sweep_state::Sweep;
+use super::table::{EntityStorage, PerSlot};
+use super::{ContextId, Duration, PauseCause, Refusal, SlotId, Time, MAX_SLOTS};
+use crate::array::Boxed;
+
+/// The scheduler of one card.
+///
+/// The caller holds one lock over each call and over the actions that come out of it. A status that
+/// an interrupt handler reads itself is read under that lock too, so that no START can come between
+/// the read and its [`Event::Status`](super::Event::Status).
+#[derive(Debug)]
+#[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
+pub struct Scheduler {
+    pub(super) entities: Entities,
+    /// The run queues, by the first slot of their class.
+    pub(super) queues: PerSlot<RunQueue>,
+    pub(super) slots: PerSlot<Slot>,
+    pub(super) policy: PolicyKind,
+    /// The starvation boost (`boost.rs`); zero: there is none.
+    pub(super) boost: Duration,
+    /// How long work that goes first waits for a boundary.
+    pub(super) boundary_wait: Duration,
+    pub(super) gone: bool,
+    /// No job is started (`freeze.rs`).
+    pub(super) frozen: bool,
+    /// What is left to be done for every context (`sweep.rs`).
+    pub(super) sweep: Sweep,
+}
+
+/// A slot: its state machine, and what the scheduler plans for it. Opaque: the caller provides room
+/// for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub(super) fsm: SlotFsm,
+    /// The first slot of its class.
+    pub(super) class: SlotId,
+    /// The only group that it serves.
+    pub(super) exclusive: Option<RegistrationIndex>,
+    /// The hint that it is kept vacant for, or made so.
+    pub(super) reservation: Option<SlotReservation>,
+    /// It is vacant although a context waits, because a decision starts one job only. The timer
+    /// brings the next decision.
+    pub(super) unfilled: bool,
+    /// The context that the job on it makes way for before the end of its slice, and that is charged
+    /// for the save.
+    pub(super) payer: Option<ContextId>,
+    /// The member of a gang that is to have it.
+    pub(super) claim: Option<Claim>,
+    /// When the job on it makes way; `None`: that is to be found out.
+    pub(super) plan: Option<Plan>,
+}
+
+/// A member of a gang that is to have a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) ctx: ContextIndex,
+    /// When the job on the slot makes way.
+    pub(super) at: Time,
+    /// By the starvation boost.
+    pub(super) boosted: bool,
+    /// Others of the gang were started: all slots are vacant.
+    pub(super) begun: bool,
+}
+
+/// When the job on a slot makes way, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// `None`: when something changes.
+    pub(super) at: Option<Time>,
+    pub(super) cause: PauseCause,
+    /// The context that is charged for the save.
+    pub(super) payer: Option<ContextIndex>,
+    /// The slice is no longer than the time between two polls of the status.
+    pub(super) is_short: bool,
+}
+
+/// The storage of a scheduler.
+pub struct Storage {
+    /// For contexts and groups.
+    pub entities: EntityStorage,
+    /// For slots.
+    pub slots: Boxed<[Slot; MAX_SLOTS]>,
+    /// For the run queues.
+    pub queues: Boxed<[RunQueue; MAX_SLOTS]>,
+}
+
+impl Slot {
+    /// No slot, to fill new storage with.
+    pub const EMPTY: Self = Self::new(SlotId::FIRST, SlotConfig::NONE, SlotId::FIRST);
+
+    const fn new(id: SlotId, config: SlotConfig, class: SlotId) -> Self {
+        Self {
+            fsm: SlotFsm::new(id, config),
+            class,
+            exclusive: None,
+            reservation: None,
+            unfilled: false,
+            payer: None,
+            claim: None,
+            plan: None,
+        }
+    }
+
+    /// Returns the context that the slot is kept vacant for.
+    pub(super) fn reserved_for(&self) -> Option<ContextId> {
+        let reservation = self.reservation.as_ref();
+        Some(reservation.filter(|reservation| !reservation.taken)?.ctx)
+    }
+}
+
+impl Scheduler {
+    /// Returns a scheduler without slots. What stood in `storage` is overwritten; O(length).
+    pub fn without_slots(storage: Storage) -> Self {
+        Self {
+            entities: Entities::new(storage.entities),
+            queues: PerSlot::new(storage.queues),
+            slots: PerSlot::new(storage.slots),
+            policy: PolicyKind::default(),
+            boost: Self::BOOST_DEFAULT,
+            boundary_wait: Self::BOUNDARY_WAIT_DEFAULT,
+            gone: false,
+            frozen: false,
+            sweep: Sweep::NONE,
+        }
+    }
+
+    /// The starvation boost until another one is set: 1 s.
+    pub const BOOST_DEFAULT: Duration = Duration::from_ms(1_000);
+    /// How long work that goes first waits for a boundary until another time is set: 1 ms.
+    pub const BOUNDARY_WAIT_DEFAULT: Duration = Duration::from_ms(1);
+
+    pub(super) fn add_slot(&mut self, id: SlotId, config: SlotConfig) {
+        let class = self.class_of(config.class).unwrap_or(id);
+        self.slots.set(id, Slot::new(id, config, class));
+        if class == id {
+            self.queues.set(id, RunQueue::EMPTY);
+        }
+        let queue = &mut self.queues[class];
+        queue.slots |= id.bit();
+        queue.usable |= id.bit();
+        queue.has_boundaries |= config.granularity != PreemptGranularity::Anywhere;
+    }
+
+    /// Returns the first slot of the class that the caller calls `class`.
+    pub(super) fn class_of(&self, class: u8) -> Option<SlotId> {
+        let mut slots = self.slots.iter();
+        let found = slots.find(|slot| slot.fsm.config.class == class);
+        found.map(|slot| slot.class)
+    }
+
+    /// Iterates over the slots of a class.
+    pub(super) fn class_slots(&self, class: SlotId) -> impl Iterator<Item = SlotId> {
+        slots_in(self.queues[class].slots)
+    }
+
+    /// Checks that one of the slots of `mask` is in use.
+    pub(super) fn check_mask(&self, class: SlotId, mask: u8) -> Result<(), Refusal> {
+        if self.queues[class].usable & mask == 0 {
+            return Err(Refusal::NoSlot);
+        }
+        Ok(())
+    }
+
+    /// Checks that the card is there.
+    pub(super) fn check_present(&self) -> Result<(), Refusal> {
+        if self.gone {
+            return Err(Refusal::Gone);
+        }
+        Ok(())
+    }
+
+    /// Iterates over the contexts on slots of a class.
+    pub(super) fn running(&self, class: SlotId) -> impl Iterator<Item = ContextIndex> + '_ {
+        let slots = self.class_slots(class);
+        slots.filter_map(|id| self.slots[id].fsm.run().map(|run| run.ctx.at()))
+    }
+
+    /// Has all plans made anew.
+    pub(super) fn forget_all_plans(&mut self) {
+        for class in self.queues.ids() {
+            self.forget_plans(class);
+        }
+    }
+
+    /// Has the plans of a class made anew.
+    pub(super) fn forget_plans(&mut self, class: SlotId) {
+        self.queues[class].replan = true;
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Putting jobs on slots, taking them off, and what becomes of them.
+
+use super::context::{JobState, OnStop};
+use super::event::Cx;
+use super::ids::ContextIndex;
+use super::slot_fsm::{After, Outcome, Progress, RunOver};
+use super::state::Scheduler;
+use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Urgency, Wake};
+
+impl Scheduler {
+    /// Starts or resumes the job of `ctx`, which is queued, on a vacant slot.
+    pub(super) fn start_job(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        ctx: ContextIndex,
+        boosted: bool,
+    ) {
+        let now = cx.now;
+        self.stop_waiting(now, ctx, JobState::Running);
+        self.refill_caps(now, ctx);
+        self.account_start(now, ctx);
+        let name = self.entities.id(ctx);
+        let context = &mut self.entities[ctx];
+        // The snapshot is used up: what the job writes from now on is newer than it.
+        let resume = core::mem::replace(&mut context.saved, false);
+        // The engine looks at its queue when it begins.
+        context.on_stop = OnStop::Requeue;
+        context.slot = Some(id);
+        context.slices += 1;
+        context.resumes += u64::from(resume);
+        let arriving = core::mem::replace(&mut context.arriving, false);
+        let times = StartTimes {
+            latency_critical: context.params.urgency == Urgency::LatencyCritical,
+            wait: context.wait,
+            arrived: arriving.then_some(context.arrived),
+            idle_since: None,
+        };
+        let class = context.class;
+        self.use_claim(id, ctx);
+        if boosted {
+            self.queues[class].boosted_at = now;
+        }
+        let slot = &mut self.slots[id];
+        slot.payer = None;
+        slot.unfilled = false;
+        if let Some(reservation) = &mut slot.reservation {
+            reservation.take(now);
+        }
+        slot.fsm.start(cx, name, resume, boosted, times);
+        self.forget_plans(class);
+    }
+
+    /// Tells the job on a slot to pause, and those of its gang. `payer` is charged for the save, unless
+    /// the job goes on to a boundary.
+    pub(super) fn pause(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        payer: Option<ContextId>,
+        cause: PauseCause,
+    ) {
+        let Some(ctx) = self.slots[id].fsm.unpaused().map(|run| run.ctx.at()) else {
+            return;
+        };
+        self.pause_one(cx, id, payer, cause);
+        let mut next = self.entities[ctx].gang;
+        while let Some(mate) = next.filter(|&mate| mate != ctx) {
+            if let Some(id) = self.entities[mate].slot {
+                self.pause_one(cx, id, None, PauseCause::Gang);
+            }
+            next = self.entities[mate].gang;
+        }
+        self.gather(ctx);
+    }
+
+    /// Tells the job on a slot to pause, if it was not told so.
+    fn pause_one(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        payer: Option<ContextId>,
+        cause: PauseCause,
+    ) {
+        let slot = &mut self.slots[id];
+        let Some(run) = slot.fsm.unpaused() else {
+            return;
+        };
+        let params = &self.entities[run.ctx.at()].params;
+        let (cooperative, timeout) = (params.cooperative, params.preempt_timeout);
+        let boundary = slot.fsm.pause(cx, cooperative, timeout, cause);
+        slot.payer = payer.filter(|_| boundary == Some(false));
+        let class = slot.class;
+        self.forget_plans(class);
+    }
+
+    /// Stops the job on a slot by force.
+    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, id: SlotId, outcome: Outcome) {
+        if let Some(over) = self.slots[id].fsm.abort(cx, outcome).over {
+            self.end_run(cx.now, id, over);
+        }
+    }
+
+    /// Does what follows from an event of a slot. Returns what the owner is to be told when the class
+    /// was rescheduled: the next job need not wait for that.
+    #[must_use]
+    pub(super) fn follow(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        progress: Progress,
+    ) -> Option<Action> {
+        if let Some(over) = progress.over {
+            self.end_run(cx.now, id, over);
+        }
+        let (ctx, wake) = match progress.after {
+            After::Pending => return None,
+            After::Vacant { ctx, outcome } => (ctx, self.vacated(cx, id, ctx.at(), outcome)?),
+            After::Quarantined { ctx, outcome } => {
+                let wake = self.quarantined(id, ctx.at(), outcome);
+                (ctx, wake?)
+            }
+        };
+        Some(Action::Wake { ctx, wake })
+    }
+
+    /// Charges a run that has ended, and its save to the one that it made way for.
+    pub(super) fn end_run(&mut self, now: Time, id: SlotId, over: RunOver) {
+        let ctx = over.ctx.at();
+        self.account_stop(now, ctx);
+        let slot = &mut self.slots[id];
+        let payer = slot.payer.take();
+        let class = slot.class;
+        if over.saved {
+            let save = over.save.unwrap_or(slot.fsm.stats.save());
+            if let Some(reservation) = &mut slot.reservation {
+                reservation.note_save(save);
+            }
+            self.entities[ctx].saved = true;
+            self.entities[ctx].preemptions += 1;
+            let payer = payer.and_then(|payer| self.entities.find(payer));
+            if let (Some(payer), Some(since)) = (payer, over.paused_at) {
+                self.shift_charge(ctx, payer, now.since(since));
+            }
+        }
+        self.forget_plans(class);
+    }
+
+    /// The slot is quiescent: nothing of the job can touch memory any more. Only from here on may
+    /// the window go to another context, and the owner be told of the end.
+    fn vacated(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        ctx: ContextIndex,
+        outcome: Outcome,
+    ) -> Option<Wake> {
+        self.forget_plans(self.slots[id].class);
+        if self.entities[ctx].closing {
+            self.slots[id].fsm.close_window(cx);
+            self.release(cx, ctx);
+            return None;
+        }
+        let lost = outcome == Outcome::Failed(Failure::Snapshot);
+        let restarts = lost && self.entities[ctx].restarts.restart();
+        let yields = core::mem::take(&mut self.entities[ctx].yields);
+        if yields && (restarts || outcome == Outcome::Saved) {
+            self.yield_to_next(id, ctx);
+        }
+        let wake = self.settle_job(cx.now, ctx, outcome, restarts);
+        self.gather(ctx);
+        wake
+    }
+
+    /// Decides what becomes of a job that is off its slot.
+    fn settle_job(
+        &mut self,
+        now: Time,
+        ctx: ContextIndex,
+        outcome: Outcome,
+        restarts: bool,
+    ) -> Option<Wake> {
+        let context = &mut self.entities[ctx];
+        context.slot = None;
+        let on_stop = core::mem::take(&mut context.on_stop);
+        match outcome {
+            Outcome::Finished => {
+                context.state = JobState::Done;
+                context.finished += 1;
+                return Some(Wake::Done);
+            }
+            Outcome::Failed(failure) if !restarts => return Some(self.fail(ctx, failure)),
+            Outcome::Saved | Outcome::Empty | Outcome::Failed(_) => {}
+        }
+        match (on_stop, outcome) {
+            (OnStop::Hold, _) => {
+                context.state = JobState::Held;
+                Some(Wake::Held)
+            }
+            (OnStop::Requeue, Outcome::Empty) => {
+                context.state = JobState::Empty;
+                Some(Wake::Empty)
+            }
+            _ => {
+                let (class, mask) = (context.class, context.params.mask);
+                if self.check_mask(class, mask).is_err() {
+                    return Some(self.fail(ctx, Failure::Protocol));
+                }
+                self.wait_for_slot(now, ctx, false);
+                None
+            }
+        }
+    }
+
+    /// Fails the job of a context. Its snapshot is worth nothing.
+    pub(super) fn fail(&mut self, ctx: ContextIndex, failure: Failure) -> Wake {
+        let context = &mut self.entities[ctx];
+        context.slot = None;
+        context.saved = false;
+        context.arriving = false;
+        context.state = JobState::Failed(failure);
+        context.failed += 1;
+        Wake::Failed(failure)
+    }
+
+    /// The slot did not come out of reset. Its job fails even if it was saved or finished. Jobs that
+    /// wait and may run nowhere else fail too (`sweep.rs`); those held fail to resume.
+    fn quarantined(&mut self, id: SlotId, ctx: ContextIndex, outcome: Outcome) -> Option<Wake> {
+        let failure = match outcome {
+            Outcome::Failed(failure) => failure,
+            _ => Failure::Protocol,
+        };
+        let wake = self.fail(ctx, failure);
+        let context = &mut self.entities[ctx];
+        context.stuck = true;
+        let told = !context.closing;
+        self.gather(ctx);
+        self.put_out_of_use(id);
+        told.then_some(wake)
+    }
+
+    /// Notes that a slot is not used any more.
+    pub(super) fn put_out_of_use(&mut self, id: SlotId) {
+        let class = self.slots[id].class;
+        self.queues[class].usable &= !id.bit();
+        self.sweep.settle_all(self.gone);
+        self.forget_plans(class);
+    }
+
+    /// Lets a job that is on no slot wait; `wakes`: it did not want one before.
+    pub(super) fn wait_for_slot(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
+        let context = &mut self.entities[ctx];
+        context.state = JobState::Queued;
+        context.slot = None;
+        context.queued_at = now;
+        let class = context.class;
+        self.enqueue(now, ctx, wakes);
+        self.forget_plans(class);
+    }
+
+    /// Takes a job that waits out of its queue.
+    pub(super) fn stop_waiting(&mut self, now: Time, ctx: ContextIndex, state: JobState) {
+        let context = &mut self.entities[ctx];
+        context.state = state;
+        context.wait += now.since(context.queued_at);
+        let class = context.class;
+        self.dequeue(ctx);
+        self.gather(ctx);
+        self.forget_plans(class);
+    }
+
+    /// Removes a context that no slot can reach any more.
+    pub(super) fn release(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
+        let name = self.entities.id(ctx);
+        let (class, params) = (self.entities[ctx].class, self.entities[ctx].params);
+        let reserved = &mut self.queues[class].reserved;
+        *reserved = reserved.with(Some(&params), None);
+        self.entities.remove_context(ctx);
+        cx.act(Action::Released { ctx: name });
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tables of contexts and groups in storage that the caller provides.
+//!
+//! Nothing is allocated here, so the storage bounds the number of contexts and groups. Adding,
+//! finding and freeing an item is O(1).
+
+use core::fmt::{self, Debug, Formatter};
+use core::ops::{Index, IndexMut};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::context::SchedContext;
+use super::entity::SchedEntity;
+use super::group::{Registration, SchedGroup};
+use super::ids::{slots_in, GroupIndex};
+use super::{SlotId, MAX_SLOTS};
+use crate::array::{Array, Boxed};
+
+/// A place of a table. Opaque: the caller provides room for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place<T> {
+    /// Counts the items that were freed here.
+    pub(super) generation: u32,
+    /// The free place after this one, plus one; 0: none.
+    next_free: u32,
+    pub(super) item: Option<T>,
+}
+
+impl<T> Place<T> {
+    /// A free place, to fill new storage with.
+    pub const EMPTY: Self = Self {
+        generation: 0,
+        next_free: 0,
+        item: None,
+    };
+}
+
+/// The head of a hash chain of groups. Opaque: the caller provides room for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket(pub(super) Option<GroupIndex>);
+
+/// Storage for contexts and groups.
+pub struct EntityStorage {
+    /// One for each place for a context or a group.
+    pub entities: Array<SchedEntity>,
+    /// Places for contexts.
+    pub contexts: Array<Place<SchedContext>>,
+    /// Places for groups, one for each class and urgency of a group's contexts
+    /// ([`Scheduler::group_places`](super::Scheduler::group_places)).
+    pub groups: Array<Place<SchedGroup>>,
+    /// As many buckets as there are places for groups.
+    pub buckets: Array<Bucket>,
+    /// Places for registered groups.
+    pub registrations: Array<Place<Registration>>,
+}
+
+/// The free places of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FreeList {
+    /// The first free place, plus one; 0: none.
+    first: u32,
+    used: u32,
+}
+
+impl FreeList {
+    /// Frees all places. O(length).
+    pub(super) fn new<T>(places: &mut [Place<T>]) -> Self {
+        // CAST: storage is far smaller than 2^31 places.
+        let len = places.len() as u32;
+        for (next, place) in (2..).zip(places.iter_mut()) {
+            *place = Place {
+                next_free: if next <= len { next } else { 0 },
+                ..Place::EMPTY
+            };
+        }
+        Self {
+            first: len.min(1),
+            used: 0,
+        }
+    }
+
+    /// Returns how many places are in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Puts an item into a free place, and returns the place's index. `None`: all are in use.
+    pub(super) fn add<T>(&mut self, places: &mut [Place<T>], item: T) -> Option<u32> {
+        let index = self.first.checked_sub(1)?;
+        let place = places.get_mut(index as usize)?;
+        self.first = place.next_free;
+        self.used += 1;
+        place.item = Some(item);
+        Some(index)
+    }
+
+    /// Frees a place. Its generation is used up.
+    pub(super) fn remove<T>(&mut self, places: &mut [Place<T>], index: usize) {
+        let Some(place) = places.get_mut(index).filter(|place| place.item.is_some()) else {
+            return;
+        };
+        place.item = None;
+        place.generation = place.generation.wrapping_add(1);
+        place.next_free = self.first;
+        // CAST: as in `new`.
+        self.first = index as u32 + 1;
+        self.used -= 1;
+    }
+}
+
+/// What an index leads to that does not resolve: a bug, which is reported, and then costs nothing
+/// but the consistency of one item.
+pub(super) struct Spare<T> {
+    item: T,
+    used: AtomicBool,
+}
+
+impl<T> Spare<T> {
+    pub(super) const fn new(item: T) -> Self {
+        Self {
+            item,
+            used: AtomicBool::new(false),
+        }
+    }
+
+    #[cold]
+    pub(super) fn get(&self) -> &T {
+        debug_assert!(false, "an index does not resolve");
+        self.used.store(true, Relaxed);
+        &self.item
+    }
+
+    #[cold]
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        debug_assert!(false, "an index does not resolve");
+        self.used.store(true, Relaxed);
+        &mut self.item
+    }
+
+    /// Returns whether an index did not resolve since the last call.
+    pub(super) fn was_used(&self) -> bool {
+        self.used.swap(false, Relaxed)
+    }
+}
+
+impl<T: Clone> Clone for Spare<T> {
+    fn clone(&self) -> Self {
+        Self::new(self.item.clone())
+    }
+}
+
+/// Nothing of it is state.
+impl<T> PartialEq for Spare<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Spare<T> {}
+
+impl<T> Debug for Spare<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Spare")
+    }
+}
+
+/// An item for each slot that the card has.
+#[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
+pub(super) struct PerSlot<T> {
+    /// Those of slots that the card does not have are never looked at.
+    items: Boxed<[T; MAX_SLOTS]>,
+    /// The slots that the card has, a bit each.
+    present: u8,
+}
+
+impl<T> PerSlot<T> {
+    /// Returns items of a card without slots, in place of `items`.
+    pub(super) fn new(items: Boxed<[T; MAX_SLOTS]>) -> Self {
+        Self { items, present: 0 }
+    }
+
+    pub(super) fn set(&mut self, slot: SlotId, item: T) {
+        self[slot] = item;
+        self.present |= slot.bit();
+    }
+
+    pub(super) fn has(&self, slot: SlotId) -> bool {
+        self.present & slot.bit() != 0
+    }
+
+    /// Returns the item of a slot that the card may not have.
+    pub(super) fn find(&self, slot: SlotId) -> Option<&T> {
+        self.has(slot).then(|| &self[slot])
+    }
+
+    /// Iterates over the slots that have an item.
+    pub(super) fn ids(&self) -> impl Iterator<Item = SlotId> {
+        slots_in(self.present)
+    }
+
+    /// Iterates over all items.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.ids().map(|slot| &self[slot])
+    }
+}
+
+impl<T> Index<SlotId> for PerSlot<T> {
+    type Output = T;
+
+    fn index(&self, slot: SlotId) -> &T {
+        &self.items[slot.index() % MAX_SLOTS]
+    }
+}
+
+impl<T> IndexMut<SlotId> for PerSlot<T> {
+    fn index_mut(&mut self, slot: SlotId) -> &mut T {
+        &mut self.items[slot.index() % MAX_SLOTS]
+    }
+}
+
+impl<T: Debug> Debug for PerSlot<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

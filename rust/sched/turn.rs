@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! When a job makes way for one that waits.
+
+use super::ids::{ContextIndex, EntityKind};
+use super::policy::Preempt;
+use super::run::Run;
+use super::state::{Scheduler, Slot};
+use super::{Duration, Params, PauseCause, SlotId, Time};
+
+/// A slice is at least as long as so many saves and restores...
+const SLICE_SWITCHES: u64 = 2;
+/// ... but is not made longer than this by it.
+const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
+
+impl Scheduler {
+    /// Returns when a run has to make way for `next`, which waits, and why; time zero: at once.
+    pub(super) fn turn_end(
+        &self,
+        run: &Run,
+        next: ContextIndex,
+        slice: Time,
+    ) -> Option<(Time, PauseCause)> {
+        let ctx = run.ctx.at();
+        let (context, waits) = (&self.entities[ctx], &self.entities[next]);
+        let waiter = self.entities.id(next);
+        let preempt = match self.policy.preempt(context, waits) {
+            _ if run.boosted && !self.policy.reserves(waits) => Preempt::AtSliceEnd,
+            preempt => preempt,
+        };
+        let at = match preempt {
+            Preempt::Never => return None,
+            Preempt::Now => return Some((Time::ZERO, PauseCause::Outranked { waiter })),
+            Preempt::AtSliceEnd => slice,
+            Preempt::AtVruntime => {
+                let most = run.started + Params::TIMESLICE_MAX;
+                let even = context.charged_until + self.lag(ctx, next);
+                slice.max(even.min(most))
+            }
+        };
+        Some((at, PauseCause::Slice { waiter }))
+    }
+
+    /// Returns when a run can make way for a gang whose member `next` has its turn: half a slice
+    /// after its beginning, so that gangs do not keep others from work, and when virtual times
+    /// say so.
+    pub(super) fn gang_turn_end(
+        &self,
+        id: SlotId,
+        run: &Run,
+        next: ContextIndex,
+        boosted: bool,
+    ) -> Option<Time> {
+        let ctx = run.ctx.at();
+        let (context, waits) = (&self.entities[ctx], &self.entities[next]);
+        let half = run.started + run.extra + self.slice(&self.slots[id], run).parts(2);
+        let is_comparable = context.class == waits.class;
+        match self.policy.preempt(context, waits) {
+            Preempt::Now => Some(Time::ZERO),
+            Preempt::Never if !boosted || self.policy.reserves(context) => None,
+            Preempt::AtVruntime if is_comparable && !boosted => {
+                Some(half.max(context.charged_until + self.lag(ctx, next)))
+            }
+            _ => Some(half),
+        }
+    }
+
+    /// Returns for how long a context may run until its entity is not behind that of `next` any
+    /// more. All contexts of a group that run use up what the group is owed.
+    fn lag(&self, ctx: ContextIndex, next: ContextIndex) -> Duration {
+        let (own, other) = self.entities.siblings(ctx, next);
+        let (own, other) = (own, &self.entities[other]);
+        let entity = &self.entities[own];
+        let lag = entity.real(other.vruntime.saturating_sub(entity.vruntime));
+        match self.entities.kind(own) {
+            EntityKind::Context(_) => lag,
+            EntityKind::Group(_) => {
+                let class = self.entities[ctx].class;
+                let running = self.running(class);
+                let below = running.filter(|&ctx| {
+                    let at = self.entities.ancestor_below(ctx, entity.parent);
+                    at == Some(own)
+                });
+                lag.parts(below.count() as u64)
+            }
+        }
+    }
+
+    /// Returns the length of the slice of a run.
+    pub(super) fn slice(&self, slot: &Slot, run: &Run) -> Duration {
+        let mut asked = self.entities[run.ctx.at()].params.timeslice;
+        if run.boosted {
+            asked = asked.min(self.boost.quarter());
+        }
+        Self::slice_on(slot, asked)
+    }
+
+    /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and restores
+    /// there, so that most of the time is work; but a context whose saves are slow does not make the
+    /// slices of others longer than [`SLICE_FLOOR_MAX`].
+    pub(super) fn slice_on(slot: &Slot, asked: Duration) -> Duration {
+        let stats = &slot.fsm.stats;
+        let switch = stats.save() + stats.restore();
+        asked.max(switch.times(SLICE_SWITCHES).min(SLICE_FLOOR_MAX))
+    }
+}

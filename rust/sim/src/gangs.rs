@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Gangs beside a latency-critical stream, and what the same work does without gangs.
+
+use serde::Serialize;
+
+use crate::arrivals::{Arrivals, Work};
+use crate::mode::Mode;
+use crate::sim::{run, Costs, Outcome, Plan};
+use crate::stats::Latency;
+use crate::workload::{periodic, ClientPlan, Kind};
+use crate::{MS, S, US};
+
+/// The sizes of gangs, and of cards.
+pub const SIZES: [usize; 3] = [2, 4, 8];
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Slots of the card.
+    pub slots: usize,
+    /// Members of each gang.
+    pub members: usize,
+    /// BE clients in no gang.
+    pub singles: usize,
+    /// Requests per second of the LC client.
+    pub rate: f64,
+    /// What things cost.
+    pub costs: Costs,
+    /// Seconds of virtual time.
+    pub seconds: u64,
+    /// All that is random follows from it.
+    pub seed: u64,
+}
+
+/// What gangs did, next to the same work without gangs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Slots of the card.
+    pub slots: usize,
+    /// Members of each gang.
+    pub members: usize,
+    /// Gangs: two more members than there are slots, at least.
+    pub gangs: usize,
+    /// BE clients in no gang.
+    pub singles: usize,
+    /// The longest time by which a member was started after another one that it waited together with.
+    pub skew_us: f64,
+    /// That, as a part of a save and a restore.
+    pub skew_switches: f64,
+    /// The same without gangs.
+    pub skew_apart_us: f64,
+    /// The part of the slots' time in which engines worked on BE jobs.
+    pub useful: f64,
+    /// The same without gangs.
+    pub useful_apart: f64,
+    /// What is lost of it by gangs; less than 0: gained.
+    pub loss: f64,
+    /// The part of the slots' time in which engines worked on jobs of gangs.
+    pub gang_useful: f64,
+    /// The same without gangs.
+    pub gang_useful_apart: f64,
+    /// Latency of LC requests.
+    pub lc: Latency,
+    /// The same without gangs.
+    pub lc_apart: Latency,
+}
+
+/// Work of a request of the LC client.
+const LC_WORK: u64 = 500 * US;
+/// Work of a request of each other client, on the average.
+const BE_WORK: u64 = 20 * MS;
+
+impl Settings {
+    /// As many gangs as make two more members than there are slots, at least: so some always wait.
+    fn gangs(&self) -> usize {
+        (self.slots + 2).div_ceil(self.members)
+    }
+
+    fn clients(&self) -> Vec<ClientPlan> {
+        let lc = ClientPlan {
+            kind: Kind::Lc,
+            arrivals: periodic(self.rate),
+            work: Work::Fixed(LC_WORK),
+            preparation: 0,
+            skips_late: false,
+            gang: None,
+        };
+        // There is always a next request.
+        let be = |gang| ClientPlan {
+            kind: Kind::Be,
+            arrivals: Arrivals::Periodic {
+                period: BE_WORK / 2,
+                drift: 0.0,
+            },
+            work: Work::Fixed(BE_WORK),
+            preparation: 0,
+            skips_late: false,
+            gang,
+        };
+        let members = 0..self.gangs() * self.members;
+        let ganged = members.map(|i| be(Some((i / self.members) as u32)));
+        let singles = (0..self.singles).map(|_| be(None));
+        [lc].into_iter().chain(ganged).chain(singles).collect()
+    }
+
+    fn plan(&self, gangs: bool) -> Plan {
+        Plan {
+            mode: Mode::LC_BE,
+            costs: self.costs,
+            cards: 1,
+            slots: self.slots,
+            clients: vec![self.clients()],
+            gangs,
+            seed: self.seed,
+            warm_up: 0,
+            end: self.seconds * S,
+            drain: 0,
+        }
+    }
+}
+
+/// Runs the work as gangs, and without gangs.
+pub fn gangs(settings: &Settings) -> Row {
+    let [mut together, mut apart] = [true, false].map(|gangs| run(&settings.plan(gangs)));
+    let time = (settings.slots as u64 * settings.seconds * S) as f64;
+    let useful = |outcome: &Outcome| (outcome.gang_work + outcome.be_work) as f64 / time;
+    let skew = |outcome: &Outcome| outcome.skews.iter().copied().max().unwrap_or(0) as f64;
+    let switch = settings.costs.save + settings.costs.restore;
+    Row {
+        slots: settings.slots,
+        members: settings.members,
+        gangs: settings.gangs(),
+        singles: settings.singles,
+        skew_us: skew(&together) / US as f64,
+        skew_switches: skew(&together) / switch as f64,
+        skew_apart_us: skew(&apart) / US as f64,
+        useful: useful(&together),
+        useful_apart: useful(&apart),
+        loss: 1.0 - useful(&together) / useful(&apart),
+        gang_useful: together.gang_work as f64 / time,
+        gang_useful_apart: apart.gang_work as f64 / time,
+        lc: Latency::of(&mut together.lc),
+        lc_apart: Latency::of(&mut apart.lc),
+    }
+}

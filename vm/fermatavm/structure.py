@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Checks how rust/ is built: which file uses which, and how long functions are.
+
+python3 -m fermatavm.structure          exits 1, and says why, if
+    files of rust/sched use each other in a circle, by `use` or by calls of methods,
+    a file in rust/*.rs uses rust/card and is used by it, or
+    a function in rust/ has more than 60 lines or 6 parameters, or
+    code of the module has an identifier that was retired for a standard term (docs/glossary.md).
+python3 -m fermatavm.structure --edges  prints the uses within rust/sched as well.
+
+A method belongs to the file that defines it. A call by `self` is one of the type of the enclosing `impl`; any other call is counted
+if all types that have a method of this name have it in one file."""
+import collections
+import pathlib
+import re
+import sys
+
+
+LINES_MAX = 60
+PARAMETERS_MAX = 6
+RUST = pathlib.Path(__file__).resolve().parents[2] / "rust"
+
+# Identifiers that have given way to standard terms, in files of the module.
+RETIRED = {
+    "Chain", "Doubtful", "Entry", "Gate", "Inside", "Kept", "Machine", "Parting", "Purse", "Replays", "Residue", "Stops", "Stopwatch",
+    "Tenant", "Told", "Verdict", "are_fellows", "aside", "begin_anew", "believe", "carry_out", "deaf", "doubt", "enter_lane",
+    "first_beside", "is_heard", "keeper", "lanes", "lapsed", "leave_lane", "let_go", "line_up", "may_have_any_number", "or_again",
+    "parked", "press", "press_all", "save_none", "stands_for", "starved", "step_out", "virtual_ns",
+}
+MODULE = (".", "card", "context", "ioctl", "measure", "sched", "sysfs")
+
+STRING = re.compile(r'//[^\n]*|/\*.*?\*/|b?r?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
+IMPL = re.compile(r"^[ ]*(?:unsafe )?(?:impl|trait)\b(?:<[^{]*?>)? ([^{;]*? for )?(?:\w+::)*(\w+)[^{;]*\{", re.M)
+# Methods of the standard library that ours share a name with.
+STANDARD = {"fill", "get", "get_mut", "is_empty"}
+FUNCTION = re.compile(r"^[ ]*(?:(?:pub(?:\([^)]*\))?|const|unsafe|async|extern \"C\"|extern) )*fn (\w+)", re.M)
+
+
+def blank(match):
+    """Comments and strings without their text, at the same places."""
+    return re.sub(r"[^\n]", " ", match.group(0))
+
+
+def closing(text, at, opening, end):
+    """The place after the bracket that closes the one at `at`."""
+    depth = 0
+    for place in range(at, len(text)):
+        depth += (text[place] == opening) - (text[place] == end)
+        if depth == 0:
+            return place + 1
+    return len(text)
+
+
+class Source:
+    """A file, its functions, and the types that it implements methods of."""
+
+    def __init__(self, path):
+        self.path = path
+        self.name = str(path.relative_to(RUST))
+        self.text = STRING.sub(blank, path.read_text(encoding="utf-8"))
+        self.impls = [(m.start(), closing(self.text, m.end() - 1, "{", "}"), (m.group(2), bool(m.group(1)))) for m in IMPL.finditer(self.text)]
+        self.functions = list(self.find_functions())
+
+    def type_at(self, place):
+        """The type whose `impl` encloses a place, and whether it is one of a trait."""
+        return next((owner for begin, end, owner in reversed(self.impls) if begin <= place < end), (None, False))
+
+    def find_functions(self):
+        """Name, type, place, lines and number of parameters of each function."""
+        for match in FUNCTION.finditer(self.text):
+            begin = self.text.find("(", match.end())
+            if begin < 0:
+                continue
+            if self.text[match.end()] == "<":
+                begin = self.text.index("(", closing(self.text, match.end(), "<", ">") if "->" not in self.text[match.end():begin] else begin)
+            end = closing(self.text, begin, "(", ")")
+            body = re.compile(r"[{;]").search(self.text, end)
+            if not body:
+                continue
+            last = closing(self.text, body.start(), "{", "}") if body.group(0) == "{" else body.end()
+            yield match.group(1), self.type_at(match.start()), match.start(), self.text.count("\n", match.start(), last) + 1, \
+                parameters(self.text[begin + 1:end - 1])
+
+
+def parameters(text):
+    """How many parameters a list has, `self` not counted."""
+    depth, count, part = 0, 0, ""
+    for char in text.replace("->", "  ") + ",":
+        depth += (char in "([{<") - (char in ")]}>")
+        if char == "," and depth == 0:
+            count += bool(part.strip()) and not re.fullmatch(r"\s*(&('\w+ )?)?(mut )?self(: .*)?\s*", part, re.S)
+            part = ""
+        else:
+            part += char
+    return count
+
+
+def modules(text):
+    """The modules of the crate that a file names."""
+    found = set(re.findall(r"\bcrate::(\w+)", text))
+    for match in re.finditer(r"\bcrate::\{", text):
+        depth, part = 0, ""
+        for char in text[match.end():closing(text, match.end() - 1, "{", "}")]:
+            if depth == 0 and char in ",}":
+                found.add(part.strip().split("::")[0])
+                part = ""
+                continue
+            depth += (char == "{") - (char == "}")
+            part += char
+    return found
+
+
+def sources(folder, pattern="*.rs"):
+    return [Source(path) for path in sorted((RUST / folder).glob(pattern))]
+
+
+def uses(files):
+    """Which file of a folder uses which, and by what."""
+    stems = {source.path.stem: source.name for source in files}
+    homes = collections.defaultdict(set)
+    for source in files:
+        for name, (owner, is_trait), *_ in source.functions:
+            if owner and not is_trait:
+                homes[name].add((owner, source.name))
+    edges = collections.defaultdict(set)
+    for source in files:
+        if source.path.stem == "mod":
+            continue
+        for stem in re.findall(r"\bsuper::(\w+)::", source.text):
+            if stem in stems:
+                edges[source.name, stems[stem]].add("use")
+        for match in re.finditer(r"(?:\b(self|Self)\b)?(?:\.|::)\s*(\w+)(?:::<[^()]*>)?\(", source.text):
+            by, name = match.groups()
+            places = homes.get(name, set())
+            if name in STANDARD and not by:
+                continue
+            if by:
+                owner, _ = source.type_at(match.start())
+                places = {place for place in places if place[0] == owner}
+            files_of = {file for _, file in places}
+            if len(files_of) == 1:
+                edges[source.name, files_of.pop()].add(f".{name}()")
+    return {(a, b): by for (a, b), by in edges.items() if a != b}
+
+
+def circles(edges):
+    """The sets of more than one file that reach each other (Tarjan)."""
+    after = collections.defaultdict(set)
+    for one, other in edges:
+        after[one].add(other)
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(after[node]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            part = stack[stack.index(node):]
+            del stack[stack.index(node):]
+            if len(part) > 1:
+                found.append(part)
+
+    for node in sorted(after):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def main():
+    bad = []
+    edges = uses(sources("sched"))
+    if "--edges" in sys.argv[1:]:
+        for (one, other), by in sorted(edges.items()):
+            print(f"{one} -> {other}: {', '.join(sorted(by))}")
+    for circle in circles(edges):
+        bad.append("files use each other in a circle:")
+        for (one, other), by in sorted(edges.items()):
+            if one in circle and other in circle:
+                bad.append(f"    {one} -> {other}: {', '.join(sorted(by))}")
+    by_card = {name for source in sources("card") for name in modules(source.text)}
+    for source in sources("."):
+        if source.path.stem in by_card and "card" in modules(source.text):
+            bad.append(f"rust/{source.name} uses rust/card, and rust/card uses it")
+    for source in (source for folder in MODULE for source in sources(folder)):
+        for match in re.finditer(r"\w+", source.text):
+            if match.group(0) in RETIRED:
+                bad.append(f"rust/{source.name}:{source.text.count(chr(10), 0, match.start()) + 1}: {match.group(0)} is retired")
+    for source in sources(".", "**/*.rs"):
+        if {"tests", "benches"} & set(source.path.parts):
+            continue
+        for name, _, place, lines, count in source.functions:
+            where = f"rust/{source.name}:{source.text.count(chr(10), 0, place) + 1}: {name}"
+            if lines > LINES_MAX:
+                bad.append(f"{where} has {lines} lines, more than {LINES_MAX}")
+            if count > PARAMETERS_MAX:
+                bad.append(f"{where} has {count} parameters, more than {PARAMETERS_MAX}")
+    print("\n".join(bad) or "no circles, no long functions, no retired names")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
