@@ -122,7 +122,7 @@ def errors_have_advice(files):
 def errors_say_what_was_done(files):
     [refused], [half] = files.values("refused"), files.values("half")
     assert refused["done"] == [] and len(refused["not_done"]) == 2, refused
-    assert half["done"] == ["weight=100"] and half["not_done"] == ["share=100", "priority=25"], half
+    assert half["done"] == ["weight=100"] and half["not_done"] == ["slots=1", "priority=25"], half
 
 
 def answers_say_what_was_done(files):
