@@ -47,8 +47,8 @@ NEVER = [
     (r"alloc_pages_exact_noprof|alloc_contig_pages_noprof", r"fermata_contig_alloc"),
     (r"fermata_contig_alloc", r".*"),
     # An allocation larger than a page is first tried without a warning.
-    (r"Vec<.*(slab::Entry|image::Tenant).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
-    (r"rust_helper_kvrealloc_node_align", r"Vec<.*(slab::Entry|image::Tenant).*>>::reserve"),
+    (r"Vec<.*(sched::(entity|table)::\w+|image::ContextRef).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
+    (r"rust_helper_kvrealloc_node_align", r"Vec<.*(sched::(entity|table)::\w+|image::ContextRef).*>>::reserve"),
     # Copies of functions that are inlined at all calls.
     (r"__pci_register_driver", r"Adapter.* as kernel::driver::RegistrationOps>::register"),
     (r"_copy_(from|to)_user", r"UserSlice(Reader|Writer)>::(read|write)::<(fermata_main::uapi::Reg|u64)>"),
