@@ -117,8 +117,8 @@ pub(crate) struct MemoryInfo {
 #[pin_data]
 pub(crate) struct Client {
     pub(crate) opener: Opener,
-    /// Until set-up, which moves it to the card's state. The lock serialises set-up: only `setup` and
-    /// the registry are accessed under it.
+    /// Until set-up, which moves it to the card's state. The lock serialises set-up: only `setup`
+    /// and the registry are accessed under it.
     #[pin]
     pub(crate) part: Mutex<Option<ContextRef>>,
     pub(crate) setup: SetOnce<Setup>,

@@ -131,8 +131,8 @@ impl Written {
 
 /// What the driver has written last to the registers of a slot.
 ///
-/// Those that only the driver writes are not written again where they stand as they should: the slot
-/// is vacant meanwhile, and each write takes a part of that time.
+/// Those that only the driver writes are not written again where they stand as they should: the
+/// slot is vacant meanwhile, and each write takes a part of that time.
 #[derive(Clone, Copy)]
 pub(crate) struct ShadowRegs {
     /// Application registers that may not be zero.
@@ -306,8 +306,8 @@ impl Image {
         self.faults += 1;
     }
 
-    /// How many registers [`Image::load`] writes with values of this context, and how many it clears
-    /// where those of `shadow` may not be zero.
+    /// How many registers [`Image::load`] writes with values of this context, and how many it
+    /// clears where those of `shadow` may not be zero.
     pub(crate) fn burst(&self, shadow: &ShadowRegs) -> (u32, u32) {
         let set = &self.written.set;
         (set.count(), shadow.registers.without(set).count())
@@ -337,8 +337,8 @@ impl Image {
         shadow.registers = shadow.registers.without(&left);
     }
 
-    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant. After
-    /// [`Image::clear_others`].
+    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
+    /// After [`Image::clear_others`].
     pub(crate) fn load(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs, card: &Identity) {
         let window = self.window.unwrap_or_default();
         shadow.move_window(bar, slot, window, card);
@@ -374,7 +374,8 @@ pub(crate) struct ContextRef {
 }
 
 impl ContextRef {
-    /// Returns the part of a context without jobs, of the process `pid`, whose owner `notifier` tells.
+    /// Returns the part of a context without jobs, of the process `pid`, whose owner `notifier`
+    /// tells.
     pub(crate) fn new(notifier: Arc<Notifier>, pid: i32) -> Result<Self> {
         Ok(Self {
             image: Image::new()?,
@@ -414,8 +415,8 @@ impl ContextRef {
         &mut self.meter
     }
 
-    /// Returns how often a job let another one wait for a boundary for too long, and the time beyond
-    /// that, where the engine stops at boundaries only.
+    /// Returns how often a job let another one wait for a boundary for too long, and the time
+    /// beyond that, where the engine stops at boundaries only.
     pub(crate) fn overruns(&self) -> (u64, Duration) {
         (self.overruns, self.overrun)
     }

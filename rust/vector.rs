@@ -247,8 +247,8 @@ impl<S: EventSink> Vector<S> {
 
     /// Returns the receiver of the vector's events; `None`: [`Vector::start`] was not called yet.
     pub(crate) fn sink(&self) -> Option<&S> {
-        // SAFETY: By the type invariant the pointer is null, or points to the value that `self` is a
-        // part of, which is alive.
+        // SAFETY: By the type invariant the pointer is null, or points to the value that `self` is
+        // a part of, which is alive.
         unsafe { self.sink.load(Acquire).as_ref() }
     }
 

@@ -75,10 +75,10 @@ impl Card {
         drop(part);
     }
 
-    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns the job's number. The
-    /// job may be run again from its beginning if `replayable`. `check` checks everything but the
-    /// scheduler's state, under the card's lock: the slots that the context may use, and whether its
-    /// image has a window. A start that is refused leaves the results of the last job.
+    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns the job's number.
+    /// The job may be run again from its beginning if `replayable`. `check` checks everything but
+    /// the scheduler's state, under the card's lock: the slots that the context may use, and
+    /// whether its image has a window. A start that is refused leaves the results of the last job.
     pub(crate) fn start(
         &self,
         ctx: ContextId,
@@ -131,8 +131,8 @@ impl Card {
         self.submit(Event::Hint { ctx, at })
     }
 
-    /// Asks for the end of a context. [`Notice::Released`](crate::notifier::Notice::Released) follows,
-    /// or [`Notice::Stuck`](crate::notifier::Notice::Stuck) has come.
+    /// Asks for the end of a context. [`Notice::Released`](crate::notifier::Notice::Released)
+    /// follows, or [`Notice::Stuck`](crate::notifier::Notice::Stuck) has come.
     pub(crate) fn close(&self, ctx: ContextId) {
         // A refusal means that it was released before.
         let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
@@ -194,8 +194,8 @@ impl Card {
         .map_err(refused)
     }
 
-    /// Lets a context belong to the gang of another one, or to none. `EINVAL`: that is itself, or of
-    /// another group; `ENOSPC`: there are not enough slots for all members.
+    /// Lets a context belong to the gang of another one, or to none. `EINVAL`: that is itself, or
+    /// of another group; `ENOSPC`: there are not enough slots for all members.
     pub(crate) fn set_gang(&self, ctx: ContextId, with: Option<ContextId>) -> Result {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.set_gang(at, ctx, with, out)

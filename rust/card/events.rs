@@ -41,8 +41,8 @@ impl Card {
         self.feed_reads(state, Outbox::with_read(slot));
     }
 
-    /// Ends a read of registers; `suspect` is the slot that gave all-ones: its value, or the card is
-    /// gone. The status, which is never all-ones, tells. `ENODEV`: the card is gone.
+    /// Ends a read of registers; `suspect` is the slot that gave all-ones: its value, or the card
+    /// is gone. The status, which is never all-ones, tells. `ENODEV`: the card is gone.
     pub(super) fn check_alive(&self, state: &mut State, suspect: Option<SlotId>) -> Result {
         if let Some(slot) = suspect {
             self.poll(state, slot);

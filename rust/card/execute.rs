@@ -51,8 +51,8 @@ impl Outbox {
     }
 
     /// Asks for a status read, because a register of `slot` reads all-ones. The status, which is
-    /// never all-ones, tells whether that is the register's value or the card is gone. The read comes
-    /// before any other user of the card can see what became of the job.
+    /// never all-ones, tells whether that is the register's value or the card is gone. The read
+    /// comes before any other user of the card can see what became of the job.
     pub(super) fn suspect(&mut self, slot: SlotId) {
         self.suspects |= slot.bit();
     }

@@ -2,9 +2,10 @@
 
 //! Groups that the administrator has registered: cgroups, each with its subtree, while they live.
 //!
-//! A registration names its cgroup by number, and keeps nothing of it. Registrations of cgroups that
-//! were removed are looked for every [`SWEEP_MS`] while there are any, and when there is no place for
-//! another one. The scheduler keeps what it needs of a registration, the registry the rest.
+//! A registration names its cgroup by number, and keeps nothing of it. Registrations of cgroups
+//! that were removed are looked for every [`SWEEP_MS`] while there are any, and when there is no
+//! place for another one. The scheduler keeps what it needs of a registration, the registry the
+//! rest.
 //!
 //! Registered groups nest as their cgroups do.
 
@@ -60,8 +61,8 @@ impl Card {
         self.view_group(&self.registry.lock(), group)
     }
 
-    /// Registers the subtree of a cgroup, or changes what is set for it, by `change`. Contexts that are
-    /// open move. `ERANGE`; `EBUSY`: a slot serves another group only; `ENOSPC`: too many are
+    /// Registers the subtree of a cgroup, or changes what is set for it, by `change`. Contexts that
+    /// are open move. `ERANGE`; `EBUSY`: a slot serves another group only; `ENOSPC`: too many are
     /// registered; `E2BIG`: registered groups would nest too deeply.
     pub(crate) fn set_group(
         &self,
@@ -119,8 +120,8 @@ impl Card {
         }
     }
 
-    /// Ends the registration of the subtree of a cgroup; its contexts move to where they belong without
-    /// it. `ENOENT`: it is not registered.
+    /// Ends the registration of the subtree of a cgroup; its contexts move to where they belong
+    /// without it. `ENOENT`: it is not registered.
     pub(crate) fn remove_group(&self, cgroup: &Cgroup) -> Result<GroupView> {
         let group = GroupKey(cgroup.number());
         let mut registry = self.registry.lock();

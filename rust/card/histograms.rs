@@ -21,7 +21,8 @@ impl Card {
         copy.clone_from(which(&state.slots[slot].histograms));
     }
 
-    /// Copies one of the histograms of a context. `ENODEV`: the card is gone, or the context closed.
+    /// Copies one of the histograms of a context. `ENODEV`: the card is gone, or the context
+    /// closed.
     pub(crate) fn copy_of_context(
         &self,
         ctx: ContextId,

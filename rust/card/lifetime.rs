@@ -68,9 +68,9 @@ impl Card {
         self.sweep();
     }
 
-    /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A job
-    /// that cannot be saved fails, within its preempt timeout. From then on no register is touched.
-    /// Process context.
+    /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A
+    /// job that cannot be saved fails, within its preempt timeout. From then on no register is
+    /// touched. Process context.
     pub(crate) fn save(&self) {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.freeze(at, out);

@@ -94,8 +94,8 @@ pub(crate) struct Card {
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
-    /// Does what concerns every context, and ends registrations of groups. Queued under the registry's
-    /// lock or that of `state`, and not once the card is gone.
+    /// Does what concerns every context, and ends registrations of groups. Queued under the
+    /// registry's lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
     #[pin]
@@ -158,8 +158,8 @@ impl Card {
                 delivery <- Delivery::new(),
                 state <- new_raw_spinlock!(state, "fermata_card"),
                 registry <- new_mutex!(Registry::new(limits.contexts)?, "fermata_registry"),
-                // SAFETY: `OFFSET` is that of this field. `shut_down`, which comes before the end, stops
-                // it, and it is not queued from then on.
+                // SAFETY: `OFFSET` is that of this field. `shut_down`, which comes before the end,
+                // stops it, and it is not queued from then on.
                 sweeper <- unsafe { DelayedWork::new() },
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.

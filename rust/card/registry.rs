@@ -172,8 +172,8 @@ fn with(bytes: u64, others: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Card {
-    /// Sets a context up by `join`, which may refuse, and notes it, so that [`Card::shut_down`] finds its
-    /// memory. `ENOSPC`: there are as many as can be.
+    /// Sets a context up by `join`, which may refuse, and notes it, so that [`Card::shut_down`]
+    /// finds its memory. `ENOSPC`: there are as many as can be.
     pub(crate) fn register(
         &self,
         client: Arc<Client>,
@@ -190,9 +190,9 @@ impl Card {
         Ok(())
     }
 
-    /// Forgets a context. The device stays bound as long as the result is held, so that the memory of
-    /// the context can be freed. `None`: [`Card::shut_down`] has taken the context out, or will, and
-    /// revokes its memory.
+    /// Forgets a context. The device stays bound as long as the result is held, so that the memory
+    /// of the context can be freed. `None`: [`Card::shut_down`] has taken the context out, or will,
+    /// and revokes its memory.
     pub(crate) fn unregister(&self, client: &Client) -> Option<UnplugGuard<'_>> {
         let bound = self.presence.enter().ok()?;
         let forgotten = {
@@ -211,9 +211,9 @@ impl Card {
         Some(bound)
     }
 
-    /// Counts `bytes` of pinned memory for a registered context; `uncharged`: no memory cgroup is charged
-    /// for them. `ENOMEM`: contexts of a group that it belongs to have as many as the administrator allows, or of
-    /// those that are charged to no memory cgroup its user has.
+    /// Counts `bytes` of pinned memory for a registered context; `uncharged`: no memory cgroup is
+    /// charged for them. `ENOMEM`: contexts of a group that it belongs to have as many as the
+    /// administrator allows, or of those that are charged to no memory cgroup its user has.
     pub(crate) fn count_pinned(
         &self,
         client: &Client,

@@ -65,8 +65,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies a histogram of slot or context number `number`. `EPERM`: it is of a slot, which tells of
-    /// other users, too, and the caller may not know of them.
+    /// Copies a histogram of slot or context number `number`. `EPERM`: it is of a slot, which tells
+    /// of other users, too, and the caller may not know of them.
     fn copy_histogram(&self, which: Which, number: u32, copy: &mut Histogram) -> Result {
         let card = &self.context.card;
         match which {

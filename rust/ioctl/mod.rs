@@ -77,8 +77,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies the argument in. The errors are those of [`User::read`]; `ENODEV`: the card is gone, or
-    /// went while the caller's memory was waited for.
+    /// Copies the argument in. The errors are those of [`User::read`]; `ENODEV`: the card is gone,
+    /// or went while the caller's memory was waited for.
     fn read<T: Argument>(&self) -> Result<User<T>> {
         let user = User::read(self.argument)?;
         self.check_present()?;

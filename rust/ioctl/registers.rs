@@ -60,8 +60,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked. `EINVAL` also
-    /// for a register that is named twice.
+    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked. `EINVAL`
+    /// also for a register that is named twice.
     fn registers(&self, most: u32) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
         let regs = self.read::<uapi::Regs>()?.value;
         check_flags(regs.flags, 0)?;

@@ -2,9 +2,9 @@
 
 //! A histogram of spans of time, of fixed size.
 //!
-//! Its buckets are log-linear: four to an octave, so that the bounds of one are at most 25 % apart. Below 64 ns they are 16 ns
-//! wide, and the last one takes all from about two minutes on. `uapi/fermata.h` tells programs the bounds, and libfermata
-//! compiles this very file.
+//! Its buckets are log-linear: four to an octave, so that the bounds of one are at most 25 % apart.
+//! Below 64 ns they are 16 ns wide, and the last one takes all from about two minutes on.
+//! `uapi/fermata.h` tells programs the bounds, and libfermata compiles this very file.
 
 /// How many buckets a histogram has.
 pub const BUCKETS: usize = 128;
@@ -32,7 +32,8 @@ pub const fn bucket_of(ns: u64) -> usize {
     }
 }
 
-/// The shortest span, in ns, that `bucket` counts. Of [`BUCKETS`]: where the last one would end if it ended.
+/// The shortest span, in ns, that `bucket` counts. Of [`BUCKETS`]: where the last one would end if
+/// it ended.
 pub const fn lower_bound(bucket: usize) -> u64 {
     let parts = 1 << PARTS_SHIFT;
     // Behind all buckets nothing is told apart.
@@ -85,9 +86,10 @@ impl Histogram {
         }
     }
 
-    /// The length in ns that `millionths` of the spans (500,000: half of them, the median) do not exceed: at least the true
-    /// one, above it by less than 25 % or 16 ns, whichever is more, and never above the longest. Spans in the last bucket count
-    /// as the longest. `None`: there were no spans. O([`BUCKETS`]).
+    /// The length in ns that `millionths` of the spans (500,000: half of them, the median) do not
+    /// exceed: at least the true one, above it by less than 25 % or 16 ns, whichever is more, and
+    /// never above the longest. Spans in the last bucket count as the longest. `None`: there were
+    /// no spans. O([`BUCKETS`]).
     pub fn quantile(&self, millionths: u32) -> Option<u64> {
         const WHOLE: u64 = 1_000_000;
         if self.count == 0 {

@@ -9,8 +9,8 @@ use crate::sched::{Duration, EndReason, RunEnd, StartTimes, Time};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct SlotHistograms {
-    /// From the status that showed PAUSED or FINISH until the next START was written, where the slot
-    /// was not left vacant in between.
+    /// From the status that showed PAUSED or FINISH until the next START was written, where the
+    /// slot was not left vacant in between.
     pub gap: Histogram,
     /// From the first PAUSE to PAUSED; not of jobs that stop at boundaries, and not of queues that
     /// were empty.

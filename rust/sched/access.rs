@@ -15,8 +15,8 @@ use super::state::Scheduler;
 use super::{GroupKey, Params, Refusal, Time};
 
 impl Scheduler {
-    /// Returns the slots, a bit each, that are reserved for other groups than `group` and those above
-    /// it.
+    /// Returns the slots, a bit each, that are reserved for other groups than `group` and those
+    /// above it.
     fn foreign_slots(&self, group: GroupIndex) -> u8 {
         let own = self.entities[group].registration;
         let foreign = slots_in(u8::MAX).filter(|&id| {
@@ -173,8 +173,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Checks a priority that is above the ceiling of a context's group, unless the context has that
-    /// priority already.
+    /// Checks a priority that is above the ceiling of a context's group, unless the context has
+    /// that priority already.
     pub(super) fn check_priority(&self, ctx: ContextIndex, params: &Params) -> Result<(), Refusal> {
         let old = self.entities[ctx].params.priority;
         let most = self.priority_ceiling(self.entities.key_of(ctx));

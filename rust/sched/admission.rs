@@ -2,14 +2,14 @@
 
 //! What contexts may reserve: no more in all than the slots of their class can give.
 //!
-//! Checked under every policy, so that a change of policy finds nothing that it cannot keep. A tenth
-//! of each slot is never reserved: it covers saves on behalf of others, and feeds those without a
-//! reservation.
+//! Checked under every policy, so that a change of policy finds nothing that it cannot keep. A
+//! tenth of each slot is never reserved: it covers saves on behalf of others, and feeds those
+//! without a reservation.
 //!
-//! Deadlines on one slot: the densities (budget over deadline) are at most 90 % together. On m slots
-//! each is at most 50 %, and together 90 % of (m + 1) / 2: by Goossens, Funk and Baruah m slots keep
-//! all deadlines if the sum is at most m - (m - 1) d, where d is the greatest, here one half. That
-//! holds for contexts that may run on every slot of the class.
+//! Deadlines on one slot: the densities (budget over deadline) are at most 90 % together. On m
+//! slots each is at most 50 %, and together 90 % of (m + 1) / 2: by Goossens, Funk and Baruah m
+//! slots keep all deadlines if the sum is at most m - (m - 1) d, where d is the greatest, here one
+//! half. That holds for contexts that may run on every slot of the class.
 
 use super::{Params, Refusal};
 
@@ -39,7 +39,8 @@ impl Reserved {
         }
     }
 
-    /// Checks whether a context may have `params` in place of `old`, with the slots `usable` in use.
+    /// Checks whether a context may have `params` in place of `old`, with the slots `usable` in
+    /// use.
     ///
     /// # Errors
     ///

@@ -71,9 +71,9 @@ impl Bandwidth {
         self.left <= 0 && self.at + params.period > now
     }
 
-    /// Begins a new period where one is due, and returns when the next period begins if no budget is
-    /// left. `wakes`: the context did not want a slot before; then a new period begins if the rest
-    /// of the budget in the rest of the time were more than was admitted.
+    /// Begins a new period where one is due, and returns when the next period begins if no budget
+    /// is left. `wakes`: the context did not want a slot before; then a new period begins if the
+    /// rest of the budget in the rest of the time were more than was admitted.
     pub(super) fn update(&mut self, now: Time, params: &Params, wakes: bool) -> Option<Time> {
         self.left = self.left.min(signed(params.budget));
         let next = self.at + params.period;

@@ -3,17 +3,17 @@
 //! The starvation boost: whatever the policy prefers, the context that waits longest gets a slice
 //! now and then.
 //!
-//! When the context has waited for longer than the boost interval, and the last slice given for this
-//! reason is as long ago, it is given the next slice, which is not cut short; the slice is its own,
-//! but no longer than a quarter of the interval. So at most a quarter of the time goes against the
-//! policy, and of n contexts that wait each runs within n + 1 intervals, slices and switches.
+//! When the context has waited for longer than the boost interval, and the last slice given for
+//! this reason is as long ago, it is given the next slice, which is not cut short; the slice is its
+//! own, but no longer than a quarter of the interval. So at most a quarter of the time goes against
+//! the policy, and of n contexts that wait each runs within n + 1 intervals, slices and switches.
 
 use super::ids::ContextIndex;
 use super::state::Scheduler;
 use super::{Duration, Refusal, SlotId, Time};
 
-/// How many of those that wait longest are looked at for one that may run on a slot; the others will
-/// be among them later.
+/// How many of those that wait longest are looked at for one that may run on a slot; the others
+/// will be among them later.
 const LOOKS_MAX: usize = 8;
 
 impl Scheduler {

@@ -169,8 +169,8 @@ impl Scheduler {
         }
     }
 
-    /// Updates the least virtual time of the members of a group, or of the class: of those that run,
-    /// of the first that waits, and of `leaver`, which just ran. It never runs backwards.
+    /// Updates the least virtual time of the members of a group, or of the class: of those that
+    /// run, of the first that waits, and of `leaver`, which just ran. It never runs backwards.
     fn update_min_vruntime(
         &mut self,
         now: Time,

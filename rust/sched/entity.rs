@@ -86,8 +86,8 @@ impl Node {
 pub struct SchedEntity {
     pub(super) node: Node,
     /// The slots that the entity may use now, a bit each, also slots that are out of use; and again
-    /// as [`alone()`] has them, unless the entity is in a gang. Of a group, those of its members that
-    /// wait.
+    /// as [`alone()`] has them, unless the entity is in a gang. Of a group, those of its members
+    /// that wait.
     pub(super) allowed: u16,
     /// Links of a [`FifoList`](super::fifo::FifoList).
     pub(super) older: Option<EntityRef>,

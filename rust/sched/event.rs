@@ -65,8 +65,8 @@ pub enum Action {
     /// Write the window of `ctx`, its written application registers and its snapshot address to
     /// `slot`.
     Load { slot: SlotId, ctx: ContextId },
-    /// Close the window of `slot`, which is that of `ctx`: no memory may be touched from here on (size
-    /// 0 where the card has a window).
+    /// Close the window of `slot`, which is that of `ctx`: no memory may be touched from here on
+    /// (size 0 where the card has a window).
     Unload { slot: SlotId, ctx: ContextId },
     /// Write START_RESUME (`resume`) or START_NEW to `slot`. `boosted`: another context goes first
     /// under the policy, but `ctx` has waited for too long.
@@ -77,8 +77,8 @@ pub enum Action {
         boosted: bool,
         times: StartTimes,
     },
-    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. `late`: of a PAUSE that the timer of
-    /// the slot has brought, how late that was.
+    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. `late`: of a PAUSE
+    /// that the timer of the slot has brought, how late that was.
     Pause {
         slot: SlotId,
         ctx: ContextId,
@@ -286,8 +286,8 @@ impl<'a> Cx<'a> {
         (self.out)(action);
     }
 
-    /// Returns whether the decision may start a job, which it may once: a job can have all registers
-    /// of the slot to be written, and the caller has interrupts off.
+    /// Returns whether the decision may start a job, which it may once: a job can have all
+    /// registers of the slot to be written, and the caller has interrupts off.
     pub(super) fn may_start(&mut self) -> bool {
         !core::mem::replace(&mut self.has_started, true)
     }

@@ -3,9 +3,9 @@
 //! Taking all jobs off a card that will lose its state (a reset of all of it, or its power), and
 //! putting them back; and the end of a card.
 //!
-//! The caller freezes the scheduler, waits until it is at rest, has the card set up anew, tells what
-//! each slot shows then, and thaws the scheduler. Jobs that could be saved go on where they were; what
-//! could not be stopped or saved has failed by then, or begins anew, as after any PAUSE.
+//! The caller freezes the scheduler, waits until it is at rest, has the card set up anew, tells
+//! what each slot shows then, and thaws the scheduler. Jobs that could be saved go on where they
+//! were; what could not be stopped or saved has failed by then, or begins anew, as after any PAUSE.
 
 use super::event::Cx;
 use super::slot_fsm::Progress;
@@ -24,7 +24,8 @@ impl Scheduler {
         self.frozen = true;
         self.drop_all_claims();
         for id in self.slots.ids() {
-            // A slot that a hint has made vacant is of no use now, and that is not the owner's fault.
+            // A slot that a hint has made vacant is of no use now, and that is not the owner's
+            // fault.
             if let Some(reservation) = &mut self.slots[id].reservation {
                 reservation.take(now);
             }
@@ -43,8 +44,8 @@ impl Scheduler {
     }
 
     /// Ends the runs that were lost, after the card was stopped: the jobs fail with
-    /// [`Failure::Snapshot`](super::Failure::Snapshot), or run again if they may. The scheduler is at
-    /// rest then.
+    /// [`Failure::Snapshot`](super::Failure::Snapshot), or run again if they may. The scheduler is
+    /// at rest then.
     pub fn lose_runs(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         let cx = &mut Cx::new(now, out);
         for id in self.slots.ids() {
@@ -62,8 +63,8 @@ impl Scheduler {
     }
 
     /// Notes that the card was set up anew while the scheduler was at rest, and `slot` shows
-    /// `status`: it is out of reset, its window closed. A slot that was out of use is used again if it
-    /// is idle; one that is not is quarantined.
+    /// `status`: it is out of reset, its window closed. A slot that was out of use is used again if
+    /// it is idle; one that is not is quarantined.
     pub fn renew(&mut self, slot: SlotId, status: Status, out: &mut dyn FnMut(Action)) {
         if !self.slots.has(slot) {
             return;
@@ -100,8 +101,8 @@ impl Scheduler {
         self.reschedule_all(&mut Cx::new(now, out));
     }
 
-    /// Ends everything, for the card is gone. [`Scheduler::sweep`] fails every job and releases what
-    /// was closed.
+    /// Ends everything, for the card is gone. [`Scheduler::sweep`] fails every job and releases
+    /// what was closed.
     pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>) {
         if core::mem::replace(&mut self.gone, true) {
             return;

@@ -46,8 +46,9 @@ impl GroupKind {
     }
 }
 
-/// The contexts of a group that are of one class and urgency. Its entity is linked among the members
-/// of the group above, or of the class, while a member waits. Opaque: the caller provides room for it.
+/// The contexts of a group that are of one class and urgency. Its entity is linked among the
+/// members of the group above, or of the class, while a member waits. Opaque: the caller provides
+/// room for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedGroup {
     pub(super) kind: GroupKind,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! "I shall need a slot at this time": a slot is made vacant in time for work that has not come yet,
-//! as `GPreempt` does.
+//! "I shall need a slot at this time": a slot is made vacant in time for work that has not come
+//! yet, as `GPreempt` does.
 //!
 //! A hint is *due* a save before its time. Then, if the work would preempt best-effort work at once
-//! were it there, a slot is taken from that and kept vacant until the work comes or the hint expires.
-//! A hint takes nothing else: no boosted slice, no reservation, no latency-critical work, which may
-//! also take the slot that is kept.
+//! were it there, a slot is taken from that and kept vacant until the work comes or the hint
+//! expires. A hint takes nothing else: no boosted slice, no reservation, no latency-critical work,
+//! which may also take the slot that is kept.
 //!
 //! What a wrong hint wastes (the slot's idle time while a context waited, the save and the restore
 //! of the job that made way) is charged to its owner. The hints of its group are then ignored for
@@ -53,8 +53,8 @@ enum Ending {
 
 /// What owners do.
 impl Scheduler {
-    /// Notes that `id` will need a slot at `at`; zero takes its hint back. [`Refusal::NoSlot`] as for
-    /// Start.
+    /// Notes that `id` will need a slot at `at`; zero takes its hint back. [`Refusal::NoSlot`] as
+    /// for Start.
     pub(super) fn give_hint(
         &mut self,
         now: Time,
@@ -167,9 +167,9 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Ends the reservation of a slot. What the slot idled is charged to the context that it was kept
-    /// for, and, if the hint was not `used`, also the rest of what was spent on it. Returns what the
-    /// reservation cost.
+    /// Ends the reservation of a slot. What the slot idled is charged to the context that it was
+    /// kept for, and, if the hint was not `used`, also the rest of what was spent on it. Returns
+    /// what the reservation cost.
     fn release_slot(&mut self, now: Time, id: SlotId, used: bool) -> Duration {
         let slot = &mut self.slots[id];
         let Some(reservation) = slot.reservation.take() else {
@@ -437,8 +437,8 @@ impl Scheduler {
         }
     }
 
-    /// Finds a slot for work that is to come: one that will be vacant anyway, or one that best-effort
-    /// work leaves.
+    /// Finds a slot for work that is to come: one that will be vacant anyway, or one that
+    /// best-effort work leaves.
     fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
         if let Some(id) = self.leaving_for(cx.now, class, ctx) {
             self.reserve_slot(cx, id, ctx, false);

@@ -113,13 +113,14 @@ impl Scheduler {
         }
     }
 
-    /// Resumes the job of a context that has one and passes [`Self::check_resume`]. Takes back a hold
-    /// that was asked for and has not come about. A job whose queue is empty looks at it again.
+    /// Resumes the job of a context that has one and passes [`Self::check_resume`]. Takes back a
+    /// hold that was asked for and has not come about. A job whose queue is empty looks at it
+    /// again.
     pub(super) fn resume(&mut self, now: Time, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         if context.on_stop == OnStop::Hold {
-            // A doorbell that the hold has hidden counts again. Without one, this costs one spurious
-            // check of the queue.
+            // A doorbell that the hold has hidden counts again. Without one, this costs one
+            // spurious check of the queue.
             let queues = |slot| self.slots[slot].fsm.config.queues;
             context.on_stop = match context.slot.is_some_and(queues) {
                 true => OnStop::Rung,
@@ -136,8 +137,8 @@ impl Scheduler {
         }
     }
 
-    /// Rings the doorbell: there is work in the queue of a context. A job that waits or is held looks
-    /// at its queue anyway when it runs.
+    /// Rings the doorbell: there is work in the queue of a context. A job that waits or is held
+    /// looks at its queue anyway when it runs.
     pub(super) fn ring(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
         let context = &mut self.entities[ctx];
@@ -155,9 +156,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Closes a context that is in no gang. A context on no slot is released at once; a job on a slot
-    /// is stopped by a reset, because its snapshot is of no use any more, and its memory may go only
-    /// when the slot is quiescent.
+    /// Closes a context that is in no gang. A context on no slot is released at once; a job on a
+    /// slot is stopped by a reset, because its snapshot is of no use any more, and its memory may
+    /// go only when the slot is quiescent.
     pub(super) fn close(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
         let context = &self.entities[ctx];

@@ -5,8 +5,8 @@
 //!
 //! A context whose own budget or cap is used up waits in the throttled queue. A group whose cap, or
 //! that of a group above, is used up is throttled when one of its contexts would be next on a slot:
-//! it leaves the ready queue with all of them. Contexts that do not compete through their group wait
-//! behind it, and follow one by one when it is not throttled any more.
+//! it leaves the ready queue with all of them. Contexts that do not compete through their group
+//! wait behind it, and follow one by one when it is not throttled any more.
 
 use super::bandwidth::Bandwidth;
 use super::context::{Linked, SchedContext};
@@ -37,8 +37,8 @@ impl Scheduler {
         }
     }
 
-    /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a slot
-    /// before.
+    /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
+    /// slot before.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let context = &self.entities[ctx];
         let class = context.class;
@@ -186,8 +186,8 @@ impl Scheduler {
         })
     }
 
-    /// Throttles the group of a context of the ready queue whose cap is used up, or the group above.
-    /// Returns whether there is one.
+    /// Throttles the group of a context of the ready queue whose cap is used up, or the group
+    /// above. Returns whether there is one.
     pub(super) fn throttle_group_of(&mut self, now: Time, ctx: ContextIndex) -> bool {
         let Some((at, cap)) = self.spent_cap(now, ctx) else {
             return false;

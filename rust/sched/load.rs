@@ -3,8 +3,8 @@
 //! What writing the registers of a job costs before its START, and who is charged for that.
 //!
 //! A slice begins when the registers are written. A job is charged for the writing of its own
-//! registers; the clearing of those that another context has left behind is charged to that context,
-//! or to its group once the context was closed.
+//! registers; the clearing of those that another context has left behind is charged to that
+//! context, or to its group once the context was closed.
 
 use super::event::Cx;
 use super::state::Scheduler;

@@ -69,10 +69,10 @@ trait Policy {
     fn preempt(&self, runs: &SchedContext, waits: &SchedContext) -> Preempt;
 }
 
-/// Weighted fair: each entity has a virtual time that passes while it is on a slot, faster the lower
-/// its weight, and the one with the least virtual time goes first. A job that is still behind the
-/// next one at the end of its slice runs on until it is not: a switch that would be taken back at
-/// once is not made.
+/// Weighted fair: each entity has a virtual time that passes while it is on a slot, faster the
+/// lower its weight, and the one with the least virtual time goes first. A job that is still behind
+/// the next one at the end of its slice runs on until it is not: a switch that would be taken back
+/// at once is not made.
 struct Fair;
 
 impl Policy for Fair {

@@ -30,8 +30,8 @@ impl Scheduler {
 
     /// Registers a group below the registered group `parent`, or changes what is set for the group.
     /// The registration lasts until [`Scheduler::remove_group`], whether the group has contexts or
-    /// not. Weight and cap hold at once. The caller brings all contexts of the card in line with the
-    /// rest by [`Scheduler::regroup`]. O(log n).
+    /// not. Weight and cap hold at once. The caller brings all contexts of the card in line with
+    /// the rest by [`Scheduler::regroup`]. O(log n).
     ///
     /// # Errors
     ///
@@ -85,8 +85,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Gone`], [`Refusal::NoContext`] (the group is not registered), [`Refusal::Busy`] (a
-    /// group is registered below); nothing was changed.
+    /// [`Refusal::Gone`], [`Refusal::NoContext`] (the group is not registered), [`Refusal::Busy`]
+    /// (a group is registered below); nothing was changed.
     pub fn remove_group(
         &mut self,
         now: Time,

@@ -4,7 +4,8 @@
 
 use super::{ContextId, Duration, Time};
 
-/// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take time.
+/// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take
+/// time.
 const AGAIN_MIN: Duration = Duration::from_us(250);
 /// And not later than this.
 const AGAIN_MAX: Duration = Duration::from_ms(5);

@@ -2,10 +2,10 @@
 
 //! The run queue of a class: the entities that wait for one of its slots.
 //!
-//! The ready queue is a tree for the class and one for each group, as in the CPU controller: a group
-//! is linked in the tree above it while a member waits, so the first context is found by descending
-//! from the class. Entities whose budget or cap is used up are in the throttled queue, by the time
-//! at which it is refilled. The members of a throttled group stay in the group's tree.
+//! The ready queue is a tree for the class and one for each group, as in the CPU controller: a
+//! group is linked in the tree above it while a member waits, so the first context is found by
+//! descending from the class. Entities whose budget or cap is used up are in the throttled queue,
+//! by the time at which it is refilled. The members of a throttled group stay in the group's tree.
 
 use super::admission::Reserved;
 use super::context::Linked;
@@ -74,8 +74,8 @@ impl RunQueue {
         self.turns
     }
 
-    /// Adds a context to the end of those with the same rank and key; `by_group`: through its group.
-    /// O(log n).
+    /// Adds a context to the end of those with the same rank and key; `by_group`: through its
+    /// group. O(log n).
     pub(super) fn enqueue(
         &mut self,
         entities: &mut Entities,
@@ -120,8 +120,8 @@ impl RunQueue {
         }
     }
 
-    /// Moves a context of the ready queue to where its new rank and key belong; among equals it keeps
-    /// its turn. O(log n).
+    /// Moves a context of the ready queue to where its new rank and key belong; among equals it
+    /// keeps its turn. O(log n).
     pub(super) fn requeue(
         &mut self,
         entities: &mut Entities,
@@ -133,7 +133,8 @@ impl RunQueue {
         self.link(entities, ctx.into(), SchedKey { rank, key, turn });
     }
 
-    /// Moves a group to where its new virtual time belongs; among equals it keeps its turn. O(log n).
+    /// Moves a group to where its new virtual time belongs; among equals it keeps its turn. O(log
+    /// n).
     pub(super) fn requeue_group(&mut self, entities: &mut Entities, group: GroupIndex) {
         let entity = &entities.se(group);
         if entity.node.key() != entity.vruntime {
@@ -272,7 +273,8 @@ impl RunQueue {
     }
 }
 
-/// Notes which slots the members of a group that wait may use, and returns whether that has changed.
+/// Notes which slots the members of a group that wait may use, and returns whether that has
+/// changed.
 fn update_allowed(entities: &mut Entities, group: GroupIndex) -> bool {
     let allowed = entities[group].ready.allowed(entities);
     core::mem::replace(&mut entities.se_mut(group).allowed, allowed) != allowed

@@ -53,8 +53,9 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the class
-    /// in the mask is in use), [`Refusal::NoSpace`] (the storage is full), [`Refusal::Admission`].
+    /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the
+    /// class in the mask is in use), [`Refusal::NoSpace`] (the storage is full),
+    /// [`Refusal::Admission`].
     pub fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal> {
         self.check_present()?;
         config.params.check()?;
@@ -88,8 +89,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// An owner's request that is refused changed nothing and gave no action. Events of the card are
-    /// never refused.
+    /// An owner's request that is refused changed nothing and gave no action. Events of the card
+    /// are never refused.
     pub fn handle(
         &mut self,
         now: Time,
@@ -190,8 +191,8 @@ impl Scheduler {
         Ok(self.entities[self.entities.owned(id)?].params)
     }
 
-    /// Changes the parameters of a context; they hold at once, for the slice that runs too. A job on
-    /// a slot that is not in the mask any more is preempted.
+    /// Changes the parameters of a context; they hold at once, for the slice that runs too. A job
+    /// on a slot that is not in the mask any more is preempted.
     ///
     /// # Errors
     ///
@@ -220,9 +221,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Disables a context, or enables it again. A job of a disabled context on a slot is preempted at
-    /// once, as by the end of its slice, and a Start is accepted; the jobs wait until the context is
-    /// enabled. A held job stays held. No-op if it is so already. O(log n).
+    /// Disables a context, or enables it again. A job of a disabled context on a slot is preempted
+    /// at once, as by the end of its slice, and a Start is accepted; the jobs wait until the
+    /// context is enabled. A held job stays held. No-op if it is so already. O(log n).
     ///
     /// # Errors
     ///
@@ -292,8 +293,8 @@ impl Scheduler {
     /// The longest boundary wait: 10 s, as the longest preempt timeout.
     pub const BOUNDARY_WAIT_MAX: Duration = Duration::from_ms(10_000);
 
-    /// Returns how long a job on its way to a boundary may let a context wait that goes first at once
-    /// under the policy.
+    /// Returns how long a job on its way to a boundary may let a context wait that goes first at
+    /// once under the policy.
     pub fn boundary_wait(&self) -> Duration {
         self.boundary_wait
     }
@@ -384,8 +385,8 @@ impl Scheduler {
         self.slots.find(slot)?.reserved_for()
     }
 
-    /// Returns the member of a gang that a slot is claimed for: once all members that wait can have their
-    /// slots.
+    /// Returns the member of a gang that a slot is claimed for: once all members that wait can have
+    /// their slots.
     pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
         let claim = self.slots.find(slot)?.claim?;
         Some(self.entities.id(claim.ctx))

@@ -46,8 +46,8 @@ pub(super) struct Reset {
 pub(super) enum State {
     /// Quiescent, out of reset, no job.
     Vacant,
-    /// START was written. Left by PAUSED, by FINISH (which wins over PAUSE: the job is complete), by
-    /// the preempt timeout and by [`SlotFsm::abort`].
+    /// START was written. Left by PAUSED, by FINISH (which wins over PAUSE: the job is complete),
+    /// by the preempt timeout and by [`SlotFsm::abort`].
     Running(Run),
     /// The reset bit was set. Left when the status reads IDLE (then the slot is quiescent) or after
     /// too many tries.

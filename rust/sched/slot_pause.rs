@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Saving a job: PAUSE, at once or at a boundary, until it is answered or the preempt timeout is over.
+//! Saving a job: PAUSE, at once or at a boundary, until it is answered or the preempt timeout is
+//! over.
 
 use super::event::Cx;
 use super::run::{Pause, Run};
@@ -64,8 +65,8 @@ impl SlotFsm {
         });
     }
 
-    /// Stops the job where it is, if it was told to pause at a boundary and lets `waiter`, which goes
-    /// first, wait for longer than `wait`. `None`: there is no such waiter any more.
+    /// Stops the job where it is, if it was told to pause at a boundary and lets `waiter`, which
+    /// goes first, wait for longer than `wait`. `None`: there is no such waiter any more.
     pub(super) fn bound_boundary(
         &mut self,
         cx: &mut Cx<'_>,

@@ -3,10 +3,10 @@
 //! Resetting a slot.
 //!
 //! Fermata: hold, read the status (that read is the flush: it returns after the last DMA), IDLE,
-//! release. Needed only when a job is stopped by force. Base: hold, read the status (that read pushes
-//! the reset to the card), settle, release, read the status, IDLE. Needed after every job, because
-//! PAUSED and FINISH come before the last DMA, and because an old status must not be taken for that
-//! of the next job.
+//! release. Needed only when a job is stopped by force. Base: hold, read the status (that read
+//! pushes the reset to the card), settle, release, read the status, IDLE. Needed after every job,
+//! because PAUSED and FINISH come before the last DMA, and because an old status must not be taken
+//! for that of the next job.
 
 use super::event::Cx;
 use super::slot_fsm::{After, Outcome, Progress, Reset, SlotFsm, State};

@@ -52,8 +52,8 @@ pub struct Slot {
     /// It is vacant although a context waits, because a decision starts one job only. The timer
     /// brings the next decision.
     pub(super) unfilled: bool,
-    /// The context that the job on it makes way for before the end of its slice, and that is charged
-    /// for the save.
+    /// The context that the job on it makes way for before the end of its slice, and that is
+    /// charged for the save.
     pub(super) payer: Option<ContextId>,
     /// The member of a gang that is to have it.
     pub(super) claim: Option<Claim>,

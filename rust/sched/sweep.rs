@@ -3,10 +3,10 @@
 //! What concerns every context, done for a few contexts at a time.
 //!
 //! Another policy, a slot that goes out of use or comes back, and the end of the card concern all
-//! contexts. The caller holds its lock with interrupts off, so no call visits all of them: what is to
-//! be done is noted, and [`Scheduler::sweep`] does the next part; the caller lets go of its lock
-//! between two parts. Visiting a context twice does no harm, so a request that comes while a sweep is
-//! under way lets the sweep begin again.
+//! contexts. The caller holds its lock with interrupts off, so no call visits all of them: what is
+//! to be done is noted, and [`Scheduler::sweep`] does the next part; the caller lets go of its lock
+//! between two parts. Visiting a context twice does no harm, so a request that comes while a sweep
+//! is under way lets the sweep begin again.
 //!
 //! Another policy is in force at once. Until a sweep has visited a context, its job waits where the
 //! old policy put it.

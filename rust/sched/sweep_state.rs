@@ -31,7 +31,8 @@ impl Sweep {
         Self { pass, next: 0 }
     }
 
-    /// Has all contexts brought in line with the slots that are in use, or with the end of the card.
+    /// Has all contexts brought in line with the slots that are in use, or with the end of the
+    /// card.
     pub(super) fn settle_all(&mut self, gone: bool) {
         *self = match self.pass {
             // The next pass does that too.

@@ -53,8 +53,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Tells the job on a slot to pause, and those of its gang. `payer` is charged for the save, unless
-    /// the job goes on to a boundary.
+    /// Tells the job on a slot to pause, and those of its gang. `payer` is charged for the save,
+    /// unless the job goes on to a boundary.
     pub(super) fn pause(
         &mut self,
         cx: &mut Cx<'_>,
@@ -103,8 +103,8 @@ impl Scheduler {
         }
     }
 
-    /// Does what follows from an event of a slot. Returns what the owner is to be told when the class
-    /// was rescheduled: the next job need not wait for that.
+    /// Does what follows from an event of a slot. Returns what the owner is to be told when the
+    /// class was rescheduled: the next job need not wait for that.
     #[must_use]
     pub(super) fn follow(
         &mut self,
@@ -225,8 +225,8 @@ impl Scheduler {
         Wake::Failed(failure)
     }
 
-    /// The slot did not come out of reset. Its job fails even if it was saved or finished. Jobs that
-    /// wait and may run nowhere else fail too (`sweep.rs`); those held fail to resume.
+    /// The slot did not come out of reset. Its job fails even if it was saved or finished. Jobs
+    /// that wait and may run nowhere else fail too (`sweep.rs`); those held fail to resume.
     fn quarantined(&mut self, id: SlotId, ctx: ContextIndex, outcome: Outcome) -> Option<Wake> {
         let failure = match outcome {
             Outcome::Failed(failure) => failure,

@@ -2,8 +2,8 @@
 
 //! Points and spans of time, in nanoseconds.
 //!
-//! All arithmetic saturates: a clock that steps back or a span from a hostile caller gives a wrong length, never a panic
-//! and never a wrapped value.
+//! All arithmetic saturates: a clock that steps back or a span from a hostile caller gives a wrong
+//! length, never a panic and never a wrapped value.
 
 use core::ops::{Add, AddAssign};
 

@@ -95,9 +95,9 @@ impl Scheduler {
         Self::slice_on(slot, asked)
     }
 
-    /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and restores
-    /// there, so that most of the time is work; but a context whose saves are slow does not make the
-    /// slices of others longer than [`SLICE_FLOOR_MAX`].
+    /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and
+    /// restores there, so that most of the time is work; but a context whose saves are slow does
+    /// not make the slices of others longer than [`SLICE_FLOOR_MAX`].
     pub(super) fn slice_on(slot: &Slot, asked: Duration) -> Duration {
         let stats = &slot.fsm.stats;
         let switch = stats.save() + stats.restore();
