@@ -416,14 +416,11 @@ FM_TEST(card, point_09_results_are_those_of_this_job)
 /* Reads from the function's configuration space, which pushes writes to registers. */
 static void push_writes(void)
 {
-	char path[128];
+	int fd = fm_pci_config(O_RDONLY);
 	u32 value;
-	int fd;
 
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", fm_pci());
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || pread(fd, &value, sizeof(value), 4) != sizeof(value))
-		fm_die("%s: %s", path, strerror(errno));
+	if (pread(fd, &value, sizeof(value), 4) != sizeof(value))
+		fm_die("reading the command register: %s", strerror(errno));
 	close(fd);
 }
 

@@ -305,17 +305,14 @@ FM_TEST(card, defect_09_mapping_made_while_the_card_goes)
 
 static void set_bus_mastering(bool on)
 {
-	char path[128];
+	int fd = fm_pci_config(O_RDWR);
 	uint16_t command = 0;
-	int fd;
 
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", fm_pci());
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 || pread(fd, &command, 2, 4) != 2)
-		fm_die("%s: %s", path, strerror(errno));
+	if (pread(fd, &command, 2, 4) != 2)
+		fm_die("reading the command register: %s", strerror(errno));
 	command = on ? command | 4 : command & ~4;
 	if (pwrite(fd, &command, 2, 4) != 2)
-		fm_die("%s: %s", path, strerror(errno));
+		fm_die("writing the command register: %s", strerror(errno));
 	close(fd);
 }
 

@@ -309,6 +309,18 @@ const char *fm_pci(void)
 	return function;
 }
 
+int fm_pci_config(int flags)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", fm_pci());
+	fd = open(path, flags | O_CLOEXEC);
+	if (fd < 0)
+		fm_die("%s: %s", path, strerror(errno));
+	return fd;
+}
+
 static int put_to_function(const char *file, const char *text)
 {
 	char path[128];

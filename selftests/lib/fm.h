@@ -113,6 +113,8 @@ u64 fm_slot_resets(int slot);
 
 /* Name of its PCI function, or NULL; remembered once it was known. */
 const char *fm_pci(void);
+/* A descriptor of the function's configuration space. */
+int fm_pci_config(int flags);
 /* Chooses how fm_reset() resets the function ("flr", "bus"); false: it cannot be done so. */
 bool fm_reset_by(const char *method);
 /* Resets the function: 0 or a negative errno. */
