@@ -51,7 +51,8 @@ pub struct SlotConfig {
 }
 
 impl SlotConfig {
-    pub(super) const NONE: Self = Self {
+    /// A slot of the fermata profile, whose engine can do nothing more than any engine.
+    pub const PLAIN: Self = Self {
         profile: Profile::Fermata,
         class: 0,
         reset_before_resume: false,

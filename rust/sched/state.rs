@@ -97,7 +97,7 @@ pub struct Storage {
 
 impl Slot {
     /// No slot, to fill new storage with.
-    pub const EMPTY: Self = Self::new(SlotId::FIRST, SlotConfig::NONE, SlotId::FIRST);
+    pub const EMPTY: Self = Self::new(SlotId::FIRST, SlotConfig::PLAIN, SlotId::FIRST);
 
     const fn new(id: SlotId, config: SlotConfig, class: SlotId) -> Self {
         Self {

@@ -4,10 +4,10 @@
 //! allocations and accesses of.
 
 use fermata_sched_host::sched::{
-    Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind,
-    PreemptGranularity, Profile, Scheduler, SlotConfig, SlotId, Status, Time, Urgency, MAX_SLOTS,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind, Scheduler,
+    SlotId, Status, Time, Urgency, MAX_SLOTS,
 };
-use fermata_sched_host::storage;
+use fermata_sched_host::{card, storage};
 
 /// A policy, and how the contexts are grouped.
 #[derive(Clone, Copy, Debug)]
@@ -86,16 +86,7 @@ impl Contended {
     ///
     /// If the scheduler refuses that.
     pub fn on(contexts: usize, case: Case, slots: usize) -> Self {
-        let mut config = CardConfig::default();
-        config.slots[..slots].fill(Some(SlotConfig {
-            profile: Profile::Fermata,
-            class: 0,
-            reset_before_resume: false,
-            queues: false,
-            granularity: PreemptGranularity::Anywhere,
-            start_count: 0,
-        }));
-        let mut machine = Scheduler::new(&config, storage(contexts + 1, contexts + 1));
+        let mut machine = Scheduler::new(&card(slots), storage(contexts + 1, contexts + 1));
         let set = machine.set_policy(Time::ZERO, case.policy);
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}

@@ -16,6 +16,15 @@ pub mod sched;
 #[path = "../../measure/mod.rs"]
 pub mod measure;
 
+/// Returns a card with so many slots of one engine, of the fermata profile; at most
+/// [`sched::MAX_SLOTS`].
+pub fn card(slots: usize) -> sched::CardConfig {
+    let mut config = sched::CardConfig::default();
+    let slots = config.slots.iter_mut().take(slots);
+    slots.for_each(|slot| *slot = Some(sched::SlotConfig::PLAIN));
+    config
+}
+
 /// Returns storage for so many contexts and groups.
 pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
     fn table<T>(len: usize, empty: impl Fn() -> T) -> array::Array<T> {

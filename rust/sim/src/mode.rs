@@ -4,10 +4,9 @@
 //! policies and parameters is in this file.
 
 use fermata_sched_host::sched::{
-    CardConfig, ContextConfig, Duration, GroupKey, Params, PolicyKind, PreemptGranularity, Profile,
-    Scheduler, SlotConfig, Time, Urgency, MAX_SLOTS,
+    ContextConfig, Duration, GroupKey, Params, PolicyKind, Scheduler, Time, Urgency,
 };
-use fermata_sched_host::storage;
+use fermata_sched_host::{card, storage};
 
 use crate::workload::Kind;
 use crate::{MS, US};
@@ -102,18 +101,7 @@ impl Mode {
 
     /// The machine of a card with this many slots of one engine, and room for `contexts`.
     pub fn machine(self, slots: usize, contexts: usize) -> Scheduler {
-        let mut config = CardConfig::default();
-        for slot in config.slots.iter_mut().take(slots.min(MAX_SLOTS)) {
-            *slot = Some(SlotConfig {
-                profile: Profile::Fermata,
-                class: 0,
-                reset_before_resume: false,
-                queues: false,
-                granularity: PreemptGranularity::Anywhere,
-                start_count: 0,
-            });
-        }
-        let mut machine = Scheduler::new(&config, storage(contexts, contexts));
+        let mut machine = Scheduler::new(&card(slots), storage(contexts, contexts));
         let set = machine.set_policy(Time::ZERO, self.policy());
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}

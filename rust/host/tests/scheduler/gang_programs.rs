@@ -7,10 +7,10 @@
 //! end. `FERMATA_PROGRAMS` says how many random programs are run, and `FERMATA_PROGRAM` which one alone.
 
 use fermata_sched_host::sched::{
-    Action, CardConfig, ContextConfig, ContextId, Event, GroupKey, JobState, Params, PolicyKind,
-    PreemptGranularity, Profile, Scheduler, SlotConfig, SlotId, Status, Time, Urgency,
+    Action, ContextConfig, ContextId, Event, GroupKey, JobState, Params, PolicyKind, Scheduler,
+    SlotId, Status, Time, Urgency,
 };
-use fermata_sched_host::storage;
+use fermata_sched_host::{card, storage};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -90,18 +90,7 @@ struct World {
 
 impl World {
     fn new(slots: usize, contexts: usize, policy: PolicyKind) -> Self {
-        let mut config = CardConfig::default();
-        for slot in &mut config.slots[..slots] {
-            *slot = Some(SlotConfig {
-                profile: Profile::Fermata,
-                class: 0,
-                reset_before_resume: false,
-                queues: false,
-                granularity: PreemptGranularity::Anywhere,
-                start_count: 0,
-            });
-        }
-        let mut scheduler = Scheduler::new(&config, storage(contexts, 2 * contexts));
+        let mut scheduler = Scheduler::new(&card(slots), storage(contexts, 2 * contexts));
         scheduler.set_policy(Time::ZERO, policy).unwrap();
         while scheduler.sweep(Time::ZERO, u32::MAX, &mut |_| ()) {}
         let slot = Slot {

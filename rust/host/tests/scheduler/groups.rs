@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    Action, CardConfig, ContextConfig, ContextId, GroupKey, GroupStats, JobState, Params,
-    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotState, Urgency,
+    Action, ContextConfig, ContextId, GroupKey, GroupStats, JobState, Params, Refusal, Scheduler,
+    SlotState, Urgency,
 };
-use fermata_sched_host::storage;
+use fermata_sched_host::{card, storage};
 
 const A: GroupKey = GroupKey(7);
 const B: GroupKey = GroupKey(u64::MAX);
@@ -75,16 +75,7 @@ fn a_group_counts_what_its_contexts_do() {
 
 /// A card with room for so many contexts, and so many groups.
 fn machine(contexts: usize, groups: usize) -> Scheduler {
-    let mut config = CardConfig::default();
-    config.slots[0] = Some(SlotConfig {
-        profile: Profile::Fermata,
-        class: 0,
-        reset_before_resume: false,
-        queues: false,
-        granularity: PreemptGranularity::Anywhere,
-        start_count: 0,
-    });
-    Scheduler::new(&config, storage(contexts, groups))
+    Scheduler::new(&card(1), storage(contexts, groups))
 }
 
 fn add(machine: &mut Scheduler, group: u64) -> Result<ContextId, Refusal> {

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use fermata_sched_host::sched::{
-    Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind,
-    PreemptGranularity, Profile, Scheduler, SlotConfig, SlotId, Status, Time,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind, Scheduler,
+    SlotId, Status, Time,
 };
-use fermata_sched_host::storage;
+use fermata_sched_host::{card, storage};
 use proptest::prelude::*;
 
 const CONTEXTS: usize = 64;
@@ -58,16 +58,7 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let mut config = CardConfig::default();
-        config.slots[..usize::from(SLOTS)].fill(Some(SlotConfig {
-            profile: Profile::Fermata,
-            class: 0,
-            reset_before_resume: false,
-            queues: false,
-            granularity: PreemptGranularity::Anywhere,
-            start_count: 0,
-        }));
-        let mut machine = Scheduler::new(&config, storage(CONTEXTS, 1));
+        let mut machine = Scheduler::new(&card(usize::from(SLOTS)), storage(CONTEXTS, 1));
         let now = Time::ZERO;
         machine.set_policy(now, PolicyKind::Priority).unwrap();
         while machine.sweep(now, u32::MAX, &mut |_| {}) {}
