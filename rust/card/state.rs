@@ -8,11 +8,10 @@ use crate::{
     regs::MAX_SLOTS,
     sched::{ContextId, GroupKey, Scheduler, SlotId, Storage},
 };
-use core::mem::MaybeUninit;
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
 
-/// What the interrupt handlers, the timers and the calls of all contexts share.
+/// State that the interrupt handlers, the timers and the calls of all contexts share.
 ///
 /// # Locking
 ///
@@ -35,7 +34,7 @@ pub(super) struct Slots {
 
 /// The driver's state of one slot.
 pub(super) struct CardSlot {
-    /// What was written to registers that cannot be read back.
+    /// Registers that cannot be read back, as they were written last.
     pub(super) shadow: ShadowRegs,
     /// The context that has written many of the application registers, if there is one, and its
     /// group.
@@ -101,8 +100,12 @@ impl State {
     /// Returns the state of a card without contexts, whose slots are not known yet.
     pub(super) fn new(storage: Storage, contexts: KVVec<Option<ContextRef>>) -> Result<KBox<Self>> {
         let slots = Slots::new()?;
-        let place = KBox::new_uninit(GFP_KERNEL)?;
-        Ok(fill(place, storage, contexts, slots))
+        let state = init!(Self {
+            scheduler: Scheduler::without_slots(storage),
+            contexts,
+            slots,
+        });
+        KBox::init(state, GFP_KERNEL)
     }
 
     /// Returns the references to a context, while the context is set up.
@@ -116,23 +119,6 @@ impl State {
         let state = self.scheduler.slot_state(slot);
         matches!(state, Some(Running(_) | Pausing(_) | Resetting(_)))
     }
-}
-
-/// Makes a state in its place on the heap. A separate function, because kilobytes pass through its
-/// stack frame: no function is called from here that allocates memory, and so reclaims some.
-#[inline(never)]
-fn fill(
-    place: KBox<MaybeUninit<State>>,
-    storage: Storage,
-    contexts: KVVec<Option<ContextRef>>,
-    slots: Slots,
-) -> KBox<State> {
-    let Ok(state) = place.write_init(init!(State {
-        scheduler: Scheduler::without_slots(storage),
-        contexts,
-        slots,
-    }));
-    state
 }
 
 /// Returns the references to `ctx`, while the context is set up.

@@ -3,7 +3,7 @@
 
 frames: no function may use more than LIMIT bytes of the kernel's stack, which has 16 KiB for a whole call chain. Counted are pushed
 registers and the subtraction from the stack pointer. (A compiler that probes the stack page by page subtracts a page, which exceeds
-LIMIT as well.) A function in ALLOWED may use more, and must need more.
+LIMIT as well.)
 
 jumps: each place that passes a tracepoint must have a no-op of 2 or 5 bytes, which the kernel patches to a jump.
 """
@@ -18,8 +18,6 @@ from pathlib import Path
 from .common import die
 
 LIMIT = 2048
-# Parts of demangled names, and the size that the function's frame may have, with the reason.
-ALLOWED = {}
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 PUSH = re.compile(r"\tpush\s+%r")
 GROWS = re.compile(r"\t(?:sub\s+\$(0x[0-9a-f]+)|add\s+\$-(0x[0-9a-f]+)),%rsp")
@@ -90,17 +88,9 @@ def frames(listing):
 
 
 def too_large(sizes):
-    """Return messages about frames above the limit, and about exceptions that no frame needs."""
-    needed, words = set(), []
-    for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
-        if size <= LIMIT:
-            continue
-        exception = next((part for part in ALLOWED if part in name), None)
-        needed.add(exception)
-        if exception is None or size > ALLOWED[exception]:
-            words.append(f"{name}: a frame of {size} bytes, {LIMIT} are the limit")
-    words += [f"{part}: listed as an exception, but no frame needs it" for part in ALLOWED if part not in needed]
-    return words
+    """Return messages about frames above the limit."""
+    large = sorted(((size, name) for name, size in sizes.items() if size > LIMIT), reverse=True)
+    return [f"{name}: a frame of {size} bytes, {LIMIT} are the limit" for size, name in large]
 
 
 def places(module):
