@@ -49,7 +49,7 @@ impl Scheduler {
     pub fn lose_runs(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         let cx = &mut Cx::new(now, out);
         for id in self.slots.ids() {
-            let after = self.slots[id].fsm.lose();
+            let after = self.slots[id].fsm.end_lost_run();
             let told = self.follow(cx, id, Progress { over: None, after });
             self.reschedule(cx, self.slots[id].class);
             told.into_iter().for_each(|action| cx.act(action));

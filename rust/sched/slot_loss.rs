@@ -12,7 +12,7 @@ const LOST_WAIT: Duration = Duration::from_ms(10_000);
 
 impl SlotFsm {
     /// The card cannot be asked any more: the run is lost. The caller resets the slot, and calls
-    /// [`SlotFsm::lose`].
+    /// [`SlotFsm::end_lost_run`].
     pub(super) fn cut_off(&mut self, now: Time) -> Option<RunOver> {
         let &Run { ctx, started, .. } = self.run()?;
         self.stats.busy += now.since(started);
@@ -34,7 +34,7 @@ impl SlotFsm {
     }
 
     /// The caller has reset the slot: whatever was on it is off.
-    pub(super) fn lose(&mut self) -> After {
+    pub(super) fn end_lost_run(&mut self) -> After {
         let State::Resetting(Reset { ctx, outcome, .. }) = self.state else {
             return After::Pending;
         };

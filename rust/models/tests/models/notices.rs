@@ -229,12 +229,12 @@ fn two_eventfds_are_set_at_once() {
 }
 
 /// As `Card::halt()`: interrupts are on, and the handler runs, as soon as the card's lock is free.
-fn lose(card: &Card, notifier: &Arc<Notifier>) {
+fn disconnect(card: &Card, notifier: &Arc<Notifier>) {
     card.delivery.tell(notifier, Notice::Gone);
     run_irq_work();
 }
 
-/// As `FERMATA_IOC_WAIT` beside `Card::lose()`.
+/// As `FERMATA_IOC_WAIT` beside `Card::disconnect()`.
 #[test]
 fn nobody_sleeps_through_the_death_of_a_card() {
     check(|| {
@@ -242,7 +242,7 @@ fn nobody_sleeps_through_the_death_of_a_card() {
         let death = thread::spawn({
             let (card, notifier) = (card.clone(), notifier.clone());
             move || {
-                card.presence.die(|| lose(&card, &notifier));
+                card.presence.die(|| disconnect(&card, &notifier));
             }
         });
         assert_eq!(
@@ -262,7 +262,7 @@ fn nobody_sleeps_through_the_removal_of_a_card() {
             let (card, notifier) = (card.clone(), notifier.clone());
             move || {
                 card.presence.close();
-                card.presence.die(|| lose(&card, &notifier));
+                card.presence.die(|| disconnect(&card, &notifier));
             }
         });
         drop(card.presence.enter());
