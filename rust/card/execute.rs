@@ -17,7 +17,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// What actions leave to be done after the scheduler has returned.
+/// Work that actions leave until the scheduler has returned.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Slots whose status is to be read, a bit each.
@@ -76,7 +76,7 @@ fn take_first(slots: &mut u8) -> Option<SlotId> {
     Some(slot)
 }
 
-/// What actions work on: the state of a card but for its scheduler.
+/// The part of a card's state that actions change: all but the scheduler.
 pub(super) struct Executor<'a> {
     pub(super) card: &'a Card,
     pub(super) contexts: &'a mut [Option<ContextRef>],

@@ -30,7 +30,7 @@ const SWEEP_MS: u32 = 1000;
 /// Contexts that are moved in one section with interrupts off.
 const REGROUP_MAX: usize = 16;
 
-/// What is allowed to the contexts of a group, and of the groups below it, together.
+/// Limits of the contexts of a group and of the groups below it, together.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GroupLimits {
     /// Contexts that are set up at the most; 0: as many as those of any group.
