@@ -86,7 +86,22 @@ FM_TEST(suspend, point_09_nothing_is_left_on_the_card)
 	ASSERT_GOOD(fm_job_run(&after, &e));
 }
 
-/* Jobs that run, wait and are held are saved before, and go on after it. */
+/* Lasts longer than any machine needs to fall asleep. */
+#define ENDLESS	(1ULL << 40)
+
+/* Has a held job of ENDLESS nodes end 5,000 nodes from where it is. */
+static void end_soon(struct fm_ctx *c, u64 seed, struct fm_expect *e)
+{
+	u64 count;
+
+	if (fm_reg_read(c->fd, 0x38, &count) || fm_reg_write(c->fd, 0x38, count + 5000) ||
+	    fm_resume(c->fd))
+		fm_die("the job cannot be given another end");
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	fm_list_expect(c, count + 5000, seed, e);
+}
+
+/* Jobs that run, wait and are held are saved before the machine sleeps, and go on afterwards. */
 static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 {
 	enum { RUNS, WAITS, HELD, ALL };
@@ -102,7 +117,7 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 	for (i = 0; i < ALL; i++) {
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
-		fm_job_list(&c[i], 200, LONG, 3 + i, &e[i]);
+		fm_job_list(&c[i], 200, ENDLESS, 3 + i, &e[i]);
 	}
 	card_speed(c[RUNS].slot, 1);
 	fm_must_start(&c[HELD]);
@@ -121,15 +136,19 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 	fm_status(c[RUNS].fd, &st);
 	EXPECT_LE(1, st.preemptions);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c[HELD].fd));
-	ASSERT_EQ(0, fm_resume(c[HELD].fd));
 
-	card_speed(c[RUNS].slot, 0);
-	pthread_join(w.t.thread, NULL);
-	EXPECT_EQ(0, w.rc);
 	for (i = 0; i < ALL; i++) {
-		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
+		if (i != HELD) {
+			card_until_runs(c[i].slot, c[i].token);
+			ASSERT_EQ(0, fm_preempt(c[i].fd, FERMATA_PREEMPT_HOLD));
+			fm_wait(c[i].fd, FERMATA_EVENT_HELD);
+		}
+		end_soon(&c[i], 3 + i, &e[i]);
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
 	}
+	pthread_join(w.t.thread, NULL);
+	EXPECT_EQ(0, w.rc);
+	card_speed(c[RUNS].slot, 0);
 	if (how >= FM_DISK_TEST_RESUME)
 		card_cmd("imports off");
 }
