@@ -74,3 +74,8 @@ pub(crate) fn check_flags(flags: u32, known: u32) -> Result {
     }
     Ok(())
 }
+
+/// `EINVAL`: a reserved member is not zero.
+pub(crate) fn check_zero(reserved: u32) -> Result {
+    check_flags(reserved, 0)
+}

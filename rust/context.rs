@@ -57,6 +57,11 @@ impl Context {
         }
     }
 
+    /// Changes the parameters of the context by `change`.
+    pub(crate) fn change_params(&self, change: impl FnOnce(&mut Params)) -> Result {
+        self.card.set_params(self.id()?, change)
+    }
+
     /// Sets the slots that the context may use from now on. `EPROTO`: the state of one of them is
     /// larger than the snapshot buffer.
     pub(crate) fn set_slots(&self, slots: u8) -> Result {

@@ -99,9 +99,9 @@ module! {
             default: 100000,
             description: "Preempt timeout of a new context in us, 1000 to 10000000",
         },
-        guard_ms: u32 {
+        boost_ms: u32 {
             default: 1000,
-            description: "Starvation guard of a card in ms, 10 to 60000, 0: none",
+            description: "Starvation boost interval of a card in ms, 10 to 60000, 0: none",
         },
         boundary_wait_us: u32 {
             default: 1000,

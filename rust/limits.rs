@@ -67,7 +67,7 @@ impl Limits {
                 ..Params::DEFAULT
             },
             policy: policy_parameter()?,
-            boost: boost_of(parameter!(guard_ms)),
+            boost: boost_of(parameter!(boost_ms)),
             boundary_wait: Duration::from_us(parameter!(boundary_wait_us).into())
                 .min(Scheduler::BOUNDARY_WAIT_MAX),
             completion_interval: Duration::from_ms(1_000).parts(

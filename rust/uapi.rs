@@ -73,7 +73,7 @@ arguments! {
         finished: u64,
         faults: u64,
         timeouts: u64,
-        useless: u64,
+        spurious: u64,
     }
     /// `struct fermata_setup`
     Setup, 32 {
@@ -137,14 +137,18 @@ arguments! {
         job: u64,
     }
     /// `struct fermata_preempt`
-    Preempt, 8 {
+    Preempt, 16 {
         size: u32,
         flags: u32,
+        context: u32,
+        reserved: u32,
     }
     /// `struct fermata_resume`
-    Resume, 8 {
+    Resume, 16 {
         size: u32,
         flags: u32,
+        context: u32,
+        reserved: u32,
     }
     /// `struct fermata_status`
     Status, 176 {
@@ -202,8 +206,10 @@ arguments! {
         reserved: u32,
     }
     /// `struct fermata_param`
-    Param, 32 {
+    Param, 40 {
         size: u32,
+        flags: u32,
+        context: u32,
         param: u32,
         value: u64,
         min: u64,
@@ -248,14 +254,6 @@ arguments! {
         reserved: u32,
         counts: u64,
     }
-    /// `struct fermata_control`
-    Control, 24 {
-        size: u32,
-        operation: u32,
-        context: u32,
-        param: u32,
-        value: u64,
-    }
     /// `struct fermata_reserve`
     Reserve, 40 {
         size: u32,
@@ -265,13 +263,6 @@ arguments! {
         budget_ns: u64,
         deadline_ns: u64,
         period_ns: u64,
-    }
-    /// `struct fermata_policy`
-    Policy, 32 {
-        size: u32,
-        flags: u32,
-        name: [u8; policy::NAME_LENGTH],
-        guard_ns: u64,
     }
     /// `struct fermata_group`
     Group, 40 {
@@ -330,15 +321,13 @@ sized_arguments!(
     Param,
     ContextInfo,
     Histogram,
-    Control,
     Reserve,
-    Policy,
     Group,
     GroupSet,
     Gang
 );
 
-pub(crate) const UAPI_VERSION: u32 = 1;
+pub(crate) const UAPI_VERSION: u32 = 2;
 pub(crate) const MAX_REGS: u32 = 512;
 
 /// `FERMATA_FEATURE_*`
@@ -374,6 +363,8 @@ pub(crate) const START_SAVED: u32 = 1 << 1;
 /// `FERMATA_REGS_RESULTS`
 pub(crate) const REGS_RESULTS: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
+/// `FERMATA_SET`
+pub(crate) const SET: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
@@ -392,7 +383,7 @@ pub(crate) mod state {
 /// `FERMATA_STATUS_*`
 pub(crate) mod attribute {
     pub(crate) const DISABLED: u32 = 1 << 0;
-    pub(crate) const PARKED: u32 = 1 << 1;
+    pub(crate) const THROTTLED: u32 = 1 << 1;
     pub(crate) const NO_SLOT: u32 = 1 << 2;
 }
 
@@ -417,6 +408,7 @@ pub(crate) mod param {
     pub(crate) const CAP: u32 = 6;
     pub(crate) const SLOT_MASK: u32 = 8;
     pub(crate) const COOPERATIVE: u32 = 9;
+    pub(crate) const ENABLED: u32 = 10;
 }
 
 /// `FERMATA_HISTOGRAM_*`
@@ -431,24 +423,9 @@ pub(crate) mod histogram {
     pub(crate) const RUN: u32 = 18;
 }
 
-/// `FERMATA_CONTROL_*`
-pub(crate) mod control {
-    pub(crate) const PREEMPT: u32 = 1;
-    pub(crate) const HOLD: u32 = 2;
-    pub(crate) const RESUME: u32 = 3;
-    pub(crate) const PARAM: u32 = 4;
-    pub(crate) const DISABLE: u32 = 5;
-    pub(crate) const ENABLE: u32 = 6;
-}
-
 /// `FERMATA_POLICY_*`, the names of policies.
 pub(crate) mod policy {
     use crate::sched::PolicyKind;
-
-    /// Bytes of a name with the NUL that ends it, at the most.
-    pub(crate) const NAME_LENGTH: usize = 16;
-    /// `guard_ns`: as it is.
-    pub(crate) const KEEP_GUARD: u64 = u64::MAX;
 
     const ALL: [PolicyKind; 4] = [
         PolicyKind::Fair,
@@ -457,19 +434,20 @@ pub(crate) mod policy {
         PolicyKind::Deadline,
     ];
 
-    /// The name of a policy, without the NUL; shorter than [`NAME_LENGTH`].
-    pub(crate) fn name_of(policy: PolicyKind) -> &'static [u8] {
+    /// Returns the name of a policy.
+    pub(crate) fn name_of(policy: PolicyKind) -> &'static str {
         match policy {
-            PolicyKind::Fair => b"fair",
-            PolicyKind::RoundRobin => b"round-robin",
-            PolicyKind::Priority => b"priority",
-            PolicyKind::Deadline => b"deadline",
+            PolicyKind::Fair => "fair",
+            PolicyKind::RoundRobin => "round-robin",
+            PolicyKind::Priority => "priority",
+            PolicyKind::Deadline => "deadline",
         }
     }
 
-    /// The policy of this name.
+    /// Returns the policy of this name.
     pub(crate) fn named(name: &[u8]) -> Option<PolicyKind> {
-        ALL.into_iter().find(|policy| name_of(*policy) == name)
+        ALL.into_iter()
+            .find(|policy| name_of(*policy).as_bytes() == name)
     }
 }
 
@@ -477,7 +455,7 @@ pub(crate) mod policy {
 pub(crate) mod ioc {
     use super::*;
 
-    const MAGIC: u32 = 0xfe;
+    const MAGIC: u32 = 0xfa;
 
     pub(crate) const CARD_INFO: u32 = ioctl::_IO(MAGIC, 0x00);
     pub(crate) const SLOT_INFO: u32 = ioctl::_IO(MAGIC, 0x01);
@@ -498,18 +476,13 @@ pub(crate) mod ioc {
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
     pub(crate) const HINT: u32 = ioctl::_IO(MAGIC, 0x36);
     pub(crate) const DOORBELL: u32 = ioctl::_IO(MAGIC, 0x37);
-    pub(crate) const PARAM_GET: u32 = ioctl::_IO(MAGIC, 0x40);
-    pub(crate) const PARAM_SET: u32 = ioctl::_IO(MAGIC, 0x41);
-    pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x42);
-    pub(crate) const RESERVE_GET: u32 = ioctl::_IO(MAGIC, 0x43);
+    pub(crate) const PARAM: u32 = ioctl::_IO(MAGIC, 0x40);
+    pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x41);
     pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);
-    pub(crate) const CONTROL: u32 = ioctl::_IO(MAGIC, 0x51);
-    pub(crate) const HISTOGRAM: u32 = ioctl::_IO(MAGIC, 0x52);
-    pub(crate) const POLICY_GET: u32 = ioctl::_IO(MAGIC, 0x60);
-    pub(crate) const POLICY_SET: u32 = ioctl::_IO(MAGIC, 0x61);
-    pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x62);
-    pub(crate) const GANG: u32 = ioctl::_IO(MAGIC, 0x64);
-    pub(crate) const GROUP_SET: u32 = ioctl::_IO(MAGIC, 0x65);
+    pub(crate) const HISTOGRAM: u32 = ioctl::_IO(MAGIC, 0x51);
+    pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x60);
+    pub(crate) const GROUP_SET: u32 = ioctl::_IO(MAGIC, 0x61);
+    pub(crate) const GANG: u32 = ioctl::_IO(MAGIC, 0x62);
 }
 
 /// What `poll()` reports (`uapi/fermata.h`, at `struct fermata_wait`).

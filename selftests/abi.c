@@ -44,7 +44,7 @@ AT(fermata_slot_info, preemptions, 96, 8);
 AT(fermata_slot_info, finished, 104, 8);
 AT(fermata_slot_info, faults, 112, 8);
 AT(fermata_slot_info, timeouts, 120, 8);
-AT(fermata_slot_info, useless, 128, 8);
+AT(fermata_slot_info, spurious, 128, 8);
 SIZE(fermata_setup, 32);
 AT(fermata_setup, size, 0, 4);
 AT(fermata_setup, flags, 4, 4);
@@ -90,12 +90,16 @@ SIZE(fermata_start, 16);
 AT(fermata_start, size, 0, 4);
 AT(fermata_start, flags, 4, 4);
 AT(fermata_start, job, 8, 8);
-SIZE(fermata_preempt, 8);
+SIZE(fermata_preempt, 16);
 AT(fermata_preempt, size, 0, 4);
 AT(fermata_preempt, flags, 4, 4);
-SIZE(fermata_resume, 8);
+AT(fermata_preempt, context, 8, 4);
+AT(fermata_preempt, reserved, 12, 4);
+SIZE(fermata_resume, 16);
 AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
+AT(fermata_resume, context, 8, 4);
+AT(fermata_resume, reserved, 12, 4);
 SIZE(fermata_status, 176);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
@@ -142,12 +146,14 @@ AT(fermata_eventfd, size, 0, 4);
 AT(fermata_eventfd, events, 4, 4);
 AT(fermata_eventfd, fd, 8, 4);
 AT(fermata_eventfd, reserved, 12, 4);
-SIZE(fermata_param, 32);
+SIZE(fermata_param, 40);
 AT(fermata_param, size, 0, 4);
-AT(fermata_param, param, 4, 4);
-AT(fermata_param, value, 8, 8);
-AT(fermata_param, min, 16, 8);
-AT(fermata_param, max, 24, 8);
+AT(fermata_param, flags, 4, 4);
+AT(fermata_param, context, 8, 4);
+AT(fermata_param, param, 12, 4);
+AT(fermata_param, value, 16, 8);
+AT(fermata_param, min, 24, 8);
+AT(fermata_param, max, 32, 8);
 SIZE(fermata_context_info, 120);
 AT(fermata_context_info, size, 0, 4);
 AT(fermata_context_info, flags, 4, 4);
@@ -183,12 +189,6 @@ AT(fermata_histogram, max_ns, 40, 8);
 AT(fermata_histogram, buckets, 48, 4);
 AT(fermata_histogram, reserved, 52, 4);
 AT(fermata_histogram, counts, 56, 8);
-SIZE(fermata_control, 24);
-AT(fermata_control, size, 0, 4);
-AT(fermata_control, operation, 4, 4);
-AT(fermata_control, context, 8, 4);
-AT(fermata_control, param, 12, 4);
-AT(fermata_control, value, 16, 8);
 SIZE(fermata_reserve, 40);
 AT(fermata_reserve, size, 0, 4);
 AT(fermata_reserve, flags, 4, 4);
@@ -197,11 +197,6 @@ AT(fermata_reserve, reserved, 12, 4);
 AT(fermata_reserve, budget_ns, 16, 8);
 AT(fermata_reserve, deadline_ns, 24, 8);
 AT(fermata_reserve, period_ns, 32, 8);
-SIZE(fermata_policy, 32);
-AT(fermata_policy, size, 0, 4);
-AT(fermata_policy, flags, 4, 4);
-AT(fermata_policy, name, 8, 16);
-AT(fermata_policy, guard_ns, 24, 8);
 SIZE(fermata_group, 40);
 AT(fermata_group, size, 0, 4);
 AT(fermata_group, flags, 4, 4);
@@ -254,37 +249,32 @@ AT(fermata_queue_control, idle, 16, 4);
 AT(fermata_queue_control, pad, 20, 4);
 AT(fermata_queue_control, reserved, 24, 40);
 AT(fermata_queue_control, program, 64, 64);
-CALL(FERMATA_IOC_CARD_INFO, 0xfe00);
-CALL(FERMATA_IOC_SLOT_INFO, 0xfe01);
-CALL(FERMATA_IOC_SETUP, 0xfe10);
-CALL(FERMATA_IOC_ARENA_CREATE, 0xfe11);
-CALL(FERMATA_IOC_SNAPSHOT_CREATE, 0xfe12);
-CALL(FERMATA_IOC_SNAPSHOT_READ, 0xfe13);
-CALL(FERMATA_IOC_SNAPSHOT_WRITE, 0xfe14);
-CALL(FERMATA_IOC_REGS_WRITE, 0xfe20);
-CALL(FERMATA_IOC_REGS_READ, 0xfe21);
-CALL(FERMATA_IOC_RESULTS, 0xfe22);
-CALL(FERMATA_IOC_REGS_LIST, 0xfe23);
-CALL(FERMATA_IOC_START, 0xfe30);
-CALL(FERMATA_IOC_PREEMPT, 0xfe31);
-CALL(FERMATA_IOC_RESUME, 0xfe32);
-CALL(FERMATA_IOC_STATUS, 0xfe33);
-CALL(FERMATA_IOC_WAIT, 0xfe34);
-CALL(FERMATA_IOC_EVENTFD, 0xfe35);
-CALL(FERMATA_IOC_HINT, 0xfe36);
-CALL(FERMATA_IOC_DOORBELL, 0xfe37);
-CALL(FERMATA_IOC_PARAM_GET, 0xfe40);
-CALL(FERMATA_IOC_PARAM_SET, 0xfe41);
-CALL(FERMATA_IOC_RESERVE, 0xfe42);
-CALL(FERMATA_IOC_RESERVE_GET, 0xfe43);
-CALL(FERMATA_IOC_CONTEXT_INFO, 0xfe50);
-CALL(FERMATA_IOC_CONTROL, 0xfe51);
-CALL(FERMATA_IOC_HISTOGRAM, 0xfe52);
-CALL(FERMATA_IOC_POLICY_GET, 0xfe60);
-CALL(FERMATA_IOC_POLICY_SET, 0xfe61);
-CALL(FERMATA_IOC_GROUP, 0xfe62);
-CALL(FERMATA_IOC_GANG, 0xfe64);
-CALL(FERMATA_IOC_GROUP_SET, 0xfe65);
+CALL(FERMATA_IOC_CARD_INFO, 0xfa00);
+CALL(FERMATA_IOC_SLOT_INFO, 0xfa01);
+CALL(FERMATA_IOC_SETUP, 0xfa10);
+CALL(FERMATA_IOC_ARENA_CREATE, 0xfa11);
+CALL(FERMATA_IOC_SNAPSHOT_CREATE, 0xfa12);
+CALL(FERMATA_IOC_SNAPSHOT_READ, 0xfa13);
+CALL(FERMATA_IOC_SNAPSHOT_WRITE, 0xfa14);
+CALL(FERMATA_IOC_REGS_WRITE, 0xfa20);
+CALL(FERMATA_IOC_REGS_READ, 0xfa21);
+CALL(FERMATA_IOC_RESULTS, 0xfa22);
+CALL(FERMATA_IOC_REGS_LIST, 0xfa23);
+CALL(FERMATA_IOC_START, 0xfa30);
+CALL(FERMATA_IOC_PREEMPT, 0xfa31);
+CALL(FERMATA_IOC_RESUME, 0xfa32);
+CALL(FERMATA_IOC_STATUS, 0xfa33);
+CALL(FERMATA_IOC_WAIT, 0xfa34);
+CALL(FERMATA_IOC_EVENTFD, 0xfa35);
+CALL(FERMATA_IOC_HINT, 0xfa36);
+CALL(FERMATA_IOC_DOORBELL, 0xfa37);
+CALL(FERMATA_IOC_PARAM, 0xfa40);
+CALL(FERMATA_IOC_RESERVE, 0xfa41);
+CALL(FERMATA_IOC_CONTEXT_INFO, 0xfa50);
+CALL(FERMATA_IOC_HISTOGRAM, 0xfa51);
+CALL(FERMATA_IOC_GROUP, 0xfa60);
+CALL(FERMATA_IOC_GROUP_SET, 0xfa61);
+CALL(FERMATA_IOC_GANG, 0xfa62);
 
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
@@ -300,7 +290,8 @@ _Static_assert(FERMATA_PARAM_TIMESLICE == 1 && FERMATA_PARAM_PREEMPT_TIMEOUT == 
 	       FERMATA_PARAM_PRIORITY == 3 && FERMATA_PARAM_WEIGHT == 4 &&
 	       FERMATA_PARAM_LATENCY_CRITICAL == 5 && FERMATA_PARAM_CAP == 6 &&
 	       FERMATA_PARAM_SLOT_MASK == 8 &&
-	       FERMATA_PARAM_COOPERATIVE == 9, "parameters");
+	       FERMATA_PARAM_COOPERATIVE == 9 && FERMATA_PARAM_ENABLED == 10 && FERMATA_SET == 1,
+	       "parameters");
 _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_SLOT_BOUNDARY_ONLY == 4 && FERMATA_SLOT_EXCLUSIVE == 8 && FERMATA_SLOT_POLLED == 16 &&
 	       FERMATA_GROUP_WEIGHT == 1 && FERMATA_GROUP_MAX_PRIORITY == 2 &&
@@ -308,16 +299,13 @@ _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_GROUP_MAX_BYTES == 16 && FERMATA_GROUP_EXCLUSIVE == 32 &&
 	       FERMATA_GROUP_REMOVE == 64 && FERMATA_MAX_GROUPS == 256 && FERMATA_GANG_JOIN == 1 &&
 	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 8, "slot, group and gang");
-_Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_PARKED == 2 &&
+_Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_THROTTLED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
 _Static_assert(FERMATA_HISTOGRAM_GAP == 1 && FERMATA_HISTOGRAM_SAVE == 2 &&
 	       FERMATA_HISTOGRAM_RESTORE == 3 && FERMATA_HISTOGRAM_OVERRUN == 4 &&
 	       FERMATA_HISTOGRAM_LATENCY == 5 && FERMATA_HISTOGRAM_WAIT == 16 &&
 	       FERMATA_HISTOGRAM_ARRIVAL == 17 && FERMATA_HISTOGRAM_RUN == 18 &&
 	       FERMATA_HISTOGRAM_BUCKETS == 128, "histograms");
-_Static_assert(FERMATA_CONTROL_PREEMPT == 1 && FERMATA_CONTROL_HOLD == 2 &&
-	       FERMATA_CONTROL_RESUME == 3 && FERMATA_CONTROL_PARAM == 4 &&
-	       FERMATA_CONTROL_DISABLE == 5 && FERMATA_CONTROL_ENABLE == 6, "operations");
 _Static_assert(FERMATA_QUEUE_AFU_ID_HI == 0x5155455545000000ULL && FERMATA_QUEUE_AFU_ID_LO == 6 &&
 	       FERMATA_QUEUE_REG_JOBS == 0x30 && FERMATA_QUEUE_REG_STATUSES == 0x38 &&
 	       FERMATA_QUEUE_REG_ENTRIES == 0x40 && FERMATA_QUEUE_REG_CONTROL == 0x48 &&
@@ -331,7 +319,6 @@ _Static_assert(FERMATA_QUEUE_MIN_ENTRIES == 2 && FERMATA_QUEUE_MAX_ENTRIES == 65
 	       FERMATA_QUEUE_OP_COPY == 1 && FERMATA_QUEUE_OP_FILL == 2 &&
 	       FERMATA_QUEUE_OP_SHA256 == 3 && FERMATA_QUEUE_OP_CRC32C == 4 &&
 	       FERMATA_QUEUE_OP_END == 5, "jobs of a queue");
-_Static_assert(FERMATA_GUARD_KEEP == UINT64_MAX, "others");
 
 TEST(layout_is_the_one_written_down)
 {
@@ -377,15 +364,10 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_EVENTFD,
 		FERMATA_IOC_HINT,
 		FERMATA_IOC_DOORBELL,
-		FERMATA_IOC_PARAM_GET,
-		FERMATA_IOC_PARAM_SET,
+		FERMATA_IOC_PARAM,
 		FERMATA_IOC_RESERVE,
-		FERMATA_IOC_RESERVE_GET,
 		FERMATA_IOC_CONTEXT_INFO,
-		FERMATA_IOC_CONTROL,
 		FERMATA_IOC_HISTOGRAM,
-		FERMATA_IOC_POLICY_GET,
-		FERMATA_IOC_POLICY_SET,
 		FERMATA_IOC_GROUP,
 		FERMATA_IOC_GANG,
 		FERMATA_IOC_GROUP_SET,

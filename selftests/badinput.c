@@ -186,9 +186,8 @@ FM_TEST(bad, read_only_argument_changes_nothing)
 	static const unsigned long outputs[] = {
 		FERMATA_IOC_CARD_INFO, FERMATA_IOC_SLOT_INFO, FERMATA_IOC_SETUP,
 		FERMATA_IOC_ARENA_CREATE, FERMATA_IOC_SNAPSHOT_CREATE, FERMATA_IOC_START,
-		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM_GET,
-		FERMATA_IOC_RESERVE_GET, FERMATA_IOC_POLICY_GET, FERMATA_IOC_GROUP,
-		FERMATA_IOC_GROUP_SET
+		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM,
+		FERMATA_IOC_RESERVE, FERMATA_IOC_GROUP, FERMATA_IOC_GROUP_SET
 	};
 	u8 *page = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t i, j;
@@ -197,7 +196,7 @@ FM_TEST(bad, read_only_argument_changes_nothing)
 	fm_stages_make(fds);
 	for (i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++) {
 		for (j = 0; j < FM_CALLS; j++) {
-			if (fm_calls[j].cmd != outputs[i])
+			if (fm_calls[j].cmd != outputs[i] || fm_calls[j].sets)
 				continue;
 			ASSERT_EQ(0, mprotect(page, FM_PAGE, PROT_READ | PROT_WRITE));
 			fm_call_fill(&fm_calls[j], (union fm_arg *)page);
@@ -218,9 +217,7 @@ FM_TEST(bad, before_setup_is_enxio)
 
 		if (k.cmd == FERMATA_IOC_CARD_INFO || k.cmd == FERMATA_IOC_SLOT_INFO ||
 		    k.cmd == FERMATA_IOC_SETUP || k.cmd == FERMATA_IOC_STATUS ||
-		    k.cmd == FERMATA_IOC_CONTEXT_INFO || k.cmd == FERMATA_IOC_CONTROL ||
-		    k.cmd == FERMATA_IOC_POLICY_GET || k.cmd == FERMATA_IOC_POLICY_SET ||
-		    k.cmd == FERMATA_IOC_GROUP_SET)
+		    k.cmd == FERMATA_IOC_CONTEXT_INFO || k.cmd == FERMATA_IOC_GROUP_SET)
 			continue;
 		k.stage = FM_FRESH;
 		fm_call_fill(&k, &a);
@@ -228,12 +225,12 @@ FM_TEST(bad, before_setup_is_enxio)
 	}
 }
 
-static const struct fm_call *find(unsigned long cmd, enum fm_stage stage)
+static const struct fm_call *find(unsigned long cmd, bool sets, enum fm_stage stage)
 {
 	static struct fm_call k;
 	size_t i;
 
-	for (i = 0; fm_calls[i].cmd != cmd; i++)
+	for (i = 0; fm_calls[i].cmd != cmd || fm_calls[i].sets != sets; i++)
 		;
 	k = fm_calls[i];
 	k.stage = stage;
@@ -241,9 +238,11 @@ static const struct fm_call *find(unsigned long cmd, enum fm_stage stage)
 }
 
 /* One member changed from what is valid. */
-#define REFUSED(cmd, stage, want, change)					\
+#define REFUSED(cmd, stage, want, change)	REFUSED_OF(cmd, false, stage, want, change)
+#define REFUSED_SET(cmd, stage, want, change)	REFUSED_OF(cmd, true, stage, want, change)
+#define REFUSED_OF(cmd, sets, stage, want, change)				\
 do {										\
-	const struct fm_call *k_ = find(FERMATA_IOC_##cmd, stage);			\
+	const struct fm_call *k_ = find(FERMATA_IOC_##cmd, sets, stage);	\
 	union fm_arg a;								\
 										\
 	fm_call_fill(k_, &a);								\
@@ -562,21 +561,27 @@ FM_TEST(bad, params)
 	int i;
 
 	fm_stages_make(fds);
-	REFUSED(PARAM_GET, FM_READY, EINVAL, a.param.param = 0);
-	REFUSED(PARAM_GET, FM_READY, EINVAL, a.param.param = 11);
-	REFUSED(PARAM_GET, FM_READY, EINVAL, a.param.param = 0xffffffff);
-	REFUSED(PARAM_SET, FM_READY, EINVAL, a.param.param = 0);
-	REFUSED(PARAM_SET, FM_READY, EINVAL, a.param.param = 11);
+	REFUSED(PARAM, FM_READY, EINVAL, a.param.param = 0);
+	REFUSED(PARAM, FM_READY, EINVAL, a.param.param = 11);
+	REFUSED(PARAM, FM_READY, EINVAL, a.param.param = 0xffffffff);
+	REFUSED_SET(PARAM, FM_READY, EINVAL, a.param.param = 0);
+	REFUSED_SET(PARAM, FM_READY, EINVAL, a.param.param = 11);
+	REFUSED_SET(PARAM, FM_READY, EINVAL, a.param.min = 1);
+	REFUSED_SET(PARAM, FM_READY, EINVAL, a.param.max = 1);
+	REFUSED_SET(PARAM, FM_READY, ESRCH, a.param.context = 0xfffffff0);
+	REFUSED(PARAM, FM_READY, ESRCH, a.param.context = 0xfffffff0);
+	REFUSED(PREEMPT, FM_HELD, ESRCH, a.preempt.context = 0xfffffff0);
+	REFUSED(RESUME, FM_HELD, ESRCH, a.resume.context = 0xfffffff0);
 	for (i = 0; i < 2; i++) {
 		u64 before = fm_param_get(fds[FM_READY], params[i]);
 
-		REFUSED(PARAM_SET, FM_READY, ERANGE,
+		REFUSED_SET(PARAM, FM_READY, ERANGE,
 			a.param.param = params[i]; a.param.value = 0);
-		REFUSED(PARAM_SET, FM_READY, ERANGE,
+		REFUSED_SET(PARAM, FM_READY, ERANGE,
 			a.param.param = params[i]; a.param.value = least[i] - 1);
-		REFUSED(PARAM_SET, FM_READY, ERANGE,
+		REFUSED_SET(PARAM, FM_READY, ERANGE,
 			a.param.param = params[i]; a.param.value = 10000000001);
-		REFUSED(PARAM_SET, FM_READY, ERANGE,
+		REFUSED_SET(PARAM, FM_READY, ERANGE,
 			a.param.param = params[i]; a.param.value = UINT64_MAX);
 		EXPECT_EQ(before, fm_param_get(fds[FM_READY], params[i]));
 	}
@@ -594,26 +599,28 @@ FM_TEST(bad, params_of_an_unprivileged_caller)
 	value = fm_param_get(fds[FM_SETUP], FERMATA_PARAM_TIMESLICE);
 	fm_fork(&ch);
 	if (!ch.pid) {
-		struct fermata_param set = get;
+		struct fermata_param set = {
+			.size = sizeof(set), .flags = FERMATA_SET, .param = get.param
+		};
 
 		if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
 			_exit(1);
-		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_GET, &get))
+		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &get))
 			_exit(2);
 		if (get.value != value || get.max != value || get.min != 100000)
 			_exit(3);
 		set.value = value + 1;
-		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_SET, &set) != -EPERM)
+		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &set) != -EPERM)
 			_exit(4);
 		set.value = 10000000001;
-		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_SET, &set) != -ERANGE)
+		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &set) != -ERANGE)
 			_exit(5);
 		set.value = get.min;
-		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_SET, &set))
+		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &set))
 			_exit(6);
 		/* Back up to the default is allowed. */
 		set.value = value;
-		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_SET, &set))
+		if (fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &set))
 			_exit(7);
 		_exit(0);
 	}
@@ -621,7 +628,7 @@ FM_TEST(bad, params_of_an_unprivileged_caller)
 	EXPECT_TRUE(WIFEXITED(status));
 	EXPECT_EQ(0, WEXITSTATUS(status));
 	EXPECT_EQ(value, fm_param_get(fds[FM_SETUP], FERMATA_PARAM_TIMESLICE));
-	ASSERT_EQ(0, fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM_GET, &get));
+	ASSERT_EQ(0, fm_ioctl(fds[FM_SETUP], FERMATA_IOC_PARAM, &get));
 	EXPECT_EQ(10000000000, get.max);
 	EXPECT_EQ(0, fm_param_set(fds[FM_SETUP], FERMATA_PARAM_TIMESLICE, 10000000000));
 }

@@ -47,9 +47,9 @@ static void *new_page(void)
 }
 
 /* The structure has members that are written. */
-static bool has_answer(unsigned long cmd)
+static bool has_answer(const struct fm_call *call)
 {
-	switch (cmd) {
+	switch (call->cmd) {
 	case FERMATA_IOC_SNAPSHOT_READ:
 	case FERMATA_IOC_SNAPSHOT_WRITE:
 	case FERMATA_IOC_REGS_WRITE:
@@ -60,13 +60,9 @@ static bool has_answer(unsigned long cmd)
 	case FERMATA_IOC_DOORBELL:
 	case FERMATA_IOC_EVENTFD:
 	case FERMATA_IOC_HINT:
-	case FERMATA_IOC_PARAM_SET:
-	case FERMATA_IOC_CONTROL:
-	case FERMATA_IOC_RESERVE:
-	case FERMATA_IOC_POLICY_SET:
 		return false;
 	}
-	return true;
+	return !call->sets;
 }
 
 static void *run(void *arg)
@@ -127,7 +123,7 @@ static void begin_all(int uffd, const int *fds)
 		call = &fm_calls[i];
 		fm_call_fill(call, &arg);
 		begin(uffd, call, ARGUMENT, fds[call->stage]);
-		if (has_answer(call->cmd))
+		if (has_answer(call))
 			begin(uffd, call, ANSWER, fds[call->stage]);
 		fm_call_pointer(call->cmd, &arg, &in, &out);
 		if (in)

@@ -27,16 +27,6 @@ static int look_up(int fd, u32 context, struct fermata_context_info *info)
 	return rc;
 }
 
-static int control(int fd, u32 operation, u32 context, u32 param, u64 value)
-{
-	struct fermata_control c = {
-		.size = sizeof(c), .operation = operation, .context = context,
-		.param = param, .value = value
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_CONTROL, &c);
-}
-
 /* Each context is listed once, from any descriptor of the card, and no more. */
 FM_TEST(control, list_has_each_context_once)
 {
@@ -77,7 +67,7 @@ FM_TEST(control, numbers_are_not_given_again)
 	fm_ctx_close(&c);
 	fm_ctx_new(&c, FM_LIST, 4096);
 	EXPECT_NE(old, number_of(c.fd));
-	EXPECT_EQ(-ESRCH, control(bare, FERMATA_CONTROL_PREEMPT, old, 0, 0));
+	EXPECT_EQ(-ESRCH, fm_preempt_of(bare, old, 0));
 	close(bare);
 }
 
@@ -106,18 +96,17 @@ FM_TEST(control, job_of_another_process)
 		_exit(fm_job_wrong(&c, &e) ? 2 : 0);
 	}
 	word = fm_hear(&ch);
-	while (control(bare, FERMATA_CONTROL_HOLD, word, 0, 0) == -ENOENT)
+	while (fm_preempt_of(bare, word, FERMATA_PREEMPT_HOLD) == -ENOENT)
 		fm_sleep_us(100);
 	fm_hear(&ch);
 	ASSERT_EQ(0, look_up(bare, word, &info));
 	EXPECT_EQ(FERMATA_STATE_HELD, info.state);
 	EXPECT_EQ(ch.pid, info.pid);
-	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_HOLD, word, 0, 0));
-	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_PARAM, word, FERMATA_PARAM_TIMESLICE,
-			     5 * FM_MS));
+	EXPECT_EQ(0, fm_preempt_of(bare, word, FERMATA_PREEMPT_HOLD));
+	EXPECT_EQ(0, fm_param_set_of(bare, word, FERMATA_PARAM_TIMESLICE, 5 * FM_MS));
 	if (card_present())
 		card_speed(fm_slot_of(FM_LIST), 0);
-	EXPECT_EQ(0, control(bare, FERMATA_CONTROL_RESUME, word, 0, 0));
+	EXPECT_EQ(0, fm_resume_of(bare, word));
 	status = fm_reap(&ch);
 	EXPECT_TRUE(WIFEXITED(status));
 	EXPECT_EQ(0, WEXITSTATUS(status));
@@ -138,18 +127,23 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 	n = number_of(c.fd);
 	fm_fork(&ch);
 	if (!ch.pid) {
-		int op;
+		int on;
 
 		if (setgroups(0, NULL) || setgid(65534) || setuid(65534))
 			_exit(1);
-		for (op = FERMATA_CONTROL_PREEMPT; op <= FERMATA_CONTROL_ENABLE; op++)
-			if (op != FERMATA_CONTROL_PARAM && control(c.fd, op, n, 0, 0) != -EPERM)
-				_exit(10 + op);
-		if (control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
-			    FM_MS) != -EPERM)
+		if (fm_preempt_of(c.fd, n, 0) != -EPERM ||
+		    fm_preempt_of(c.fd, n, FERMATA_PREEMPT_HOLD) != -EPERM)
+			_exit(10);
+		if (fm_resume_of(c.fd, n) != -EPERM)
+			_exit(11);
+		for (on = 0; on < 2; on++)
+			if (fm_param_set_of(c.fd, n, FERMATA_PARAM_ENABLED, on) != -EPERM ||
+			    fm_param_set(c.fd, FERMATA_PARAM_ENABLED, on) != -EPERM)
+				_exit(12 + on);
+		if (fm_param_set_of(c.fd, n, FERMATA_PARAM_TIMESLICE, FM_MS) != -EPERM)
 			_exit(2);
 		/* Nor whether there is such a context. */
-		if (control(c.fd, FERMATA_CONTROL_PREEMPT, 0xfffffff0, 0, 0) != -EPERM)
+		if (fm_preempt_of(c.fd, 0xfffffff0, 0) != -EPERM)
 			_exit(3);
 		if (look_up(c.fd, n, &info) || info.pid != FERMATA_NO_PID)
 			_exit(4);
@@ -177,8 +171,8 @@ FM_TEST(control, disabled_context_waits)
 	fm_job_endless(&c);
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
-	EXPECT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 0));
+	EXPECT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 0));
 	fm_until_state(c.fd, FERMATA_STATE_QUEUED);
 	fm_sleep_us(20000);
 	fm_status(c.fd, &st);
@@ -189,22 +183,22 @@ FM_TEST(control, disabled_context_waits)
 	EXPECT_EQ(FERMATA_STATUS_DISABLED | FERMATA_STATUS_NO_SLOT, info.attributes);
 	ASSERT_EQ(0, look_up(admin.fd, number_of(admin.fd), &info));
 	EXPECT_EQ(0, info.attributes);
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 1));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 0));
 	fm_job_list(&c, 100, 1000, 1, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
 	/* Held as well: it waits for both. */
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 1));
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_DISABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 0));
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_sleep_us(20000);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(c.fd));
-	ASSERT_EQ(0, control(admin.fd, FERMATA_CONTROL_ENABLE, n, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 1));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 	fm_status(c.fd, &st);
@@ -226,21 +220,14 @@ FM_TEST(control, bad_input)
 	info.flags = 0;
 	info.cursor = UINT32_MAX;
 	EXPECT_EQ(-ENOENT, fm_ioctl(c.fd, FERMATA_IOC_CONTEXT_INFO, &info));
-	EXPECT_EQ(-EINVAL, control(c.fd, 0, n, 0, 0));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_ENABLE + 1, n, 0, 0));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 1, 0));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_HOLD, n, 0, 1));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_DISABLE, n, 0, 1));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_ENABLE, n, 1, 0));
-	EXPECT_EQ(-EINVAL, control(c.fd, FERMATA_CONTROL_PARAM, n, 0, 1));
-	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE, 0));
-	EXPECT_EQ(-ERANGE, control(c.fd, FERMATA_CONTROL_PARAM, n, FERMATA_PARAM_TIMESLICE,
-				   UINT64_MAX));
-	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_PREEMPT, n ^ 0x8000, 0, 0));
-	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_DISABLE, n ^ 0x8000, 0, 0));
-	EXPECT_EQ(-ESRCH, control(c.fd, FERMATA_CONTROL_DISABLE, 0, 0, 0));
-	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_PREEMPT, n, 0, 0));
-	EXPECT_EQ(-ENOENT, control(c.fd, FERMATA_CONTROL_RESUME, n, 0, 0));
+	EXPECT_EQ(-EINVAL, fm_param_set_of(c.fd, n, 0, 1));
+	EXPECT_EQ(-ERANGE, fm_param_set_of(c.fd, n, FERMATA_PARAM_TIMESLICE, 0));
+	EXPECT_EQ(-ERANGE, fm_param_set_of(c.fd, n, FERMATA_PARAM_TIMESLICE, UINT64_MAX));
+	EXPECT_EQ(-ESRCH, fm_preempt_of(c.fd, n ^ 0x8000, 0));
+	EXPECT_EQ(-ESRCH, fm_param_set_of(c.fd, n ^ 0x8000, FERMATA_PARAM_ENABLED, 0));
+	EXPECT_EQ(-ERANGE, fm_param_set_of(c.fd, n, FERMATA_PARAM_ENABLED, 2));
+	EXPECT_EQ(-ENOENT, fm_preempt_of(c.fd, n, 0));
+	EXPECT_EQ(-ENOENT, fm_resume_of(c.fd, n));
 	fm_status(c.fd, &after);
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 }
@@ -288,17 +275,18 @@ FM_TEST(control, contexts_that_close_meanwhile)
 				listed = true;
 				continue;
 			}
-			rc = control(stays.fd, FERMATA_CONTROL_PARAM, info.context,
-				     FERMATA_PARAM_TIMESLICE, 5 * FM_MS);
+			rc = fm_param_set_of(stays.fd, info.context, FERMATA_PARAM_TIMESLICE, 5 * FM_MS);
 			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
 			met += rc == 0;
 			missed += rc == -ESRCH;
 			none.context = info.context;
+			none.flags = FERMATA_SET;
 			rc = fm_ioctl(stays.fd, FERMATA_IOC_RESERVE, &none);
 			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
-			rc = fm_ioctl(stays.fd, FERMATA_IOC_RESERVE_GET, &none);
+			none.flags = 0;
+			rc = fm_ioctl(stays.fd, FERMATA_IOC_RESERVE, &none);
 			ASSERT_TRUE(rc == 0 || rc == -ESRCH);
-			rc = control(stays.fd, FERMATA_CONTROL_HOLD, info.context, 0, 0);
+			rc = fm_preempt_of(stays.fd, info.context, FERMATA_PREEMPT_HOLD);
 			ASSERT_TRUE(rc == -ENOENT || rc == -ESRCH);
 		}
 		ASSERT_EQ(-ENOENT, rc);

@@ -273,12 +273,10 @@ FM_TEST(cooperative, set_by_number_while_it_runs)
 	fd = fm_open_dev(0);
 	number = fm_number(c.fd);
 	for (i = 0; i < 20; i++)
-		ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_PARAM, number,
-					FERMATA_PARAM_COOPERATIVE, i % 2 == 0));
-	ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_PARAM, number, FERMATA_PARAM_COOPERATIVE, 1));
+		ASSERT_EQ(0, fm_param_set_of(fd, number, FERMATA_PARAM_COOPERATIVE, i % 2 == 0));
+	ASSERT_EQ(0, fm_param_set_of(fd, number, FERMATA_PARAM_COOPERATIVE, 1));
 	EXPECT_EQ(1, fm_param_get(c.fd, FERMATA_PARAM_COOPERATIVE));
-	EXPECT_EQ(-ERANGE, fm_control(fd, FERMATA_CONTROL_PARAM, number,
-				      FERMATA_PARAM_COOPERATIVE, 2));
+	EXPECT_EQ(-ERANGE, fm_param_set_of(fd, number, FERMATA_PARAM_COOPERATIVE, 2));
 	close(fd);
 	fm_hold(&c);
 	EXPECT_EQ(0, fm_reg_get(c.fd, REG_DONE) % 1024);

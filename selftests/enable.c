@@ -13,8 +13,7 @@ static int enable(struct fm_ctx *c, bool on)
 {
 	int fd = fm_open_dev(0), rc;
 
-	rc = fm_control(fd, on ? FERMATA_CONTROL_ENABLE : FERMATA_CONTROL_DISABLE,
-			fm_number(c->fd), 0, 0);
+	rc = fm_param_set_of(fd, fm_number(c->fd), FERMATA_PARAM_ENABLED, on);
 	close(fd);
 	return rc;
 }
@@ -25,7 +24,7 @@ static void must_enable(struct fm_ctx *c, bool on)
 	int rc = enable(c, on);
 
 	if (rc)
-		fm_die("%s: %s", on ? "ENABLE" : "DISABLE", strerror(-rc));
+		fm_die("%s: %s", on ? "enable" : "disable", strerror(-rc));
 }
 
 static u32 attributes(struct fm_ctx *c)
@@ -170,7 +169,7 @@ FM_TEST(enable, nobody_makes_way_for_it)
 	fm_job_endless(&waits);
 	fm_must_start(&waits);
 	for (i = 0; i < 4; i++) {
-		/* Nor does the guard help it. */
+		/* Nor does the starvation boost help the context. */
 		fm_policy(policies[i], 10 * FM_MS);
 		fm_job_endless(&c);
 		from = card_history_end();
@@ -220,7 +219,7 @@ FM_TEST(enable, parameters_are_set_meanwhile)
 	int other;
 
 	fm_tenant_list(&c, FM_LONG_SLICE, 4000000, 1, &e);
-	fm_must(c.fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	fm_must(c.fd, FERMATA_IOC_PARAM, &param, "PARAM");
 	mask = param.max & ~(1ULL << c.slot);
 	if (!mask)
 		SKIP(return, "no two slots with one engine");
@@ -295,28 +294,30 @@ FM_TEST(enable, point_16_takes_cap_sys_admin)
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		/* Not even one's own. */
-		if (fm_control(c.fd, FERMATA_CONTROL_DISABLE, number, 0, 0) != -EPERM)
+		/* Not even of the caller's own context. */
+		if (fm_param_set(c.fd, FERMATA_PARAM_ENABLED, 0) != -EPERM)
+			_exit(5);
+		if (fm_param_set_of(c.fd, number, FERMATA_PARAM_ENABLED, 0) != -EPERM)
 			_exit(1);
 		if (attributes(&c))
 			_exit(2);
 		fm_say(&ch, 1);
 		fm_hear(&ch);
-		if (fm_control(c.fd, FERMATA_CONTROL_ENABLE, number, 0, 0) != -EPERM)
+		if (fm_param_set_of(c.fd, number, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 			_exit(3);
 		/* Nor is told whether there is such a context. */
-		if (fm_control(c.fd, FERMATA_CONTROL_ENABLE, number + 1, 0, 0) != -EPERM)
+		if (fm_param_set_of(c.fd, number + 1, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 			_exit(4);
 		_exit(0);
 	}
 	fm_hear(&ch);
-	ASSERT_EQ(0, fm_control(c.fd, FERMATA_CONTROL_DISABLE, number, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(c.fd, number, FERMATA_PARAM_ENABLED, 0));
 	fm_say(&ch, 1);
 	status = fm_reap(&ch);
 	EXPECT_TRUE(WIFEXITED(status));
 	EXPECT_EQ(0, WEXITSTATUS(status));
 	EXPECT_EQ(WAITS, attributes(&c));
-	ASSERT_EQ(0, fm_control(c.fd, FERMATA_CONTROL_ENABLE, number, 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(c.fd, number, FERMATA_PARAM_ENABLED, 1));
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
@@ -324,15 +325,16 @@ FM_TEST(enable, contexts_that_are_not_there)
 {
 	struct fm_ctx c;
 	u32 number;
-	int fd = fm_open_dev(0), op;
+	int fd = fm_open_dev(0), on;
 
 	fm_tenant(&c, FM_MS);
 	number = fm_number(c.fd);
 	fm_ctx_close(&c);
-	for (op = FERMATA_CONTROL_DISABLE; op <= FERMATA_CONTROL_ENABLE; op++) {
-		EXPECT_EQ(-ESRCH, fm_control(fd, op, number, 0, 0));
-		EXPECT_EQ(-ESRCH, fm_control(fd, op, 0, 0, 0));
-		EXPECT_EQ(-ESRCH, fm_control(fd, op, UINT32_MAX, 0, 0));
+	for (on = 0; on < 2; on++) {
+		EXPECT_EQ(-ESRCH, fm_param_set_of(fd, number, FERMATA_PARAM_ENABLED, on));
+		EXPECT_EQ(-ESRCH, fm_param_set_of(fd, UINT32_MAX, FERMATA_PARAM_ENABLED, on));
+		/* The caller's own, which is not set up. */
+		EXPECT_EQ(-ENXIO, fm_param_set(fd, FERMATA_PARAM_ENABLED, on));
 	}
 	close(fd);
 }

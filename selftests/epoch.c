@@ -34,7 +34,7 @@ static bool prepare(struct figure *f)
 		};
 
 		fm_tenant_list(&f->t[i], FM_LONG_SLICE, steps[i], i + 1, &f->e[i]);
-		fm_must(f->t[i].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+		fm_must(f->t[i].fd, FERMATA_IOC_PARAM, &param, "PARAM");
 		if (__builtin_popcountll(param.max) != 2)
 			return false;
 		fm_param(f->t[i].fd, FERMATA_PARAM_SLOT_MASK, param.max);

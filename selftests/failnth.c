@@ -281,9 +281,6 @@ WALK(name, stage, call_##name, done)
 
 WALK_IOCTL(card_info, OPEN, CARD_INFO, 0, card_info)
 WALK_IOCTL(slot_info, OPEN, SLOT_INFO, 0, slot_info)
-WALK_IOCTL(policy_get, OPEN, POLICY_GET, 0, policy)
-WALK_IOCTL(policy_set, OPEN, POLICY_SET, 0, policy, .name = FERMATA_POLICY_FAIR,
-	   .guard_ns = FERMATA_GUARD_KEEP)
 WALK_IOCTL(set_up, OPEN, SETUP, -EEXIST, setup, .afu_id_lo = fm_afu[FM_LIST][0],
 	   .afu_id_hi = fm_afu[FM_LIST][1])
 /* Room for contexts is made with the first one. */
@@ -299,18 +296,20 @@ WALK_IOCTL(context_info, READY, CONTEXT_INFO, 0, context_info)
 WALK_IOCTL(hint, READY, HINT, 0, hint, .at = fm_now() + 9000 * FM_MS)
 WALK_IOCTL(doorbell, HELD, DOORBELL, 0, doorbell)
 WALK_IOCTL(eventfd, READY, EVENTFD, 0, eventfd, .events = FERMATA_EVENT_DONE, .fd = s->efd)
-WALK_IOCTL(param_get, READY, PARAM_GET, 0, param, .param = FERMATA_PARAM_TIMESLICE)
-WALK_IOCTL(param_set, READY, PARAM_SET, 0, param, .param = FERMATA_PARAM_TIMESLICE,
+WALK_IOCTL(param_get, READY, PARAM, 0, param, .param = FERMATA_PARAM_TIMESLICE)
+WALK_IOCTL(param_set, READY, PARAM, 0, param, .flags = FERMATA_SET,
+	   .param = FERMATA_PARAM_TIMESLICE,
 	   .value = FM_MS)
-WALK_IOCTL(param_set_of_slots, READY, PARAM_SET, 0, param, .param = FERMATA_PARAM_SLOT_MASK,
+WALK_IOCTL(param_set_of_slots, READY, PARAM, 0, param, .flags = FERMATA_SET,
+	   .param = FERMATA_PARAM_SLOT_MASK,
 	   .value = 1U << s->c.slot)
-WALK_IOCTL(reserve, READY, RESERVE, 0, reserve, .budget_ns = FM_MS, .deadline_ns = 10 * FM_MS,
+WALK_IOCTL(reserve, READY, RESERVE, 0, reserve, .flags = FERMATA_SET, .budget_ns = FM_MS, .deadline_ns = 10 * FM_MS,
 	   .period_ns = 10 * FM_MS)
-WALK_IOCTL(reserve_get, READY, RESERVE_GET, 0, reserve)
+WALK_IOCTL(reserve_get, READY, RESERVE, 0, reserve)
 WALK_IOCTL(histogram, READY, HISTOGRAM, 0, histogram, .kind = FERMATA_HISTOGRAM_WAIT,
 	   .buckets = 2, .counts = (uintptr_t)s->counts)
-WALK_IOCTL(control, READY, CONTROL, 0, control, .operation = FERMATA_CONTROL_ENABLE,
-	   .context = s->number)
+WALK_IOCTL(param_set_of_another, READY, PARAM, 0, param, .flags = FERMATA_SET,
+	   .context = s->number, .param = FERMATA_PARAM_ENABLED, .value = 1)
 WALK_IOCTL(group, READY, GROUP, 0, group)
 WALK_IOCTL(group_set, READY, GROUP_SET, 0, group_set, .flags = FERMATA_GROUP_EXCLUSIVE,
 	   .cgroup = s->cgroup, .slot_mask = 1U << s->c.slot)

@@ -555,7 +555,7 @@ FM_TEST(gang, member_that_is_disabled)
 		fm_must_start(&t.c[i]);
 	rivals_start(&t);
 	team_go_on(&t, 2);
-	ASSERT_EQ(0, fm_control(t.c[0].fd, FERMATA_CONTROL_DISABLE, fm_number(t.c[1].fd), 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(t.c[0].fd, fm_number(t.c[1].fd), FERMATA_PARAM_ENABLED, 0));
 	fm_until_state(t.c[1].fd, FERMATA_STATE_QUEUED);
 	from = card_history_end();
 	had = card_turns_of(from, t.c[1].token);
@@ -566,7 +566,7 @@ FM_TEST(gang, member_that_is_disabled)
 	fm_status(t.c[1].fd, &st);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
 	EXPECT_TRUE(st.attributes & FERMATA_STATUS_DISABLED);
-	ASSERT_EQ(0, fm_control(t.c[0].fd, FERMATA_CONTROL_ENABLE, fm_number(t.c[1].fd), 0, 0));
+	ASSERT_EQ(0, fm_param_set_of(t.c[0].fd, fm_number(t.c[1].fd), FERMATA_PARAM_ENABLED, 1));
 	until_runs_anywhere(&t, &t.c[1]);
 	/* From one common stop on they are together. */
 	fm_must_hold(&t.c[0]);
@@ -784,8 +784,8 @@ FM_TEST(gang, changed_again_and_again)
 			leave(one);
 			break;
 		case 4:
-			ASSERT_EQ(0, fm_control(one->fd, FERMATA_CONTROL_DISABLE, fm_number(one->fd), 0, 0));
-			ASSERT_EQ(0, fm_control(one->fd, FERMATA_CONTROL_ENABLE, fm_number(other->fd), 0, 0));
+			ASSERT_EQ(0, fm_param_set_of(one->fd, fm_number(one->fd), FERMATA_PARAM_ENABLED, 0));
+			ASSERT_EQ(0, fm_param_set_of(one->fd, fm_number(other->fd), FERMATA_PARAM_ENABLED, 1));
 			break;
 		case 5:
 			fm_param(one->fd, FERMATA_PARAM_SLOT_MASK, t.slots & -t.slots);
@@ -804,7 +804,7 @@ FM_TEST(gang, changed_again_and_again)
 	}
 	/* Held jobs go on; who resumes one resumes its gang. */
 	for (i = 0; i < CROWD; i++) {
-		ASSERT_EQ(0, fm_control(c[i].fd, FERMATA_CONTROL_ENABLE, fm_number(c[i].fd), 0, 0));
+		ASSERT_EQ(0, fm_param_set_of(c[i].fd, fm_number(c[i].fd), FERMATA_PARAM_ENABLED, 1));
 		fm_resume(c[i].fd);
 	}
 	for (i = 0; i < CROWD; i++) {
@@ -833,14 +833,12 @@ FM_TEST(gang, held_and_resumed_together)
 		if (i < 3)
 			fm_must_hold(one);
 		else
-			ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_HOLD, fm_number(one->fd),
-						0, 0));
+			ASSERT_EQ(0, fm_preempt_of(fd, fm_number(one->fd), FERMATA_PREEMPT_HOLD));
 		until_held(&g);
 		if (i < 3)
 			fm_must_resume(another);
 		else
-			ASSERT_EQ(0, fm_control(fd, FERMATA_CONTROL_RESUME,
-						fm_number(another->fd), 0, 0));
+			ASSERT_EQ(0, fm_resume_of(fd, fm_number(another->fd)));
 	}
 	close(fd);
 	EXPECT_EQ(4, fm_preemptions(g.c[LIST].fd));

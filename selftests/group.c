@@ -346,7 +346,7 @@ FM_TEST(group, one_slot_of_two)
 		other_group(&other[i]);
 		fm_param(other[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS);
 	}
-	fm_must(own[0].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	fm_must(own[0].fd, FERMATA_IOC_PARAM, &param, "PARAM");
 	param.value = param.max & ~(1ULL << own[0].slot);
 	if (!param.value)
 		SKIP(return, "no two slots with one engine");
@@ -977,11 +977,10 @@ FM_TEST(group, defect_03_priority_ceiling)
 	EXPECT_EQ(5, fm_param_get(c[0].fd, FERMATA_PARAM_PRIORITY));
 	EXPECT_EQ(5, fm_param_get(c[1].fd, FERMATA_PARAM_PRIORITY));
 	EXPECT_EQ(16, fm_param_get(other.fd, FERMATA_PARAM_PRIORITY));
-	fm_must(c[0].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	fm_must(c[0].fd, FERMATA_IOC_PARAM, &param, "PARAM");
 	EXPECT_EQ(5, param.max);
 	EXPECT_EQ(-EPERM, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 6));
-	EXPECT_EQ(-EPERM, fm_control(other.fd, FERMATA_CONTROL_PARAM, fm_number(c[0].fd),
-				     FERMATA_PARAM_PRIORITY, 6));
+	EXPECT_EQ(-EPERM, fm_param_set_of(other.fd, fm_number(c[0].fd), FERMATA_PARAM_PRIORITY, 6));
 	EXPECT_EQ(-ERANGE, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 32));
 	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 4));
 	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 5));
@@ -1032,7 +1031,7 @@ FM_TEST(group, defect_03_cap_of_a_group)
 	do {
 		fm_sleep_us(10000);
 		fm_status(c[0].fd, &st);
-	} while (!(st.attributes & FERMATA_STATUS_PARKED));
+	} while (!(st.attributes & FERMATA_STATUS_THROTTLED));
 	ASSERT_EQ(0, fm_group_remove(FIRST));
 	card_until_runs(c[0].slot, c[0].token);
 	for (i = 0; i < 3; i++)
@@ -1508,7 +1507,7 @@ FM_TEST(group, cap_of_the_subtree)
 	do {
 		fm_sleep_us(10000);
 		fm_status(c[1].fd, &st);
-	} while (!(st.attributes & FERMATA_STATUS_PARKED));
+	} while (!(st.attributes & FERMATA_STATUS_THROTTLED));
 	ASSERT_EQ(0, fm_group_remove(FIRST));
 	card_until_runs(c[1].slot, c[1].token);
 	for (i = 0; i < 3; i++)
@@ -1545,7 +1544,7 @@ FM_TEST(group, priority_ceiling_of_the_subtree)
 		EXPECT_EQ(5, fm_param_get(c[i].fd, FERMATA_PARAM_PRIORITY));
 		EXPECT_EQ(-EPERM, fm_param_set(c[i].fd, FERMATA_PARAM_PRIORITY, 6));
 		EXPECT_EQ(0, fm_param_set(c[i].fd, FERMATA_PARAM_PRIORITY, 5));
-		fm_must(c[i].fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+		fm_must(c[i].fd, FERMATA_IOC_PARAM, &param, "PARAM");
 		EXPECT_EQ(5, param.max);
 	}
 	/* A narrower one within; a wider one within the wider. */

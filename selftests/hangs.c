@@ -7,22 +7,22 @@
 
 FM_FIXTURE_CARD(hangs);
 
-#define GUARD_NS	(777 * FM_MS)
+#define BOOST_NS	(777 * FM_MS)
 
-static u64 starvation_guard(void)
+static u64 boost_interval(void)
 {
-	struct fermata_policy policy;
+	struct fm_policy policy;
 
 	fm_policy_get(&policy);
-	return policy.guard_ns;
+	return policy.boost_ms * FM_MS;
 }
 
 TEST_F_TIMEOUT(hangs, with_a_context_and_its_own_policy, 16)
 {
 	struct fm_ctx c;
 
-	fm_policy(FERMATA_POLICY_PRIORITY, GUARD_NS);
-	ASSERT_EQ(GUARD_NS, starvation_guard());
+	fm_policy(FERMATA_POLICY_PRIORITY, BOOST_NS);
+	ASSERT_EQ(BOOST_NS, boost_interval());
 	fm_ctx_new(&c, FM_LIST, FM_PAGE);
 	for (;;)
 		pause();
@@ -34,7 +34,7 @@ FM_TEST(hangs, next_one_finds_nothing_of_it)
 
 	fm_card_info(&info);
 	EXPECT_EQ(0, info.contexts);
-	EXPECT_NE(GUARD_NS, starvation_guard());
+	EXPECT_NE(BOOST_NS, boost_interval());
 }
 
 TEST_HARNESS_MAIN

@@ -355,7 +355,7 @@ static bool slot_tells_nothing(int fd, int slot)
 	fm_must(fd, FERMATA_IOC_SLOT_INFO, &info, "SLOT_INFO");
 	return info.afu_id_hi && info.state_pages && !info.switches && !info.busy_ns &&
 	       !info.resets && !info.storms && !info.resumes && !info.preemptions &&
-	       !info.finished && !info.faults && !info.timeouts && !info.useless;
+	       !info.finished && !info.faults && !info.timeouts && !info.spurious;
 }
 
 /* Opens a file of sysfs: 0 or a negative errno. */

@@ -87,7 +87,7 @@ static int lanes_of_card(struct lane *lanes)
 static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
 {
 	struct fermata_param param = {
-		.size = sizeof(param), .param = FERMATA_PARAM_TIMESLICE
+		.size = sizeof(param), .flags = FERMATA_SET, .param = FERMATA_PARAM_TIMESLICE
 	};
 	struct fermata_status st;
 	u64 value, n;
@@ -119,7 +119,7 @@ static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
 			break;
 		default:
 			param.value = 200000 + dice % FM_MS;
-			fm_ioctl(c->fd, FERMATA_IOC_PARAM_SET, &param);
+			fm_ioctl(c->fd, FERMATA_IOC_PARAM, &param);
 			break;
 		}
 		__atomic_add_fetch(calls, 1, __ATOMIC_RELAXED);

@@ -14,7 +14,7 @@ static const char * const names[] = {
 #define NAMES	(sizeof(names) / sizeof(names[0]))
 #define MANY	20000
 #define SLICE	(2 * FM_MS)
-#define NO_GUARD	0
+#define NO_BOOST	0
 #define TENANTS	4
 
 static struct card_turn turns[MANY];
@@ -67,30 +67,31 @@ static bool measure_until(const struct fm_ctx *c, struct card_run *runs, const s
 
 FM_TEST(policy, names_are_those_chosen)
 {
-	struct fermata_policy before, after;
+	struct fm_policy before, after;
 	size_t i;
 
 	for (i = 0; i < NAMES; i++) {
-		ASSERT_EQ(0, fm_policy_set(names[i], (i + 10) * 10 * FM_MS));
+		ASSERT_EQ(0, fm_policy_set(names[i]));
+		ASSERT_EQ(0, fm_boost_set((i + 10) * 10));
 		fm_policy_get(&before);
 		EXPECT_STREQ(names[i], before.name);
-		EXPECT_EQ((i + 10) * 10 * FM_MS, before.guard_ns);
+		EXPECT_EQ((i + 10) * 10, before.boost_ms);
 	}
-	ASSERT_EQ(0, fm_policy_set(names[0], FERMATA_GUARD_KEEP));
+	ASSERT_EQ(0, fm_policy_set(names[0]));
 	fm_policy_get(&after);
 	EXPECT_STREQ(names[0], after.name);
-	EXPECT_EQ(before.guard_ns, after.guard_ns);
-	EXPECT_EQ(-ENOENT, fm_policy_set("lottery", FERMATA_GUARD_KEEP));
-	EXPECT_EQ(-ENOENT, fm_policy_set("", FERMATA_GUARD_KEEP));
-	EXPECT_EQ(-ERANGE, fm_policy_set(names[1], 10 * FM_MS - 1));
-	EXPECT_EQ(-ERANGE, fm_policy_set(names[1], 60000 * FM_MS + 1));
+	EXPECT_EQ(before.boost_ms, after.boost_ms);
+	EXPECT_EQ(-ENOENT, fm_policy_set("lottery"));
+	EXPECT_EQ(-ENOENT, fm_policy_set("\n"));
+	EXPECT_EQ(-ERANGE, fm_boost_set(9));
+	EXPECT_EQ(-ERANGE, fm_boost_set(60001));
 	fm_policy_get(&before);
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 }
 
 FM_TEST(policy, choosing_takes_cap_sys_admin)
 {
-	struct fermata_policy before, after;
+	struct fm_policy before, after;
 	struct fm_child ch;
 	struct fm_ctx c;
 	int status;
@@ -99,11 +100,8 @@ FM_TEST(policy, choosing_takes_cap_sys_admin)
 	fm_policy_get(&before);
 	fm_fork(&ch);
 	if (!ch.pid) {
-		struct fermata_policy p = { .size = sizeof(p), .guard_ns = FERMATA_GUARD_KEEP };
-
 		fm_drop_privileges();
-		strcpy(p.name, FERMATA_POLICY_PRIORITY);
-		_exit(fm_ioctl(c.fd, FERMATA_IOC_POLICY_SET, &p) == -EPERM ? 0 : 1);
+		_exit(fm_policy_set(FERMATA_POLICY_PRIORITY) == -EACCES ? 0 : 1);
 	}
 	status = fm_reap(&ch);
 	EXPECT_TRUE(WIFEXITED(status));
@@ -119,7 +117,7 @@ FM_TEST(policy, round_robin_is_cyclic)
 	u64 from;
 	int i, n;
 
-	fm_policy(FERMATA_POLICY_ROUND_ROBIN, NO_GUARD);
+	fm_policy(FERMATA_POLICY_ROUND_ROBIN, NO_BOOST);
 	fm_gate_close(&gate);
 	from = card_history_end();
 	for (i = 0; i < TENANTS; i++) {
@@ -150,7 +148,7 @@ FM_TEST(policy, fair_by_weight)
 	struct card_run run[3];
 	int i;
 
-	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
+	fm_policy(FERMATA_POLICY_FAIR, NO_BOOST);
 	fm_gate_close(&gate);
 	for (i = 0; i < 3; i++) {
 		fm_tenant(&c[i], SLICE);
@@ -235,7 +233,7 @@ FM_TEST(policy, weight_changes_while_it_runs)
 	struct fm_ctx gate, c[2];
 	int i;
 
-	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
+	fm_policy(FERMATA_POLICY_FAIR, NO_BOOST);
 	fm_gate_close(&gate);
 	for (i = 0; i < 2; i++) {
 		fm_tenant(&c[i], SLICE);
@@ -244,8 +242,7 @@ FM_TEST(policy, weight_changes_while_it_runs)
 	}
 	fm_gate_open(&gate);
 	EXPECT_TRUE(measure_until(c, first, NULL, alike, 2, 100));
-	ASSERT_EQ(0, fm_control(c[0].fd, FERMATA_CONTROL_PARAM, fm_number(c[0].fd),
-				FERMATA_PARAM_WEIGHT, 900));
+	ASSERT_EQ(0, fm_param_set_of(c[0].fd, fm_number(c[0].fd), FERMATA_PARAM_WEIGHT, 900));
 	card_runs_of(c[0].slot, c, first, 2);
 	EXPECT_TRUE(measure_until(c, then, first, unlike, 2, 60));
 	TH_LOG("at 900 to 100: %d us to %d us", (int)((then[0].run_ns - first[0].run_ns) / 1000),
@@ -264,7 +261,7 @@ FM_TEST(policy, priority_order)
 	u64 from;
 	int i, n, equals, highs;
 
-	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_BOOST);
 	fm_gate_close(&gate);
 	from = card_history_end();
 	for (i = 0; i < ALL; i++) {
@@ -302,7 +299,7 @@ FM_TEST(policy, priority_at_once)
 	struct fm_ctx low, high;
 	u64 from;
 
-	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_BOOST);
 	from = card_history_end();
 	fm_tenant_list(&low, FM_LONG_SLICE, 4000000, 1, &el);
 	fm_tenant_list(&high, FM_LONG_SLICE, 5000, 2, &eh);
@@ -320,13 +317,13 @@ FM_TEST(policy, priority_at_once)
 		{ 0, CARD_RESUME, &low }, { 0, CARD_FINISHED, &low } }, 7));
 }
 
-/* Without the guard the lower one gets nothing; with it, its turns. */
-FM_TEST(policy, guard_keeps_low_priority_alive)
+/* Without the starvation boost the lower one gets nothing; with the boost, its turns. */
+FM_TEST(policy, boost_keeps_low_priority_alive)
 {
 	struct fm_ctx low, high;
 	u64 from;
 
-	fm_policy(FERMATA_POLICY_PRIORITY, NO_GUARD);
+	fm_policy(FERMATA_POLICY_PRIORITY, NO_BOOST);
 	fm_tenant(&high, SLICE);
 	fm_tenant(&low, SLICE);
 	fm_param(high.fd, FERMATA_PARAM_PRIORITY, 17);
@@ -354,14 +351,14 @@ static bool one_slot(int fd)
 {
 	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_SLOT_MASK };
 
-	fm_must(fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	fm_must(fd, FERMATA_IOC_PARAM, &param, "PARAM");
 	return __builtin_popcountll(param.max) == 1;
 }
 
 static int reserve(int fd, u64 budget, u64 deadline, u64 period)
 {
 	struct fermata_reserve r = {
-		.size = sizeof(r), .budget_ns = budget, .deadline_ns = deadline,
+		.size = sizeof(r), .flags = FERMATA_SET, .budget_ns = budget, .deadline_ns = deadline,
 		.period_ns = period
 	};
 
@@ -383,7 +380,7 @@ FM_TEST(policy, deadline_keeps_budgets)
 	bool kept;
 	int i;
 
-	fm_policy(FERMATA_POLICY_DEADLINE, NO_GUARD);
+	fm_policy(FERMATA_POLICY_DEADLINE, NO_BOOST);
 	fm_gate_close(&gate);
 	for (i = 0; i < ALL; i++) {
 		fm_tenant(&c[i], SLICE);
@@ -426,7 +423,7 @@ FM_TEST(policy, deadline_earliest_first)
 	struct fm_ctx late, soon;
 	u64 from;
 
-	fm_policy(FERMATA_POLICY_DEADLINE, NO_GUARD);
+	fm_policy(FERMATA_POLICY_DEADLINE, NO_BOOST);
 	from = card_history_end();
 	fm_tenant_list(&late, FM_LONG_SLICE, 4000000, 1, &el);
 	fm_tenant_list(&soon, FM_LONG_SLICE, 3000, 2, &es);
@@ -455,9 +452,9 @@ FM_TEST(policy, cap_while_the_slot_is_free)
 	struct card_run run;
 	struct fm_ctx c;
 	u64 from, begin, elapsed;
-	bool parked = false;
+	bool throttled = false;
 
-	fm_policy(FERMATA_POLICY_FAIR, NO_GUARD);
+	fm_policy(FERMATA_POLICY_FAIR, NO_BOOST);
 	fm_tenant(&c, SLICE);
 	fm_param(c.fd, FERMATA_PARAM_CAP, 20);
 	card_speed(c.slot, 1);
@@ -467,14 +464,14 @@ FM_TEST(policy, cap_while_the_slot_is_free)
 	fm_must_start(&c);
 	while (fm_now() - begin < 2000 * FM_MS || card_turns_of(from, c.token) < 5) {
 		fm_status(c.fd, &st);
-		parked |= st.attributes & FERMATA_STATUS_PARKED;
+		throttled |= st.attributes & FERMATA_STATUS_THROTTLED;
 		fm_sleep_us(1000);
 	}
 	card_run_of(c.slot, c.token, &run);
 	elapsed = fm_now() - begin;
 	TH_LOG("%d turns, %d ms of %d", (int)(run.starts + run.resumes),
 	       (int)(run.run_ns / FM_MS), (int)(elapsed / FM_MS));
-	EXPECT_TRUE(parked);
+	EXPECT_TRUE(throttled);
 	/* 20 %, and 100 ms that were saved up at most. */
 	EXPECT_GE(40, run.run_ns * 100 / elapsed);
 	EXPECT_LT(0, run.resumes);

@@ -149,7 +149,8 @@ static int call_poll(int fd)
 enum call {
 	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
 	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
-	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, HISTOGRAM, CONTROL, POLICY_GET, POLICY_SET, GROUP,
+	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, HISTOGRAM, PREEMPT_OTHER, RESUME_OTHER,
+	ENABLE_OTHER, POLICY_SET, GROUP,
 	GANG, GROUP_SET, MMAP, POLL, CALLS
 };
 
@@ -157,7 +158,7 @@ static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
 	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
 	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO", "HISTOGRAM",
-	"CONTROL", "POLICY_GET", "POLICY_SET", "GROUP", "GANG", "GROUP_SET", "mmap", "poll"
+	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "mmap", "poll"
 };
 
 static int call(enum call call, int fd, u64 dice)
@@ -193,10 +194,6 @@ static int call(enum call call, int fd, u64 dice)
 		.size = sizeof(histogram), .kind = FERMATA_HISTOGRAM_WAIT + dice % 3,
 		.buckets = 4, .counts = (uintptr_t)counts
 	};
-	struct fermata_control control = {
-		.size = sizeof(control), .operation = FERMATA_CONTROL_PREEMPT + dice % 2 * 2
-	};
-	struct fermata_policy policy = { .size = sizeof(policy), .guard_ns = FERMATA_GUARD_KEEP };
 	struct fermata_group group = { .size = sizeof(group) };
 	struct fermata_group_set group_set = {
 		.size = sizeof(group_set), .slot_mask = 1U << mem_slot, .cgroup = cgroups[dice / 8 % NESTED],
@@ -254,32 +251,37 @@ static int call(enum call call, int fd, u64 dice)
 		return call_eventfd(fd, dice);
 	case HINT:
 		return fm_ioctl(fd, FERMATA_IOC_HINT, &hint);
-	case PARAM_GET:
-		return fm_ioctl(fd, FERMATA_IOC_PARAM_GET, &param);
 	case PARAM_SET:
-		return fm_ioctl(fd, FERMATA_IOC_PARAM_SET, &param);
+		param.flags = FERMATA_SET;
+		return fm_ioctl(fd, FERMATA_IOC_PARAM, &param);
+	case PARAM_GET:
+		return fm_ioctl(fd, FERMATA_IOC_PARAM, &param);
 	case RESERVE:
+		reserve.flags = FERMATA_SET;
 		return fm_ioctl(fd, FERMATA_IOC_RESERVE, &reserve);
 	case RESERVE_GET:
-		return fm_ioctl(fd, FERMATA_IOC_RESERVE_GET, &reserve);
+		return fm_ioctl(fd, FERMATA_IOC_RESERVE, &reserve);
 	case CONTEXT_INFO:
 		return fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, &info);
 	case HISTOGRAM:
 		return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &histogram);
-	case CONTROL: {
+	case PREEMPT_OTHER:
+	case RESUME_OTHER:
+	case ENABLE_OTHER: {
 		struct fermata_status st = { .size = sizeof(st) };
 
 		/* A number that may be gone, or another context's, by the time. */
 		rc = fm_ioctl(look(dice >> 8), FERMATA_IOC_STATUS, &st);
-		control.context = st.context;
-		return rc ?: fm_ioctl(fd, FERMATA_IOC_CONTROL, &control);
+		if (rc)
+			return rc;
+		if (call == PREEMPT_OTHER)
+			return fm_preempt_of(fd, st.context, 0);
+		if (call == RESUME_OTHER)
+			return fm_resume_of(fd, st.context);
+		return fm_param_set_of(fd, st.context, FERMATA_PARAM_ENABLED, 1);
 	}
-	case POLICY_GET:
-		return fm_ioctl(fd, FERMATA_IOC_POLICY_GET, &policy);
 	case POLICY_SET:
-		snprintf(policy.name, sizeof(policy.name), "%s",
-			 dice & 1 ? FERMATA_POLICY_FAIR : FERMATA_POLICY_ROUND_ROBIN);
-		return fm_ioctl(fd, FERMATA_IOC_POLICY_SET, &policy);
+		return fm_policy_set(dice & 1 ? FERMATA_POLICY_FAIR : FERMATA_POLICY_ROUND_ROBIN);
 	case GROUP:
 		return fm_ioctl(fd, FERMATA_IOC_GROUP, &group);
 	case GANG: {

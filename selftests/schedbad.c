@@ -26,35 +26,17 @@ struct settings {
 	u64 param[CONTEXTS][PARAM_LAST + 1];
 	struct fermata_reserve reserve[CONTEXTS];
 	struct fermata_status status[2];	/* of those without a job */
-	struct fermata_policy policy;
+	struct fm_policy policy;
 };
-
-static int policy_set(int fd, const char *name, u64 guard)
-{
-	struct fermata_policy p = { .size = sizeof(p), .guard_ns = guard };
-
-	memcpy(p.name, name, strnlen(name, sizeof(p.name)));
-	return fm_ioctl(fd, FERMATA_IOC_POLICY_SET, &p);
-}
 
 static int reserve(int fd, u32 context, u64 budget, u64 deadline, u64 period)
 {
 	struct fermata_reserve r = {
-		.size = sizeof(r), .context = context, .budget_ns = budget,
-		.deadline_ns = deadline, .period_ns = period
+		.size = sizeof(r), .flags = FERMATA_SET, .context = context,
+		.budget_ns = budget, .deadline_ns = deadline, .period_ns = period
 	};
 
 	return fm_ioctl(fd, FERMATA_IOC_RESERVE, &r);
-}
-
-static int control_param(int fd, u32 context, u32 param, u64 value)
-{
-	struct fermata_control c = {
-		.size = sizeof(c), .operation = FERMATA_CONTROL_PARAM, .context = context,
-		.param = param, .value = value
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_CONTROL, &c);
 }
 
 static void look(struct settings *s)
@@ -67,12 +49,11 @@ static void look(struct settings *s)
 			if (param != PARAM_RETIRED)
 				s->param[i][param] = fm_param_get(ctx[i].fd, param);
 		s->reserve[i].size = sizeof(s->reserve[i]);
-		fm_must(ctx[i].fd, FERMATA_IOC_RESERVE_GET, &s->reserve[i], "RESERVE_GET");
+		fm_must(ctx[i].fd, FERMATA_IOC_RESERVE, &s->reserve[i], "RESERVE");
 	}
 	fm_status(ctx[OWN].fd, &s->status[0]);
 	fm_status(ctx[OTHER].fd, &s->status[1]);
-	s->policy.size = sizeof(s->policy);
-	fm_must(ctx[OWN].fd, FERMATA_IOC_POLICY_GET, &s->policy, "POLICY_GET");
+	fm_policy_get(&s->policy);
 }
 
 static void begin(void)
@@ -116,7 +97,7 @@ do {										\
 #define PARAM_REFUSED(want, param, value)					\
 do {										\
 	REFUSED(want, fm_param_set(ctx[OWN].fd, param, value));			\
-	REFUSED(want, control_param(ctx[OWN].fd, number[OTHER], param, value));	\
+	REFUSED(want, fm_param_set_of(ctx[OWN].fd, number[OTHER], param, value));	\
 } while (0)
 
 FM_TEST(schedbad, zero)
@@ -194,7 +175,7 @@ FM_TEST(schedbad, cooperative_against_the_engine)
 		can = slot.flags & FERMATA_SLOT_BOUNDARY;
 		must = slot.flags & FERMATA_SLOT_BOUNDARY_ONLY;
 		EXPECT_TRUE(can || !must);
-		fm_must(c.fd, FERMATA_IOC_PARAM_GET, &p, "PARAM_GET");
+		fm_must(c.fd, FERMATA_IOC_PARAM, &p, "PARAM");
 		EXPECT_EQ(must, p.min);
 		EXPECT_EQ(can, p.max);
 		EXPECT_EQ(must, p.value);
@@ -212,7 +193,7 @@ FM_TEST(schedbad, masks_without_a_slot_of_the_engine)
 	int sha = fm_slot_of(FM_SHA);
 
 	begin();
-	fm_must(ctx[OWN].fd, FERMATA_IOC_PARAM_GET, &p, "PARAM_GET");
+	fm_must(ctx[OWN].fd, FERMATA_IOC_PARAM, &p, "PARAM");
 	EXPECT_NE(0, p.max & 1ULL << ctx[OWN].slot);
 	EXPECT_EQ(p.max & -p.max, p.min);
 	PARAM_REFUSED(EINVAL, FERMATA_PARAM_SLOT_MASK, p.max | 1ULL << FERMATA_MAX_SLOTS);
@@ -260,7 +241,7 @@ static bool one_slot(void)
 {
 	struct fermata_param p = { .size = sizeof(p), .param = FERMATA_PARAM_SLOT_MASK };
 
-	fm_must(ctx[OWN].fd, FERMATA_IOC_PARAM_GET, &p, "PARAM_GET");
+	fm_must(ctx[OWN].fd, FERMATA_IOC_PARAM, &p, "PARAM");
 	return !(p.max & (p.max - 1));
 }
 
@@ -289,50 +270,38 @@ FM_TEST(schedbad, share_is_retired)
 {
 	begin();
 	PARAM_REFUSED(EINVAL, PARAM_RETIRED, 10);
-	REFUSED(ENOENT, policy_set(ctx[OWN].fd, "share", FERMATA_GUARD_KEEP));
+	REFUSED(ENOENT, fm_policy_set("share"));
 	ASSERT_GOOD(neighbour_wrong());
 }
 
 FM_TEST(schedbad, policy_names)
 {
 	static const char *const none[] = {
-		"", "Fair", "fair ", " fair", "fai", "fairer", "round_robin", "roundrobin", "none",
-		"fair\n", "\xff\xfe", "deadline\t", "fifteen bytes!!"
+		"\n", "Fair", "fai", "fairer", "fair share", "round_robin", "roundrobin", "none",
+		"fair\nfair", "fifteen bytes!!", "round-robin-fair"
 	};
-	struct fermata_policy p = { .size = sizeof(p), .guard_ns = FERMATA_GUARD_KEEP };
 	size_t i;
 
 	begin();
 	for (i = 0; i < sizeof(none) / sizeof(none[0]); i++)
-		REFUSED(ENOENT, policy_set(ctx[OWN].fd, none[i], FERMATA_GUARD_KEEP));
-	/* Not ended. */
-	REFUSED(EINVAL, policy_set(ctx[OWN].fd, "round-robin-fair", FERMATA_GUARD_KEEP));
-	memset(p.name, 'a', sizeof(p.name));
-	REFUSED(EINVAL, fm_ioctl(ctx[OWN].fd, FERMATA_IOC_POLICY_SET, &p));
-	memset(p.name, 0xff, sizeof(p.name));
-	REFUSED(EINVAL, fm_ioctl(ctx[OWN].fd, FERMATA_IOC_POLICY_SET, &p));
-	/* What stands behind the NUL is nothing. */
-	fm_must(ctx[OWN].fd, FERMATA_IOC_POLICY_GET, &p, "POLICY_GET");
-	memset(p.name + strlen(p.name) + 1, 'x', sizeof(p.name) - strlen(p.name) - 1);
-	EXPECT_EQ(0, fm_ioctl(ctx[OWN].fd, FERMATA_IOC_POLICY_SET, &p));
+		REFUSED(ENOENT, fm_policy_set(none[i]));
+	/* No text. */
+	REFUSED(EINVAL, fm_policy_set("\xff\xfe"));
 	ASSERT_GOOD(neighbour_wrong());
 }
 
-/* A good name with a bad guard changes neither. */
-FM_TEST(schedbad, guards_out_of_range)
+FM_TEST(schedbad, boost_intervals_out_of_range)
 {
-	static const u64 bad[] = {
-		1, 10 * FM_MS - 1, 60000 * FM_MS + 1, 1ULL << 63, UINT64_MAX - 1
-	};
-	struct fermata_policy p = { .size = sizeof(p) };
+	static const u64 bad[] = { 1, 9, 60001, 1ULL << 63, UINT64_MAX };
+	struct fm_policy p;
 	size_t i;
 
 	begin();
-	fm_must(ctx[OWN].fd, FERMATA_IOC_POLICY_GET, &p, "POLICY_GET");
+	fm_policy_get(&p);
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		REFUSED(ERANGE, policy_set(ctx[OWN].fd, FERMATA_POLICY_PRIORITY, bad[i]));
-	EXPECT_EQ(0, policy_set(ctx[OWN].fd, p.name, FERMATA_GUARD_KEEP));
-	EXPECT_EQ(0, policy_set(ctx[OWN].fd, p.name, p.guard_ns));
+		REFUSED(ERANGE, fm_boost_set(bad[i]));
+	EXPECT_EQ(0, fm_policy_set(p.name));
+	EXPECT_EQ(0, fm_boost_set(p.boost_ms));
 	ASSERT_GOOD(neighbour_wrong());
 }
 
@@ -357,14 +326,15 @@ FM_TEST(schedbad, dead_context)
 
 		for (param = 1; param <= PARAM_LAST; param++)
 			if (param != PARAM_RETIRED)
-				REFUSED(ESRCH, control_param(ctx[OWN].fd, n, param, 1));
+				REFUSED(ESRCH, fm_param_set_of(ctx[OWN].fd, n, param, 1));
 		REFUSED(ESRCH, reserve(ctx[OWN].fd, n, FM_MS, 10 * FM_MS, 10 * FM_MS));
 		REFUSED(ESRCH, reserve(ctx[OWN].fd, n, 0, 0, 0));
 		r.context = n;
-		REFUSED(ESRCH, fm_ioctl(ctx[OWN].fd, FERMATA_IOC_RESERVE_GET, &r));
+		REFUSED(ESRCH, fm_ioctl(ctx[OWN].fd, FERMATA_IOC_RESERVE, &r));
 	}
-	/* 0 is one's own for the calls that may name another, and nobody for CONTROL. */
-	REFUSED(ESRCH, control_param(ctx[OWN].fd, 0, FERMATA_PARAM_WEIGHT, 1));
+	/* 0 is the caller's own context. */
+	EXPECT_EQ(0, fm_param_set_of(ctx[OWN].fd, 0, FERMATA_PARAM_WEIGHT, 1));
+	EXPECT_EQ(1, fm_param_get(ctx[OWN].fd, FERMATA_PARAM_WEIGHT));
 	ASSERT_GOOD(neighbour_wrong());
 }
 
@@ -381,7 +351,7 @@ static int unprivileged(void)
 		{ FERMATA_PARAM_LATENCY_CRITICAL, 1, 0 },
 	};
 	struct fermata_reserve r = { .size = sizeof(r), .context = number[OTHER] };
-	struct fermata_policy pol = { .size = sizeof(pol) };
+	struct fm_policy policy;
 	int fd = ctx[OWN].fd, i;
 
 	for (i = 0; i < 3; i++) {
@@ -389,7 +359,7 @@ static int unprivileged(void)
 
 		if (fm_param_set(fd, above[i].param, above[i].above) != -EPERM)
 			return 10 + i;
-		if (fm_ioctl(fd, FERMATA_IOC_PARAM_GET, &p) || p.value != above[i].free ||
+		if (fm_ioctl(fd, FERMATA_IOC_PARAM, &p) || p.value != above[i].free ||
 		    p.max != above[i].free)
 			return 20 + i;
 		if (fm_param_set(fd, above[i].param, above[i].free))
@@ -401,17 +371,16 @@ static int unprivileged(void)
 		return 41;
 	if (reserve(fd, number[OTHER], 0, 0, 0) != -EPERM)
 		return 42;
-	if (fm_ioctl(fd, FERMATA_IOC_RESERVE_GET, &r) != -EPERM)
+	if (fm_ioctl(fd, FERMATA_IOC_RESERVE, &r) != -EPERM)
 		return 43;
 	/* Nor whether there is such a context. */
 	if (reserve(fd, 0xfffffff0, 0, 0, 0) != -EPERM)
 		return 44;
-	if (policy_set(fd, FERMATA_POLICY_FAIR, FERMATA_GUARD_KEEP) != -EPERM)
+	if (fm_policy_set(FERMATA_POLICY_FAIR) != -EACCES || fm_boost_set(100) != -EACCES)
 		return 50;
-	if (policy_set(fd, "none", FERMATA_GUARD_KEEP) != -EPERM)
+	fm_policy_get(&policy);
+	if (fm_param_set(fd, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 		return 51;
-	if (fm_ioctl(fd, FERMATA_IOC_POLICY_GET, &pol))
-		return 52;
 	/* To take less is free. */
 	if (fm_param_set(fd, FERMATA_PARAM_PRIORITY, 0) || fm_param_set(fd, FERMATA_PARAM_CAP, 50) ||
 	    fm_param_set(fd, FERMATA_PARAM_CAP, 0) || fm_param_set(fd, FERMATA_PARAM_PRIORITY, 16))

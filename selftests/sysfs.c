@@ -14,12 +14,12 @@ FM_FIXTURE_ANY(sysfs);
 FM_FIXTURE_CARD(card);
 
 static const char *const of_card[] = {
-	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "guard_ms",
+	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "boost_ms",
 	"boundary_wait_us", "monitor"
 };
 static const char *const of_slot[] = {
 	"engine", "state", "context", "starts", "resumes", "preemptions", "finished", "faults",
-	"resets", "timeouts", "overruns", "overrun_ns", "storms", "useless_interrupts", "throttled_interrupts", "polled", "exclusive", "busy_ns",
+	"resets", "timeouts", "overruns", "overrun_ns", "storms", "spurious_interrupts", "throttled_interrupts", "polled", "exclusive", "busy_ns",
 	"save_ns", "restore_ns"
 };
 
@@ -104,7 +104,7 @@ static u64 number_of(int slot, const char *name)
 
 FM_TEST(sysfs, the_card)
 {
-	struct fermata_policy policy;
+	struct fm_policy policy;
 	struct fermata_card_info info;
 	struct fm_ctx c;
 
@@ -116,7 +116,7 @@ FM_TEST(sysfs, the_card)
 		     text_of(-1, "profile"));
 	fm_policy_get(&policy);
 	EXPECT_STREQ(policy.name, text_of(-1, "policy"));
-	EXPECT_EQ(policy.guard_ns / FM_MS, number_of(-1, "guard_ms"));
+	EXPECT_EQ(policy.boost_ms, number_of(-1, "boost_ms"));
 	EXPECT_EQ(0, number_of(-1, "contexts"));
 	fm_ctx_new(&c, FM_LIST, 65536);
 	EXPECT_EQ(1, number_of(-1, "contexts"));
@@ -145,7 +145,7 @@ static void check_slot(struct __test_metadata *_metadata, int slot)
 	EXPECT_EQ(info.timeouts, number_of(slot, "timeouts"));
 	EXPECT_EQ(info.storms, number_of(slot, "storms"));
 	/* One that comes late counts at any time. */
-	EXPECT_LE(info.useless, number_of(slot, "useless_interrupts"));
+	EXPECT_LE(info.spurious, number_of(slot, "spurious_interrupts"));
 	EXPECT_EQ(info.busy_ns, number_of(slot, "busy_ns"));
 	EXPECT_EQ(info.save_ns, number_of(slot, "save_ns"));
 	EXPECT_EQ(info.restore_ns, number_of(slot, "restore_ns"));
@@ -242,33 +242,33 @@ FM_TEST(sysfs, no_files_but_those_documented)
 	EXPECT_EQ(0, differing(0, of_slot, COUNT(of_slot)));
 }
 
-FM_TEST(sysfs, policy_and_guard_are_written)
+FM_TEST(sysfs, policy_and_boost_are_written)
 {
-	struct fermata_policy policy;
+	struct fm_policy policy;
 
 	ASSERT_EQ(0, fm_put(path_of(-1, "policy"), "priority"));
-	ASSERT_EQ(0, fm_put(path_of(-1, "guard_ms"), "50\n"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "boost_ms"), "50\n"));
 	fm_policy_get(&policy);
 	EXPECT_STREQ("priority", policy.name);
-	EXPECT_EQ(50 * FM_MS, policy.guard_ns);
+	EXPECT_EQ(50, policy.boost_ms);
 	EXPECT_STREQ("priority", text_of(-1, "policy"));
-	EXPECT_EQ(50, number_of(-1, "guard_ms"));
+	EXPECT_EQ(50, number_of(-1, "boost_ms"));
 	EXPECT_EQ(-ENOENT, fm_put(path_of(-1, "policy"), "none"));
 	EXPECT_EQ(-ENOENT, fm_put(path_of(-1, "policy"), "fair share"));
-	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "soon"));
-	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "-1"));
-	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "guard_ms"), "99999999999999999999"));
-	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "1"));
-	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "60001"));
-	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "guard_ms"), "18446744073709551615"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "boost_ms"), "soon"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "boost_ms"), "-1"));
+	EXPECT_EQ(-EINVAL, fm_put(path_of(-1, "boost_ms"), "99999999999999999999"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "boost_ms"), "1"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "boost_ms"), "60001"));
+	EXPECT_EQ(-ERANGE, fm_put(path_of(-1, "boost_ms"), "18446744073709551615"));
 	fm_policy_get(&policy);
 	EXPECT_STREQ("priority", policy.name);
-	EXPECT_EQ(50 * FM_MS, policy.guard_ns);
+	EXPECT_EQ(50, policy.boost_ms);
 	/* The others cannot be written, whoever tries. */
 	EXPECT_NE(0, fm_put(path_of(-1, "slots"), "8"));
 	EXPECT_NE(0, fm_put(path_of(0, "starts"), "0"));
-	ASSERT_EQ(0, fm_put(path_of(-1, "guard_ms"), "0"));
-	EXPECT_EQ(0, number_of(-1, "guard_ms"));
+	ASSERT_EQ(0, fm_put(path_of(-1, "boost_ms"), "0"));
+	EXPECT_EQ(0, number_of(-1, "boost_ms"));
 }
 
 FM_TEST(sysfs, boundary_wait_is_written)
@@ -320,7 +320,7 @@ static int without_admin(void)
 	drop_admin();
 	if (fm_put(path_of(-1, "policy"), "fair") != -EPERM)
 		return 1;
-	if (fm_put(path_of(-1, "guard_ms"), "100") != -EPERM)
+	if (fm_put(path_of(-1, "boost_ms"), "100") != -EPERM)
 		return 2;
 	if (fm_put(path_of(-1, "boundary_wait_us"), "100") != -EPERM)
 		return 3;

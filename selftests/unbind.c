@@ -56,12 +56,12 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 {
 	static const struct {
 		const char *args, *name;
-		u64 guard;
+		u64 boost;
 	} good[] = {
-		{ "policy=priority guard_ms=50", FERMATA_POLICY_PRIORITY, 50 * FM_MS },
-		{ "policy=round-robin guard_ms=0", FERMATA_POLICY_ROUND_ROBIN, 0 },
-		{ "guard_ms=1", FERMATA_POLICY_FAIR, 10 * FM_MS },
-		{ "guard_ms=4000000000", FERMATA_POLICY_FAIR, 60000 * FM_MS },
+		{ "policy=priority boost_ms=50", FERMATA_POLICY_PRIORITY, 50 * FM_MS },
+		{ "policy=round-robin boost_ms=0", FERMATA_POLICY_ROUND_ROBIN, 0 },
+		{ "boost_ms=1", FERMATA_POLICY_FAIR, 10 * FM_MS },
+		{ "boost_ms=4000000000", FERMATA_POLICY_FAIR, 60000 * FM_MS },
 	};
 	static const char *const bad[] = { "policy=none", "policy=", "policy=fair,share" };
 	const char *file = getenv("FERMATA_MODULE");
@@ -71,16 +71,16 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 	if (!file || !*file)
 		SKIP(return, "FERMATA_MODULE does not name the module");
 	for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-		struct fermata_policy p = { .size = sizeof(p) };
+		struct fm_policy p;
 
 		ASSERT_EQ(0, fm_module_remove());
 		fm_module_load(good[i].args);
 		fm_until_node();
 		fd = fm_open_dev(0);
 		ASSERT_LE(0, fd);
-		fm_must(fd, FERMATA_IOC_POLICY_GET, &p, "POLICY_GET");
+		fm_policy_get(&p);
 		EXPECT_STREQ(good[i].name, p.name);
-		EXPECT_EQ(good[i].guard, p.guard_ns);
+		EXPECT_EQ(good[i].boost, p.boost_ms * FM_MS);
 		close(fd);
 	}
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

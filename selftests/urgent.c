@@ -114,8 +114,7 @@ FM_TEST(urgent, changes_while_it_waits)
 	fm_must_start(&other);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(other.fd));
 	/* By the administrator, from another descriptor. */
-	ASSERT_EQ(0, fm_control(be.fd, FERMATA_CONTROL_PARAM, fm_number(other.fd),
-				FERMATA_PARAM_LATENCY_CRITICAL, 1));
+	ASSERT_EQ(0, fm_param_set_of(be.fd, fm_number(other.fd), FERMATA_PARAM_LATENCY_CRITICAL, 1));
 	card_until_runs(other.slot, other.token);
 	fm_sleep_us(2000);
 	urgent(&be);
@@ -171,14 +170,14 @@ FM_TEST(urgent, point_16_takes_cap_sys_nice)
 	int status;
 
 	fm_tenant(&c, FM_MS);
-	fm_must(c.fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+	fm_must(c.fd, FERMATA_IOC_PARAM, &param, "PARAM");
 	EXPECT_EQ(1, param.max);
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
 		if (fm_param_set(c.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1) != -EPERM)
 			_exit(1);
-		fm_must(c.fd, FERMATA_IOC_PARAM_GET, &param, "PARAM_GET");
+		fm_must(c.fd, FERMATA_IOC_PARAM, &param, "PARAM");
 		if (param.value || param.max)
 			_exit(2);
 		fm_say(&ch, 1);

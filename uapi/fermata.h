@@ -30,6 +30,13 @@
  * - On an error nothing was changed, and the structure was not written,
  *   except where a call says so, and as below with EFAULT.
  * - The layout is the same for 32-bit and 64-bit programs.
+ * - A call whose structure has a member @context acts on the caller's own context
+ *   with 0 there, which takes no capability.  With the number of a context of the
+ *   same card (struct fermata_setup, struct fermata_context_info), which may be
+ *   the caller's own, it acts on that context, whoever opened it, also before
+ *   FERMATA_IOC_SETUP.  Then CAP_SYS_ADMIN is needed (EPERM), and a context of
+ *   that number has to be there and not on its way out (ESRCH).
+ *   FERMATA_IOC_GANG and _HISTOGRAM have rules of their own.
  * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC, as the
  *   caller's time namespace has it.
  * - Any thread of any process that has the descriptor may call, at any time.
@@ -67,9 +74,10 @@
 #include <linux/types.h>
 
 /* Version of this interface, reported by FERMATA_IOC_CARD_INFO. */
-#define FERMATA_UAPI_VERSION	1
+#define FERMATA_UAPI_VERSION	2
 
-#define FERMATA_IOC_MAGIC	0xFE
+/* Assigned to nobody in Documentation/userspace-api/ioctl/ioctl-number.rst. */
+#define FERMATA_IOC_MAGIC	0xFA
 
 #define FERMATA_MAX_SLOTS	8
 /* Registers that a context can have read at the end of a job. */
@@ -150,7 +158,7 @@ struct fermata_card_info {
  * @finished:		out: jobs finished
  * @faults:		out: jobs stopped at an access outside their arenas
  * @timeouts:		out: jobs that did not pause within their preempt timeout
- * @useless:		out: interrupts that told of nothing; of all slots that share
+ * @spurious:		out: interrupts that told of nothing; of all slots that share
  *			the vector
  *
  * What jobs of all users have done on it is not told to everybody: @switches,
@@ -178,7 +186,7 @@ struct fermata_slot_info {
 	__aligned_u64 finished;
 	__aligned_u64 faults;
 	__aligned_u64 timeouts;
-	__aligned_u64 useless;
+	__aligned_u64 spurious;
 };
 
 /* --- the context -------------------------------------------------------- */
@@ -492,30 +500,38 @@ struct fermata_start {
  * struct fermata_preempt - FERMATA_IOC_PREEMPT: take the job off its slot
  * @size:		in: sizeof(struct fermata_preempt)
  * @flags:		in: FERMATA_PREEMPT_*
+ * @context:		in: 0: the caller's own; else the number of a context
+ * @reserved:		in: 0
  *
  * Returns at once; the job is saved as soon as the engine allows.  Without
- * FERMATA_PREEMPT_HOLD it waits again, behind the next one that waits for its
- * slot; if there is none it goes on.  With that it stays off until
- * FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A job that finishes first
- * is finished.  Holding a held job is no error.
+ * FERMATA_PREEMPT_HOLD the job waits again, behind the next one that waits for
+ * its slot; if no other job waits, the job goes on.  With FERMATA_PREEMPT_HOLD
+ * the job stays off until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A
+ * job that finishes first is finished.  Holding a held job is no error.
  *
  * ENOENT: no job, or it has ended.
  */
 struct fermata_preempt {
 	__u32 size;
 	__u32 flags;
+	__u32 context;
+	__u32 reserved;
 };
 
 /**
  * struct fermata_resume - FERMATA_IOC_RESUME: let a held job go on
  * @size:		in: sizeof(struct fermata_resume)
  * @flags:		in: 0
+ * @context:		in: 0: the caller's own; else the number of a context
+ * @reserved:		in: 0
  *
  * A job that is not held stays as it is.  ENOENT: no job, or it has ended.
  */
 struct fermata_resume {
 	__u32 size;
 	__u32 flags;
+	__u32 context;
+	__u32 reserved;
 };
 
 /* fermata_status state */
@@ -529,8 +545,8 @@ struct fermata_resume {
 #define FERMATA_STATE_EMPTY	7 /* off the slot until FERMATA_IOC_DOORBELL */
 
 /* fermata_status and fermata_context_info attributes */
-#define FERMATA_STATUS_DISABLED	(1U << 0) /* by FERMATA_CONTROL_DISABLE */
-#define FERMATA_STATUS_PARKED	(1U << 1) /* queued, its budget or cap used up */
+#define FERMATA_STATUS_DISABLED	(1U << 0) /* FERMATA_PARAM_ENABLED is 0 */
+#define FERMATA_STATUS_THROTTLED	(1U << 1) /* queued, its budget or cap used up */
 #define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use now */
 
 /* fermata_status fault_flags */
@@ -738,18 +754,26 @@ struct fermata_eventfd {
 #define FERMATA_PARAM_CAP		6 /* percent, 0 to 100, default 0 */
 #define FERMATA_PARAM_SLOT_MASK		8 /* bit i: slot i */
 #define FERMATA_PARAM_COOPERATIVE	9 /* 0 or 1 */
+#define FERMATA_PARAM_ENABLED		10 /* 0 or 1, default 1 */
+
+/* fermata_param and fermata_reserve flags */
+#define FERMATA_SET	(1U << 0) /* set it; without: only tell */
 
 /**
- * struct fermata_param - FERMATA_IOC_PARAM_GET and FERMATA_IOC_PARAM_SET
+ * struct fermata_param - FERMATA_IOC_PARAM: a parameter of a context
  * @size:		in: sizeof(struct fermata_param)
+ * @flags:		in: FERMATA_SET or 0
+ * @context:		in: 0: the caller's own; else the number of a context
  * @param:		in: FERMATA_PARAM_*
- * @value:		in (SET) or out (GET)
- * @min:		in (SET): 0; out (GET): smallest value
- * @max:		in (SET): 0; out (GET): largest value that the caller may
- *			set
+ * @value:		in with FERMATA_SET, else out
+ * @min:		in with FERMATA_SET: 0; else out: smallest value that the caller
+ *			may set
+ * @max:		in with FERMATA_SET: 0; else out: largest such value
+ *
+ * With FERMATA_SET the structure is not written.
  *
  * All may be changed while a job runs, and hold at once, for the slice that
- * runs too.  What ran before is charged as it was.
+ * runs too.  Time that was used before the change is charged as it was.
  *
  * FERMATA_PARAM_TIMESLICE: how long the context runs while others wait; the
  * driver lengthens it where saves take so long that little else would be done.
@@ -764,7 +788,7 @@ struct fermata_eventfd {
  * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy its jobs go before
  * those of contexts that are not, and take a slot from them at once.
  * FERMATA_PARAM_CAP: at most so many percent of one slot, even while slots are
- * free (FERMATA_STATUS_PARKED meanwhile); 0: no cap.  Without effect while a
+ * free (FERMATA_STATUS_THROTTLED meanwhile); 0: no cap.  Without effect while a
  * reservation is in force.
  * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
@@ -778,9 +802,15 @@ struct fermata_eventfd {
  * Only 0 without FERMATA_SLOT_BOUNDARY, only 1
  * with FERMATA_SLOT_BOUNDARY_ONLY; default: the smallest value.
  *
+ * FERMATA_PARAM_ENABLED: 0: the context runs nowhere: a job on a slot is preempted
+ * at once, and jobs wait, also those started meanwhile (FERMATA_STATUS_DISABLED),
+ * until the context is enabled.  That is no error of the context, and independent
+ * of holding: a job that is held as well waits for both.
+ *
  * EINVAL: no such parameter.  ERANGE: value out of range.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
  * above the default and _LATENCY_CRITICAL 1 take CAP_SYS_NICE;
+ * FERMATA_PARAM_ENABLED takes CAP_SYS_ADMIN, also of the caller's own context;
  * FERMATA_PARAM_PRIORITY is above what FERMATA_IOC_GROUP_SET allows the group.
  * EBUSY: FERMATA_PARAM_SLOT_MASK leaves out a slot of the engine, and the
  * context has a reservation.
@@ -790,6 +820,8 @@ struct fermata_eventfd {
  */
 struct fermata_param {
 	__u32 size;
+	__u32 flags;
+	__u32 context;
 	__u32 param;
 	__aligned_u64 value;
 	__aligned_u64 min;
@@ -797,30 +829,30 @@ struct fermata_param {
 };
 
 /**
- * struct fermata_reserve - FERMATA_IOC_RESERVE and FERMATA_IOC_RESERVE_GET:
- *			    time on a slot that is promised
+ * struct fermata_reserve - FERMATA_IOC_RESERVE: time on a slot that is promised
  * @size:		in: sizeof(struct fermata_reserve)
- * @flags:		in: 0
+ * @flags:		in: FERMATA_SET or 0
  * @context:		in: 0: the caller's own; else the number of a context
  * @reserved:		in: 0
- * @budget_ns:		in (RESERVE) or out (GET): time on a slot in each
+ * @budget_ns:		in with FERMATA_SET, else out: time on a slot in each
  *			period, its saves and restores included; from 100 us
  *			up to @deadline_ns
  * @deadline_ns:	in or out: by when after the beginning of a period the
  *			budget is given; up to @period_ns
  * @period_ns:		in or out: 1 ms to 10 s
  *
+ * With FERMATA_SET the structure is not written.
+ *
  * In force under the policy "deadline"; admitted under every policy, so that
  * a change of policy finds nothing that it cannot keep.  A job with a
  * reservation goes before all others, by its deadline, until its budget is used
- * up; then it waits for its next period (FERMATA_STATUS_PARKED).
+ * up; then it waits for its next period (FERMATA_STATUS_THROTTLED).
  * All three 0: no reservation (any more).
  *
  * ERANGE.  EBUSY: cannot be admitted: the densities (budget by deadline) of an
  * engine are at most 90 % together on one slot; on m slots at most 50 % each
  * and 90 % of (m + 1) / 2 together, and the context must be allowed all of them.
- * RESERVE: EPERM: CAP_SYS_NICE is needed (not to drop one).  With a number:
- * EPERM: CAP_SYS_ADMIN is needed; ESRCH: no context has it.
+ * EPERM: FERMATA_SET takes CAP_SYS_NICE, unless all three are 0.
  */
 struct fermata_reserve {
 	__u32 size;
@@ -982,84 +1014,23 @@ struct fermata_histogram {
 	__aligned_u64 counts;
 };
 
-/* fermata_control operation */
-#define FERMATA_CONTROL_PREEMPT	1 /* as FERMATA_IOC_PREEMPT */
-#define FERMATA_CONTROL_HOLD	2 /* as that with FERMATA_PREEMPT_HOLD */
-#define FERMATA_CONTROL_RESUME	3 /* as FERMATA_IOC_RESUME */
-#define FERMATA_CONTROL_PARAM	4 /* as FERMATA_IOC_PARAM_SET */
-#define FERMATA_CONTROL_DISABLE	5 /* keep its jobs off slots */
-#define FERMATA_CONTROL_ENABLE	6 /* let them run (again) */
-
-/**
- * struct fermata_control - FERMATA_IOC_CONTROL: act on any context of the card
- * @size:		in: sizeof(struct fermata_control)
- * @operation:		in: FERMATA_CONTROL_*
- * @context:		in: number of the context
- * @param:		in: FERMATA_PARAM_*, with FERMATA_CONTROL_PARAM, else 0
- * @value:		in: its value, with FERMATA_CONTROL_PARAM, else 0
- *
- * The caller needs CAP_SYS_ADMIN in the initial user namespace, at the call,
- * whoever owns the context.  Any time, also before FERMATA_IOC_SETUP.
- *
- * A context that is disabled runs nowhere: a job on a slot is preempted at once,
- * and jobs wait, also those started meanwhile (FERMATA_STATUS_DISABLED), until
- * it is enabled.  That is no error of the context, and independent of holding: a
- * job that is held as well waits for both.  To ask for what is so already is no
- * error.
- *
- * EPERM: no CAP_SYS_ADMIN.  ESRCH: no context has this number, or it is being
- * closed.  Else as the calls named above, and what takes CAP_SYS_NICE there
- * takes it here, too.
- */
-struct fermata_control {
-	__u32 size;
-	__u32 operation;
-	__u32 context;
-	__u32 param;
-	__aligned_u64 value;
-};
-
 /* --- the whole card ------------------------------------------------------ */
 
-/* fermata_policy name */
-#define FERMATA_POLICY_FAIR		"fair"
-#define FERMATA_POLICY_ROUND_ROBIN	"round-robin"
-#define FERMATA_POLICY_PRIORITY		"priority"
-#define FERMATA_POLICY_DEADLINE		"deadline"
-
-/* fermata_policy guard_ns, SET: as it is */
-#define FERMATA_GUARD_KEEP		0xffffffffffffffffULL
-
-/**
- * struct fermata_policy - FERMATA_IOC_POLICY_GET and FERMATA_IOC_POLICY_SET:
- *			   how the card shares its slots
- * @size:		in: sizeof(struct fermata_policy)
- * @flags:		in: 0
- * @name:		in (SET) or out (GET): FERMATA_POLICY_*, ended by NUL
- * @guard_ns:		in (SET) or out (GET): the starvation guard: a context
- *			that has waited for so long gets a slice whatever the
- *			policy says; 10 ms to 60 s, 0: none.  SET:
- *			FERMATA_GUARD_KEEP: as it is
+/*
+ * Names of policies: how a card shares its slots.  The file policy of the card in
+ * sysfs has the name, and takes another one; at first it is that of the module
+ * parameter policy (docs/ABI/testing/sysfs-class-fermata).
  *
  * FERMATA_POLICY_FAIR: time on slots in proportion to the weights of groups
  * (FERMATA_IOC_GROUP), and in a group in proportion to FERMATA_PARAM_WEIGHT.
  * FERMATA_POLICY_ROUND_ROBIN: one slice each, in turn.
  * FERMATA_POLICY_PRIORITY: the highest FERMATA_PARAM_PRIORITY first, at once.
  * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, else as "fair".
- *
- * One for all engines of the card, from now on; jobs on slots are not disturbed
- * before their slices end.  At first that of the module parameters policy and
- * guard_ms.  Any time, also before FERMATA_IOC_SETUP.
- *
- * SET: EINVAL: @name has no NUL.  EPERM: CAP_SYS_ADMIN is needed.  ENOENT: no
- * policy has this name.  ERANGE: @guard_ns.
  */
-struct fermata_policy {
-	__u32 size;
-	__u32 flags;
-	char name[16];
-	__aligned_u64 guard_ns;
-};
+#define FERMATA_POLICY_FAIR		"fair"
+#define FERMATA_POLICY_ROUND_ROBIN	"round-robin"
+#define FERMATA_POLICY_PRIORITY		"priority"
+#define FERMATA_POLICY_DEADLINE		"deadline"
 
 /**
  * struct fermata_group - FERMATA_IOC_GROUP: those who share a part of the time
@@ -1079,8 +1050,6 @@ struct fermata_policy {
  * of groups (struct fermata_status) not by more cgroups or subordinate users
  * either.  The time is kept while the group is registered (FERMATA_IOC_GROUP_SET)
  * or has a context, and for a while after; then it begins anew.
- *
- * With a number: EPERM: CAP_SYS_ADMIN is needed; ESRCH: no context has it.
  */
 struct fermata_group {
 	__u32 size;
@@ -1147,7 +1116,7 @@ struct fermata_group {
  * have been in without it.
  *
  * FERMATA_GROUP_MAX_PRIORITY: contexts above it are set to it.
- * FERMATA_GROUP_CAP: while slots are free, too (FERMATA_STATUS_PARKED meanwhile).
+ * FERMATA_GROUP_CAP: while slots are free, too (FERMATA_STATUS_THROTTLED meanwhile).
  * Contexts with a reservation in force are neither bound by it nor counted.
  * FERMATA_GROUP_MAX_CONTEXTS, FERMATA_GROUP_MAX_BYTES: what is there stays; no
  * more is given.  Not for callers with CAP_SYS_RESOURCE, and with CAP_IPC_LOCK.
@@ -1203,12 +1172,11 @@ struct fermata_group_set {
  * the slots that it can have first; until they are vacant, the jobs on them run
  * on.  Where that would take longer than a slice, others go first.  A member
  * whose job starts while the others run gets a slot as any context does.  A gang
- * whose members cannot all be on slots (FERMATA_CONTROL_DISABLE, a quarantined
- * slot, FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE) goes by contexts.
+ * whose members cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
+ * FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE) goes by contexts.
  *
- * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member, and
- * FERMATA_CONTROL_PREEMPT, _HOLD and _RESUME, are done to the jobs of all, at
- * once.  They succeed or fail as for the member that they name; a member that
+ * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member are done to the jobs of
+ * all, at once.  They succeed or fail as for the member that they name; a member that
  * has no job takes no part, nor does one start its next job held.  A member
  * whose slots are all out of use stays held.
  *
@@ -1447,17 +1415,12 @@ struct fermata_queue_control {
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
 #define FERMATA_IOC_HINT		_IO(FERMATA_IOC_MAGIC, 0x36)
 #define FERMATA_IOC_DOORBELL		_IO(FERMATA_IOC_MAGIC, 0x37)
-#define FERMATA_IOC_PARAM_GET		_IO(FERMATA_IOC_MAGIC, 0x40)
-#define FERMATA_IOC_PARAM_SET		_IO(FERMATA_IOC_MAGIC, 0x41)
-#define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x42)
-#define FERMATA_IOC_RESERVE_GET		_IO(FERMATA_IOC_MAGIC, 0x43)
+#define FERMATA_IOC_PARAM		_IO(FERMATA_IOC_MAGIC, 0x40)
+#define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x41)
 #define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)
-#define FERMATA_IOC_CONTROL		_IO(FERMATA_IOC_MAGIC, 0x51)
-#define FERMATA_IOC_HISTOGRAM		_IO(FERMATA_IOC_MAGIC, 0x52)
-#define FERMATA_IOC_POLICY_GET		_IO(FERMATA_IOC_MAGIC, 0x60)
-#define FERMATA_IOC_POLICY_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
-#define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x62)
-#define FERMATA_IOC_GANG		_IO(FERMATA_IOC_MAGIC, 0x64)
-#define FERMATA_IOC_GROUP_SET		_IO(FERMATA_IOC_MAGIC, 0x65)
+#define FERMATA_IOC_HISTOGRAM		_IO(FERMATA_IOC_MAGIC, 0x51)
+#define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x60)
+#define FERMATA_IOC_GROUP_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
+#define FERMATA_IOC_GANG		_IO(FERMATA_IOC_MAGIC, 0x62)
 
 #endif /* _UAPI_FERMATA_H */

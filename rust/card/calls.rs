@@ -331,14 +331,9 @@ impl Card {
         state.scheduler.set_boundary_wait(wait).map_err(refused)
     }
 
-    /// Chooses the policy, and the starvation boost interval where one is given. `ERANGE`: the
-    /// interval is out of range; nothing was changed.
-    pub(crate) fn set_policy(&self, policy: PolicyKind, boost: Option<Duration>) -> Result {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            if let Some(boost) = boost {
-                scheduler.set_boost(at, boost, out)?;
-            }
-            // Refused only where the boost was, too: the card is gone.
+    /// Chooses the policy.
+    pub(crate) fn set_policy(&self, policy: PolicyKind) -> Result {
+        self.act(&mut self.state.lock(), |scheduler, at, _| {
             scheduler.set_policy(at, policy)
         })
         .map_err(refused)?;

@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::check_flags,
+    argument::{check_flags, check_zero},
     capability,
     card::{GroupLimits, GroupView},
     cgroup::Cgroup,
@@ -27,9 +27,7 @@ impl Call<'_> {
         let mut user = self.read::<uapi::Group>()?;
         let wanted = user.value;
         check_flags(wanted.flags, 0)?;
-        if wanted.reserved != 0 {
-            return Err(EINVAL);
-        }
+        check_zero(wanted.reserved)?;
         let (group, stats) =
             self.on_context(wanted.context, |context| context.card.group(context.id()?))?;
         user.value = uapi::Group {

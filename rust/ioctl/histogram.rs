@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::check_flags,
+    argument::{check_flags, check_zero},
     capability,
     context::Context,
     measure::{ContextHistograms, Histogram, SlotHistograms, BUCKETS},
@@ -44,9 +44,7 @@ impl Call<'_> {
         let mut user = self.read::<uapi::Histogram>()?;
         let wanted = user.value;
         check_flags(wanted.flags, 0)?;
-        if wanted.reserved != 0 {
-            return Err(EINVAL);
-        }
+        check_zero(wanted.reserved)?;
         let which = Which::of(wanted.kind)?;
         let mut copy = measurement::new_copy()?;
         self.copy_histogram(which, wanted.number, &mut copy)?;

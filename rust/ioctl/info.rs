@@ -83,7 +83,7 @@ impl Call<'_> {
                 finished,
                 faults,
                 timeouts: stats.timeouts,
-                useless: spurious,
+                spurious,
                 ..user.value
             };
         }
@@ -212,7 +212,7 @@ fn fault_flags(fault: Option<Fault>) -> u32 {
 fn attributes(stats: &Stats) -> u32 {
     let attributes = [
         (!stats.enabled, attribute::DISABLED),
-        (stats.throttled, attribute::PARKED),
+        (stats.throttled, attribute::THROTTLED),
         (stats.no_slot, attribute::NO_SLOT),
     ];
     set_bits(&attributes)

@@ -5,7 +5,7 @@
 
 use super::Call;
 use crate::{
-    argument::check_flags,
+    argument::{check_flags, check_zero},
     context::job_error,
     monotonic,
     notifier::Notice,
@@ -30,14 +30,18 @@ impl Call<'_> {
     pub(super) fn preempt(&self) -> Result {
         let preempt = self.read::<uapi::Preempt>()?.value;
         check_flags(preempt.flags, uapi::PREEMPT_HOLD)?;
-        self.context
-            .card
-            .preempt(self.context.id()?, preempt.flags & uapi::PREEMPT_HOLD != 0)
+        check_zero(preempt.reserved)?;
+        let hold = preempt.flags & uapi::PREEMPT_HOLD != 0;
+        self.on_context(preempt.context, |context| {
+            context.card.preempt(context.id()?, hold)
+        })
     }
 
     pub(super) fn resume(&self) -> Result {
-        check_flags(self.read::<uapi::Resume>()?.value.flags, 0)?;
-        self.context.card.resume(self.context.id()?)
+        let resume = self.read::<uapi::Resume>()?.value;
+        check_flags(resume.flags, 0)?;
+        check_zero(resume.reserved)?;
+        self.on_context(resume.context, |context| context.card.resume(context.id()?))
     }
 
     pub(super) fn hint(&self) -> Result {

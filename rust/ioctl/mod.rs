@@ -6,7 +6,6 @@
 //! answer can be written, then acts, and last copies the answer out. What acts holds nothing that
 //! removal of the card waits for while user memory is accessed.
 
-mod control;
 mod gang;
 mod group;
 mod histogram;
@@ -14,7 +13,6 @@ mod info;
 mod job;
 mod memory;
 mod param;
-mod policy;
 mod registers;
 mod reserve;
 
@@ -61,15 +59,10 @@ impl Call<'_> {
             ioc::EVENTFD => self.eventfd(),
             ioc::HINT => self.hint(),
             ioc::DOORBELL => self.doorbell(),
-            ioc::PARAM_GET => self.param_get(),
-            ioc::PARAM_SET => self.param_set(),
+            ioc::PARAM => self.param(),
             ioc::RESERVE => self.reserve(),
-            ioc::RESERVE_GET => self.reserve_get(),
             ioc::CONTEXT_INFO => self.context_info(),
             ioc::HISTOGRAM => self.histogram(),
-            ioc::CONTROL => self.control(),
-            ioc::POLICY_GET => self.policy_get(),
-            ioc::POLICY_SET => self.policy_set(),
             ioc::GROUP => self.group(),
             ioc::GANG => self.gang(),
             ioc::GROUP_SET => self.group_set(),

@@ -4,7 +4,9 @@
 
 use super::Call;
 use crate::{
+    argument::check_flags,
     capability,
+    card::View,
     context::Context,
     sched::{Duration, Params, Urgency},
     uapi::{self, param},
@@ -12,38 +14,43 @@ use crate::{
 use kernel::prelude::*;
 
 impl Call<'_> {
-    pub(super) fn param_get(&self) -> Result {
+    pub(super) fn param(&self) -> Result {
         let mut user = self.read::<uapi::Param>()?;
-        let parameter = Parameter::of(user.value.param)?;
-        let params = self.context.card.params(self.context.id()?)?;
-        let (min, max) = parameter.limits(self.context);
+        let wanted = user.value;
+        check_flags(wanted.flags, uapi::SET)?;
+        let parameter = Parameter::of(wanted.param)?;
+        if wanted.flags & uapi::SET != 0 {
+            if wanted.min != 0 || wanted.max != 0 {
+                return Err(EINVAL);
+            }
+            return self.on_context(wanted.context, |context| {
+                parameter.apply(context, wanted.value)
+            });
+        }
+        let (value, min, max) = self.on_context(wanted.context, |context| {
+            let view = context.card.view(context.id()?)?;
+            let (min, max) = parameter.limits(context);
+            Ok(((parameter.get)(&view), min, max))
+        })?;
         user.value = uapi::Param {
-            param: user.value.param,
-            value: (parameter.get)(&params),
+            context: wanted.context,
+            param: wanted.param,
+            value,
             min,
             max,
             ..Default::default()
         };
         user.write()
     }
-
-    pub(super) fn param_set(&self) -> Result {
-        let wanted = self.read::<uapi::Param>()?.value;
-        let parameter = Parameter::of(wanted.param)?;
-        self.context.id()?;
-        if wanted.min != 0 || wanted.max != 0 {
-            return Err(EINVAL);
-        }
-        parameter.apply(self.context, wanted.value)
-    }
 }
 
 /// A parameter, its values, and where it is kept.
-pub(super) struct Parameter {
+struct Parameter {
     number: u32,
     values: Values,
-    get: fn(&Params) -> u64,
-    set: fn(&mut Params, u64),
+    get: fn(&View) -> u64,
+    /// Sets the parameter to a value that [`Parameter::check`] has passed.
+    set: fn(&Context, u64) -> Result,
 }
 
 /// What values a parameter takes.
@@ -59,10 +66,12 @@ enum Values {
     Cooperative,
     /// Slots of the context's engine, a bit each.
     Slots,
+    /// 0 or 1, for the administrator.
+    Enabled,
 }
 
 /// The parameters.
-static PARAMETERS: [Parameter; 8] = [
+static PARAMETERS: [Parameter; 9] = [
     Parameter {
         number: param::TIMESLICE,
         values: Values::Range {
@@ -70,8 +79,10 @@ static PARAMETERS: [Parameter; 8] = [
             max: Params::TIMESLICE_MAX.as_ns(),
             free: |new| new.timeslice.as_ns(),
         },
-        get: |params| params.timeslice.as_ns(),
-        set: |params, value| params.timeslice = Duration::from_ns(value),
+        get: |view| view.params.timeslice.as_ns(),
+        set: |context, value| {
+            context.change_params(|params| params.timeslice = Duration::from_ns(value))
+        },
     },
     Parameter {
         number: param::PREEMPT_TIMEOUT,
@@ -80,8 +91,10 @@ static PARAMETERS: [Parameter; 8] = [
             max: Params::PREEMPT_TIMEOUT_MAX.as_ns(),
             free: |new| new.preempt_timeout.as_ns(),
         },
-        get: |params| params.preempt_timeout.as_ns(),
-        set: |params, value| params.preempt_timeout = Duration::from_ns(value),
+        get: |view| view.params.preempt_timeout.as_ns(),
+        set: |context, value| {
+            context.change_params(|params| params.preempt_timeout = Duration::from_ns(value))
+        },
     },
     Parameter {
         number: param::PRIORITY,
@@ -91,9 +104,9 @@ static PARAMETERS: [Parameter; 8] = [
             max: Params::PRIORITY_MAX as u64,
             free: |new| new.priority.into(),
         },
-        get: |params| params.priority.into(),
+        get: |view| view.params.priority.into(),
         // CAST: within the range.
-        set: |params, value| params.priority = value as u8,
+        set: |context, value| context.change_params(|params| params.priority = value as u8),
     },
     Parameter {
         number: param::WEIGHT,
@@ -104,9 +117,9 @@ static PARAMETERS: [Parameter; 8] = [
             max: Params::WEIGHT_MAX as u64,
             free: |new| new.weight.into(),
         },
-        get: |params| params.weight.into(),
+        get: |view| view.params.weight.into(),
         // CAST: within the range.
-        set: |params, value| params.weight = value as u16,
+        set: |context, value| context.change_params(|params| params.weight = value as u16),
     },
     Parameter {
         number: param::LATENCY_CRITICAL,
@@ -115,12 +128,13 @@ static PARAMETERS: [Parameter; 8] = [
             max: 1,
             free: |_| 0,
         },
-        get: |params| (params.urgency == Urgency::LatencyCritical).into(),
-        set: |params, value| {
-            params.urgency = match value {
+        get: |view| (view.params.urgency == Urgency::LatencyCritical).into(),
+        set: |context, value| {
+            let urgency = match value {
                 0 => Urgency::BestEffort,
                 _ => Urgency::LatencyCritical,
-            }
+            };
+            context.change_params(|params| params.urgency = urgency)
         },
     },
     Parameter {
@@ -130,28 +144,34 @@ static PARAMETERS: [Parameter; 8] = [
             max: 100,
             free: |_| 100,
         },
-        get: |params| params.cap.into(),
+        get: |view| view.params.cap.into(),
         // CAST: within the range.
-        set: |params, value| params.cap = value as u8,
+        set: |context, value| context.change_params(|params| params.cap = value as u8),
     },
     Parameter {
         number: param::SLOT_MASK,
         values: Values::Slots,
-        get: |params| params.mask.into(),
+        get: |view| view.params.mask.into(),
         // CAST: within the slots of an engine.
-        set: |params, value| params.mask = value as u8,
+        set: |context, value| context.set_slots(value as u8),
     },
     Parameter {
         number: param::COOPERATIVE,
         values: Values::Cooperative,
-        get: |params| params.cooperative.into(),
-        set: |params, value| params.cooperative = value != 0,
+        get: |view| view.params.cooperative.into(),
+        set: |context, value| context.change_params(|params| params.cooperative = value != 0),
+    },
+    Parameter {
+        number: param::ENABLED,
+        values: Values::Enabled,
+        get: |view| view.stats.enabled.into(),
+        set: |context, value| context.card.set_enabled(context.id()?, value != 0),
     },
 ];
 
 impl Parameter {
     /// Returns the parameter number `number`. `EINVAL`: there is none.
-    pub(super) fn of(number: u32) -> Result<&'static Self> {
+    fn of(number: u32) -> Result<&'static Self> {
         let mut parameters = PARAMETERS.iter();
         let found = parameters.find(|parameter| parameter.number == number);
         found.ok_or(EINVAL)
@@ -171,6 +191,8 @@ impl Parameter {
                 let slots = u64::from(engine);
                 (slots & slots.wrapping_neg(), slots, slots)
             }
+            Values::Enabled if capability::is_administrator() => (0, 1, 1),
+            Values::Enabled => (1, 1, 1),
         }
     }
 
@@ -188,29 +210,34 @@ impl Parameter {
         most.map_or(u64::MAX, u64::from)
     }
 
-    /// Sets the parameter of `context` to `value`. `ERANGE`; `EPERM`: the caller may not; of slots:
-    /// `EINVAL`: none, or one of another engine.
-    pub(super) fn apply(&self, context: &Context, value: u64) -> Result {
-        match self.values {
-            Values::Range { .. } | Values::Cooperative => {
-                let (min, max, free) = self.range(context);
-                if value < min || value > max {
-                    return Err(ERANGE);
-                }
-                if value > free && !capability::may_raise() {
-                    return Err(EPERM);
-                }
-                let ctx = context.id()?;
-                context
-                    .card
-                    .set_params(ctx, |params| (self.set)(params, value))
-            }
-            Values::Slots => {
-                if value == 0 || value & !u64::from(context.client.engine_slots()) != 0 {
-                    return Err(EINVAL);
-                }
-                context.set_slots(value as u8)
-            }
+    /// Sets the parameter of `context` to `value`. The errors are those of [`Parameter::check`] and
+    /// of setting it.
+    fn apply(&self, context: &Context, value: u64) -> Result {
+        context.id()?;
+        self.check(context, value)?;
+        (self.set)(context, value)
+    }
+
+    /// `ERANGE`; `EPERM`: the caller may not set `value`; of slots: `EINVAL`: none, or one of
+    /// another engine.
+    fn check(&self, context: &Context, value: u64) -> Result {
+        if let Values::Slots = self.values {
+            let known = u64::from(context.client.engine_slots());
+            return match value != 0 && value & !known == 0 {
+                true => Ok(()),
+                false => Err(EINVAL),
+            };
         }
+        if let (Values::Enabled, false) = (&self.values, capability::is_administrator()) {
+            return Err(EPERM);
+        }
+        let (min, max, free) = self.range(context);
+        if value < min || value > max {
+            return Err(ERANGE);
+        }
+        if value > free && !capability::may_raise() {
+            return Err(EPERM);
+        }
+        Ok(())
     }
 }

@@ -4,8 +4,9 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, User},
+    argument::{check_flags, check_zero},
     capability,
+    context::Context,
     sched::Duration,
     uapi,
 };
@@ -13,26 +14,17 @@ use kernel::prelude::*;
 
 impl Call<'_> {
     pub(super) fn reserve(&self) -> Result {
-        let wanted = self.reservation()?.value;
-        self.on_context(wanted.context, |context| {
-            let ctx = context.id()?;
-            if wanted.is_some() && !capability::may_raise() {
-                return Err(EPERM);
-            }
-            context.card.set_params(ctx, |params| {
-                params.budget = Duration::from_ns(wanted.budget_ns);
-                params.deadline = Duration::from_ns(wanted.deadline_ns);
-                params.period = Duration::from_ns(wanted.period_ns);
-            })
-        })
-    }
-
-    pub(super) fn reserve_get(&self) -> Result {
-        let mut user = self.reservation()?;
-        let number = user.value.context;
-        let params = self.on_context(number, |context| context.card.params(context.id()?))?;
+        let mut user = self.read::<uapi::Reserve>()?;
+        let wanted = user.value;
+        check_flags(wanted.flags, uapi::SET)?;
+        check_zero(wanted.reserved)?;
+        if wanted.flags & uapi::SET != 0 {
+            return self.on_context(wanted.context, |context| set(context, &wanted));
+        }
+        let params =
+            self.on_context(wanted.context, |context| context.card.params(context.id()?))?;
         user.value = uapi::Reserve {
-            context: number,
+            context: wanted.context,
             budget_ns: params.budget.as_ns(),
             deadline_ns: params.deadline.as_ns(),
             period_ns: params.period.as_ns(),
@@ -40,16 +32,20 @@ impl Call<'_> {
         };
         user.write()
     }
+}
 
-    /// The argument of both calls.
-    fn reservation(&self) -> Result<User<uapi::Reserve>> {
-        let user = self.read::<uapi::Reserve>()?;
-        check_flags(user.value.flags, 0)?;
-        if user.value.reserved != 0 {
-            return Err(EINVAL);
-        }
-        Ok(user)
+/// Gives `context` the reservation `wanted`, or takes its reservation away. `EPERM`: the caller may
+/// not ask for one; `ERANGE`; `EBUSY`: it cannot be admitted.
+fn set(context: &Context, wanted: &uapi::Reserve) -> Result {
+    let ctx = context.id()?;
+    if wanted.is_some() && !capability::may_raise() {
+        return Err(EPERM);
     }
+    context.card.set_params(ctx, |params| {
+        params.budget = Duration::from_ns(wanted.budget_ns);
+        params.deadline = Duration::from_ns(wanted.deadline_ns);
+        params.period = Duration::from_ns(wanted.period_ns);
+    })
 }
 
 impl uapi::Reserve {

@@ -91,7 +91,7 @@ fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
         stats.timeouts,
     ))?;
     line.write_fmt(fmt!(
-        " overruns={} overrun_ns={} storms={} useless_interrupts={} throttled_interrupts={}",
+        " overruns={} overrun_ns={} storms={} spurious_interrupts={} throttled_interrupts={}",
         stats.overruns,
         stats.overrun.as_ns(),
         view.storms,

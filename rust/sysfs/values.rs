@@ -10,7 +10,6 @@ use crate::{
     trace,
     uapi::{self, policy},
 };
-use core::str;
 use kernel::{fmt, prelude::*};
 
 /// A value, displayed as in a file.
@@ -95,16 +94,13 @@ pub(super) const OF_CARD: [CardValue; 8] = [
     }),
     CardValue {
         name: c"policy",
-        read: |card| {
-            let name = policy::name_of(card.policy().0);
-            Value::Text(str::from_utf8(name).unwrap_or(""))
-        },
+        read: |card| Value::Text(policy::name_of(card.policy().0)),
         write: Some(write_policy),
     },
     CardValue {
-        name: c"guard_ms",
+        name: c"boost_ms",
         read: |card| Value::Number(card.policy().1.as_ns() / 1_000_000),
-        write: Some(write_guard),
+        write: Some(write_boost),
     },
     CardValue {
         name: c"boundary_wait_us",
@@ -128,11 +124,11 @@ fn write_policy(card: &Card, text: &str) -> Result {
         return Err(EPERM);
     }
     let policy = policy::named(text.as_bytes()).ok_or(ENOENT)?;
-    card.set_policy(policy, None)
+    card.set_policy(policy)
 }
 
-/// Sets the starvation guard. `EPERM`; `EINVAL`: not a number; `ERANGE`.
-fn write_guard(card: &Card, text: &str) -> Result {
+/// Sets the starvation boost interval. `EPERM`; `EINVAL`: not a number; `ERANGE`.
+fn write_boost(card: &Card, text: &str) -> Result {
     if !capability::is_administrator() {
         return Err(EPERM);
     }
@@ -178,7 +174,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     count(c"overruns", |view| view.stats.overruns),
     count(c"overrun_ns", |view| view.stats.overrun.as_ns()),
     count(c"storms", |view| view.storms),
-    count(c"useless_interrupts", |view| view.spurious),
+    count(c"spurious_interrupts", |view| view.spurious),
     count(c"throttled_interrupts", |view| view.throttled),
     figure(c"polled", |view| view.is_polled.into()),
     figure(c"exclusive", |view| view.exclusive.is_some().into()),

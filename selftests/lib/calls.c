@@ -13,13 +13,15 @@ static struct fermata_reg listed[2];
 static u64 counts[2];
 static u8 snapshot[FM_CALL_BYTES];
 static int event_fd, cgroup_fd;
-static u32 held_number;
 
 struct fm_ctx fm_ready, fm_held;
 
 const struct fm_call fm_calls[FM_CALLS] = {
 #define C(name, stage, type, known, reserved)					\
-	{ #name, FERMATA_IOC_##name, stage, sizeof(struct type), known, reserved }
+	{ #name, FERMATA_IOC_##name, stage, sizeof(struct type), known, reserved, false }
+#define C_SET(name, stage, type, reserved)					\
+	{ #name " to set", FERMATA_IOC_##name, stage, sizeof(struct type), FERMATA_SET,	\
+	  reserved, true }
 	C(CARD_INFO, FM_FRESH, fermata_card_info, 0, 0),
 	C(SLOT_INFO, FM_FRESH, fermata_slot_info, ~0U, 0),
 	C(SETUP, FM_FRESH, fermata_setup, 0, 0),
@@ -33,28 +35,25 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(RESULTS, FM_READY, fermata_regs, 0, 12),
 	C(REGS_LIST, FM_READY, fermata_regs, FERMATA_REGS_RESULTS, 12),
 	C(START, FM_READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED, 0),
-	C(PREEMPT, FM_HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 0),
-	C(RESUME, FM_HELD, fermata_resume, 0, 0),
+	C(PREEMPT, FM_HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 12),
+	C(RESUME, FM_HELD, fermata_resume, 0, 12),
 	C(STATUS, FM_HELD, fermata_status, 0, 0),
 	C(WAIT, FM_HELD, fermata_wait, FM_EVENTS, 0),
 	C(EVENTFD, FM_HELD, fermata_eventfd, FM_EVENTS, 12),
 	C(DOORBELL, FM_HELD, fermata_doorbell, 0, 0),
 	C(HINT, FM_READY, fermata_hint, 0, 0),
-	C(PARAM_GET, FM_READY, fermata_param, ~0U, 0),
-	C(PARAM_SET, FM_READY, fermata_param, ~0U, 0),
+	C(PARAM, FM_READY, fermata_param, FERMATA_SET, 0),
+	C_SET(PARAM, FM_READY, fermata_param, 0),
 	C(CONTEXT_INFO, FM_FRESH, fermata_context_info, 0, 0),
 	C(HISTOGRAM, FM_READY, fermata_histogram, 0, 52),
-	C(CONTROL, FM_FRESH, fermata_control, ~0U, 0),
-	C(RESERVE, FM_READY, fermata_reserve, 0, 12),
-	C(RESERVE_GET, FM_READY, fermata_reserve, 0, 12),
-	C(POLICY_GET, FM_FRESH, fermata_policy, 0, 0),
-	C(POLICY_SET, FM_FRESH, fermata_policy, 0, 0),
+	C(RESERVE, FM_READY, fermata_reserve, FERMATA_SET, 12),
+	C_SET(RESERVE, FM_READY, fermata_reserve, 12),
 	C(GROUP, FM_READY, fermata_group, 0, 20),
 	C(GANG, FM_READY, fermata_gang, FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE, 0),
 	C(GROUP_SET, FM_FRESH, fermata_group_set, 2 * FERMATA_GROUP_REMOVE - 1, 36),
+#undef C_SET
 #undef C
 };
-
 
 void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 {
@@ -107,15 +106,12 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 		a->event.events = FERMATA_EVENT_DONE;
 		a->event.fd = event_fd;
 		break;
-	case FERMATA_IOC_PARAM_GET:
+	case FERMATA_IOC_PARAM:
 		a->param.param = FERMATA_PARAM_TIMESLICE;
-		a->param.value = 0xa5a5a5a5a5a5a5a5;
-		a->param.min = 0xa5a5a5a5a5a5a5a5;
-		a->param.max = 0xa5a5a5a5a5a5a5a5;
-		break;
-	case FERMATA_IOC_PARAM_SET:
-		a->param.param = FERMATA_PARAM_TIMESLICE;
-		a->param.value = 1000000;
+		a->param.flags = k->sets ? FERMATA_SET : 0;
+		a->param.value = k->sets ? 1000000 : 0xa5a5a5a5a5a5a5a5;
+		a->param.min = k->sets ? 0 : 0xa5a5a5a5a5a5a5a5;
+		a->param.max = k->sets ? 0 : 0xa5a5a5a5a5a5a5a5;
 		break;
 	case FERMATA_IOC_CONTEXT_INFO:
 		memset(a->bytes + 12, 0xa5, k->size - 12);
@@ -126,21 +122,15 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 		a->histogram.buckets = 2;
 		a->histogram.counts = (uintptr_t)counts;
 		break;
-	case FERMATA_IOC_CONTROL:
-		a->control.operation = FERMATA_CONTROL_HOLD;
-		a->control.context = held_number;
-		break;
 	case FERMATA_IOC_RESERVE:
+		if (!k->sets) {
+			memset(&a->reserve.budget_ns, 0xa5, 24);
+			break;
+		}
+		a->reserve.flags = FERMATA_SET;
 		a->reserve.budget_ns = 1000000;
 		a->reserve.deadline_ns = 10000000;
 		a->reserve.period_ns = 10000000;
-		break;
-	case FERMATA_IOC_RESERVE_GET:
-		memset(&a->reserve.budget_ns, 0xa5, 24);
-		break;
-	case FERMATA_IOC_POLICY_SET:
-		strcpy(a->policy.name, FERMATA_POLICY_PRIORITY);
-		a->policy.guard_ns = FERMATA_GUARD_KEEP;
 		break;
 	case FERMATA_IOC_GROUP:
 		memset(&a->group.weight, 0xa5, 8);
@@ -156,7 +146,6 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 		a->group_set.weight = 100;
 		a->group_set.reserved = 0;
 		break;
-	case FERMATA_IOC_POLICY_GET:
 	case FERMATA_IOC_STATUS:
 	case FERMATA_IOC_CARD_INFO:
 		memset(a->bytes + 8, 0xa5, k->size - 8);
@@ -207,7 +196,6 @@ void fm_stages_make(int fds[FM_STAGES])
 		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
 		.afu_id_hi = fm_afu[FM_LIST][1]
 	};
-	struct fermata_status st;
 	struct fm_expect e;
 
 	event_fd = eventfd(0, EFD_CLOEXEC);
@@ -230,8 +218,6 @@ void fm_stages_make(int fds[FM_STAGES])
 	if (fm_preempt(fds[FM_HELD], FERMATA_PREEMPT_HOLD))
 		fm_die("PREEMPT");
 	fm_wait(fds[FM_HELD], FERMATA_EVENT_HELD);
-	fm_status(fds[FM_HELD], &st);
-	held_number = st.context;
 }
 
 /* A context made anew from what it was. */

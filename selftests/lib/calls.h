@@ -30,9 +30,7 @@ union fm_arg {
 	struct fermata_param param;
 	struct fermata_context_info info;
 	struct fermata_histogram histogram;
-	struct fermata_control control;
 	struct fermata_reserve reserve;
-	struct fermata_policy policy;
 	struct fermata_group group;
 	struct fermata_gang gang;
 	struct fermata_group_set group_set;
@@ -45,9 +43,10 @@ struct fm_call {
 	u32 size;
 	u32 known;	/* flags that exist, or ~0: the second word is no flags */
 	u32 reserved;	/* offset of a reserved word, or 0 */
+	bool sets;	/* with FERMATA_SET: nothing is written to the structure */
 };
 
-#define FM_CALLS	31
+#define FM_CALLS	28
 extern const struct fm_call fm_calls[FM_CALLS];
 
 /* Bytes of the buffer that a valid SNAPSHOT_READ or _WRITE has. */

@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -162,11 +164,18 @@ int fm_start_replayable(int fd)
 	return start(fd, FERMATA_START_REPLAYABLE);
 }
 
-int fm_preempt(int fd, u32 flags)
+int fm_preempt_of(int fd, u32 context, u32 flags)
 {
-	struct fermata_preempt arg = { .size = sizeof(arg), .flags = flags };
+	struct fermata_preempt arg = {
+		.size = sizeof(arg), .flags = flags, .context = context
+	};
 
 	return fm_ioctl(fd, FERMATA_IOC_PREEMPT, &arg);
+}
+
+int fm_preempt(int fd, u32 flags)
+{
+	return fm_preempt_of(fd, 0, flags);
 }
 
 int fm_hint(int fd, u64 at)
@@ -183,11 +192,16 @@ int fm_ring(int fd)
 	return fm_ioctl(fd, FERMATA_IOC_DOORBELL, &arg);
 }
 
-int fm_resume(int fd)
+int fm_resume_of(int fd, u32 context)
 {
-	struct fermata_resume arg = { .size = sizeof(arg) };
+	struct fermata_resume arg = { .size = sizeof(arg), .context = context };
 
 	return fm_ioctl(fd, FERMATA_IOC_RESUME, &arg);
+}
+
+int fm_resume(int fd)
+{
+	return fm_resume_of(fd, 0);
 }
 
 int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w)
@@ -226,18 +240,26 @@ void fm_wait(int fd, u32 events)
 	       (unsigned long long)st.job, (unsigned long long)st.slices, st.error);
 }
 
+int fm_param_set_of(int fd, u32 context, u32 param, u64 value)
+{
+	struct fermata_param arg = {
+		.size = sizeof(arg), .flags = FERMATA_SET, .context = context, .param = param,
+		.value = value
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_PARAM, &arg);
+}
+
 int fm_param_set(int fd, u32 param, u64 value)
 {
-	struct fermata_param arg = { .size = sizeof(arg), .param = param, .value = value };
-
-	return fm_ioctl(fd, FERMATA_IOC_PARAM_SET, &arg);
+	return fm_param_set_of(fd, 0, param, value);
 }
 
 u64 fm_param_get(int fd, u32 param)
 {
 	struct fermata_param arg = { .size = sizeof(arg), .param = param };
 
-	fm_must(fd, FERMATA_IOC_PARAM_GET, &arg, "PARAM_GET");
+	fm_must(fd, FERMATA_IOC_PARAM, &arg, "PARAM");
 	return arg.value;
 }
 
@@ -465,7 +487,7 @@ void fm_ctx_snapshot(struct fm_ctx *c)
 	/* A slow emulator must not look like a hung engine. */
 	rc = fm_param_set(c->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
 	if (rc && rc != -EPERM)
-		fm_die("PARAM_SET: %s", strerror(-rc));
+		fm_die("PARAM: %s", strerror(-rc));
 }
 
 int fm_arena_own(struct fm_ctx *c, void *mem, size_t len)
@@ -762,25 +784,64 @@ static void reset_card(void)
 }
 
 /* A test may leave another policy behind, by dying above all: the next one finds what it found. */
-static void keep_policy(struct fermata_policy *policy)
+const char *fm_sysfs_path(int slot, const char *name)
 {
-	int fd = fm_open_dev(0);
+	static char path[512];
+	struct stat st;
+	int len;
 
-	policy->size = sizeof(*policy);
-	if (fd < 0 || fm_ioctl(fd, FERMATA_IOC_POLICY_GET, policy))
-		policy->size = 0;
-	if (fd >= 0)
-		close(fd);
+	if (stat(fm_dev(), &st))
+		fm_die("%s: %s", fm_dev(), strerror(errno));
+	len = snprintf(path, sizeof(path), "/sys/dev/char/%u:%u/", major(st.st_rdev),
+		       minor(st.st_rdev));
+	if (slot >= 0)
+		len += snprintf(path + len, sizeof(path) - len, "slot%d/", slot);
+	snprintf(path + len, sizeof(path) - len, "%s", name);
+	return path;
 }
 
-static void restore_policy(struct fermata_policy *policy)
+int fm_policy_set(const char *name)
 {
-	int fd = policy->size ? fm_open_dev(0) : -1;
+	return fm_put(fm_sysfs_path(-1, "policy"), name);
+}
 
-	if (fd < 0)
+int fm_boost_set(u64 ms)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)ms);
+	return fm_put(fm_sysfs_path(-1, "boost_ms"), text);
+}
+
+void fm_policy_get(struct fm_policy *policy)
+{
+	unsigned long long ms;
+	FILE *name, *boost;
+
+	memset(policy, 0, sizeof(*policy));
+	name = fopen(fm_sysfs_path(-1, "policy"), "re");
+	boost = fopen(fm_sysfs_path(-1, "boost_ms"), "re");
+	if (!name || fscanf(name, "%15s", policy->name) != 1 ||
+	    !boost || fscanf(boost, "%llu", &ms) != 1)
+		fm_die("the policy cannot be read");
+	policy->boost_ms = ms;
+	fclose(name);
+	fclose(boost);
+}
+
+static void keep_policy(struct fm_policy *policy)
+{
+	policy->name[0] = 0;
+	if (!access(fm_sysfs_path(-1, "policy"), R_OK))
+		fm_policy_get(policy);
+}
+
+static void restore_policy(const struct fm_policy *policy)
+{
+	if (!policy->name[0] || access(fm_sysfs_path(-1, "policy"), W_OK))
 		return;
-	fm_ioctl(fd, FERMATA_IOC_POLICY_SET, policy);
-	close(fd);
+	fm_policy_set(policy->name);
+	fm_boost_set(policy->boost_ms);
 }
 
 const char *fm_setup(struct fm_shared *sh, bool card)

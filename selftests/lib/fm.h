@@ -47,6 +47,8 @@ void fm_sleep_us(unsigned int us);
 u32 fm_number_from(const char *name, u32 otherwise);
 /* Writes a text into a file of the kernel's: 0 or a negative errno. */
 int fm_put(const char *path, const char *text);
+/* Path of a file of the card below /sys, or of one of its slots (else -1). */
+const char *fm_sysfs_path(int slot, const char *name);
 /*
  * Adds to the count of something in the file that FERMATA_TALLY names: what a
  * run did to the module ("kills"), and what must be none ("lost jobs").
@@ -67,13 +69,16 @@ u32 fm_state(int fd);
 int fm_start(int fd);
 int fm_start_replayable(int fd);
 int fm_preempt(int fd, u32 flags);
+int fm_preempt_of(int fd, u32 context, u32 flags);
 int fm_resume(int fd);
+int fm_resume_of(int fd, u32 context);
 int fm_ring(int fd);
 int fm_hint(int fd, u64 at);
 int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w);
 /* Waits within the guard time; dies when nothing comes. */
 void fm_wait(int fd, u32 events);
 int fm_param_set(int fd, u32 param, u64 value);
+int fm_param_set_of(int fd, u32 context, u32 param, u64 value);
 u64 fm_param_get(int fd, u32 param);
 int fm_regs_write(int fd, const struct fermata_reg *regs, u32 count);
 int fm_reg_write(int fd, u32 offset, u64 value);
@@ -284,11 +289,21 @@ void fm_thread_asleep(struct fm_thread *t, void (*run)(void *arg), void *arg, lo
 
 #define FM_TOKENS	4096	/* tenants at once */
 
+struct fm_policy {
+	char name[16];
+	u64 boost_ms;
+};
+
+/* The files policy and boost_ms of the card: 0 or a negative errno. */
+int fm_policy_set(const char *name);
+int fm_boost_set(u64 ms);
+void fm_policy_get(struct fm_policy *policy);
+
 struct fm_shared {
 	pthread_mutex_t lock;	/* of the control socket */
 	u32 requests;
 	u64 token[FM_TOKENS];	/* 0: none */
-	struct fermata_policy policy;	/* before the test; size 0: not known */
+	struct fm_policy policy;	/* before the test; no name: not known */
 };
 
 /* NULL, or why the test cannot run. */

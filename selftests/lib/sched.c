@@ -10,52 +10,12 @@
 
 /* --- calls -------------------------------------------------------------------- */
 
-static int policy_call(unsigned long cmd, struct fermata_policy *policy)
+void fm_policy(const char *name, u64 boost_ns)
 {
-	int fd = fm_open_dev(0), rc;
-
-	if (fd < 0)
-		return fd;
-	policy->size = sizeof(*policy);
-	rc = fm_ioctl(fd, cmd, policy);
-	close(fd);
-	return rc;
-}
-
-int fm_policy_set(const char *name, u64 guard_ns)
-{
-	struct fermata_policy policy = { .guard_ns = guard_ns };
-
-	snprintf(policy.name, sizeof(policy.name), "%s", name);
-	return policy_call(FERMATA_IOC_POLICY_SET, &policy);
-}
-
-void fm_policy_get(struct fermata_policy *policy)
-{
-	int rc;
-
-	memset(policy, 0, sizeof(*policy));
-	rc = policy_call(FERMATA_IOC_POLICY_GET, policy);
-	if (rc)
-		fm_die("POLICY_GET: %s", strerror(-rc));
-}
-
-void fm_policy(const char *name, u64 guard_ns)
-{
-	int rc = fm_policy_set(name, guard_ns);
+	int rc = fm_policy_set(name) ?: fm_boost_set(boost_ns / FM_MS);
 
 	if (rc)
 		fm_die("policy %s: %s", name, strerror(-rc));
-}
-
-int fm_control(int fd, u32 operation, u32 context, u32 param, u64 value)
-{
-	struct fermata_control c = {
-		.size = sizeof(c), .operation = operation, .context = context,
-		.param = param, .value = value
-	};
-
-	return fm_ioctl(fd, FERMATA_IOC_CONTROL, &c);
 }
 
 u32 fm_number(int fd)

@@ -10,12 +10,10 @@
 
 /* --- calls: 0 or a negative errno ----------------------------------------- */
 
-int fm_policy_set(const char *name, u64 guard_ns);
-void fm_policy_get(struct fermata_policy *policy);
-int fm_control(int fd, u32 operation, u32 context, u32 param, u64 value);
 u32 fm_number(int fd);
 /* The same, where failing is not what is tested. */
-void fm_policy(const char *name, u64 guard_ns);
+/* boost_ns: whole milliseconds. */
+void fm_policy(const char *name, u64 boost_ns);
 void fm_param(int fd, u32 param, u64 value);
 
 /* Becomes nobody: no capabilities, for good. */

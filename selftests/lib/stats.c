@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the driver measures. */
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "stats.h"
 
@@ -28,22 +27,6 @@ void fm_histogram(int fd, u32 kind, u32 number, struct fm_histogram *h)
 	h->sum = arg.sum_ns;
 	h->min = arg.min_ns;
 	h->max = arg.max_ns;
-}
-
-const char *fm_sysfs_path(int slot, const char *name)
-{
-	static char path[512];
-	struct stat st;
-	int len;
-
-	if (stat(fm_dev(), &st))
-		fm_die("%s: %s", fm_dev(), strerror(errno));
-	len = snprintf(path, sizeof(path), "/sys/dev/char/%u:%u/", major(st.st_rdev),
-		       minor(st.st_rdev));
-	if (slot >= 0)
-		len += snprintf(path + len, sizeof(path) - len, "slot%d/", slot);
-	snprintf(path + len, sizeof(path) - len, "%s", name);
-	return path;
 }
 
 u64 fm_sysfs_number(int slot, const char *name)

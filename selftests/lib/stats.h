@@ -13,8 +13,6 @@ struct fm_histogram {
 void fm_slot_info(int slot, struct fermata_slot_info *info);
 /* Of a slot, or of a context (0: that of the file). */
 void fm_histogram(int fd, u32 kind, u32 number, struct fm_histogram *h);
-/* Path of a file of the card below /sys, or of one of its slots (else -1). */
-const char *fm_sysfs_path(int slot, const char *name);
 /* What stands there, a number. */
 u64 fm_sysfs_number(int slot, const char *name);
 /* A number of /proc/self/fdinfo of a file; dies if it is not there. */

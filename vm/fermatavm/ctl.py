@@ -200,7 +200,7 @@ def narrow_screens_have_whole_numbers(files):
             assert columns <= fewest, (width, table)
             fewest = columns
         assert fewest < max(map(len, wide.values())), wide
-    assert shown(40)[0].rstrip() == "/dev/fermata0  policy fair, guard 1s", shown(40)[0]
+    assert shown(40)[0].rstrip() == "/dev/fermata0  policy fair, boost 1s", shown(40)[0]
 
 
 def lists_and_lines(files):

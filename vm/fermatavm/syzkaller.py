@@ -39,7 +39,6 @@ FIELDS = {
     "fermata_eventfd.fd": "fd_event",
     "fermata_histogram.buckets": "len[counts, int32]",
     "fermata_histogram.counts": "ptr64[out, array[int64, 0:FERMATA_HISTOGRAM_BUCKETS]]",
-    "fermata_policy.name": "string[fermata_policy_name, 16]",
     "fermata_gang.flags": "flags[fermata_gang_flags, int32]",
     "fermata_queue_job.header": "flags[fermata_queue_job_flags, int32]",
     "fermata_queue_job.reserved": "array[const[0, int64], 2]",
@@ -142,11 +141,9 @@ def describe(header):
         way = "inout" if any(direction(header.says.get((struct, field), "")) != "in" for _, field, _ in header.structs[struct]) else "in"
         calls.append(f"ioctl${call}(fd fd_fermata, cmd const[{call}], arg ptr[{way}, {struct}])")
     sets |= SETS
-    strings = {name: value for name, value in header.constants.items() if value.startswith('"')}
     flags = [f"{name} = {', '.join(values)}" for name, values in sorted(sets.items())]
-    flags.append("fermata_policy_name = " + ", ".join(strings.values()))
     used = HEAD + "\n".join(calls + structs + flags)
-    rest = [name for name in header.constants if name not in strings and not re.search(rf"\b{name}\b", used)]
+    rest = [name for name, value in header.constants.items() if not value.startswith('"') and not re.search(rf"\b{name}\b", used)]
     return "\n".join([HEAD, *calls, MEMORY, *structs, *flags, "", *(f"_ = {name}" for name in rest)]) + "\n"
 
 
@@ -212,9 +209,6 @@ def read_back(header, text, numbers, places):
     sets = {name: values.split(", ") for name, values in re.findall(r"^(\w+) = (.*)$", text, re.M)}
     for name in set(re.findall(r"flags\[(fermata_\w+),", text)) - sets.keys():
         wrong.append(f"the flags {name} are not described")
-    for name, value in header.constants.items():
-        if value.startswith('"') and value not in sets.get("fermata_policy_name", []):
-            wrong.append(f"{name} is not described")
     return wrong
 
 

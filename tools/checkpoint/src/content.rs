@@ -129,12 +129,18 @@ fn check(description: &Description) -> Result<(), Refusal> {
             "{count} registers, of at most {most}"
         )));
     }
-    let travels = |number| match Param::of(number) {
-        Some(param) => param != Param::SlotMask,
+    let is_known = |number| match Param::of(number) {
+        Some(param) => travels(param),
         None => number == RETIRED_SHARE,
     };
-    if let Some((number, _)) = description.parameters.iter().find(|(n, _)| !travels(*n)) {
+    if let Some((number, _)) = description.parameters.iter().find(|(n, _)| !is_known(*n)) {
         return Err(Refusal::Inconsistent(format!("parameter {number}")));
     }
     Ok(())
+}
+
+/// Returns whether a file has this parameter: not the slots, which differ from card to card, and
+/// not whether the administrator lets the context run.
+pub(crate) fn travels(param: Param) -> bool {
+    !matches!(param, Param::SlotMask | Param::Enabled)
 }

@@ -3,6 +3,7 @@
 //! state.
 
 use crate::container::SECTION_MAX;
+use crate::content::travels;
 use crate::Refusal;
 use fermata::{uapi, Context, EngineId, Error, Param, State};
 use serde::{Deserialize, Serialize};
@@ -174,11 +175,9 @@ fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
     Ok((engine, u64::from(slot.state_pages) * 4096))
 }
 
-/// Returns the parameters, except the slots, which differ from card to card.
+/// Returns the parameters that travel.
 fn parameters_of(context: &Context) -> Result<Vec<(u32, u64)>, Error> {
-    let travel = Param::ALL
-        .into_iter()
-        .filter(|param| *param != Param::SlotMask);
+    let travel = Param::ALL.into_iter().filter(|param| travels(*param));
     travel
         .map(|param| Ok((param.number(), context.param(param)?)))
         .collect()

@@ -166,7 +166,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .iter()
         .map(Tenant::alone)
         .collect::<Result<Vec<_>>>()?;
-    tenants[0].context.set_policy(Policy::Priority, None)?;
+    tenants[0].context.set_policy(Policy::Priority)?;
     let slots = tenants[0].context.slots_of(EngineId::RISCV)?;
     for &slot in &slots {
         ensure!(

@@ -30,12 +30,14 @@ pub(crate) enum Call {
     ReserveAny,
     ContextInfo,
     Histogram,
-    /// `FERMATA_IOC_CONTROL`, all but `FERMATA_CONTROL_PARAM`.
+    /// `FERMATA_IOC_PREEMPT` and `FERMATA_IOC_RESUME` of any context.
     Control,
-    /// `FERMATA_CONTROL_PARAM`: a parameter of any context.
+    /// A parameter of any context.
     ControlParam(Param),
-    PolicyGet,
-    PolicySet,
+    /// Reading the files `policy` and `boost_ms` of a card in sysfs.
+    PolicyRead,
+    /// Writing one of these files.
+    PolicyWrite,
     GroupSet,
 }
 
@@ -62,9 +64,10 @@ mod errno {
     pub(super) const ENOTTY: i32 = Errno::NOTTY.raw_os_error();
     pub(super) const ETIME: i32 = Errno::TIME.raw_os_error();
     pub(super) const EBADF: i32 = Errno::BADF.raw_os_error();
+    pub(super) const EROFS: i32 = Errno::ROFS.raw_os_error();
     pub(super) const EDQUOT: i32 = Errno::DQUOT.raw_os_error();
 }
-use errno::{E2BIG, EBADF, EDQUOT, EFAULT, EIO, ENOTTY, ETIME};
+use errno::{E2BIG, EBADF, EDQUOT, EFAULT, EIO, ENOTTY, EROFS, ETIME};
 
 const NOT_PERMITTED: &str = "not permitted";
 const ADMINISTRATOR: Explanation = (
@@ -94,6 +97,7 @@ const NO_SLOT_IN_SERVICE: Explanation = (
     "`fermatactl info` shows which slots are quarantined; a reset of the card tries them again \
          (docs/operations.md)",
 );
+const NO_SYSFS: Explanation = ("the card has no files below /sys", "mount sysfs at /sys");
 const STATE_GREW: Explanation = (
     "the card reports a larger state than the snapshot buffer has room for",
     "the card broke its protocol: reset the card, and see docs/operations.md",
@@ -179,7 +183,8 @@ fn of_any_call(error: Error) -> Option<Explanation> {
 /// Explains errors that `uapi/fermata.h` names for a call.
 fn named(call: Call, error: Error) -> Option<Explanation> {
     match call {
-        Call::Open | Call::CardInfo | Call::Status | Call::ContextInfo | Call::PolicyGet => None,
+        Call::Open | Call::CardInfo | Call::Status | Call::ContextInfo => None,
+        Call::PolicyRead => (error == Error::NotReady).then_some(NO_SYSFS),
         Call::SlotInfo => (error == Error::Invalid).then_some((
             "the card has no slot of this number",
             "`fermatactl list` shows the slots",
@@ -194,7 +199,7 @@ fn named(call: Call, error: Error) -> Option<Explanation> {
         Call::Reserve => of_reservation(error),
         Call::Histogram | Call::Control => of_number(call, error),
         Call::ControlParam(_) | Call::ReserveAny => of_settings_of_any(call, error),
-        Call::PolicySet => of_policy(error),
+        Call::PolicyWrite => of_policy(error),
         Call::GroupSet => of_groups(error),
     }
 }
@@ -345,6 +350,7 @@ fn of_param(param: Param, error: Error) -> Option<Explanation> {
         (_, Error::NotReady) => NOT_SET_UP,
         // No value of these parameters needs a capability.
         (Param::Cap | Param::SlotMask | Param::Cooperative, Error::NotPermitted) => return None,
+        (Param::Enabled, Error::NotPermitted) => ADMINISTRATOR,
         (_, Error::NotPermitted) => RAISE,
         (Param::SlotMask, Error::Busy) => (
             "the context has a reservation, which counts on all slots of the engine",
@@ -415,7 +421,7 @@ fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
     match (call, error) {
         (_, Error::NoContext) => Some(NO_CONTEXT),
         (
-            Call::ControlParam(Param::Cap | Param::SlotMask | Param::Cooperative),
+            Call::ControlParam(Param::Cap | Param::SlotMask | Param::Cooperative | Param::Enabled),
             Error::NotPermitted,
         ) => Some(ADMINISTRATOR),
         (_, Error::NotPermitted) => Some(RAISE_ANY),
@@ -427,12 +433,17 @@ fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
 fn of_policy(error: Error) -> Option<Explanation> {
     Some(match error {
         Error::NotPermitted => ADMINISTRATOR,
+        Error::NotReady => NO_SYSFS,
+        Error::Other(EROFS) => (
+            "sysfs is mounted read-only",
+            "run fermatactl outside of the container",
+        ),
         Error::NotFound => (
             "the driver and fermatactl do not know the same policies",
             "install driver and fermatactl of one version, or name another policy",
         ),
         Error::OutOfRange => (
-            "the starvation guard is out of range",
+            "the starvation boost interval is out of range",
             "give 10ms to 60s, or 0 for none",
         ),
         _ => return None,

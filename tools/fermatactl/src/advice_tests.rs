@@ -36,7 +36,7 @@ const ERRORS: [(&str, i32); 25] = [
     ("EDQUOT", 122),
 ];
 
-const PARAMS: [Call; 8] = [
+const PARAMS: [Call; 9] = [
     Call::Param(Param::Timeslice),
     Call::Param(Param::PreemptTimeout),
     Call::Param(Param::Priority),
@@ -45,6 +45,7 @@ const PARAMS: [Call; 8] = [
     Call::Param(Param::Cap),
     Call::Param(Param::SlotMask),
     Call::Param(Param::Cooperative),
+    Call::Param(Param::Enabled),
 ];
 
 /// The structures of the header, and the calls that take them.
@@ -62,13 +63,13 @@ const CALLS: [(&str, &[Call]); 16] = [
     ("reserve", &[Call::Reserve, Call::ReserveAny]),
     ("context_info", &[Call::ContextInfo]),
     ("histogram", &[Call::Histogram]),
-    ("control", &[Call::Control]),
-    ("policy", &[Call::PolicySet, Call::PolicyGet]),
+    ("preempt", &[Call::Control]),
+    ("resume", &[Call::Control]),
     ("group_set", &[Call::GroupSet]),
 ];
 
 /// Errors of calls that fermatactl does not make so.
-const NEVER: [(&str, &str, &str); 11] = [
+const NEVER: [(&str, &str, &str); 10] = [
     ("setup", "ENXIO", "of the calls before it"),
     ("setup", "EINVAL", "it names no slots"),
     ("arena_create", "EFAULT", "FERMATA_ARENA_USER"),
@@ -77,7 +78,6 @@ const NEVER: [(&str, &str, &str); 11] = [
     ("snapshot_create", "EOPNOTSUPP", "FERMATA_SNAPSHOT_USER"),
     ("start", "ETIME", "the error of a job"),
     ("context_info", "ENOENT", "the end of the list"),
-    ("policy", "EINVAL", "names end with NUL"),
     ("wait", "EINTR", "the library waits again"),
     ("wait", "EAGAIN", "O_NONBLOCK is not set"),
 ];
@@ -103,6 +103,11 @@ fn capabilities_of(text: &str) -> BTreeSet<&str> {
     capitals(text)
         .filter(|word| word.starts_with("CAP_"))
         .collect()
+}
+
+/// Returns whether a call takes the number of any context, by the rules that hold for every call.
+fn acts_on_any_context(name: &str) -> bool {
+    description(name).contains("@context:\t\tin: 0: the caller's own")
 }
 
 fn said(call: Call, errno: i32) -> String {
@@ -149,6 +154,9 @@ fn capabilities_are_those_that_the_header_names_at_the_call() {
             // It is charged as an arena is.
             there.extend(capabilities_of(description("arena_create")));
         }
+        if acts_on_any_context(name) {
+            there.insert("CAP_SYS_ADMIN");
+        }
         for (call, (error, errno)) in calls
             .iter()
             .flat_map(|call| ERRORS.map(|error| (call, error)))
@@ -162,11 +170,27 @@ fn capabilities_are_those_that_the_header_names_at_the_call() {
 }
 
 #[test]
+fn calls_for_any_context_explain_its_errors() {
+    let any = [
+        Call::Control,
+        Call::ReserveAny,
+        Call::ControlParam(Param::Enabled),
+    ];
+    for call in any {
+        assert_eq!(named(call, Error::NoContext), Some(NO_CONTEXT), "{call:?}");
+        assert!(said(call, 1).contains("CAP_SYS_ADMIN"), "{call:?}");
+    }
+    for name in ["preempt", "resume", "param", "reserve"] {
+        assert!(acts_on_any_context(name), "{name}");
+    }
+}
+
+#[test]
 fn each_refusal_names_its_capability() {
     const ADMIN: &str = "CAP_SYS_ADMIN";
     const NICE: &str = "CAP_SYS_NICE";
     const EPERM: i32 = 1;
-    let table: [(Call, i32, &[&str]); 20] = [
+    let table: [(Call, i32, &[&str]); 22] = [
         (Call::Setup, EPERM, &["CAP_SYS_RAWIO"]),
         (Call::Setup, 122, &["CAP_SYS_RESOURCE"]),
         (Call::ArenaCreate, 12, &["CAP_IPC_LOCK"]),
@@ -179,13 +203,15 @@ fn each_refusal_names_its_capability() {
         (Call::Param(Param::Cap), EPERM, &[]),
         (Call::Param(Param::SlotMask), EPERM, &[]),
         (Call::Param(Param::Cooperative), EPERM, &[]),
+        (Call::Param(Param::Enabled), EPERM, &[ADMIN]),
         (Call::Reserve, EPERM, &[NICE]),
         (Call::ReserveAny, EPERM, &[ADMIN, NICE]),
         (Call::Control, EPERM, &[ADMIN]),
         (Call::ControlParam(Param::Weight), EPERM, &[ADMIN, NICE]),
         (Call::ControlParam(Param::Cap), EPERM, &[ADMIN]),
+        (Call::ControlParam(Param::Enabled), EPERM, &[ADMIN]),
         (Call::Histogram, EPERM, &[ADMIN, "CAP_PERFMON"]),
-        (Call::PolicySet, EPERM, &[ADMIN]),
+        (Call::PolicyWrite, EPERM, &[ADMIN]),
         (Call::GroupSet, EPERM, &[ADMIN]),
     ];
     for (call, errno, capabilities) in table {
@@ -211,8 +237,12 @@ fn the_same_error_has_the_cause_of_its_call() {
         (Call::ReserveAny, 22, "different versions"),
         (Call::ReserveAny, 34, "the period 1ms to 10s"),
         (Call::Control, 2, "the job has ended"),
-        (Call::PolicySet, 2, "another policy"),
-        (Call::PolicySet, 34, "10ms to 60s"),
+        (Call::PolicyWrite, 2, "another policy"),
+        (Call::PolicyWrite, 13, "root of the host"),
+        (Call::PolicyRead, 6, "mount sysfs"),
+        (Call::PolicyWrite, 6, "mount sysfs"),
+        (Call::PolicyWrite, 30, "outside of the container"),
+        (Call::PolicyWrite, 34, "10ms to 60s"),
         (Call::GroupSet, 9, "not the directory of a cgroup"),
         (Call::GroupSet, 16, "reserved for another group"),
         (Call::GroupSet, 28, "--remove"),

@@ -195,7 +195,7 @@ mod tests {
             "100us to 10ms",
         ),
         ("set", "words", "0 7 reservation=2ms/5ms/11s", "1ms to 10s"),
-        ("set", "words", "0 guard=9ms", "10ms to 60s, or 0 for none"),
+        ("set", "words", "0 boost=9ms", "10ms to 60s, or 0 for none"),
         ("group", "weight", "0 / --weight 0", "1 to 10000"),
         ("group", "max_priority", "0 / --max-priority 32", "0 to 31"),
         ("group", "cap", "0 / --cap 801", "0 to 800"),

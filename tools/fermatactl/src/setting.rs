@@ -5,7 +5,7 @@
 use crate::advice::Call;
 use crate::card::Card;
 use crate::number::{number_in, time_in, Parsed};
-use fermata::{uapi, Control, Error, Param, Policy, Reservation};
+use fermata::{uapi, Control, Param, Policy, Reservation};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OfCard {
     Policy(Policy),
-    Guard(Duration),
+    Boost(Duration),
 }
 
 /// A setting of a context.
@@ -51,16 +51,13 @@ pub(crate) enum Setting {
 impl CardSetting {
     pub(crate) fn apply(&self, card: &Card) -> fermata::Result<()> {
         match &self.0 {
-            OfCard::Policy(policy) => card.file.set_policy(*policy, None),
-            OfCard::Guard(guard) => match card.file.policy()?.0 {
-                Some(policy) => card.file.set_policy(policy, Some(*guard)),
-                None => Err(Error::NotFound),
-            },
+            OfCard::Policy(policy) => card.file.set_policy(*policy),
+            OfCard::Boost(boost) => card.file.set_boost(*boost),
         }
     }
 
     /// The call that [`CardSetting::apply`] makes.
-    pub(crate) const CALL: Call = Call::PolicySet;
+    pub(crate) const CALL: Call = Call::PolicyWrite;
 }
 
 impl ContextSetting {
@@ -133,7 +130,7 @@ pub(crate) fn slots(text: &str) -> Parsed<u32> {
     slots.try_fold(0, |mask, slot| Ok(mask | 1 << slot?))
 }
 
-fn guard(text: &str) -> Parsed<Duration> {
+fn boost(text: &str) -> Parsed<Duration> {
     match text {
         "0" => Ok(Duration::ZERO),
         text => time_in(text, &(10 * MILLISECOND..=60 * SECOND))
@@ -172,7 +169,7 @@ fn policy(text: &str) -> Parsed<Policy> {
 fn of_card(name: &str, value: &str) -> Option<Parsed<OfCard>> {
     Some(match name {
         "policy" => policy(value).map(OfCard::Policy),
-        "guard" => guard(value).map(OfCard::Guard),
+        "boost" => boost(value).map(OfCard::Boost),
         _ => return None,
     })
 }

@@ -18,10 +18,10 @@ pub(crate) struct CardView {
     pub(crate) device: PathBuf,
     pub(crate) interface_version: u32,
     pub(crate) features: Vec<&'static str>,
-    /// Null for a policy of a later driver.
+    /// Null for a policy of a later driver, and without sysfs.
     pub(crate) policy: Option<&'static str>,
-    /// The starvation guard; 0: none.
-    pub(crate) guard_ns: u64,
+    /// The starvation boost interval; 0: none. Null without sysfs.
+    pub(crate) boost_ns: Option<u64>,
     pub(crate) max_contexts: u32,
     pub(crate) max_arena_bytes: u64,
     pub(crate) slots: Vec<SlotView>,
@@ -55,7 +55,7 @@ pub(crate) struct SlotView {
 pub(crate) struct ContextView {
     pub(crate) context: u32,
     pub(crate) state: &'static str,
-    /// `disabled`, `parked`, `no-slot`.
+    /// `disabled`, `throttled`, `no-slot`.
     pub(crate) attributes: Vec<&'static str>,
     pub(crate) engine: Option<&'static str>,
     pub(crate) engine_id: Option<String>,
@@ -98,16 +98,19 @@ impl CardView {
                 Ok(SlotView::of(&info, &contexts))
             })
             .collect::<Result<Vec<_>>>()?;
-        let policy = card.file.policy();
-        let (policy, guard) =
-            policy.map_err(|error| card.refused("its policy", Call::PolicyGet, error))?;
+        let (policy, boost) = match card.file.policy() {
+            // A container may have the card's node, and no sysfs.
+            Err(fermata::Error::NotReady) => (None, None),
+            Err(error) => return Err(card.refused("its policy", Call::PolicyRead, error)),
+            Ok((policy, boost)) => (policy, Some(boost)),
+        };
         let mut view = Self {
             card: card.number(),
             device: card.device().into(),
             interface_version: info.uapi_version,
             features: names_of_bits(info.features, &FEATURES),
             policy: policy.map(fermata::Policy::name),
-            guard_ns: guard.as_nanos() as u64,
+            boost_ns: boost.map(|boost| boost.as_nanos() as u64),
             max_contexts: info.max_contexts,
             max_arena_bytes: info.max_arena,
             contexts: contexts
@@ -159,7 +162,7 @@ const SLOT_FLAGS: [(u64, &str); 5] = [
 ];
 const ATTRIBUTES: [(u64, &str); 3] = [
     (uapi::STATUS_DISABLED as u64, "disabled"),
-    (uapi::STATUS_PARKED as u64, "parked"),
+    (uapi::STATUS_THROTTLED as u64, "throttled"),
     (uapi::STATUS_NO_SLOT as u64, "no-slot"),
 ];
 

@@ -134,9 +134,11 @@ point "weight" is "$(value_of "$A" weight)" 300
 point "priority" is "$(value_of "$A" priority)" 20
 point "timeslice" is "$(value_of "$A" timeslice)" 2ms
 ctl set 0 "$A" cap=0
-point "policy and guard" ctl set 0 policy=priority guard=500ms
+point "policy and starvation boost" ctl set 0 policy=priority boost=500ms
 point "policy" sh -c 'fermatactl info 0 | grep -q "policy  *priority"'
-ctl set 0 policy=fair guard=1s
+point "policy and starvation boost without sysfs" says "no files below /sys" container "mknod /dev/fermata0 c $major 0; mount -t tmpfs none /sys" fermatactl set 0 policy=fair
+point "policy where sysfs is read-only" says "outside of the container" container "mknod /dev/fermata0 c $major 0; mount -o bind,remount,ro /sys" fermatactl set 0 policy=fair
+ctl set 0 policy=fair boost=1s
 point "as JSON" json set set 0 "$A" weight=100
 point "a value out of range" wrong "32 is out of range: give 0 to 31" ctl set 0 "$A" priority=32
 point "cooperative, where the engine has no boundaries" says "cooperative is what the engine can" ctl set 0 "$A" cooperative=yes

@@ -29,15 +29,13 @@ pub(crate) enum Kind {
     Cgroup,
     /// Two words: the ID of an engine of the card, or of none.
     Engine,
-    /// 16 bytes: the name of a policy, or of none.
-    Policy,
 }
 
 /// A member that the program fills.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) offset: usize,
-    /// 4 or 8 bytes; 16 for [`Kind::Engine`] and [`Kind::Policy`].
+    /// 4 or 8 bytes; 16 for [`Kind::Engine`].
     pub(crate) width: usize,
     pub(crate) kind: Kind,
 }
@@ -120,20 +118,17 @@ pub(crate) const CALLS: &[Call] = calls! {
     "results" IOC_RESULTS Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "regs_list" IOC_REGS_LIST Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "start" IOC_START Start { flags: Small }
-    "preempt" IOC_PREEMPT Preempt { flags: Small }
-    "resume" IOC_RESUME Resume { flags: Small }
+    "preempt" IOC_PREEMPT Preempt { flags: Small, context: Context, reserved: Small }
+    "resume" IOC_RESUME Resume { flags: Small, context: Context, reserved: Small }
     "status" IOC_STATUS Status { flags: Small }
     "wait" IOC_WAIT Wait { events: Small, deadline: Deadline }
     "eventfd" IOC_EVENTFD Eventfd { events: Small, fd: Eventfd, reserved: Small }
     "doorbell" IOC_DOORBELL Doorbell { flags: Small }
     "hint" IOC_HINT Hint { flags: Small, at: Deadline }
-    "param_get" IOC_PARAM_GET Param { param: Small, value: Duration, min: Small, max: Small }
-    "param_set" IOC_PARAM_SET Param { param: Small, value: Duration, min: Small, max: Small }
-    "reserve" IOC_RESERVE Reserve {
-        flags: Small, context: Context, reserved: Small,
-        budget_ns: Duration, deadline_ns: Duration, period_ns: Duration
+    "param" IOC_PARAM Param {
+        flags: Small, context: Context, param: Small, value: Duration, min: Small, max: Small
     }
-    "reserve_get" IOC_RESERVE_GET Reserve {
+    "reserve" IOC_RESERVE Reserve {
         flags: Small, context: Context, reserved: Small,
         budget_ns: Duration, deadline_ns: Duration, period_ns: Duration
     }
@@ -141,11 +136,6 @@ pub(crate) const CALLS: &[Call] = calls! {
     "histogram" IOC_HISTOGRAM Histogram {
         flags: Small, kind: Small, number: Context, buckets: Small, reserved: Small, counts: Pointer
     }
-    "control" IOC_CONTROL Control {
-        operation: Small, context: Context, param: Small, value: Duration
-    }
-    "policy_get" IOC_POLICY_GET Policy { flags: Small, name: Policy, guard_ns: Duration }
-    "policy_set" IOC_POLICY_SET Policy { flags: Small, name: Policy, guard_ns: Duration }
     "group" IOC_GROUP Group { flags: Small, context: Context, weight: Small, reserved: Small }
     "gang" IOC_GANG Gang { flags: Small, context: Context }
     "group_set" IOC_GROUP_SET GroupSet {

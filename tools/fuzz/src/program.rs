@@ -40,6 +40,8 @@ pub(crate) enum Action {
     Map(u64),
     Unmap,
     Poll,
+    /// Chooses the card's policy in sysfs, by its place in [`fermata::Policy::ALL`].
+    Policy(u64),
     /// A call: index in [`CALLS`], size that the argument claims, and a value for each member.
     Call(usize, u32, Vec<u64>),
 }
@@ -81,7 +83,7 @@ fn value(kind: Kind, rng: &mut impl Rng) -> u64 {
         Kind::Context => rng.random_range(0..5),
         Kind::Pointer => rng.random_range(0..260),
         Kind::Eventfd | Kind::Cgroup => rng.random_range(0..3),
-        Kind::Engine | Kind::Policy => rng.random_range(0..6),
+        Kind::Engine => rng.random_range(0..6),
     }
 }
 
@@ -134,12 +136,13 @@ fn setup_steps(file: u8, rng: &mut impl Rng) -> Vec<Step> {
 
 impl Step {
     fn random(rng: &mut impl Rng) -> Self {
-        let action = match rng.random_range(0..20) {
+        let action = match rng.random_range(0..24) {
             0 => Action::Open(rng.random_range(0..2)),
             1 => Action::Close,
             2 => Action::Map(4096 * rng.random_range(0..6)),
             3 => Action::Unmap,
             4 => Action::Poll,
+            5 => Action::Policy(rng.random_range(0..5)),
             _ => call(rng.random_range(0..CALLS.len()), rng),
         };
         Self {
@@ -241,6 +244,7 @@ impl fmt::Display for Program {
                 Action::Map(length) => write!(f, "map {length}")?,
                 Action::Unmap => write!(f, "unmap")?,
                 Action::Poll => write!(f, "poll")?,
+                Action::Policy(policy) => write!(f, "policy {policy}")?,
                 Action::Call(index, size, values) => {
                     write!(f, "{} {size}", CALLS[*index].name)?;
                     for value in values {
@@ -280,6 +284,7 @@ impl FromStr for Step {
             ("map", [length]) => Action::Map(*length),
             ("unmap", []) => Action::Unmap,
             ("poll", []) => Action::Poll,
+            ("policy", [policy]) => Action::Policy(*policy),
             (name, [size, values @ ..]) => {
                 let index = CALLS.iter().position(|call| call.name == name);
                 let index = index.with_context(|| format!("no such call: {name}"))?;

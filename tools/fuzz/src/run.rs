@@ -11,11 +11,15 @@ use anyhow::{ensure, Result};
 use fermata::{uapi, EngineId, Policy};
 use std::{
     collections::HashSet,
-    ffi::CString,
-    fs::{File, OpenOptions},
+    ffi::{CString, OsStr},
+    fs::{self, File, OpenOptions},
     io, mem,
     mem::offset_of,
-    os::fd::AsRawFd,
+    os::{
+        fd::AsRawFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
+    path::PathBuf,
     ptr,
     sync::{
         atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -46,6 +50,8 @@ struct Worker {
     shared: Arc<Shared>,
     kcov: Kcov,
     device: CString,
+    /// The card's file `policy` in sysfs.
+    policy: PathBuf,
     eventfd: i32,
     cgroup: i32,
     /// Two pages of writable memory, then a read-only page.
@@ -185,6 +191,9 @@ fn start(number: u8, shared: &Arc<Shared>, device: &str) -> Result<WorkerHandle>
 impl Worker {
     fn new(number: u8, shared: Arc<Shared>, device: CString) -> Result<Self> {
         let kcov = Kcov::of_this_thread()?;
+        let node = fs::metadata(OsStr::from_bytes(device.as_bytes()))?.rdev();
+        let (major, minor) = (libc::major(node), libc::minor(node));
+        let policy = format!("/sys/dev/char/{major}:{minor}/policy").into();
         // SAFETY: A new mapping, part of which becomes read-only or is unmapped.
         let memory = unsafe {
             let memory = libc::mmap(
@@ -214,6 +223,7 @@ impl Worker {
             shared,
             kcov,
             device,
+            policy,
             eventfd,
             cgroup,
             memory: memory.cast(),
@@ -243,11 +253,22 @@ impl Worker {
                 // SAFETY: `poll` is the only entry.
                 unsafe { libc::poll(&mut poll, 1, 0) }
             }
+            Action::Policy(policy) => self.choose(*policy),
             Action::Call(index, size, values) => self.call(file, fd, &CALLS[*index], *size, values),
         };
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
         if result >= 0 {
             self.shared.good.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the name of a policy, or of none, to the card's file in sysfs.
+    fn choose(&self, policy: u64) -> i32 {
+        let policy = Policy::ALL.get(policy as usize);
+        let name = policy.map_or("nothing", |policy| policy.name());
+        match fs::write(&self.policy, name) {
+            Ok(()) => 0,
+            Err(_) => -1,
         }
     }
 
@@ -343,13 +364,6 @@ impl Worker {
                 let engine = ENGINES.get(value as usize).unwrap_or(&none);
                 to[..8].copy_from_slice(&engine.low.to_le_bytes());
                 to[8..].copy_from_slice(&engine.high.to_le_bytes());
-                return;
-            }
-            Kind::Policy => {
-                let name = Policy::ALL
-                    .get(value as usize)
-                    .map_or("nothing", |policy| policy.name());
-                to[..name.len()].copy_from_slice(name.as_bytes());
                 return;
             }
         };

@@ -88,11 +88,11 @@ impl Error {
         }
     }
 
+    pub(crate) fn from_io(error: &std::io::Error) -> Self {
+        Self::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
     pub(crate) fn last() -> Self {
-        Self::from_errno(
-            std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO),
-        )
+        Self::from_io(&std::io::Error::last_os_error())
     }
 }

@@ -150,9 +150,7 @@ arguments!(
     Param,
     ContextInfo,
     Histogram,
-    Control,
     Reserve,
-    Policy,
     Group,
     GroupSet,
     Gang
@@ -163,7 +161,7 @@ impl Context {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         file.map(|file| Self { file })
-            .map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EIO)))
+            .map_err(|error| Error::from_io(&error))
     }
 
     /// # Safety
@@ -307,8 +305,14 @@ impl Context {
 
     /// Takes the job off its slot, behind the next that waits for it or until [`Context::resume`].
     pub fn preempt(&self, hold: bool) -> Result<()> {
+        self.preempt_context(0, hold)
+    }
+
+    /// Preempts the job of this context (0), or of the one of this number.
+    pub(crate) fn preempt_context(&self, context: u32, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {
             flags: if hold { uapi::PREEMPT_HOLD } else { 0 },
+            context,
             ..Default::default()
         };
         // SAFETY: no pointers.
@@ -317,8 +321,17 @@ impl Context {
 
     /// Lets a held job go on.
     pub fn resume(&self) -> Result<()> {
+        self.resume_context(0)
+    }
+
+    /// Lets the held job of this context (0), or of the one of this number, go on.
+    pub(crate) fn resume_context(&self, context: u32) -> Result<()> {
+        let argument = uapi::Resume {
+            context,
+            ..Default::default()
+        };
         // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_RESUME, uapi::Resume::default()) }.map(drop)
+        unsafe { self.call(uapi::IOC_RESUME, argument) }.map(drop)
     }
 
     /// Tells that there is work in the queue of the job again. [`Error::NotFound`]: there is no

@@ -2,8 +2,11 @@
 //! How a card shares its slots: parameters, reservations and hints of contexts, the card's policy,
 //! and control of other contexts.
 
-use crate::{now_ns, uapi, Context, Result};
+use crate::{now_ns, uapi, Context, Error, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// Parameters of a context; the header tells units, ranges and what takes a capability.
@@ -25,11 +28,13 @@ pub enum Param {
     SlotMask,
     /// 1: its job is stopped at boundaries of the engine's work.
     Cooperative,
+    /// 0: its jobs run nowhere, and wait. For the administrator.
+    Enabled,
 }
 
 impl Param {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
+    /// All parameters.
+    pub const ALL: [Self; 9] = [
         Self::Timeslice,
         Self::PreemptTimeout,
         Self::Priority,
@@ -38,6 +43,7 @@ impl Param {
         Self::Cap,
         Self::SlotMask,
         Self::Cooperative,
+        Self::Enabled,
     ];
 
     /// The parameter of this number.
@@ -56,6 +62,7 @@ impl Param {
             Self::Cap => uapi::PARAM_CAP,
             Self::SlotMask => uapi::PARAM_SLOT_MASK,
             Self::Cooperative => uapi::PARAM_COOPERATIVE,
+            Self::Enabled => uapi::PARAM_ENABLED,
         }
     }
 }
@@ -157,10 +164,6 @@ pub enum Control {
     Resume,
     /// As [`Context::set_param`].
     Param(Param, u64),
-    /// Its jobs run nowhere and wait.
-    Disable,
-    /// They run again.
-    Enable,
 }
 
 fn ns(time: Duration) -> u64 {
@@ -180,24 +183,32 @@ impl Context {
             ..Default::default()
         };
         // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_PARAM_GET, argument) }
+        unsafe { self.call(uapi::IOC_PARAM, argument) }
     }
 
     /// Sets a parameter.
     pub fn set_param(&self, param: Param, value: u64) -> Result<()> {
+        self.set_context_param(0, param, value)
+    }
+
+    /// Sets a parameter of this context (0), or of the one of this number.
+    fn set_context_param(&self, context: u32, param: Param, value: u64) -> Result<()> {
         let argument = uapi::Param {
+            flags: uapi::SET,
+            context,
             param: param.number(),
             value,
             ..Default::default()
         };
         // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_PARAM_SET, argument) }.map(drop)
+        unsafe { self.call(uapi::IOC_PARAM, argument) }.map(drop)
     }
 
     /// Reserves time for this context (0), or for the one of this number; `None` drops a
     /// reservation.
     pub fn reserve(&self, context: u32, reservation: Option<Reservation>) -> Result<()> {
         let mut argument = uapi::Reserve {
+            flags: uapi::SET,
             context,
             ..Default::default()
         };
@@ -217,7 +228,7 @@ impl Context {
             ..Default::default()
         };
         // SAFETY: no pointers.
-        let got = unsafe { self.call(uapi::IOC_RESERVE_GET, argument) }?;
+        let got = unsafe { self.call(uapi::IOC_RESERVE, argument) }?;
         Ok((got.budget_ns != 0).then(|| Reservation {
             budget: Duration::from_nanos(got.budget_ns),
             deadline: Duration::from_nanos(got.deadline_ns),
@@ -236,30 +247,53 @@ impl Context {
         unsafe { self.call(uapi::IOC_HINT, argument) }.map(drop)
     }
 
-    /// The card's policy and starvation guard (zero: none). `None`: a policy of a later driver.
+    /// The card's policy and starvation boost interval (zero: none), from sysfs. `None`: a policy
+    /// of a later driver. [`Error::NotReady`]: the card has no files below /sys.
     pub fn policy(&self) -> Result<(Option<Policy>, Duration)> {
-        // SAFETY: no pointers.
-        let got = unsafe { self.call(uapi::IOC_POLICY_GET, uapi::Policy::default()) }?;
-        let length = got.name.iter().position(|byte| *byte == 0);
-        let name = got.name.get(..length.unwrap_or(got.name.len()));
-        let name = name.and_then(|name| std::str::from_utf8(name).ok());
-        Ok((
-            name.and_then(Policy::named),
-            Duration::from_nanos(got.guard_ns),
-        ))
+        let read = |name| {
+            let mut text = String::new();
+            let read = self
+                .open_sysfs(name, OpenOptions::new().read(true))?
+                .read_to_string(&mut text);
+            read.map(|_| text).map_err(|error| Error::from_io(&error))
+        };
+        let policy = Policy::named(read("policy")?.trim_end());
+        let boost = read("boost_ms")?.trim_end().parse();
+        let boost = boost.map_err(|_| Error::Protocol)?;
+        Ok((policy, Duration::from_millis(boost)))
     }
 
-    /// Chooses the card's policy, and its starvation guard (`None`: as it is; zero: none).
-    pub fn set_policy(&self, policy: Policy, guard: Option<Duration>) -> Result<()> {
-        let mut argument = uapi::Policy {
-            guard_ns: guard.map_or(uapi::GUARD_KEEP, ns),
-            ..Default::default()
-        };
-        for (to, from) in argument.name.iter_mut().zip(policy.name().bytes()) {
-            *to = from;
-        }
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_POLICY_SET, argument) }.map(drop)
+    /// Chooses the card's policy. [`Error::NotFound`]: the driver does not have this policy;
+    /// [`Error::NotReady`]: the card has no files below /sys.
+    pub fn set_policy(&self, policy: Policy) -> Result<()> {
+        self.write_sysfs("policy", policy.name())
+    }
+
+    /// Chooses the card's starvation boost interval, in whole milliseconds; zero: none.
+    /// [`Error::NotReady`]: the card has no files below /sys.
+    pub fn set_boost(&self, boost: Duration) -> Result<()> {
+        self.write_sysfs("boost_ms", &boost.as_millis().to_string())
+    }
+
+    /// Writes a file of the card in sysfs.
+    fn write_sysfs(&self, name: &str, text: &str) -> Result<()> {
+        let mut file = self.open_sysfs(name, OpenOptions::new().write(true))?;
+        let written = file.write_all(text.as_bytes());
+        written.map_err(|error| Error::from_io(&error))
+    }
+
+    /// Opens a file of the card in sysfs.
+    fn open_sysfs(&self, name: &str, options: &OpenOptions) -> Result<File> {
+        let node = self
+            .file
+            .metadata()
+            .map_err(|error| Error::from_io(&error))?;
+        let (major, minor) = (libc::major(node.rdev()), libc::minor(node.rdev()));
+        let file = options.open(format!("/sys/dev/char/{major}:{minor}/{name}"));
+        file.map_err(|error| match Error::from_io(&error) {
+            Error::NotFound => Error::NotReady,
+            error => error,
+        })
     }
 
     /// The group of this context (0), or of the one of this number: its weight, contexts and time
@@ -300,7 +334,7 @@ impl Context {
         self.group_set(argument)
     }
 
-    /// What is set for the subtree of a cgroup. [`Error::NotFound`](crate::Error::NotFound): it is
+    /// What is set for the subtree of a cgroup. [`Error::NotFound`]: it is
     /// not registered.
     pub fn registered_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
         self.group_set(uapi::GroupSet {
@@ -372,7 +406,7 @@ impl Context {
             };
             // SAFETY: no pointers.
             match unsafe { self.call(uapi::IOC_CONTEXT_INFO, argument) } {
-                Err(crate::Error::NotFound) => return Ok(found),
+                Err(Error::NotFound) => return Ok(found),
                 Err(error) => return Err(error),
                 Ok(info) => {
                     cursor = info.cursor;
@@ -384,23 +418,15 @@ impl Context {
 
     /// Acts on the context of this number.
     pub fn control(&self, context: u32, what: Control) -> Result<()> {
-        let (operation, param, value) = match what {
-            Control::Preempt => (uapi::CONTROL_PREEMPT, 0, 0),
-            Control::Hold => (uapi::CONTROL_HOLD, 0, 0),
-            Control::Resume => (uapi::CONTROL_RESUME, 0, 0),
-            Control::Param(param, value) => (uapi::CONTROL_PARAM, param.number(), value),
-            Control::Disable => (uapi::CONTROL_DISABLE, 0, 0),
-            Control::Enable => (uapi::CONTROL_ENABLE, 0, 0),
-        };
-        let argument = uapi::Control {
-            operation,
-            context,
-            param,
-            value,
-            ..Default::default()
-        };
-        // SAFETY: no pointers.
-        unsafe { self.call(uapi::IOC_CONTROL, argument) }.map(drop)
+        if context == 0 {
+            return Err(Error::NoContext);
+        }
+        match what {
+            Control::Preempt => self.preempt_context(context, false),
+            Control::Hold => self.preempt_context(context, true),
+            Control::Resume => self.resume_context(context),
+            Control::Param(param, value) => self.set_context_param(context, param, value),
+        }
     }
 }
 
@@ -409,9 +435,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_have_names_that_fit() {
+    fn policies_have_names() {
         for policy in Policy::ALL {
-            assert!(policy.name().len() < uapi::Policy::default().name.len());
             assert_eq!(Policy::named(policy.name()), Some(policy));
         }
         assert_eq!(Policy::named("Fair"), None);

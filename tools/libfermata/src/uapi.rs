@@ -26,7 +26,7 @@ layout! {
     SlotInfo {
         size: u32, slot: u32, afu_id_lo: u64, afu_id_hi: u64, state_pages: u32, flags: u32, switches: u64, busy_ns: u64,
         resets: u64, save_ns: u64, restore_ns: u64, group: u64, storms: u64, resumes: u64, preemptions: u64, finished: u64,
-        faults: u64, timeouts: u64, useless: u64,
+        faults: u64, timeouts: u64, spurious: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
@@ -36,8 +36,8 @@ layout! {
     Reg { offset: u32, reserved: u32, value: u64 }
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
     Start { size: u32, flags: u32, job: u64 }
-    Preempt { size: u32, flags: u32 }
-    Resume { size: u32, flags: u32 }
+    Preempt { size: u32, flags: u32, context: u32, reserved: u32 }
+    Resume { size: u32, flags: u32, context: u32, reserved: u32 }
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
@@ -48,7 +48,7 @@ layout! {
     Doorbell { size: u32, flags: u32 }
     Wait { size: u32, events: u32, deadline: u64, happened: u32, error: u32 }
     Eventfd { size: u32, events: u32, fd: i32, reserved: u32 }
-    Param { size: u32, param: u32, value: u64, min: u64, max: u64 }
+    Param { size: u32, flags: u32, context: u32, param: u32, value: u64, min: u64, max: u64 }
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
         run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
@@ -58,11 +58,9 @@ layout! {
         size: u32, flags: u32, kind: u32, number: u32, count: u64, sum_ns: u64, min_ns: u64, max_ns: u64, buckets: u32,
         reserved: u32, counts: u64,
     }
-    Control { size: u32, operation: u32, context: u32, param: u32, value: u64 }
     Reserve {
         size: u32, flags: u32, context: u32, reserved: u32, budget_ns: u64, deadline_ns: u64, period_ns: u64,
     }
-    Policy { size: u32, flags: u32, name: [u8; 16], guard_ns: u64 }
     Group {
         size: u32, flags: u32, context: u32, weight: u32, contexts: u32, reserved: u32, number: u64, run_ns: u64,
     }
@@ -85,7 +83,7 @@ macro_rules! constants {
 }
 
 constants! {
-    UAPI_VERSION: u32 = 1;
+    UAPI_VERSION: u32 = 2;
     MAX_SLOTS: usize = 8;
     MAX_RESULTS: usize = 16;
     REG_FIRST: u32 = 0x30;
@@ -129,7 +127,7 @@ constants! {
     STATE_FAILED: u32 = 6;
     STATE_EMPTY: u32 = 7;
     STATUS_DISABLED: u32 = 1 << 0;
-    STATUS_PARKED: u32 = 1 << 1;
+    STATUS_THROTTLED: u32 = 1 << 1;
     STATUS_NO_SLOT: u32 = 1 << 2;
     FAULT_WRITE: u32 = 1 << 0;
     NO_SLOT: u32 = 0xffff_ffff;
@@ -145,6 +143,8 @@ constants! {
     PARAM_CAP: u32 = 6;
     PARAM_SLOT_MASK: u32 = 8;
     PARAM_COOPERATIVE: u32 = 9;
+    PARAM_ENABLED: u32 = 10;
+    SET: u32 = 1 << 0;
     NO_PID: u32 = 0;
     HISTOGRAM_GAP: u32 = 1;
     HISTOGRAM_SAVE: u32 = 2;
@@ -155,13 +155,6 @@ constants! {
     HISTOGRAM_ARRIVAL: u32 = 17;
     HISTOGRAM_RUN: u32 = 18;
     HISTOGRAM_BUCKETS: usize = 128;
-    CONTROL_PREEMPT: u32 = 1;
-    CONTROL_HOLD: u32 = 2;
-    CONTROL_RESUME: u32 = 3;
-    CONTROL_PARAM: u32 = 4;
-    CONTROL_DISABLE: u32 = 5;
-    CONTROL_ENABLE: u32 = 6;
-    GUARD_KEEP: u64 = 0xffff_ffff_ffff_ffff;
     QUEUE_AFU_ID_HI: u64 = 0x5155_4555_4500_0000;
     QUEUE_AFU_ID_LO: u64 = 6;
     QUEUE_REG_JOBS: u32 = 0x30;
@@ -202,10 +195,10 @@ names! {
     POLICY_DEADLINE = "deadline";
 }
 
-/// Numbers of the calls: `_IO(0xFE, n)`.
+/// Numbers of the calls: `_IO(0xFA, n)`.
 macro_rules! calls {
     ($($name:ident = $number:expr;)*) => {
-        $(pub const $name: u32 = 0xfe00 | $number;)*
+        $(pub const $name: u32 = 0xfa00 | $number;)*
         #[cfg(test)]
         pub(crate) const CALLS: &[(&str, u32)] = &[$((stringify!($name), $name)),*];
     };
@@ -231,18 +224,13 @@ calls! {
     IOC_EVENTFD = 0x35;
     IOC_HINT = 0x36;
     IOC_DOORBELL = 0x37;
-    IOC_PARAM_GET = 0x40;
-    IOC_PARAM_SET = 0x41;
-    IOC_RESERVE = 0x42;
-    IOC_RESERVE_GET = 0x43;
+    IOC_PARAM = 0x40;
+    IOC_RESERVE = 0x41;
     IOC_CONTEXT_INFO = 0x50;
-    IOC_CONTROL = 0x51;
-    IOC_HISTOGRAM = 0x52;
-    IOC_POLICY_GET = 0x60;
-    IOC_POLICY_SET = 0x61;
-    IOC_GROUP = 0x62;
-    IOC_GANG = 0x64;
-    IOC_GROUP_SET = 0x65;
+    IOC_HISTOGRAM = 0x51;
+    IOC_GROUP = 0x60;
+    IOC_GROUP_SET = 0x61;
+    IOC_GANG = 0x62;
 }
 
 #[cfg(test)]
@@ -343,13 +331,13 @@ mod tests {
         for (name, number) in CALLS {
             let text = header.remove(name).expect(name).trim();
             let nr = text.strip_prefix("_IO(FERMATA_IOC_MAGIC, ").expect(text);
-            assert_eq!(u64::from(*number), 0xfe00 | value(nr), "{name}");
+            assert_eq!(u64::from(*number), 0xfa00 | value(nr), "{name}");
         }
         for (name, text) in NAMES {
             let quoted = header.remove(name).expect(name).trim();
             assert_eq!(quoted, format!("\"{text}\""), "{name}");
         }
-        assert_eq!(value(header.remove("IOC_MAGIC").unwrap()), 0xfe);
+        assert_eq!(value(header.remove("IOC_MAGIC").unwrap()), 0xfa);
         assert!(header.is_empty(), "not in Rust: {header:?}");
     }
 }

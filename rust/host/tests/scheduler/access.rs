@@ -98,9 +98,9 @@ fn time_disabled_is_not_made_up_for() {
     assert!((95 * MS..=105 * MS).contains(&had), "{had}");
 }
 
-/// Those that are disabled hide nobody from the starvation guard.
+/// Those that are disabled hide nobody from the starvation boost.
 #[test]
-fn the_guard_sees_past_disabled_contexts() {
+fn the_boost_sees_past_disabled_contexts() {
     let mut world = World::new(&[FERMATA], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
     world.set_boost(Duration::from_ms(20)).unwrap();

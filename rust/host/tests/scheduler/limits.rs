@@ -313,7 +313,7 @@ fn limits_out_of_range() {
 }
 
 #[test]
-fn a_parked_job_can_be_held_closed_and_let_go() {
+fn a_throttled_job_can_be_held_closed_and_let_go() {
     let mut world = world(1, PolicyKind::Fair);
     let who = [0; 3].map(|_| world.open(0, capped(10)).unwrap());
     for ctx in who {

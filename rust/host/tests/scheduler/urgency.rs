@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Priorities, latency-critical over best-effort work, and the guard against starvation.
+//! Priorities, latency-critical over best-effort work, and the starvation boost.
 
 use crate::model::world::{ns, pause, sid, start, World, FERMATA};
 use crate::model::{cases, MS, US};
@@ -251,7 +251,7 @@ fn priority_changed_while_it_waits_holds_at_once() {
 }
 
 #[test]
-fn guard_gives_a_slice_to_the_starving() {
+fn boost_gives_a_slice_to_the_starving() {
     for policy in ALL {
         let mut world = world(1, policy);
         let low = with_priority(&mut world, 0);
@@ -274,7 +274,7 @@ fn guard_gives_a_slice_to_the_starving() {
         // Each time a whole slice, and no more.
         let run = world.stats(low).run.as_ns() / slices;
         assert!((2 * MS..3 * MS).contains(&run), "{policy:?}: {run}");
-        // Without the guard there is none.
+        // Without the boost there is none.
         world.set_boost(Duration::ZERO).unwrap();
         world.run_for(10 * MS);
         let slices = world.stats(low).slices;
@@ -284,7 +284,7 @@ fn guard_gives_a_slice_to_the_starving() {
 }
 
 #[test]
-fn guard_bounds_the_slice_that_it_gives() {
+fn boost_bounds_the_slice_that_it_gives() {
     let mut world = world(1, PolicyKind::Priority);
     let greedy = Params {
         timeslice: Params::TIMESLICE_MAX,
@@ -302,7 +302,7 @@ fn guard_bounds_the_slice_that_it_gives() {
 }
 
 #[test]
-fn guard_and_priority_out_of_range() {
+fn boost_and_priority_out_of_range() {
     let mut world = world(1, PolicyKind::Priority);
     let ctx = with_priority(&mut world, 31);
     for priority in [32, u8::MAX] {
@@ -313,9 +313,9 @@ fn guard_and_priority_out_of_range() {
         assert_eq!(world.open(0, params), Err(Refusal::Range));
         assert_eq!(world.set_params(ctx, params), Err(Refusal::Range));
     }
-    for guard in [1, 9_999_999, 60_000 * MS + 1, u64::MAX] {
+    for boost in [1, 9_999_999, 60_000 * MS + 1, u64::MAX] {
         assert_eq!(
-            world.set_boost(Duration::from_ns(guard)),
+            world.set_boost(Duration::from_ns(boost)),
             Err(Refusal::Range)
         );
     }

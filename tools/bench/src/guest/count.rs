@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let OwnContext { context, memory } = open(&options.device, job, 1)?;
     let registers = job.registers(memory.base());
-    context.set_policy(Policy::RoundRobin, None)?;
+    context.set_policy(Policy::RoundRobin)?;
     let start_and_wait = || {
         context.start()?;
         wait_for_end(&context)
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "REGS_WRITE of 7 registers",
         repeat(&|| Ok(context.write_registers(&registers)?))?
     );
-    phase!(counted, 3, "PARAM_SET", repeat(&|| set_slice(&context))?);
+    phase!(counted, 3, "PARAM", repeat(&|| set_slice(&context))?);
     phase!(
         counted,
         4,

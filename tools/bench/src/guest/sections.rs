@@ -136,7 +136,7 @@ fn policies(context: &Context) -> Result<u64> {
         Policy::Fair,
     ];
     for policy in policies {
-        context.set_policy(policy, None)?;
+        context.set_policy(policy)?;
     }
     Ok(policies.len() as u64)
 }

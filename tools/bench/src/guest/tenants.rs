@@ -53,7 +53,7 @@ impl<'a> TenantSet<'a> {
         };
         if cell.variant.driver() == Driver::Fermata {
             let context = Context::open(DEVICE)?;
-            context.set_policy(Policy::RoundRobin, None)?;
+            context.set_policy(Policy::RoundRobin)?;
         }
         let slice = Duration::from_micros(cell.slice_us.into());
         let tenant = |job, urgent| match cell.variant.driver() {

@@ -10,7 +10,7 @@ use crate::process;
 use crate::progress::{act_on_each, Progress, Target};
 use crate::trouble::{Out, Result};
 use fermata::uapi::ContextInfo;
-use fermata::{Control, Error, State};
+use fermata::{Control, Error, Param, State};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ impl Targets {
     /// Acts on all contexts, or reports the first error; `doing` and `done` describe the action.
     fn control(&self, out: Out, control: Control, doing: &str, done: &'static str) -> Result<()> {
         let card = Card::open(&self.card)?;
-        let refused = |context, error| card.refused_for(context, doing, Call::Control, error);
+        let call = Call::of_control(control);
+        let refused = |context, error| card.refused_for(context, doing, call, error);
         let target_of = |context: &u32| Target::Context(*context);
         if let Some((context, error)) = self.refused_beforehand(control, &card.contexts()?) {
             let targets: Vec<_> = self.contexts.iter().map(target_of).collect();
@@ -78,7 +79,7 @@ impl Targets {
 }
 
 macro_rules! commands {
-    ($($(#[$doc:meta])* $name:ident: $control:ident, $doing:literal, $done:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $control:expr, $doing:literal, $done:literal;)*) => {
         $(
             $(#[$doc])*
             #[derive(Debug, clap::Args)]
@@ -89,7 +90,7 @@ macro_rules! commands {
 
             impl $name {
                 pub(crate) fn run(&self, out: Out) -> Result<()> {
-                    self.targets.control(out, Control::$control, $doing, $done)
+                    self.targets.control(out, $control, $doing, $done)
                 }
             }
         )*
@@ -98,15 +99,15 @@ macro_rules! commands {
 
 commands! {
     /// Take jobs off their slots; they wait for the next turn (CAP_SYS_ADMIN)
-    Preempt: Preempt, "preempting", "preempted";
+    Preempt: Control::Preempt, "preempting", "preempted";
     /// Take jobs off their slots until `resume` (CAP_SYS_ADMIN)
-    Hold: Hold, "holding", "held";
+    Hold: Control::Hold, "holding", "held";
     /// Let held jobs go on (CAP_SYS_ADMIN)
-    Resume: Resume, "resuming", "resumed";
+    Resume: Control::Resume, "resuming", "resumed";
     /// Keep all jobs of contexts off slots, later ones too, until `enable` (CAP_SYS_ADMIN)
-    Disable: Disable, "disabling", "disabled";
+    Disable: Control::Param(Param::Enabled, 0), "disabling", "disabled";
     /// Let jobs of disabled contexts run again (CAP_SYS_ADMIN)
-    Enable: Enable, "enabling", "enabled";
+    Enable: Control::Param(Param::Enabled, 1), "enabling", "enabled";
 }
 
 /// Announce the next job of a context, so that a slot is free by then
@@ -203,10 +204,18 @@ mod tests {
             (Control::Hold, &[7, 9, 12], Some((9, Error::NotFound))),
             (Control::Preempt, &[10, 7], Some((10, Error::NotFound))),
             (Control::Resume, &[8, 11], Some((11, Error::NotFound))),
-            (Control::Disable, &[7, 9, 10, 11], None),
-            (Control::Disable, &[7, 12], Some((12, Error::NoContext))),
-            (Control::Enable, &[10], None),
-            (Control::Enable, &[12, 7], Some((12, Error::NoContext))),
+            (Control::Param(Param::Enabled, 0), &[7, 9, 10, 11], None),
+            (
+                Control::Param(Param::Enabled, 0),
+                &[7, 12],
+                Some((12, Error::NoContext)),
+            ),
+            (Control::Param(Param::Enabled, 1), &[10], None),
+            (
+                Control::Param(Param::Enabled, 1),
+                &[12, 7],
+                Some((12, Error::NoContext)),
+            ),
         ];
         for (control, contexts, wanted) in table {
             let targets = Targets {

@@ -63,16 +63,17 @@ fn percent(percent: u32) -> String {
 }
 
 fn about_card(card: &CardView) -> String {
-    let guard = match card.guard_ns {
-        0 => "none".into(),
-        guard => time(guard),
+    let boost = match card.boost_ns {
+        None => "unknown".into(),
+        Some(0) => "none".into(),
+        Some(boost) => time(boost),
     };
     let mut text = format!("{}\n", card.device.display());
     text += &lines(&[
         ("interface", card.interface_version.to_string()),
         ("features", words(&card.features)),
         ("policy", card.policy.unwrap_or("unknown").into()),
-        ("starvation guard", guard),
+        ("starvation boost", boost),
         (
             "contexts",
             format!("{} of {}", card.contexts.len(), card.max_contexts),

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 /// Set the policy of a card, or parameters of a context (CAP_SYS_ADMIN)
 ///
-/// Of a card: policy=fair|round-robin|priority|deadline, guard=TIME (the starvation guard:
+/// Of a card: policy=fair|round-robin|priority|deadline, boost=TIME (the starvation boost interval:
 /// 10ms to 60s, or 0 for none).
 ///
 /// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31,
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn cards_and_contexts_are_not_mixed() {
-        let card = set(&["policy=fair", "guard=1s"]);
+        let card = set(&["policy=fair", "boost=1s"]);
         assert!(matches!(card.wanted(), Ok(Wanted::OfCard(all)) if all.len() == 2));
         let context = set(&["7", "weight=1"]);
         assert!(matches!(context.wanted(), Ok(Wanted::OfContext(7, all)) if all.len() == 1));

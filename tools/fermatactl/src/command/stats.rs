@@ -35,7 +35,7 @@ struct Slot {
     finished: u64,
     faults: u64,
     timeouts: u64,
-    useless_interrupts: u64,
+    spurious_interrupts: u64,
     /// Null if the caller may not see them.
     histograms: Option<SlotHistograms>,
 }
@@ -109,7 +109,7 @@ impl Slot {
                 finished: figures.of("finished"),
                 faults: figures.of("faults"),
                 timeouts: figures.of("timeouts"),
-                useless_interrupts: figures.of("useless_interrupts"),
+                spurious_interrupts: figures.of("spurious_interrupts"),
                 histograms: None,
             });
         }
@@ -126,7 +126,7 @@ impl Slot {
             finished,
             faults,
             timeouts,
-            useless,
+            spurious,
             ..
         } = info.map_err(|error| card.refused("its slots", Call::SlotInfo, error))?;
         Ok(Self {
@@ -136,7 +136,7 @@ impl Slot {
             finished,
             faults,
             timeouts,
-            useless_interrupts: useless,
+            spurious_interrupts: spurious,
             histograms: Some(SlotHistograms {
                 gap: of(SlotHistogram::Gap)?,
                 save: of(SlotHistogram::Save)?,
@@ -157,7 +157,7 @@ impl Slot {
             ("faults", self.faults),
             ("timeouts", self.timeouts),
             ("resets", view.resets),
-            ("useless interrupts", self.useless_interrupts),
+            ("spurious interrupts", self.spurious_interrupts),
         ];
         let text = format!(
             "slot {} {}: busy {}\n  {}\n",

@@ -451,9 +451,9 @@ impl World {
         self.ask(|machine, now, _| machine.set_policy(now, policy), |_| ())
     }
 
-    pub fn set_boost(&mut self, guard: Duration) -> Result<(), Refusal> {
+    pub fn set_boost(&mut self, boost: Duration) -> Result<(), Refusal> {
         self.ask(
-            |machine, now, out| machine.set_boost(now, guard, out),
+            |machine, now, out| machine.set_boost(now, boost, out),
             |_| (),
         )
     }

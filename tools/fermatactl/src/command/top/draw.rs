@@ -34,14 +34,15 @@ pub(super) fn head(card: &CardFrame) -> Vec<String> {
         let contexts = card.contexts.iter();
         contexts.filter(|row| row.view.state == state).count()
     };
-    let guard = match card.guard_ns {
-        0 => "no guard".into(),
-        guard => format!("guard {}", time(guard)),
+    let boost = match card.boost_ns {
+        None => "boost unknown".into(),
+        Some(0) => "no boost".into(),
+        Some(boost) => format!("boost {}", time(boost)),
     };
     vec![
         card.device.display().to_string(),
         format!("  policy {}", card.policy.unwrap_or("unknown")),
-        format!(", {guard}"),
+        format!(", {boost}"),
         format!("  {} contexts", card.contexts.len()),
         format!(
             ": {} running, {} queued, {} held",

@@ -65,7 +65,7 @@ pub(super) struct CardFrame {
     pub(super) card: Option<u32>,
     pub(super) device: PathBuf,
     pub(super) policy: Option<&'static str>,
-    pub(super) guard_ns: u64,
+    pub(super) boost_ns: Option<u64>,
     pub(super) slots: Vec<SlotRow>,
     pub(super) contexts: Vec<ContextRow>,
 }
@@ -182,7 +182,7 @@ impl CardFrame {
             card: now.card,
             device: now.device.clone(),
             policy: now.policy,
-            guard_ns: now.guard_ns,
+            boost_ns: now.boost_ns,
             slots: slots.map(slot).collect(),
             contexts: now.contexts.iter().map(context).collect(),
         }

@@ -127,8 +127,12 @@ impl Screen {
             KeyCode::Char('h') => return self.control("hold", |_| Some(Control::Hold)),
             KeyCode::Char('r') => return self.control("resume", |_| Some(Control::Resume)),
             KeyCode::Char('p') => return self.control("preempt", |_| Some(Control::Preempt)),
-            KeyCode::Char('d') => return self.control("disable", |_| Some(Control::Disable)),
-            KeyCode::Char('e') => return self.control("enable", |_| Some(Control::Enable)),
+            KeyCode::Char('d') => {
+                return self.control("disable", |_| Some(Control::Param(Param::Enabled, 0)))
+            }
+            KeyCode::Char('e') => {
+                return self.control("enable", |_| Some(Control::Param(Param::Enabled, 1)))
+            }
             KeyCode::Char('+') => return self.control("priority up", |row| priority(row, 1)),
             KeyCode::Char('-') => return self.control("priority down", |row| priority(row, -1)),
             _ => {}

@@ -84,7 +84,7 @@ fn screen() -> Screen {
             card: Some(0),
             device: "/dev/fermata0".into(),
             policy: Some("fair"),
-            guard_ns: 1_000_000_000,
+            boost_ns: Some(1_000_000_000),
             slots: vec![slot(0, Some(2)), slot(1, None)],
             contexts: vec![
                 context(1, "queued", 10.0),
@@ -123,7 +123,7 @@ fn it_fits_in_80_columns() {
     let lines = lines(&screen(), 80, 24);
     assert_eq!(
         lines[0],
-        "/dev/fermata0  policy fair, guard 1s  3 contexts: 1 running, 1 queued, 1 held"
+        "/dev/fermata0  policy fair, boost 1s  3 contexts: 1 running, 1 queued, 1 held"
     );
     assert_eq!(
         lines[2].split_whitespace().collect::<Vec<_>>(),

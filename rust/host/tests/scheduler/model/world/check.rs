@@ -138,7 +138,7 @@ impl World {
             let job = (ctx, self.tenants[&ctx].job);
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
-        // Of a group at its cap some may not be parked yet.
+        // Of a group at its cap some may not be throttled yet.
         let capped = self.group_settings(self.tenants[&ctx].group).cap != 0;
         let settled = !self.frozen && !capped && !self.machine.is_sweeping();
         if stats.state == JobState::Queued && !stats.throttled && settled {
@@ -193,7 +193,7 @@ impl World {
         );
     }
 
-    /// Contexts of a group at its cap may still have to be parked: for a moment a slot may idle for that, until the next decision,
+    /// Contexts of a group at its cap may still have to be throttled: for a moment a slot may idle for that, until the next decision,
     /// which comes soon.
     fn is_throttling(&self) -> bool {
         let capped = |tenant: &Tenant| self.group_settings(tenant.group).cap != 0;
