@@ -286,11 +286,12 @@ pub enum Refusal {
     /// The card lacks the engine.
     #[error("the card has no engine {0}")]
     Engine(String),
-    /// The driver's interface is older than the checkpoint's.
+    /// The checkpoint needs an unknown feature.
     #[error(
-        "the checkpoint is of version {0} of the driver's interface, this driver has version {1}"
+        "the checkpoint needs the feature {0}, which this program does not know: restore it with a \
+         newer fermata-checkpoint"
     )]
-    Interface(u32, u32),
+    Feature(String),
     /// The engine's state has another size on this card.
     #[error(
         "the engine's state has {0} bytes in the checkpoint, and {1} on this card: it is \

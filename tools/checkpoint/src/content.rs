@@ -76,7 +76,7 @@ impl<R: Read> Content<R> {
     fn describe(&mut self, data: &[u8]) -> Result<Part, Refusal> {
         let later = Description::from_bytes(data)?;
         check(&later)?;
-        let same = |d: &Description| (d.interface, d.engine, d.state_bytes, d.arena.clone());
+        let same = |d: &Description| (d.engine, d.state_bytes, d.arena.clone());
         if same(&later) != same(&self.description) {
             return Err(Refusal::Inconsistent("it describes two contexts".into()));
         }

@@ -3,13 +3,12 @@
 //! state.
 
 use crate::container::SECTION_MAX;
-use crate::content::travels;
-use crate::Refusal;
+use crate::{features, Refusal};
 use fermata::{uapi, Context, EngineId, Error, Param, State};
 use serde::{Deserialize, Serialize};
 
 /// Maximum depth of nesting.
-const DEPTH: usize = 16;
+pub(crate) const DEPTH: usize = 16;
 
 /// The arena of a context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +62,11 @@ pub enum Job {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// Version of the driver's interface.
+    /// Version of the driver's interface, for information.
     pub interface: u32,
+    /// The features that a restorer must know; files without a feature have no list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The engine's UUID, low and high half.
     pub engine: [u64; 2],
     /// State of the job.
@@ -113,8 +115,9 @@ impl Description {
             job => job,
         };
         let (engine, state_bytes) = engine_of(context)?;
-        Ok(Self {
+        let mut description = Self {
             interface: context.card_info()?.uapi_version,
+            features: Vec::new(),
             engine: [engine.low, engine.high],
             job,
             state_bytes,
@@ -132,7 +135,9 @@ impl Description {
                 slices: status.slices,
                 preemptions: status.preemptions,
             },
-        })
+        };
+        description.features = features::needed(&description);
+        Ok(description)
     }
 
     /// The engine.
@@ -152,8 +157,10 @@ impl Description {
         bytes
     }
 
-    /// Decodes a description.
+    /// Decodes a description. Checks the features first, because an unknown feature may be why the
+    /// rest cannot be decoded.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
+        features::check(bytes)?;
         let mut left = bytes;
         let description: Self = ciborium::de::from_reader_with_recursion_limit(&mut left, DEPTH)
             .map_err(|error| Refusal::Inconsistent(format!("the description: {error}")))?;

@@ -8,6 +8,7 @@
 pub mod container;
 mod content;
 mod description;
+mod features;
 mod migrate;
 mod restore;
 mod save;

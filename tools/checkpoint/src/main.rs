@@ -343,6 +343,9 @@ pub(crate) fn show(file: &Path, json: bool) -> Result<()> {
     }
     let Summary { description, .. } = &summary;
     println!("engine      {}", description.engine());
+    if !description.features.is_empty() {
+        println!("features    {}", description.features.join(", "));
+    }
     println!("job         {:?}", description.job);
     println!("state       {} bytes", summary.state_bytes);
     if let Some(arena) = &description.arena {

@@ -84,9 +84,6 @@ fn create(description: &Description, device: &Path) -> Result<(Context, Option<A
     let card = context
         .card_info()
         .map_err(at("the card does not answer"))?;
-    if description.interface > card.uapi_version {
-        return Err(Refusal::Interface(description.interface, card.uapi_version));
-    }
     check_engine(&context, description)?;
     if let Some(arena) = &description.arena {
         if arena.length > card.max_arena {
@@ -142,10 +139,9 @@ fn complete(context: &Context, description: &Description) -> Result<(Vec<String>
             }
             continue;
         };
-        let now = context
-            .param(param)
-            .map_err(at("the card does not answer"))?;
-        if now != value && context.set_param(param, value).is_err() {
+        // An older driver may lack a parameter.
+        let is_set = context.param(param).is_ok_and(|now| now == value);
+        if !is_set && context.set_param(param, value).is_err() {
             refused.push(format!("{param:?}"));
         }
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Files of earlier tools, which are read for ever.
+//! Files of earlier tools, which are read for ever, and of later tools. `vm/run travel` restores
+//! the same files.
 #![allow(missing_docs, clippy::pedantic)]
 
-use fermata_checkpoint::container::{Kind, Reader};
+use fermata_checkpoint::container::{Kind, Reader, Writer};
 use fermata_checkpoint::{Content, Description, Job, Part, Refusal};
+use std::process::Command;
 
 const LINKED_LIST: &str = "4c494e4b-4544-4c49-5354-000000000001";
 
@@ -131,6 +133,11 @@ fn a_reservation_is_read() {
 }
 
 #[test]
+fn the_version_of_the_interface_does_not_matter() {
+    check_reserved("later", 99);
+}
+
+#[test]
 fn the_retired_share_is_read() {
     let share = read(&file("share")).unwrap();
     share.check_state(3_000_123);
@@ -171,12 +178,73 @@ fn description_of(file: &[u8]) -> Vec<u8> {
 
 #[test]
 fn descriptions_are_written_as_they_were() {
-    for name in ["held", "reserved", "share", "new", "idle", "bare", "moved"] {
+    for name in [
+        "held", "reserved", "share", "new", "idle", "bare", "moved", "later",
+    ] {
         let data = description_of(&file(name));
         assert_eq!(
             Description::from_bytes(&data).unwrap().to_bytes(),
             data,
             "{name}"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_feature_is_refused() {
+    let refusal = read(&file("unknown")).err().unwrap();
+    assert!(matches!(&refusal, Refusal::Feature(name) if name == "time-travel"));
+}
+
+/// The program names the file, the feature and the remedy, and does not open the card.
+#[test]
+fn the_program_refuses_an_unknown_feature() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join("unknown.fermata");
+    std::fs::write(&path, file("unknown")).unwrap();
+    let run = Command::new(env!("CARGO_BIN_EXE_fermata-checkpoint"))
+        .args(["restore", "--device", "/nowhere"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let expected = format!(
+        "fermata-checkpoint: {}: the checkpoint needs the feature time-travel, which this program \
+         does not know: restore it with a newer fermata-checkpoint\n",
+        path.display()
+    );
+    assert_eq!(String::from_utf8(run.stderr).unwrap(), expected);
+    assert!(!run.status.success());
+}
+
+/// Returns the refusal of a checkpoint whose second description has the list `features`.
+fn refusal_of(features: &[&str]) -> Option<Refusal> {
+    let first = description_of(&file("bare"));
+    let mut description = Description::from_bytes(&first).unwrap();
+    description.features = features.iter().map(|name| (*name).into()).collect();
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for data in [first, description.to_bytes()] {
+        writer.section(Kind::Description, 0, &data).unwrap();
+    }
+    read(&writer.end().unwrap().0).err()
+}
+
+#[test]
+fn names_of_features_are_checked() {
+    assert!(refusal_of(&[]).is_none());
+    assert!(refusal_of(&["reservation", "cooperative", "reservation"]).is_none());
+    let unknown = refusal_of(&["cooperative", "a-2"]);
+    assert!(matches!(unknown, Some(Refusal::Feature(name)) if name == "a-2"));
+    for name in [
+        "",
+        "\x1b[2J",
+        "Reservation",
+        "reservation ",
+        &"a".repeat(33),
+    ] {
+        let refusal = refusal_of(&[name]);
+        assert!(
+            matches!(refusal, Some(Refusal::Inconsistent(_))),
+            "{name:?}"
         );
     }
 }

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 fn description() -> Description {
     Description {
         interface: 1,
+        features: vec!["reservation".into()],
         engine: [5, 7],
         job: Job::Saved,
         state_bytes: 8192,
