@@ -3,7 +3,8 @@
 
 A RISC-V program is saved half-way and resumed in a second machine (another kernel, another IOMMU); it is moved while it runs, to a
 second card and to a second machine; truncated and damaged files are refused. In all cases the program must end with the output, the
-cycles and the memory of a run that was not moved. The report is build/reports/travel.json.
+cycles and the memory of a run that was not moved. The files of tools/checkpoint/tests/files.txt, of earlier and later tools, are
+restored or refused. The report is build/reports/travel.json.
 """
 
 import json
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from .common import BUILD, TOP, Points, write_report
 
@@ -21,7 +23,7 @@ PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
 # The beginning of each script: tells the card that a snapshot of another card will be loaded, and waits for a job.
 PRELUDE = f"""
 set -e
-announce() {{ exec 3<>/dev/virtio-ports/fermata.card$1; echo "0 import token={TAG}" >&3; read -r answer <&3; exec 3>&-; }}
+announce() {{ exec 3<>/dev/virtio-ports/fermata.card$1; echo "0 import token=${{2:-{TAG}}}" >&3; read -r answer <&3; exec 3>&-; }}
 fd_of() {{ ls -l /proc/$1/fd 2>/dev/null | grep -c /dev/fermata; }}
 begin() {{
 	fermata-riscv run --device /dev/fermata0 $1 {PROGRAM} >/tmp/stayed & program=$!
@@ -77,14 +79,61 @@ fermata-checkpoint receive --arena /tmp/arena /dev/virtio-ports/fermata.peer
 fermata-riscv read /tmp/arena >/report/travelled
 """
 
+# Files of other tools. A job that was restored with a reservation is saved again, which must name its features.
+FILES = """
+restore() {
+	echo "= $1"
+	[ -z "$2" ] || announce 0 $2
+	fermata-checkpoint restore $1 2>&1 | grep -v '^the arena is mapped' || true
+}
+again() {
+	announce 0 $2
+	fermata-checkpoint restore $1 >/dev/null & program=$!
+	until fermata-checkpoint save --pid $program --hold again >/dev/null 2>&1 && fermata-checkpoint show again | grep -q '^job *Saved'; do
+		kill -0 $program
+	done
+	kill -9 $program
+	fermata-checkpoint show again | grep ^features
+}
+cd /files
+{
+	restore held 0xf1; restore reserved 0xf2; restore share 0xf1; restore new; restore moved 0xf7; restore later 0xf2
+	restore idle; restore bare
+} >/report/restored
+restore unknown >/report/unknown
+{ again reserved 0xf2; restore again 0xf2; } >/report/again
+"""
+# What a walk of 3,000,123 nodes ends with.
+WALKED = "register 0x38: 0x2dc73b\nregister 0x40: 0x36cd9b366cd9b378\n"
+NO_JOB = "fermata-checkpoint: {0}: there is no job in it\n"
+RESTORED = f"""= held
+{WALKED}= reserved
+{WALKED}= share
+not as it was: Share, which cannot be set here
+{WALKED}= new
+register 0x38: 0x3e8
+register 0x40: 0x48913966cd9b35e0
+= moved
+register 0x38: 0x5b8dfb
+register 0x40: 0xd91224489122477b
+= later
+{WALKED}= idle
+{NO_JOB.format("idle")}= bare
+{NO_JOB.format("bare")}"""
+UNKNOWN = """= unknown
+fermata-checkpoint: unknown: the checkpoint needs the feature time-travel, which this program does not know: \
+restore it with a newer fermata-checkpoint
+"""
+AGAIN = f"features    cooperative, reservation\n= again\n{WALKED}"
+
 
 class Machine:
     """One run of vm/boot, beside others."""
 
-    def __init__(self, name, script, *options, cards=1):
+    def __init__(self, name, script, *options, cards=1, slots=SLOTS):
         self.out = BUILD / "vm" / name
         command = [sys.executable, "-m", "fermatavm.boot", "--name", name, "--timeout", "900", *options]
-        command += ["--card", SLOTS] * cards + ["--", "sh", "-c", PRELUDE + script]
+        command += ["--card", slots] * cards + ["--", "sh", "-c", PRELUDE + script]
         self.process = subprocess.Popen(command, stdout=sys.stderr, cwd=TOP)
 
     def ends_well(self):
@@ -101,6 +150,13 @@ def peer(path, server):
     return ["--qemu=-chardev", f"--qemu={chardev}", "--qemu=-device", "--qemu=virtserialport,chardev=peer,name=fermata.peer"]
 
 
+def write_files(folder):
+    """Write the files of tools/checkpoint/tests/files.txt to a folder."""
+    for part in re.split("^= ", (TOP / "tools/checkpoint/tests/files.txt").read_text(), flags=re.MULTILINE)[1:]:
+        name, *lines = part.partition("\n\n")[0].splitlines()
+        Path(folder, name).write_bytes(bytes.fromhex("".join(lines)))
+
+
 def figures(text):
     """Return the figures that `fermata-checkpoint send` prints."""
     found = re.search(r"(\d+) us without running, (\d+) bytes .* \((\d+) rounds\), (\d+) while", text)
@@ -109,7 +165,7 @@ def figures(text):
 
 
 def main():
-    points = Points(6)
+    points = Points(9)
     stayed, saved = Machine("travel-stayed", STAY, "--iommu", "none"), Machine("travel-saved", SAVE, "--iommu", "intel")
     home = stayed.left("stayed") if stayed.ends_well() else ""
     points.point(home.startswith("end 1, code 0,"), "a program that stays comes to its end")
@@ -126,6 +182,14 @@ def main():
     file = ["--add", f"{saved.out}/files/job:job"]
     restored = Machine("travel-restored", GO_ON, "--kernel", "7.3", "--iommu", "none", *file)
     points.point(arrived(restored), "it goes on from the file in a second machine")
+    with tempfile.TemporaryDirectory(prefix="travel-") as folder:
+        write_files(folder)
+        slots = "profile=fermata,slots=linkedlist,0.speed=4"
+        files = Machine("travel-files", FILES, "--iommu", "intel", "--add", f"{folder}:files", slots=slots)
+        good = files.ends_well()
+    points.point(good and files.left("restored") == RESTORED, "files of earlier and later tools are restored")
+    points.point(good and files.left("unknown") == UNKNOWN, "a file that needs an unknown feature is refused")
+    points.point(good and files.left("again") == AGAIN, "a file that is saved names the features of its job")
     card = Machine("travel-cards", MOVE, "--iommu", "intel", cards=2)
     with tempfile.TemporaryDirectory(prefix="travel-") as folder:
         receiver = Machine("travel-receiver", RECEIVE, "--iommu", "intel", *peer(f"{folder}/peer", True))
