@@ -2,7 +2,7 @@
 //! The content of a checkpoint: checks without a card whether sections are consistent.
 
 use crate::container::{Kind, Reader, Section};
-use crate::description::{Description, Job};
+use crate::description::{travels, Description, Job};
 use crate::Refusal;
 use fermata::{uapi, Param};
 use std::io::Read;
@@ -137,10 +137,4 @@ fn check(description: &Description) -> Result<(), Refusal> {
         return Err(Refusal::Inconsistent(format!("parameter {number}")));
     }
     Ok(())
-}
-
-/// Returns whether a file has this parameter: not the slots, which differ from card to card, and
-/// not whether the administrator lets the context run.
-pub(crate) fn travels(param: Param) -> bool {
-    !matches!(param, Param::SlotMask | Param::Enabled)
 }

@@ -182,6 +182,12 @@ fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
     Ok((engine, u64::from(slot.state_pages) * 4096))
 }
 
+/// Returns whether a file has this parameter: not the slots, which differ from card to card, and
+/// not whether the administrator lets the context run.
+pub(crate) fn travels(param: Param) -> bool {
+    !matches!(param, Param::SlotMask | Param::Enabled)
+}
+
 /// Returns the parameters that travel.
 fn parameters_of(context: &Context) -> Result<Vec<(u32, u64)>, Error> {
     let travel = Param::ALL.into_iter().filter(|param| travels(*param));
