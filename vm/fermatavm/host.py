@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a program in the machine can have done to the machine: cards unplugged and plugged, the power button pressed.
+"""Act on the machine from outside, by request of a program in the machine: plug and unplug cards, press the power button.
 
-It writes lines to the port fermata.host, `ID VERB [NUMBER]`; the answer is `ID ok` or `ID err MESSAGE` (ID is any word).
+The program writes lines `ID VERB [NUMBER]` to the port fermata.host. The answer is `ID ok` or `ID err MESSAGE` (ID is any word).
 
-  unplug N    card N is taken out: answered when the machine has let it go
-  plug N      it is plugged in again
-  button MS   the power button is pressed after so many milliseconds, and every two seconds after that; 0: not any more
-  boots 1     the machine boots again when it resets itself or has switched itself off; 0: it ends then
+  unplug N    unplug card N; the answer comes when the machine has released the card
+  plug N      plug card N in again
+  button MS   press the power button after MS milliseconds, and every two seconds after that; 0: stop
+  boots 1     the machine boots again after a reset or power-off; 0: the machine ends then
 """
 
 import json

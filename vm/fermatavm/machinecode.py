@@ -125,7 +125,7 @@ def check_jumps(file):
     defined = set(re.findall(r" __tracepoint_(fermata_\w+)$", output_of("readelf", "-W", "-s", file), re.MULTILINE))
     found = places(file)
     if not defined or defined != set(found):
-        die(f"{file}: tracepoints that are passed nowhere by a patched jump: {sorted(defined - set(found))}")
+        die(f"{file}: tracepoints without a patched jump at any place: {sorted(defined - set(found))}")
     lengths = Counter()
     for name, sites in sorted(found.items()):
         for section, offset in sites:

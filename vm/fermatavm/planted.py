@@ -58,7 +58,7 @@ for mistake in {" ".join(MISTAKES)}; do
 done
 echo "{MARK}none" >/dev/kmsg
 """
-# A leak is not is_reported of before somebody looks.
+# kmemleak reports a leak only when selftests/leftovers scans.
 LEFTOVERS = """
 insmod /planted/planted.ko bug=leak
 rmmod planted
@@ -68,7 +68,7 @@ true
 
 
 def main():
-    # What is reported here is no news about the module.
+    # Reports of planted mistakes must not count as results of the module.
     os.environ.pop("FERMATA_RESULTS", None)
     kernel = kernel_named(DEBUG).ensure()
     folder = module.build_in(BUILD / f"planted-{kernel.name}", kernel, TOP / "selftests/planted", strict=True)

@@ -45,7 +45,7 @@ exec setsid -c sh -i </dev/ttyS0 >/dev/ttyS0 2>&1
 
 
 class Signed:
-    """What Debian has signed for Secure Boot, beside the kernel in the cache: its image, GRUB, shim and MokManager."""
+    """The files that Debian has signed for Secure Boot, beside the kernel in the cache: its image, GRUB, shim and MokManager."""
 
     PACKAGES = {
         "shim-signed": ["usr/lib/shim/shimx64.efi.signed"],
@@ -80,7 +80,7 @@ class Signed:
 
 
 def libraries(program):
-    """Paths of what a program is linked with."""
+    """Return the paths of the libraries of a program."""
     out = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     return [Path(path) for path in re.findall(r"(/\S+) \(0x", out)]
 
@@ -101,7 +101,7 @@ def make_initramfs(path, kernel):
 
 
 def make_disk(folder, kernel):
-    """The files of the machine's EFI system partition, which QEMU shows as a disk."""
+    """Make the files of the machine's EFI system partition, which QEMU shows as a disk."""
     signed = Signed(kernel).ensure().dir
     boot = folder / "EFI/BOOT"
     boot.mkdir(parents=True)
@@ -116,7 +116,7 @@ def make_disk(folder, kernel):
 
 @contextlib.contextmanager
 def machine(disk, variables):
-    """A machine whose firmware trusts Microsoft's keys, as it is sold. What its console shows goes to build/vm/secureboot/console."""
+    """Run a machine whose firmware trusts Microsoft's keys, as machines are sold. Its console goes to build/vm/secureboot/console."""
     cmd = ["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot", "-m", "1G"]
     cmd += ["-accel", "tcg", "-cpu", "max", "-machine", "q35,smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on"]
     cmd += ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE}/OVMF_CODE_4M.secboot.fd"]
@@ -139,7 +139,7 @@ class Shell:
         child.expect_exact(PROMPT)
 
     def status(self, command):
-        """A command's status, and what it and the kernel have said."""
+        """Return a command's status, and the output of the command and the kernel."""
         self.child.sendline(f"{command}; echo status $?")
         self.child.expect(r"status (\d+)\r")
         status, said = int(self.child.match[1]), self.child.before
@@ -151,7 +151,7 @@ class Shell:
         assert (status == 0) == good and words in said, f"{command}: {status}: {said}"
 
     def refused(self, module, words):
-        """The kernel does not load a module, and says why."""
+        """Check that the kernel refuses to load a module, with the expected message."""
         self.must(f"insmod {module}", "Key was rejected by service", good=False)
         self.must("dmesg | tail -n 5", words)
 
@@ -161,7 +161,7 @@ class Shell:
 
 
 def before(child):
-    """The boot before the key is enrolled, and the request."""
+    """Test the boot before the key is enrolled; request the enrolment."""
     shell = Shell(child)
     yield "Secure Boot is on, and locks the kernel down"
     shell.must("mokutil --sb-state", "SecureBoot enabled")
@@ -179,7 +179,7 @@ def before(child):
 
 
 def enrol(child):
-    """MokManager's menus. It draws each anew when a key is pressed, so a menu is known by words that the one before it has not."""
+    """Go through MokManager's menus. Each key redraws the menu, so a menu is recognised by words that the previous menu lacks."""
     down, enter = "\x1b[B", "\r"
     yield "MokManager asks, and enrols the key"
     for shown, keys in (
@@ -200,7 +200,7 @@ def enrol(child):
 
 def after(child):
     shell = Shell(child)
-    yield "mokutil says that the key is enrolled"  # and, being asked whether it can be, returns 1
+    yield "mokutil says that the key is enrolled"  # the status of --test-key is 1 then
     shell.must("mokutil --test-key /mok.pub", "is already enrolled", good=False)
     yield "the kernel is still locked down, and refuses a module without signature"
     shell.must("cat /sys/kernel/security/lockdown", "[integrity]")
@@ -212,7 +212,7 @@ def after(child):
 
 
 def report(points, planned):
-    """Runs points, each up to the next one's name, and tells of them. Whether all were good."""
+    """Run the points, each up to the name of the next point, and print them. Return whether all passed."""
     number, name = 0, None
     print(f"1..{planned}", flush=True)
     try:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks how rust/ is built: which file uses which, and how long functions are.
+"""Check the structure of rust/: uses between files, sizes of functions, names.
 
-python3 -m fermatavm.structure          exits 1, and says why, if
-    files of rust/sched use each other in a circle, by `use` or by calls of methods,
-    a file in rust/*.rs uses rust/card and is used by it, or
+python3 -m fermatavm.structure          exits 1 with messages if
+    files of rust/sched use each other in a cycle, by `use` or by calls of methods,
+    a file in rust/*.rs uses rust/card and rust/card uses the file,
     a function in rust/ has more than 60 lines or 6 parameters, or
-    code of the module has an identifier that was retired for a standard term (docs/glossary.md).
-python3 -m fermatavm.structure --edges  prints the uses within rust/sched as well.
+    code of the module has a retired identifier instead of a standard term (docs/glossary.md).
+python3 -m fermatavm.structure --edges  also prints the uses within rust/sched.
 
-A method belongs to the file that defines it. A call by `self` is one of the type of the enclosing `impl`; any other call is counted
-if all types that have a method of this name have it in one file."""
+A method belongs to the file that defines the method. A call by `self` calls a method of the type of the enclosing `impl`. Any other
+call counts only if one file defines all methods of this name."""
 import collections
 import pathlib
 import re
@@ -20,7 +20,7 @@ LINES_MAX = 60
 PARAMETERS_MAX = 6
 RUST = pathlib.Path(__file__).resolve().parents[2] / "rust"
 
-# Identifiers that have given way to standard terms, in files of the module.
+# Identifiers that standard terms have replaced in files of the module.
 RETIRED = {
     "Chain", "Doubtful", "Entry", "Gate", "Inside", "Kept", "Machine", "Parting", "Purse", "Replays", "Residue", "Stops", "Stopwatch",
     "Tenant", "Told", "Verdict", "are_fellows", "aside", "begin_anew", "believe", "carry_out", "deaf", "doubt", "enter_lane",
@@ -32,18 +32,18 @@ MODULE = (".", "card", "context", "ioctl", "measure", "sched", "sysfs")
 
 STRING = re.compile(r'//[^\n]*|/\*.*?\*/|b?r?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
 IMPL = re.compile(r"^[ ]*(?:unsafe )?(?:impl|trait)\b(?:<[^{]*?>)? ([^{;]*? for )?(?:\w+::)*(\w+)[^{;]*\{", re.M)
-# Methods of the standard library that ours share a name with.
+# Methods of the standard library whose names methods of the module share.
 STANDARD = {"fill", "get", "get_mut", "is_empty"}
 FUNCTION = re.compile(r"^[ ]*(?:(?:pub(?:\([^)]*\))?|const|unsafe|async|extern \"C\"|extern) )*fn (\w+)", re.M)
 
 
 def blank(match):
-    """Comments and strings without their text, at the same places."""
+    """Return comments and strings as blanks of the same length."""
     return re.sub(r"[^\n]", " ", match.group(0))
 
 
 def closing(text, at, opening, end):
-    """The place after the bracket that closes the one at `at`."""
+    """Return the position after the bracket that closes the bracket at `at`."""
     depth = 0
     for place in range(at, len(text)):
         depth += (text[place] == opening) - (text[place] == end)
@@ -53,7 +53,7 @@ def closing(text, at, opening, end):
 
 
 class Source:
-    """A file, its functions, and the types that it implements methods of."""
+    """A file, its functions, and the types whose methods the file implements."""
 
     def __init__(self, path):
         self.path = path
@@ -63,11 +63,11 @@ class Source:
         self.functions = list(self.find_functions())
 
     def type_at(self, place):
-        """The type whose `impl` encloses a place, and whether it is one of a trait."""
+        """Return the type whose `impl` encloses a position, and whether the `impl` is of a trait."""
         return next((owner for begin, end, owner in reversed(self.impls) if begin <= place < end), (None, False))
 
     def find_functions(self):
-        """Name, type, place, lines and number of parameters of each function."""
+        """Yield name, type, position, lines and number of parameters of each function."""
         for match in FUNCTION.finditer(self.text):
             begin = self.text.find("(", match.end())
             if begin < 0:
@@ -84,7 +84,7 @@ class Source:
 
 
 def parameters(text):
-    """How many parameters a list has, `self` not counted."""
+    """Return the number of parameters in a list, without `self`."""
     depth, count, part = 0, 0, ""
     for char in text.replace("->", "  ") + ",":
         depth += (char in "([{<") - (char in ")]}>")
@@ -97,7 +97,7 @@ def parameters(text):
 
 
 def modules(text):
-    """The modules of the crate that a file names."""
+    """Return the modules of the crate that a file names."""
     found = set(re.findall(r"\bcrate::(\w+)", text))
     for match in re.finditer(r"\bcrate::\{", text):
         depth, part = 0, ""
@@ -116,7 +116,7 @@ def sources(folder, pattern="*.rs"):
 
 
 def uses(files):
-    """Which file of a folder uses which, and by what."""
+    """Return the uses between files of a folder, and the names that cause each use."""
     stems = {source.path.stem: source.name for source in files}
     homes = collections.defaultdict(set)
     for source in files:
@@ -145,7 +145,7 @@ def uses(files):
 
 
 def circles(edges):
-    """The sets of more than one file that reach each other (Tarjan)."""
+    """Return the sets of more than one file that reach each other (Tarjan)."""
     after = collections.defaultdict(set)
     for one, other in edges:
         after[one].add(other)
@@ -178,7 +178,7 @@ def main():
         for (one, other), by in sorted(edges.items()):
             print(f"{one} -> {other}: {', '.join(sorted(by))}")
     for circle in circles(edges):
-        bad.append("files use each other in a circle:")
+        bad.append("files use each other in a cycle:")
         for (one, other), by in sorted(edges.items()):
             if one in circle and other in circle:
                 bad.append(f"    {one} -> {other}: {', '.join(sorted(by))}")
@@ -199,7 +199,7 @@ def main():
                 bad.append(f"{where} has {lines} lines, more than {LINES_MAX}")
             if count > PARAMETERS_MAX:
                 bad.append(f"{where} has {count} parameters, more than {PARAMETERS_MAX}")
-    print("\n".join(bad) or "no circles, no long functions, no retired names")
+    print("\n".join(bad) or "no cycles, no long functions, no retired names")
     return 1 if bad else 0
 
 

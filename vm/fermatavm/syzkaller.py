@@ -19,7 +19,7 @@ TEXT = TOP / "tools/fuzz/syzkaller/dev_fermata.txt"
 CONST = TEXT.with_suffix(".txt.const")
 
 BYTES = {"__u32": 4, "__s32": 4, "__aligned_u64": 8, "char": 1}
-# What the header does not tell, by structure and field, or by field alone.
+# Types that the header does not give, by structure and field, or by field alone.
 FIELDS = {
     "size": "bytesize[parent, int32]",
     "reserved": "const[0, int32]",
@@ -51,7 +51,7 @@ SETS = {
     "fermata_queue_job_flags": ["FERMATA_QUEUE_VALID"],
     "fermata_queue_status_flags": ["FERMATA_QUEUE_STARTED", "FERMATA_QUEUE_COMPLETE"],
 }
-# What has the prefix of a set, and is not of it.
+# Constants that have the prefix of a set, but do not belong to the set.
 LIMITS = ("FERMATA_IOC_MAGIC", "FERMATA_HISTOGRAM_BUCKETS")
 HEAD = """# SPDX-License-Identifier: GPL-2.0
 # /dev/fermata in syzkaller's language, made of uapi/fermata.h: python3 -m fermatavm.syzkaller --write
@@ -85,7 +85,7 @@ KERNELS = {"AT_FDCWD": "0xffffffffffffff9c"}
 
 
 class Header:
-    """The code of the header, and what its comments say."""
+    """The code of the header, and the facts in its comments."""
 
     def __init__(self):
         text = HEADER.read_text()
@@ -105,7 +105,7 @@ class Header:
 
 
 def direction(says):
-    """Of a field, by what its comment says: `in: ...`, `out: ...`, or when it is which."""
+    """Return the direction of a field by its comment: `in: ...`, `out: ...`, or the condition for each."""
     ways = {way for way in ("in", "out") if re.search(rf"(^|; )(\w+ )*{way}\b( \(\w+\))?[:,;]|\b{way} \([A-Z]+\)", says)}
     return "inout" if len(ways) == 2 else "out" if ways == {"out"} else "in"
 
@@ -148,7 +148,7 @@ def describe(header):
 
 
 def compiled(header):
-    """Values of constants; sizes of structures and places of fields."""
+    """Return the values of constants, the sizes of structures and the offsets of fields."""
     numbers = [name for name, value in header.constants.items() if not value.startswith('"')]
     lines = [f'printf("{name} %llu\\n", (unsigned long long)({name}));' for name in numbers]
     for struct, fields in header.structs.items():
@@ -170,7 +170,7 @@ def constants_file(numbers):
 
 
 def size_of(kind):
-    """Bytes of a field, and what it must be aligned to."""
+    """Return the size and the alignment of a field in bytes."""
     if array := re.fullmatch(r"array\[(.*), (\d+)\]", kind):
         size, align = size_of(array.group(1))
         return size * int(array.group(2)), align
@@ -185,7 +185,7 @@ def size_of(kind):
 
 
 def read_back(header, text, numbers, places):
-    """What is wrong with the description, by itself."""
+    """Return messages about errors in the description alone, without the header's comments."""
     wrong = []
     for struct, fields in header.structs.items():
         body = re.search(rf"^{struct} \{{\n(.*?)^\}}$", text, re.M | re.S)

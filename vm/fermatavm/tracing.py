@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs the examples of docs/tracing.md, as they stand there, in the Debian system of the machine, while two tenants share a slot."""
+"""Run the examples of docs/tracing.md, unchanged, in the Debian system of the machine, while two tenants share a slot."""
 
 import re
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measures the speed of the processor's time stamp counter.
+"""Measure the speed of the processor's time stamp counter.
 
 A guest without KVM reads the host's counter, and measures its speed at boot against timers that QEMU emulates. On a busy host the
 result has been up to 48 times too slow, and the guest's clock so much too fast that every time limit was over at once.
