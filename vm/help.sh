@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: GPL-2.0
-# Sourced by the scripts beside it: with -h or --help among the options it prints the comment at the head of the script, and ends
-# the script before that needs the build root.
+# Sourced by the scripts in this folder: with -h or --help among the options, prints the comment at the head of the script and ends the
+# script before the script needs the build root.
 for word; do
 	case $word in
 	--) break ;;

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
-# Second half of vm/enter, run by it as root of a new mount and PID namespace: lay out the root, then chroot.
+# Second half of vm/enter, which runs this script as root of a new mount and PID namespace: lay out the root, then chroot.
 set -euo pipefail
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 ROOT=$1 TOP=$2 CACHE=$3 CWD=$4 USER_SPEC=$5
@@ -12,7 +12,7 @@ shift
 mount --rbind "$ROOT" "$ROOT"
 bind() { mount --rbind "$1" "$ROOT$2"; }
 for dir in tmp var/tmp; do mount -t tmpfs -o mode=1777 tmpfs "$ROOT/$dir"; done
-# Not sticky: below a sticky /dev the kernel refuses `>/dev/null` to whom the device does not belong.
+# Not sticky: below a sticky /dev the kernel refuses `>/dev/null` to users who do not own the device.
 for dir in run root dev; do mount -t tmpfs -o mode=755 tmpfs "$ROOT/$dir"; done
 mount -t proc proc "$ROOT/proc"
 # Only harmless devices, one by one: the host's /dev as a whole never appears below the root.
@@ -37,7 +37,7 @@ mount -o remount,bind,ro "$ROOT" 2>/dev/null || true
 
 DROP=()
 if [ "$USER_SPEC" != - ]; then
-	# By number: the root's passwd does not know the user. With all groups, for /dev/kvm.
+	# Numbers, because the root's passwd does not have the user. All groups, for /dev/kvm.
 	IFS=: read -r uid gid groups <<<"$USER_SPEC"
 	chown "$uid:$gid" "$ROOT/root"
 	DROP=(setpriv --reuid="$uid" --regid="$gid" --groups="$groups")
