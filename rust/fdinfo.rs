@@ -5,10 +5,13 @@
 
 use crate::{
     context::Context,
-    engine_name::EngineName,
+    engine_id::EngineId,
     sched::{JobState, Stats},
 };
-use kernel::seq_file::{seq_print, SeqFile};
+use kernel::{
+    fmt,
+    seq_file::{seq_print, SeqFile},
+};
 
 /// Prints what `context` has and does. Process context; any state of context and card.
 pub(crate) fn show(seq: &SeqFile, context: &Context) {
@@ -34,20 +37,28 @@ pub(crate) fn show(seq: &SeqFile, context: &Context) {
 /// Prints the time on slots that have the context's engine.
 fn show_engine(seq: &SeqFile, context: &Context, stats: &Stats) {
     let slots = context.client.engine_slots();
-    let card = &context.card;
-    let Some((_, slot)) = card.slot(slots.trailing_zeros()) else {
+    let Some((slot, _)) = context.card.slot(slots.trailing_zeros()) else {
         return;
     };
-    let engine = EngineName {
-        low: slot.afu_id_lo,
-        high: slot.afu_id_hi,
-    };
+    let engine = EngineKey(context.card.engine_id(slot));
     seq_print!(seq, "drm-engine-{engine}:\t{} ns\n", stats.run.as_ns());
     seq_print!(
         seq,
         "drm-engine-capacity-{engine}:\t{}\n",
         slots.count_ones()
     );
+}
+
+/// An engine in the form of a key: its name, or its UUID if the driver does not know the engine.
+struct EngineKey(EngineId);
+
+impl fmt::Display for EngineKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.name() {
+            Some(name) => f.write_str(name),
+            None => self.0.fmt(f),
+        }
+    }
 }
 
 /// Prints the context's memory. All of it is pinned from its allocation on.

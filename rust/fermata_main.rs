@@ -24,7 +24,7 @@ mod delayed_work;
 mod delivery;
 mod dma_memory;
 mod driver;
-mod engine_name;
+mod engine_id;
 mod fdinfo;
 mod file;
 mod gate;

@@ -70,13 +70,15 @@ static u64 get_number(const struct fdinfo *info, const char *key, const char *un
 	return n;
 }
 
+static const char *const engine_names[FM_ALL_ENGINES] = {
+	[FM_LIST] = "linkedlist", [FM_MEM] = "membench", [FM_SHA] = "sha256", [FM_MIX] = "blockmix",
+	[FM_RISCV] = "riscv", [FM_COUNT_UP] = "counter_up", [FM_COUNT_DOWN] = "counter_down",
+	[FM_QUEUE] = "queue",
+};
+
 static void engine_key(enum fm_engine engine, const char *prefix, char *key, size_t size)
 {
-	u64 low = fm_afu[engine][0], high = fm_afu[engine][1];
-
-	snprintf(key, size, "%s%08x-%04x-%04x-%04x-%012llx", prefix, (u32)(high >> 32),
-		 (u32)(high >> 16 & 0xffff), (u32)(high & 0xffff), (u32)(low >> 48),
-		 (unsigned long long)(low & 0xffffffffffff));
+	snprintf(key, size, "%s%s", prefix, engine_names[engine]);
 }
 
 static u64 engine_ns(int fd, enum fm_engine engine)
@@ -132,6 +134,24 @@ FM_TEST(fdinfo, keys_as_parsers_expect_them)
 	/* One engine, its own. */
 	engine_key(FM_SHA, "drm-engine-", key, sizeof(key));
 	EXPECT_EQ(NULL, get(&info, key));
+}
+
+FM_TEST(fdinfo, names_of_engines)
+{
+	struct fdinfo info;
+	struct fm_ctx c;
+	char key[96];
+	int engine;
+
+	for (engine = 0; engine < FM_ALL_ENGINES; engine++) {
+		if (fm_slot_of(engine) < 0)
+			continue;
+		fm_ctx_new(&c, engine, 65536);
+		read_fdinfo(c.fd, &info);
+		engine_key(engine, "drm-engine-", key, sizeof(key));
+		EXPECT_EQ(0, get_number(&info, key, " ns"));
+		fm_ctx_close(&c);
+	}
 }
 
 FM_TEST(fdinfo, before_setup)

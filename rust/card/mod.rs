@@ -24,7 +24,7 @@ use crate::{
     bar::{Bar, Identity, SlotIdentity},
     delayed_work::DelayedWork,
     delivery::Delivery,
-    engine_name::EngineName,
+    engine_id::EngineId,
     gate::UnplugGuard,
     limits::Limits,
     monotonic::now,
@@ -290,10 +290,10 @@ impl Card {
         }
     }
 
-    /// The engine of a slot of the card.
-    pub(crate) fn engine_name(&self, slot: SlotId) -> EngineName {
+    /// Returns the engine of a slot of the card.
+    pub(crate) fn engine_id(&self, slot: SlotId) -> EngineId {
         let (low, high) = self.slots[slot.index()].afu_id();
-        EngineName { low, high }
+        EngineId { low, high }
     }
 
     /// The name of its PCI function.

@@ -76,7 +76,7 @@ fn write_slot(line: &mut Line, card: &Card, slot: SlotId) -> core::fmt::Result {
     line.write_fmt(fmt!(
         "slot={} engine={} state={} context={}",
         slot.index(),
-        card.engine_name(slot),
+        card.engine_id(slot),
         state_name(view.state),
         number_on(view.state),
     ))?;

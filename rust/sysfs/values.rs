@@ -5,7 +5,7 @@
 use crate::{
     capability,
     card::{Card, SlotView},
-    engine_name::EngineName,
+    engine_id::EngineId,
     sched::{Duration, SlotId, SlotState},
     trace,
     uapi::{self, policy},
@@ -16,7 +16,7 @@ use kernel::{fmt, prelude::*};
 pub(super) enum Value {
     Number(u64),
     Text(&'static str),
-    Engine(EngineName),
+    Engine(EngineId),
 }
 
 impl fmt::Display for Value {
@@ -149,7 +149,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     SlotValue {
         name: c"engine",
         mode: 0o444,
-        read: SlotRead::Any(|card, slot| Value::Engine(card.engine_name(slot))),
+        read: SlotRead::Any(|card, slot| Value::Engine(card.engine_id(slot))),
     },
     SlotValue {
         name: c"state",
