@@ -15,12 +15,12 @@ pub(crate) enum Engine {
     Finished,
 }
 
-/// How many resets have no effect from now on.
+/// Which resets have no effect from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deaf {
-    No,
-    Once,
-    Ever,
+pub(crate) enum IgnoredResets {
+    None,
+    Next,
+    All,
 }
 
 pub(crate) const FAULT: u64 = 1 << 8;
@@ -73,7 +73,7 @@ pub(crate) struct CardSlot {
     pub(crate) hang: bool,
     pub(crate) lose_pause: bool,
     pub(crate) lose_start: bool,
-    pub(crate) deaf: Deaf,
+    pub(crate) ignored_resets: IgnoredResets,
     // The way to the machine.
     pub(crate) irq: bool,
     pub(crate) timer: Option<u64>,
@@ -106,7 +106,7 @@ impl CardSlot {
             hang: false,
             lose_pause: false,
             lose_start: false,
-            deaf: Deaf::No,
+            ignored_resets: IgnoredResets::None,
             irq: false,
             timer: None,
         }
@@ -152,9 +152,9 @@ impl CardSlot {
 
     /// Is a misbehaviour switched on?
     pub(crate) fn misbehaves(&self) -> bool {
-        let dead = self.deaf == Deaf::Ever && self.quarantined;
-        let deaf = self.deaf != Deaf::No && !dead;
-        self.hang || self.lose_pause || self.lose_start || deaf
+        let dead = self.ignored_resets == IgnoredResets::All && self.quarantined;
+        let resists = self.ignored_resets != IgnoredResets::None && !dead;
+        self.hang || self.lose_pause || self.lose_start || resists
     }
 
     /// May DMA of the last job still come?
@@ -212,7 +212,7 @@ impl CardSlot {
                 | owner(self.window) << 4
                 | owner(last) << 8
                 | u64::from(if self.active() { self.pauses } else { 0 }) << 12
-                | (self.deaf as u64) << 16
+                | (self.ignored_resets as u64) << 16
                 | bits << 20,
         );
         key.word(u64::from(self.count).wrapping_sub(expected));

@@ -67,8 +67,8 @@ pub enum Step {
     Hang(usize),
     LosePause(usize),
     LoseStart(usize),
-    DeafOnce(usize),
-    DeafEver(usize),
+    IgnoreResetOnce(usize),
+    IgnoreResets(usize),
     Vanish,
     Gone,
     // The card is about to lose its state, and has been set up anew.

@@ -8,7 +8,7 @@
 
 use fermata_sched_host::sched::{JobState, SlotState};
 
-use crate::card::{Deaf, Engine};
+use crate::card::{Engine, IgnoredResets};
 use crate::world::slot_id;
 use crate::{Step, World};
 
@@ -38,8 +38,8 @@ impl World {
         for slot in &mut self.slots {
             slot.lose_pause = false;
             slot.lose_start = false;
-            if slot.deaf == Deaf::Once {
-                slot.deaf = Deaf::No;
+            if slot.ignored_resets == IgnoredResets::Next {
+                slot.ignored_resets = IgnoredResets::None;
             }
         }
         if self.vanished && !self.gone {

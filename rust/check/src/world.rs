@@ -19,7 +19,7 @@ use fermata_sched_host::sched::{
 };
 use fermata_sched_host::storage;
 
-use crate::card::{CardSlot, Deaf};
+use crate::card::{CardSlot, IgnoredResets};
 use crate::key::Key;
 use crate::{Bounds, Rule, Step};
 
@@ -448,8 +448,8 @@ impl World {
             Step::Hang(i) => self.hang(i),
             Step::LosePause(i) => self.slots[i].lose_pause = true,
             Step::LoseStart(i) => self.slots[i].lose_start = true,
-            Step::DeafOnce(i) => self.slots[i].deaf = Deaf::Once,
-            Step::DeafEver(i) => self.slots[i].deaf = Deaf::Ever,
+            Step::IgnoreResetOnce(i) => self.slots[i].ignored_resets = IgnoredResets::Next,
+            Step::IgnoreResets(i) => self.slots[i].ignored_resets = IgnoredResets::All,
             Step::Freeze => self.freeze(),
             Step::Thaw => self.thaw(),
             Step::Vanish => self.vanished = true,

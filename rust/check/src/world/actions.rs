@@ -5,7 +5,7 @@
 use fermata_sched_host::sched::{Action, ContextId, EndReason, Failure, PauseCause, Wake};
 
 use super::{slot_id, Job, Snapshot, World, TIMEOUT};
-use crate::card::{Deaf, Engine};
+use crate::card::{Engine, IgnoredResets};
 use crate::Rule;
 
 impl World {
@@ -66,9 +66,9 @@ impl World {
     fn given_up(&mut self, i: usize) {
         self.seen.quarantined = true;
         let slot = &mut self.slots[i];
-        let deaf = slot.engine != Engine::Idle && !slot.quarantined;
+        let is_busy = slot.engine != Engine::Idle && !slot.quarantined;
         slot.quarantined = true;
-        let allowed = deaf || self.vanished;
+        let allowed = is_busy || self.vanished;
         self.must(allowed, Rule::Quarantine, || "without a reason".into());
     }
 
@@ -254,10 +254,10 @@ impl World {
         slot.dirty = base && slot.may_touch(now, settle);
         slot.posted = base;
         slot.arrived = None;
-        if slot.deaf != Deaf::No && (active || base) {
-            self.seen.reset_retried = slot.deaf == Deaf::Once;
-            if slot.deaf == Deaf::Once {
-                slot.deaf = Deaf::No;
+        if slot.ignored_resets != IgnoredResets::None && (active || base) {
+            self.seen.reset_retried = slot.ignored_resets == IgnoredResets::Next;
+            if slot.ignored_resets == IgnoredResets::Next {
+                slot.ignored_resets = IgnoredResets::None;
             } else {
                 self.spoil(i);
             }

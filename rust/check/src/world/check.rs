@@ -82,19 +82,19 @@ impl World {
 
     /// A slot that is kept for a hint, if it is.
     fn check_kept(&mut self, i: usize) {
-        let Some(keeper) = self.machine.reserved_for(slot_id(i)) else {
+        let Some(holder) = self.machine.reserved_for(slot_id(i)) else {
             return;
         };
         let (now, gone) = (self.now, self.gone);
         let armed = self.slots.iter().any(|slot| slot.timer.is_some());
         self.must(armed, Rule::TimerArmed, || "a slot is kept for ever".into());
-        let stands = self.owners[keeper.index()].as_ref().is_some_and(|owner| {
-            let idle = owner.id == keeper && !owner.closed && owner.live().is_none();
+        let stands = self.owners[holder.index()].as_ref().is_some_and(|owner| {
+            let idle = owner.id == holder && !owner.closed && owner.live().is_none();
             let timely = owner.hint.is_some_and(|at| now <= at + GRACE);
             idle && timely && owner.enabled && owner.mask & slot_id(i).bit() != 0
         });
         self.must(stands && !gone, Rule::Kept, || {
-            format!("slot {i}: {:?}", keeper.index())
+            format!("slot {i}: {:?}", holder.index())
         });
         let vacant = self.machine.slot_state(slot_id(i)) == Some(SlotState::Vacant);
         let waiting = self.owners.iter().flatten().filter(|owner| {
@@ -105,7 +105,7 @@ impl World {
             waits && serves && owner.enabled && owner.mask & slot_id(i).bit() != 0
         });
         let waiting: Vec<_> = waiting.map(|owner| owner.id).collect();
-        let right = self.is_critical(keeper) && !waiting.iter().any(|&id| self.is_critical(id));
+        let right = self.is_critical(holder) && !waiting.iter().any(|&id| self.is_critical(id));
         if vacant && !waiting.is_empty() {
             self.seen.kept = true;
             self.must(right, Rule::Kept, || format!("slot {i} from its betters"));

@@ -153,7 +153,7 @@ impl World {
         }
         // The settle time covers the time for which a status may be old.
         if slot.active() && !slot.lag {
-            steps.extend([Step::DeafOnce(i), Step::DeafEver(i)]);
+            steps.extend([Step::IgnoreResetOnce(i), Step::IgnoreResets(i)]);
         }
         if !slot.active() && !slot.quarantined {
             steps.push(Step::LoseStart(i));

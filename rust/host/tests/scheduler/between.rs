@@ -358,9 +358,9 @@ fn who_yields_to_another_group_lets_it_go_first() {
     assert_eq!(world.starts()[from], b);
 }
 
-/// A group is not kept waiting because a fellow of the one that runs is owed little.
+/// A group is not kept waiting because another context of the group that runs is owed little.
 #[test]
-fn a_fellow_does_not_hide_other_groups() {
+fn a_context_of_the_running_group_does_not_hide_other_groups() {
     let mut world = world(1, PolicyKind::Fair);
     // Behind its fellows by a credit that takes it long to use up.
     let heavy = open(&mut world, A, 10_000);

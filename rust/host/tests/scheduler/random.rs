@@ -124,7 +124,7 @@ enum Fault {
     FinishOnPause,
     Torn,
     Window,
-    Deaf,
+    IgnoresPauses,
 }
 
 fn params() -> impl Strategy<Value = Params> {
@@ -183,7 +183,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         3 => Just(Fault::FinishOnPause),
         2 => Just(Fault::Torn),
         1 => Just(Fault::Window),
-        1 => Just(Fault::Deaf),
+        1 => Just(Fault::IgnoresPauses),
     ]
 }
 
@@ -428,7 +428,7 @@ impl Play {
             Fault::FinishOnPause => slot.finish_on_pause = true,
             Fault::Torn if fermata => slot.torn = true,
             Fault::Window => slot.fault = true,
-            Fault::Deaf => slot.ignore_pauses = u32::MAX,
+            Fault::IgnoresPauses => slot.ignore_pauses = u32::MAX,
             Fault::Torn => {}
         }
     }

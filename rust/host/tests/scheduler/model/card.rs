@@ -240,9 +240,9 @@ impl Card {
     /// A reset of all of it, or its power: no job may be on it, and it shows what it did at first.
     pub fn lose_state(&mut self, now: u64) {
         for slot in &mut self.slots {
-            let deaf = slot.ignore_resets != 0;
-            assert!(deaf || !slot.active(), "lost with a job on it");
-            assert!(deaf || !slot.draining(now), "lost with DMA under way");
+            let ignores = slot.ignore_resets != 0;
+            assert!(ignores || !slot.active(), "lost with a job on it");
+            assert!(ignores || !slot.draining(now), "lost with DMA under way");
             *slot = CardSlot {
                 block: slot.block,
                 save: slot.save,

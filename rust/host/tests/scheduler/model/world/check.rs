@@ -204,8 +204,8 @@ impl World {
     /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
     /// would preempt it at once.
     fn check_kept(&self, i: usize, waits: &Params) {
-        let keeper = self.machine.reserved_for(sid(i));
-        let keeper = keeper.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
+        let holder = self.machine.reserved_for(sid(i));
+        let holder = holder.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
         let policy = self.machine.policy();
         let reserves =
             |params: &Params| policy == PolicyKind::Deadline && params.budget != Duration::ZERO;
@@ -214,13 +214,13 @@ impl World {
             !critical(waits) && !reserves(waits),
             "slot {i} is kept from its betters"
         );
-        let params = self.machine.params(keeper).unwrap();
+        let params = self.machine.params(holder).unwrap();
         let higher = policy == PolicyKind::Priority && params.priority > waits.priority;
         assert!(
             critical(&params) || reserves(&params) || higher,
             "slot {i} is kept from equals"
         );
-        let stats = self.stats(keeper);
+        let stats = self.stats(holder);
         assert!(
             stats.state.wants_nothing(),
             "slot {i} is kept for {:?}",
@@ -228,7 +228,7 @@ impl World {
         );
         assert!(stats.enabled && params.mask & sid(i).bit() != 0);
         // The hint expires a save after its time, but not later than this, and timers are late.
-        let most = self.hints[&keeper] + MS + 3 * self.timer_delay;
+        let most = self.hints[&holder] + MS + 3 * self.timer_delay;
         assert!(self.now <= most, "slot {i} is kept for ever");
     }
 
