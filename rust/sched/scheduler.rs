@@ -211,7 +211,9 @@ impl Scheduler {
         self.check_priority(ctx, &params)?;
         let context = &self.entities[ctx];
         let class = context.class;
-        self.check_mask(class, params.mask)?;
+        if params.mask != context.params.mask {
+            self.check_mask(class, params.mask)?;
+        }
         let queue = &self.queues[class];
         queue
             .reserved

@@ -121,9 +121,10 @@ fn the_boost_sees_past_disabled_contexts() {
     assert!(world.stats(low).slices >= 3);
 }
 
-/// A job that is set aside fails, too, when the last of its slots is quarantined.
+/// The job of a disabled context fails, too, when the last of its slots is quarantined. The context
+/// can still change parameters, but cannot name slots that are out of service.
 #[test]
-fn quarantine_of_the_last_slot_fails_those_set_aside() {
+fn quarantine_of_the_last_slot_fails_jobs_of_disabled_contexts() {
     let mut world = world(&[FERMATA]);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.set_enabled(b, false).unwrap();
@@ -136,4 +137,15 @@ fn quarantine_of_the_last_slot_fails_those_set_aside() {
     assert_ne!(world.quarantined, 0);
     assert!(matches!(world.state(b), JobState::Failed(_)));
     assert_eq!(world.start(b, MS), Err(Refusal::NoSlot));
+    let params = world.machine.params(b).unwrap();
+    let lighter = Params {
+        weight: 1,
+        ..params
+    };
+    assert_eq!(world.set_params(b, lighter), Ok(()));
+    let elsewhere = Params {
+        mask: 0xfe,
+        ..params
+    };
+    assert_eq!(world.set_params(b, elsewhere), Err(Refusal::NoSlot));
 }
