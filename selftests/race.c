@@ -148,16 +148,16 @@ static int call_poll(int fd)
 
 enum call {
 	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
-	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM_GET,
-	PARAM_SET, RESERVE, RESERVE_GET, CONTEXT_INFO, HISTOGRAM, PREEMPT_OTHER, RESUME_OTHER,
-	ENABLE_OTHER, POLICY_SET, GROUP,
+	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM,
+	PARAM_TO_SET, RESERVE_TO_SET, RESERVE, CONTEXT_INFO, HISTOGRAM, PREEMPT_OTHER, RESUME_OTHER,
+	ENABLE_OTHER, POLICY, GROUP,
 	GANG, GROUP_SET, MMAP, POLL, CALLS
 };
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
 	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
-	"EVENTFD", "HINT", "PARAM_GET", "PARAM_SET", "RESERVE", "RESERVE_GET", "CONTEXT_INFO", "HISTOGRAM",
+	"EVENTFD", "HINT", "PARAM", "PARAM to set", "RESERVE to set", "RESERVE", "CONTEXT_INFO", "HISTOGRAM",
 	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "mmap", "poll"
 };
 
@@ -251,15 +251,15 @@ static int call(enum call call, int fd, u64 dice)
 		return call_eventfd(fd, dice);
 	case HINT:
 		return fm_ioctl(fd, FERMATA_IOC_HINT, &hint);
-	case PARAM_SET:
+	case PARAM_TO_SET:
 		param.flags = FERMATA_SET;
 		return fm_ioctl(fd, FERMATA_IOC_PARAM, &param);
-	case PARAM_GET:
+	case PARAM:
 		return fm_ioctl(fd, FERMATA_IOC_PARAM, &param);
-	case RESERVE:
+	case RESERVE_TO_SET:
 		reserve.flags = FERMATA_SET;
 		return fm_ioctl(fd, FERMATA_IOC_RESERVE, &reserve);
-	case RESERVE_GET:
+	case RESERVE:
 		return fm_ioctl(fd, FERMATA_IOC_RESERVE, &reserve);
 	case CONTEXT_INFO:
 		return fm_ioctl(fd, FERMATA_IOC_CONTEXT_INFO, &info);
@@ -280,8 +280,9 @@ static int call(enum call call, int fd, u64 dice)
 			return fm_resume_of(fd, st.context);
 		return fm_param_set_of(fd, st.context, FERMATA_PARAM_ENABLED, 1);
 	}
-	case POLICY_SET:
-		return fm_policy_set(dice & 1 ? FERMATA_POLICY_FAIR : FERMATA_POLICY_ROUND_ROBIN);
+	case POLICY:
+		return dice & 2 ? fm_boost_set(dice & 1 ? 10 : 1000) :
+			fm_policy_set(dice & 1 ? FERMATA_POLICY_FAIR : FERMATA_POLICY_ROUND_ROBIN);
 	case GROUP:
 		return fm_ioctl(fd, FERMATA_IOC_GROUP, &group);
 	case GANG: {

@@ -40,6 +40,8 @@ FIELDS = {
     "fermata_histogram.buckets": "len[counts, int32]",
     "fermata_histogram.counts": "ptr64[out, array[int64, 0:FERMATA_HISTOGRAM_BUCKETS]]",
     "fermata_gang.flags": "flags[fermata_gang_flags, int32]",
+    "fermata_param.flags": "flags[fermata_set_flags, int32]",
+    "fermata_reserve.flags": "flags[fermata_set_flags, int32]",
     "fermata_queue_job.header": "flags[fermata_queue_job_flags, int32]",
     "fermata_queue_job.reserved": "array[const[0, int64], 2]",
     "fermata_queue_status.reserved": "const[0, int64]",
@@ -48,6 +50,7 @@ FIELDS = {
 # Sets of flags that no comment names by their prefix.
 SETS = {
     "fermata_gang_flags": ["FERMATA_GANG_JOIN", "FERMATA_GANG_LEAVE"],
+    "fermata_set_flags": ["FERMATA_SET"],
     "fermata_queue_job_flags": ["FERMATA_QUEUE_VALID"],
     "fermata_queue_status_flags": ["FERMATA_QUEUE_STARTED", "FERMATA_QUEUE_COMPLETE"],
 }
@@ -106,6 +109,8 @@ class Header:
 
 def direction(says):
     """Return the direction of a field by its comment: `in: ...`, `out: ...`, or the condition for each."""
+    if re.match(r"in (or out|with FERMATA_\w+)\b", says):
+        return "inout"
     ways = {way for way in ("in", "out") if re.search(rf"(^|; )(\w+ )*{way}\b( \(\w+\))?[:,;]|\b{way} \([A-Z]+\)", says)}
     return "inout" if len(ways) == 2 else "out" if ways == {"out"} else "in"
 

@@ -42,6 +42,8 @@ pub(crate) enum Action {
     Poll,
     /// Chooses the card's policy in sysfs, by its place in [`fermata::Policy::ALL`].
     Policy(u64),
+    /// Chooses the card's starvation boost interval in sysfs, in milliseconds.
+    Boost(u64),
     /// A call: index in [`CALLS`], size that the argument claims, and a value for each member.
     Call(usize, u32, Vec<u64>),
 }
@@ -136,13 +138,14 @@ fn setup_steps(file: u8, rng: &mut impl Rng) -> Vec<Step> {
 
 impl Step {
     fn random(rng: &mut impl Rng) -> Self {
-        let action = match rng.random_range(0..24) {
+        let action = match rng.random_range(0..25) {
             0 => Action::Open(rng.random_range(0..2)),
             1 => Action::Close,
             2 => Action::Map(4096 * rng.random_range(0..6)),
             3 => Action::Unmap,
             4 => Action::Poll,
             5 => Action::Policy(rng.random_range(0..5)),
+            6 => Action::Boost(*[0, 1, 10, 1000, 60_000, u64::MAX].choose(rng).unwrap_or(&0)),
             _ => call(rng.random_range(0..CALLS.len()), rng),
         };
         Self {
@@ -245,6 +248,7 @@ impl fmt::Display for Program {
                 Action::Unmap => write!(f, "unmap")?,
                 Action::Poll => write!(f, "poll")?,
                 Action::Policy(policy) => write!(f, "policy {policy}")?,
+                Action::Boost(ms) => write!(f, "boost {ms}")?,
                 Action::Call(index, size, values) => {
                     write!(f, "{} {size}", CALLS[*index].name)?;
                     for value in values {
@@ -285,6 +289,7 @@ impl FromStr for Step {
             ("unmap", []) => Action::Unmap,
             ("poll", []) => Action::Poll,
             ("policy", [policy]) => Action::Policy(*policy),
+            ("boost", [ms]) => Action::Boost(*ms),
             (name, [size, values @ ..]) => {
                 let index = CALLS.iter().position(|call| call.name == name);
                 let index = index.with_context(|| format!("no such call: {name}"))?;

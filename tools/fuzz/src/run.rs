@@ -50,8 +50,8 @@ struct Worker {
     shared: Arc<Shared>,
     kcov: Kcov,
     device: CString,
-    /// The card's file `policy` in sysfs.
-    policy: PathBuf,
+    /// The card's folder in sysfs.
+    sysfs: PathBuf,
     eventfd: i32,
     cgroup: i32,
     /// Two pages of writable memory, then a read-only page.
@@ -193,7 +193,7 @@ impl Worker {
         let kcov = Kcov::of_this_thread()?;
         let node = fs::metadata(OsStr::from_bytes(device.as_bytes()))?.rdev();
         let (major, minor) = (libc::major(node), libc::minor(node));
-        let policy = format!("/sys/dev/char/{major}:{minor}/policy").into();
+        let sysfs = format!("/sys/dev/char/{major}:{minor}").into();
         // SAFETY: A new mapping, part of which becomes read-only or is unmapped.
         let memory = unsafe {
             let memory = libc::mmap(
@@ -223,7 +223,7 @@ impl Worker {
             shared,
             kcov,
             device,
-            policy,
+            sysfs,
             eventfd,
             cgroup,
             memory: memory.cast(),
@@ -253,7 +253,11 @@ impl Worker {
                 // SAFETY: `poll` is the only entry.
                 unsafe { libc::poll(&mut poll, 1, 0) }
             }
-            Action::Policy(policy) => self.choose(*policy),
+            Action::Policy(policy) => {
+                let policy = Policy::ALL.get(*policy as usize);
+                self.write("policy", policy.map_or("nothing", |policy| policy.name()))
+            }
+            Action::Boost(ms) => self.write("boost_ms", &ms.to_string()),
             Action::Call(index, size, values) => self.call(file, fd, &CALLS[*index], *size, values),
         };
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
@@ -262,11 +266,9 @@ impl Worker {
         }
     }
 
-    /// Writes the name of a policy, or of none, to the card's file in sysfs.
-    fn choose(&self, policy: u64) -> i32 {
-        let policy = Policy::ALL.get(policy as usize);
-        let name = policy.map_or("nothing", |policy| policy.name());
-        match fs::write(&self.policy, name) {
+    /// Writes a file of the card in sysfs.
+    fn write(&self, name: &str, text: &str) -> i32 {
+        match fs::write(self.sysfs.join(name), text) {
             Ok(()) => 0,
             Err(_) => -1,
         }
