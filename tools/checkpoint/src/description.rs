@@ -185,7 +185,16 @@ fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
 /// Returns whether a file has this parameter: not the slots, which differ from card to card, and
 /// not whether the administrator lets the context run.
 pub(crate) fn travels(param: Param) -> bool {
-    !matches!(param, Param::SlotMask | Param::Enabled)
+    match param {
+        Param::Timeslice
+        | Param::PreemptTimeout
+        | Param::Priority
+        | Param::Weight
+        | Param::LatencyCritical
+        | Param::Cap
+        | Param::Cooperative => true,
+        Param::SlotMask | Param::Enabled => false,
+    }
 }
 
 /// Returns the parameters that travel.

@@ -205,8 +205,8 @@ fn what_makes_no_sense_is_refused() {
         first.clone(),
         (Kind::Description, 0, with(|d| d.arena = None)),
     ]);
-    // A parameter that does not travel, and one that is none.
-    for number in [8, 10] {
+    // Parameters that do not travel, and a number that no parameter has.
+    for number in [8, 10, 11] {
         inconsistent(&[(
             Kind::Description,
             0,
