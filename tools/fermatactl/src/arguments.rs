@@ -125,7 +125,7 @@ mod tests {
     /// Options and arguments that are numbers or times: a value outside of the range, and what the
     /// error says about the range. Options whose range depends on the engine are tested in
     /// `command/run/job.rs`.
-    const NUMBERS: [(&str, &str, &str, &str); 46] = [
+    const NUMBERS: [(&str, &str, &str, &str); 47] = [
         ("info", "context", "0 0", "1 to 4294967295"),
         ("stats", "context", "0 0", "1 to 4294967295"),
         ("preempt", "contexts", "0 7 0", "1 to 4294967295"),
@@ -196,6 +196,7 @@ mod tests {
         ),
         ("set", "words", "0 7 reservation=2ms/5ms/11s", "1ms to 10s"),
         ("set", "words", "0 boost=9ms", "10ms to 60s, or 0 for none"),
+        ("set", "words", "0 boost=10500us", "whole milliseconds"),
         ("group", "weight", "0 / --weight 0", "1 to 10000"),
         ("group", "max_priority", "0 / --max-priority 32", "0 to 31"),
         ("group", "cap", "0 / --cap 801", "0 to 800"),

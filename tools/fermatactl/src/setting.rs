@@ -131,11 +131,15 @@ pub(crate) fn slots(text: &str) -> Parsed<u32> {
 }
 
 fn boost(text: &str) -> Parsed<Duration> {
-    match text {
-        "0" => Ok(Duration::ZERO),
-        text => time_in(text, &(10 * MILLISECOND..=60 * SECOND))
-            .map_err(|error| format!("{error}, or 0 for none")),
+    if text == "0" {
+        return Ok(Duration::ZERO);
     }
+    let boost = time_in(text, &(10 * MILLISECOND..=60 * SECOND));
+    let boost = boost.map_err(|error| format!("{error}, or 0 for none"))?;
+    if boost.subsec_nanos() % 1_000_000 != 0 {
+        return Err(format!("{text}: give whole milliseconds"));
+    }
+    Ok(boost)
 }
 
 fn reservation(text: &str) -> Parsed<Option<Reservation>> {

@@ -269,9 +269,13 @@ impl Context {
         self.write_sysfs("policy", policy.name())
     }
 
-    /// Chooses the card's starvation boost interval, in whole milliseconds; zero: none.
-    /// [`Error::NotReady`]: the card has no files below /sys.
+    /// Chooses the card's starvation boost interval; zero: none. [`Error::OutOfRange`]: no whole
+    /// number of milliseconds, or out of range; [`Error::NotReady`]: the card has no files below
+    /// /sys.
     pub fn set_boost(&self, boost: Duration) -> Result<()> {
+        if boost.subsec_nanos() % 1_000_000 != 0 {
+            return Err(Error::OutOfRange);
+        }
         self.write_sysfs("boost_ms", &boost.as_millis().to_string())
     }
 
