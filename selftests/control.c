@@ -117,6 +117,7 @@ FM_TEST(control, job_of_another_process)
 /* Without the capability: no control, not even of one's own by number, and no pids of others. */
 FM_TEST(control, point_16_needs_cap_sys_admin)
 {
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_ENABLED };
 	struct fermata_context_info info;
 	struct fm_child ch;
 	struct fm_ctx c;
@@ -142,6 +143,14 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 				_exit(12 + on);
 		if (fm_param_set_of(c.fd, n, FERMATA_PARAM_TIMESLICE, FM_MS) != -EPERM)
 			_exit(2);
+		param.context = n;
+		if (fm_ioctl(c.fd, FERMATA_IOC_PARAM, &param) != -EPERM)
+			_exit(5);
+		param.context = 0;
+		/* None of the values may be set. */
+		if (fm_ioctl(c.fd, FERMATA_IOC_PARAM, &param) || param.value != 1 ||
+		    param.min <= param.max)
+			_exit(6);
 		/* Nor whether there is such a context. */
 		if (fm_preempt_of(c.fd, 0xfffffff0, 0) != -EPERM)
 			_exit(3);
@@ -230,6 +239,43 @@ FM_TEST(control, bad_input)
 	EXPECT_EQ(-ENOENT, fm_resume_of(c.fd, n));
 	fm_status(c.fd, &after);
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
+}
+
+/* With a number, parameter and reservation are those of the other context, also to be read. */
+FM_TEST(control, parameters_of_another_context)
+{
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_WEIGHT };
+	struct fermata_reserve reserve = {
+		.size = sizeof(reserve), .flags = FERMATA_SET, .budget_ns = FM_MS,
+		.deadline_ns = 20 * FM_MS, .period_ns = 30 * FM_MS
+	};
+	struct fm_ctx own, other;
+
+	fm_ctx_new(&own, FM_LIST, 4096);
+	fm_ctx_new(&other, FM_LIST, 4096);
+	param.context = number_of(other.fd);
+	ASSERT_EQ(0, fm_param_set_of(own.fd, param.context, FERMATA_PARAM_WEIGHT, 7));
+	ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_PARAM, &param));
+	EXPECT_EQ(7, param.value);
+	EXPECT_EQ(1, param.min);
+	EXPECT_EQ(10000, param.max);
+	EXPECT_EQ(7, fm_param_get(other.fd, FERMATA_PARAM_WEIGHT));
+	EXPECT_EQ(100, fm_param_get(own.fd, FERMATA_PARAM_WEIGHT));
+
+	ASSERT_EQ(0, fm_param_set_of(own.fd, param.context, FERMATA_PARAM_ENABLED, 0));
+	EXPECT_EQ(0, fm_param_get(other.fd, FERMATA_PARAM_ENABLED));
+	EXPECT_EQ(1, fm_param_get(own.fd, FERMATA_PARAM_ENABLED));
+
+	reserve.context = param.context;
+	ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_RESERVE, &reserve));
+	reserve = (struct fermata_reserve){ .size = sizeof(reserve) };
+	ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_RESERVE, &reserve));
+	EXPECT_EQ(0, reserve.budget_ns);
+	reserve.context = param.context;
+	ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_RESERVE, &reserve));
+	EXPECT_EQ(FM_MS, reserve.budget_ns);
+	EXPECT_EQ(20 * FM_MS, reserve.deadline_ns);
+	EXPECT_EQ(30 * FM_MS, reserve.period_ns);
 }
 
 /* Opens, sets up and closes contexts until it is killed. */

@@ -33,7 +33,7 @@ static void die_when(enum when when, struct fm_child *ch)
 	else
 		fm_job_endless(&c);
 	if (fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS))
-		fm_die("PARAM_SET");
+		fm_die("PARAM");
 	if (when != IDLE && fm_start(c.fd))
 		fm_die("START");
 	switch (when) {

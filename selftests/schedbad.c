@@ -10,7 +10,7 @@
 
 FM_FIXTURE_ANY(schedbad);
 
-#define PARAM_LAST	FERMATA_PARAM_COOPERATIVE
+#define PARAM_LAST	FERMATA_PARAM_ENABLED
 /* The share of version 1. */
 #define PARAM_RETIRED	7
 

@@ -324,6 +324,10 @@ static int without_admin(void)
 		return 2;
 	if (fm_put(path_of(-1, "boundary_wait_us"), "100") != -EPERM)
 		return 3;
+	/* Before the value is looked at. */
+	if (fm_put(path_of(-1, "policy"), "none") != -EPERM ||
+	    fm_put(path_of(-1, "boost_ms"), "1") != -EPERM)
+		return 4;
 	return 0;
 }
 

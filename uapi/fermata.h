@@ -30,13 +30,13 @@
  * - On an error nothing was changed, and the structure was not written,
  *   except where a call says so, and as below with EFAULT.
  * - The layout is the same for 32-bit and 64-bit programs.
- * - A call whose structure has a member @context acts on the caller's own context
- *   with 0 there, which takes no capability.  With the number of a context of the
- *   same card (struct fermata_setup, struct fermata_context_info), which may be
- *   the caller's own, it acts on that context, whoever opened it, also before
- *   FERMATA_IOC_SETUP.  Then CAP_SYS_ADMIN is needed (EPERM), and a context of
- *   that number has to be there and not on its way out (ESRCH).
- *   FERMATA_IOC_GANG and _HISTOGRAM have rules of their own.
+ * - FERMATA_IOC_PREEMPT, _RESUME, _PARAM, _RESERVE and _GROUP act on the context
+ *   that @context names: 0 is the caller's own; else it is the number of any
+ *   context of the card (struct fermata_context_info), whoever opened it.  A
+ *   number takes CAP_SYS_ADMIN (EPERM), also that of the caller's own context,
+ *   besides what the call takes anyway, and works although the caller's own
+ *   context is not set up.  ESRCH: no context has the number, or it is being
+ *   closed.
  * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC, as the
  *   caller's time namespace has it.
  * - Any thread of any process that has the descriptor may call, at any time.
@@ -765,9 +765,9 @@ struct fermata_eventfd {
  * @flags:		in: FERMATA_SET or 0
  * @context:		in: 0: the caller's own; else the number of a context
  * @param:		in: FERMATA_PARAM_*
- * @value:		in with FERMATA_SET, else out
+ * @value:		in with FERMATA_SET, else out: its value
  * @min:		in with FERMATA_SET: 0; else out: smallest value that the caller
- *			may set
+ *			may set; above @max if the caller may set none
  * @max:		in with FERMATA_SET: 0; else out: largest such value
  *
  * With FERMATA_SET the structure is not written.
@@ -804,10 +804,11 @@ struct fermata_eventfd {
  *
  * FERMATA_PARAM_ENABLED: 0: the context runs nowhere: a job on a slot is preempted
  * at once, and jobs wait, also those started meanwhile (FERMATA_STATUS_DISABLED),
- * until the context is enabled.  That is no error of the context, and independent
- * of holding: a job that is held as well waits for both.
+ * until the context is enabled.  Its jobs do not fail by it.  A job that is held
+ * as well waits for both.  To set what is set already is no error.
  *
- * EINVAL: no such parameter.  ERANGE: value out of range.
+ * EINVAL: no such parameter.  ERANGE: value out of range, which is found before
+ * CAP_SYS_NICE is asked for.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
  * above the default and _LATENCY_CRITICAL 1 take CAP_SYS_NICE;
  * FERMATA_PARAM_ENABLED takes CAP_SYS_ADMIN, also of the caller's own context;
@@ -837,9 +838,9 @@ struct fermata_param {
  * @budget_ns:		in with FERMATA_SET, else out: time on a slot in each
  *			period, its saves and restores included; from 100 us
  *			up to @deadline_ns
- * @deadline_ns:	in or out: by when after the beginning of a period the
+ * @deadline_ns:	in with FERMATA_SET, else out: by when after the beginning of a period the
  *			budget is given; up to @period_ns
- * @period_ns:		in or out: 1 ms to 10 s
+ * @period_ns:		in with FERMATA_SET, else out: 1 ms to 10 s
  *
  * With FERMATA_SET the structure is not written.
  *

@@ -306,10 +306,14 @@ impl Card {
 
 /// Calls for the card as a whole. Process context; `ENODEV`: the card is gone.
 impl Card {
-    /// Returns the policy in force, and the starvation boost interval.
-    pub(crate) fn policy(&self) -> (PolicyKind, Duration) {
-        let state = self.state.lock();
-        (state.scheduler.policy(), state.scheduler.boost())
+    /// Returns the policy in force.
+    pub(crate) fn policy(&self) -> PolicyKind {
+        self.state.lock().scheduler.policy()
+    }
+
+    /// Returns the starvation boost interval.
+    pub(crate) fn boost(&self) -> Duration {
+        self.state.lock().scheduler.boost()
     }
 
     /// Chooses the starvation boost interval. `ERANGE`.

@@ -191,13 +191,21 @@ impl Parameter {
                 let slots = u64::from(engine);
                 (slots & slots.wrapping_neg(), slots, slots)
             }
-            Values::Enabled if capability::is_administrator() => (0, 1, 1),
-            Values::Enabled => (1, 1, 1),
+            Values::Enabled => (0, 1, 1),
         }
     }
 
-    /// The smallest and the largest value that the caller may set for `context`.
+    /// Whether the caller may set the parameter at all.
+    fn may_set(&self) -> bool {
+        !matches!(self.values, Values::Enabled) || capability::is_administrator()
+    }
+
+    /// The smallest and the largest value that the caller may set for `context`; the smallest is
+    /// above the largest if there is none.
     fn limits(&self, context: &Context) -> (u64, u64) {
+        if !self.may_set() {
+            return (1, 0);
+        }
         let (min, max, free) = self.range(context);
         let most = if capability::may_raise() { max } else { free };
         (min, most.min(self.ceiling(context)))
@@ -228,7 +236,7 @@ impl Parameter {
                 false => Err(EINVAL),
             };
         }
-        if let (Values::Enabled, false) = (&self.values, capability::is_administrator()) {
+        if !self.may_set() {
             return Err(EPERM);
         }
         let (min, max, free) = self.range(context);

@@ -19,6 +19,9 @@ impl Call<'_> {
         check_flags(wanted.flags, uapi::SET)?;
         check_zero(wanted.reserved)?;
         if wanted.flags & uapi::SET != 0 {
+            if wanted.is_some() && !capability::may_raise() {
+                return Err(EPERM);
+            }
             return self.on_context(wanted.context, |context| set(context, &wanted));
         }
         let params =
@@ -34,14 +37,10 @@ impl Call<'_> {
     }
 }
 
-/// Gives `context` the reservation `wanted`, or takes its reservation away. `EPERM`: the caller may
-/// not ask for one; `ERANGE`; `EBUSY`: it cannot be admitted.
+/// Gives `context` the reservation `wanted`, or takes its reservation away. `ERANGE`; `EBUSY`: the
+/// reservation cannot be admitted.
 fn set(context: &Context, wanted: &uapi::Reserve) -> Result {
-    let ctx = context.id()?;
-    if wanted.is_some() && !capability::may_raise() {
-        return Err(EPERM);
-    }
-    context.card.set_params(ctx, |params| {
+    context.change_params(|params| {
         params.budget = Duration::from_ns(wanted.budget_ns);
         params.deadline = Duration::from_ns(wanted.deadline_ns);
         params.period = Duration::from_ns(wanted.period_ns);

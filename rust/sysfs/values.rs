@@ -94,12 +94,12 @@ pub(super) const OF_CARD: [CardValue; 8] = [
     }),
     CardValue {
         name: c"policy",
-        read: |card| Value::Text(policy::name_of(card.policy().0)),
+        read: |card| Value::Text(policy::name_of(card.policy())),
         write: Some(write_policy),
     },
     CardValue {
         name: c"boost_ms",
-        read: |card| Value::Number(card.policy().1.as_ns() / 1_000_000),
+        read: |card| Value::Number(card.boost().as_ns() / 1_000_000),
         write: Some(write_boost),
     },
     CardValue {

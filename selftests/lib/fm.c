@@ -783,7 +783,6 @@ static void reset_card(void)
 		 card_base() ? " start_lag_us=0" : "");
 }
 
-/* A test may leave another policy behind, by dying above all: the next one finds what it found. */
 const char *fm_sysfs_path(int slot, const char *name)
 {
 	static char path[512];
@@ -829,16 +828,17 @@ void fm_policy_get(struct fm_policy *policy)
 	fclose(boost);
 }
 
+/* A test may leave another policy behind, by dying above all: the next one finds what it found. */
 static void keep_policy(struct fm_policy *policy)
 {
 	policy->name[0] = 0;
-	if (!access(fm_sysfs_path(-1, "policy"), R_OK))
+	if (!access(fm_dev(), F_OK) && !access(fm_sysfs_path(-1, "policy"), R_OK))
 		fm_policy_get(policy);
 }
 
 static void restore_policy(const struct fm_policy *policy)
 {
-	if (!policy->name[0] || access(fm_sysfs_path(-1, "policy"), W_OK))
+	if (!policy->name[0] || access(fm_dev(), F_OK))
 		return;
 	fm_policy_set(policy->name);
 	fm_boost_set(policy->boost_ms);
