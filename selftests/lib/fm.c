@@ -785,7 +785,7 @@ static void reset_card(void)
 
 const char *fm_sysfs_path(int slot, const char *name)
 {
-	static char path[512];
+	static _Thread_local char path[512];
 	struct stat st;
 	int len;
 
