@@ -95,6 +95,17 @@ class Points:
         self.failed += not good
         print(f"{'ok' if good else 'not ok'} {self.number} {what}", flush=True)
 
+    def judge(self, judges, subject):
+        """Print a point for each judge: a function of what `subject()` returns, which raises an error if the point fails."""
+        for what, judge in judges.items():
+            try:
+                judge(subject())
+            except (AssertionError, AttributeError, OSError, ValueError, KeyError) as error:
+                print(f"# {type(error).__name__}: {error}")
+                self.point(False, what)
+            else:
+                self.point(True, what)
+
     def end(self):
         """Exit with the status of the stream."""
         if not self.planned:

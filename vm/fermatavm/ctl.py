@@ -262,15 +262,7 @@ def main():
             points.point(verdict == "ok", what)
         else:
             print(line)
-    files = GuestFiles(BUILD / "vm" / NAME / "files")
-    for what, judge in JUDGED.items():
-        try:
-            judge(files)
-        except (AssertionError, OSError, ValueError, KeyError) as error:
-            print(f"# {type(error).__name__}: {error}")
-            points.point(False, what)
-        else:
-            points.point(True, what)
+    points.judge(JUDGED, lambda: GuestFiles(BUILD / "vm" / NAME / "files"))
     points.point(done.returncode == 0, "the machine, the card and the kernel are content")
     points.end()
 

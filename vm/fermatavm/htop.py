@@ -150,14 +150,7 @@ def main():
         command = [sys.executable, "-m", "fermatavm.boot", *OPTIONS, "--add", f"{settings}:htoprc", *sys.argv[1:], "--", "sh", "-c", SCRIPT]
         done = subprocess.run(command, cwd=TOP)
     points = Points()
-    for what, judge in JUDGED.items():
-        try:
-            judge(Run(BUILD / "vm" / NAME / "files"))
-        except (AssertionError, AttributeError, OSError, ValueError, KeyError) as error:
-            print(f"# {type(error).__name__}: {error}")
-            points.point(False, what)
-        else:
-            points.point(True, what)
+    points.judge(JUDGED, lambda: Run(BUILD / "vm" / NAME / "files"))
     points.point(done.returncode == 0, "the machine, the card and the kernel are content")
     points.end()
 
