@@ -180,7 +180,7 @@ FM_TEST(bad, inaccessible_argument_is_efault)
 	}
 }
 
-/* What cannot be answered is not done either; to set something has no answer. */
+/* A call whose answer cannot be written does nothing. A call that sets something has no answer. */
 FM_TEST(bad, read_only_argument_changes_nothing)
 {
 	static const unsigned long outputs[] = {

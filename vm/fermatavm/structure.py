@@ -24,8 +24,8 @@ RUST = pathlib.Path(__file__).resolve().parents[2] / "rust"
 RETIRED = {
     "Chain", "Doubtful", "Entry", "Gate", "Inside", "Kept", "Machine", "Parting", "Purse", "Replays", "Residue", "Stops", "Stopwatch",
     "PARKED", "Tenant", "Told", "Verdict", "are_fellows", "aside", "begin_anew", "believe", "carry_out", "deaf", "doubt", "enter_lane",
-    "first_beside", "guard_ms", "guard_ns", "is_heard", "keeper", "lanes", "lapsed", "leave_lane", "let_go", "line_up", "lose", "may_have_any_number", "or_again",
-    "parked", "press", "press_all", "save_none", "stands_for", "starved", "step_out", "useless",
+    "first_beside", "guard_ms", "guard_ns", "is_heard", "keeper", "lanes", "lapsed", "leave_lane", "let_go", "line_up", "lose",
+    "may_have_any_number", "or_again", "parked", "press", "press_all", "save_none", "stands_for", "starved", "step_out", "useless",
     "virtual_ns",
 }
 MODULE = (".", "card", "context", "ioctl", "measure", "sched", "sysfs")

@@ -15,7 +15,7 @@ pub(crate) enum Engine {
     Finished,
 }
 
-/// Which resets have no effect from now on.
+/// The resets that the slot will ignore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IgnoredResets {
     None,

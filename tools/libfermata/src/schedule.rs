@@ -338,8 +338,8 @@ impl Context {
         self.group_set(argument)
     }
 
-    /// What is set for the subtree of a cgroup. [`Error::NotFound`]: it is
-    /// not registered.
+    /// Returns the settings of the subtree of a cgroup. [`Error::NotFound`]: the cgroup is not
+    /// registered.
     pub fn registered_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
         self.group_set(uapi::GroupSet {
             cgroup: cgroup.as_raw_fd(),

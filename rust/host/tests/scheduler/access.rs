@@ -98,7 +98,7 @@ fn time_disabled_is_not_made_up_for() {
     assert!((95 * MS..=105 * MS).contains(&had), "{had}");
 }
 
-/// Those that are disabled hide nobody from the starvation boost.
+/// Disabled contexts do not keep the starvation boost from other contexts.
 #[test]
 fn the_boost_sees_past_disabled_contexts() {
     let mut world = World::new(&[FERMATA], 16);
