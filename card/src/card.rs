@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: PCI function, BAR 0, slots.
 
-use crate::config::{CardConfig, IrqKind, Profile};
+use crate::config::{CardConfig, IrqKind};
 use crate::dma::{Access, Answer, DmaSpace};
 use crate::event::now_ns;
 use crate::event::What;
@@ -10,8 +10,10 @@ use crate::misbehave::FaultCommand;
 use crate::pci::Irqs;
 use crate::pci::{ConfigSpace, ConfigWrite};
 use crate::regs::{
-    Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, MAGIC, MANAGER_ID_H, MANAGER_ID_L, VERSION,
+    Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID_H, MANAGER_ID_L,
+    VERSION,
 };
+use crate::relay::{self, Tables};
 use crate::slot::Slot;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,8 @@ pub struct Host {
     pub memory: DmaSpace,
     /// Interrupt vectors.
     pub irqs: Irqs,
+    /// Where the memory of the relay interface is.
+    pub relay: Tables,
     irq: IrqKind,
     bus_master: AtomicBool,
     dead: AtomicBool,
@@ -89,6 +93,7 @@ impl Card {
             recorder,
             memory: DmaSpace::default(),
             irqs: Irqs::default(),
+            relay: Tables::default(),
             irq: config.irq,
             bus_master: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -159,12 +164,14 @@ impl Card {
 
     fn manager_value(&self, reg: Reg) -> u64 {
         let fermata = |value| {
-            if self.config.profile == Profile::Fermata {
+            if self.config.profile.is_fermata() {
                 value
             } else {
                 0
             }
         };
+        let relay = self.config.profile.has_relay();
+        let tables = &self.host.relay;
         match reg {
             Reg::Dfh => DFH,
             Reg::ManagerIdH => MANAGER_ID_H,
@@ -178,11 +185,20 @@ impl Card {
             Reg::SlotCount => self.slots.len() as u64,
             Reg::Magic => fermata(MAGIC),
             Reg::Version => fermata(VERSION),
-            Reg::Features => {
-                fermata(FEATURES_ALWAYS | if self.host.has_irqs() { FEATURE_IRQ } else { 0 })
-            }
-            Reg::Slot(..) | Reg::Msix => 0,
+            Reg::Features => fermata(self.features()),
+            Reg::RelayCaps if relay => relay::CAPS,
+            Reg::CtxTable => tables.table(),
+            Reg::CtxCount => tables.count(),
+            Reg::Records => tables.records(),
+            Reg::RelayCaps | Reg::Slot(..) | Reg::Msix => 0,
         }
+    }
+
+    fn features(&self) -> u64 {
+        let bit = |has, bit| if has { bit } else { 0 };
+        FEATURES_ALWAYS
+            | bit(self.host.has_irqs(), FEATURE_IRQ)
+            | bit(self.config.profile.has_relay(), FEATURE_RELAY)
     }
 
     /// A write of BAR 0. One that is not an aligned 64-bit one to a writable register has no
@@ -206,13 +222,26 @@ impl Card {
                     len: data.len() as u64,
                     val,
                 });
-                if reg == Some(Reg::Reset) && data.len() == 8 {
-                    self.slots
-                        .iter()
-                        .enumerate()
-                        .for_each(|(i, s)| s.reset(val >> i & 1 != 0));
+                if let Some(reg) = reg.filter(|_| data.len() == 8) {
+                    self.manager_write(reg, val);
                 }
             }
+        }
+    }
+
+    fn manager_write(&self, reg: Reg, val: u64) {
+        let relays = || self.slots.iter().any(|slot| slot.relays());
+        let tables = &self.host.relay;
+        match reg {
+            Reg::Reset => self
+                .slots
+                .iter()
+                .enumerate()
+                .for_each(|(i, s)| s.reset(val >> i & 1 != 0)),
+            Reg::CtxTable if !relays() => tables.set_table(val),
+            Reg::CtxCount if !relays() => tables.set_count(val),
+            Reg::Records if !relays() => tables.set_records(val),
+            _ => {}
         }
     }
 
@@ -250,6 +279,7 @@ impl Card {
 
     fn power_on(&self, behave: bool) {
         self.slots.iter().for_each(|s| s.power_on(behave));
+        self.host.relay.clear();
         *self.pci() = ConfigSpace::new(&self.config);
         self.host.bus_master.store(false, Ordering::Release);
         self.recorder().record(What::DeviceReset);
@@ -293,6 +323,7 @@ impl Card {
         // The link was down, not the power: a host would not know that it has to set the
         // configuration space up anew.
         self.slots.iter().for_each(|s| s.power_on(true));
+        self.host.relay.clear();
         // The checker must know that nothing runs any more, and that windows are closed.
         self.recorder().record(What::DeviceReset);
     }

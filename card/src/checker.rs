@@ -245,6 +245,10 @@ impl Checker {
                 ..
             } => self.slots[*slot].reasons.pause = true,
             What::Completions { slot, .. } => self.completions(*slot),
+            What::Record { slot, .. } | What::RecordLanded { slot, .. } => {
+                self.slots[*slot].reasons.irq = true;
+            }
+            What::Load { slot, .. } => self.slots[*slot].dirty = false,
             What::Irq {
                 slot,
                 fate: IrqFate::Sent,
@@ -412,9 +416,10 @@ impl Checker {
             ctl::PAUSE,
             ctl::PAUSE_AT_BOUNDARY,
         ];
-        let boundary = self.config.as_ref().is_some_and(|c| {
-            c.profile == Profile::Fermata && c.slots[slot].engine.has_boundaries()
-        });
+        let boundary = self
+            .config
+            .as_ref()
+            .is_some_and(|c| c.profile.is_fermata() && c.slots[slot].engine.has_boundaries());
         &ALL[..if boundary { 4 } else { 3 }]
     }
 
@@ -570,7 +575,7 @@ impl Checker {
     fn acts_by_itself(&self, slot: usize) -> bool {
         self.config
             .as_ref()
-            .is_some_and(|c| c.profile == Profile::Fermata && c.slots[slot].engine.has_queue())
+            .is_some_and(|c| c.profile.is_fermata() && c.slots[slot].engine.has_queue())
     }
 
     /// An event of completions comes while a queue engine runs, and then an interrupt is due.
@@ -696,6 +701,7 @@ impl Checker {
             Unit::Snapshot => live
                 .first()
                 .map(|t| (Kind::SnapshotInArena, format!("{t:#x}"))),
+            Unit::Control => None,
             Unit::Engine if live.contains(&tag) => None,
             Unit::Engine => match live.first() {
                 Some(t) => Some((Kind::ForeignDma, format!("{t:#x}"))),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The most slots that the register map has room for.
 pub const MAX_SLOTS: usize = 8;
 
-/// The two register profiles of `docs/card.md`.
+/// The register profiles of `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
@@ -16,6 +16,8 @@ pub enum Profile {
     Base,
     /// With interrupts, window check, quiescent PAUSED and a snapshot unit.
     Fermata,
+    /// The fermata profile with orders.
+    Relay,
 }
 
 impl Profile {
@@ -24,7 +26,18 @@ impl Profile {
         match self {
             Self::Base => "base",
             Self::Fermata => "fermata",
+            Self::Relay => "relay",
         }
+    }
+
+    /// Whether it has what the fermata profile adds.
+    pub fn is_fermata(self) -> bool {
+        self != Self::Base
+    }
+
+    /// Whether it has orders.
+    pub fn has_relay(self) -> bool {
+        self == Self::Relay
     }
 }
 

@@ -2,6 +2,7 @@
 //! What the card sees and does: the lines of its log, and all that the checker and the ledger know.
 
 use crate::config::{CardConfig, Settings};
+use crate::relay::{Order, Reason};
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,47 @@ pub enum Unit {
     Engine,
     /// The save and restore unit.
     Snapshot,
+    /// The unit that reads contexts, and writes results and records.
+    Control,
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrderFate {
+    /// Held for the present run.
+    Held,
+    /// It took the held order back.
+    Withdrawn,
+    /// Taken at once by a vacant slot.
+    Taken,
+    /// For another run, or for a slot that is vacant where it must not be, or the reverse.
+    Dropped,
+    /// A misbehaviour swallowed it.
+    Ignored,
+    /// RELAY is off.
+    Off,
+}
+
+impl OrderFate {
+    /// Whether the order changed nothing.
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Dropped | Self::Ignored | Self::Off)
+    }
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordFate {
+    /// In memory.
+    Posted,
+    /// A misbehaviour swallowed it, or memory did not answer.
+    Lost,
+    /// It comes later (a misbehaviour).
+    Late,
+    /// Its last word is in memory, the rest comes later (a misbehaviour).
+    Torn,
 }
 
 /// What became of a PAUSE.
@@ -173,6 +215,40 @@ pub enum What {
     },
     /// The slot tells of `n` completions while it runs.
     Completions { slot: usize, n: u64 },
+    /// An order was written, when RUN was `run`. `seen`: digest of the context that an accepted one
+    /// names.
+    Order {
+        slot: usize,
+        order: Order,
+        run: u32,
+        fate: OrderFate,
+        seen: Option<u64>,
+    },
+    /// Run `run` begins, of a context.
+    Take { slot: usize, run: u32, context: u64 },
+    /// The context of a run was loaded: digest of what was read, and the registers that were set.
+    Load {
+        slot: usize,
+        run: u32,
+        context: u64,
+        seen: u64,
+        regs: Vec<(u16, u64)>,
+    },
+    /// A run that an order began is over. `next`: context + 1 of the run that follows, or 0.
+    /// `seen`: digest of its context now.
+    Record {
+        slot: usize,
+        run: u32,
+        context: u64,
+        reason: Reason,
+        next: u64,
+        void: bool,
+        results_lost: bool,
+        fate: RecordFate,
+        seen: Option<u64>,
+    },
+    /// A late record is in memory.
+    RecordLanded { slot: usize, run: u32 },
     /// A save begins or ends at these guest-physical ranges.
     Save {
         slot: usize,

@@ -2,6 +2,7 @@
 //! Who was on which slot, in order: what `history` tells.
 
 use crate::event::{Event, PauseFate, Phase, What};
+use crate::relay::Reason;
 use std::collections::VecDeque;
 
 /// So many are remembered; older ones are forgotten.
@@ -64,6 +65,12 @@ impl History {
                 phase: Phase::Finished,
                 ..
             } => self.push(slot, "finished"),
+            What::Record { slot, reason, .. } => match reason {
+                Reason::NotRun => self.push(slot, "notrun"),
+                Reason::Dropped => self.push(slot, "dropped"),
+                Reason::Refused => self.push(slot, "refused"),
+                _ => {}
+            },
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 //! Counters, gaps and run times, derived from the events.
 
 use crate::config::{CardConfig, Profile};
-use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, What};
+use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, RecordFate, What};
 use crate::regs::{Reg, SlotReg};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -32,6 +32,10 @@ pub struct Counters {
     pub dma_reads: u64,
     pub dma_writes: u64,
     pub dma_errors: u64,
+    pub orders: u64,
+    pub orders_dropped: u64,
+    pub orders_taken: u64,
+    pub records: u64,
 }
 
 /// What `runs` tells of a tag.
@@ -117,7 +121,8 @@ impl Ledger {
             "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} \
                  paused={} finished={} faults={} resets={} irqs={} \
              irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={} \
-             frames_saved={} frames_skipped={} frame_bytes_saved={} frame_bytes_skipped={} frame_ns_skipped={}",
+             frames_saved={} frames_skipped={} frame_bytes_saved={} frame_bytes_skipped={} frame_ns_skipped={} \
+             orders={} orders_dropped={} orders_taken={} records={}",
             c.starts,
             c.resumes,
             c.pauses_written,
@@ -142,7 +147,11 @@ impl Ledger {
             c.frames.skipped,
             c.frames.saved_bytes,
             c.frames.skipped_bytes,
-            c.frames.skipped_ns
+            c.frames.skipped_ns,
+            c.orders,
+            c.orders_dropped,
+            c.orders_taken,
+            c.records
         )
     }
 
@@ -191,6 +200,10 @@ fn slot_of(what: &What) -> Option<usize> {
         | What::Pause { slot, .. }
         | What::Phase { slot, .. }
         | What::Completions { slot, .. }
+        | What::Order { slot, .. }
+        | What::Take { slot, .. }
+        | What::Record { slot, .. }
+        | What::RecordLanded { slot, .. }
         | What::Save { slot, .. }
         | What::Dma { slot, .. }
         | What::DmaError { slot, .. }
@@ -239,6 +252,16 @@ impl SlotLedger {
                 c.events += 1;
                 c.completions += n;
             }
+            What::Order { fate, .. } => {
+                c.orders += 1;
+                c.orders_dropped += u64::from(fate.is_lost());
+            }
+            What::Take { .. } => c.orders_taken += 1,
+            What::Record { fate, .. } => {
+                let now = matches!(fate, RecordFate::Posted | RecordFate::Torn);
+                c.records += u64::from(now);
+            }
+            What::RecordLanded { .. } => c.records += 1,
             What::Save { frames, .. } => c.frames.add(frames),
             What::Dma { write: true, n, .. } => c.dma_writes += n,
             What::Dma {
@@ -283,7 +306,7 @@ impl SlotLedger {
     }
 
     fn enter(&mut self, t: u64, phase: Phase, fault: bool) {
-        if !matches!(phase, Phase::Paused | Phase::Finished) {
+        if !matches!(phase, Phase::Paused | Phase::Finished | Phase::Idle) {
             return;
         }
         self.pauses
@@ -296,7 +319,7 @@ impl SlotLedger {
         if phase == Phase::Paused {
             self.counters.paused += 1;
             run.pauses += 1;
-        } else {
+        } else if phase == Phase::Finished {
             self.counters.finished += 1;
             self.counters.faults += u64::from(fault);
             run.finishes += 1;

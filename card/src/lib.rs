@@ -18,5 +18,6 @@ pub mod misbehave;
 pub mod pci;
 pub mod ram;
 pub mod regs;
+pub mod relay;
 pub mod slot;
 pub mod vfio;

@@ -80,6 +80,20 @@ pub struct Misbehaviour {
     pub irq_storm: u64,
     /// `START_NEW` leaves the result registers of the job before.
     pub results_kept: bool,
+    /// Records to lose.
+    pub lose_record: Times,
+    /// Records of which the last word comes first.
+    pub tear_record: Times,
+    /// The next record is so many microseconds late.
+    pub delay_record: Option<u64>,
+    /// Orders to swallow.
+    pub ignore_order: Times,
+    /// Orders for another run to accept.
+    pub stale_order: Times,
+    /// The next AT is so many microseconds late.
+    pub late_at: Option<u64>,
+    /// Table entries that cannot be read.
+    pub entry_error: Times,
 }
 
 /// A `fault` command.
@@ -113,6 +127,13 @@ pub enum SlotFault {
     ResetFails(bool),
     IrqStorm(u64),
     ResultsKept(bool),
+    LoseRecord(Times),
+    TearRecord(Times),
+    DelayRecord(u64),
+    IgnoreOrder(Times),
+    StaleOrder(Times),
+    LateAt(u64),
+    EntryError(Times),
 }
 
 const MAX_SPURIOUS: u64 = 100_000;
@@ -122,6 +143,7 @@ impl FaultCommand {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (kind, value) = text.split_once('=').unwrap_or((text, "1"));
         let number = || parse_number(value);
+        let times = || Times::parse(value);
         let flag = || match value {
             "0" => Ok(false),
             "1" => Ok(true),
@@ -135,8 +157,8 @@ impl FaultCommand {
                 n @ 0..=MAX_SPURIOUS => Self::SpuriousIrq(n),
                 _ => return Err(format!("at most {MAX_SPURIOUS} at once")),
             },
-            "ignore_pause" => Self::Slot(SlotFault::IgnorePause(Times::parse(value)?)),
-            "lose_irq" => Self::Slot(SlotFault::LoseIrq(Times::parse(value)?)),
+            "ignore_pause" => Self::Slot(SlotFault::IgnorePause(times()?)),
+            "lose_irq" => Self::Slot(SlotFault::LoseIrq(times()?)),
             "save_takes_us" => Self::Slot(SlotFault::SaveTakesUs(number()?)),
             "state_size" => Self::Slot(SlotFault::StateSize(number()?)),
             "finish_on_pause" => Self::Slot(SlotFault::FinishOnPause(flag()?)),
@@ -146,6 +168,13 @@ impl FaultCommand {
             "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
             "irq_storm" => Self::Slot(SlotFault::IrqStorm(number()?)),
             "results_kept" => Self::Slot(SlotFault::ResultsKept(flag()?)),
+            "lose_record" => Self::Slot(SlotFault::LoseRecord(times()?)),
+            "tear_record" => Self::Slot(SlotFault::TearRecord(times()?)),
+            "delay_record" => Self::Slot(SlotFault::DelayRecord(number()?)),
+            "ignore_order" => Self::Slot(SlotFault::IgnoreOrder(times()?)),
+            "stale_order" => Self::Slot(SlotFault::StaleOrder(times()?)),
+            "late_at" => Self::Slot(SlotFault::LateAt(number()?)),
+            "entry_error" => Self::Slot(SlotFault::EntryError(times()?)),
             "save_torn" => Self::Slot(SlotFault::SaveTorn(number()?)),
             _ => return Err(format!("unknown misbehaviour {kind}")),
         })
@@ -168,6 +197,13 @@ impl Misbehaviour {
             SlotFault::ResetFails(on) => self.reset_fails = on,
             SlotFault::IrqStorm(us) => self.irq_storm = us,
             SlotFault::ResultsKept(on) => self.results_kept = on,
+            SlotFault::LoseRecord(times) => self.lose_record = times,
+            SlotFault::TearRecord(times) => self.tear_record = times,
+            SlotFault::DelayRecord(us) => self.delay_record = Some(us),
+            SlotFault::IgnoreOrder(times) => self.ignore_order = times,
+            SlotFault::StaleOrder(times) => self.stale_order = times,
+            SlotFault::LateAt(us) => self.late_at = Some(us),
+            SlotFault::EntryError(times) => self.entry_error = times,
         }
     }
 
@@ -186,9 +222,19 @@ impl Misbehaviour {
             self.save_torn,
             self.write_after_paused,
             self.late_paused,
+            self.delay_record,
+            self.late_at,
         ];
-        self.ignore_pause.pending()
-            + self.lose_irq.pending()
+        let times = [
+            self.ignore_pause,
+            self.lose_irq,
+            self.lose_record,
+            self.tear_record,
+            self.ignore_order,
+            self.stale_order,
+            self.entry_error,
+        ];
+        times.iter().map(|t| t.pending()).sum::<u64>()
             + flags.iter().filter(|f| **f).count() as u64
             + once.iter().filter(|o| o.is_some()).count() as u64
     }

@@ -23,6 +23,8 @@ pub const VERSION: u64 = 1;
 pub const FEATURE_IRQ: u64 = 1;
 /// FEATURES bits that every fermata card has: WINDOW, QUIESCENT, `SNAPSHOT_UNIT`.
 pub const FEATURES_ALWAYS: u64 = 0b1110;
+/// FEATURES bit: orders.
+pub const FEATURE_RELAY: u64 = 1 << 4;
 /// `SLOT_CAPS` bit: the engine needs a reset before `START_RESUME`.
 pub const CAP_RESET_BEFORE_RESUME: u64 = 1;
 /// `SLOT_CAPS` bit: the engine takes `PAUSE_AT_BOUNDARY`.
@@ -92,6 +94,14 @@ pub enum Reg {
     Version,
     /// Feature bits or 0.
     Features,
+    /// `RELAY_CAPS` or 0.
+    RelayCaps,
+    /// `CTX_TABLE`
+    CtxTable,
+    /// `CTX_COUNT`
+    CtxCount,
+    /// `RECORDS`
+    Records,
     /// A register of one slot, in the manager page or in the slot's page.
     Slot(usize, SlotReg),
     /// MSI-X table or pending bits, which QEMU answers itself.
@@ -115,6 +125,10 @@ pub enum SlotReg {
     Caps,
     /// `EVENTS[i]`
     Events,
+    /// `ORDER[i]`
+    Order,
+    /// `RELAY[i]`
+    Relay,
     /// First half of the engine's UUID.
     IdH,
     /// Second half of the engine's UUID.
@@ -127,6 +141,21 @@ pub enum SlotReg {
     SnapshotAddr,
     /// An application register, by its offset in the page.
     App(u16),
+}
+
+impl SlotReg {
+    /// Whether orders set this register where they are obeyed, and a write of the driver does not.
+    pub fn is_loaded_by_orders(self) -> bool {
+        matches!(
+            self,
+            Self::DmaOffset
+                | Self::WindowBase
+                | Self::WindowSize
+                | Self::Ctl
+                | Self::SnapshotAddr
+                | Self::App(_)
+        )
+    }
 }
 
 impl Reg {
@@ -147,7 +176,7 @@ impl Reg {
     }
 
     fn in_manager_page(offset: u64, profile: Profile, slots: usize) -> Option<Self> {
-        let fermata = profile == Profile::Fermata;
+        let (fermata, relay) = (profile.is_fermata(), profile.has_relay());
         let slot = ((offset >> 3) & 7) as usize;
         let of_slot = |reg| (slot < slots).then_some(Self::Slot(slot, reg));
         match offset {
@@ -163,12 +192,18 @@ impl Reg {
             0x100 => Some(Self::Magic),
             0x108 => Some(Self::Version),
             0x110 => Some(Self::Features),
+            0x118 => Some(Self::RelayCaps),
+            0x120 if relay => Some(Self::CtxTable),
+            0x128 if relay => Some(Self::CtxCount),
+            0x130 if relay => Some(Self::Records),
             0x180..=0x1b8 if fermata => of_slot(SlotReg::WindowBase),
             0x1c0..=0x1f8 if fermata => of_slot(SlotReg::WindowSize),
             0x200..=0x238 if fermata => of_slot(SlotReg::FaultInfo),
             0x240..=0x278 if fermata => of_slot(SlotReg::FaultAddr),
             0x280..=0x2b8 => of_slot(SlotReg::Caps),
             0x2c0..=0x2f8 if fermata => of_slot(SlotReg::Events),
+            0x300..=0x338 if relay => of_slot(SlotReg::Order),
+            0x340..=0x378 if relay => of_slot(SlotReg::Relay),
             _ => None,
         }
     }
@@ -190,13 +225,15 @@ impl Reg {
     /// Whether a write to it is defined.
     pub fn writable(self) -> bool {
         match self {
-            Self::Reset | Self::Msix => true,
+            Self::Reset | Self::CtxTable | Self::CtxCount | Self::Records | Self::Msix => true,
             Self::Slot(_, reg) => matches!(
                 reg,
                 SlotReg::DmaOffset
                     | SlotReg::WindowBase
                     | SlotReg::WindowSize
                     | SlotReg::FaultInfo
+                    | SlotReg::Order
+                    | SlotReg::Relay
                     | SlotReg::Ctl
                     | SlotReg::SnapshotAddr
                     | SlotReg::App(_)
@@ -231,5 +268,16 @@ mod tests {
         assert_eq!(Reg::at(0x180, Profile::Base, 3), None);
         assert_eq!(Reg::at(0x2c0, Profile::Base, 3), None);
         assert_eq!(Reg::at(0x100, Profile::Base, 3), Some(Reg::Magic));
+        assert_eq!(at(0x118), Some(Reg::RelayCaps));
+        assert_eq!(at(0x120), None);
+        assert_eq!(at(0x300), None);
+        let relay = |o| Reg::at(o, Profile::Relay, 3);
+        assert_eq!(relay(0x128), Some(Reg::CtxCount));
+        assert_eq!(relay(0x130), Some(Reg::Records));
+        assert_eq!(relay(0x138), None);
+        assert_eq!(relay(0x310), Some(Reg::Slot(2, SlotReg::Order)));
+        assert_eq!(relay(0x318), None);
+        assert_eq!(relay(0x340), Some(Reg::Slot(0, SlotReg::Relay)));
+        assert_eq!(relay(0x1c0), Some(Reg::Slot(0, SlotReg::WindowSize)));
     }
 }

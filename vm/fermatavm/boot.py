@@ -392,7 +392,7 @@ def parser():
     add("--iommu", default="none", choices=IOMMUS)
     add(
         "--card", action="append", default=[], metavar="SPEC",
-        help="plug a card; SPEC is profile=base|fermata,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
+        help="plug a card; SPEC is profile=base|fermata|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
         " ats=1 for the capability of address translation services,"
         " program=PATH for another server. May be given several times",

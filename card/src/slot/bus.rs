@@ -63,6 +63,41 @@ impl Window {
     }
 }
 
+/// When the engine shall come back without being told; `u64::MAX`: not.
+pub(super) struct Deadline {
+    at_once: AtomicU64,
+    at_boundary: AtomicU64,
+}
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self {
+            at_once: AtomicU64::new(u64::MAX),
+            at_boundary: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Deadline {
+    /// When, and whether at a boundary only.
+    pub(super) fn set(&self, deadline: Option<(u64, bool)>) {
+        let due = |at_boundary| {
+            deadline
+                .filter(|(_, boundary)| *boundary == at_boundary)
+                .map_or(u64::MAX, |(due, _)| due)
+        };
+        self.at_once.store(due(false), Ordering::Release);
+        self.at_boundary.store(due(true), Ordering::Release);
+    }
+
+    fn has_come(due: &AtomicU64) -> bool {
+        match due.load(Ordering::Acquire) {
+            u64::MAX => false,
+            due => now_ns() >= due,
+        }
+    }
+}
+
 /// Writes that a base card has issued and not completed yet.
 const IN_FLIGHT: usize = 4;
 /// DMA is gathered for so long at most before it is logged.
@@ -192,11 +227,14 @@ impl Bus for SlotBus<'_> {
     }
 
     fn attention(&self) -> bool {
-        self.slot.attention.load(Ordering::Acquire)
+        let slot = self.slot;
+        slot.attention.load(Ordering::Acquire) || Deadline::has_come(&slot.deadline.at_once)
     }
 
     fn wants_boundary(&self) -> bool {
-        self.slot.wants_boundary.load(Ordering::Acquire)
+        let slot = self.slot;
+        slot.wants_boundary.load(Ordering::Acquire)
+            || Deadline::has_come(&slot.deadline.at_boundary)
     }
 }
 

@@ -5,6 +5,9 @@
 //! nobody holds across engine work.
 
 mod bus;
+mod load;
+mod relay;
+mod report;
 mod snapshot;
 mod state;
 mod watch;
@@ -20,8 +23,10 @@ use crate::regs::{
     ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
     CAP_RESET_CLEARS, TAG,
 };
-use bus::Window;
-use state::{Job, Phase, Rest, State, Stop, Thread};
+use crate::relay::Order;
+use bus::{Deadline, Window};
+use relay::Relay;
+use state::{Job, Phase, Queued, Rest, State, Stop, Thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -40,6 +45,8 @@ pub struct Slot {
     attention: AtomicBool,
     /// The engine shall come back at its next boundary.
     wants_boundary: AtomicBool,
+    /// When the held order wants that.
+    deadline: Deadline,
     /// The job in the engine was reset away.
     abandoned: AtomicBool,
 }
@@ -60,6 +67,7 @@ impl Slot {
             window: Window::default(),
             attention: AtomicBool::new(false),
             wants_boundary: AtomicBool::new(false),
+            deadline: Deadline::default(),
             abandoned: AtomicBool::new(false),
         })
     }
@@ -83,7 +91,7 @@ impl Slot {
     }
 
     fn fermata(&self) -> bool {
-        self.profile == Profile::Fermata
+        self.profile.is_fermata()
     }
 
     /// Reads a register and records it.
@@ -115,7 +123,8 @@ impl Slot {
             SlotReg::FaultAddr => state.fault_addr,
             SlotReg::Events => state.events,
             SlotReg::Caps if self.fermata() => self.capabilities(state),
-            SlotReg::Caps | SlotReg::SnapshotAddr => 0,
+            SlotReg::Relay => u64::from(state.relay.on),
+            SlotReg::Caps | SlotReg::SnapshotAddr | SlotReg::Order => 0,
             SlotReg::IdH => id_h,
             SlotReg::IdL => id_l,
             SlotReg::Ctl => self.status(state, t),
@@ -161,7 +170,12 @@ impl Slot {
             .recorder
             .record_at(t, What::Write { off, len: 8, val });
         state = self.complete_due(state, t);
+        if state.relay.on && reg.is_loaded_by_orders() {
+            return;
+        }
         match reg {
+            SlotReg::Order => self.order(&mut state, Order(val), t),
+            SlotReg::Relay => Self::switch_relay(&mut state, val),
             SlotReg::DmaOffset => self.window.set_offset(val),
             SlotReg::WindowBase => self.window.set_base(val),
             SlotReg::WindowSize => self.window.set_size(val),
@@ -210,6 +224,12 @@ impl Slot {
             t.saturating_add(us(state.settings.start_lag_us)),
             state.status() & 0xff,
         ));
+        state.queued = Some(Queued::Job(self.begin(state, resume, t)));
+        self.changed.notify_all();
+    }
+
+    /// A job begins, with the registers as they stand. `at` is when it was asked for.
+    fn begin(&self, state: &mut State, resume: bool, at: u64) -> Job {
         state.pause = None;
         state.restore_us = 0;
         (state.fault_info, state.fault_addr) = (0, 0);
@@ -222,20 +242,19 @@ impl Slot {
             let slot = self.index;
             self.host.recorder.record(What::ResultsLeft { slot, off });
         }
-        state.phase = if resume {
-            Phase::Restoring
+        if resume {
+            state.phase = Phase::Restoring;
         } else {
-            Phase::Running
-        };
+            state.works(crate::event::now_ns());
+        }
         self.tell_phase(state);
-        state.queued = Some(Job {
+        Job {
             resume,
-            tag,
+            tag: state.written.get(TAG),
             written: state.written,
             reads: registers,
-            at: t,
-        });
-        self.changed.notify_all();
+            at,
+        }
     }
 
     fn pause(&self, state: &mut State, stop: Stop, at_boundary: bool) {
@@ -253,17 +272,21 @@ impl Slot {
         if fate == PauseFate::Honoured {
             // One at once is not taken back by one at a boundary.
             state.pause = state.pause.max(Some(stop));
-            self.tell_engine(state.pause);
+            self.tell_engine(state);
             self.changed.notify_all();
         }
     }
 
     /// Tells the engine at work what it has to stop for.
-    fn tell_engine(&self, pause: Option<Stop>) {
+    fn tell_engine(&self, state: &State) {
+        let pause = state.pause;
         self.attention
             .store(pause == Some(Stop::AtOnce), Ordering::Release);
         self.wants_boundary
             .store(pause == Some(Stop::AtBoundary), Ordering::Release);
+        let deadline = state.relay.deadline();
+        self.deadline
+            .set(deadline.map(|(order, due)| (due, self.stops_at_boundary(order))));
     }
 
     /// A write to the slot's bit in RESET.
@@ -340,6 +363,7 @@ impl Slot {
         state.queued = None;
         state.pause = None;
         state.lag = None;
+        state.relay.reset();
         if state.thread != Thread::Free {
             state.thread = Thread::Aborted;
             self.abandoned.store(true, Ordering::Release);
@@ -363,9 +387,14 @@ impl Slot {
             }
         };
         let (thread, quit) = (state.thread, state.quit);
+        let relay = Relay {
+            epoch: state.relay.epoch + 1,
+            ..Relay::default()
+        };
         *state = State {
             misbehaviour,
             thread,
+            relay,
             quit,
             ..State::new(state.settings)
         };
@@ -523,7 +552,7 @@ impl Slot {
         format!(
             "status={:#x} restore_us={} start_count={} events={} tag={:#x} dma_offset={:#x} \
                  window_base={:#x} window_size={:#x} fault_info={:#x} \
-             reset={} pending_faults={} phase={} engine={}",
+             reset={} relay={} held={:#x} pending_faults={} phase={} engine={}",
             self.status(&state, crate::event::now_ns()) & 0xfff,
             state.restore_us,
             state.start_count,
@@ -534,6 +563,8 @@ impl Slot {
             self.window.size(),
             state.fault_info,
             u8::from(state.in_reset),
+            u8::from(state.relay.on),
+            state.relay.held.map_or(0, |order| order.0),
             state.misbehaviour.pending(),
             format!("{:?}", state.phase.told()).to_lowercase(),
             self.engine.name(),

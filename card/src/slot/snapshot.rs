@@ -7,7 +7,7 @@
 //! one whose snapshot goes elsewhere.
 
 use super::bus::SlotBus;
-use super::state::{Job, Phase};
+use super::state::Job;
 use super::worker::{publish, wait_until, End, SNAPSHOT_ERROR};
 use super::Slot;
 use crate::config::Settings;
@@ -119,7 +119,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
     let ok = read_frames(&mut mover, settings, &mut bytes);
     mover.log();
     let restored = match ok {
-        None => return Err(End::Aborted),
+        None => return Err(cut_short(slot)),
         Some(true) => {
             slot.host.recorder.record(What::Restore {
                 slot: slot.index,
@@ -144,12 +144,21 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
     }
     let took = now_ns().saturating_sub(job.at).div_ceil(1000);
     state.restore_us = took.min(status::RESTORE_MAX);
-    state.phase = Phase::Running;
+    state.works(now_ns());
     slot.tell_phase(&state);
     Ok((engine, restored.map(|iova| Snapshot { iova, bytes })))
 }
 
-/// Whether memory answered; None where the job was reset away.
+/// Why a restore was given up.
+fn cut_short(slot: &Slot) -> End {
+    if slot.lock().aborted() {
+        End::Aborted
+    } else {
+        End::NotRun
+    }
+}
+
+/// Whether memory answered; None where the restore is to be given up.
 fn read_frames(mover: &mut Mover<'_>, settings: Settings, bytes: &mut [u8]) -> Option<bool> {
     let mut due = now_ns().saturating_add(us(settings.restore_us));
     let size = settings.frame();
@@ -162,7 +171,7 @@ fn read_frames(mover: &mut Mover<'_>, settings: Settings, bytes: &mut [u8]) -> O
             return Some(false);
         }
     }
-    Some(true)
+    (!mover.slot.lock().cut_short()).then_some(true)
 }
 
 /// How a save is to go.

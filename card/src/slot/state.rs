@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the register side and the thread of a slot share.
 
+use super::relay::Relay;
 use crate::config::Settings;
 use crate::engine::AppRegs;
 use crate::event;
@@ -27,6 +28,8 @@ pub(super) enum Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Rest(Rest),
+    /// Reads table entry and registers of a context.
+    Loading,
     Restoring,
     Running,
     Saving,
@@ -44,7 +47,7 @@ impl Phase {
             Self::Rest(Rest::Idle) => event::Phase::Idle,
             Self::Rest(Rest::Paused { .. }) => event::Phase::Paused,
             Self::Rest(Rest::Finished { .. }) => event::Phase::Finished,
-            Self::Restoring => event::Phase::Restoring,
+            Self::Loading | Self::Restoring => event::Phase::Restoring,
             Self::Running => event::Phase::Running,
             Self::Saving => event::Phase::Saving,
             Self::Ending => event::Phase::Ending,
@@ -83,6 +86,15 @@ pub(super) struct Job {
     pub(super) reads: AppRegs,
     /// When it was accepted.
     pub(super) at: u64,
+}
+
+/// What the thread of a slot is to begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Queued {
+    /// A START.
+    Job(Job),
+    /// A context that an order named.
+    Context(u64),
 }
 
 /// Where a PAUSE stops the engine.
@@ -126,14 +138,15 @@ pub(super) struct State {
     pub(super) fault_addr: u64,
     /// A PAUSE that the engine has not followed yet.
     pub(super) pause: Option<Stop>,
-    /// A START that the thread has not seen yet.
-    pub(super) queued: Option<Job>,
+    /// A START or an order that the thread has not seen yet.
+    pub(super) queued: Option<Queued>,
     pub(super) thread: Thread,
     pub(super) reset_at: Option<u64>,
     /// What one read of the status shows of a save that was reset away, and from when on.
     pub(super) late: Option<(u64, u64)>,
     /// Writes of past jobs that have not arrived.
     pub(super) posted: VecDeque<Posted>,
+    pub(super) relay: Relay,
     pub(super) quit: bool,
 }
 
@@ -159,6 +172,7 @@ impl State {
             reset_at: None,
             late: None,
             posted: VecDeque::new(),
+            relay: Relay::default(),
             quit: false,
         }
     }
@@ -190,6 +204,33 @@ impl State {
 
     pub(super) fn aborted(&self) -> bool {
         self.thread == Thread::Aborted
+    }
+
+    /// Whether what is under way is to be given up: a job that was reset away, or a restore that an
+    /// order aborts.
+    pub(super) fn cut_short(&self) -> bool {
+        self.aborted() || self.phase == Phase::Restoring && self.relay.at_zero()
+    }
+
+    /// The engine begins to work.
+    pub(super) fn works(&mut self, now: u64) {
+        self.phase = Phase::Running;
+        if let Some(run) = self.relay.run.as_mut() {
+            run.worked = now;
+        }
+    }
+
+    /// The engine stops to work, if it did.
+    pub(super) fn stops(&mut self, now: u64) {
+        let run = self.relay.run.as_mut();
+        if let Some(run) = run.filter(|run| run.worked != 0 && run.stopped == 0) {
+            run.stopped = now;
+        }
+    }
+
+    /// Whether the stop that has begun saves nothing.
+    pub(super) fn drops(&self) -> bool {
+        self.relay.run.as_ref().is_some_and(|run| run.drops)
     }
 
     /// Whether the driver has waited long enough since it reset the slot.

@@ -102,6 +102,7 @@ impl Slot {
         let mut state = self.lock();
         let goes = !state.aborted();
         if goes {
+            state.stops(now_ns());
             state.phase = Phase::Saving;
             self.tell_phase(&state);
         }
@@ -119,6 +120,7 @@ impl Slot {
             slot: self.index,
             n,
         });
+        self.post_events(&state);
         self.interrupt(&mut state);
     }
 }

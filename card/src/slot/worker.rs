@@ -2,15 +2,18 @@
 //! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends.
 
 use super::bus::SlotBus;
+use super::load::load;
+use super::report::lose_results;
 use super::snapshot::{restore, save, Snapshot};
-use super::state::{Job, Phase, Posted, Rest, State, Stop, Thread};
+use super::state::{Job, Phase, Posted, Queued, Rest, State, Stop, Thread};
 use super::watch::Watch;
 use super::Slot;
 use crate::engine::Engine;
 use crate::event::What;
 use crate::event::{now_ns, us};
+use crate::relay::Reason;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long an engine sleeps when it has used up its credit.
@@ -27,6 +30,52 @@ pub(super) enum End {
         fault: bool,
         snapshot_error: bool,
     },
+    /// Orders: the context was not usable.
+    Refused,
+    /// Orders: the restore was aborted.
+    NotRun,
+    /// Orders: stopped without a save.
+    Dropped,
+}
+
+impl End {
+    /// How the slot comes to rest; `None`: a reset has seen to that.
+    fn rest(&self) -> Option<Rest> {
+        match *self {
+            Self::Aborted => None,
+            Self::Paused { empty } => Some(Rest::Paused { empty }),
+            Self::Finished {
+                fault,
+                snapshot_error,
+            } => Some(Rest::Finished {
+                fault,
+                snapshot_error,
+            }),
+            Self::Refused | Self::NotRun | Self::Dropped => Some(Rest::Idle),
+        }
+    }
+
+    /// What the record says of a run that `worked`, or never did.
+    fn reason(&self, worked: bool) -> Option<Reason> {
+        Some(match *self {
+            Self::Aborted => return None,
+            Self::Paused { empty: false } => Reason::Paused,
+            Self::Paused { empty: true } => Reason::Empty,
+            Self::Finished { fault: true, .. } => Reason::Fault,
+            Self::Finished {
+                snapshot_error: true,
+                ..
+            } if worked => Reason::SaveError,
+            Self::Finished {
+                snapshot_error: true,
+                ..
+            } => Reason::RestoreError,
+            Self::Finished { .. } => Reason::Finish,
+            Self::Refused => Reason::Refused,
+            Self::NotRun => Reason::NotRun,
+            Self::Dropped => Reason::Dropped,
+        })
+    }
 }
 
 const FINISHED: End = End::Finished {
@@ -46,17 +95,27 @@ pub(super) const SNAPSHOT_ERROR: End = End::Finished {
 enum Order {
     Step(u64),
     Save,
+    Drop,
     Abort,
 }
 
-pub(super) fn run(slot: &Slot) {
+pub(super) fn run(slot: &Arc<Slot>) {
     // Naps must not be stretched by the default timer slack of 50 us; a kernel that refuses only
     // makes them longer.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    while let Some(job) = next_job(slot) {
-        let mut bus = SlotBus::new(slot, job.tag);
-        let end = execute(slot, &job, &mut bus);
-        conclude(slot, &end, bus);
+    while let Some(queued) = next_job(slot) {
+        let job = match queued {
+            Queued::Job(job) => Ok(job),
+            Queued::Context(context) => load(slot, context),
+        };
+        match job {
+            Ok(job) => {
+                let mut bus = SlotBus::new(slot, job.tag);
+                let end = execute(slot, &job, &mut bus);
+                conclude(slot, &end, bus);
+            }
+            Err(end) => conclude(slot, &end, SlotBus::new(slot, 0)),
+        }
     }
 }
 
@@ -71,7 +130,7 @@ pub(super) fn sleep<'a>(
         .0
 }
 
-fn next_job(slot: &Slot) -> Option<Job> {
+fn next_job(slot: &Slot) -> Option<Queued> {
     let mut state = slot.lock();
     loop {
         if state.quit {
@@ -79,11 +138,11 @@ fn next_job(slot: &Slot) -> Option<Job> {
         }
         let now = now_ns();
         slot.deliver(&mut state, now);
-        if let Some(job) = state.queued.take() {
+        if let Some(queued) = state.queued.take() {
             state.thread = Thread::Working;
-            slot.tell_engine(state.pause);
+            slot.tell_engine(&state);
             slot.abandoned.store(false, Ordering::Release);
-            return Some(job);
+            return Some(queued);
         }
         let due = state.posted.iter().map(|p| p.due).min();
         state = match due {
@@ -100,13 +159,13 @@ fn next_job(slot: &Slot) -> Option<Job> {
     }
 }
 
-/// Waits, for a cost that is set. False when the job was reset away.
+/// Waits, for a cost that is set. False when the job was reset away, or its restore aborted.
 pub(super) fn wait_until(slot: &Slot, until: u64) -> bool {
     let mut state = slot.lock();
     loop {
         let now = now_ns();
-        if state.aborted() || now >= until {
-            return !state.aborted();
+        if state.cut_short() || now >= until {
+            return !state.cut_short();
         }
         state = sleep(slot, state, Duration::from_nanos(until - now));
     }
@@ -129,6 +188,7 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
         let budget = match order(slot, engine.as_ref(), &mut pacer, &mut rush) {
             Order::Step(budget) => budget,
             Order::Save => return leave(slot, job, engine.as_mut(), bus, restored),
+            Order::Drop => return End::Dropped,
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -173,29 +233,40 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         if state.aborted() {
             return Order::Abort;
         }
+        let now = now_ns();
+        slot.stop_when_due(&mut state, now);
         if let Some(stop) = state.pause {
             if std::mem::take(&mut state.misbehaviour.finish_on_pause) || *rush {
                 *rush = true;
                 state.pause = None;
             } else if stop == Stop::AtOnce || engine.at_boundary() {
+                state.stops(now);
+                if state.drops() {
+                    return Order::Drop;
+                }
                 state.phase = Phase::Saving;
                 slot.tell_phase(&state);
                 return Order::Save;
             }
         }
-        slot.tell_engine(state.pause);
+        slot.tell_engine(&state);
         let allowed = match (state.misbehaviour.hang, *rush) {
             (true, _) => 0,
             (false, true) => u64::MAX,
-            (false, false) => {
-                pacer.allowance(now_ns(), state.settings.speed, slot.engine.quantum())
-            }
+            (false, false) => pacer.allowance(now, state.settings.speed, slot.engine.quantum()),
         };
         if allowed > 0 {
             return Order::Step(allowed.min(slot.engine.chunk()));
         }
-        state = sleep(slot, state, NAP);
+        let nap = nap(&state, now);
+        state = sleep(slot, state, nap);
     }
+}
+
+/// How long an engine without credit sleeps: not beyond when it is to stop.
+fn nap(state: &State, now: u64) -> Duration {
+    let left = |(_, due): (_, u64)| Duration::from_nanos(due.saturating_sub(now).max(1));
+    state.relay.deadline().map_or(NAP, |due| left(due).min(NAP))
 }
 
 /// Shows the engine's counters in the registers.
@@ -213,7 +284,10 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
         s.misbehaviour.hang || (s.misbehaviour.finish_on_pause && s.pause.is_none() && !rushed)
     };
     while !state.aborted() && held(&state) {
-        state = sleep(slot, state, NAP);
+        let now = now_ns();
+        slot.stop_when_due(&mut state, now);
+        let nap = nap(&state, now);
+        state = sleep(slot, state, nap);
     }
     if state.aborted() {
         return End::Aborted;
@@ -221,6 +295,7 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     if state.pause.is_some() {
         state.misbehaviour.finish_on_pause = false;
     }
+    state.stops(now_ns());
     state.phase = Phase::Ending;
     slot.tell_phase(&state);
     drop(state);
@@ -234,8 +309,9 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
 }
 
 /// The slot comes to rest: last the status, then one interrupt.
-fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
+fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
     bus.flush(true);
+    let results_lost = lose_results(slot);
     let mut state = slot.lock();
     let now = now_ns();
     let drain = us(state.settings.drain_us);
@@ -243,19 +319,7 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
     let since = state.reset_at.filter(|_| aborted).unwrap_or(now);
     let posted = bus.take_posted(since, drain);
     leave_posted(slot, &mut state, posted, now);
-    let rest = match end {
-        _ if aborted => None,
-        End::Aborted => None,
-        End::Paused { empty } => Some(Rest::Paused { empty: *empty }),
-        End::Finished {
-            fault,
-            snapshot_error,
-        } => Some(Rest::Finished {
-            fault: *fault,
-            snapshot_error: *snapshot_error,
-        }),
-    };
-    if let Some(rest) = rest {
+    if let Some(rest) = end.rest().filter(|_| !aborted) {
         let late = match rest {
             Rest::Paused { .. } => state.misbehaviour.write_after_paused.take(),
             _ => None,
@@ -267,7 +331,12 @@ fn conclude(slot: &Slot, end: &End, mut bus: SlotBus<'_>) {
         state.phase = Phase::Rest(rest);
         state.pause = None;
         slot.tell_phase(&state);
-        slot.interrupt(&mut state);
+        state.stops(now);
+        let run = state.relay.run.as_ref();
+        match run.and_then(|run| end.reason(run.worked != 0)) {
+            Some(reason) => slot.choose(&mut state, reason, results_lost, now),
+            None => slot.interrupt(&mut state),
+        }
     }
     slot.changed.notify_all();
 }

@@ -85,7 +85,7 @@ fn pause(rig: &mut Rig) {
 fn quiet(rig: &mut Rig, profile: Profile) {
     match profile {
         Profile::Base => rig.reset_and_settle(1),
-        Profile::Fermata => {
+        Profile::Fermata | Profile::Relay => {
             rig.reset(1);
             rig.status(1);
         }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a run leaves in memory: results, record, events.
+
+use super::state::State;
+use super::Slot;
+use crate::dma::{Access, DmaTrace};
+use crate::event::{RecordFate, Unit, What};
+use crate::regs::SlotReg;
+use crate::relay::{Record, RESULTS};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much later the rest of a torn record comes.
+const TEAR: Duration = Duration::from_millis(2);
+
+/// Writes the results of the run that has become quiescent. Whether they are lost.
+pub(super) fn lose_results(slot: &Slot) -> bool {
+    let Some((at, bytes)) = results(slot) else {
+        return false;
+    };
+    let mut trace = DmaTrace::default();
+    let give_up = Some(&slot.abandoned);
+    let written = slot.transfer(
+        at,
+        Access::Write(&bytes),
+        Unit::Control,
+        give_up,
+        &mut trace,
+    );
+    slot.log_dma(&mut trace, 0, Unit::Control);
+    written.is_none()
+}
+
+/// Where results go, and what they are; `None`: there are none.
+fn results(slot: &Slot) -> Option<(u64, [u8; 8 * RESULTS])> {
+    let state = slot.lock();
+    let run = state.relay.run.as_ref().filter(|_| !state.aborted())?;
+    if run.worked == 0 || run.results == 0 {
+        return None;
+    }
+    let mut bytes = [0; 8 * RESULTS];
+    for (to, &offset) in bytes.chunks_exact_mut(8).zip(&run.offsets) {
+        if offset != 0 {
+            let value = slot.value(&state, SlotReg::App(offset), 0);
+            to.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    Some((run.results, bytes))
+}
+
+impl Slot {
+    /// Posts a record, or does with it what a misbehaviour wants. Whether the interrupt comes now.
+    pub(super) fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
+        let bytes = record.bytes();
+        let at = self.host.relay.record_at(self.index, record.run);
+        let (head, last) = bytes.split_at(Record::LAST);
+        let misbehaviour = &mut state.misbehaviour;
+        let delay = misbehaviour.delay_record.take();
+        let fate = if misbehaviour.lose_record.take() {
+            RecordFate::Lost
+        } else if delay.is_some() {
+            RecordFate::Late
+        } else if misbehaviour.tear_record.take() {
+            RecordFate::Torn
+        } else {
+            RecordFate::Posted
+        };
+        let in_memory = match fate {
+            RecordFate::Lost | RecordFate::Late => false,
+            RecordFate::Torn => self.put(at + Record::LAST as u64, last),
+            RecordFate::Posted => self.put(at, head) && self.put(at + Record::LAST as u64, last),
+        };
+        let fate = match fate {
+            RecordFate::Torn | RecordFate::Posted if !in_memory => RecordFate::Lost,
+            fate => fate,
+        };
+        self.host.recorder.record(What::Record {
+            slot: self.index,
+            run: record.run,
+            context,
+            reason: record.reason,
+            next: u64::from(record.next),
+            void: record.void,
+            results_lost: record.results_lost,
+            fate,
+            seen: self.peek(context),
+        });
+        match fate {
+            RecordFate::Late => {
+                let delay = Duration::from_micros(delay.unwrap_or(0));
+                self.post_later(state, delay, at, bytes.to_vec());
+            }
+            RecordFate::Torn => self.post_later(state, TEAR, at, head.to_vec()),
+            RecordFate::Lost | RecordFate::Posted => {}
+        }
+        fate != RecordFate::Late
+    }
+
+    /// Writes a record, or the first words of a torn one, after `delay`, unless the card is reset
+    /// before. With a whole record comes the interrupt.
+    fn post_later(self: &Arc<Self>, state: &State, delay: Duration, at: u64, bytes: Vec<u8>) {
+        let (slot, epoch, run) = (self.clone(), state.relay.epoch, state.start_count);
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            let mut state = slot.lock();
+            if state.relay.epoch != epoch || state.quit {
+                return;
+            }
+            let (head, last) = bytes.split_at(Record::LAST);
+            let landed = slot.put(at, head) && slot.put(at + Record::LAST as u64, last);
+            if landed && !last.is_empty() {
+                let slot_index = slot.index;
+                slot.host.recorder.record(What::RecordLanded {
+                    slot: slot_index,
+                    run,
+                });
+                slot.interrupt(&mut state);
+            }
+        });
+    }
+
+    /// Writes EVENTS, before the interrupt of a completion event.
+    pub(super) fn post_events(&self, state: &State) {
+        if state.relay.on {
+            let at = self.host.relay.events_at(self.index);
+            self.put(at, &state.events.to_le_bytes());
+        }
+    }
+
+    /// Writes control memory under the slot's lock: a register access must not wait for the client,
+    /// so only shared memory is reached.
+    fn put(&self, at: u64, bytes: &[u8]) -> bool {
+        let mut trace = DmaTrace::default();
+        let access = Access::Write(bytes);
+        let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
+        self.log_dma(&mut trace, 0, Unit::Control);
+        answer.is_some()
+    }
+}
