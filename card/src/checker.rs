@@ -2,6 +2,7 @@
 //! The checker: a pure function over the events. It knows the protocol and whose pages are whose,
 //! and nothing of the card's insides.
 
+mod relay;
 mod snapshots;
 
 use crate::config::{CardConfig, Profile, Settings, SlotConfig};
@@ -12,6 +13,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
+use relay::RelayView;
 use snapshots::Snapshots;
 
 /// What a driver can do wrong, and last what the card itself can. The names are those of
@@ -39,11 +41,18 @@ pub enum Kind {
     UnaskedPause,
     UnaskedIrq,
     ResultResidue,
+    ContextChanged,
+    NamedTwice,
+    OrderBad,
+    ControlInArena,
+    StaleOrderTaken,
+    RecordMissing,
+    EarlyLoad,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 26] = [
         Self::StartBusy,
         Self::StartUndrained,
         Self::WindowBusy,
@@ -63,6 +72,13 @@ impl Kind {
         Self::UnaskedPause,
         Self::UnaskedIrq,
         Self::ResultResidue,
+        Self::ContextChanged,
+        Self::NamedTwice,
+        Self::OrderBad,
+        Self::ControlInArena,
+        Self::StaleOrderTaken,
+        Self::RecordMissing,
+        Self::EarlyLoad,
     ];
 
     /// The name in replies.
@@ -87,6 +103,13 @@ impl Kind {
             Self::UnaskedPause => "unasked_pause",
             Self::UnaskedIrq => "unasked_irq",
             Self::ResultResidue => "result_residue",
+            Self::ContextChanged => "context_changed",
+            Self::NamedTwice => "named_twice",
+            Self::OrderBad => "order_bad",
+            Self::ControlInArena => "control_in_arena",
+            Self::StaleOrderTaken => "stale_order_taken",
+            Self::RecordMissing => "record_missing",
+            Self::EarlyLoad => "early_load",
         }
     }
 }
@@ -102,6 +125,8 @@ pub struct Checker {
     owners: HashMap<u64, Owners>,
     canaries: BTreeMap<u64, u64>,
     enforce: bool,
+    /// `CTX_COUNT`
+    contexts: u64,
     counts: BTreeMap<Kind, u64>,
     last: String,
     found: Vec<What>,
@@ -139,6 +164,7 @@ struct SlotView {
     /// The RESET bit is set, whether that has an effect or not.
     in_reset: bool,
     reasons: Reasons,
+    relay: RelayView,
 }
 
 /// Why the card may do now what it is not told to do at that moment.
@@ -166,6 +192,7 @@ impl SlotView {
             settings: config.settings,
             in_reset: false,
             reasons: Reasons::default(),
+            relay: RelayView::default(),
         }
     }
 
@@ -245,10 +272,6 @@ impl Checker {
                 ..
             } => self.slots[*slot].reasons.pause = true,
             What::Completions { slot, .. } => self.completions(*slot),
-            What::Record { slot, .. } | What::RecordLanded { slot, .. } => {
-                self.slots[*slot].reasons.irq = true;
-            }
-            What::Load { slot, .. } => self.slots[*slot].dirty = false,
             What::Irq {
                 slot,
                 fate: IrqFate::Sent,
@@ -277,13 +300,13 @@ impl Checker {
             } => self.dma(*slot, *tag, *unit, *write, ranges),
             What::DmaError {
                 slot,
-                unit: Unit::Snapshot,
+                unit: unit @ (Unit::Snapshot | Unit::Control),
                 iova,
                 ..
             } => {
                 self.violate(
                     Kind::UnmappedDma,
-                    format!("slot {slot}: snapshot at IOVA {iova:#x}"),
+                    format!("slot {slot}: {unit:?} at IOVA {iova:#x}"),
                 );
             }
             What::Drain { slot, until } => {
@@ -296,7 +319,7 @@ impl Checker {
                     view.settings = *settings;
                 }
             }
-            _ => {}
+            what => self.relay_event(t, what),
         }
     }
 
@@ -343,6 +366,7 @@ impl Checker {
     fn power_on(&mut self) {
         let slots = self.config.iter().flat_map(|c| &c.slots);
         self.slots = slots.map(SlotView::new).collect();
+        self.contexts = 0;
     }
 
     fn forget_guest(&mut self) {
@@ -379,6 +403,7 @@ impl Checker {
     fn read(&mut self, off: u64, len: u64) {
         if let Some(Reg::Slot(slot, SlotReg::Ctl)) = self.decode(off, len, false) {
             self.slots[slot].unflushed = false;
+            self.status_read(slot);
         }
     }
 
@@ -388,6 +413,9 @@ impl Checker {
             for (i, view) in self.slots.iter_mut().enumerate() {
                 view.in_reset = val >> i & 1 != 0;
             }
+        }
+        if reg.is_some_and(|reg| self.relay_write(reg, val)) {
+            return;
         }
         let Some(Reg::Slot(slot, reg)) = reg else {
             return;
@@ -503,6 +531,7 @@ impl Checker {
             .retain(|offset, _| view.settings.reset_clears == 0 && kept.contains(offset));
         view.dirty = false;
         view.phase = Phase::Idle;
+        view.relay.reset();
         if base {
             view.reset_at = Some(t);
         } else {
@@ -521,7 +550,9 @@ impl Checker {
                 format!("slot {slot}: START while {phase:?} or in reset"),
             );
         }
-        if let Some(why) = self.slots[slot].undrained(t) {
+        // An order was judged when it was taken.
+        let undrained = self.slots[slot].undrained(t);
+        if let Some(why) = undrained.filter(|_| !self.runs_by_order(slot)) {
             self.violate(Kind::StartUndrained, format!("slot {slot}: START, {why}"));
         }
         let needs_reset = self
@@ -701,7 +732,9 @@ impl Checker {
             Unit::Snapshot => live
                 .first()
                 .map(|t| (Kind::SnapshotInArena, format!("{t:#x}"))),
-            Unit::Control => None,
+            Unit::Control => live
+                .first()
+                .map(|t| (Kind::ControlInArena, format!("{t:#x}"))),
             Unit::Engine if live.contains(&tag) => None,
             Unit::Engine => match live.first() {
                 Some(t) => Some((Kind::ForeignDma, format!("{t:#x}"))),

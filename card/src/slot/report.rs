@@ -5,6 +5,7 @@ use super::state::State;
 use super::Slot;
 use crate::dma::{Access, DmaTrace};
 use crate::event::{RecordFate, Unit, What};
+use crate::misbehave::Misbehaviour;
 use crate::regs::SlotReg;
 use crate::relay::{Record, RESULTS};
 use std::sync::Arc;
@@ -48,32 +49,34 @@ fn results(slot: &Slot) -> Option<(u64, [u8; 8 * RESULTS])> {
     Some((run.results, bytes))
 }
 
+/// What becomes of the next record, and how much later it comes.
+fn fate(misbehaviour: &mut Misbehaviour) -> (RecordFate, Duration) {
+    if misbehaviour.lose_record.take() {
+        (RecordFate::Lost, Duration::ZERO)
+    } else if let Some(us) = misbehaviour.delay_record.take() {
+        (RecordFate::Late, Duration::from_micros(us))
+    } else if misbehaviour.tear_record.take() {
+        (RecordFate::Torn, TEAR)
+    } else {
+        (RecordFate::Posted, Duration::ZERO)
+    }
+}
+
 impl Slot {
     /// Posts a record, or does with it what a misbehaviour wants. Whether the interrupt comes now.
     pub(super) fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
-        let bytes = record.bytes();
+        // From the record on the context may change.
+        let seen = self.peek(context);
         let at = self.host.relay.record_at(self.index, record.run);
+        let bytes = record.bytes();
         let (head, last) = bytes.split_at(Record::LAST);
-        let misbehaviour = &mut state.misbehaviour;
-        let delay = misbehaviour.delay_record.take();
-        let fate = if misbehaviour.lose_record.take() {
-            RecordFate::Lost
-        } else if delay.is_some() {
-            RecordFate::Late
-        } else if misbehaviour.tear_record.take() {
-            RecordFate::Torn
-        } else {
-            RecordFate::Posted
+        let (wanted, delay) = fate(&mut state.misbehaviour);
+        let in_memory = match wanted {
+            RecordFate::Lost | RecordFate::Late => true,
+            RecordFate::Torn => self.put(at + Record::LAST as u64, &[last]),
+            RecordFate::Posted => self.put(at, &[head, last]),
         };
-        let in_memory = match fate {
-            RecordFate::Lost | RecordFate::Late => false,
-            RecordFate::Torn => self.put(at + Record::LAST as u64, last),
-            RecordFate::Posted => self.put(at, head) && self.put(at + Record::LAST as u64, last),
-        };
-        let fate = match fate {
-            RecordFate::Torn | RecordFate::Posted if !in_memory => RecordFate::Lost,
-            fate => fate,
-        };
+        let fate = if in_memory { wanted } else { RecordFate::Lost };
         self.host.recorder.record(What::Record {
             slot: self.index,
             run: record.run,
@@ -83,14 +86,11 @@ impl Slot {
             void: record.void,
             results_lost: record.results_lost,
             fate,
-            seen: self.peek(context),
+            seen,
         });
         match fate {
-            RecordFate::Late => {
-                let delay = Duration::from_micros(delay.unwrap_or(0));
-                self.post_later(state, delay, at, bytes.to_vec());
-            }
-            RecordFate::Torn => self.post_later(state, TEAR, at, head.to_vec()),
+            RecordFate::Late => self.post_later(state, delay, at, bytes.to_vec()),
+            RecordFate::Torn => self.post_later(state, delay, at, head.to_vec()),
             RecordFate::Lost | RecordFate::Posted => {}
         }
         fate != RecordFate::Late
@@ -107,13 +107,11 @@ impl Slot {
                 return;
             }
             let (head, last) = bytes.split_at(Record::LAST);
-            let landed = slot.put(at, head) && slot.put(at + Record::LAST as u64, last);
-            if landed && !last.is_empty() {
-                let slot_index = slot.index;
-                slot.host.recorder.record(What::RecordLanded {
-                    slot: slot_index,
-                    run,
-                });
+            if slot.put(at, &[head, last]) && !last.is_empty() {
+                let index = slot.index;
+                slot.host
+                    .recorder
+                    .record(What::RecordLanded { slot: index, run });
                 slot.interrupt(&mut state);
             }
         });
@@ -123,17 +121,21 @@ impl Slot {
     pub(super) fn post_events(&self, state: &State) {
         if state.relay.on {
             let at = self.host.relay.events_at(self.index);
-            self.put(at, &state.events.to_le_bytes());
+            self.put(at, &[&state.events.to_le_bytes()]);
         }
     }
 
-    /// Writes control memory under the slot's lock: a register access must not wait for the client,
-    /// so only shared memory is reached.
-    fn put(&self, at: u64, bytes: &[u8]) -> bool {
+    /// Writes control memory under the slot's lock, piece by piece in order: a register access must
+    /// not wait for the client, so only shared memory is reached.
+    fn put(&self, mut at: u64, pieces: &[&[u8]]) -> bool {
         let mut trace = DmaTrace::default();
-        let access = Access::Write(bytes);
-        let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
+        let written = pieces.iter().all(|piece| {
+            let access = Access::Write(piece);
+            let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
+            at = at.wrapping_add(piece.len() as u64);
+            answer.is_some()
+        });
         self.log_dma(&mut trace, 0, Unit::Control);
-        answer.is_some()
+        written
     }
 }

@@ -235,6 +235,10 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         }
         let now = now_ns();
         slot.stop_when_due(&mut state, now);
+        // A run that an order begins comes without a register access that would deliver this.
+        if slot.fermata() && !state.posted.is_empty() {
+            slot.deliver(&mut state, now);
+        }
         if let Some(stop) = state.pause {
             if std::mem::take(&mut state.misbehaviour.finish_on_pause) || *rush {
                 *rush = true;
