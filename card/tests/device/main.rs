@@ -11,4 +11,5 @@ mod misbehave;
 mod process;
 mod protocol;
 mod registers;
+mod relay;
 mod violations;

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! AT: when the present run stops, and how.
+
+use super::*;
+
+#[test]
+fn at_counts_work() {
+    let mut card = driver(&["slot=1,speed=20,restore_us=20000"]);
+    (0..2).for_each(|context| card.endless(context));
+    card.begin(1, 0, 0);
+    card.order(1, 1 | at(0));
+    card.wait(1, 1);
+    let mut best = u64::MAX;
+    for round in 0..5 {
+        let run = 2 + round;
+        card.order(1, (run - 1) | next(0) | VACANT | RESUME | NEVER);
+        card.order(1, run | at(5000));
+        let record = card.wait(1, run);
+        assert_eq!(record.reason, R_PAUSED);
+        assert!(record.worked - record.began >= 20_000_000);
+        assert!(record.work_us() >= 5000, "{record:?}");
+        best = best.min(record.work_us());
+    }
+    assert!(best < 5500, "AT came {best} us after the begin of work");
+    card.clean();
+}
+
+#[test]
+fn an_engine_without_pace_stops_in_time() {
+    let mut card = driver(&["slot=1,speed=0"]);
+    card.endless(0);
+    let mut best = u64::MAX;
+    for run in 1..6 {
+        card.begin(1, run - 1, 0);
+        card.order(1, run | DROP | at(2000));
+        let record = card.wait(1, run);
+        assert_eq!(record.reason, R_DROPPED);
+        assert!(record.work_us() >= 2000);
+        best = best.min(record.work_us());
+    }
+    assert!(best < 2200, "{best}");
+    card.clean();
+}
+
+#[test]
+fn an_at_that_is_past_is_due_at_once() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    (0..2).for_each(|context| card.endless(context));
+    card.begin(1, 0, 0);
+    card.wait_working(1);
+    std::thread::sleep(Duration::from_millis(20));
+    card.order(1, 1 | next(1) | at(10_000));
+    let record = card.wait(1, 1);
+    assert!(record.work_us() >= 20_000);
+    card.order(1, 2 | at(60_000));
+    let record = card.wait(1, 2);
+    assert!(record.work_us() >= 60_000, "from the begin of its own work");
+    card.clean();
+}
+
+#[test]
+fn at_zero_aborts_a_restore() {
+    let mut card = driver(&["slot=1,speed=20,restore_us=10000000"]);
+    (0..2).for_each(|context| card.endless(context));
+    card.begin(1, 0, 0);
+    card.order(1, 1 | at(0));
+    card.wait(1, 1);
+    card.order(1, 1 | next(0) | VACANT | RESUME | NEVER);
+    card.wait_restoring(1);
+    card.order(1, 2 | next(1) | at(1));
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(!card.has_record(1, 2), "only 0 aborts");
+    for bits in [0, DROP, BOUNDARY] {
+        let run = card.run(1);
+        card.order(1, run | bits);
+        let record = card.wait(1, run);
+        assert_eq!(record.reason, R_NOT_RUN);
+        assert_eq!((record.worked, record.stopped), (0, 0));
+        assert!(record.left > record.began);
+        assert_eq!(card.rig.sr(1, CTL) & 0xfff, IDLE);
+        card.order(1, run | next(0) | VACANT | RESUME | NEVER);
+    }
+    card.rig.ask("set slot=1 restore_us=0");
+    card.order(1, 5 | next(1) | at(0));
+    assert_eq!(card.wait(1, 5).reason, R_NOT_RUN, "and the next one runs");
+    card.order(1, 6 | next(0) | RESUME | at(0));
+    assert_eq!(card.wait(1, 6).reason, R_PAUSED);
+    card.order(1, 7 | at(1000));
+    assert_eq!(card.wait(1, 7).reason, R_PAUSED, "the snapshot was good");
+    let history = card.rig.ask("history from=0");
+    assert!(history.contains("1:resume:0xa0,1:notrun:0xa0"), "{history}");
+    card.clean();
+}
+
+#[test]
+fn at_zero_lets_a_new_job_load() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    card.endless(0);
+    for run in 1..30 {
+        card.begin(1, run - 1, 0);
+        card.order(1, run | at(0));
+        let record = card.wait(1, run);
+        assert_eq!(record.reason, R_PAUSED);
+        assert!(record.worked != 0 && record.stopped >= record.worked);
+    }
+    card.clean();
+}
+
+#[test]
+fn nobody_with_an_at_leaves_the_slot_vacant() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    card.endless(0);
+    card.begin(1, 0, 0);
+    card.order(1, 1 | at(3000));
+    let record = card.wait(1, 1);
+    assert_eq!(
+        (record.reason, record.next, record.void),
+        (R_PAUSED, 0, false)
+    );
+    assert_eq!(card.rig.sr(1, CTL) & 0xfff, PAUSED);
+    assert_eq!(card.run(1), 1);
+    card.clean();
+}
+
+#[test]
+fn drop_saves_nothing() {
+    let mut card = driver(&["slot=1,speed=20,save_us=50000"]);
+    card.endless(0);
+    card.begin(1, 0, 0);
+    card.wait_working(1);
+    card.order(1, 1 | DROP);
+    let record = card.wait(1, 1);
+    assert_eq!(record.reason, R_DROPPED);
+    assert!(record.left - record.stopped < 40_000_000);
+    assert_eq!(card.rig.get(SNAP, 4096), vec![0; 4096]);
+    assert_eq!(card.rig.sr(1, CTL) & 0xfff, IDLE);
+    card.clean();
+}
+
+#[test]
+fn a_stop_at_a_boundary() {
+    let mut card = driver(&["slot=0,speed=1"]);
+    card.endless_list(0);
+    card.begin(0, 0, 0);
+    card.order(0, 1 | BOUNDARY | at(600));
+    let record = card.wait(0, 1);
+    assert_eq!(record.reason, R_PAUSED);
+    let history = card.rig.ask("history from=0");
+    assert!(
+        history.ends_with("0:boundary:0xa0,0:paused:0xa0"),
+        "{history}"
+    );
+    let count = u64::from_le_bytes(card.rig.get(SNAP + 24, 8).try_into().unwrap());
+    assert!(count > 0 && count % 1024 == 0, "{count}");
+    card.order(0, 1 | next(0) | VACANT | NEVER);
+    card.wait_working(0);
+    card.order(0, 2 | BOUNDARY | DROP);
+    assert_eq!(card.wait(0, 2).reason, R_DROPPED);
+    card.clean();
+}
+
+#[test]
+fn stopping_that_has_begun_is_not_taken_back() {
+    for (word, reason) in [
+        (NEVER | next(1), R_PAUSED),
+        (NEVER, R_PAUSED),
+        (at(60_000_000) | next(1) | BOUNDARY, R_PAUSED),
+    ] {
+        let mut card = driver(&["slot=0,speed=20"]);
+        (0..2).for_each(|context| card.endless_list(context));
+        card.begin(0, 0, 0);
+        card.order(0, 1 | BOUNDARY | at(0));
+        card.order(0, 1 | word);
+        let record = card.wait(0, 1);
+        assert_eq!((record.reason, record.next), (reason, word >> 16 & 0xffff));
+        card.clean();
+    }
+}
+
+#[test]
+fn a_stop_at_a_boundary_becomes_one_at_once() {
+    for (word, reason) in [(at(60_000), R_PAUSED), (at(5) | DROP, R_DROPPED)] {
+        let mut card = driver(&["slot=0,speed=1"]);
+        card.endless_list(0);
+        // The first boundary is 1,024 us away; a busy machine may be later than that.
+        let at_once = (1..50).any(|run| {
+            card.begin(0, run - 1, 0);
+            card.order(0, run | BOUNDARY | at(1));
+            card.order(0, run | word);
+            let record = card.wait(0, run);
+            record.reason == reason && record.work_us() < 1000
+        });
+        assert!(at_once);
+        card.clean();
+    }
+}
+
+#[test]
+fn an_engine_without_boundaries_stops_at_once() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    card.endless(0);
+    card.begin(1, 0, 0);
+    card.order(1, 1 | BOUNDARY | at(100));
+    assert_eq!(card.wait(1, 1).reason, R_PAUSED);
+    card.clean();
+}
+
+#[test]
+fn an_engine_that_stops_at_boundaries_only_is_dropped_anywhere() {
+    let mut card = driver_of(vec![EngineKind::Blockmix], &["slot=0,speed=1"]);
+    let regs = |context: u64| {
+        [
+            (0x30, ARENA),
+            (0x38, 0x10_0000),
+            (0x40, 65536),
+            (0x50, 0xa0 + context),
+        ]
+    };
+    card.context(0, &regs(0));
+    card.begin(0, 0, 0);
+    card.wait_working(0);
+    card.order(0, 1 | DROP);
+    let record = card.wait(0, 1);
+    assert_eq!(record.reason, R_DROPPED);
+    assert!(record.work_us() < 60_000, "a block takes 65 ms");
+    card.clean();
+}
+
+#[test]
+fn a_save_that_has_begun_is_not_dropped() {
+    let mut card = driver(&["slot=1,speed=20,save_us=30000"]);
+    (0..2).for_each(|context| card.endless(context));
+    card.begin(1, 0, 0);
+    card.wait_working(1);
+    card.order(1, 1);
+    card.wait_phase(1, "saving");
+    card.order(1, 1 | next(1) | DROP);
+    let record = card.wait(1, 1);
+    assert_eq!((record.reason, record.next), (R_PAUSED, 2));
+    card.order(1, 2);
+    card.wait(1, 2);
+    card.clean();
+}
+
+#[test]
+fn finish_beside_at() {
+    let mut card = driver(&["slot=1,speed=64"]);
+    card.membench(0, 1000);
+    card.endless(1);
+    card.rig.ask("fault slot=1 finish_on_pause");
+    card.begin(1, 0, 0);
+    card.order(1, 1 | next(1) | at(3000));
+    let record = card.wait(1, 1);
+    assert_eq!((record.reason, record.next), (R_FINISH, 2));
+    card.order(1, 2);
+    card.wait(1, 2);
+    card.clean();
+}
