@@ -46,6 +46,7 @@ bool fermata_dma_is_translated(struct device *dev);
 bool fermata_dma_is_coherent(struct device *dev);
 bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address);
 void fermata_dma_flush(struct device *dev);
+void fermata_dma_rmb(void);
 struct page *fermata_pages_alloc(unsigned int order);
 struct page *fermata_contig_alloc(unsigned long count);
 bool fermata_contig_is_charged(unsigned long count);

@@ -5,7 +5,8 @@
 use crate::{
     compat::DevresBar,
     regs::{self, Command},
-    sched::{self, PreemptGranularity, SlotId},
+    relay::RESULTS,
+    sched::{self, Order, PreemptGranularity, SlotId},
 };
 use kernel::{
     io::{register::Array, Io},
@@ -22,6 +23,8 @@ pub(crate) struct Identity {
     pub(crate) slots: u8,
     /// Zero on a base card.
     pub(crate) features: regs::FEATURES,
+    /// The card has a relay that this driver knows.
+    pub(crate) has_relay: bool,
 }
 
 impl Identity {
@@ -78,6 +81,11 @@ fn granularity(caps: regs::SLOT_CAPS) -> PreemptGranularity {
         (false, true) => PreemptGranularity::AnywhereOrBoundary,
         (false, false) => PreemptGranularity::Anywhere,
     }
+}
+
+/// Returns whether this driver can use a relay with `caps`.
+fn knows_relay(caps: regs::RELAY_CAPS) -> bool {
+    caps.version().get() == 1 && caps.orders().get() >= 1 && caps.results().get() >= RESULTS as u64
 }
 
 impl SlotIdentity {
@@ -169,9 +177,11 @@ impl Bar {
                 regs::FEATURES::zeroed()
             };
             match u8::try_from(io.try_read(regs::SLOT_COUNT)?.into_raw()) {
-                Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => {
-                    Ok(Identity { slots, features })
-                }
+                Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => Ok(Identity {
+                    slots,
+                    features,
+                    has_relay: features.relay() && knows_relay(io.try_read(regs::RELAY_CAPS)?),
+                }),
                 _ => Err(ENODEV),
             }
         })
@@ -225,6 +235,34 @@ impl Bar {
             of_slot!(TRANSACTION_CTL, slot),
             regs::TRANSACTION_CTL::command(command)
         ));
+    }
+
+    /// Tells the card where the context table and the records are. No slot may obey orders.
+    pub(crate) fn set_relay_memory(&self, table: u64, entries: u64, records: u64) {
+        let _ = with_registers!(self, |io| {
+            io.try_write(regs::CTX_TABLE, regs::CTX_TABLE::from_raw(table))?;
+            io.try_write(regs::CTX_COUNT, regs::CTX_COUNT::from_raw(entries))?;
+            io.try_write(regs::RECORDS, regs::RECORDS::from_raw(records))
+        });
+    }
+
+    /// Lets `slot`, which is vacant, obey orders or not.
+    pub(crate) fn set_relay(&self, slot: SlotId, on: bool) {
+        let _ = with_registers!(self, |io| io.try_write(
+            of_slot!(RELAY, slot),
+            regs::RELAY::zeroed().with_on(on)
+        ));
+    }
+
+    /// Returns whether `slot` obeys orders.
+    pub(crate) fn obeys_orders(&self, slot: SlotId) -> bool {
+        with_registers!(self, |io| Ok(io.try_read(of_slot!(RELAY, slot))?.into_raw())) == Ok(1)
+    }
+
+    /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before that.
+    pub(crate) fn order(&self, slot: SlotId, order: &Order) {
+        let _ = with_registers!(self, |io| io
+            .try_write(of_slot!(ORDER, slot), regs::ORDER::of(order)));
     }
 
     /// Holds the slots of `mask` in reset, and releases all others.

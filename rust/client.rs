@@ -12,6 +12,7 @@ use crate::{
     notifier::{Notice, Notifier},
     opener::Opener,
     pages::Pages,
+    relay::ImageMemory,
     sched::{ContextId, GroupKey},
     trace,
 };
@@ -55,6 +56,8 @@ impl Arena {
 pub(crate) struct Memory {
     pub(crate) arena: Option<Arena>,
     pub(crate) snapshot: Option<DmaMemory>,
+    /// What a card with a relay reads and writes of the context in memory.
+    pub(crate) image: Option<ImageMemory>,
     /// The program has put a state into the snapshot buffer since the last START.
     pub(crate) imported: bool,
     /// The page cache of the device node, through which mappings are found. Null if there can be no
@@ -90,9 +93,9 @@ impl Memory {
         self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
-    /// Takes the arena and the snapshot buffer out.
-    fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>) {
-        (self.arena.take(), self.snapshot.take())
+    /// Takes all memory out that the card can reach.
+    fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>, Option<ImageMemory>) {
+        (self.arena.take(), self.snapshot.take(), self.image.take())
     }
 }
 
@@ -158,6 +161,7 @@ impl Client {
                     Memory {
                         arena: None,
                         snapshot: None,
+                        image: None,
                         imported: false,
                         mapping: ptr::null_mut(),
                         revoked: false,

@@ -92,6 +92,15 @@ macro_rules! parameter {
 }
 pub(crate) use parameter;
 
+/// Returns the address of coherent memory for its device: 7.3 has another name for it.
+pub(crate) fn coherent_address<T>(memory: &kernel::dma::Coherent<[T]>) -> u64 {
+    #[cfg(not(fermata_kernel_7_3))]
+    let address = memory.dma_handle();
+    #[cfg(fermata_kernel_7_3)]
+    let address = memory.dma_address();
+    address
+}
+
 /// Error codes that 7.2's `kernel` crate lacks.
 pub(crate) mod errno {
     use super::*;

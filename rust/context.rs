@@ -207,7 +207,7 @@ impl Context {
             .card
             .count_pinned(&self.client, length as u64, uncharged)?;
         let charge = Charge::new(&self.client.opener.account, length, counted)?;
-        UnmappedMemory::new(kind, length, charge)
+        UnmappedMemory::new(kind, length, Some(charge))
     }
 
     /// Sets the window of the context's image, if the device address of the arena is known.

@@ -83,17 +83,17 @@ impl Table {
     }
 
     /// Maps the pages for `device`. `ENOMEM`.
-    fn map(mut self, device: &Device<Bound>) -> Result<Mapping> {
+    fn map(mut self, device: &Device<Bound>, direction: DataDirection) -> Result<Mapping> {
         // SAFETY: `device` is bound, and the scatter list is initialised and not mapped yet.
         to_result(unsafe {
-            let bidirectional = DataDirection::Bidirectional.into();
-            bindings::dma_map_sgtable(as_raw(device), &mut self.0, bidirectional, 0)
+            bindings::dma_map_sgtable(as_raw(device), &mut self.0, direction.into(), 0)
         })
         .map_err(|_| ENOMEM)?;
         // INVARIANT: Just mapped.
         Ok(Mapping {
             device: device.into(),
             table: self,
+            direction,
         })
     }
 }
@@ -113,12 +113,13 @@ pub(crate) struct UnmappedMemory {
 }
 
 impl UnmappedMemory {
-    /// Allocates or pins `length` bytes, which are paid for by `charge`. May sleep, for as long as
-    /// the caller's page faults take.
+    /// Allocates or pins `length` bytes, which are paid for by `charge`; `None`: the driver's own,
+    /// charged to the caller's memory cgroup only. May sleep, for as long as the caller's page
+    /// faults take.
     ///
     /// `EINVAL`: `length` is 0 or no multiple of the page size. `ENOMEM`: also if there is not so
     /// much contiguous memory. Otherwise as [`Pages::pinned`].
-    pub(crate) fn new(kind: Kind, length: usize, charge: Charge) -> Result<Self> {
+    pub(crate) fn new(kind: Kind, length: usize, charge: Option<Charge>) -> Result<Self> {
         if length == 0 || length % PAGE_SIZE != 0 {
             return Err(EINVAL);
         }
@@ -135,14 +136,23 @@ impl UnmappedMemory {
         })
     }
 
+    /// Maps the memory for `device`, which reads and writes it. As [`UnmappedMemory::map_for`].
+    pub(crate) fn map(self, device: &Device<Bound>) -> Result<DmaMemory> {
+        self.map_for(device, DataDirection::Bidirectional)
+    }
+
     /// Maps the memory for `device`, at one range of addresses. Bounded: this waits for nobody.
     ///
     /// `ENOMEM`; `EOPNOTSUPP`: the card cannot reach the memory at one range of addresses (without
     /// an IOMMU the memory must be physically contiguous), or not without a bounce buffer.
-    pub(crate) fn map(self, device: &Device<Bound>) -> Result<DmaMemory> {
+    pub(crate) fn map_for(
+        self,
+        device: &Device<Bound>,
+        direction: DataDirection,
+    ) -> Result<DmaMemory> {
         // Reverse order of dropping: on an error the table goes first.
         let Self { pages, table } = self;
-        let mapping = table.map(device)?;
+        let mapping = table.map(device, direction)?;
         let iova = mapping.iova()?;
         if !is_translated(device) && fermata_dma_needs_sync(device, iova) {
             pr_warn_once!(
@@ -169,6 +179,7 @@ impl UnmappedMemory {
 struct Mapping {
     device: ARef<Device>,
     table: Table,
+    direction: DataDirection,
 }
 
 impl Mapping {
@@ -191,8 +202,8 @@ impl Drop for Mapping {
         // SAFETY: By the type invariant the scatter list is mapped for the device, which is bound.
         // It is unmapped once, here.
         unsafe {
-            let bidirectional = DataDirection::Bidirectional.into();
-            bindings::dma_unmap_sgtable(as_raw(&self.device), &mut self.table.0, bidirectional, 0);
+            let direction = self.direction.into();
+            bindings::dma_unmap_sgtable(as_raw(&self.device), &mut self.table.0, direction, 0);
         }
         fermata_dma_flush(&self.device);
     }

@@ -46,6 +46,7 @@ mod pages;
 mod presence;
 mod raw_spinlock;
 mod regs;
+mod relay;
 #[expect(
     unreachable_pub,
     dead_code,
@@ -110,6 +111,10 @@ module! {
         completion_rate: u32 {
             default: 1000,
             description: "Completion interrupts of a vector in a second, 100 to 1000000",
+        },
+        relay: u32 {
+            default: 1,
+            description: "Let cards that can do so switch by themselves: 1, or 0",
         },
         base_settle_us: u32 {
             default: 1000,

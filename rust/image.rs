@@ -9,6 +9,7 @@ use crate::{
     measurement,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
+    relay::{Entry, ImagePages, Relay, RESULTS},
     sched::{Duration, SlotId},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -16,7 +17,7 @@ use kernel::{prelude::*, sync::Arc};
 /// Application registers of a slot.
 const APP_COUNT: usize = ((APP_LAST - APP_FIRST) / 8 + 1) as usize;
 /// Result registers that a context can declare.
-pub(crate) const MAX_RESULTS: usize = 16;
+pub(crate) const MAX_RESULTS: usize = RESULTS;
 
 /// The byte offset of an application register.
 ///
@@ -195,8 +196,12 @@ pub(crate) struct Image {
     results: [Option<ResultRegister>; MAX_RESULTS],
     /// The arena; `None`: there is none, or its device address is not known yet.
     window: Option<Window>,
-    /// Address of the snapshot buffer for the card; `None`: no buffer yet.
-    snapshot: Option<u64>,
+    /// Address of the snapshot buffer for the card, and its length; `None`: no buffer yet.
+    snapshot: Option<(u64, u64)>,
+    /// What a card with a relay reads and writes of the context in memory.
+    pages: Option<ImagePages>,
+    /// The image differs from what the card reads in memory.
+    is_unpublished: bool,
     /// The access that stopped the last job.
     fault: Option<Fault>,
     /// Jobs that were stopped so.
@@ -215,6 +220,8 @@ impl Image {
                 results: [None; MAX_RESULTS],
                 window: None,
                 snapshot: None,
+                pages: None,
+                is_unpublished: true,
                 fault: None,
                 faults: 0,
             },
@@ -224,14 +231,18 @@ impl Image {
 
     pub(crate) fn set_window(&mut self, window: Window) {
         self.window = Some(window);
+        self.is_unpublished = true;
     }
 
     pub(crate) fn window(&self) -> Option<Window> {
         self.window
     }
 
-    pub(crate) fn set_snapshot(&mut self, iova: u64) {
-        self.snapshot = Some(iova);
+    /// Sets the snapshot buffer and, for a card with a relay, the memory of the image.
+    pub(crate) fn set_snapshot(&mut self, iova: u64, length: u64, pages: Option<ImagePages>) {
+        self.snapshot = Some((iova, length));
+        self.pages = pages;
+        self.is_unpublished = true;
     }
 
     /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in
@@ -244,6 +255,7 @@ impl Image {
         value: u64,
     ) {
         self.written.set(register, value);
+        self.is_unpublished = true;
         if let Some((slot, shadow)) = slot {
             bar.write_application(slot, register.offset(), value);
             shadow.registers.insert(register);
@@ -272,6 +284,7 @@ impl Image {
     /// Declares the result registers anew.
     pub(crate) fn declare_results(&mut self, registers: &[AppRegister]) {
         self.results = [None; MAX_RESULTS];
+        self.is_unpublished = true;
         for (result, &register) in self.results.iter_mut().zip(registers) {
             *result = Some(ResultRegister {
                 register,
@@ -330,6 +343,50 @@ impl Image {
         sure
     }
 
+    /// Takes the declared result registers from memory, after a run has left its record.
+    pub(crate) fn take_results(&mut self) {
+        let Some(pages) = &self.pages else { return };
+        let values = pages.results();
+        for (result, value) in self.results.iter_mut().zip(values) {
+            if let Some(result) = result {
+                result.value = Some(value);
+            }
+        }
+    }
+
+    /// Writes what a relay reads of the context in memory, entry number `index`, if the image has
+    /// changed since. The context must be on no slot, and named for none.
+    pub(crate) fn publish(&mut self, relay: &Relay, index: usize, cookie: u64) {
+        let Some(pages) = &self.pages else { return };
+        if !core::mem::take(&mut self.is_unpublished) {
+            return;
+        }
+        let Written { values, set } = &self.written;
+        set.for_each(|register| {
+            pages.write_register(register.offset(), values[register.index()]);
+        });
+        let mut offsets = [0; RESULTS];
+        for (offset, result) in offsets.iter_mut().zip(&self.results) {
+            // CAST: below the size of a slot's page.
+            *offset = result.map_or(0, |result| result.register.offset() as u16);
+        }
+        let window = self.window.unwrap_or_default();
+        let (snapshot, snapshot_size) = self.snapshot.unwrap_or_default();
+        let (registers, results) = pages.addresses();
+        let entry = Entry {
+            dma_offset: window.offset(),
+            window_base: window.device_base,
+            window_size: window.length,
+            snapshot,
+            snapshot_size,
+            registers,
+            results,
+            offsets,
+            cookie,
+        };
+        relay.write_entry(index, &entry);
+    }
+
     /// Clears the registers of `slot` that the context before has written, and this one has not.
     pub(crate) fn clear_others(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
         let left = shadow.registers.without(&self.written.set);
@@ -343,7 +400,7 @@ impl Image {
         let window = self.window.unwrap_or_default();
         shadow.move_window(bar, slot, window, card);
         self.written.replay(bar, slot, shadow);
-        if let Some(iova) = self.snapshot {
+        if let Some((iova, _)) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any
             // other.
             let address = if card.has_snapshot_unit() {

@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     pub(crate) completion_interval: Duration,
     /// How long DMA may still arrive after a reset of a base card.
     pub(crate) settle: Duration,
+    /// Cards with a relay switch by themselves.
+    pub(crate) relay: bool,
 }
 
 /// Largest value of `max_contexts`: 64 Ki contexts, each with a group of its own, of 256 bytes each
@@ -76,6 +78,7 @@ impl Limits {
                     .into(),
             ),
             settle: Duration::from_us(parameter!(base_settle_us).min(SETTLE_MAX_US).into()),
+            relay: parameter!(relay) != 0,
         })
     }
 }

@@ -35,8 +35,8 @@ enum Source {
 pub(crate) struct Pages {
     list: KVVec<NonNull<bindings::page>>,
     source: Source,
-    /// Dropped after the pages are released.
-    _charge: Charge,
+    /// Dropped after the pages are released. `None`: memory of the driver.
+    _charge: Option<Charge>,
 }
 
 // SAFETY: Pages can be released on any thread; `Charge` is `Send`.
@@ -48,7 +48,7 @@ impl Pages {
     /// Allocates `count` zeroed pages, which need not be contiguous. May sleep.
     ///
     /// `ENOMEM`; `EINTR`: a fatal signal came.
-    pub(crate) fn scattered(count: usize, charge: Charge) -> Result<Self> {
+    pub(crate) fn scattered(count: usize, charge: Option<Charge>) -> Result<Self> {
         let mut this = Self::empty(count, Source::Allocated, charge)?;
         let mut order = MAX_ORDER;
         while this.list.len() < count {
@@ -68,7 +68,7 @@ impl Pages {
     /// Allocates `count` zeroed, physically contiguous pages. May sleep. `ENOMEM`.
     ///
     /// The memory cgroup is charged only if [`contiguous_is_charged`].
-    pub(crate) fn contiguous(count: usize, charge: Charge) -> Result<Self> {
+    pub(crate) fn contiguous(count: usize, charge: Option<Charge>) -> Result<Self> {
         let mut this = Self::empty(count, Source::Allocated, charge)?;
         let first = NonNull::new(fermata_contig_alloc(count)).ok_or(ENOMEM)?;
         this.push_run(first, count);
@@ -84,7 +84,7 @@ impl Pages {
     /// `EFAULT`: not all of the range is mapped and writable, or some of it cannot be pinned for
     /// long: device memory, secret memory, a shared mapping of a file whose writes are tracked.
     /// `EOPNOTSUPP`: a file of a DAX file system. `ENOMEM`; `EINTR`: a fatal signal came.
-    pub(crate) fn pinned(address: usize, count: usize, charge: Charge) -> Result<Self> {
+    pub(crate) fn pinned(address: usize, count: usize, charge: Option<Charge>) -> Result<Self> {
         let mut this = Self::empty(count, Source::Pinned, charge)?;
         while this.list.len() < count {
             this.pin_more(address, count)?;
@@ -93,7 +93,7 @@ impl Pages {
     }
 
     /// Returns an empty list with room for `count` pages.
-    fn empty(count: usize, source: Source, charge: Charge) -> Result<Self> {
+    fn empty(count: usize, source: Source, charge: Option<Charge>) -> Result<Self> {
         Ok(Self {
             list: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             source,

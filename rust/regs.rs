@@ -3,6 +3,7 @@
 //! The registers of a card, as docs/card.md has them. Registers marked O are Optimus's, registers
 //! marked F are of the fermata profile. All are 64 bits wide.
 
+use crate::sched::{Order, Stop};
 use kernel::{io::register, num::Bounded, prelude::*};
 
 /// Most slots that a card can have.
@@ -89,6 +90,33 @@ register! {
         2:2 quiescent => bool;
         /// Snapshots are at IOVAs that no engine can reach.
         3:3 snapshot_unit => bool;
+        /// Slots take orders and leave records.
+        4:4 relay => bool;
+    }
+
+    /// F, RELAY: what the relay can do; read-only. Other cards: 0.
+    pub(crate) RELAY_CAPS(u64) @ 0x118 {
+        /// Version of the interface.
+        7:0 version;
+        /// Orders that a slot holds.
+        15:8 orders;
+        /// Result registers of a context.
+        23:16 results;
+    }
+
+    /// F, RELAY: IOVA of the context table, a multiple of 4096. Written while no slot obeys orders.
+    pub(crate) CTX_TABLE(u64) @ 0x120 {
+        63:0 value;
+    }
+
+    /// F, RELAY: entries of the context table.
+    pub(crate) CTX_COUNT(u64) @ 0x128 {
+        63:0 value;
+    }
+
+    /// F, RELAY: IOVA of the records, a multiple of 4096: a KiB for each slot.
+    pub(crate) RECORDS(u64) @ 0x130 {
+        63:0 value;
     }
 
     /// F: first device address that the slot's engine may touch.
@@ -139,6 +167,29 @@ register! {
         63:0 value;
     }
 
+    /// F, RELAY: an order for the slot; write-only.
+    pub(crate) ORDER(u64)[8] @ 0x300 {
+        /// The run that the order follows, modulo 2^16.
+        15:0 after;
+        /// Index of the next context in the context table, plus 1; 0: none.
+        32:16 next;
+        /// The slot is vacant.
+        33:33 vacant => bool;
+        /// The next context begins with START_RESUME.
+        34:34 resume => bool;
+        /// The run stops at its next boundary.
+        36:36 boundary => bool;
+        /// The run is not saved.
+        37:37 drop => bool;
+        /// For how many microseconds the run may work: 0: stop at once, all ones: until it ends.
+        63:40 at;
+    }
+
+    /// F, RELAY: whether the slot obeys orders. Written while the slot is vacant.
+    pub(crate) RELAY(u64)[8] @ 0x340 {
+        0:0 on => bool;
+    }
+
     /// O: the engine's UUID, low half; read-only.
     pub(crate) AFU_ID_L(u64)[8, stride = 0x1000] @ 0x1008 {
         63:0 value;
@@ -183,6 +234,25 @@ impl TRANSACTION_CTL {
     pub(crate) fn command(command: Command) -> Self {
         // CAST: the enum is `repr(u64)`, and its discriminants are the register's values.
         Self::from_raw(command as u64)
+    }
+}
+
+impl ORDER {
+    /// Returns the word of an order.
+    pub(crate) fn of(order: &Order) -> Self {
+        let next = order.next.map_or(0, |next| next.ctx.index() as u64 + 1);
+        let at = match order.stop {
+            Stop::Never => 0xff_ffff,
+            _ => 0,
+        };
+        Self::zeroed()
+            .with_after(Bounded::<u64, 16>::from_expr(u64::from(order.after) & 0xffff))
+            .with_next(Bounded::<u64, 17>::from_expr(next & 0x1_ffff))
+            .with_vacant(order.stop == Stop::Vacant)
+            .with_resume(order.next.is_some_and(|next| next.resume))
+            .with_boundary(order.stop == Stop::AtBoundary)
+            .with_drop(order.stop == Stop::Dropped)
+            .with_at(Bounded::<u64, 24>::from_expr(at))
     }
 }
 

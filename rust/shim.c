@@ -166,6 +166,12 @@ void fermata_dma_flush(struct device *dev)
 		iommu_flush_iotlb_all(domain);
 }
 
+/* Orders reads of coherent memory that a device writes. */
+void fermata_dma_rmb(void)
+{
+	dma_rmb();
+}
+
 /*
  * Of memory for a tenant: zeroed and charged to the memory cgroup.  A failure
  * is reported instead of calling the OOM killer, which would shoot bystanders,

@@ -42,6 +42,7 @@ unsafe extern "C" {
     pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_needs_sync(dev: &Device, address: bindings::dma_addr_t) -> bool;
     pub(crate) safe fn fermata_dma_flush(dev: &Device);
+    pub(crate) safe fn fermata_dma_rmb();
     pub(crate) safe fn fermata_pages_alloc(order: c_uint) -> *mut bindings::page;
     pub(crate) safe fn fermata_contig_alloc(count: c_ulong) -> *mut bindings::page;
     pub(crate) safe fn fermata_contig_is_charged(count: c_ulong) -> bool;

@@ -13,7 +13,7 @@ use crate::{
     image::{AppRegister, ContextRef, Image},
     sched::{
         self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState,
-        PolicyKind, Refusal, Stats, Time,
+        PolicyKind, Refusal, SlotId, Stats, Time,
     },
 };
 use kernel::prelude::*;
@@ -248,8 +248,10 @@ impl Card {
             scheduler,
             contexts,
             slots,
+            relay,
         } = &mut **state;
-        let slot = scheduler.slot_of(ctx);
+        // A relay loads registers from memory, for the next run.
+        let slot = scheduler.slot_of(ctx).filter(|_| relay.is_none());
         let image = context_of(contexts, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
             let slot = slot.map(|slot| (slot, &mut slots[slot].shadow));
@@ -275,13 +277,31 @@ impl Card {
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         let slot = state.scheduler.slot_of(ctx);
+        self.read_from(&mut state, ctx, slot, registers)?;
+        let Some(slot) = slot.filter(|_| self.has_relay()) else {
+            return Ok(());
+        };
+        if self.still_runs(&mut state, slot) {
+            return Ok(());
+        }
+        // The relay has switched: what was read may be another context's.
+        self.read_from(&mut state, ctx, None, registers)
+    }
+
+    fn read_from(
+        &self,
+        state: &mut State,
+        ctx: ContextId,
+        slot: Option<SlotId>,
+        registers: &mut [(AppRegister, u64)],
+    ) -> Result {
         let image = state.context(ctx).ok_or(ENODEV)?.image();
         let mut all_ones = false;
         for (register, value) in registers {
             *value = image.read(&self.bar, slot, *register)?;
             all_ones |= *value == u64::MAX;
         }
-        self.check_alive(&mut state, slot.filter(|_| all_ones))
+        self.check_alive(state, slot.filter(|_| all_ones))
     }
 }
 

@@ -6,6 +6,7 @@ use super::{now, slot_ids, state::State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
     limits::Limits,
+    relay::Relay,
     sched::{
         Bucket, CardConfig, Duration, EntityStorage, Place, Profile, Refusal, RunQueue,
         SchedEntity, Scheduler, Slot, SlotConfig, Status, Storage,
@@ -18,8 +19,13 @@ use pin_init::init_array_from_fn;
 const GROUPS_REMEMBERED: usize = 64;
 
 /// Returns the state of a card without contexts.
-pub(super) fn new_state(config: &CardConfig, limits: &Limits) -> Result<KBox<State>> {
-    let mut state = State::new(storage(config, limits)?, table(limits.contexts, || None)?)?;
+pub(super) fn new_state(
+    config: &CardConfig,
+    limits: &Limits,
+    relay: Option<KBox<Relay>>,
+) -> Result<KBox<State>> {
+    let contexts = table(limits.contexts, || None)?;
+    let mut state = State::new(storage(config, limits)?, contexts, relay)?;
     let scheduler = &mut state.scheduler;
     scheduler.add_slots(config);
     // There are no contexts, so no action follows.
@@ -74,6 +80,19 @@ pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
     first as u8
 }
 
+/// Returns the profile by which the slots of a card are used.
+pub(super) fn profile(identity: &Identity, limits: &Limits) -> Profile {
+    let settle = Duration::from_ns(limits.settle.as_ns());
+    if !identity.is_quiescent() || !identity.has_irq() {
+        return Profile::Base { settle };
+    }
+    let may_relay = identity.has_window() && identity.has_snapshot_unit() && limits.relay;
+    match identity.has_relay && may_relay {
+        true => Profile::Relay,
+        false => Profile::Fermata,
+    }
+}
+
 /// Returns what the scheduler has to know of the card. `ENODEV`: the card is gone.
 pub(super) fn card_config(
     bar: &Bar,
@@ -89,13 +108,7 @@ pub(super) fn card_config(
             return Err(ENODEV);
         }
         config.slots[id.index()] = Some(SlotConfig {
-            profile: if identity.is_quiescent() && identity.has_irq() {
-                Profile::Fermata
-            } else {
-                Profile::Base {
-                    settle: Duration::from_ns(limits.settle.as_ns()),
-                }
-            },
+            profile: profile(identity, limits),
             class: class_of(slots, id.index()),
             reset_before_resume: slot.reset_before_resume,
             queues: slot.queues,

@@ -3,14 +3,18 @@
 //! Events of the card, and calls of the scheduler.
 
 use super::{
-    execute::{Executor, Outbox},
+    execute::{cookie, Executor, Outbox},
     now,
     state::State,
     Card,
 };
 use crate::{
+    bar::Fault,
     notifier::Notice,
-    sched::{Action, Event, Phase, Refusal, Scheduler, SlotId, SlotState, Status, Time},
+    relay::Record,
+    sched::{
+        Action, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status, Time,
+    },
     vector::{EventSink, Vector},
 };
 use kernel::prelude::*;
@@ -39,6 +43,26 @@ impl Card {
     /// Reads the status of `slot`, and does what follows from it.
     pub(super) fn poll(&self, state: &mut State, slot: SlotId) {
         self.feed_reads(state, Outbox::with_read(slot));
+    }
+
+    /// Looks for what the relay of `slot` has written to memory. Returns whether there was a record.
+    fn look(&self, state: &mut State, slot: SlotId) -> bool {
+        let mut outbox = Outbox::default();
+        let found = self.take_records(state, slot, &mut outbox);
+        if let (true, Some(relay)) = (self.slots[slot.index()].queues, &state.relay) {
+            let events = relay.completion_events(slot);
+            self.note_completions(state, slot, events, &mut outbox);
+        }
+        self.feed_reads(state, outbox);
+        found
+    }
+
+    /// Returns whether a slot with a relay is still occupied by the run that is known to be there,
+    /// and takes in what has happened if not.
+    pub(super) fn still_runs(&self, state: &mut State, slot: SlotId) -> bool {
+        let run = state.scheduler.awaited_run(slot);
+        self.poll(state, slot);
+        run.is_some() && state.scheduler.awaited_run(slot) == run
     }
 
     /// Ends a read of registers; `suspect` is the slot that gave all-ones: its value, or the card
@@ -99,11 +123,13 @@ impl Card {
             scheduler,
             contexts,
             slots,
+            relay,
         } = state;
         let mut executor = Executor {
             card: self,
             contexts,
             slots,
+            relay: relay.as_deref(),
             outbox,
         };
         let was_sweeping = scheduler.is_sweeping();
@@ -127,13 +153,49 @@ impl Card {
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
             let status = Status::from_raw(self.bar.status(slot));
-            // Events of the card are never refused.
-            let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
+            // The read has pushed records to memory.
+            if status.is_gone() || !self.take_records(state, slot, &mut outbox) {
+                // Events of the card are never refused.
+                let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
+            }
         }
         for slot in self.slots_in(outbox.reads) {
             state.slots[slot].is_unread = true;
             self.events[slot.index()].arm(now());
         }
+    }
+
+    /// Takes in the records that the relay of `slot` has left. `false`: there is none.
+    fn take_records(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) -> bool {
+        let mut found = false;
+        while let Some(record) = self.next_record(state, slot) {
+            found = true;
+            outbox.results_lost = record.results_lost;
+            if record.run.reason == LeftReason::Fault {
+                outbox.fault = Fault {
+                    address: record.fault_address,
+                    is_write: record.fault_is_write,
+                };
+                self.note_fault(state, slot, outbox.fault);
+            }
+            let left = Event::Left {
+                slot,
+                record: record.run,
+            };
+            // Events of the card are never refused.
+            let _ = self.handle_one(state, left, outbox);
+        }
+        found
+    }
+
+    /// Returns the record that is awaited of `slot`, if the card has written it.
+    fn next_record(&self, state: &State, slot: SlotId) -> Option<Record> {
+        let relay = state.relay.as_ref()?;
+        let (ctx, run) = state.scheduler.awaited_run(slot)?;
+        let record = relay.record(slot, run)?;
+        // A context that was refused may have had no entry that could be read.
+        let is_own = record.cookie == cookie(ctx) || record.run.reason == LeftReason::Refused;
+        is_own.then_some(record)
     }
 
     fn handle_one(
@@ -168,14 +230,23 @@ impl Card {
                 Err(_) => outbox.suspect(slot),
             }
         } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
-            self.note_completions(state, slot, outbox);
+            let events = match &state.relay {
+                Some(relay) => relay.completion_events(slot),
+                None => self.bar.completion_events(slot),
+            };
+            self.note_completions(state, slot, events, outbox);
         }
     }
 
     /// Passes completions on that the engine of `slot`, which runs, may have counted. If another
     /// context came to the slot meanwhile, that context gets a spurious notification.
-    fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
-        let events = self.bar.completion_events(slot);
+    fn note_completions(
+        &self,
+        state: &mut State,
+        slot: SlotId,
+        events: u64,
+        outbox: &mut Outbox,
+    ) {
         if events == u64::MAX {
             return outbox.suspect(slot);
         }
@@ -209,8 +280,12 @@ impl EventSink for Card {
             // The interrupt came late or the vector is shared, if the slot is vacant or its status
             // is polled by timer: that is not worth a read.
             if let Some(SlotState::Running(_) | SlotState::Pausing(_)) = before.0 {
-                // The one trapped read of a switch.
-                self.poll(&mut state, slot);
+                if self.has_relay() {
+                    is_useful |= self.look(&mut state, slot);
+                } else {
+                    // The one trapped read of a switch.
+                    self.poll(&mut state, slot);
+                }
             }
             let after = seen(&state);
             is_useful |= after != before;

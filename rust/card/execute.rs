@@ -13,6 +13,7 @@ use crate::{
     image::ContextRef,
     notifier::Notice,
     regs::Command,
+    relay::Relay,
     sched::{Action, ContextId, Duration, EndReason, Failure, RunEnd, SlotId, StartTimes, Wake},
 };
 use kernel::prelude::*;
@@ -28,6 +29,8 @@ pub(super) struct Outbox {
     has_loaded: bool,
     /// The access that stopped the job whose status is handled.
     pub(super) fault: Fault,
+    /// The results of the run whose record is handled were not written.
+    pub(super) results_lost: bool,
     /// The last Load that was measured.
     pub(super) load: Option<MeasuredLoad>,
 }
@@ -81,6 +84,7 @@ pub(super) struct Executor<'a> {
     pub(super) card: &'a Card,
     pub(super) contexts: &'a mut [Option<ContextRef>],
     pub(super) slots: &'a mut Slots,
+    pub(super) relay: Option<&'a Relay>,
     pub(super) outbox: &'a mut Outbox,
 }
 
@@ -105,6 +109,7 @@ impl Executor<'_> {
                 late,
                 ..
             } => self.pause(slot, boundary, late),
+            Action::Order { slot, order } => card.bar.order(slot, &order),
             Action::Reset { slot, hold, .. } => card.reset_slot(self.slots, slot, hold),
             Action::Ended { slot, ctx, run } => self.end(slot, ctx, &run),
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
@@ -122,6 +127,7 @@ impl Executor<'_> {
                 });
             }
             Action::Lost { ctx } => self.notify(ctx, Notice::Gone),
+            Action::Stuck { ctx } => self.notify(ctx, Notice::Stuck),
             Action::Released { ctx } => self.with(ctx, |context| context.release(&card.delivery)),
             Action::Quarantine { slot, ctx } => self.quarantine(slot, ctx),
             Action::Reserve { .. } => {}
@@ -144,6 +150,11 @@ impl Executor<'_> {
     }
 
     fn load(&mut self, slot: SlotId, ctx: ContextId) {
+        if let Some(relay) = self.relay {
+            return self.with(ctx, |context| {
+                context.image().publish(relay, ctx.index(), cookie(ctx));
+            });
+        }
         self.outbox.has_loaded = true;
         if let Some(context) = context_of(self.contexts, ctx) {
             let measured = self.card.load(self.slots, slot, context.image());
@@ -169,7 +180,9 @@ impl Executor<'_> {
             true => Command::StartResume,
             false => Command::StartNew,
         };
-        self.card.bar.command(slot, command);
+        if self.relay.is_none() {
+            self.card.bar.command(slot, command);
+        }
         let written = now();
         self.slots[slot].histograms.note_start(times, written);
         self.with(ctx, |context| context.meter().note_start(times, written));
@@ -180,7 +193,9 @@ impl Executor<'_> {
             true => Command::PauseAtBoundary,
             false => Command::Pause,
         };
-        self.card.bar.command(slot, command);
+        if self.relay.is_none() {
+            self.card.bar.command(slot, command);
+        }
         self.slots[slot].histograms.note_pause(late);
         if let Some(vector) = self.card.vector_of(slot) {
             vector.end_throttle();
@@ -197,7 +212,11 @@ impl Executor<'_> {
         if run.reason == EndReason::Aborted {
             return;
         }
-        if !context.image().capture(&card.bar, slot) {
+        if self.relay.is_some() {
+            if !self.outbox.results_lost {
+                context.image().take_results();
+            }
+        } else if !context.image().capture(&card.bar, slot) {
             self.outbox.suspect(slot);
         }
         if card.slots[slot.index()].queues {
@@ -217,6 +236,11 @@ impl Executor<'_> {
             self.notify(ctx, Notice::Stuck);
         }
     }
+}
+
+/// Returns what records say of a context.
+pub(super) fn cookie(ctx: ContextId) -> u64 {
+    u64::from(ctx.generation()) << 32 | (ctx.index() as u64 + 1)
 }
 
 /// Tells the owner of a context what became of its job.

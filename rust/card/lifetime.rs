@@ -4,7 +4,7 @@
 
 use super::{
     now,
-    quiesce::{quiesce, settle},
+    quiesce::{quiesce, settle, switch_on},
     slot_ids, Card,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
 };
 use kernel::{
     dev_err,
+    prelude::*,
     time::{delay::fsleep, Delta},
 };
 
@@ -43,6 +44,9 @@ impl Card {
         }
         client::revoke(&clients, &self.delivery);
         self.sweeper.stop();
+        let relay = self.state.lock().relay.take();
+        // Not under the raw lock.
+        drop(relay);
     }
 
     /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on.
@@ -118,10 +122,22 @@ impl Card {
             );
             return self.disconnect();
         }
+        if self.switch_on().is_err() {
+            dev_err!(self.device, "the card does not take orders after the reset\n");
+            return self.disconnect();
+        }
         pci_set_master(&self.pci);
         self.renew();
         self.sweep();
         self.free_left_behind();
+    }
+
+    /// Lets slots with a relay obey orders. `ENODEV`.
+    fn switch_on(&self) -> Result {
+        match &self.state.lock().relay {
+            Some(relay) => switch_on(&self.bar, &self.identity, relay),
+            None => Ok(()),
+        }
     }
 
     /// Returns a slot that is not what it was at probe; a card that does not answer has none.

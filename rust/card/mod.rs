@@ -31,10 +31,11 @@ use crate::{
     presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{GroupKey, PreemptGranularity, SlotId, SlotState, SlotStats},
+    relay::Relay,
+    sched::{GroupKey, PreemptGranularity, Profile, SlotId, SlotState, SlotStats},
     vector::Vector,
 };
-use config::{card_config, class_of, new_state};
+use config::{card_config, class_of, new_state, profile};
 use event_source::SlotEvents;
 use kernel::{
     device::{Bound, Core, Device},
@@ -42,7 +43,7 @@ use kernel::{
     prelude::*,
     sync::{aref::ARef, atomic::Atomic, new_mutex, Arc, Mutex},
 };
-use quiesce::quiesce;
+use quiesce::{quiesce, switch_on};
 use state::State;
 
 /// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.
@@ -141,9 +142,17 @@ impl Card {
         }
         quiesce(&bar, &identity, &limits);
         pdev.set_master();
-        let state = new_state(&card_config(&bar, &identity, &slots, &limits)?, &limits)?;
         let device: &Device<Bound> = pdev.as_ref();
         let translated = crate::dma_memory::is_translated(device);
+        let relay = match profile(&identity, &limits) {
+            Profile::Relay => Some(Relay::new(device, translated, limits.contexts)?),
+            _ => None,
+        };
+        if let Some(relay) = &relay {
+            switch_on(&bar, &identity, relay)?;
+        }
+        let config = card_config(&bar, &identity, &slots, &limits)?;
+        let state = new_state(&config, &limits, relay)?;
         let card = Arc::pin_init(
             try_pin_init!(Self {
                 identity,
@@ -188,6 +197,11 @@ impl Card {
             device,
             _guard: guard,
         })
+    }
+
+    /// Returns whether the slots of the card switch by themselves.
+    pub(crate) fn has_relay(&self) -> bool {
+        profile(&self.identity, &self.limits) == Profile::Relay
     }
 
     /// Whether the card is gone: unbound, unplugged or dead.

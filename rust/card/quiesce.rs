@@ -7,7 +7,9 @@ use crate::{
     bar::{Bar, Identity},
     image::AppRegister,
     limits::Limits,
+    relay::Relay,
 };
+use kernel::prelude::*;
 
 /// Stops all engines, closes all windows and clears all application registers, of which nobody
 /// knows what stands in them. There is no scheduler yet, so no context is on a slot.
@@ -15,12 +17,33 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);
     for slot in slot_ids(identity.slots) {
+        if identity.has_relay {
+            // A driver before may have left it on: then no other register could be written.
+            bar.set_relay(slot, false);
+        }
         if identity.has_window() {
             bar.set_window(slot, None, &Default::default(), true);
         }
         AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
     }
     bar.reset(0);
+}
+
+/// Lets the slots of a card that `quiesce` has left obey orders. `ENODEV`: one does not.
+pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result {
+    relay.clear_records();
+    bar.set_relay_memory(
+        relay.table_address(),
+        relay.table_length(),
+        relay.records_address(),
+    );
+    for slot in slot_ids(identity.slots) {
+        bar.set_relay(slot, true);
+    }
+    match slot_ids(identity.slots).all(|slot| bar.obeys_orders(slot)) {
+        true => Ok(()),
+        false => Err(ENODEV),
+    }
 }
 
 /// Waits until no DMA of slots that are held in reset can arrive any more.

@@ -6,6 +6,7 @@ use crate::{
     image::{ContextRef, ShadowRegs},
     measure::SlotHistograms,
     regs::MAX_SLOTS,
+    relay::Relay,
     sched::{ContextId, GroupKey, Scheduler, SlotId, Storage},
 };
 use kernel::prelude::*;
@@ -23,6 +24,8 @@ pub(super) struct State {
     /// By [`ContextId::index`]. `Some` from set-up until `Card::drop_released`.
     pub(super) contexts: KVVec<Option<ContextRef>>,
     pub(super) slots: Slots,
+    /// The memory by which a card with a relay switches, until the card is shut down.
+    pub(super) relay: Option<KBox<Relay>>,
 }
 
 /// The driver's state of all slots.
@@ -98,12 +101,17 @@ impl core::ops::IndexMut<SlotId> for Slots {
 
 impl State {
     /// Returns the state of a card without contexts, whose slots are not known yet.
-    pub(super) fn new(storage: Storage, contexts: KVVec<Option<ContextRef>>) -> Result<KBox<Self>> {
+    pub(super) fn new(
+        storage: Storage,
+        contexts: KVVec<Option<ContextRef>>,
+        relay: Option<KBox<Relay>>,
+    ) -> Result<KBox<Self>> {
         let slots = Slots::new()?;
         let state = init!(Self {
             scheduler: Scheduler::without_slots(storage),
             contexts,
             slots,
+            relay,
         });
         KBox::init(state, GFP_KERNEL)
     }

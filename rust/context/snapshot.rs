@@ -3,7 +3,12 @@
 //! The snapshot buffer of a context: making it, copying states out of it and into it.
 
 use super::Context;
-use crate::{capability, compat::errno, sched::JobState};
+use crate::{
+    capability,
+    compat::errno,
+    relay::{ImageMemory, UnmappedImage},
+    sched::JobState,
+};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Bytes of a page of a state, independent of the kernel's page size (docs/card.md,
@@ -34,15 +39,23 @@ impl Context {
         let address = own.map(|(address, _)| address);
         // CAST: at most STATE_MAX, or a page.
         let unmapped = self.unmapped_memory(length as usize, address)?;
+        let image = match self.card.has_relay() {
+            true => Some(UnmappedImage::new()?),
+            false => None,
+        };
         let device = self.card.enter()?;
         let snapshot = unmapped.map(&device)?;
+        let image = image.map(|image| image.map(&device)).transpose()?;
         let mut memory = self.client.memory.lock();
         if memory.snapshot.is_some() {
             return Err(EEXIST);
         }
-        self.card
-            .with_image(id, |image| image.set_snapshot(snapshot.iova()))?;
+        let pages = image.as_ref().map(ImageMemory::pages);
+        self.card.with_image(id, |image| {
+            image.set_snapshot(snapshot.iova(), length, pages);
+        })?;
         memory.snapshot = Some(snapshot);
+        memory.image = image;
         Ok(length)
     }
 

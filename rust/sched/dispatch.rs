@@ -65,6 +65,7 @@ impl Scheduler {
                 self.fill(cx, id);
             }
         }
+        self.displace_nominees(cx, class);
         self.end_slices(cx, class);
         if is_hinted {
             self.serve_hints(cx, class);
@@ -73,6 +74,7 @@ impl Scheduler {
         if self.queues[class].has_boundaries {
             self.bound_boundaries(cx, class);
         }
+        self.post_orders(cx, class);
         if cx.is_throttling() {
             self.forget_plans(class);
         }
@@ -130,6 +132,8 @@ impl Scheduler {
     fn take_off(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             self.pause(cx, id, None, PauseCause::Freeze);
+            self.withdraw(id, false);
+            self.post_order(cx, id);
             let fsm = &mut self.slots[id].fsm;
             if fsm.is_vacant() {
                 fsm.leave_vacant(cx);
@@ -167,6 +171,33 @@ impl Scheduler {
                 self.reserve_slot(cx, id, ctx, false);
                 self.slots[id].fsm.leave_vacant(cx);
             }
+        }
+    }
+
+    /// Names the context that runs next on a slot with a relay, whose job was told to stop: the one
+    /// that the slot would be given to if it were vacant. A slot that others are to be vacant with,
+    /// or that is to be kept vacant, is not relayed.
+    pub(super) fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        let slot = &self.slots[id];
+        let class = slot.class;
+        if !slot.fsm.takes_next() || slot.nominees.next.is_some() || slot.claim.is_some() {
+            return;
+        }
+        self.throttle_next(cx, class);
+        if cx.is_throttling() {
+            return;
+        }
+        let taken = self.claimants(class);
+        let Some((ctx, Turn::Alone)) = self.next_turn(cx.now, id, &taken) else {
+            return;
+        };
+        if self.reserve_for(cx.now, id, Some(ctx)).is_some() {
+            return;
+        }
+        let starving = self.starves(cx.now, id, ctx);
+        let next = starving.unwrap_or(ctx);
+        if !self.entities.is_ganged(next) {
+            self.nominate(cx, id, next, starving.is_some());
         }
     }
 
@@ -250,7 +281,9 @@ impl Scheduler {
         let slot = &self.slots[id];
         let runs = &self.entities[slot.fsm.run()?.ctx.at()];
         let leaving = self.free_soon(slot.class);
-        let next = if leaving & id.bit() != 0 {
+        let next = if let Some(nominee) = slot.nominees.next {
+            Some(nominee.ctx)
+        } else if leaving & id.bit() != 0 {
             self.takers(cx.now, slot.class, leaving)[id.index()]
         } else {
             self.candidate(cx, id)

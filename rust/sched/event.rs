@@ -2,7 +2,7 @@
 
 //! What goes into the scheduler and what comes out of it.
 
-use super::{ContextId, Duration, SlotId, Status, Time};
+use super::{ContextId, Duration, Order, RunRecord, SlotId, Status, Time};
 
 /// Something that happened.
 ///
@@ -48,6 +48,8 @@ pub enum Event {
 
     /// The status register of `slot` was read.
     Status { slot: SlotId, status: Status },
+    /// The record of the run that was on `slot` was read (a slot with a relay).
+    Left { slot: SlotId, record: RunRecord },
     /// The timer armed by [`Action::Arm`] fired (or fired early, or late: only the time counts).
     Timer { slot: SlotId },
     /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and
@@ -63,12 +65,13 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write the window of `ctx`, its written application registers and its snapshot address to
-    /// `slot`.
+    /// `slot`; where that has a relay, to what the card reads of `ctx` in memory.
     Load { slot: SlotId, ctx: ContextId },
     /// Close the window of `slot`, which is that of `ctx`: no memory may be touched from here on
     /// (size 0 where the card has a window).
     Unload { slot: SlotId, ctx: ContextId },
-    /// Write START_RESUME (`resume`) or START_NEW to `slot`. `boosted`: another context goes first
+    /// Write START_RESUME (`resume`) or START_NEW to `slot`. Where that has a relay, only for
+    /// reports: the job was or will be started by an order. `boosted`: another context goes first
     /// under the policy, but `ctx` has waited for too long.
     Start {
         slot: SlotId,
@@ -77,7 +80,8 @@ pub enum Action {
         boosted: bool,
         times: StartTimes,
     },
-    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. `late`: of a PAUSE
+    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. Where the slot has a
+    /// relay, only for reports: an order stops the job. `late`: of a PAUSE
     /// that the timer of the slot has brought, how late that was.
     Pause {
         slot: SlotId,
@@ -86,6 +90,8 @@ pub enum Action {
         cause: PauseCause,
         late: Option<Duration>,
     },
+    /// Write `order` to `slot`, which has a relay.
+    Order { slot: SlotId, order: Order },
     /// For reports: `slot` is kept vacant, or will be once its job is off it, for the work that
     /// `ctx` has announced.
     Reserve { slot: SlotId, ctx: ContextId },
@@ -130,6 +136,9 @@ pub enum Action {
         slot: SlotId,
         ctx: Option<ContextId>,
     },
+    /// A slot that is quarantined may reach the memory of `ctx` too, which was named for it: the
+    /// memory must stay mapped until the whole card is reset.
+    Stuck { ctx: ContextId },
     /// The scheduler has found itself inconsistent: a bug. Report it.
     Inconsistent,
 }
@@ -174,7 +183,7 @@ pub enum EndReason {
     Fault,
     /// The job's state could not be saved or restored.
     SnapshotError,
-    /// The slot is reset.
+    /// The slot is reset, or the job was dropped.
     Aborted,
 }
 

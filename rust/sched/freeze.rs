@@ -9,7 +9,7 @@
 
 use super::event::Cx;
 use super::slot_fsm::Progress;
-use super::state::Scheduler;
+use super::state::{Nominees, Scheduler};
 use super::{Action, SlotId, Status, Time};
 
 impl Scheduler {
@@ -50,7 +50,9 @@ impl Scheduler {
         let cx = &mut Cx::new(now, out);
         for id in self.slots.ids() {
             let after = self.slots[id].fsm.end_lost_run();
-            let told = self.follow(cx, id, Progress { over: None, after });
+            let progress = Progress { over: None, after };
+            let told = self.follow(cx, id, progress);
+            self.fail_nominees(cx, id, &progress);
             self.reschedule(cx, self.slots[id].class);
             told.into_iter().for_each(|action| cx.act(action));
         }
@@ -81,7 +83,9 @@ impl Scheduler {
         } else {
             *usable &= !slot.bit();
         }
-        if let Some(ctx) = stuck.and_then(|ctx| self.entities.find(ctx)) {
+        let nominees = core::mem::replace(&mut self.slots[slot].nominees, Nominees::NONE);
+        let stuck = stuck.and_then(|ctx| self.entities.find(ctx));
+        for ctx in nominees.iter().map(|nominee| nominee.ctx).chain(stuck) {
             // No slot can reach its memory any more.
             self.entities[ctx].stuck = false;
             if self.entities[ctx].closing {
@@ -112,6 +116,7 @@ impl Scheduler {
                 self.end_run(cx.now, id, over);
             }
             self.slots[id].reservation = None;
+            self.slots[id].nominees = Nominees::NONE;
         }
         self.sweep.settle_all(true);
     }

@@ -157,7 +157,7 @@ impl Scheduler {
     }
 
     /// Closes a context that is in no gang. A context on no slot is released at once; a job on a
-    /// slot is stopped by a reset, because its snapshot is of no use any more, and its memory may
+    /// slot is stopped by a reset, or dropped by a relay, because its snapshot is of no use any more, and its memory may
     /// go only when the slot is quiescent.
     pub(super) fn close(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
@@ -175,7 +175,12 @@ impl Scheduler {
                 run.is_some_and(|run| run.ctx == name)
             };
             if let Some(slot) = self.entities[ctx].slot.filter(on) {
-                self.abort(cx, slot, Outcome::Failed(Failure::Protocol));
+                if self.slots[slot].fsm.config.has_relay() {
+                    self.slots[slot].payer = None;
+                    self.slots[slot].fsm.drop_job(cx);
+                } else {
+                    self.abort(cx, slot, Outcome::Failed(Failure::Protocol));
+                }
             }
         } else {
             self.release(cx, ctx);

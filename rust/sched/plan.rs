@@ -203,7 +203,7 @@ impl Scheduler {
             let is_free = if slot.fsm.is_vacant() {
                 slot.unfilled || slot.claim.is_some() || slot.reserved_for().is_some()
             } else {
-                slot.fsm.is_leaving()
+                slot.fsm.is_leaving() && slot.nominees.next.is_none()
             };
             soon |= if is_free { id.bit() } else { 0 };
         }

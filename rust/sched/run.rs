@@ -21,6 +21,8 @@ pub(super) struct Run {
     pub(super) ctx: ContextId,
     /// When START was written, or later, where loading took time that others pay for.
     pub(super) started: Time,
+    /// It began with a restore.
+    pub(super) resumed: bool,
     /// Added to the slice: the cost of the restore, and of loading registers, so that a slice
     /// always makes progress.
     pub(super) extra: Duration,
@@ -56,6 +58,8 @@ pub(super) struct Pause {
     pub(super) late: bool,
     /// When the preempt timeout is over.
     pub(super) give_up: Time,
+    /// The job is stopped without being saved (a slot with a relay).
+    pub(super) dropped: bool,
     /// The preempt timeout is over; the status is read a last time, in case an interrupt was lost.
     pub(super) last: bool,
     /// The job stops at a boundary: the time until PAUSED is not that of a save.
@@ -85,6 +89,7 @@ impl Run {
             tries: 0,
             late: false,
             give_up: now + timeout,
+            dropped: false,
             last: false,
             boundary,
             bound: None,

@@ -120,6 +120,15 @@ impl RunQueue {
         }
     }
 
+    /// Gives a context of the ready queue the turn among its equals that it had before. O(log n).
+    pub(super) fn restore_turn(&mut self, entities: &mut Entities, ctx: ContextIndex, turn: u64) {
+        if entities[ctx].linked == Linked::Ready {
+            let key = entities.se(ctx).node.sched_key();
+            self.unlink(entities, ctx.into());
+            self.link(entities, ctx.into(), SchedKey { turn, ..key });
+        }
+    }
+
     /// Moves a context of the ready queue to where its new rank and key belong; among equals it
     /// keeps its turn. O(log n).
     pub(super) fn requeue(

@@ -7,8 +7,8 @@ use super::group::GroupKind;
 use super::policy::PolicyKind;
 use super::state::{Scheduler, Storage};
 use super::{
-    Action, ContextId, Duration, Event, GroupKey, JobState, Params, Profile, Refusal, SlotConfig,
-    SlotId, SlotState, SlotStats, Stats, Status, Time, MAX_SLOTS,
+    Action, ContextId, Duration, Event, GroupKey, JobState, Params, Profile, Refusal, RunRecord,
+    SlotConfig, SlotId, SlotState, SlotStats, Stats, Status, Time, MAX_SLOTS,
 };
 
 /// What the caller knows of a card. Slots that it does not have are `None`.
@@ -126,6 +126,7 @@ impl Scheduler {
             }
             Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
             Event::Status { slot, status } => self.status(cx, slot, status),
+            Event::Left { slot, record } => self.record(cx, slot, &record),
             Event::Timer { slot } => self.timer(cx, slot),
             Event::Gone => self.disconnect(cx),
         }
@@ -137,8 +138,22 @@ impl Scheduler {
         if !self.slots.has(id) {
             return;
         }
+        self.settle_replaced(cx, id, status);
         let progress = self.slots[id].fsm.status(cx, status);
         let told = self.follow(cx, id, progress);
+        self.fail_nominees(cx, id, &progress);
+        self.reschedule(cx, self.slots[id].class);
+        if let Some(told) = told {
+            cx.act(told);
+        }
+    }
+
+    /// The record of the run on a slot was read.
+    fn record(&mut self, cx: &mut Cx<'_>, id: SlotId, record: &RunRecord) {
+        if self.gone || !self.slots.has(id) {
+            return;
+        }
+        let told = self.left(cx, id, record);
         self.reschedule(cx, self.slots[id].class);
         if let Some(told) = told {
             cx.act(told);
@@ -171,7 +186,9 @@ impl Scheduler {
             if differs {
                 self.forget_plans(self.slots[id].class);
             }
-            self.follow(cx, id, progress)
+            let told = self.follow(cx, id, progress);
+            self.fail_nominees(cx, id, &progress);
+            told
         };
         self.reschedule(cx, self.slots[id].class);
         if let Some(told) = told {
@@ -363,6 +380,12 @@ impl Scheduler {
     /// Returns what a slot does; `None` if the card has no such slot.
     pub fn slot_state(&self, slot: SlotId) -> Option<SlotState> {
         Some(self.slots.find(slot)?.fsm.report())
+    }
+
+    /// Returns the context on a slot with a relay and the number of its run, whose record the caller
+    /// looks for at each interrupt and after each status read; `None`: no record is awaited.
+    pub fn awaited_run(&self, slot: SlotId) -> Option<(ContextId, u32)> {
+        self.slots.find(slot)?.fsm.awaited_run()
     }
 
     /// Returns what a slot has done until `now`, the run that is under way included; `None` if the

@@ -17,6 +17,9 @@ pub enum Profile {
     /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
     /// STARTs taken.
     Fermata,
+    /// The slot takes orders, goes on with the next context by itself, and leaves a record of each
+    /// run; otherwise as [`Profile::Fermata`].
+    Relay,
 }
 
 /// Where the engine of a slot can stop for a PAUSE.
@@ -61,11 +64,16 @@ impl SlotConfig {
         start_count: 0,
     };
 
+    /// Returns whether the slot takes orders.
+    pub(super) const fn has_relay(&self) -> bool {
+        matches!(self.profile, Profile::Relay)
+    }
+
     /// Returns the settle time of a base slot.
     pub(super) const fn settle(&self) -> Option<Duration> {
         match self.profile {
             Profile::Base { settle } => Some(settle),
-            Profile::Fermata => None,
+            Profile::Fermata | Profile::Relay => None,
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::event::Cx;
 use super::run::Run;
 use super::slot_config::{SlotConfig, SlotStats};
-use super::{Action, ContextId, Duration, Failure, SlotId, SlotState, Time};
+use super::{Action, ContextId, Duration, Failure, Order, SlotId, SlotState, Time};
 
 /// An interrupt can be lost, so the status of a job that runs or pauses is read this often.
 pub(super) const WATCHDOG_PERIOD: Duration = Duration::from_ms(10);
@@ -104,8 +104,11 @@ pub(super) struct SlotFsm {
     pub(super) state: State,
     /// The context whose window is open.
     pub(super) window: Option<ContextId>,
-    /// Fermata: the START_COUNT that the card must show after the last START.
+    /// Fermata: the START_COUNT that the card must show after the last START. Relay: the number of
+    /// the last run.
     pub(super) count: u32,
+    /// Relay: the order for the run on the slot that was posted last.
+    pub(super) posted: Option<Order>,
     /// When the timer will fire, as far as is known.
     pub(super) timer: Option<Time>,
     /// The state was entered anew: what the timer was armed for is over.
@@ -125,6 +128,7 @@ impl SlotFsm {
             state: State::Vacant,
             window: None,
             count: config.start_count,
+            posted: None,
             timer: None,
             entered: false,
             fired: None,

@@ -160,8 +160,11 @@ impl SlotFsm {
                 pause.begin_save(now, save);
             }
             self.entered = true;
-            self.stats.pauses_again += 1;
-            self.write_pause(cx, boundary, PauseCause::Again, None);
+            // An order stands until it is taken.
+            if !self.config.has_relay() {
+                self.stats.pauses_again += 1;
+                self.write_pause(cx, boundary, PauseCause::Again, None);
+            }
         }
         if is_due {
             self.poll(cx, timeslice);

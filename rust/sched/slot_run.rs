@@ -17,11 +17,30 @@ const POLL_MAX: Duration = Duration::from_ms(1);
 /// ... but never less than this.
 const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 
+/// How a run has ended.
+pub(super) struct End {
+    pub(super) reason: EndReason,
+    /// The time of its restore; zero: it had none, or nothing is known.
+    pub(super) restore: Duration,
+    /// The time of its save, if that is known.
+    pub(super) save: Option<Duration>,
+}
+
+impl End {
+    fn of(reason: EndReason) -> Self {
+        Self {
+            reason,
+            restore: Duration::ZERO,
+            save: None,
+        }
+    }
+}
+
 impl SlotFsm {
     pub(super) fn poll_min(&self) -> Duration {
         match self.config.profile {
             Profile::Base { .. } => POLL_MIN,
-            Profile::Fermata => WATCHDOG_PERIOD,
+            Profile::Fermata | Profile::Relay => WATCHDOG_PERIOD,
         }
     }
 
@@ -32,17 +51,36 @@ impl SlotFsm {
         ctx: ContextId,
         resume: bool,
         boosted: bool,
-        mut times: StartTimes,
+        times: StartTimes,
     ) {
         let slot = self.id;
+        if self.config.has_relay() {
+            cx.act(Action::Load { slot, ctx });
+            self.post_start(cx, ctx, resume);
+            return self.begin_run(cx, ctx, resume, boosted, times);
+        }
         // A base slot was reset when the last job left it.
         if resume && self.config.reset_before_resume && self.config.settle().is_none() {
             for hold in [true, false] {
                 cx.act(Action::Reset { slot, ctx, hold });
             }
         }
-        times.idle_since = self.idle_since.take();
         cx.act(Action::Load { slot, ctx });
+        self.window = Some(ctx);
+        self.begin_run(cx, ctx, resume, boosted, times);
+    }
+
+    /// Notes that the run of a context has begun, on a slot on which there was none.
+    pub(super) fn begin_run(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ctx: ContextId,
+        resume: bool,
+        boosted: bool,
+        mut times: StartTimes,
+    ) {
+        let slot = self.id;
+        times.idle_since = self.idle_since.take();
         cx.act(Action::Start {
             slot,
             ctx,
@@ -50,7 +88,7 @@ impl SlotFsm {
             boosted,
             times,
         });
-        self.window = Some(ctx);
+        self.posted = None;
         self.count = self.count.wrapping_add(1);
         self.stats.starts += 1;
         self.stats.resumes += u64::from(resume);
@@ -63,6 +101,7 @@ impl SlotFsm {
         self.enter(State::Running(Run {
             ctx,
             started: cx.now,
+            resumed: resume,
             extra,
             poll_at: cx.now + poll_period,
             poll_period,
@@ -86,7 +125,7 @@ impl SlotFsm {
 
     /// Stops the job by force.
     pub(super) fn abort(&mut self, cx: &mut Cx<'_>, outcome: Outcome) -> Progress {
-        let over = self.end_run(cx, EndReason::Aborted, Duration::ZERO);
+        let over = self.end_run(cx, End::of(EndReason::Aborted));
         let Some(over) = over else {
             return Progress::NONE;
         };
@@ -128,11 +167,14 @@ impl SlotFsm {
                 (EndReason::SnapshotError, outcome)
             }
         };
-        let restore = match self.config.profile {
-            Profile::Fermata => status.restore(),
-            Profile::Base { .. } => Duration::ZERO,
-        };
-        let Some(over) = self.end_run(cx, reason, restore) else {
+        let mut end = End::of(reason);
+        if self.config.profile == Profile::Fermata {
+            end.restore = status.restore();
+        }
+        if let (EndReason::Paused, Some(pause)) = (reason, self.run().and_then(|run| run.pause)) {
+            end.save = (!pause.boundary).then(|| cx.now.since(pause.since));
+        }
+        let Some(over) = self.end_run(cx, end) else {
             return Progress::NONE;
         };
         self.idle_since = Some(cx.now);
@@ -169,12 +211,12 @@ impl SlotFsm {
     }
 
     /// Measures and reports the end of a run. The state is left to the caller.
-    fn end_run(
-        &mut self,
-        cx: &mut Cx<'_>,
-        reason: EndReason,
-        restore: Duration,
-    ) -> Option<RunOver> {
+    pub(super) fn end_run(&mut self, cx: &mut Cx<'_>, end: End) -> Option<RunOver> {
+        let End {
+            reason,
+            restore,
+            save,
+        } = end;
         self.end_overrun(cx);
         let &Run {
             ctx,
@@ -186,8 +228,6 @@ impl SlotFsm {
         self.stats.busy += span;
         self.stats.note_restore(restore);
         let saved = matches!(reason, EndReason::Paused | EndReason::Empty);
-        let saving = pause.filter(|pause| reason == EndReason::Paused && !pause.boundary);
-        let save = saving.map(|pause| cx.now.since(pause.since));
         if saved {
             // From the first PAUSE on, also when it was dropped during a restore: then the average
             // grows until the slice covers the restore.

@@ -57,6 +57,8 @@ pub struct Slot {
     pub(super) payer: Option<ContextId>,
     /// The member of a gang that is to have it.
     pub(super) claim: Option<Claim>,
+    /// The contexts that a relay may put on it by itself.
+    pub(super) nominees: Nominees,
     /// When the job on it makes way; `None`: that is to be found out.
     pub(super) plan: Option<Plan>,
 }
@@ -71,6 +73,39 @@ pub(super) struct Claim {
     pub(super) boosted: bool,
     /// Others of the gang were started: all slots are vacant.
     pub(super) begun: bool,
+}
+
+/// A context that was named to run next on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nominee {
+    pub(super) ctx: ContextIndex,
+    /// By the starvation boost.
+    pub(super) boosted: bool,
+    /// Its place among its equals, which it keeps if it is not taken.
+    pub(super) turn: u64,
+}
+
+/// The contexts that a relay may put on a slot by itself. Their jobs are
+/// [`Running`](super::JobState::Running): they are out of every queue, and their memory stays where
+/// it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nominees {
+    /// Named in the order that was posted last.
+    pub(super) next: Option<Nominee>,
+    /// Named in orders before that, which the card may have taken.
+    pub(super) replaced: [Option<Nominee>; 3],
+}
+
+impl Nominees {
+    pub(super) const NONE: Self = Self {
+        next: None,
+        replaced: [None; 3],
+    };
+
+    /// Iterates over all of them.
+    pub(super) fn iter(self) -> impl Iterator<Item = Nominee> {
+        self.replaced.into_iter().chain([self.next]).flatten()
+    }
 }
 
 /// When the job on a slot makes way, and why.
@@ -108,6 +143,7 @@ impl Slot {
             unfilled: false,
             payer: None,
             claim: None,
+            nominees: Nominees::NONE,
             plan: None,
         }
     }

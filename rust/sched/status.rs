@@ -131,6 +131,7 @@ impl Status {
     pub(super) fn classify(self, config: &SlotConfig, run: &RunFacts, now: Time) -> StatusClass {
         match config.profile {
             Profile::Fermata => self.classify_fermata(config, run),
+            Profile::Relay => self.classify_relay(run),
             Profile::Base { .. } => self.classify_base(run, now),
         }
     }
@@ -153,6 +154,14 @@ impl Status {
             Phase::Paused if config.queues && self.empty() => StatusClass::Empty,
             Phase::Paused if run.pausing => StatusClass::Paused,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
+        }
+    }
+
+    /// A run that has ended left a record, which is read after the status: none was found.
+    fn classify_relay(self, run: &RunFacts) -> StatusClass {
+        match self.phase() {
+            Phase::Running if self.start_count() == run.count => StatusClass::Running,
+            _ => StatusClass::Violation,
         }
     }
 

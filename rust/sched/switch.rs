@@ -9,6 +9,15 @@ use super::slot_fsm::{After, Outcome, Progress, RunOver};
 use super::state::Scheduler;
 use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Urgency, Wake};
 
+/// How a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// The slot is vacant, and is told.
+    Start,
+    /// The relay of the slot has taken the context.
+    Taken,
+}
+
 impl Scheduler {
     /// Starts or resumes the job of `ctx`, which is queued, on a vacant slot.
     pub(super) fn start_job(
@@ -18,17 +27,35 @@ impl Scheduler {
         ctx: ContextIndex,
         boosted: bool,
     ) {
-        let now = cx.now;
+        self.take_out(cx.now, id, ctx);
+        self.begin_run(cx, id, ctx, boosted, Begin::Start);
+    }
+
+    /// Takes a context that is to run on a slot out of its queue.
+    pub(super) fn take_out(&mut self, now: Time, id: SlotId, ctx: ContextIndex) {
         self.stop_waiting(now, ctx, JobState::Running);
+        let context = &mut self.entities[ctx];
+        // The engine looks at its queue when it begins.
+        context.on_stop = OnStop::Requeue;
+        context.slot = Some(id);
+    }
+
+    /// Notes that the run of a context, which is in no queue, begins.
+    pub(super) fn begin_run(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        ctx: ContextIndex,
+        boosted: bool,
+        begin: Begin,
+    ) {
+        let now = cx.now;
         self.refill_caps(now, ctx);
         self.account_start(now, ctx);
         let name = self.entities.id(ctx);
         let context = &mut self.entities[ctx];
         // The snapshot is used up: what the job writes from now on is newer than it.
         let resume = core::mem::replace(&mut context.saved, false);
-        // The engine looks at its queue when it begins.
-        context.on_stop = OnStop::Requeue;
-        context.slot = Some(id);
         context.slices += 1;
         context.resumes += u64::from(resume);
         let arriving = core::mem::replace(&mut context.arriving, false);
@@ -49,7 +76,10 @@ impl Scheduler {
         if let Some(reservation) = &mut slot.reservation {
             reservation.take(now);
         }
-        slot.fsm.start(cx, name, resume, boosted, times);
+        match begin {
+            Begin::Start => slot.fsm.start(cx, name, resume, boosted, times),
+            Begin::Taken => slot.fsm.begin_run(cx, name, resume, boosted, times),
+        }
         self.forget_plans(class);
     }
 
@@ -150,7 +180,7 @@ impl Scheduler {
 
     /// The slot is quiescent: nothing of the job can touch memory any more. Only from here on may
     /// the window go to another context, and the owner be told of the end.
-    fn vacated(
+    pub(super) fn vacated(
         &mut self,
         cx: &mut Cx<'_>,
         id: SlotId,
@@ -227,7 +257,12 @@ impl Scheduler {
 
     /// The slot did not come out of reset. Its job fails even if it was saved or finished. Jobs
     /// that wait and may run nowhere else fail too (`sweep.rs`); those held fail to resume.
-    fn quarantined(&mut self, id: SlotId, ctx: ContextIndex, outcome: Outcome) -> Option<Wake> {
+    pub(super) fn quarantined(
+        &mut self,
+        id: SlotId,
+        ctx: ContextIndex,
+        outcome: Outcome,
+    ) -> Option<Wake> {
         let failure = match outcome {
             Outcome::Failed(failure) => failure,
             _ => Failure::Protocol,

@@ -627,6 +627,7 @@ impl<'a> Sim<'a> {
             | Action::Overrun { .. } => {}
             Action::Inconsistent => panic!("an index did not resolve"),
             Action::Quarantine { .. } => unreachable!("no slot misbehaves"),
+            Action::Order { .. } | Action::Stuck { .. } => unreachable!("no slot has a relay"),
         }
     }
 

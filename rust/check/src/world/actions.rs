@@ -30,6 +30,9 @@ impl World {
             Action::Released { ctx } => self.released(ctx),
             Action::Reserve { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
             Action::Quarantine { slot, .. } => self.given_up(slot.index()),
+            Action::Order { .. } | Action::Stuck { .. } => {
+                unreachable!("no slot of the model has a relay")
+            }
             // Writes to a card that went away unnoticed are lost.
             _ if self.vanished => {}
             Action::Load { slot, ctx } => {

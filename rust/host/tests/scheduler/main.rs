@@ -23,5 +23,6 @@ mod policies;
 mod queues;
 mod random;
 mod registered;
+mod relay;
 mod sweep;
 mod urgency;

@@ -241,17 +241,20 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
         Just(PreemptGranularity::AnywhereOrBoundary),
         Just(PreemptGranularity::BoundaryOnly)
     ];
-    let rest = (0..3u8, any::<bool>(), stops);
-    (base, rest).prop_map(|(base, (class, reset_before_resume, stops))| SlotPlan {
-        queues: class == QUEUES && base.is_none(),
-        base,
-        class,
-        reset_before_resume,
-        granularity: match base {
-            Some(_) => PreemptGranularity::Anywhere,
-            None => stops,
+    let rest = (0..3u8, any::<bool>(), stops, any::<bool>());
+    (base, rest).prop_map(
+        |(base, (class, reset_before_resume, stops, relay))| SlotPlan {
+            relay: relay && base.is_none(),
+            queues: class == QUEUES && base.is_none(),
+            base,
+            class,
+            reset_before_resume,
+            granularity: match base {
+                Some(_) => PreemptGranularity::Anywhere,
+                None => stops,
+            },
         },
-    })
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -438,7 +441,10 @@ impl Play {
         let state = self.world.machine.slot_state(sid(i));
         // During a reset the machine relies on its caller: status is read and brought in under one lock.
         let resetting = matches!(state, Some(SlotState::Resetting(_)));
-        if self.world.plans[i].base.is_none() && !self.world.card.gone && !resetting {
+        // No status is read on the way of a switch of a relay.
+        let plan = self.world.plans[i];
+        let tells = plan.base.is_none() && !plan.relay;
+        if tells && !self.world.card.gone && !resetting {
             let count = self.world.card.slots[i].count.wrapping_sub(1);
             self.world.status(i, raw | (u64::from(count) << 32));
         }
@@ -539,6 +545,7 @@ proptest! {
         setting.plans[0].class = 0;
         setting.plans[0].queues = false;
         setting.plans[0].base = base.then_some((500 * US, 100 * US));
+        setting.plans[0].relay &= !base;
         let mut play = Play::new(&setting);
         for &us in slices.iter().take(6) {
             let ctx = play.world.tenant(us * US);

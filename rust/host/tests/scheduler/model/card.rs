@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fermata_sched_host::sched::{ContextId, PreemptGranularity, Status};
+use fermata_sched_host::sched::{ContextId, LeftReason, PreemptGranularity, Status};
+
+use super::relay::{Entries, Relay};
 
 /// A job as the test names it.
 pub type Job = (ContextId, u64);
@@ -30,11 +32,11 @@ pub enum Engine {
 
 /// The bytes in a context's snapshot buffer.
 #[derive(Clone, Copy, Debug)]
-struct Snapshot {
+pub(super) struct Snapshot {
     job: Job,
     progress: u64,
     complete: bool,
-    resumed: bool,
+    pub(super) resumed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +44,7 @@ pub struct CardSlot {
     /// Base profile: (settle, drain).
     pub base: Option<(u64, u64)>,
     pub reset_before_resume: bool,
+    pub relay: Option<Relay>,
     pub granularity: PreemptGranularity,
     /// The engine works on what is posted, and leaves by itself when there is nothing.
     pub queues: bool,
@@ -52,8 +55,8 @@ pub struct CardSlot {
     pub save: u64,
     pub restore: u64,
     pub start_lag: u64,
-    window: Option<Program>,
-    running: Option<Program>,
+    pub(super) window: Option<Program>,
+    pub(super) running: Option<Program>,
     progress: u64,
     /// How far it can come with what is posted.
     supply: u64,
@@ -61,7 +64,7 @@ pub struct CardSlot {
     empty: bool,
     /// It was told to stop at its next boundary: at this progress.
     boundary: Option<u64>,
-    in_reset: bool,
+    pub(super) in_reset: bool,
     fresh: bool,
     held_at: Option<u64>,
     /// The write of the reset bit is posted, and no read has pushed it yet: it arrives when it likes.
@@ -96,6 +99,7 @@ impl CardSlot {
         Self {
             base,
             reset_before_resume,
+            relay: None,
             granularity,
             queues: false,
             supply: u64::MAX,
@@ -182,7 +186,8 @@ impl CardSlot {
 #[derive(Clone, Debug, Default)]
 pub struct Card {
     pub slots: Vec<CardSlot>,
-    memory: HashMap<ContextId, Snapshot>,
+    pub(super) memory: HashMap<ContextId, Snapshot>,
+    pub(super) entries: Entries,
     pub started: HashSet<Job>,
     pub finished: HashSet<Job>,
     /// Jobs that a misbehaviour has hit, which may fail; no other may.
@@ -249,6 +254,7 @@ impl Card {
                 restore: slot.restore,
                 start_lag: slot.start_lag,
                 queues: slot.queues,
+                relay: slot.relay.as_ref().map(|_| Relay::default()),
                 count: 0,
                 status_reads: slot.status_reads,
                 pauses_dropped: slot.pauses_dropped,
@@ -266,6 +272,7 @@ impl Card {
             slot.dma = None;
             slot.unflushed = false;
             slot.held_at = None;
+            slot.reset_relay();
         }
     }
 
@@ -319,6 +326,7 @@ impl Card {
             Engine::Restoring { until } => {
                 slot.restored = (slot.restore / 1_000).min(0xf_ffff);
                 slot.engine = Engine::Working { since: until };
+                slot.note_work(until);
             }
             Engine::Working { .. } if slot.boundary.is_some_and(|stop| stop < program.work) => {
                 slot.progress = slot.boundary.take().unwrap();
@@ -339,7 +347,7 @@ impl Card {
                 slot.bits = 1 << 9;
                 slot.engine = Engine::Finished;
                 self.lose(program.job);
-                self.ended(i, at, irqs);
+                self.ended(i, at, LeftReason::SnapshotError, irqs);
             }
             Engine::Saving { .. } => {
                 slot.engine = Engine::Paused;
@@ -350,8 +358,12 @@ impl Card {
                     complete: true,
                     resumed: false,
                 };
+                let reason = match slot.empty {
+                    true => LeftReason::Empty,
+                    false => LeftReason::Paused,
+                };
                 self.memory.insert(program.job.0, snapshot);
-                self.ended(i, at, irqs);
+                self.ended(i, at, reason, irqs);
             }
             _ => unreachable!(),
         }
@@ -361,17 +373,23 @@ impl Card {
         let slot = &mut self.slots[i];
         let job = slot.running.unwrap().job;
         slot.engine = Engine::Finished;
+        slot.note_stop(at);
+        let mut reason = LeftReason::Finished;
         if slot.fault && slot.base.is_none() {
             slot.fault = false;
             slot.bits = 1 << 8;
+            reason = LeftReason::Fault;
             self.guilty.insert(job);
         } else {
             assert!(self.finished.insert(job), "{job:?} finished twice");
         }
-        self.ended(i, at, irqs);
+        self.ended(i, at, reason, irqs);
     }
 
-    fn ended(&mut self, i: usize, at: u64, irqs: &mut Vec<usize>) {
+    fn ended(&mut self, i: usize, at: u64, reason: LeftReason, irqs: &mut Vec<usize>) {
+        if self.slots[i].relay.is_some() {
+            return self.leave(i, at, reason, irqs);
+        }
         let slot = &mut self.slots[i];
         match slot.base {
             Some((_, drain)) => slot.dma = Some((slot.running.unwrap().job.0, at + drain)),
@@ -435,7 +453,7 @@ impl Card {
             !self.finished.contains(&program.job),
             "finished, and run again"
         );
-        if slot.ignore_starts > 0 {
+        if slot.ignore_starts > 0 && slot.relay.is_none() {
             slot.ignore_starts -= 1;
             self.guilty.insert(program.job);
             return;
@@ -456,7 +474,7 @@ impl Card {
             self.guilty.insert(program.job);
         }
         if resume {
-            let fresh = slot.fresh || !slot.reset_before_resume;
+            let fresh = slot.fresh || !slot.reset_before_resume || slot.relay.is_some();
             assert!(fresh, "resume_unreset: slot {i}");
             let snapshot = self
                 .memory
@@ -523,6 +541,7 @@ impl Card {
         let slot = &mut self.slots[i];
         let program = slot.running.unwrap();
         slot.boundary = None;
+        slot.note_stop(at);
         slot.engine = Engine::Saving {
             until: at + slot.save,
         };
@@ -556,6 +575,7 @@ impl Card {
         }
         slot.unflushed |= slot.base.is_none() && slot.active();
         slot.engine = Engine::Idle;
+        slot.reset_relay();
         slot.bits = 0;
         slot.hang = false;
         slot.lag = None;

@@ -4,6 +4,7 @@
 
 pub mod card;
 pub mod measured;
+pub mod relay;
 pub mod share;
 pub mod world;
 

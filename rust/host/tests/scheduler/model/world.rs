@@ -16,6 +16,7 @@ use fermata_sched_host::storage;
 
 use super::card::{Card, CardSlot, Job, Program};
 use super::measured::Measured;
+use super::relay::Relay;
 
 /// Groups that are remembered, beyond one for each context.
 const GROUPS: usize = 6;
@@ -30,6 +31,8 @@ pub struct SlotPlan {
     /// Its engine works on what is posted, and leaves when there is nothing.
     pub queues: bool,
     pub granularity: PreemptGranularity,
+    /// It takes orders.
+    pub relay: bool,
 }
 
 pub const FERMATA: SlotPlan = SlotPlan {
@@ -38,6 +41,12 @@ pub const FERMATA: SlotPlan = SlotPlan {
     reset_before_resume: false,
     queues: false,
     granularity: PreemptGranularity::Anywhere,
+    relay: false,
+};
+
+pub const RELAY: SlotPlan = SlotPlan {
+    relay: true,
+    ..FERMATA
 };
 
 pub const BASE: SlotPlan = SlotPlan {
@@ -46,6 +55,7 @@ pub const BASE: SlotPlan = SlotPlan {
     reset_before_resume: true,
     queues: false,
     granularity: PreemptGranularity::Anywhere,
+    relay: false,
 };
 
 #[derive(Clone, Debug)]
@@ -123,10 +133,12 @@ impl World {
                 Some((settle, _)) => Profile::Base {
                     settle: Duration::from_ns(settle),
                 },
+                None if plan.relay => Profile::Relay,
                 None => Profile::Fermata,
             };
             let mut model = CardSlot::new(plan.base, plan.reset_before_resume, plan.granularity);
             model.queues = plan.queues;
+            model.relay = plan.relay.then(Relay::default);
             *slot = Some(SlotConfig {
                 profile,
                 class: plan.class,
@@ -538,7 +550,9 @@ impl World {
         self.check();
         for slot in reads {
             let status = self.card.read_status(self.now, slot.index());
-            self.event(Event::Status { slot, status }).unwrap();
+            if status.is_gone() || !self.read_records(slot.index()) {
+                self.event(Event::Status { slot, status }).unwrap();
+            }
         }
     }
 
@@ -565,16 +579,30 @@ impl World {
                     job: (ctx, tenant.job),
                     work: tenant.work,
                 };
-                self.card.load(now, slot.index(), program);
+                match self.plans[slot.index()].relay {
+                    true => self.card.write_entry(program),
+                    false => self.card.load(now, slot.index(), program),
+                }
             }
             Action::Unload { slot, .. } if !dead => self.card.unload(now, slot.index()),
             Action::Start {
                 slot, ctx, resume, ..
             } if !dead => {
                 assert_eq!(self.quarantined & slot.bit(), 0, "START in quarantine");
-                assert!(!self.frozen, "START while frozen");
-                self.card.start(now, slot.index(), ctx, resume);
+                let relayed = self.plans[slot.index()].relay;
+                assert!(!self.frozen || relayed, "START while frozen");
+                if !relayed {
+                    self.card.start(now, slot.index(), ctx, resume);
+                }
             }
+            Action::Order { slot, order } if !dead => {
+                assert_eq!(self.quarantined & slot.bit(), 0, "order in quarantine");
+                let names = order.next.is_some();
+                assert!(!self.frozen || !names, "named while frozen");
+                let irqs = self.card.order(now, slot.index(), order);
+                self.raise(irqs);
+            }
+            Action::Pause { slot, .. } if self.plans[slot.index()].relay => {}
             Action::Pause { slot, boundary, .. } if !dead => {
                 let irqs = self.card.pause(now, slot.index(), boundary);
                 self.raise(irqs);
@@ -584,15 +612,17 @@ impl World {
             | Action::Unload { .. }
             | Action::Start { .. }
             | Action::Pause { .. }
+            | Action::Order { .. }
             | Action::Reset { .. }
             | Action::Reserve { .. }
             | Action::Overrun { .. } => {}
             Action::Lost { ctx } => assert!(self.lost.insert(ctx), "lost twice"),
             Action::Ended { slot, ctx, run } => {
-                if run.reason != EndReason::Aborted {
+                if run.reason != EndReason::Aborted && !self.plans[slot.index()].relay {
                     assert_eq!(self.machine_ctx(slot, ctx), ctx);
                 }
             }
+            Action::Stuck { ctx } => assert!(self.machine.is_stuck(ctx)),
             Action::Inconsistent => panic!("an index did not resolve"),
             Action::ReadStatus { slot } => reads.push(slot),
             Action::Arm { slot, at } => self.timers[slot.index()] = Some(at.as_ns().max(now)),
@@ -715,12 +745,32 @@ impl World {
 
     /// The status register is read, as by an interrupt.
     pub fn read(&mut self, i: usize) {
+        if self.plans[i].relay {
+            if !self.card.gone {
+                self.read_records(i);
+            }
+            return;
+        }
         let status = self.card.read_status(self.now, i);
         self.event(Event::Status {
             slot: sid(i),
             status,
         })
         .unwrap();
+    }
+
+    /// Takes in the records of a slot. `false`: there is none.
+    fn read_records(&mut self, i: usize) -> bool {
+        let mut found = false;
+        while let Some((_, run)) = self.machine.awaited_run(sid(i)) {
+            let Some(record) = self.card.record(i, run) else {
+                break;
+            };
+            found = true;
+            let slot = sid(i);
+            self.event(Event::Left { slot, record }).unwrap();
+        }
+        found
     }
 
     /// Posts so much work as a program does: it rings only if the engine has said that it is leaving.

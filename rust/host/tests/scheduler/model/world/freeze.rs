@@ -50,6 +50,7 @@ impl World {
     pub fn lose_runs(&mut self) {
         self.card.cut_off();
         for i in 0..self.plans.len() {
+            self.lose_named(i);
             let state = self.machine.slot_state(sid(i));
             if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) = state {
                 let job = (ctx, self.tenants[&ctx].job);
@@ -63,6 +64,22 @@ impl World {
         self.measured.cut_off();
         self.frozen = true;
         self.tell(|machine, now, out| machine.lose_runs(now, out));
+    }
+
+    /// Of the contexts that were named for a slot nobody knows whether they were taken.
+    fn lose_named(&mut self, i: usize) {
+        let on = match self.machine.slot_state(sid(i)) {
+            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) => Some(ctx),
+            _ => None,
+        };
+        let tenants: Vec<_> = self.tenants.values().map(|of| (of.id, of.job)).collect();
+        for (ctx, job) in tenants {
+            let stats = self.machine.stats(ctx, ns(self.now));
+            let is_here = stats.is_ok_and(|stats| stats.slot == Some(sid(i)));
+            if self.plans[i].relay && is_here && Some(ctx) != on {
+                self.card.lose((ctx, job));
+            }
+        }
     }
 
     /// Tells the machine what it cannot refuse, and does what it wants done.

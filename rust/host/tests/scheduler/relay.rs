@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Slots that switch by themselves: orders, records, and the contexts that are named to run next.
+
+use crate::model::relay::Relay;
+use crate::model::world::{sid, SlotPlan, World, RELAY};
+use crate::model::{MS, US};
+use fermata_sched_host::sched::{
+    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, Stop, Urgency, Wake,
+};
+
+const ENDLESS: u64 = 1_000_000 * MS;
+
+fn relay(world: &mut World) -> &mut Relay {
+    world.card.slots[0].relay.as_mut().unwrap()
+}
+
+/// A slot, and tenants with slices of a millisecond whose jobs have no end.
+fn tenants<const N: usize>(plan: SlotPlan) -> (World, [ContextId; N]) {
+    let mut world = World::new(&[plan], 8);
+    let tenants = [0; N].map(|_| world.tenant(MS));
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    (world, tenants)
+}
+
+/// The job of the first tenant is being saved, which takes 5 ms, and the second one is named.
+fn switching<const N: usize>() -> (World, [ContextId; N]) {
+    let (mut world, tenants) = tenants(RELAY);
+    world.card.slots[0].save = 5 * MS;
+    world.run_until(MS + 500 * US);
+    assert_eq!(named(&world), Some(tenants[1]));
+    (world, tenants)
+}
+
+/// Who is named in the order that was posted last.
+fn named(world: &World) -> Option<ContextId> {
+    let mut orders = world.log.iter().rev();
+    let order = orders.find_map(|&(_, action)| match action {
+        Action::Order { order, .. } => Some(order),
+        _ => None,
+    });
+    Some(order?.next?.ctx)
+}
+
+fn orders(world: &World) -> usize {
+    let is_order = |(_, action): &&(u64, Action)| matches!(action, Action::Order { .. });
+    world.log.iter().filter(is_order).count()
+}
+
+fn critical(world: &mut World) -> ContextId {
+    let params = Params {
+        urgency: Urgency::LatencyCritical,
+        ..Params::DEFAULT
+    };
+    world.open(0, params).unwrap()
+}
+
+#[test]
+fn a_switch_takes_one_order_and_no_read_of_a_status() {
+    let (mut world, [a, b, c]) = tenants(RELAY);
+    world.run_for(50 * MS);
+    let starts = world.starts();
+    assert!(starts.len() > 40);
+    let in_turn = starts.chunks(3).all(|turn| [a, b, c].starts_with(turn));
+    assert!(in_turn);
+    assert_eq!(relay(&mut world).relayed as usize, starts.len() - 1);
+    // One for the first START, one for each switch, and one that waits for its record at most.
+    assert!(orders(&world) - starts.len() <= 1);
+    assert_eq!(world.card.slots[0].status_reads, 0);
+}
+
+#[test]
+fn late_interrupts_do_not_keep_a_slot_vacant() {
+    let (mut world, [_, _]) = tenants(RELAY);
+    world.irq_delay = 700 * US;
+    world.run_for(50 * MS);
+    let starts = world.starts().len();
+    // The record of the last one may not have been read.
+    assert!(relay(&mut world).relayed as usize >= starts - 1);
+}
+
+/// The job ends before the order reaches the card, which drops the order: the next job is started on the vacant slot.
+#[test]
+fn an_order_that_comes_too_late_is_dropped() {
+    let mut world = World::new(&[RELAY], 8);
+    let (a, b) = (world.tenant(MS), world.tenant(MS));
+    world.start(a, MS - 10 * US).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    world.irq_delay = 100 * US;
+    world.run_for(3 * MS);
+    assert_eq!(relay(&mut world).dropped, 1);
+    assert_eq!(world.state(a), JobState::Done);
+    assert_eq!(world.starts(), [a, b]);
+    assert_eq!(world.machine.slot_of(b), Some(sid(0)));
+    assert_eq!(world.stats(b).slices, 1);
+}
+
+#[test]
+fn urgent_work_takes_the_place_of_who_was_named() {
+    let (mut world, [a, b, c]) = switching();
+    let lc = critical(&mut world);
+    world.start(lc, 10 * US).unwrap();
+    assert_eq!(named(&world), Some(lc));
+    world.run_for(6 * MS);
+    // Who was named keeps the turn.
+    assert_eq!(world.starts(), [a, lc, b]);
+    assert_eq!(world.state(lc), JobState::Done);
+    world.run_for(25 * MS);
+    assert_eq!(world.starts()[3], c);
+}
+
+/// The record tells that the card took the one that was named before.
+#[test]
+fn an_order_is_replaced_too_late() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.card.slots[0].save = 50 * US;
+    world.irq_delay = 200 * US;
+    world.run_until(MS + 100 * US);
+    assert_eq!(world.machine.slot_of(a), Some(sid(0)), "no record was read");
+    let lc = critical(&mut world);
+    world.start(lc, 10 * US).unwrap();
+    assert_eq!(named(&world), Some(lc));
+    assert_eq!(relay(&mut world).dropped, 1);
+    world.run_for(3 * MS);
+    assert_eq!(world.starts()[..3], [a, b, lc]);
+}
+
+#[test]
+fn who_is_named_is_held_when_the_record_says_so() {
+    let (mut world, [a, b]) = switching();
+    world.event(Event::Preempt { ctx: b, hold: true }).unwrap();
+    assert_eq!(named(&world), None);
+    assert_eq!(world.state(b), JobState::Running);
+    assert_eq!(world.wakes, []);
+    world.run_for(6 * MS);
+    assert_eq!(world.state(b), JobState::Held);
+    assert_eq!(world.wakes, [(b, Wake::Held)]);
+    assert_eq!(world.starts(), [a, a]);
+}
+
+#[test]
+fn who_was_taken_before_being_withdrawn_is_stopped_at_once() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.card.slots[0].save = 50 * US;
+    world.irq_delay = 200 * US;
+    world.run_until(MS + 100 * US);
+    world.event(Event::Preempt { ctx: b, hold: true }).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.starts()[..3], [a, b, a]);
+    assert_eq!(world.state(b), JobState::Held);
+    assert!(world.stats(b).run < Duration::from_ms(1));
+}
+
+#[test]
+fn memory_of_who_is_named_stays_until_the_record() {
+    for taken in [false, true] {
+        let (mut world, [_, b]) = tenants(RELAY);
+        world.card.slots[0].save = if taken { 50 * US } else { 5 * MS };
+        world.irq_delay = 200 * US;
+        world.run_until(MS + 100 * US);
+        world.close(b).unwrap();
+        assert!(!world.released.contains(&b));
+        world.run_for(6 * MS);
+        assert!(world.released.contains(&b));
+        assert_eq!(world.starts().contains(&b), taken);
+        // Dropped, and not saved.
+        assert_eq!(
+            world
+                .machine
+                .slot_stats(sid(0), crate::model::world::ns(world.now))
+                .unwrap()
+                .resets,
+            taken.into()
+        );
+    }
+}
+
+#[test]
+fn a_job_that_is_closed_is_dropped_and_not_reset() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.run_for(500 * US);
+    let from = world.log.len();
+    world.close(a).unwrap();
+    let order = world.log[from..]
+        .iter()
+        .find_map(|&(_, action)| match action {
+            Action::Order { order, .. } => Some(order),
+            _ => None,
+        });
+    let order = order.unwrap();
+    assert_eq!(
+        (order.stop, order.next.map(|next| next.ctx)),
+        (Stop::Dropped, Some(b))
+    );
+    world.run_for(100 * US);
+    assert!(world.released.contains(&a));
+    assert_eq!(world.machine.slot_of(b), Some(sid(0)));
+    let is_reset = |(_, action): &(u64, Action)| matches!(action, Action::Reset { .. });
+    assert!(!world.log.iter().any(is_reset));
+}
+
+#[test]
+fn who_may_not_use_the_slot_any_more_is_withdrawn() {
+    let (mut world, [a, b, c]) = switching();
+    world.set_enabled(b, false).unwrap();
+    assert_eq!(named(&world), Some(c));
+    world.run_for(6 * MS);
+    assert_eq!(world.starts(), [a, c]);
+    assert_eq!(world.state(b), JobState::Queued);
+}
+
+#[test]
+fn nobody_is_named_by_a_frozen_scheduler() {
+    let (mut world, [a, _]) = switching();
+    world.freeze();
+    assert_eq!(named(&world), None);
+    world.rest();
+    assert_eq!(world.starts(), [a]);
+    world.thaw();
+    world.run_for(10 * MS);
+    assert!(world.starts().len() > 1);
+}
+
+#[test]
+fn a_hung_job_is_reset_and_who_is_named_runs() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.run_for(500 * US);
+    world.card.set_hang(0);
+    world.run_for(200 * MS);
+    assert_eq!(world.state(a), JobState::Failed(Failure::PreemptTimeout));
+    assert_eq!(world.machine.slot_of(b), Some(sid(0)));
+    assert_eq!(world.stats(b).failed, 0);
+}
+
+#[test]
+fn a_record_that_is_lost_fails_both_jobs() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    relay(&mut world).lose_records = 1;
+    let jobs = [(a, 1), (b, 1)];
+    world.card.guilty.extend(jobs);
+    world.run_for(50 * MS);
+    assert_eq!(world.state(a), JobState::Failed(Failure::Protocol));
+    assert_eq!(world.state(b), JobState::Failed(Failure::Protocol));
+    // The slot goes on.
+    let c = world.tenant(MS);
+    world.start(c, MS).unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.state(c), JobState::Done);
+}
+
+#[test]
+fn a_record_that_names_a_stranger_fails_the_jobs() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    relay(&mut world).lies = Some(7);
+    world.card.guilty.extend([(a, 1), (b, 1)]);
+    world.run_for(50 * MS);
+    assert_eq!(world.state(a), JobState::Failed(Failure::Protocol));
+    assert_eq!(world.state(b), JobState::Failed(Failure::Protocol));
+}
+
+#[test]
+fn a_restore_is_broken_off_for_urgent_work() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.set_policy(PolicyKind::Fair).unwrap();
+    world.card.slots[0].restore = 2 * MS;
+    world.run_for(40 * MS);
+    let (resumed, other) = match world.machine.slot_of(a) {
+        Some(_) => (a, b),
+        None => (b, a),
+    };
+    assert!(world.stats(resumed).resumes > 0 && world.stats(other).resumes > 0);
+    let starts = world.starts().len();
+    while world.starts().len() == starts {
+        world.run_for(10 * US);
+    }
+    let lc = critical(&mut world);
+    world.start(lc, 10 * US).unwrap();
+    world.run_for(100 * US);
+    assert_eq!(world.state(lc), JobState::Done);
+    world.run_for(20 * MS);
+    assert_eq!(world.stats(a).failed + world.stats(b).failed, 0);
+}

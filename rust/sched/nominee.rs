@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Contexts that are named to run next on a slot whose relay switches by itself.
+//!
+//! From then on the job of such a context is treated as one on the slot: what its owner or an
+//! administrator wants of the job is noted, and done when the record of the run before says whether
+//! the relay has taken the context.
+
+use super::context::OnStop;
+use super::event::Cx;
+use super::ids::ContextIndex;
+use super::order::{NextRun, RunRecord};
+use super::policy::Preempt;
+use super::slot_fsm::{After, Outcome, Progress};
+use super::state::{Nominee, Nominees, Scheduler};
+use super::switch::Begin;
+use super::{Action, Failure, JobState, PauseCause, SlotId, Status};
+
+impl Scheduler {
+    /// Names a context, which waits, to run next on a slot.
+    pub(super) fn nominate(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        ctx: ContextIndex,
+        boosted: bool,
+    ) {
+        let turn = self.entities.se(ctx).node.sched_key().turn;
+        self.take_out(cx.now, id, ctx);
+        self.slots[id].nominees.next = Some(Nominee { ctx, boosted, turn });
+        cx.act(Action::Load {
+            slot: id,
+            ctx: self.entities.id(ctx),
+        });
+    }
+
+    /// Withdraws the context that is named to run next on a slot. No-op where there is none, or
+    /// where so many were withdrawn that the last place is left for the end of the preempt timeout
+    /// (`last`): the context stays named then.
+    pub(super) fn withdraw(&mut self, id: SlotId, last: bool) {
+        let slot = &mut self.slots[id];
+        let Nominees { next, replaced } = &mut slot.nominees;
+        let free = replaced.iter().filter(|place| place.is_none()).count();
+        if next.is_none() || free < if last { 1 } else { 2 } {
+            return;
+        }
+        if let Some(place) = replaced.iter_mut().find(|place| place.is_none()) {
+            *place = next.take();
+        }
+        let class = slot.class;
+        self.forget_plans(class);
+    }
+
+    /// Withdraws contexts that were named to run next if one waits that preempts them at once, or
+    /// if their jobs are to be stopped anyway.
+    pub(super) fn displace_nominees(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        for id in self.class_slots(class) {
+            let Some(nominee) = self.slots[id].nominees.next else {
+                continue;
+            };
+            if self.is_unwanted(id, nominee.ctx) || self.is_outranked(cx, id, nominee.ctx) {
+                self.withdraw(id, false);
+            }
+        }
+    }
+
+    /// Returns whether the job of a context that is named for a slot is not to run there.
+    fn is_unwanted(&self, id: SlotId, ctx: ContextIndex) -> bool {
+        let context = &self.entities[ctx];
+        context.closing
+            || context.yields
+            || context.on_stop == OnStop::Hold
+            || self.entities.se(ctx).slots() & id.bit() == 0
+    }
+
+    fn is_outranked(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
+        let next = self.candidate(cx, id);
+        next.is_some_and(|next| {
+            let (named, next) = (&self.entities[ctx], &self.entities[next]);
+            self.policy.preempt(named, next) == Preempt::Now
+        })
+    }
+
+    /// Names who is next on the slots of a class whose jobs were told to stop, and posts orders that
+    /// have changed.
+    pub(super) fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        for id in self.class_slots(class) {
+            if self.slots[id].fsm.config.has_relay() {
+                self.name_next(cx, id);
+                self.post_order(cx, id);
+            }
+        }
+    }
+
+    /// Posts the order of a slot if the order has changed.
+    pub(super) fn post_order(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        if self.slots[id].fsm.is_giving_up() {
+            self.withdraw(id, true);
+        }
+        let next = self.slots[id]
+            .nominees
+            .next
+            .map(|Nominee { ctx, .. }| NextRun {
+                ctx: self.entities.id(ctx),
+                resume: self.entities[ctx].saved,
+            });
+        let fsm = &mut self.slots[id].fsm;
+        if fsm.config.has_relay() {
+            fsm.post(cx, next);
+        }
+    }
+
+    /// Takes in the record of a run on a slot. Returns what the owner is to be told.
+    pub(super) fn left(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        record: &RunRecord,
+    ) -> Option<Action> {
+        let slot = &mut self.slots[id];
+        let mut named = slot.nominees.iter();
+        let is_named = |index| named.any(|nominee| self.entities.id(nominee.ctx).index() == index);
+        let progress = match record.next.is_none_or(is_named) {
+            true => slot.fsm.left(cx, record),
+            // The card runs what it was not told to.
+            false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
+        };
+        let has_left = matches!(progress.after, After::Vacant { .. });
+        let told = self.follow(cx, id, progress);
+        if has_left {
+            self.take_next(cx, id, record.next);
+        }
+        told
+    }
+
+    /// Lets the context run that the card has taken; all others that were named go back to their
+    /// queues.
+    fn take_next(&mut self, cx: &mut Cx<'_>, id: SlotId, taken: Option<usize>) {
+        let nominees = core::mem::replace(&mut self.slots[id].nominees, Nominees::NONE);
+        for nominee in nominees.iter() {
+            if taken == Some(self.entities.id(nominee.ctx).index()) {
+                self.begin_run(cx, id, nominee.ctx, nominee.boosted, Begin::Taken);
+                self.stop_unwanted(cx, id, nominee.ctx);
+            } else {
+                self.give_back(cx, id, nominee, Outcome::Saved);
+            }
+        }
+    }
+
+    /// Stops the job that the card has just taken, if its owner does not want it to run any more.
+    fn stop_unwanted(&mut self, cx: &mut Cx<'_>, id: SlotId, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        if context.closing {
+            self.slots[id].fsm.drop_job(cx);
+        } else if context.yields || context.on_stop == OnStop::Hold {
+            self.pause(cx, id, None, PauseCause::Request);
+        }
+    }
+
+    /// Notes that the card has not taken a context that was named for a slot.
+    fn give_back(&mut self, cx: &mut Cx<'_>, id: SlotId, nominee: Nominee, outcome: Outcome) {
+        let Nominee { ctx, turn, .. } = nominee;
+        let name = self.entities.id(ctx);
+        // A job that has not begun is no saved one, but waits in the same way.
+        if let Some(wake) = self.vacated(cx, id, ctx, outcome) {
+            cx.act(Action::Wake { ctx: name, wake });
+        } else if self.entities.find(name).is_some() && self.entities[ctx].state == JobState::Queued
+        {
+            let class = self.entities[ctx].class;
+            self.queues[class].restore_turn(&mut self.entities, ctx, turn);
+        }
+    }
+
+    /// Takes in a status after which no record was found: if the slot still shows the run that is
+    /// known to be there, no order was taken, and those that were replaced cannot be any more.
+    pub(super) fn settle_replaced(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
+        if self.slots[id].fsm.still_shows(status) {
+            let replaced = core::mem::take(&mut self.slots[id].nominees.replaced);
+            for nominee in replaced.into_iter().flatten() {
+                self.give_back(cx, id, nominee, Outcome::Saved);
+            }
+        }
+    }
+
+    /// Ends what a slot that was reset had been told: nobody knows which of the contexts that were
+    /// named have run, so their jobs fail. `after`: what became of the slot.
+    pub(super) fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
+        let nominees = self.slots[id].nominees;
+        match progress.after {
+            After::Pending => {}
+            After::Vacant { outcome, .. } => {
+                self.slots[id].nominees = Nominees::NONE;
+                let outcome = match outcome {
+                    Outcome::Failed(failure) => Outcome::Failed(failure),
+                    _ => Outcome::Failed(Failure::Protocol),
+                };
+                for nominee in nominees.iter() {
+                    self.give_back(cx, id, nominee, outcome);
+                }
+            }
+            After::Quarantined { outcome, .. } => {
+                for nominee in nominees.iter() {
+                    let ctx = self.entities.id(nominee.ctx);
+                    if let Some(wake) = self.quarantined(id, nominee.ctx, outcome) {
+                        cx.act(Action::Wake { ctx, wake });
+                    }
+                    cx.act(Action::Stuck { ctx });
+                }
+            }
+        }
+    }
+}

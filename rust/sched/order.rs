@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Orders and records: how a slot with a relay is told what runs next, and tells what has run
+//! (docs/card.md, Relay).
+
+use super::{ContextId, Duration};
+
+/// What a slot is told to do after the run that is on it, or that has left it vacant. A later order
+/// for the same run replaces an earlier one that was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The number of the run that the order follows, modulo 2^32. The card drops an order that
+    /// follows any other run.
+    pub after: u32,
+    /// When the run that the order follows has to stop.
+    pub stop: Stop,
+    /// The context that runs next; `None`: the slot is left vacant.
+    pub next: Option<NextRun>,
+}
+
+/// When and how a run has to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It has stopped: the slot is vacant.
+    Vacant,
+    /// At once; the state is saved.
+    AtOnce,
+    /// At its next boundary; the state is saved there.
+    AtBoundary,
+    /// At once; the state is not saved.
+    Dropped,
+    /// When the job ends by itself. This withdraws the order before.
+    Never,
+}
+
+/// A context that is named to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextRun {
+    /// The context.
+    pub ctx: ContextId,
+    /// Its job goes on from its snapshot, instead of its beginning.
+    pub resume: bool,
+}
+
+/// What a slot tells of a run that has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunRecord {
+    /// The number of the run, modulo 2^32.
+    pub run: u32,
+    /// Why it has left.
+    pub reason: LeftReason,
+    /// From the moment when the order was taken until the slot was quiescent.
+    pub span: Duration,
+    /// The part of it before the job worked.
+    pub load: Duration,
+    /// The part of it after the job worked.
+    pub save: Duration,
+    /// The index ([`ContextId::index`]) of the context that the slot has gone on with.
+    pub next: Option<usize>,
+}
+
+/// Why a run has left its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftReason {
+    /// It was stopped and saved.
+    Paused,
+    /// The job finished.
+    Finished,
+    /// It was saved with an empty queue.
+    Empty,
+    /// It was stopped at an access outside its window.
+    Fault,
+    /// Its state could not be saved or restored.
+    SnapshotError,
+    /// It was stopped before it was restored: its snapshot is as it was.
+    NotRun,
+    /// It was stopped and not saved.
+    Dropped,
+    /// The card did not start it: it found no valid entry in the table of contexts.
+    Refused,
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A slot with a relay: orders in place of START and PAUSE, records in place of the status.
+//!
+//! Each run has a number, which the status counts, and each order names the run that it follows. So
+//! an order that comes too late is dropped by the card, and the record of the run says what the
+//! card has done. The status is read only to find out whether a record was lost, and after a reset.
+
+use super::event::Cx;
+use super::order::{LeftReason, NextRun, Order, RunRecord, Stop};
+use super::run::{Pause, Run};
+use super::slot_fsm::{After, Outcome, Progress, SlotFsm, State};
+use super::slot_run::End;
+use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status};
+
+/// A job that is stopped without being saved has to be off its slot by then.
+const DROP_TIMEOUT: Duration = Duration::from_ms(100);
+
+impl SlotFsm {
+    /// Returns whether the job on the slot was told to stop, and the card can be told who is next.
+    pub(super) fn takes_next(&self) -> bool {
+        let pause = self.run().and_then(|run| run.pause.as_ref());
+        self.config.has_relay() && pause.is_some_and(|pause| !pause.last)
+    }
+
+    /// Returns the context on the slot and the number of its run, whose record is awaited.
+    pub(super) fn awaited_run(&self) -> Option<(ContextId, u32)> {
+        let run = self.run().filter(|_| self.config.has_relay())?;
+        Some((run.ctx, self.count))
+    }
+
+    /// Returns whether the preempt timeout of the job is over.
+    pub(super) fn is_giving_up(&self) -> bool {
+        let pause = self.run().and_then(|run| run.pause.as_ref());
+        pause.is_some_and(|pause| pause.last)
+    }
+
+    /// Has the job dropped: stopped without being saved.
+    pub(super) fn drop_job(&mut self, cx: &mut Cx<'_>) {
+        let save = self.stats.save();
+        if let State::Running(run) = &mut self.state {
+            let pause = Pause {
+                dropped: true,
+                ..run.new_pause(cx.now, DROP_TIMEOUT, save, false)
+            };
+            run.pause = Some(pause);
+            self.stats.resets += 1;
+            self.entered = true;
+        }
+    }
+
+    /// Posts an order if the run on the slot has to stop and the order differs from the last one.
+    pub(super) fn post(&mut self, cx: &mut Cx<'_>, next: Option<NextRun>) {
+        let Some(pause) = self.run().and_then(|run| run.pause) else {
+            return;
+        };
+        let stop = match pause {
+            Pause { last: true, .. } => Stop::Never,
+            Pause { dropped: true, .. } => Stop::Dropped,
+            Pause { boundary: true, .. } => Stop::AtBoundary,
+            _ => Stop::AtOnce,
+        };
+        let order = Order {
+            after: self.count,
+            stop,
+            next,
+        };
+        if self.posted.replace(order) != Some(order) {
+            cx.act(Action::Order {
+                slot: self.id,
+                order,
+            });
+        }
+    }
+
+    /// Posts the order by which the slot, which is vacant, runs a context.
+    pub(super) fn post_start(&mut self, cx: &mut Cx<'_>, ctx: ContextId, resume: bool) {
+        let order = Order {
+            after: self.count,
+            stop: Stop::Vacant,
+            next: Some(NextRun { ctx, resume }),
+        };
+        cx.act(Action::Order {
+            slot: self.id,
+            order,
+        });
+    }
+
+    /// Takes in the record of a run. The record of any other run than that on the slot is an old
+    /// one.
+    pub(super) fn left(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {
+        let (State::Running(run), true) = (&self.state, record.run == self.count) else {
+            return Progress::NONE;
+        };
+        let resumed = run.resumed;
+        let Some((reason, outcome)) = Self::outcome(record.reason, run) else {
+            return self.abort(cx, Outcome::Failed(Failure::Protocol));
+        };
+        let end = End {
+            reason,
+            restore: match resumed {
+                true => record.load,
+                false => Duration::ZERO,
+            },
+            save: (record.reason == LeftReason::Paused).then_some(record.save),
+        };
+        let Some(over) = self.end_run(cx, end) else {
+            return Progress::NONE;
+        };
+        self.idle_since = Some(cx.now);
+        self.enter(State::Vacant);
+        let ctx = over.ctx;
+        Progress {
+            over: Some(over),
+            after: After::Vacant { ctx, outcome },
+        }
+    }
+
+    /// Returns what a record says of a run; `None`: the card must not say so.
+    fn outcome(reason: LeftReason, run: &Run) -> Option<(EndReason, Outcome)> {
+        let is_stopped = run.pause.is_some();
+        Some(match reason {
+            LeftReason::Paused if is_stopped => (EndReason::Paused, Outcome::Saved),
+            LeftReason::NotRun if is_stopped && run.resumed => (EndReason::Paused, Outcome::Saved),
+            LeftReason::Dropped if run.pause.is_some_and(|pause| pause.dropped) => {
+                (EndReason::Aborted, Outcome::Failed(Failure::Protocol))
+            }
+            LeftReason::Finished => (EndReason::Finished, Outcome::Finished),
+            LeftReason::Empty => (EndReason::Empty, Outcome::Empty),
+            LeftReason::Fault => (EndReason::Fault, Outcome::Failed(Failure::Fault)),
+            LeftReason::SnapshotError => {
+                let outcome = Outcome::Failed(Failure::Snapshot);
+                (EndReason::SnapshotError, outcome)
+            }
+            LeftReason::Refused => (EndReason::Aborted, Outcome::Failed(Failure::Protocol)),
+            LeftReason::Paused | LeftReason::NotRun | LeftReason::Dropped => return None,
+        })
+    }
+
+    /// Returns whether a status, after which no record was found, shows the run that is known to be
+    /// on the slot, and no other one. The card has taken no order that was posted before.
+    pub(super) fn still_shows(&self, status: Status) -> bool {
+        self.run().is_some()
+            && status.phase() == Phase::Running
+            && status.start_count() == self.count
+    }
+}
