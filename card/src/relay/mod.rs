@@ -16,7 +16,7 @@ pub const RESULTS: usize = 16;
 /// `RELAY_CAPS`: version 1, one held order, the result registers.
 pub const CAPS: u64 = 1 | 1 << 8 | (RESULTS as u64) << 16;
 /// The most entries of a context table.
-const MAX_CONTEXTS: u64 = 0xffff;
+const MAX_CONTEXTS: u64 = 0x1_0000;
 /// Records and EVENTS of one slot.
 const SLOT_STRIDE: u64 = 0x400;
 /// Where EVENTS stands in that.
@@ -108,7 +108,7 @@ mod tests {
         let tables = Tables::default();
         tables.set_table(0x1_2345);
         tables.set_count(2);
-        tables.set_count(0x1_0000);
+        tables.set_count(0x1_0001);
         tables.set_records(0x2_0fff);
         assert_eq!(tables.entry_at(1), Some(0x1_2080));
         assert_eq!(tables.entry_at(2), None);

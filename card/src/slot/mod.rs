@@ -336,6 +336,9 @@ impl Slot {
         }
         state.written = kept;
         state.reads = AppRegs::default();
+        if state.relay.on {
+            self.window.set_size(0);
+        }
         self.changed.notify_all();
     }
 

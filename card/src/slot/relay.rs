@@ -238,6 +238,9 @@ impl Slot {
             results_lost,
             void: order.is_some() && taken.is_none(),
         };
+        if taken.is_none() {
+            self.window.set_size(0);
+        }
         let interrupts = self.post(state, &record, run.context);
         if let Some(order) = taken {
             self.take(state, order, now);

@@ -16,16 +16,16 @@ fn registers() {
         assert_eq!(rig.r(off), 0, "{off:#x}");
     }
     rig.w(0x120, 0x1_2345_6789_abcd);
-    rig.w(0x128, 65_535);
+    rig.w(0x128, 65_536);
     rig.w(0x130, 0xffff);
     let all = [0x120, 0x128, 0x130].map(|off| rig.r(off));
-    assert_eq!(all, [0x1_2345_6789_a000, 65_535, 0xf000]);
+    assert_eq!(all, [0x1_2345_6789_a000, 65_536, 0xf000]);
     rig.w(0x348, u64::MAX);
     assert_eq!((rig.r(0x340), rig.r(0x348)), (0, 1));
     rig.w(0x348, 0);
     rig.clean();
-    rig.w(0x128, 65_536);
-    assert_eq!(rig.r(0x128), 65_535);
+    rig.w(0x128, 65_537);
+    assert_eq!(rig.r(0x128), 65_536);
     rig.w(0x118, 0);
     rig.r(0x318);
     rig.r(0x138);

@@ -89,7 +89,7 @@ fn a_fault() {
     assert_eq!((record.reason, record.fault_addr), (R_FAULT, ARENA));
     assert_eq!(record.fault_info, 0b11 | 64 << 8);
     let window = [0x30 + 8, 0x188, 0x1c8].map(|off| card.rig.r(off));
-    assert_eq!(window, [0x4000, 0x8000, 0x1000]);
+    assert_eq!(window, [0x4000, 0x8000, 0]);
     card.begin(1, 1, 1);
     let record = card.wait(1, 2);
     assert_eq!(
