@@ -93,6 +93,8 @@ impl SlotFsm {
             return Progress::NONE;
         };
         let resumed = run.resumed;
+        // On the way to a boundary the job works on: that is no part of a save.
+        let at_once = run.pause.is_some_and(|pause| !pause.boundary);
         let Some((reason, outcome)) = Self::outcome(record.reason, run) else {
             return self.abort(cx, Outcome::Failed(Failure::Protocol));
         };
@@ -102,7 +104,7 @@ impl SlotFsm {
                 true => record.load,
                 false => Duration::ZERO,
             },
-            save: (record.reason == LeftReason::Paused).then_some(record.save),
+            save: (record.reason == LeftReason::Paused && at_once).then_some(record.save),
         };
         let Some(over) = self.end_run(cx, end) else {
             return Progress::NONE;
