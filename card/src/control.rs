@@ -4,6 +4,7 @@
 use crate::card::Card;
 use crate::config::parse_number;
 use crate::event::{Range, What};
+use crate::log::Judge;
 use crate::misbehave::FaultCommand;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -328,18 +329,25 @@ impl Control {
                 recorder.record(what);
                 String::new()
             }
-            Request::Violations => recorder.ask(|j| j.checker.text()),
-            Request::Saved { token } => recorder.ask(move |j| j.checker.saved_text(token)),
-            Request::Why => recorder.ask(|j| j.checker.why().to_string()),
-            Request::Counters { slot } => recorder.ask(move |j| j.ledger.counters_text(slot)),
-            Request::Gaps { slot } => recorder.ask(move |j| j.ledger.gaps_text(slot)),
-            Request::Runs { slot } => recorder.ask(move |j| j.ledger.runs_text(slot)),
-            Request::History { from } => recorder.ask(move |j| j.history.text(from)),
+            Request::Violations => self.ask(|j| j.checker.text()),
+            Request::Saved { token } => self.ask(move |j| j.checker.saved_text(token)),
+            Request::Why => self.ask(|j| j.checker.why().to_string()),
+            Request::Counters { slot } => self.ask(move |j| j.ledger.counters_text(slot)),
+            Request::Gaps { slot } => self.ask(move |j| j.ledger.gaps_text(slot)),
+            Request::Runs { slot } => self.ask(move |j| j.ledger.runs_text(slot)),
+            Request::History { from } => self.ask(move |j| j.history.text(from)),
             Request::Quit => {
                 self.quits.store(true, Ordering::Relaxed);
                 String::new()
             }
         })
+    }
+
+    /// Asks the judge, once all that slots do in one step is recorded: a record in memory tells a
+    /// client of a run that the log does not know yet.
+    fn ask(&self, question: impl FnOnce(&Judge) -> String + Send + 'static) -> String {
+        self.card.slots().iter().for_each(|slot| slot.settle());
+        self.card.recorder().ask(question)
     }
 
     fn slots(&self, slot: Option<usize>) -> std::ops::Range<usize> {

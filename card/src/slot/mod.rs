@@ -579,6 +579,11 @@ impl Slot {
         self.lock().in_reset
     }
 
+    /// Returns when no step of the slot is under way.
+    pub fn settle(&self) {
+        drop(self.lock());
+    }
+
     /// The status bits that mean busy (for tests of the state machine).
     pub fn is_running(&self) -> bool {
         self.lock().status() & 0xff == status::RUNNING

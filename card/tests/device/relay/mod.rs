@@ -146,7 +146,18 @@ impl Driver {
         self.field(context, 0x40, 0x38);
     }
 
-    /// One that does not end by itself.
+    /// A blockmix job of sixteen blocks, each of which takes 65 ms at a speed of 1.
+    pub fn blockmix(&self, context: u64) {
+        let regs = [
+            (0x30, ARENA),
+            (0x38, 0x10_0000),
+            (0x40, 0x1_0000),
+            (0x50, 0xa0 + context),
+        ];
+        self.context(context, &regs);
+    }
+
+    /// A membench job that does not end by itself.
     pub fn endless(&self, context: u64) {
         self.membench(context, 1 << 40);
     }

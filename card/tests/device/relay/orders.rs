@@ -35,6 +35,7 @@ fn a_chain_without_a_read_of_the_host() {
         (R_PAUSED, 1, 0xc01)
     );
     assert!(second.began >= first.left && second.worked >= second.began);
+    card.wait_working(1);
     card.order(1, 3 | DROP);
     let third = card.wait(1, 3);
     assert_eq!((third.reason, third.cookie), (R_DROPPED, 0xc00));
