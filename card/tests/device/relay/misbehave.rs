@@ -156,7 +156,7 @@ fn a_write_after_the_context_has_left() {
     let other = ARENA + 0x1_0000;
     card.rig
         .ask(&format!("tenant token=0xa1 pages={other:#x}+0x1000"));
-    card.rig.ask("fault slot=1 write_after_paused=3000");
+    card.rig.ask("fault slot=1 write_after_paused=30000");
     card.begin(1, 0, 0);
     card.wait_working(1);
     // The late write of the first context goes where the second one's offset leads.
@@ -164,7 +164,7 @@ fn a_write_after_the_context_has_left() {
     card.reg(1, 0x30, ARENA);
     card.order(1, 1 | next(1) | at(2000));
     card.wait(1, 1);
-    card.order(1, 2 | at(20_000));
+    card.order(1, 2 | at(60_000));
     card.wait(1, 2);
     card.saw("foreign_dma", 1);
 }

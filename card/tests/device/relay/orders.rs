@@ -124,9 +124,9 @@ fn a_later_order_replaces_and_a_withdrawal_takes_back() {
     card.wait_working(1);
     card.order(1, 1 | next(2) | at(0));
     assert_eq!(card.wait(1, 1).next, 3);
-    card.order(1, 2 | next(1) | at(20_000));
+    card.order(1, 2 | next(1) | at(300_000));
     card.order(1, 2 | NEVER);
-    std::thread::sleep(Duration::from_millis(40));
+    std::thread::sleep(Duration::from_millis(350));
     assert!(!card.has_record(1, 2), "AT went with the order");
     card.order(1, 2 | at(0));
     card.wait(1, 2);
@@ -135,8 +135,8 @@ fn a_later_order_replaces_and_a_withdrawal_takes_back() {
 
 #[test]
 fn a_job_that_ends_by_itself_takes_the_next_one() {
-    let mut card = driver(&["slot=1,speed=64"]);
-    card.membench(0, 2000);
+    let mut card = driver(&["slot=1,speed=1"]);
+    card.membench(0, 5000);
     card.membench(1, 10);
     card.begin(1, 0, 0);
     card.order(1, 1 | next(1) | NEVER);

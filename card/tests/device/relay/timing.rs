@@ -10,18 +10,17 @@ fn at_counts_work() {
     card.begin(1, 0, 0);
     card.order(1, 1 | at(0));
     card.wait(1, 1);
-    let mut best = u64::MAX;
-    for round in 0..5 {
-        let run = 2 + round;
+    // A busy machine may be late at times, the card never early.
+    let exact = (2..40).any(|run| {
         card.order(1, (run - 1) | next(0) | VACANT | RESUME | NEVER);
         card.order(1, run | at(5000));
         let record = card.wait(1, run);
         assert_eq!(record.reason, R_PAUSED);
         assert!(record.worked - record.began >= 20_000_000);
         assert!(record.work_us() >= 5000, "{record:?}");
-        best = best.min(record.work_us());
-    }
-    assert!(best < 5500, "AT came {best} us after the begin of work");
+        record.work_us() < 5200
+    });
+    assert!(exact);
     card.clean();
 }
 
@@ -29,16 +28,15 @@ fn at_counts_work() {
 fn an_engine_without_pace_stops_in_time() {
     let mut card = driver(&["slot=1,speed=0"]);
     card.endless(0);
-    let mut best = u64::MAX;
-    for run in 1..6 {
+    let exact = (1..100).any(|run| {
         card.begin(1, run - 1, 0);
         card.order(1, run | DROP | at(2000));
         let record = card.wait(1, run);
         assert_eq!(record.reason, R_DROPPED);
         assert!(record.work_us() >= 2000);
-        best = best.min(record.work_us());
-    }
-    assert!(best < 2200, "{best}");
+        record.work_us() < 2200
+    });
+    assert!(exact);
     card.clean();
 }
 
@@ -142,7 +140,11 @@ fn a_stop_at_a_boundary() {
     let mut card = driver(&["slot=0,speed=1"]);
     card.endless_list(0);
     card.begin(0, 0, 0);
-    card.order(0, 1 | BOUNDARY | at(600));
+    let begin = Instant::now();
+    while card.rig.sr(0, 0x48) == 0 {
+        assert!(begin.elapsed() < LIMIT);
+    }
+    card.order(0, 1 | BOUNDARY);
     let record = card.wait(0, 1);
     assert_eq!(record.reason, R_PAUSED);
     let history = card.rig.ask("history from=0");
@@ -159,19 +161,28 @@ fn a_stop_at_a_boundary() {
     card.clean();
 }
 
-/// A slot with an engine whose boundaries are 65 ms apart, where stopping at one has begun.
-fn stopping() -> Driver {
-    let mut card = driver_of(vec![EngineKind::Blockmix], &["slot=0,speed=1"]);
-    for context in 0..2 {
-        card.blockmix(context);
+/// The record of a run that had begun to stop at a boundary, 65 ms away, when the order `word`
+/// came. A busy machine may be too late with that order: then all of it begins anew.
+fn stopped_meanwhile(word: u64) -> Record {
+    for _ in 0..50 {
+        let mut card = driver_of(vec![EngineKind::Blockmix], &["slot=0,speed=1"]);
+        (0..2).for_each(|context| card.blockmix(context));
+        card.begin(0, 0, 0);
+        let begin = Instant::now();
+        while card.rig.table("counters slot=0")["dma_writes"] == 0 {
+            assert!(begin.elapsed() < LIMIT);
+        }
+        card.order(0, 1 | BOUNDARY);
+        card.order(0, 1 | word);
+        let record = card.wait(0, 1);
+        let counters = card.rig.table("counters slot=0");
+        card.run(0);
+        if counters["orders_dropped"] == 0 && record.reason != R_FINISH {
+            card.clean();
+            return record;
+        }
     }
-    card.begin(0, 0, 0);
-    card.order(0, 1 | BOUNDARY | at(1000));
-    let begin = Instant::now();
-    while card.rig.table("counters slot=0")["pauses_at_boundary"] == 0 {
-        assert!(begin.elapsed() < LIMIT);
-    }
-    card
+    panic!("the machine is too slow");
 }
 
 #[test]
@@ -182,26 +193,17 @@ fn stopping_that_has_begun_is_not_taken_back() {
         at(60_000) | next(1) | BOUNDARY,
         at(60_000) | next(1),
     ] {
-        let mut card = stopping();
-        card.order(0, 1 | word);
-        let record = card.wait(0, 1);
-        assert_eq!(
-            (record.reason, record.next),
-            (R_PAUSED, word >> 16 & 0xffff)
-        );
+        let record = stopped_meanwhile(word);
+        let next = word >> 16 & 0xffff;
+        assert_eq!((record.reason, record.next), (R_PAUSED, next));
         assert!(record.work_us() < 1_000_000);
-        card.order(0, 2 | DROP);
-        card.clean();
     }
 }
 
 #[test]
 fn a_stop_at_a_boundary_becomes_a_drop() {
-    let mut card = stopping();
-    card.order(0, 1 | next(1) | DROP | at(60_000));
-    let record = card.wait(0, 1);
+    let record = stopped_meanwhile(next(1) | DROP | at(60_000));
     assert_eq!((record.reason, record.next), (R_DROPPED, 2));
-    card.clean();
 }
 
 #[test]
