@@ -248,15 +248,16 @@ impl Bar {
 
     /// Lets `slot`, which is vacant, obey orders or not.
     pub(crate) fn set_relay(&self, slot: SlotId, on: bool) {
-        let _ = with_registers!(self, |io| io.try_write(
-            of_slot!(RELAY, slot),
-            regs::RELAY::zeroed().with_on(on)
-        ));
+        let _ = with_registers!(self, |io| io
+            .try_write(of_slot!(RELAY, slot), regs::RELAY::zeroed().with_on(on)));
     }
 
     /// Returns whether `slot` obeys orders.
     pub(crate) fn obeys_orders(&self, slot: SlotId) -> bool {
-        with_registers!(self, |io| Ok(io.try_read(of_slot!(RELAY, slot))?.into_raw())) == Ok(1)
+        with_registers!(self, |io| Ok(io
+            .try_read(of_slot!(RELAY, slot))?
+            .into_raw()))
+            == Ok(1)
     }
 
     /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before that.

@@ -192,7 +192,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
 fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
     dev_info!(
         pdev,
-        "{} slots, {}, {}\n",
+        "{} slots, {}, {}{}\n",
         identity.slots,
         if identity.has_irq() {
             "interrupts"
@@ -203,6 +203,7 @@ fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
             "DMA window check"
         } else {
             "no DMA window check"
-        }
+        },
+        if identity.has_relay { ", relay" } else { "" }
     );
 }

@@ -9,7 +9,7 @@ use crate::{
     measurement,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
-    relay::{Entry, ImagePages, Relay, RESULTS},
+    relay::{ImagePages, Relay, TableEntry, RESULTS},
     sched::{Duration, SlotId},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -373,7 +373,7 @@ impl Image {
         let window = self.window.unwrap_or_default();
         let (snapshot, snapshot_size) = self.snapshot.unwrap_or_default();
         let (registers, results) = pages.addresses();
-        let entry = Entry {
+        let entry = TableEntry {
             dma_offset: window.offset(),
             window_base: window.device_base,
             window_size: window.length,

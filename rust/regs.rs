@@ -246,7 +246,9 @@ impl ORDER {
             _ => 0,
         };
         Self::zeroed()
-            .with_after(Bounded::<u64, 16>::from_expr(u64::from(order.after) & 0xffff))
+            .with_after(Bounded::<u64, 16>::from_expr(
+                u64::from(order.after) & 0xffff,
+            ))
             .with_next(Bounded::<u64, 17>::from_expr(next & 0x1_ffff))
             .with_vacant(order.stop == Stop::Vacant)
             .with_resume(order.next.is_some_and(|next| next.resume))

@@ -36,7 +36,7 @@ const EVENTS_WORD: usize = 0x200 / 8;
 pub(crate) const RESULTS: usize = 16;
 
 /// An entry of the context table: what the card loads for a context.
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) dma_offset: u64,
     pub(crate) window_base: u64,
     pub(crate) window_size: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Entry {
     pub(crate) cookie: u64,
 }
 
-impl Entry {
+impl TableEntry {
     fn to_bytes(&self) -> [u8; ENTRY_SIZE] {
         let mut words = [0_u64; ENTRY_SIZE / 8];
         words[..8].copy_from_slice(&[
@@ -127,7 +127,7 @@ impl Relay {
     }
 
     /// Writes entry number `index`. The card must not be about to read it. Any context.
-    pub(crate) fn write_entry(&self, index: usize, entry: &Entry) {
+    pub(crate) fn write_entry(&self, index: usize, entry: &TableEntry) {
         // The table has an entry for each context of the scheduler.
         let _ = self.table.copy_from(index * ENTRY_SIZE, &entry.to_bytes());
     }
@@ -146,7 +146,13 @@ impl Relay {
         let word = slot.index() * SLOT_WORDS + word % SLOT_WORDS;
         // SAFETY: `word` is within the memory. The card may write there at any time, a word at
         // once: so the read is a volatile one.
-        u64::from_le(unsafe { self.records.as_ptr().cast::<u64>().add(word).read_volatile() })
+        u64::from_le(unsafe {
+            self.records
+                .as_ptr()
+                .cast::<u64>()
+                .add(word)
+                .read_volatile()
+        })
     }
 
     /// Returns how many completion events the engine of a slot has told of.

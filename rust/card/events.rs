@@ -240,13 +240,7 @@ impl Card {
 
     /// Passes completions on that the engine of `slot`, which runs, may have counted. If another
     /// context came to the slot meanwhile, that context gets a spurious notification.
-    fn note_completions(
-        &self,
-        state: &mut State,
-        slot: SlotId,
-        events: u64,
-        outbox: &mut Outbox,
-    ) {
+    fn note_completions(&self, state: &mut State, slot: SlotId, events: u64, outbox: &mut Outbox) {
         if events == u64::MAX {
             return outbox.suspect(slot);
         }

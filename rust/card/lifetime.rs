@@ -123,7 +123,10 @@ impl Card {
             return self.disconnect();
         }
         if self.switch_on().is_err() {
-            dev_err!(self.device, "the card does not take orders after the reset\n");
+            dev_err!(
+                self.device,
+                "the card does not take orders after the reset\n"
+            );
             return self.disconnect();
         }
         pci_set_master(&self.pci);

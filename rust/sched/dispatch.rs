@@ -174,10 +174,21 @@ impl Scheduler {
         }
     }
 
+    /// Names who is next on the slots of a class whose jobs were told to stop, and posts orders that
+    /// have changed.
+    fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        for id in self.class_slots(class) {
+            if self.slots[id].fsm.config.has_relay() {
+                self.name_next(cx, id);
+                self.post_order(cx, id);
+            }
+        }
+    }
+
     /// Names the context that runs next on a slot with a relay, whose job was told to stop: the one
     /// that the slot would be given to if it were vacant. A slot that others are to be vacant with,
     /// or that is to be kept vacant, is not relayed.
-    pub(super) fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+    fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         let slot = &self.slots[id];
         let class = slot.class;
         if !slot.fsm.takes_next() || slot.nominees.next.is_some() || slot.claim.is_some() {

@@ -81,17 +81,6 @@ impl Scheduler {
         })
     }
 
-    /// Names who is next on the slots of a class whose jobs were told to stop, and posts orders that
-    /// have changed.
-    pub(super) fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
-        for id in self.class_slots(class) {
-            if self.slots[id].fsm.config.has_relay() {
-                self.name_next(cx, id);
-                self.post_order(cx, id);
-            }
-        }
-    }
-
     /// Posts the order of a slot if the order has changed.
     pub(super) fn post_order(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         if self.slots[id].fsm.is_giving_up() {

@@ -73,19 +73,6 @@ impl SlotFsm {
         }
     }
 
-    /// Posts the order by which the slot, which is vacant, runs a context.
-    pub(super) fn post_start(&mut self, cx: &mut Cx<'_>, ctx: ContextId, resume: bool) {
-        let order = Order {
-            after: self.count,
-            stop: Stop::Vacant,
-            next: Some(NextRun { ctx, resume }),
-        };
-        cx.act(Action::Order {
-            slot: self.id,
-            order,
-        });
-    }
-
     /// Takes in the record of a run. The record of any other run than that on the slot is an old
     /// one.
     pub(super) fn left(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {

@@ -3,6 +3,7 @@
 //! The run of a job on a slot: START, what the status says of it, and its end.
 
 use super::event::Cx;
+use super::order::{NextRun, Order, Stop};
 use super::run::{Pause, Run};
 use super::slot_fsm::{After, Outcome, Progress, RunOver, SlotFsm, State, WATCHDOG_PERIOD};
 use super::status::StatusClass;
@@ -68,6 +69,19 @@ impl SlotFsm {
         cx.act(Action::Load { slot, ctx });
         self.window = Some(ctx);
         self.begin_run(cx, ctx, resume, boosted, times);
+    }
+
+    /// Posts the order by which the slot, which is vacant, runs a context.
+    fn post_start(&mut self, cx: &mut Cx<'_>, ctx: ContextId, resume: bool) {
+        let order = Order {
+            after: self.count,
+            stop: Stop::Vacant,
+            next: Some(NextRun { ctx, resume }),
+        };
+        cx.act(Action::Order {
+            slot: self.id,
+            order,
+        });
     }
 
     /// Notes that the run of a context has begun, on a slot on which there was none.
