@@ -38,6 +38,25 @@ pub struct Counters {
     pub records: u64,
 }
 
+impl Counters {
+    /// Takes in what became of orders and records.
+    fn relay_step(&mut self, what: &What) {
+        match *what {
+            What::Order { fate, .. } => {
+                self.orders += 1;
+                self.orders_dropped += u64::from(fate.is_lost());
+            }
+            What::Take { .. } => self.orders_taken += 1,
+            What::Record { fate, .. } => {
+                let now = matches!(fate, RecordFate::Posted | RecordFate::Torn);
+                self.records += u64::from(now);
+            }
+            What::RecordLanded { .. } => self.records += 1,
+            _ => {}
+        }
+    }
+}
+
 /// What `runs` tells of a tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -252,16 +271,6 @@ impl SlotLedger {
                 c.events += 1;
                 c.completions += n;
             }
-            What::Order { fate, .. } => {
-                c.orders += 1;
-                c.orders_dropped += u64::from(fate.is_lost());
-            }
-            What::Take { .. } => c.orders_taken += 1,
-            What::Record { fate, .. } => {
-                let now = matches!(fate, RecordFate::Posted | RecordFate::Torn);
-                c.records += u64::from(now);
-            }
-            What::RecordLanded { .. } => c.records += 1,
             What::Save { frames, .. } => c.frames.add(frames),
             What::Dma { write: true, n, .. } => c.dma_writes += n,
             What::Dma {
@@ -284,7 +293,7 @@ impl SlotLedger {
                 self.gaps.clear();
                 self.pauses.clear();
             }
-            _ => {}
+            _ => c.relay_step(what),
         }
     }
 

@@ -221,6 +221,8 @@ mod tests {
             ..plain(Profile::Fermata, IrqKind::Msix)
         };
         assert_eq!(dword(&ConfigSpace::new(&ats), 0x148), 0x0001_000f);
+        let relay = ConfigSpace::new(&plain(Profile::Relay, IrqKind::Msix));
+        assert_eq!(dword(&relay, 0), 0x10f1_1af4);
         let space = ConfigSpace::new(&plain(Profile::Fermata, IrqKind::Msix));
         assert_eq!(dword(&space, 0), 0x10f1_1af4);
         assert_eq!(dword(&space, 8) >> 8, 0x12_0000);

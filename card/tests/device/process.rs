@@ -89,6 +89,31 @@ fn a_session() {
 }
 
 #[test]
+fn a_card_with_relay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(dir.path(), &["--profile", "relay"]);
+    let mut client = Client::new(&dir.path().join("s")).unwrap();
+    let mut caps = [0; 8];
+    client.region_read(0, 0x118, &mut caps).unwrap();
+    assert_eq!(caps, 0x10_0101u64.to_le_bytes());
+    // An order while RELAY is 0.
+    client.region_write(0, 0x300, &[0; 8]).unwrap();
+    let replies = ask(dir.path(), "a ping\nb violations\nc quit\n");
+    assert_eq!(
+        replies,
+        [
+            "a ok profile=relay slots=3 irq=msix",
+            "b ok total=1 order_bad=1",
+            "c ok"
+        ]
+    );
+    assert!(child.wait().unwrap().success());
+    let output = check(dir.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.starts_with(b"total=1 order_bad=1\n"));
+}
+
+#[test]
 fn sigterm_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = start(dir.path(), &[]);

@@ -181,6 +181,28 @@ fn entries_that_are_refused() {
 }
 
 #[test]
+fn a_refused_run_ends_with_a_choice() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    (0..2).for_each(|context| card.endless(context));
+    card.field(0, 0, 0);
+    // The order must come before the card has read the entry.
+    let followed = (1..1000).step_by(2).any(|run| {
+        card.begin(1, run - 1, 0);
+        card.order(1, run | next(1) | NEVER);
+        let refused = card.wait(1, run);
+        assert_eq!(refused.reason, R_REFUSED);
+        if refused.next == 0 {
+            card.begin(1, run, 1);
+        }
+        card.order(1, run + 1 | at(0));
+        assert_eq!(card.wait(1, run + 1).reason, R_PAUSED);
+        refused.next == 2
+    });
+    assert!(followed);
+    card.clean();
+}
+
+#[test]
 fn a_context_beyond_the_table_is_refused() {
     let mut card = driver(&["slot=1,speed=20"]);
     card.endless(0);
