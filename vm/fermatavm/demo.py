@@ -44,7 +44,7 @@ def draw(timeline, *outputs):
 
 def demo(arguments):
     command = ["sh", "-c", PACK, "demo", *RECORD, *COMMAND]
-    status, timeline = play("demo", "profile=fermata,slots=linkedlist+membench+sha256", arguments, ["--with-image"], command)
+    status, timeline = play("demo", "profile=relay,slots=linkedlist+membench+sha256", arguments, ["--with-image"], command)
     if status:
         return status
     text = BUILD / "vm/demo/files/demo-trace.txt"
@@ -55,7 +55,7 @@ def demo(arguments):
 
 
 def epoch(arguments):
-    card = f"profile=fermata,slots=riscv+riscv+counter_up+counter_down,{FRAMES}"
+    card = f"profile=relay,slots=riscv+riscv+counter_up+counter_down,{FRAMES}"
     status, timeline = play("epoch", card, arguments, command=["fermata-demo", "epoch"])
     if status:
         return status
