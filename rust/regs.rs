@@ -238,13 +238,18 @@ impl TRANSACTION_CTL {
 }
 
 impl ORDER {
+    /// The time that a run may work which is not stopped.
+    const NEVER: u64 = 0xff_ffff;
+
     /// Returns the word of an order.
     pub(crate) fn of(order: &Order) -> Self {
         let next = order.next.map_or(0, |next| next.ctx.index() as u64 + 1);
         let at = match order.stop {
-            Stop::Never => 0xff_ffff,
-            _ => 0,
+            Stop::Never => Self::NEVER,
+            Stop::Paused { after, .. } => after.as_us_rounded_up().min(Self::NEVER - 1),
+            Stop::Vacant | Stop::Dropped => 0,
         };
+        let boundary = matches!(order.stop, Stop::Paused { boundary: true, .. });
         Self::zeroed()
             .with_after(Bounded::<u64, 16>::from_expr(
                 u64::from(order.after) & 0xffff,
@@ -252,9 +257,9 @@ impl ORDER {
             .with_next(Bounded::<u64, 17>::from_expr(next & 0x1_ffff))
             .with_vacant(order.stop == Stop::Vacant)
             .with_resume(order.next.is_some_and(|next| next.resume))
-            .with_boundary(order.stop == Stop::AtBoundary)
+            .with_boundary(boundary)
             .with_drop(order.stop == Stop::Dropped)
-            .with_at(Bounded::<u64, 24>::from_expr(at))
+            .with_at(Bounded::<u64, 24>::from_expr(at & Self::NEVER))
     }
 }
 

@@ -178,12 +178,9 @@ impl Card {
                 };
                 self.note_fault(state, slot, outbox.fault);
             }
-            let left = Event::Left {
-                slot,
-                record: record.run,
-            };
-            // Events of the card are never refused.
-            let _ = self.handle_one(state, left, outbox);
+            self.call(state, outbox, |scheduler, at, out| {
+                scheduler.take_record(at, slot, &record.run, out);
+            });
         }
         found
     }

@@ -115,7 +115,7 @@ impl Card {
             Event::Status { slot, status } => {
                 trace::status(|| (self.slot_in(state, slot), status.raw()));
             }
-            Event::Left { .. } | Event::Timer { .. } => {}
+            Event::Timer { .. } => {}
             Event::Gone => self.note(CardEvent::Gone),
             Event::Start {
                 ctx,
@@ -177,9 +177,7 @@ impl Card {
                 Event::Ring { ctx } => (ctx, Request::Doorbell),
                 Event::Hint { ctx, .. } => (ctx, Request::Hint),
                 Event::Close { ctx } => (ctx, Request::Close),
-                Event::Status { .. } | Event::Left { .. } | Event::Timer { .. } | Event::Gone => {
-                    return None;
-                }
+                Event::Status { .. } | Event::Timer { .. } | Event::Gone => return None,
             };
             let subject = self.context_in(state, ctx);
             Some((subject, request as u32, trace::refusal(refusal)))

@@ -65,7 +65,10 @@ impl Scheduler {
                 self.fill(cx, id);
             }
         }
-        self.displace_nominees(cx, class);
+        let relays = self.queues[class].relays;
+        if relays {
+            self.displace_nominees(cx, class);
+        }
         self.end_slices(cx, class);
         if is_hinted {
             self.serve_hints(cx, class);
@@ -74,7 +77,9 @@ impl Scheduler {
         if self.queues[class].has_boundaries {
             self.bound_boundaries(cx, class);
         }
-        self.post_orders(cx, class);
+        if relays {
+            self.post_orders(cx, class);
+        }
         if cx.is_throttling() {
             self.forget_plans(class);
         }
@@ -101,7 +106,8 @@ impl Scheduler {
             };
             if !self.claim_for(cx, id, plan.cause) {
                 let payer = plan.payer.map(|payer| self.entities.id(payer));
-                self.pause(cx, id, payer, plan.cause);
+                let due = plan.at.unwrap_or(cx.now);
+                self.pause_at(cx, id, payer, plan.cause, due);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 //! What goes into the scheduler and what comes out of it.
 
-use super::{ContextId, Duration, Order, RunRecord, SlotId, Status, Time};
+use super::{ContextId, Duration, Order, SlotId, Status, Time};
 
 /// Something that happened.
 ///
@@ -48,8 +48,6 @@ pub enum Event {
 
     /// The status register of `slot` was read.
     Status { slot: SlotId, status: Status },
-    /// The record of the run that was on `slot` was read (a slot with a relay).
-    Left { slot: SlotId, record: RunRecord },
     /// The timer armed by [`Action::Arm`] fired (or fired early, or late: only the time counts).
     Timer { slot: SlotId },
     /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and

@@ -86,6 +86,7 @@ impl Scheduler {
         if self.slots[id].fsm.is_giving_up() {
             self.withdraw(id, true);
         }
+        self.stop_for_next(cx, id);
         let next = self.slots[id]
             .nominees
             .next
@@ -96,6 +97,19 @@ impl Scheduler {
         let fsm = &mut self.slots[id].fsm;
         if fsm.config.has_relay() {
             fsm.post(cx, next);
+        }
+    }
+
+    /// Has a job stop at once that was told to stop at the end of its slice, if the context that was
+    /// named preempts the job at once.
+    fn stop_for_next(&mut self, cx: &Cx<'_>, id: SlotId) {
+        let slot = &self.slots[id];
+        let (Some(nominee), Some(run)) = (slot.nominees.next, slot.fsm.run()) else {
+            return;
+        };
+        let end = self.turn_end(run, nominee.ctx, cx.now);
+        if matches!(end, Some((_, PauseCause::Outranked { .. }))) {
+            self.slots[id].fsm.stop_now(cx.now);
         }
     }
 
@@ -163,7 +177,7 @@ impl Scheduler {
     /// Takes in a status after which no record was found: if the slot still shows the run that is
     /// known to be there, no order was taken, and those that were replaced cannot be any more.
     pub(super) fn settle_replaced(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
-        if self.slots[id].fsm.still_shows(status) {
+        if self.slots[id].fsm.config.has_relay() && self.slots[id].fsm.still_shows(status) {
             let replaced = core::mem::take(&mut self.slots[id].nominees.replaced);
             for nominee in replaced.into_iter().flatten() {
                 self.give_back(cx, id, nominee, Outcome::Saved);
@@ -174,6 +188,9 @@ impl Scheduler {
     /// Ends what a slot that was reset had been told: nobody knows which of the contexts that were
     /// named have run, so their jobs fail. `after`: what became of the slot.
     pub(super) fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
+        if !self.slots[id].fsm.config.has_relay() {
+            return;
+        }
         let nominees = self.slots[id].nominees;
         match progress.after {
             After::Pending => {}

@@ -23,10 +23,14 @@ pub struct Order {
 pub enum Stop {
     /// It has stopped: the slot is vacant.
     Vacant,
-    /// At once; the state is saved.
-    AtOnce,
-    /// At its next boundary; the state is saved there.
-    AtBoundary,
+    /// When it has worked for `after`, at the next boundary from then on if `boundary`; the state is
+    /// saved. Time zero: at once, also where the job has not begun to work.
+    Paused {
+        /// The time that it may work, its restore not included.
+        after: Duration,
+        /// At a boundary.
+        boundary: bool,
+    },
     /// At once; the state is not saved.
     Dropped,
     /// When the job ends by itself. This withdraws the order before.

@@ -8,7 +8,11 @@ use super::ids::{slots_in, ContextIndex, EntityKind};
 use super::run::Run;
 use super::slot_fsm::WATCHDOG_PERIOD;
 use super::state::{Claim, Plan, Scheduler};
-use super::{PauseCause, SlotId, Time};
+use super::{Duration, PauseCause, SlotId, Time};
+
+/// A slot with a relay is told of the end of a slice so long before at most: longer than timers and
+/// interrupts are late in most cases.
+const LEAD_MAX: Duration = Duration::from_us(500);
 
 /// Returns the earlier of two times, if there is any; the first if they are the same.
 fn earlier(
@@ -43,9 +47,9 @@ impl Scheduler {
         most.map(|(id, _)| id)
     }
 
-    /// Returns when the job on a slot makes way, by a plan that is made if there is none. `None`:
-    /// no job that was not told to pause is on the slot, or it makes way for nothing that is
-    /// known.
+    /// Returns when the job on a slot is to be told to make way, by a plan that is made if there is
+    /// none. `None`: no job that was not told to pause is on the slot, or it makes way for nothing
+    /// that is known.
     pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
         let queue = &mut self.queues[self.slots[id].class];
         if core::mem::take(&mut queue.replan) {
@@ -61,7 +65,8 @@ impl Scheduler {
         {
             self.slots[id].plan = self.make_plan(cx, id);
         }
-        self.slots[id].plan.as_ref()?.at
+        let plan = self.slots[id].plan.as_ref()?;
+        Some(plan.at?.before(plan.lead))
     }
 
     /// Finds out when a job that runs makes way: at the end of its slice or when the policy says,
@@ -75,8 +80,10 @@ impl Scheduler {
         let length = self.slice(&self.slots[id], run);
         let plan = |at, cause, payer| {
             let is_short = length <= WATCHDOG_PERIOD;
+            let lead = self.lead(id, ctx, length);
             Some(Plan {
                 at,
+                lead,
                 cause,
                 payer,
                 is_short,
@@ -117,6 +124,17 @@ impl Scheduler {
         match earlier(first, limit) {
             Some((at, cause)) => plan(Some(at), cause, None),
             None => plan(None, PauseCause::Limit, None),
+        }
+    }
+
+    /// Returns how long before the end of a slice of some `length` a slot with a relay is told who
+    /// is next. Members of gangs leave their slots together, so that they are told at the end.
+    fn lead(&self, id: SlotId, ctx: ContextIndex, length: Duration) -> Duration {
+        let slot = &self.slots[id];
+        let relays = slot.fsm.config.has_relay() && slot.claim.is_none();
+        match relays && !self.entities.is_ganged(ctx) {
+            true => length.quarter().min(LEAD_MAX),
+            false => Duration::ZERO,
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Run {
 pub(super) struct Pause {
     /// When it was written first; of a PAUSE in place of one at a boundary, when that was written.
     pub(super) since: Time,
+    /// Relay: how long the job may work until it stops; zero: it stops at once.
+    pub(super) after: Duration,
     /// When it is written again.
     pub(super) again: Time,
     /// It was probably written during a restore, and then dropped: that it has to be repeated is
@@ -83,6 +85,7 @@ impl Run {
         let restored = self.restored_at().filter(|&at| now < at);
         Pause {
             since: now,
+            after: Duration::ZERO,
             again: restored.map_or(now + wait, |at| at.min(now + AGAIN_MAX)),
             in_restore: restored.is_some(),
             wait,
@@ -94,6 +97,16 @@ impl Run {
             boundary,
             bound: None,
             overrun: false,
+        }
+    }
+
+    /// Returns for how long the job works until `due`, which is still to come; zero if it is not.
+    pub(super) fn work_until(&self, now: Time, due: Time) -> Duration {
+        match due > now {
+            true => due
+                .since(self.started + self.extra)
+                .max(Duration::from_us(1)),
+            false => Duration::ZERO,
         }
     }
 

@@ -42,6 +42,8 @@ pub struct RunQueue {
     pub(super) reserved: Reserved,
     /// Engines of the class can stop at boundaries.
     pub(super) has_boundaries: bool,
+    /// The slots have relays.
+    pub(super) relays: bool,
     /// The plans for the slots of the class are out of date.
     pub(super) replan: bool,
     /// Counts the entities that were enqueued.
@@ -64,6 +66,7 @@ impl RunQueue {
         min_vruntime: 0,
         reserved: Reserved::NONE,
         has_boundaries: false,
+        relays: false,
         replan: false,
         turns: 0,
     };

@@ -126,7 +126,6 @@ impl Scheduler {
             }
             Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
             Event::Status { slot, status } => self.status(cx, slot, status),
-            Event::Left { slot, record } => self.record(cx, slot, &record),
             Event::Timer { slot } => self.timer(cx, slot),
             Event::Gone => self.disconnect(cx),
         }
@@ -148,15 +147,26 @@ impl Scheduler {
         }
     }
 
-    /// The record of the run on a slot was read.
-    fn record(&mut self, cx: &mut Cx<'_>, id: SlotId, record: &RunRecord) {
-        if self.gone || !self.slots.has(id) {
+    /// Takes in the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
+    /// [`Scheduler::handle`] takes in an event of the card.
+    pub fn take_record(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        record: &RunRecord,
+        out: &mut dyn FnMut(Action),
+    ) {
+        if self.gone || !self.slots.has(slot) {
             return;
         }
-        let told = self.left(cx, id, record);
-        self.reschedule(cx, self.slots[id].class);
+        let cx = &mut Cx::new(now, out);
+        let told = self.left(cx, slot, record);
+        self.reschedule(cx, self.slots[slot].class);
         if let Some(told) = told {
             cx.act(told);
+        }
+        if self.entities.was_unresolved() {
+            cx.act(Action::Inconsistent);
         }
     }
 

@@ -6,7 +6,7 @@
 use super::event::Cx;
 use super::run::{Pause, Run};
 use super::slot_fsm::{Progress, SlotFsm, State};
-use super::{Action, ContextId, Duration, PauseCause, PreemptGranularity};
+use super::{Action, ContextId, Duration, PauseCause, PreemptGranularity, Time};
 
 impl SlotFsm {
     /// Returns whether a job is stopped at a boundary here; `cooperative`: its context is.
@@ -18,14 +18,16 @@ impl SlotFsm {
         }
     }
 
-    /// Tells the job to pause, if it was not told so, and returns whether it was told to do so at a
-    /// boundary. The slot is reset if it is not off the slot after `timeout`.
+    /// Tells the job to pause at the time `due`, which only a relay can be told in advance, if it
+    /// was not told so, and returns whether it was told to do so at a boundary. The slot is reset if
+    /// it is not off the slot after `timeout`.
     pub(super) fn pause(
         &mut self,
         cx: &mut Cx<'_>,
         cooperative: bool,
         timeout: Duration,
         cause: PauseCause,
+        due: Time,
     ) -> Option<bool> {
         let now = cx.now;
         let boundary = self.stops_at_boundary(cooperative);
@@ -38,7 +40,10 @@ impl SlotFsm {
         }
         run.poll_period = poll_period;
         run.poll_at = now + poll_period;
-        run.pause = Some(run.new_pause(now, timeout, save, boundary));
+        run.pause = Some(Pause {
+            after: run.work_until(now, due),
+            ..run.new_pause(now.max(due), timeout, save, boundary)
+        });
         self.entered = true;
         self.stats.pauses += 1;
         let late = self.fired.map(|at| now.since(at));

@@ -11,7 +11,7 @@ use super::order::{LeftReason, NextRun, Order, RunRecord, Stop};
 use super::run::{Pause, Run};
 use super::slot_fsm::{After, Outcome, Progress, SlotFsm, State};
 use super::slot_run::End;
-use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status};
+use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status, Time};
 
 /// A job that is stopped without being saved has to be off its slot by then.
 const DROP_TIMEOUT: Duration = Duration::from_ms(100);
@@ -33,6 +33,22 @@ impl SlotFsm {
     pub(super) fn is_giving_up(&self) -> bool {
         let pause = self.run().and_then(|run| run.pause.as_ref());
         pause.is_some_and(|pause| pause.last)
+    }
+
+    /// Has the job stop at once that was told to stop later.
+    pub(super) fn stop_now(&mut self, now: Time) {
+        let save = self.stats.save();
+        if let State::Running(run) = &mut self.state {
+            let Some(pause) = run.pause.filter(|pause| pause.after != Duration::ZERO) else {
+                return;
+            };
+            let timeout = pause.give_up.since(pause.since);
+            run.pause = Some(Pause {
+                after: Duration::ZERO,
+                ..run.new_pause(now, timeout, save, pause.boundary)
+            });
+            self.entered = true;
+        }
     }
 
     /// Has the job dropped: stopped without being saved.
@@ -57,8 +73,9 @@ impl SlotFsm {
         let stop = match pause {
             Pause { last: true, .. } => Stop::Never,
             Pause { dropped: true, .. } => Stop::Dropped,
-            Pause { boundary: true, .. } => Stop::AtBoundary,
-            _ => Stop::AtOnce,
+            Pause {
+                after, boundary, ..
+            } => Stop::Paused { after, boundary },
         };
         let order = Order {
             after: self.count,

@@ -111,8 +111,10 @@ impl Nominees {
 /// When the job on a slot makes way, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// `None`: when something changes.
+    /// When the job makes way; `None`: when something changes.
     pub(super) at: Option<Time>,
+    /// How long before that a relay is told.
+    pub(super) lead: Duration,
     pub(super) cause: PauseCause,
     /// The context that is charged for the save.
     pub(super) payer: Option<ContextIndex>,
@@ -185,6 +187,7 @@ impl Scheduler {
         let queue = &mut self.queues[class];
         queue.slots |= id.bit();
         queue.usable |= id.bit();
+        queue.relays |= config.has_relay();
         queue.has_boundaries |= config.granularity != PreemptGranularity::Anywhere;
     }
 

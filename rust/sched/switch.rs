@@ -83,8 +83,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Tells the job on a slot to pause, and those of its gang. `payer` is charged for the save,
-    /// unless the job goes on to a boundary.
+    /// Tells the job on a slot to pause at once, and those of its gang. `payer` is charged for the
+    /// save, unless the job goes on to a boundary.
     pub(super) fn pause(
         &mut self,
         cx: &mut Cx<'_>,
@@ -92,14 +92,30 @@ impl Scheduler {
         payer: Option<ContextId>,
         cause: PauseCause,
     ) {
+        if self.slots[id].fsm.config.has_relay() {
+            self.slots[id].fsm.stop_now(cx.now);
+        }
+        self.pause_at(cx, id, payer, cause, cx.now);
+    }
+
+    /// Tells the job on a slot to pause at the time `due`, which is now unless the slot has a relay
+    /// and the job is in no gang; otherwise as [`Scheduler::pause`].
+    pub(super) fn pause_at(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        payer: Option<ContextId>,
+        cause: PauseCause,
+        due: Time,
+    ) {
         let Some(ctx) = self.slots[id].fsm.unpaused().map(|run| run.ctx.at()) else {
             return;
         };
-        self.pause_one(cx, id, payer, cause);
+        self.pause_one(cx, id, payer, cause, due);
         let mut next = self.entities[ctx].gang;
         while let Some(mate) = next.filter(|&mate| mate != ctx) {
             if let Some(id) = self.entities[mate].slot {
-                self.pause_one(cx, id, None, PauseCause::Gang);
+                self.pause_one(cx, id, None, PauseCause::Gang, cx.now);
             }
             next = self.entities[mate].gang;
         }
@@ -113,6 +129,7 @@ impl Scheduler {
         id: SlotId,
         payer: Option<ContextId>,
         cause: PauseCause,
+        due: Time,
     ) {
         let slot = &mut self.slots[id];
         let Some(run) = slot.fsm.unpaused() else {
@@ -120,7 +137,7 @@ impl Scheduler {
         };
         let params = &self.entities[run.ctx.at()].params;
         let (cooperative, timeout) = (params.cooperative, params.preempt_timeout);
-        let boundary = slot.fsm.pause(cx, cooperative, timeout, cause);
+        let boundary = slot.fsm.pause(cx, cooperative, timeout, cause, due);
         slot.payer = payer.filter(|_| boundary == Some(false));
         let class = slot.class;
         self.forget_plans(class);

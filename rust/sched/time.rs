@@ -29,6 +29,11 @@ impl Time {
         self.0
     }
 
+    /// The point `span` before, the clock's zero at the earliest.
+    pub const fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
     /// The span from `earlier` to `self`; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
@@ -57,6 +62,11 @@ impl Duration {
     /// The span in nanoseconds.
     pub const fn as_ns(self) -> u64 {
         self.0
+    }
+
+    /// The span in microseconds, rounded up.
+    pub const fn as_us_rounded_up(self) -> u64 {
+        self.0.div_ceil(1_000)
     }
 
     /// Twice the span.

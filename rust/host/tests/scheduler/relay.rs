@@ -81,20 +81,58 @@ fn late_interrupts_do_not_keep_a_slot_vacant() {
     assert!(relay(&mut world).relayed as usize >= starts - 1);
 }
 
-/// The job ends before the order reaches the card, which drops the order: the next job is started on the vacant slot.
+/// The job has ended when the order reaches the card, which drops the order: the next job is started on the vacant slot.
 #[test]
 fn an_order_that_comes_too_late_is_dropped() {
     let mut world = World::new(&[RELAY], 8);
-    let (a, b) = (world.tenant(MS), world.tenant(MS));
-    world.start(a, MS - 10 * US).unwrap();
-    world.start(b, ENDLESS).unwrap();
+    let a = world.tenant(MS);
+    let lc = critical(&mut world);
     world.irq_delay = 100 * US;
-    world.run_for(3 * MS);
+    world.start(a, 500 * US).unwrap();
+    world.run_for(550 * US);
+    world.start(lc, ENDLESS).unwrap();
+    assert_eq!(named(&world), Some(lc));
     assert_eq!(relay(&mut world).dropped, 1);
+    world.run_for(MS);
     assert_eq!(world.state(a), JobState::Done);
-    assert_eq!(world.starts(), [a, b]);
-    assert_eq!(world.machine.slot_of(b), Some(sid(0)));
-    assert_eq!(world.stats(b).slices, 1);
+    assert_eq!(world.starts(), [a, lc]);
+    assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
+    assert_eq!(world.stats(lc).slices, 1);
+}
+
+/// The card is told of the end of a slice before: timers and interrupts that are late make no slice longer.
+#[test]
+fn slices_end_on_the_card() {
+    let starts = |late| {
+        let (mut world, [_, _]) = tenants(RELAY);
+        (world.timer_delay, world.irq_delay) = (late, late / 2);
+        world.run_for(50 * MS);
+        world.starts().len()
+    };
+    assert_eq!(starts(0), starts(100 * US));
+}
+
+#[test]
+fn urgent_work_does_not_wait_for_the_end_of_a_slice_that_the_card_was_told_of() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    world.run_for(800 * US);
+    assert_eq!(named(&world), Some(b));
+    assert_eq!(world.machine.slot_of(a), Some(sid(0)));
+    let lc = critical(&mut world);
+    world.start(lc, 10 * US).unwrap();
+    world.run_for(70 * US);
+    assert_eq!(world.state(lc), JobState::Done);
+    // So it is where the owner asks for it.
+    world.run_for(MS);
+    let (on, _) = world.machine.awaited_run(sid(0)).unwrap();
+    world
+        .event(Event::Preempt {
+            ctx: on,
+            hold: true,
+        })
+        .unwrap();
+    world.run_for(120 * US);
+    assert_eq!(world.state(on), JobState::Held);
 }
 
 #[test]

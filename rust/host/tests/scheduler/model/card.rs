@@ -176,7 +176,8 @@ impl CardSlot {
                     .boundary
                     .map_or(work, |at| at.min(work))
                     .min(self.supply);
-                Some(since + end.saturating_sub(self.progress))
+                let end = since + end.saturating_sub(self.progress);
+                Some(self.limit().map_or(end, |limit| limit.max(since).min(end)))
             }
             _ => None,
         }
@@ -327,6 +328,10 @@ impl Card {
                 slot.restored = (slot.restore / 1_000).min(0xf_ffff);
                 slot.engine = Engine::Working { since: until };
                 slot.note_work(until);
+            }
+            Engine::Working { since } if slot.is_limited(since, at) => {
+                let boundary = slot.take_limit();
+                irqs.extend(self.pause(at, i, boundary));
             }
             Engine::Working { .. } if slot.boundary.is_some_and(|stop| stop < program.work) => {
                 slot.progress = slot.boundary.take().unwrap();

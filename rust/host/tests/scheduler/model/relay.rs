@@ -18,6 +18,8 @@ pub struct Relay {
     began: u64,
     worked: Option<u64>,
     stopped: Option<u64>,
+    /// How long the job may work, and whether it stops at a boundary then.
+    limit: Option<(u64, bool)>,
     /// The job on the slot is stopped without being saved.
     drops: bool,
     /// Orders that were dropped, because they followed another run.
@@ -110,7 +112,16 @@ impl Card {
             return;
         }
         let relay = slot.relay.as_mut().unwrap();
+        let (after, boundary) = match stop {
+            Stop::Paused { after, boundary } => (after.as_ns(), boundary),
+            _ => (0, false),
+        };
+        relay.limit = None;
         match (slot.engine, stop) {
+            (Engine::Restoring { .. }, _) if after != 0 => relay.limit = Some((after, boundary)),
+            (Engine::Working { .. }, _) if relay.worked.unwrap() + after > now => {
+                relay.limit = Some((after, boundary));
+            }
             (Engine::Restoring { .. }, _) => {
                 let program = slot.running.unwrap();
                 slot.engine = Engine::Paused;
@@ -125,8 +136,7 @@ impl Card {
                 self.guilty.insert(job);
                 self.leave(i, now, LeftReason::Dropped, irqs);
             }
-            (Engine::Working { .. }, stop) => {
-                let boundary = stop == Stop::AtBoundary;
+            (Engine::Working { .. }, _) => {
                 irqs.extend(self.pause(now, i, boundary));
             }
             _ => {}
@@ -175,6 +185,7 @@ impl Card {
         relay.began = now;
         relay.worked = (!next.resume).then_some(now);
         relay.stopped = None;
+        relay.limit = None;
         relay.drops = false;
     }
 
@@ -190,6 +201,23 @@ impl Card {
 pub type Entries = HashMap<ContextId, Program>;
 
 impl CardSlot {
+    /// When the job has worked for as long as the order that is held allows.
+    pub fn limit(&self) -> Option<u64> {
+        let relay = self.relay.as_ref()?;
+        Some(relay.worked? + relay.limit?.0)
+    }
+
+    /// Is that at `at`, and no earlier than where the job ends or stops by itself?
+    pub fn is_limited(&self, since: u64, at: u64) -> bool {
+        self.limit().is_some_and(|limit| limit.max(since) == at)
+    }
+
+    /// Takes that away, for it is over. Returns whether the job stops at a boundary.
+    pub fn take_limit(&mut self) -> bool {
+        let limit = self.relay.as_mut().and_then(|relay| relay.limit.take());
+        limit.is_some_and(|(_, boundary)| boundary)
+    }
+
     /// The job begins to work.
     pub fn note_work(&mut self, at: u64) {
         if let Some(relay) = &mut self.relay {

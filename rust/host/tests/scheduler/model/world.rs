@@ -767,8 +767,14 @@ impl World {
                 break;
             };
             found = true;
-            let slot = sid(i);
-            self.event(Event::Left { slot, record }).unwrap();
+            self.ask(
+                |machine, now, mut out| {
+                    machine.take_record(now, sid(i), &record, &mut out);
+                    Ok(())
+                },
+                |_| (),
+            )
+            .unwrap();
         }
         found
     }
