@@ -4,19 +4,21 @@
 //! allocations and accesses of.
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind, Scheduler,
-    SlotId, Status, Time, Urgency, MAX_SLOTS,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, LeftReason, NextRun, Params,
+    PolicyKind, Profile, RunRecord, Scheduler, SlotId, Status, Stop, Time, Urgency, MAX_SLOTS,
 };
 use fermata_sched_host::{card, storage};
 
 /// A policy, and how the contexts are grouped.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The policy's name, and `-groups` where there are many.
+    /// The policy's name, `-groups` where there are many, and `-relay` where the slots have relays.
     pub name: &'static str,
     policy: PolicyKind,
     /// So many contexts are a group.
     group: usize,
+    /// The slots switch by themselves.
+    relay: bool,
 }
 
 const fn case(name: &'static str, policy: PolicyKind, group: usize) -> Case {
@@ -24,14 +26,29 @@ const fn case(name: &'static str, policy: PolicyKind, group: usize) -> Case {
         name,
         policy,
         group,
+        relay: false,
     }
 }
 
-/// Every policy with all contexts in one group; and weighted fair, which has groups compete, with groups of four.
-pub const CASES: [Case; 5] = [
-    case("fair", PolicyKind::Fair, usize::MAX),
+const fn with_relay(name: &'static str, case: Case) -> Case {
+    Case {
+        name,
+        relay: true,
+        ..case
+    }
+}
+
+const FAIR: Case = case("fair", PolicyKind::Fair, usize::MAX);
+const ROUND_ROBIN: Case = case("round-robin", PolicyKind::RoundRobin, usize::MAX);
+
+/// Every policy with all contexts in one group; weighted fair, which has groups compete, with groups of four; and two policies on
+/// slots with relays.
+pub const CASES: [Case; 7] = [
+    FAIR,
+    with_relay("fair-relay", FAIR),
     case("fair-groups", PolicyKind::Fair, 4),
-    case("round-robin", PolicyKind::RoundRobin, usize::MAX),
+    ROUND_ROBIN,
+    with_relay("round-robin-relay", ROUND_ROBIN),
     case("priority", PolicyKind::Priority, usize::MAX),
     case("deadline", PolicyKind::Deadline, usize::MAX),
 ];
@@ -54,6 +71,7 @@ pub struct Contended {
     urgent: ContextId,
     now: u64,
     slots: [Slot; MAX_SLOTS],
+    relay: bool,
     /// STARTs so far.
     starts: u64,
 }
@@ -64,8 +82,10 @@ struct Slot {
     count: u32,
     runs: Option<ContextId>,
     armed: Option<u64>,
-    /// PAUSE was written.
+    /// PAUSE was written, or an order by which the job stops.
     pausing: bool,
+    /// Who runs then, of a slot with a relay.
+    next: Option<ContextId>,
     /// Its status was asked for.
     read: bool,
 }
@@ -86,7 +106,11 @@ impl Contended {
     ///
     /// If the scheduler refuses that.
     pub fn on(contexts: usize, case: Case, slots: usize) -> Self {
-        let mut machine = Scheduler::new(&card(slots), storage(contexts + 1, contexts + 1));
+        let mut config = card(slots);
+        for slot in config.slots.iter_mut().flatten().filter(|_| case.relay) {
+            slot.profile = Profile::Relay;
+        }
+        let mut machine = Scheduler::new(&config, storage(contexts + 1, contexts + 1));
         let set = machine.set_policy(Time::ZERO, case.policy);
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}
@@ -114,6 +138,7 @@ impl Contended {
             urgent,
             now: 0,
             slots: [Slot::default(); MAX_SLOTS],
+            relay: case.relay,
             starts: 0,
         };
         for i in 0..contexts {
@@ -147,9 +172,15 @@ impl Contended {
                     slot.count = slot.count.wrapping_add(1);
                     slot.runs = Some(ctx);
                     slot.pausing = false;
+                    slot.next = None;
                     *starts += 1;
                 }
                 Action::Pause { slot, .. } => slots[slot.index()].pausing = true,
+                Action::Order { slot, order } if order.stop != Stop::Vacant => {
+                    let slot = &mut slots[slot.index()];
+                    slot.pausing = true;
+                    slot.next = order.next.map(|NextRun { ctx, .. }| ctx);
+                }
                 Action::ReadStatus { slot } => slots[slot.index()].read = true,
                 Action::Arm { slot, at } => slots[slot.index()].armed = Some(at.as_ns()),
                 Action::Disarm { slot } => slots[slot.index()].armed = None,
@@ -197,13 +228,13 @@ impl Contended {
             self.now += SAVE;
             self.slots[i].runs = None;
             self.slots[i].pausing = false;
-            return self.status(i, PAUSED);
+            return self.end(i, PAUSED);
         }
         let urgent = Some(self.urgent);
         if let Some(i) = slots.iter().position(|slot| slot.runs == urgent) {
             self.now += URGENT;
             self.slots[i].runs = None;
-            return self.status(i, FINISH);
+            return self.end(i, FINISH);
         }
         let armed = slots
             .iter()
@@ -214,6 +245,26 @@ impl Contended {
         self.slots[usize::from(i)].armed = None;
         let slot = SlotId::new(i).expect("a card has at most eight slots");
         self.event(Event::Timer { slot });
+    }
+
+    /// A run has ended: a status tells of that, or a record.
+    fn end(&mut self, i: usize, phase: u64) {
+        if !self.relay {
+            return self.status(i, phase);
+        }
+        let record = RunRecord {
+            run: self.slots[i].count,
+            reason: match phase {
+                PAUSED => LeftReason::Paused,
+                _ => LeftReason::Finished,
+            },
+            span: SLICE,
+            load: Duration::ZERO,
+            save: Duration::from_ns(SAVE),
+            next: self.slots[i].next.take().map(ContextId::index),
+        };
+        let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
+        self.call(|machine, now, out| machine.take_record(now, slot, &record, out));
     }
 
     fn status(&mut self, i: usize, phase: u64) {
