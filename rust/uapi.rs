@@ -336,6 +336,7 @@ pub(crate) mod feature {
     pub(crate) const WINDOW: u64 = 1 << 1;
     pub(crate) const QUIESCENT: u64 = 1 << 2;
     pub(crate) const SNAPSHOT_UNIT: u64 = 1 << 3;
+    pub(crate) const RELAY: u64 = 1 << 4;
     pub(crate) const IOMMU: u64 = 1 << 32;
 }
 

@@ -100,6 +100,7 @@
 #define FERMATA_FEATURE_WINDOW		(1ULL << 1) /* DMA window check */
 #define FERMATA_FEATURE_QUIESCENT	(1ULL << 2) /* PAUSED: DMA complete */
 #define FERMATA_FEATURE_SNAPSHOT_UNIT	(1ULL << 3) /* snapshots unforgeable */
+#define FERMATA_FEATURE_RELAY		(1ULL << 4) /* slots switch by themselves */
 #define FERMATA_FEATURE_IOMMU		(1ULL << 32) /* card behind an IOMMU */
 
 /**

@@ -26,6 +26,7 @@ impl Call<'_> {
             (card.identity.has_window(), feature::WINDOW),
             (card.identity.is_quiescent(), feature::QUIESCENT),
             (card.identity.has_snapshot_unit(), feature::SNAPSHOT_UNIT),
+            (card.has_relay(), feature::RELAY),
             (card.translated, feature::IOMMU),
         ];
         user.value = uapi::CardInfo {

@@ -146,11 +146,12 @@ impl CardView {
     }
 }
 
-const FEATURES: [(u64, &str); 5] = [
+const FEATURES: [(u64, &str); 6] = [
     (uapi::FEATURE_IRQ, "irq"),
     (uapi::FEATURE_WINDOW, "window"),
     (uapi::FEATURE_QUIESCENT, "quiescent"),
     (uapi::FEATURE_SNAPSHOT_UNIT, "snapshot-unit"),
+    (uapi::FEATURE_RELAY, "relay"),
     (uapi::FEATURE_IOMMU, "iommu"),
 ];
 const SLOT_FLAGS: [(u64, &str); 5] = [

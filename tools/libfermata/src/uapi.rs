@@ -95,6 +95,7 @@ constants! {
     FEATURE_WINDOW: u64 = 1 << 1;
     FEATURE_QUIESCENT: u64 = 1 << 2;
     FEATURE_SNAPSHOT_UNIT: u64 = 1 << 3;
+    FEATURE_RELAY: u64 = 1 << 4;
     FEATURE_IOMMU: u64 = 1 << 32;
     SLOT_QUARANTINED: u32 = 1 << 0;
     SLOT_BOUNDARY: u32 = 1 << 1;
