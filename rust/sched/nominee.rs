@@ -14,7 +14,7 @@ use super::policy::Preempt;
 use super::slot_fsm::{After, Outcome, Progress};
 use super::state::{Nominee, Nominees, Scheduler};
 use super::switch::Begin;
-use super::{Action, Failure, JobState, PauseCause, SlotId, Status};
+use super::{Action, Failure, JobState, PauseCause, SlotId, Status, Time};
 
 impl Scheduler {
     /// Names a context, which waits, to run next on a slot.
@@ -27,7 +27,12 @@ impl Scheduler {
     ) {
         let turn = self.entities.se(ctx).node.sched_key().turn;
         self.take_out(cx.now, id, ctx);
-        self.slots[id].nominees.next = Some(Nominee { ctx, boosted, turn });
+        self.slots[id].nominees.next = Some(Nominee {
+            ctx,
+            boosted,
+            turn,
+            since: cx.now,
+        });
         cx.act(Action::Load {
             slot: id,
             ctx: self.entities.id(ctx),
@@ -123,8 +128,11 @@ impl Scheduler {
         let slot = &mut self.slots[id];
         let mut named = slot.nominees.iter();
         let is_named = |index| named.any(|nominee| self.entities.id(nominee.ctx).index() == index);
-        let progress = match record.next.is_none_or(is_named) {
-            true => slot.fsm.left(cx, record),
+        let is_known = record.next.is_none_or(is_named);
+        let record = self.charge_to_record(cx.now, id, record);
+        let slot = &mut self.slots[id];
+        let progress = match is_known {
+            true => slot.fsm.left(cx, &record),
             // The card runs what it was not told to.
             false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
         };
@@ -136,13 +144,32 @@ impl Scheduler {
         told
     }
 
+    /// Has the run on a slot, which has left a record, charged until now as if it ended now: for the
+    /// time that the record says, within what can have passed. Returns the record with that time.
+    fn charge_to_record(&mut self, now: Time, id: SlotId, record: &RunRecord) -> RunRecord {
+        let Some(run) = self.slots[id].fsm.run() else {
+            return *record;
+        };
+        let context = &mut self.entities[run.ctx.at()];
+        let charged = context.charged_until.since(run.started);
+        let span = record.span.min(now.since(run.named)).max(charged);
+        context.charged_until = now.before(span.less(charged));
+        RunRecord { span, ..*record }
+    }
+
     /// Lets the context run that the card has taken; all others that were named go back to their
     /// queues.
     fn take_next(&mut self, cx: &mut Cx<'_>, id: SlotId, taken: Option<usize>) {
         let nominees = core::mem::replace(&mut self.slots[id].nominees, Nominees::NONE);
         for nominee in nominees.iter() {
             if taken == Some(self.entities.id(nominee.ctx).index()) {
-                self.begin_run(cx, id, nominee.ctx, nominee.boosted, Begin::Taken);
+                self.begin_run(
+                    cx,
+                    id,
+                    nominee.ctx,
+                    nominee.boosted,
+                    Begin::Taken(nominee.since),
+                );
                 self.stop_unwanted(cx, id, nominee.ctx);
             } else {
                 self.give_back(cx, id, nominee, Outcome::Saved);

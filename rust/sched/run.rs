@@ -21,6 +21,8 @@ pub(super) struct Run {
     pub(super) ctx: ContextId,
     /// When START was written, or later, where loading took time that others pay for.
     pub(super) started: Time,
+    /// It began no sooner: when START was written, or a relay was told of it.
+    pub(super) named: Time,
     /// It began with a restore.
     pub(super) resumed: bool,
     /// Added to the slice: the cost of the restore, and of loading registers, so that a slice

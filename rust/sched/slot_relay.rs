@@ -90,6 +90,13 @@ impl SlotFsm {
         }
     }
 
+    /// Notes when the relay was told of the run that has begun.
+    pub(super) fn note_named(&mut self, since: Time) {
+        if let State::Running(run) = &mut self.state {
+            run.named = since;
+        }
+    }
+
     /// Takes in the record of a run. The record of any other run than that on the slot is an old
     /// one.
     pub(super) fn left(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {
@@ -104,6 +111,7 @@ impl SlotFsm {
         };
         let end = End {
             reason,
+            span: Some(record.span),
             restore: match resumed {
                 true => record.load,
                 false => Duration::ZERO,

@@ -21,6 +21,8 @@ const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 /// How a run has ended.
 pub(super) struct End {
     pub(super) reason: EndReason,
+    /// What it took, if the card has told.
+    pub(super) span: Option<Duration>,
     /// The time of its restore; zero: it had none, or nothing is known.
     pub(super) restore: Duration,
     /// The time of its save, if that is known.
@@ -31,6 +33,7 @@ impl End {
     fn of(reason: EndReason) -> Self {
         Self {
             reason,
+            span: None,
             restore: Duration::ZERO,
             save: None,
         }
@@ -115,6 +118,7 @@ impl SlotFsm {
         self.enter(State::Running(Run {
             ctx,
             started: cx.now,
+            named: cx.now,
             resumed: resume,
             extra,
             poll_at: cx.now + poll_period,
@@ -228,6 +232,7 @@ impl SlotFsm {
     pub(super) fn end_run(&mut self, cx: &mut Cx<'_>, end: End) -> Option<RunOver> {
         let End {
             reason,
+            span,
             restore,
             save,
         } = end;
@@ -238,7 +243,7 @@ impl SlotFsm {
             pause,
             ..
         } = self.run()?;
-        let span = cx.now.since(started);
+        let span = span.unwrap_or(cx.now.since(started));
         self.stats.busy += span;
         self.stats.note_restore(restore);
         let saved = matches!(reason, EndReason::Paused | EndReason::Empty);

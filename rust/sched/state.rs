@@ -83,6 +83,8 @@ pub(super) struct Nominee {
     pub(super) boosted: bool,
     /// Its place among its equals, which it keeps if it is not taken.
     pub(super) turn: u64,
+    /// When it was named: its run begins no sooner.
+    pub(super) since: Time,
 }
 
 /// The contexts that a relay may put on a slot by itself. Their jobs are

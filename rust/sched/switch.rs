@@ -14,8 +14,8 @@ use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Ur
 pub(super) enum Begin {
     /// The slot is vacant, and is told.
     Start,
-    /// The relay of the slot has taken the context.
-    Taken,
+    /// The relay of the slot has taken the context, which was named at this time.
+    Taken(Time),
 }
 
 impl Scheduler {
@@ -78,7 +78,10 @@ impl Scheduler {
         }
         match begin {
             Begin::Start => slot.fsm.start(cx, name, resume, boosted, times),
-            Begin::Taken => slot.fsm.begin_run(cx, name, resume, boosted, times),
+            Begin::Taken(since) => {
+                slot.fsm.begin_run(cx, name, resume, boosted, times);
+                slot.fsm.note_named(since);
+            }
         }
         self.forget_plans(class);
     }

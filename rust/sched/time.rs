@@ -64,6 +64,11 @@ impl Duration {
         self.0
     }
 
+    /// The span without `other`; zero if that is longer.
+    pub const fn less(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// The span in microseconds, rounded up.
     pub const fn as_us_rounded_up(self) -> u64 {
         self.0.div_ceil(1_000)
