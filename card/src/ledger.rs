@@ -4,6 +4,7 @@
 use crate::config::{CardConfig, Profile};
 use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, RecordFate, What};
 use crate::regs::{Reg, SlotReg};
+use crate::relay::Reason;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -76,6 +77,8 @@ struct SlotLedger {
     rested_at: Option<u64>,
     paused_at: Option<u64>,
     running: Option<(u64, u64)>,
+    /// Of the last START.
+    tag: u64,
     runs: BTreeMap<u64, Run>,
 }
 
@@ -271,6 +274,10 @@ impl SlotLedger {
                 c.events += 1;
                 c.completions += n;
             }
+            What::Record {
+                reason: Reason::NotRun,
+                ..
+            } => self.runs.entry(self.tag).or_default().pauses += 1,
             What::Save { frames, .. } => c.frames.add(frames),
             What::Dma { write: true, n, .. } => c.dma_writes += n,
             What::Dma {
@@ -312,6 +319,7 @@ impl SlotLedger {
         self.gaps
             .extend(self.rested_at.take().map(|rested| t - rested.min(t)));
         self.running = Some((tag, t));
+        self.tag = tag;
     }
 
     fn enter(&mut self, t: u64, phase: Phase, fault: bool) {
