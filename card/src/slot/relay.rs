@@ -3,6 +3,7 @@
 
 use super::state::{Phase, Queued, State, Stop};
 use super::Slot;
+use crate::engine::AppRegs;
 use crate::event::{us, OrderFate, What};
 use crate::relay::{Entry, Order, Reason, Record, RESULTS};
 use std::sync::Arc;
@@ -197,6 +198,10 @@ impl Slot {
         state.phase = Phase::Loading;
         state.pause = None;
         state.restore_us = 0;
+        state.written = AppRegs::default();
+        if !state.misbehaviour.results_kept {
+            state.reads = AppRegs::default();
+        }
         state.relay.run = Some(Run::new(context, order.resume(), t));
         state.queued = Some(Queued::Context(context));
         self.host.recorder.record_at(

@@ -113,6 +113,8 @@ fn entry_error() {
     assert_eq!(card.wait(1, 1).next, 2);
     let record = card.wait(1, 2);
     assert_eq!((record.reason, record.cookie), (R_REFUSED, 0));
+    let shown = [0x30, 0x38, 0x40, 0x48, 0x50].map(|off| card.rig.sr(1, off));
+    assert_eq!(shown, [0; 5], "nothing of the context before");
     card.begin(1, 2, 1);
     card.order(1, 3 | at(0));
     assert_eq!(card.wait(1, 3).reason, R_PAUSED);
