@@ -125,6 +125,8 @@ pub struct Checker {
     owners: HashMap<u64, Owners>,
     canaries: BTreeMap<u64, u64>,
     enforce: bool,
+    /// The card acts dead.
+    dead: bool,
     /// `CTX_COUNT`
     contexts: u64,
     counts: BTreeMap<Kind, u64>,
@@ -220,6 +222,7 @@ impl Checker {
                 self.power_on();
             }
             What::DeviceReset => self.power_on(),
+            What::Dead { on } => self.dead = *on,
             What::Disconnect => self.forget_guest(),
             What::Read { off, len, .. } => self.read(*off, *len),
             What::Write { off, len, val } => self.write(t, *off, *len, *val),

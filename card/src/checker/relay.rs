@@ -298,7 +298,9 @@ impl Checker {
             view.relay.late = Some(run);
         }
         let named = view.relay.run.take();
-        if !awaited || fate == RecordFate::Lost {
+        // Of a card that is dead nothing comes to memory.
+        let is_lost = fate == RecordFate::Lost && !self.dead;
+        if !awaited || is_lost {
             self.violate(
                 Kind::RecordMissing,
                 format!("slot {slot}: the record of run {run} is {fate:?}, awaited: {awaited}"),
