@@ -246,6 +246,15 @@ impl Bar {
         });
     }
 
+    /// Returns whether the card has taken what [`Bar::set_relay_memory`] wrote.
+    pub(crate) fn has_relay_memory(&self, table: u64, entries: u64, records: u64) -> bool {
+        with_registers!(self, |io| Ok([
+            io.try_read(regs::CTX_TABLE)?.into_raw(),
+            io.try_read(regs::CTX_COUNT)?.into_raw(),
+            io.try_read(regs::RECORDS)?.into_raw(),
+        ])) == Ok([table, entries, records])
+    }
+
     /// Lets `slot`, which is vacant, obey orders or not.
     pub(crate) fn set_relay(&self, slot: SlotId, on: bool) {
         let _ = with_registers!(self, |io| io

@@ -32,15 +32,15 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
 /// Lets the slots of a card that `quiesce` has left obey orders. `ENODEV`: one does not.
 pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result {
     relay.clear_records();
-    bar.set_relay_memory(
-        relay.table_address(),
-        relay.table_length(),
-        relay.records_address(),
-    );
+    let (table, entries) = (relay.table_address(), relay.table_length());
+    let records = relay.records_address();
+    bar.set_relay_memory(table, entries, records);
     for slot in slot_ids(identity.slots) {
         bar.set_relay(slot, true);
     }
-    match slot_ids(identity.slots).all(|slot| bar.obeys_orders(slot)) {
+    // A card that was gone for a moment has lost some of the writes.
+    let all_obey = slot_ids(identity.slots).all(|slot| bar.obeys_orders(slot));
+    match all_obey && bar.has_relay_memory(table, entries, records) {
         true => Ok(()),
         false => Err(ENODEV),
     }
