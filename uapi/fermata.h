@@ -408,7 +408,9 @@ struct fermata_reg {
  *
  * FERMATA_IOC_REGS_WRITE: write registers, in order, all or none.  While the
  * context is on a slot they are forwarded at once; else they are kept and
- * written when it is next put on a slot.  The context may be put on a slot, or
+ * written when it is next put on a slot.  A card that switches by itself (a relay)
+ * loads the registers of a context from memory: there all writes are kept for the
+ * next start of the context.  The context may be put on a slot, or
  * taken off, between any two of them.  The driver replays every register that was ever
  * written, before each START, so application registers must have no side effects.
  *
@@ -418,7 +420,8 @@ struct fermata_reg {
  * EBUSY: a job has not ended.
  *
  * FERMATA_IOC_REGS_READ: read registers; @value is filled.  While the context
- * is on a slot they are read from the card.  Else only
+ * is on a slot they are read from the card; a relay that has not loaded them yet
+ * gives 0.  Else only
  * declared result registers can be read, as they were when the job left its
  * slot.  EAGAIN: the context is on no slot, and one of the
  * registers is not a declared result or was not read yet.
