@@ -151,7 +151,8 @@ static bool comes(const struct card_turn *turn)
 
 static bool leaves(const struct card_turn *turn)
 {
-	return turn->what == CARD_PAUSE;
+	/* An order that comes during a restore aborts the restore. */
+	return turn->what == CARD_PAUSE || turn->what == CARD_NOT_RUN;
 }
 
 static int place_in(const struct fm_ctx *c, int n, u64 token)

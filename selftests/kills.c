@@ -278,7 +278,9 @@ static const char *not_so(enum when when, const struct card_run *run)
 		return run->starts == 1 && run->pauses == 1 && !run->resumes ? NULL :
 			"it was not saved once";
 	case RESTORING:
-		return run->pauses == 1 && run->resumes == 1 ? NULL : "it was not resumed once";
+		/* On a relay its death aborts the restore, which counts as a pause. */
+		return run->pauses == 1 + card_relay() && run->resumes == 1 ? NULL :
+			"it was not resumed once";
 	default:
 		return run->starts == 1 && !run->pauses && !run->finishes ? NULL :
 			"it was not on the slot without a break";

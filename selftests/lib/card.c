@@ -161,18 +161,32 @@ u64 card_key(const char *reply, const char *key)
 	return strtoull(v, NULL, 0);
 }
 
+static bool has_profile(const char *name)
+{
+	const char *v = find_key(card_cmd("ping"), "profile");
+	size_t n = strlen(name);
+
+	return v && !strncmp(v, name, n) && (v[n] == ' ' || !v[n]);
+}
+
 bool card_base(void)
 {
 	static int base = -1;
-	const char *v;
 
 	if (!card_present())
 		return !fm_has_window();
-	if (base < 0) {
-		v = find_key(card_cmd("ping"), "profile");
-		base = v && !strncmp(v, "base", 4);
-	}
+	if (base < 0)
+		base = has_profile("base");
 	return base;
+}
+
+bool card_relay(void)
+{
+	static int relay = -1;
+
+	if (relay < 0)
+		relay = card_present() && has_profile("relay");
+	return relay;
 }
 
 int card_slots(void)
@@ -221,6 +235,13 @@ void card_fault(int slot, const char *kind)
 u64 card_counter(int slot, const char *name)
 {
 	return card_key(card_cmd("counters slot=%d", slot), name);
+}
+
+u64 card_register_writes(int slot)
+{
+	const char *reply = card_cmd("counters slot=%d", slot);
+
+	return card_key(reply, "writes") - card_key(reply, "orders");
 }
 
 u64 card_violations(void)
@@ -273,16 +294,33 @@ bool card_runs(int slot, u64 token)
 	return card_key(reply, "tag") == token && (card_key(reply, "status") & 0xff) == 1;
 }
 
-void card_until_runs(int slot, u64 token)
+static bool card_works(int slot, u64 token)
+{
+	const char *reply = card_cmd("state slot=%d", slot);
+
+	return card_key(reply, "tag") == token && strstr(reply, "phase=running");
+}
+
+static void until(bool (*is_so)(int, u64), int slot, u64 token)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	while (!card_runs(slot, token)) {
+	while (!is_so(slot, token)) {
 		if (fm_now() > end)
 			fm_die("tenant %llx is never seen running: %s", (unsigned long long)token,
 			       card_cmd("state slot=%d", slot));
 		fm_sleep_us(200);
 	}
+}
+
+void card_until_runs(int slot, u64 token)
+{
+	until(card_runs, slot, token);
+}
+
+void card_until_works(int slot, u64 token)
+{
+	until(card_works, slot, token);
 }
 
 /* The card as a PCI function: unbinding and binding its driver; the driver's module. */

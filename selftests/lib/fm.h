@@ -239,10 +239,13 @@ bool card_present(void);
 const char *card_cmd(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 u64 card_key(const char *reply, const char *key);
 bool card_base(void);		/* base profile, or a card of which nothing is known */
+bool card_relay(void);		/* relay profile: the driver writes orders */
 void card_speed(int slot, unsigned int speed);
 void card_set(int slot, const char *settings);
 void card_fault(int slot, const char *kind);
 u64 card_counter(int slot, const char *name);
+/* Writes to registers of the slot, orders left out. */
+u64 card_register_writes(int slot);
 u64 card_violations(void);
 const char *card_why(void);
 
@@ -255,6 +258,8 @@ void card_run_of(int slot, u64 token, struct card_run *run);
 /* The engine runs the job of this tenant now. */
 bool card_runs(int slot, u64 token);
 void card_until_runs(int slot, u64 token);
+/* The same, and its restore is over: an order that comes before aborts the restore. */
+void card_until_works(int slot, u64 token);
 
 /* --- processes ------------------------------------------------------------------------ */
 

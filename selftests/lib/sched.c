@@ -115,7 +115,8 @@ void fm_gate_open(struct fm_ctx *gate)
 static const char * const names[] = {
 	[CARD_START] = "start", [CARD_RESUME] = "resume", [CARD_PAUSE] = "pause",
 	[CARD_BOUNDARY] = "boundary", [CARD_LOST] = "lost", [CARD_PAUSED] = "paused",
-	[CARD_EMPTIED] = "emptied", [CARD_FINISHED] = "finished"
+	[CARD_EMPTIED] = "emptied", [CARD_FINISHED] = "finished", [CARD_NOT_RUN] = "notrun",
+	[CARD_DROPPED] = "dropped", [CARD_REFUSED] = "refused"
 };
 
 /*
@@ -147,7 +148,7 @@ static const char *parse_turn(const char *p, struct card_turn *turn)
 	if (end == p || sscanf(end, ":%15[a-z]", what) != 1)
 		return NULL;
 	for (i = 0; strcmp(what, names[i]); i++)
-		if (i == CARD_FINISHED)
+		if (i == CARD_REFUSED)
 			fm_die("the card's log has '%s'", what);
 	turn->what = i;
 	turn->token = strtoull(end + strlen(what) + 2, &end, 0);
@@ -239,6 +240,17 @@ int card_until_turns(u64 from, struct card_turn *turns, int max, int n)
 		fm_sleep_us(5000);
 	}
 	return have;
+}
+
+bool card_had(u64 from, enum card_what what, u64 token)
+{
+	static struct card_turn turns[HISTORY];
+	int n = card_history(from, turns, HISTORY), i;
+
+	for (i = 0; i < n; i++)
+		if (turns[i].what == what && turns[i].token == token)
+			return true;
+	return false;
 }
 
 int card_turns_of(u64 from, u64 token)

@@ -49,7 +49,9 @@ void fm_gate_open(struct fm_ctx *gate);
 
 enum card_what {
 	CARD_START, CARD_RESUME, CARD_PAUSE, CARD_BOUNDARY, CARD_LOST, CARD_PAUSED,
-	CARD_EMPTIED, CARD_FINISHED
+	CARD_EMPTIED, CARD_FINISHED,
+	/* Of runs by order: the restore was aborted, nothing was saved, nothing was started. */
+	CARD_NOT_RUN, CARD_DROPPED, CARD_REFUSED
 };
 
 struct card_turn {
@@ -71,6 +73,8 @@ bool card_pause_repeated(u64 from);
 int card_order(u64 from, struct card_turn *turns, int max);
 /* Waits until there are so many of these. */
 int card_until_turns(u64 from, struct card_turn *turns, int max, int n);
+/* Has the tenant had such an event since then? */
+bool card_had(u64 from, enum card_what what, u64 token);
 /* How many turns the tenant had since then. */
 int card_turns_of(u64 from, u64 token);
 /* What several tenants had of a slot, at one and the same time. */
