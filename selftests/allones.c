@@ -308,17 +308,18 @@ static void walk(struct __test_metadata *_metadata, scene_fn play, int least)
 
 SLOW_TEST(allones, point_01_while_jobs_are_saved_and_restored)
 {
-	walk(_metadata, save_and_restore, 10);
+	/* A relay switches without a read: those that are left are of registers. */
+	walk(_metadata, save_and_restore, card_relay() ? 4 : 10);
 }
 
 SLOW_TEST(allones, point_01_while_a_slot_is_reset)
 {
-	walk(_metadata, reset_of_slot, 4);
+	walk(_metadata, reset_of_slot, card_relay() ? 2 : 4);
 }
 
 SLOW_TEST(allones, point_01_while_a_job_is_closed)
 {
-	walk(_metadata, close_under_a_job, 3);
+	walk(_metadata, close_under_a_job, card_relay() ? 0 : 3);
 }
 
 SLOW_TEST(allones, point_01_while_it_is_unbound)
@@ -330,7 +331,7 @@ SLOW_TEST(allones, point_01_while_a_fault_is_read)
 {
 	if (!fm_has_window())
 		SKIP(return, "the card has no window check");
-	walk(_metadata, fault, 3);
+	walk(_metadata, fault, card_relay() ? 0 : 3);
 }
 
 SLOW_TEST(allones, point_01_while_the_machine_sleeps)
