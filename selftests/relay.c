@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What only a card with a relay does (docs/card.md): it switches by itself, by orders that name the context
+ * that runs next, and tells of each run by a record. And what becomes of programs where it does so wrongly.
+ */
+#include "kselftest_harness.h"
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(relay);
+
+#define SLICE	(2 * FM_MS)
+/* What a job takes at speed 1: no test outlasts it, and held or let loose it need not. */
+#define LONG	4000000
+
+/* Skips the test on other cards. */
+#define NEED_RELAY()							\
+({									\
+	if (!card_relay())						\
+		SKIP(return, "the card has no relay");			\
+})
+
+static u64 counter(const struct fm_ctx *c, const char *name)
+{
+	return card_counter(c->slot, name);
+}
+
+/* --- two that share a slot ------------------------------------------------------------- */
+
+struct pair {
+	struct fm_ctx c[2];
+	struct fm_expect e[2];
+};
+
+/* Two jobs of some seconds, which take turns from the moment when the second is started. */
+static void pair_start(struct pair *p)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		fm_tenant_list(&p->c[i], SLICE, LONG, i + 1, &p->e[i]);
+		card_speed(p->c[i].slot, 1);
+		fm_must_start(&p->c[i]);
+		if (!i)
+			card_until_runs(p->c[i].slot, p->c[i].token);
+	}
+}
+
+/* Lets a job come to its end: NULL, or what is wrong with it. */
+static const char *end_well(struct fm_ctx *c, struct fm_expect *e)
+{
+	card_speed(c->slot, 0);
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	return fm_job_wrong(c, e);
+}
+
+/* How a job has failed, once it has: an errno; 0: it is done. */
+static int error_of(struct fm_ctx *c)
+{
+	struct fermata_status st;
+
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	fm_status(c->fd, &st);
+	return st.error;
+}
+
+/* The slot takes a job, and so does the context: NULL, or what is wrong. */
+static const char *serves(struct fm_ctx *c)
+{
+	struct fm_expect e;
+
+	card_speed(c->slot, 0);
+	fm_job_list(c, 100, 1000, 9, &e);
+	return fm_job_run(c, &e);
+}
+
+/* --- a switch --------------------------------------------------------------------------- */
+
+/* Counters of a slot at one time. */
+struct counts {
+	u64 orders, dropped, taken, records, status, registers;
+};
+
+static struct counts counts_of(const struct fm_ctx *c)
+{
+	const char *reply = card_cmd("counters slot=%d", c->slot);
+
+	return (struct counts) {
+		.orders = card_key(reply, "orders"),
+		.dropped = card_key(reply, "orders_dropped"),
+		.taken = card_key(reply, "orders_taken"),
+		.records = card_key(reply, "records"),
+		.status = card_key(reply, "reads_status"),
+		.registers = card_key(reply, "reads") + card_key(reply, "writes") -
+			     card_key(reply, "orders") - card_key(reply, "reads_status"),
+	};
+}
+
+/*
+ * One order for each switch, and no other access to the slot. A host that holds up the machine makes the driver
+ * look for a record, or lets a job end before its order comes: once without that is enough.
+ */
+static bool one_order_per_switch(struct __test_metadata *_metadata)
+{
+	struct counts before, after;
+	struct fermata_status st;
+	struct pair p;
+	u64 switches;
+
+	pair_start(&p);
+	fm_until_preempted(p.c[1].fd, 2);
+	before = counts_of(&p.c[0]);
+	fm_until_preempted(p.c[1].fd, 12);
+	after = counts_of(&p.c[0]);
+	switches = after.taken - before.taken;
+	TH_LOG("%d switches: %d orders, %d reads of the status", (int)switches,
+	       (int)(after.orders - before.orders), (int)(after.status - before.status));
+	ASSERT_LE(20, switches);
+	EXPECT_EQ(before.registers, after.registers);
+	ASSERT_GOOD(end_well(&p.c[0], &p.e[0]));
+	ASSERT_GOOD(end_well(&p.c[1], &p.e[1]));
+	fm_status(p.c[0].fd, &st);
+	EXPECT_EQ(0, st.failed);
+	ASSERT_GOOD(fm_runs_wrong(p.c, 2));
+	fm_ctx_close(&p.c[0]);
+	fm_ctx_close(&p.c[1]);
+	/* The order that is held, or was taken, just when the counters were read. */
+	return after.orders - before.orders <= switches + 1 && after.dropped == before.dropped &&
+	       after.status == before.status;
+}
+
+FM_TEST(relay, one_order_per_switch_and_no_read)
+{
+	int i;
+
+	NEED_RELAY();
+	for (i = 0; i < 10 && !one_order_per_switch(_metadata); i++)
+		;
+	EXPECT_GT(10, i);
+}
+
+/* A job that ends alone: an order to begin, a record at its end. */
+FM_TEST(relay, lone_job_takes_one_order)
+{
+	struct counts before, after;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	NEED_RELAY();
+	fm_tenant_list(&c, SLICE, 1000, 1, &e);
+	before = counts_of(&c);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	after = counts_of(&c);
+	EXPECT_EQ(before.orders + 1, after.orders);
+	EXPECT_EQ(before.taken + 1, after.taken);
+	EXPECT_EQ(before.records + 1, after.records);
+	EXPECT_EQ(before.registers, after.registers);
+}
+
+/* What waits goes on when the job before has ended by itself, too, with one order. */
+FM_TEST(relay, next_job_after_a_job_that_ends)
+{
+	struct fm_expect e;
+	struct fm_ctx first, next;
+	u64 from, orders;
+
+	NEED_RELAY();
+	fm_tenant(&first, FM_LONG_SLICE);
+	fm_tenant_list(&next, FM_LONG_SLICE, 1000, 1, &e);
+	card_speed(first.slot, 1);
+	fm_job_endless(&first);
+	from = card_history_end();
+	orders = counter(&first, "orders");
+	fm_must_start(&first);
+	card_until_runs(first.slot, first.token);
+	fm_must_start(&next);
+	fm_end_endless(&first);
+	fm_wait(next.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&next, &e));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ first.slot, CARD_START, &first }, { first.slot, CARD_FINISHED, &first },
+		{ first.slot, CARD_START, &next }, { first.slot, CARD_FINISHED, &next } }, 4));
+	EXPECT_EQ(orders + 2, counter(&first, "orders"));
+}
+
+/* --- records that go wrong ---------------------------------------------------------------- */
+
+/*
+ * A context of the list engine with a job that runs and does not end, and one on another slot with a job that
+ * must not notice anything.
+ */
+struct scene {
+	struct fm_ctx c, beside;
+	struct fm_expect e, beside_e;
+};
+
+static void scene_begin(struct scene *s)
+{
+	fm_tenant_list(&s->c, FM_LONG_SLICE, LONG, 1, &s->e);
+	fm_ctx_new(&s->beside, FM_SHA, 1 << 20);
+	fm_job_any(&s->beside, 300000, 2, &s->beside_e);
+	card_speed(s->c.slot, 1);
+	card_speed(s->beside.slot, 1);
+	fm_must_start(&s->beside);
+	fm_must_start(&s->c);
+	card_until_works(s->c.slot, s->c.token);
+}
+
+/* The one beside is well, and both slots serve: NULL, or what is wrong. */
+static const char *scene_end(struct scene *s)
+{
+	const char *wrong = end_well(&s->beside, &s->beside_e);
+
+	card_fault(s->c.slot, "clear");
+	if (!wrong)
+		wrong = serves(&s->c);
+	fm_ctx_close(&s->beside);
+	fm_ctx_close(&s->c);
+	return wrong;
+}
+
+/* Violations of this kind are the card's own, and wanted: at least one, and of no other kind. */
+static bool only(const char *kind)
+{
+	const char *reply = card_cmd("violations");
+	u64 total = card_key(reply, "total");
+	bool good = total && strstr(reply, kind) && card_key(reply, kind) == total;
+
+	if (!good)
+		printf("# violations:%s; %s\n", reply, card_why());
+	card_cmd("violations clear");
+	return good;
+}
+
+#define NEED_RELAY_AND_TWO_SLOTS()					\
+({									\
+	NEED_RELAY();							\
+	if (fm_slot_of(FM_SHA) < 0)					\
+		SKIP(return, "no slot with sha256");			\
+})
+
+/* Nobody knows whether the job was saved: it fails. */
+FM_TEST(relay, lose_record)
+{
+	struct scene s;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	card_fault(s.c.slot, "lose_record=1");
+	fm_must_hold(&s.c);
+	EXPECT_EQ(EPROTO, error_of(&s.c));
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_TRUE(only("record_missing"));
+}
+
+/* The slot has gone on by itself with the next job, of which nobody knows now: that one begins again or fails. */
+FM_TEST(relay, lose_record_of_a_switch)
+{
+	struct scene s;
+	struct fm_ctx next;
+	struct fm_expect e;
+	int error;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	fm_tenant_list(&next, SLICE, LONG, 5, &e);
+	scene_begin(&s);
+	fm_param(s.c.fd, FERMATA_PARAM_TIMESLICE, SLICE);
+	card_fault(s.c.slot, "lose_record=1");
+	fm_must_start(&next);
+	EXPECT_EQ(EPROTO, error_of(&s.c));
+	card_speed(next.slot, 0);
+	error = error_of(&next);
+	EXPECT_TRUE(!error || error == EPROTO);
+	if (!error)
+		EXPECT_EQ(NULL, fm_job_wrong(&next, &e));
+	ASSERT_GOOD(scene_end(&s));
+	ASSERT_GOOD(serves(&next));
+	EXPECT_TRUE(only("record_missing"));
+}
+
+/* Word 7 of a record is written last: a card that does not is not believed, unless the rest comes in time. */
+FM_TEST(relay, tear_record)
+{
+	struct scene s;
+	int error;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	card_fault(s.c.slot, "tear_record=1");
+	fm_must_hold(&s.c);
+	fm_wait(s.c.fd, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE);
+	if (fm_state(s.c.fd) == FERMATA_STATE_HELD) {
+		fm_must_resume(&s.c);
+		ASSERT_GOOD(end_well(&s.c, &s.e));
+	} else {
+		error = error_of(&s.c);
+		EXPECT_EQ(EPROTO, error);
+	}
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* The status says that the run is over before the record does: the job fails, or the record was awaited. */
+FM_TEST(relay, delay_record)
+{
+	struct scene s;
+	u64 total;
+	int error;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	card_fault(s.c.slot, "delay_record=30000");
+	fm_must_hold(&s.c);
+	fm_wait(s.c.fd, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE);
+	if (fm_state(s.c.fd) == FERMATA_STATE_HELD) {
+		fm_must_resume(&s.c);
+		ASSERT_GOOD(end_well(&s.c, &s.e));
+	} else {
+		error = error_of(&s.c);
+		EXPECT_EQ(EPROTO, error);
+	}
+	/* It comes yet, and is nobody's. */
+	fm_sleep_us(40000);
+	ASSERT_GOOD(scene_end(&s));
+	total = card_violations();
+	EXPECT_TRUE(!total || only("early_load"));
+}
+
+/* --- orders that go wrong ------------------------------------------------------------------ */
+
+/* A slot that does not take the order by which a job begins: the job fails, and the next one runs. */
+FM_TEST(relay, ignore_order)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	NEED_RELAY();
+	fm_tenant_list(&c, FM_LONG_SLICE, 1000, 1, &e);
+	card_fault(c.slot, "ignore_order=1");
+	fm_must_start(&c);
+	EXPECT_EQ(EPROTO, error_of(&c));
+	ASSERT_GOOD(serves(&c));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* A job that is told to stop, and whose slot does not take the order: as an engine that hangs. */
+FM_TEST(relay, ignore_order_to_stop)
+{
+	struct scene s;
+	u64 resets;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	resets = fm_slot_resets(s.c.slot);
+	fm_param(s.c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
+	card_fault(s.c.slot, "ignore_order=100");
+	fm_must_hold(&s.c);
+	EXPECT_EQ(ETIME, error_of(&s.c));
+	EXPECT_EQ(resets + 1, fm_slot_resets(s.c.slot));
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* The driver's orders name the run that they follow: a card that does not look finds none that is stale. */
+FM_TEST(relay, stale_order)
+{
+	struct pair p;
+
+	NEED_RELAY();
+	card_fault(fm_slot_of(FM_LIST), "stale_order=1");
+	pair_start(&p);
+	fm_until_preempted(p.c[1].fd, 10);
+	card_fault(p.c[0].slot, "clear");
+	ASSERT_GOOD(end_well(&p.c[0], &p.e[0]));
+	ASSERT_GOOD(end_well(&p.c[1], &p.e[1]));
+	ASSERT_GOOD(fm_runs_wrong(p.c, 2));
+}
+
+/* A slot that stops a job too late: no harm within the preempt timeout. */
+FM_TEST(relay, late_at)
+{
+	struct scene s;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	card_fault(s.c.slot, "late_at=200000");
+	fm_hold(&s.c);
+	fm_must_resume(&s.c);
+	ASSERT_GOOD(end_well(&s.c, &s.e));
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* And beyond it the job fails, as with an engine that hangs. */
+FM_TEST(relay, late_at_beyond_the_timeout)
+{
+	struct scene s;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	scene_begin(&s);
+	fm_param(s.c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
+	card_fault(s.c.slot, "late_at=2000000");
+	fm_must_hold(&s.c);
+	EXPECT_EQ(ETIME, error_of(&s.c));
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* The card cannot read the entry of a context: its job is not started, and fails. */
+FM_TEST(relay, entry_error)
+{
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 from;
+
+	NEED_RELAY();
+	fm_tenant_list(&c, FM_LONG_SLICE, 1000, 1, &e);
+	card_fault(c.slot, "entry_error=1");
+	from = card_history_end();
+	fm_must_start(&c);
+	EXPECT_EQ(EPROTO, error_of(&c));
+	EXPECT_EQ(0, card_turns_of(from, c.token));
+	ASSERT_GOOD(serves(&c));
+	EXPECT_EQ(0, card_violations());
+}
+
+/* The same at a switch: the one that was named fails; the one that was saved for it goes on. */
+FM_TEST(relay, entry_error_of_a_switch)
+{
+	struct scene s;
+	struct fm_ctx next;
+	struct fm_expect e;
+
+	NEED_RELAY_AND_TWO_SLOTS();
+	fm_tenant_list(&next, SLICE, LONG, 5, &e);
+	scene_begin(&s);
+	fm_param(s.c.fd, FERMATA_PARAM_TIMESLICE, SLICE);
+	card_fault(s.c.slot, "entry_error=1");
+	fm_must_start(&next);
+	EXPECT_EQ(EPROTO, error_of(&next));
+	ASSERT_GOOD(end_well(&s.c, &s.e));
+	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(s.c.fd));
+	ASSERT_GOOD(serves(&next));
+	ASSERT_GOOD(scene_end(&s));
+	EXPECT_EQ(0, card_violations());
+}
+
+TEST_HARNESS_MAIN
