@@ -209,7 +209,7 @@ impl Executor<'_> {
             return;
         };
         context.meter().note_end(run);
-        if run.reason == EndReason::Aborted {
+        if matches!(run.reason, EndReason::Aborted | EndReason::Dropped) {
             return;
         }
         if self.relay.is_some() {

@@ -181,8 +181,10 @@ pub enum EndReason {
     Fault,
     /// The job's state could not be saved or restored.
     SnapshotError,
-    /// The slot is reset, or the job was dropped.
+    /// The slot is reset.
     Aborted,
+    /// A relay has stopped the job without saving it, or not begun it.
+    Dropped,
 }
 
 /// Why a job has to leave its slot. `waiter`: for whom.

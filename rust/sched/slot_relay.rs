@@ -137,7 +137,7 @@ impl SlotFsm {
             LeftReason::Paused if is_stopped => (EndReason::Paused, Outcome::Saved),
             LeftReason::NotRun if is_stopped && run.resumed => (EndReason::Paused, Outcome::Saved),
             LeftReason::Dropped if run.pause.is_some_and(|pause| pause.dropped) => {
-                (EndReason::Aborted, Outcome::Failed(Failure::Protocol))
+                (EndReason::Dropped, Outcome::Failed(Failure::Protocol))
             }
             LeftReason::Finished => (EndReason::Finished, Outcome::Finished),
             LeftReason::Empty => (EndReason::Empty, Outcome::Empty),
@@ -146,7 +146,7 @@ impl SlotFsm {
                 let outcome = Outcome::Failed(Failure::Snapshot);
                 (EndReason::SnapshotError, outcome)
             }
-            LeftReason::Refused => (EndReason::Aborted, Outcome::Failed(Failure::Protocol)),
+            LeftReason::Refused => (EndReason::Dropped, Outcome::Failed(Failure::Protocol)),
             LeftReason::Paused | LeftReason::NotRun | LeftReason::Dropped => return None,
         })
     }

@@ -276,7 +276,8 @@ TRACE_EVENT(fermata_stop,
 	TP_printk(FERMATA_SUBJECT_FORMAT " why=%s", FERMATA_SUBJECT_ARGS,
 		  __print_symbolic(__entry->why,
 			{ 0, "paused" }, { 1, "finished" }, { 2, "empty" },
-			{ 3, "fault" }, { 4, "snapshot-error" }))
+			{ 3, "fault" }, { 4, "snapshot-error" },
+			{ 5, "dropped" }))
 );
 
 TRACE_EVENT(fermata_reset,

@@ -4,6 +4,7 @@
 use crate::spans::{Doing, End, Span, Timeline, Turn};
 use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
+use fermata_card::relay::Reason;
 use std::io::BufRead;
 
 /// The state of a slot.
@@ -86,7 +87,21 @@ impl Reader {
                     self.end_turn(*slot, end, at);
                 }
             }
-            What::SlotReset { slot, .. } => self.reset(*slot, at),
+            What::Order { .. } => self.timeline.by_order = true,
+            What::Record {
+                slot,
+                reason: Reason::NotRun,
+                ..
+            } => {
+                self.enter(*slot, None, at);
+                self.end_turn(*slot, End::Saved, at);
+            }
+            What::Record {
+                slot,
+                reason: Reason::Dropped | Reason::Refused,
+                ..
+            }
+            | What::SlotReset { slot, .. } => self.reset(*slot, at),
             What::DeviceReset => (0..self.slots.len()).for_each(|slot| self.reset(slot, at)),
             What::Pause {
                 slot,

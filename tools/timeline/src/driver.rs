@@ -223,6 +223,7 @@ impl Reader {
                     self.stop(slot, End::Saved, at);
                     self.waiting.insert(ctx, at);
                 }
+                Some("dropped") => self.stop(slot, End::Reset, at),
                 _ => self.stop(slot, End::Finished, at),
             },
             "reset" if event.number("hold")? != 0 => self.stop(slot, End::Reset, at),

@@ -96,6 +96,8 @@ pub struct Timeline {
     pub turns: Vec<Turn>,
     /// Events.
     pub instants: Vec<Instant>,
+    /// The slots are switched by orders: the driver learns of a turn after it has begun.
+    pub by_order: bool,
     pub(crate) last: u64,
 }
 

@@ -88,7 +88,10 @@ fn at_zero_aborts_a_restore() {
     let history = card.rig.ask("history from=0");
     assert!(history.contains("1:resume:0xa0,1:notrun:0xa0"), "{history}");
     let runs = card.rig.ask("runs slot=1");
-    assert!(runs.contains("0xa0:1:5:6:0:"), "all of its runs were stopped: {runs}");
+    assert!(
+        runs.contains("0xa0:1:5:6:0:"),
+        "all of its runs were stopped: {runs}"
+    );
     card.clean();
 }
 
