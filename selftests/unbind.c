@@ -243,15 +243,20 @@ FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 		fm_job_list(&a, 100, 1000, 3, &e);
 		ASSERT_GOOD(fm_job_run(&a, &e));
 		fm_ctx_new(&b, FM_LIST, 64 * 1024);
-		writes[clears] = card_counter(slot, "writes");
+		writes[clears] = card_register_writes(slot);
 		fm_job_list(&b, 100, 1000, 4, &e);
 		ASSERT_GOOD(fm_job_run(&b, &e));
-		writes[clears] = card_counter(slot, "writes") - writes[clears];
+		writes[clears] = card_register_writes(slot) - writes[clears];
 		fm_ctx_close(&a);
 		fm_ctx_close(&b);
 	}
 	bind_anew("reset_clears=0", slot);
 	TH_LOG("%d writes, and %d with a reset", (int)writes[0], (int)writes[1]);
+	/* A relay loads registers from memory: none is written. */
+	if (card_relay()) {
+		EXPECT_EQ(0, writes[0] + writes[1]);
+		return;
+	}
 	EXPECT_LT(all - 20, writes[0]);
 	EXPECT_GT(20, writes[1]);
 }
