@@ -145,7 +145,8 @@ impl Scheduler {
     }
 
     /// Has the run on a slot, which has left a record, charged until now as if it ended now: for the
-    /// time that the record says, within what can have passed. Returns the record with that time.
+    /// time that the record says, within what can have passed. Returns the record with times within
+    /// that.
     fn charge_to_record(&mut self, now: Time, id: SlotId, record: &RunRecord) -> RunRecord {
         let Some(run) = self.slots[id].fsm.run() else {
             return *record;
@@ -154,7 +155,12 @@ impl Scheduler {
         let charged = context.charged_until.since(run.started);
         let span = record.span.min(now.since(run.named)).max(charged);
         context.charged_until = now.before(span.less(charged));
-        RunRecord { span, ..*record }
+        RunRecord {
+            span,
+            load: record.load.min(span),
+            save: record.save.min(span),
+            ..*record
+        }
     }
 
     /// Lets the context run that the card has taken; all others that were named go back to their
@@ -191,7 +197,7 @@ impl Scheduler {
     fn give_back(&mut self, cx: &mut Cx<'_>, id: SlotId, nominee: Nominee, outcome: Outcome) {
         let Nominee { ctx, turn, .. } = nominee;
         let name = self.entities.id(ctx);
-        // A job that has not begun is no saved one, but waits in the same way.
+        // It waits as a job does that was saved.
         if let Some(wake) = self.vacated(cx, id, ctx, outcome) {
             cx.act(Action::Wake { ctx: name, wake });
         } else if self.entities.find(name).is_some() && self.entities[ctx].state == JobState::Queued
@@ -212,8 +218,8 @@ impl Scheduler {
         }
     }
 
-    /// Ends what a slot that was reset had been told: nobody knows which of the contexts that were
-    /// named have run, so their jobs fail. `after`: what became of the slot.
+    /// Fails the jobs that were named for a slot which was reset, after `progress`: nobody knows
+    /// which of them have run.
     pub(super) fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
         if !self.slots[id].fsm.config.has_relay() {
             return;

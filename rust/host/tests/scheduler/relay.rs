@@ -3,7 +3,7 @@
 //! Slots that switch by themselves: orders, records, and the contexts that are named to run next.
 
 use crate::model::relay::Relay;
-use crate::model::world::{sid, SlotPlan, World, RELAY};
+use crate::model::world::{ns, sid, SlotPlan, World, RELAY};
 use crate::model::{MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, Stop, Urgency, Wake,
@@ -207,7 +207,7 @@ fn memory_of_who_is_named_stays_until_the_record() {
         assert_eq!(
             world
                 .machine
-                .slot_stats(sid(0), crate::model::world::ns(world.now))
+                .slot_stats(sid(0), ns(world.now))
                 .unwrap()
                 .resets,
             taken.into()
@@ -319,4 +319,16 @@ fn a_restore_is_broken_off_for_urgent_work() {
     assert_eq!(world.state(lc), JobState::Done);
     world.run_for(20 * MS);
     assert_eq!(world.stats(a).failed + world.stats(b).failed, 0);
+}
+
+/// What a card says of times is limited by what can have passed.
+#[test]
+fn nobody_is_charged_for_more_than_has_passed() {
+    let (mut world, [a, b]) = tenants(RELAY);
+    relay(&mut world).exaggerates = true;
+    world.run_for(20 * MS);
+    let run = world.stats(a).run + world.stats(b).run;
+    assert!(run < Duration::from_ms(30));
+    let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
+    assert!(stats.save_max < Duration::from_ms(3));
 }
