@@ -99,6 +99,7 @@ bench-docs:
 bench-instructions:
 	@vm/run instructions
 	@vm/run modulecount
+	@vm/run modulecount --profile relay
 
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench

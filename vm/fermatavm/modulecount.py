@@ -2,7 +2,7 @@
 """Count the instructions of fermata.ko per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin).
 
 The count includes interrupt handler, timer and calls, but not the functions of the kernel that they call. --functions N also prints
-the N functions with most instructions of each phase.
+the N functions with most instructions of each phase. --profile relay counts on a card that switches by itself.
 
 --sections measures the longest section with interrupts off, under a raw spinlock, in instructions and in accesses to registers of the
 card, while calls and events are at the limits of what a user can cause. It fails if a section exceeds SECTION_MAX or ACCESSES_MAX.
@@ -20,7 +20,7 @@ from . import boot
 from .common import BUILD, TOP, die, run, write_report
 
 NAME = "module-count"
-CARD = "profile=fermata,slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
+CARD = "slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
 # As many slots as a card can have, and as many contexts as a card has by default.
 CARD_OF_SECTIONS = "profile=fermata,slots=" + "+".join(["membench"] * 8)
 CONTEXTS = 4096
@@ -87,9 +87,9 @@ def print_functions(spent, operations, module, most):
         print(f"    {count / operations:>8.1f}  {names[start][:150]}")
 
 
-def count_instructions(rest, most):
+def count_instructions(rest, most, profile):
     out = BUILD / "count.out"
-    workload = boot_with_plugin(["count", *rest], out, "--card", CARD)
+    workload = boot_with_plugin(["count", *rest], out, "--card", f"profile={profile},{CARD}")
     by_label = counts(out, int(workload["text"], 16), workload["bytes"])
     report = {}
     for number, phase in enumerate(workload["phases"]):
@@ -100,7 +100,7 @@ def count_instructions(rest, most):
             print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", most)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
         die('the plugin counted instructions of the phase "nothing", or none of another phase')
-    write_report("module-instructions", report)
+    write_report("module-instructions" if profile == "fermata" else f"module-instructions-{profile}", report)
 
 
 def find_sections(rest):
@@ -130,12 +130,13 @@ def find_sections(rest):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions with most instructions")
+    parser.add_argument("--profile", choices=["fermata", "relay"], default="fermata", help="of the card (default: fermata)")
     parser.add_argument("--sections", action="store_true", help="measure the longest sections with interrupts off")
     args, rest = parser.parse_known_args()
     if args.sections:
         find_sections(rest)
     else:
-        count_instructions(rest, args.functions)
+        count_instructions(rest, args.functions, args.profile)
 
 
 if __name__ == "__main__":
