@@ -159,9 +159,12 @@ impl Status {
 
     /// A run that has ended left a record, which is read after the status: none was found.
     fn classify_relay(self, run: &RunFacts) -> StatusClass {
+        let is_own = self.start_count() == run.count;
         match self.phase() {
-            Phase::Running if self.start_count() == run.count => StatusClass::Running,
-            _ => StatusClass::Violation,
+            Phase::Running if is_own => StatusClass::Running,
+            _ if is_own || run.suspect => StatusClass::Violation,
+            // The answer of a run that was given up may come late.
+            _ => StatusClass::Stale,
         }
     }
 
