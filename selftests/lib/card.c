@@ -380,10 +380,15 @@ int fm_reset(void)
 	return put_to_function("reset", "1");
 }
 
+/* With the driver all arenas are gone: their pages may become anything, the next binding's too. */
 int fm_unbind(void)
 {
+	int rc = fm_pci() ? fm_put(DRIVER "/unbind", fm_pci()) : -ENOENT;
+
 	fm_tally("unbinds", 1);
-	return fm_pci() ? fm_put(DRIVER "/unbind", fm_pci()) : -ENOENT;
+	if (!rc)
+		fm_agent_all_gone();
+	return rc;
 }
 
 /* Returns when the device is there. */

@@ -654,6 +654,15 @@ void fm_agent_gone(u64 token)
 	}
 }
 
+void fm_agent_all_gone(void)
+{
+	u32 i;
+
+	for (i = 0; i < FM_TOKENS; i++)
+		if (fm_sh->token[i])
+			fm_agent_gone(fm_sh->token[i]);
+}
+
 /* --- processes ------------------------------------------------------------------------- */
 
 void fm_fork(struct fm_child *ch)
@@ -899,7 +908,6 @@ const char *fm_teardown(struct fm_shared *sh)
 	struct fermata_card_info info = { .size = sizeof(info) };
 	u64 end = fm_now() + 10000 * FM_MS;
 	bool revived = false;
-	u32 i;
 	u64 n;
 	int fd;
 
@@ -944,9 +952,7 @@ const char *fm_teardown(struct fm_shared *sh)
 		}
 		fm_sleep_us(1000);
 	}
-	for (i = 0; i < FM_TOKENS; i++)
-		if (sh->token[i])
-			fm_agent_gone(sh->token[i]);
+	fm_agent_all_gone();
 	n = card_violations();
 	if (n) {
 		size_t at = strlen(why);

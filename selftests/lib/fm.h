@@ -169,6 +169,7 @@ void fm_ctx_close(struct fm_ctx *c);
 /* Tells the card which pages [mem, mem + len) of process pid are token's. */
 void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token);
 void fm_agent_gone(u64 token);
+void fm_agent_all_gone(void);
 /* Guest-physical address of a page of this process. */
 u64 fm_gpa(const void *mem);
 
