@@ -501,14 +501,18 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
  */
 FM_TEST(fault, defect_15_results_of_the_job_before)
 {
+	/* A relay resets linkedlist inside the card when it loads a context, and so clears them. */
+	enum fm_engine engine = card_relay() ? FM_SHA : FM_LIST;
 	struct fm_expect e;
 	struct fm_ctx c;
 
 	if (card_base())
 		SKIP(return, "on the base profile a reset follows each job, and clears them");
-	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	if (fm_slot_of(engine) < 0)
+		SKIP(return, "no slot with sha256");
+	fm_ctx_new(&c, engine, 64 * 1024);
 	card_speed(c.slot, 0);
-	fm_job_list(&c, 100, 1000, 3, &e);
+	fm_job_any(&c, 100, 3, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	EXPECT_EQ(0, card_violations());
