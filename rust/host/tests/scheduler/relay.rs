@@ -330,5 +330,6 @@ fn nobody_is_charged_for_more_than_has_passed() {
     let run = world.stats(a).run + world.stats(b).run;
     assert!(run < Duration::from_ms(30));
     let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
-    assert!(stats.save_max < Duration::from_ms(3));
+    // A slice is 10 ms at most, however long a save seems to take.
+    assert!(stats.save_max < Duration::from_ms(12));
 }

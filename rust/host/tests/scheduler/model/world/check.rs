@@ -258,7 +258,8 @@ impl World {
             add(&mut sums, counts, -1);
         }
         match self.may_drop() {
-            true => assert!(sums.iter().all(|&sum| sum <= 0), "sums differ"),
+            // What it ran until then is known by its record only.
+            true => assert!(sums[1..].iter().all(|&sum| sum <= 0), "sums differ"),
             false => assert_eq!(sums, [0; 4], "sums differ"),
         }
         self.check_groups();
