@@ -114,7 +114,8 @@ static bool one_order_per_switch(struct __test_metadata *_metadata)
 	switches = after.taken - before.taken;
 	TH_LOG("%d switches: %d orders, %d reads of the status", (int)switches,
 	       (int)(after.orders - before.orders), (int)(after.status - before.status));
-	ASSERT_LE(20, switches);
+	/* Two for each preemption; the counters are read while the jobs go on. */
+	ASSERT_LE(18, switches);
 	EXPECT_EQ(before.registers, after.registers);
 	ASSERT_GOOD(end_well(&p.c[0], &p.e[0]));
 	ASSERT_GOOD(end_well(&p.c[1], &p.e[1]));
