@@ -327,6 +327,9 @@ static void start_engine(int slot, volatile u64 *bar, u64 page, u64 token)
 	volatile u64 *regs = bar + (0x1000 * (slot + 1)) / 8;
 
 	bar[0x18 / 8] = 0;
+	/* The driver has left the slot to orders. */
+	if (card_relay())
+		bar[0x340 / 8 + slot] = 0;
 	bar[0x30 / 8 + slot] = 0;
 	if (!card_base()) {
 		bar[0x180 / 8 + slot] = page;
@@ -354,8 +357,8 @@ FM_TEST(card, defect_02_engine_at_work_when_bound)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_LOCKED, -1, 0);
 	ASSERT_NE(MAP_FAILED, page);
 	gpa = fm_gpa(page);
-	fm_agent_add(getpid(), page, FM_PAGE, token);
 	ASSERT_EQ(0, fm_unbind());
+	fm_agent_add(getpid(), page, FM_PAGE, token);
 
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", fm_pci());
 	ASSERT_EQ(0, fm_put(path, "1"));
