@@ -166,7 +166,7 @@ fn a_write_after_the_context_has_left() {
     card.reg(1, 0x30, ARENA);
     card.order(1, 1 | next(1) | at(2000));
     card.wait(1, 1);
-    card.order(1, 2 | at(60_000));
+    card.order(1, 2 | at(500_000));
     card.wait(1, 2);
     card.saw("foreign_dma", 1);
 }

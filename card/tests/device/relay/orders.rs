@@ -39,7 +39,6 @@ fn a_chain_without_a_read_of_the_host() {
     card.order(1, 3 | DROP);
     let third = card.wait(1, 3);
     assert_eq!((third.reason, third.cookie), (R_DROPPED, 0xc00));
-    assert!(card.result(0, 1) > 0, "the checksum of what it read");
     assert_eq!(card.rig.table("counters slot=1")["reads"], 0);
     let counters = card.rig.table("counters slot=1");
     assert_eq!((counters["orders"], counters["orders_dropped"]), (4, 0));

@@ -116,13 +116,13 @@ fn a_save_that_fails() {
 
 #[test]
 fn a_restore_that_fails() {
-    let mut card = driver(&["slot=1,speed=20,restore_us=20000"]);
+    let mut card = driver(&["slot=1,speed=20,restore_us=400000"]);
     card.endless(0);
     card.begin(1, 0, 0);
     card.order(1, 1 | at(1000));
     card.wait(1, 1);
     // The record comes when the card may write again.
-    card.rig.ask("fault slot=1 delay_record=100000");
+    card.rig.ask("fault slot=1 delay_record=400000");
     card.order(1, 1 | next(0) | VACANT | RESUME | NEVER);
     card.wait_restoring(1);
     std::thread::sleep(Duration::from_millis(5));
