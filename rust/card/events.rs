@@ -49,9 +49,8 @@ impl Card {
     fn look(&self, state: &mut State, slot: SlotId) -> bool {
         let mut outbox = Outbox::default();
         let found = self.take_records(state, slot, &mut outbox);
-        if let (true, Some(relay)) = (self.slots[slot.index()].queues, &state.relay) {
-            let events = relay.completion_events(slot);
-            self.note_completions(state, slot, events, &mut outbox);
+        if self.slots[slot.index()].queues {
+            self.note_completions(state, slot, &mut outbox);
         }
         self.feed_reads(state, outbox);
         found
@@ -227,17 +226,17 @@ impl Card {
                 Err(_) => outbox.suspect(slot),
             }
         } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
-            let events = match &state.relay {
-                Some(relay) => relay.completion_events(slot),
-                None => self.bar.completion_events(slot),
-            };
-            self.note_completions(state, slot, events, outbox);
+            self.note_completions(state, slot, outbox);
         }
     }
 
     /// Passes completions on that the engine of `slot`, which runs, may have counted. If another
     /// context came to the slot meanwhile, that context gets a spurious notification.
-    fn note_completions(&self, state: &mut State, slot: SlotId, events: u64, outbox: &mut Outbox) {
+    fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
+        let events = match &state.relay {
+            Some(relay) => relay.completion_events(slot),
+            None => self.bar.completion_events(slot),
+        };
         if events == u64::MAX {
             return outbox.suspect(slot);
         }

@@ -9,7 +9,7 @@ use super::policy::Preempt;
 use super::slot_fsm::WATCHDOG_PERIOD;
 use super::state::Scheduler;
 use super::time::earliest;
-use super::{Duration, PauseCause, SlotId, Time, MAX_SLOTS};
+use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};
 
 /// When the next decision comes where there is more to throttle.
 const THROTTLE_NEXT: Duration = Duration::from_us(50);
@@ -27,6 +27,20 @@ impl Scheduler {
         }
         self.decide(cx, class);
         self.arm_timers(cx, class);
+    }
+
+    /// Reschedules the class of a slot after an event of the slot, and then tells the owner what the
+    /// event has brought.
+    pub(super) fn reschedule_and_tell(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        told: Option<Action>,
+    ) {
+        self.reschedule(cx, self.slots[id].class);
+        if let Some(told) = told {
+            cx.act(told);
+        }
     }
 
     /// Reschedules every class.

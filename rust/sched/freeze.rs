@@ -51,10 +51,8 @@ impl Scheduler {
         for id in self.slots.ids() {
             let after = self.slots[id].fsm.end_lost_run();
             let progress = Progress { over: None, after };
-            let told = self.follow(cx, id, progress);
-            self.fail_nominees(cx, id, &progress);
-            self.reschedule(cx, self.slots[id].class);
-            told.into_iter().for_each(|action| cx.act(action));
+            let told = self.follow_all(cx, id, progress);
+            self.reschedule_and_tell(cx, id, told);
         }
     }
 

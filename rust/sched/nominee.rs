@@ -218,12 +218,25 @@ impl Scheduler {
         }
     }
 
+    /// Does what follows from an event of a slot other than a record, as [`Scheduler::follow`], also
+    /// for the contexts that were named for the slot.
+    #[must_use]
+    pub(super) fn follow_all(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: SlotId,
+        progress: Progress,
+    ) -> Option<Action> {
+        let told = self.follow(cx, id, progress);
+        if self.slots[id].fsm.config.has_relay() {
+            self.fail_nominees(cx, id, &progress);
+        }
+        told
+    }
+
     /// Fails the jobs that were named for a slot which was reset, after `progress`: nobody knows
     /// which of them have run.
-    pub(super) fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
-        if !self.slots[id].fsm.config.has_relay() {
-            return;
-        }
+    fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
         let nominees = self.slots[id].nominees;
         match progress.after {
             After::Pending => {}

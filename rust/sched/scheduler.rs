@@ -139,12 +139,8 @@ impl Scheduler {
         }
         self.settle_replaced(cx, id, status);
         let progress = self.slots[id].fsm.status(cx, status);
-        let told = self.follow(cx, id, progress);
-        self.fail_nominees(cx, id, &progress);
-        self.reschedule(cx, self.slots[id].class);
-        if let Some(told) = told {
-            cx.act(told);
-        }
+        let told = self.follow_all(cx, id, progress);
+        self.reschedule_and_tell(cx, id, told);
     }
 
     /// Takes in the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
@@ -161,10 +157,7 @@ impl Scheduler {
         }
         let cx = &mut Cx::new(now, out);
         let told = self.left(cx, slot, record);
-        self.reschedule(cx, self.slots[slot].class);
-        if let Some(told) = told {
-            cx.act(told);
-        }
+        self.reschedule_and_tell(cx, slot, told);
         if self.entities.was_unresolved() {
             cx.act(Action::Inconsistent);
         }
@@ -196,14 +189,9 @@ impl Scheduler {
             if differs {
                 self.forget_plans(self.slots[id].class);
             }
-            let told = self.follow(cx, id, progress);
-            self.fail_nominees(cx, id, &progress);
-            told
+            self.follow_all(cx, id, progress)
         };
-        self.reschedule(cx, self.slots[id].class);
-        if let Some(told) = told {
-            cx.act(told);
-        }
+        self.reschedule_and_tell(cx, id, told);
     }
 }
 
