@@ -141,7 +141,7 @@ help:
 	@echo '  make deb               Debian packages of module (DKMS), tools and header; build/deb'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
-	@echo '  make bench             beside a daemon on vfio-pci, no preemption, and the lower bound; 10 to 15 minutes (BENCH=--quick: 1);'
+	@echo '  make bench             with and without relay, beside a daemon on vfio-pci, no preemption, two bounds; 15 to 20 minutes (BENCH=--quick: 2);'
 	@echo '                         tables, plots, build/reports/bench.json; make bench-docs puts them into docs/'
 	@echo '  make bench-instructions  instructions of a switch and of a call; build/reports/{module-,}instructions.json'
 	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'

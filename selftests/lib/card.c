@@ -183,9 +183,17 @@ bool card_base(void)
 bool card_relay(void)
 {
 	static int relay = -1;
+	struct fermata_card_info info = { .size = sizeof(info) };
+	int fd;
 
-	if (relay < 0)
-		relay = card_present() && has_profile("relay");
+	if (relay >= 0)
+		return relay;
+	fd = fm_open_dev(0);
+	/* No driver has the card: it may have a relay. */
+	if (fd < 0)
+		return card_present() && has_profile("relay");
+	relay = !fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &info) && info.features & FERMATA_FEATURE_RELAY;
+	close(fd);
 	return relay;
 }
 

@@ -240,7 +240,7 @@ bool card_present(void);
 const char *card_cmd(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 u64 card_key(const char *reply, const char *key);
 bool card_base(void);		/* base profile, or a card of which nothing is known */
-bool card_relay(void);		/* relay profile: the driver writes orders */
+bool card_relay(void);		/* the driver writes orders */
 void card_speed(int slot, unsigned int speed);
 void card_set(int slot, const char *settings);
 void card_fault(int slot, const char *kind);

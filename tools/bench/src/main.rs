@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Benchmarks with the emulated card.
 //!
-//! `make bench` compares fermata, a daemon on vfio-pci, no preemption, and a lower bound, with the
-//! same tenants on the same card. `make bench-latency` measures how soon latency-critical work has
+//! `make bench` compares fermata, a daemon on vfio-pci, no preemption, and two bounds, with the same
+//! tenants on the same card. `make bench-latency` measures how soon latency-critical work has
 //! a slot, `make bench-queue` what a job costs that is posted to a queue. The subcommands of the
 //! guest make the load; those of the host evaluate the card's log.
 

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Variant {
     /// fermata.ko.
     Fermata,
+    /// fermata.ko that does not use the card's relay (module parameter `relay=0`).
+    NoRelay,
+    /// The sleeping daemon, which uses the card's relay.
+    Relay,
     /// A daemon on vfio-pci that sleeps between events.
     Sleep,
     /// The sleeping daemon under `SCHED_FIFO`.
@@ -21,36 +25,56 @@ pub(crate) enum Variant {
     /// No preemption: fermata.ko with slices longer than any job, and without latency-critical
     /// work.
     Completion,
-    /// The lower bound: a handler that reads the status and writes the next START
+    /// The lower bound without a relay: a handler that reads the status and writes the next START
     /// (tools/bench/module).
     Bound,
+    /// The bound of the card: two contexts that alternate by orders, without a scheduler
+    /// (tools/bench/module).
+    CardBound,
 }
 
 /// The driver that the card is bound to for a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     Fermata,
+    /// fermata.ko with the parameter `relay=0`.
+    NoRelay,
     Vfio,
     Bound,
+    CardBound,
 }
 
 impl Driver {
-    pub(crate) const ALL: [Self; 3] = [Self::Fermata, Self::Vfio, Self::Bound];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Fermata,
+        Self::Vfio,
+        Self::CardBound,
+        Self::NoRelay,
+        Self::Bound,
+    ];
 
     /// Returns the driver's name in sysfs.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Fermata => "fermata",
+            Self::Fermata | Self::NoRelay => "fermata",
             Self::Vfio => "vfio-pci",
             Self::Bound => "fermata_bound",
+            Self::CardBound => "fermata_card_bound",
         }
+    }
+
+    /// Returns whether the driver is fermata.ko.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Fermata | Self::NoRelay)
     }
 }
 
 impl Variant {
     /// The preemptive variants, in the order of the tables.
-    pub(crate) const PREEMPTIVE: [Self; 5] = [
+    pub(crate) const PREEMPTIVE: [Self; 7] = [
         Self::Fermata,
+        Self::NoRelay,
+        Self::Relay,
         Self::Sleep,
         Self::SleepFifo,
         Self::Poll,
@@ -60,26 +84,38 @@ impl Variant {
     pub(crate) fn driver(self) -> Driver {
         match self {
             Self::Fermata | Self::Completion => Driver::Fermata,
-            Self::Sleep | Self::SleepFifo | Self::Poll | Self::PollFifo => Driver::Vfio,
+            Self::NoRelay => Driver::NoRelay,
+            Self::Relay | Self::Sleep | Self::SleepFifo | Self::Poll | Self::PollFifo => {
+                Driver::Vfio
+            }
             Self::Bound => Driver::Bound,
+            Self::CardBound => Driver::CardBound,
         }
     }
 
     /// Returns whether the card is bound to fermata.ko.
     pub(crate) fn is_own(self) -> bool {
-        self.driver() == Driver::Fermata
+        self.driver().is_own()
+    }
+
+    /// Returns whether the variant is a bound, which needs no programs.
+    pub(crate) fn is_bound(self) -> bool {
+        matches!(self, Self::Bound | Self::CardBound)
     }
 
     /// Returns the name in tables and plots.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fermata => "fermata",
+            Self::NoRelay => "fermata, no relay",
+            Self::Relay => "daemon, relay",
             Self::Sleep => "daemon",
             Self::SleepFifo => "daemon, FIFO",
             Self::Poll => "daemon, polls",
             Self::PollFifo => "daemon, polls, FIFO",
             Self::Completion => "no preemption",
             Self::Bound => "lower bound",
+            Self::CardBound => "card bound",
         }
     }
 }
@@ -125,6 +161,14 @@ impl Costs {
         }
     }
 
+    /// Returns the time of a save and a restore.
+    pub(crate) fn save_and_restore_us(self) -> f64 {
+        match self {
+            Self::Even => 200.0,
+            Self::Epoch => 129.6,
+        }
+    }
+
     /// Returns the settings for the card's control port (docs/card.md).
     pub(crate) fn settings(self) -> &'static str {
         match self {
@@ -143,7 +187,7 @@ pub(crate) enum Tenants {
     Mixed,
     /// This number of tenants whose jobs never end, so that the slot does nothing but switches.
     Endless(u32),
-    /// The one job of the lower bound, which alternates with itself.
+    /// The jobs of a bound, which the bound's module starts.
     Alone,
 }
 
@@ -245,20 +289,25 @@ impl Extent {
                 cells.extend(self.slices_us.iter().map(|us| cell(variant, *us)));
             }
             cells.push(cell(Variant::Completion, 0));
-            for variant in [Variant::Fermata, Variant::Sleep] {
+            for variant in [
+                Variant::Fermata,
+                Variant::NoRelay,
+                Variant::Relay,
+                Variant::Sleep,
+            ] {
                 let costs = Costs::Epoch;
                 cells.push(Cell {
                     costs,
                     ..cell(variant, SLICE_US)
                 });
             }
-            for costs in Costs::ALL {
+            for variant in [Variant::Bound, Variant::CardBound] {
                 let tenants = Tenants::Alone;
-                cells.push(Cell {
+                cells.extend(Costs::ALL.map(|costs| Cell {
                     costs,
                     tenants,
-                    ..cell(Variant::Bound, SLICE_US)
-                });
+                    ..cell(variant, SLICE_US)
+                }));
             }
         }
         let switches = Variant::PREEMPTIVE.map(|variant| (variant, FEW));

@@ -137,6 +137,11 @@ impl Device {
             .context("cannot unmap memory")
     }
 
+    /// Writes a register of the manager page.
+    pub(super) fn write(&self, offset: usize, value: u64) {
+        self.registers.write(offset, value);
+    }
+
     /// Reads the status: the only trapped read of a switch.
     pub(super) fn status(&self) -> Status {
         Status(self.registers.read(CONTROL))

@@ -10,11 +10,15 @@
 //! - unchanged registers are not written again;
 //! - the next job is started before a client is told of the end of the last job;
 //! - the daemon leaves the card quiescent when a signal or an error ends it;
+//! - with `--relay` the card is told by one order per switch, when a run begins, what runs next and
+//!   how long the run may work, and tells by a record in memory: no timer, no read of a register;
 //! - under `SCHED_FIFO` its memory is locked; when polling, the daemon makes no call that sleeps,
 //!   and takes the time from the vDSO.
 
 mod device;
 mod protocol;
+mod relay;
+mod relay_schedule;
 mod schedule;
 mod server;
 
@@ -48,6 +52,9 @@ pub(crate) struct Options {
     /// Run under `SCHED_FIFO`
     #[arg(long)]
     pub(crate) fifo: bool,
+    /// Tell the card by orders what runs next
+    #[arg(long)]
+    pub(crate) relay: bool,
 }
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
@@ -94,6 +101,7 @@ impl Daemon {
         };
         command.args(polls.then_some("--poll"));
         command.args(fifo.then_some("--fifo"));
+        command.args((cell.variant == Variant::Relay).then_some("--relay"));
         let mut child = Self(command.stdout(Stdio::piped()).spawn()?);
         let output = child.0.stdout.take().context("no output")?;
         let mut line = String::new();

@@ -3,7 +3,9 @@
 
 use super::device::{Device, JobAddresses};
 use super::protocol::{Reply, Request, Urgency, BASE};
-use super::schedule::{ClientId, Job, Schedule, PAUSE_REPEAT};
+use super::relay::Relay;
+use super::relay_schedule::RelaySchedule;
+use super::schedule::{ClientId, Ended, Job, Schedule, StatusSchedule, PAUSE_REPEAT};
 use super::Options;
 use crate::mapping::Mapping;
 use crate::work::MEMORY;
@@ -123,7 +125,9 @@ struct Attached {
 
 /// The daemon.
 pub(super) struct Server {
-    schedule: Schedule,
+    schedule: Box<dyn Schedule>,
+    /// Jobs that have ended, whose clients are told next.
+    ended: Ended,
     timer: Timer,
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -178,7 +182,8 @@ impl Server {
             Timer::File(file)
         };
         Ok(Self {
-            schedule: Schedule::new(device, Duration::from_micros(options.slice_us.into())),
+            schedule: schedule(device, options)?,
+            ended: Ended::with_capacity(8),
             timer,
             epoll,
             listener,
@@ -229,7 +234,9 @@ impl Server {
     fn take(&mut self, what: u64) -> Result<()> {
         match what {
             INTERRUPT => {
-                if let Some((client, status)) = self.schedule.interrupted(&mut self.timer)? {
+                self.schedule
+                    .interrupted(&mut self.timer, &mut self.ended)?;
+                for (client, status) in self.ended.drain(..) {
                     if let Some(Some(client)) = self.clients.get(client) {
                         Reply::Done(status).send(&client.socket)?;
                     }
@@ -265,13 +272,14 @@ impl Server {
             None => self.remove_client(id),
             Some((Request::Attach(urgency), Some(file))) => {
                 let memory = Mapping::new(&file, MEMORY, 0).context("a client's memory")?;
-                let bytes = self.schedule.device.snapshot_bytes();
+                let bytes = self.schedule.device().snapshot_bytes();
                 let own = memfd_create("snapshot", MemfdFlags::CLOEXEC)?;
                 ftruncate(&own, bytes as u64)?;
                 let snapshot = Mapping::new(&own, bytes, 0)?;
                 let at = addresses(id);
-                self.schedule.device.map(at.offset + BASE, &memory)?;
-                self.schedule.device.map(at.snapshot, &snapshot)?;
+                self.schedule.device().map(at.offset + BASE, &memory)?;
+                self.schedule.device().map(at.snapshot, &snapshot)?;
+                self.schedule.attach(id, at)?;
                 client.attached = Some(Attached {
                     urgency,
                     memory,
@@ -301,15 +309,22 @@ impl Server {
         let gone = self.clients.get_mut(id).and_then(Option::take);
         if let Some(attached) = gone.and_then(|client| client.attached) {
             let at = addresses(id);
-            self.schedule
-                .device
-                .unmap(at.offset + BASE, &attached.memory)?;
-            self.schedule
-                .device
-                .unmap(at.snapshot, &attached.snapshot)?;
+            let device = self.schedule.device();
+            device.unmap(at.offset + BASE, &attached.memory)?;
+            device.unmap(at.snapshot, &attached.snapshot)?;
         }
         Ok(())
     }
+}
+
+/// Returns the scheduler that the options ask for.
+fn schedule(device: Device, options: &Options) -> Result<Box<dyn Schedule>> {
+    Ok(if options.relay {
+        Box::new(RelaySchedule::new(Relay::new(device)?, options.slice_us))
+    } else {
+        let slice = Duration::from_micros(options.slice_us.into());
+        Box::new(StatusSchedule::new(device, slice))
+    })
 }
 
 /// Returns the addresses of a client's job.

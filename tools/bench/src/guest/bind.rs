@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Binds the card to the driver that a visit needs.
 
-use super::has_programs;
 use crate::visit::{Cell, Driver};
 use anyhow::{bail, ensure, Context as _, Result};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,31 +12,34 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// PCI identifiers of the emulated card (docs/card.md).
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x10f1";
+/// Where the machine has fermata.ko.
+const MODULE: &str = "/fermata.ko";
 
 /// Loads vfio-pci.
 pub(super) fn load_vfio() -> Result<()> {
-    command("modprobe", &["vfio_iommu_type1".as_ref()])?;
+    command("modprobe", ["vfio_iommu_type1"])?;
     // By default vfio-pci puts the card into a low-power state between two daemons.
-    command(
-        "modprobe",
-        &["vfio_pci".as_ref(), "disable_idle_d3=1".as_ref()],
-    )
+    command("modprobe", ["vfio_pci", "disable_idle_d3=1"])
 }
 
-/// Loads the module that measures the lower bound.
+/// Loads the module that measures the bounds.
 pub(super) fn load_bound(bound: &Path) -> Result<()> {
-    command("insmod", &[bound])
+    command("insmod", [bound])
 }
 
-fn command(program: &str, arguments: &[&Path]) -> Result<()> {
-    let status = Command::new(program).args(arguments).status()?;
-    ensure!(status.success(), "{program} {arguments:?}: {status}");
+fn command<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+    let mut command = Command::new(program);
+    let status = command.args(arguments).status()?;
+    ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }
 
-/// The card's directory in sysfs.
+/// The card, and its drivers.
 pub(crate) struct Card {
+    /// The card's directory in sysfs.
     pub(crate) path: PathBuf,
+    /// fermata.ko is loaded with this value of its parameter `relay`.
+    relay: bool,
 }
 
 impl Card {
@@ -47,7 +50,8 @@ impl Card {
                 fs::read_to_string(path.join(file)).is_ok_and(|text| text.trim() == value)
             };
             if is("vendor", VENDOR) && is("device", DEVICE) {
-                return Ok(Self { path });
+                let relay = true;
+                return Ok(Self { path, relay });
             }
         }
         bail!("no card of the fermata profile is plugged")
@@ -59,11 +63,14 @@ impl Card {
     }
 
     /// Binds the card to `driver`; does nothing if the card is bound to it.
-    pub(super) fn bind(&self, driver: Driver) -> Result<()> {
+    pub(super) fn bind(&mut self, driver: Driver) -> Result<()> {
         if self.is_bound_to(driver) {
             return Ok(());
         }
         self.release()?;
+        if driver.is_own() {
+            self.load(driver == Driver::Fermata)?;
+        }
         let write = |file: &Path, text: &str| {
             fs::write(file, text).with_context(|| format!("{}: {text}", file.display()))
         };
@@ -81,14 +88,25 @@ impl Card {
         Ok(())
     }
 
-    fn is_bound_to(&self, driver: Driver) -> bool {
-        self.driver().as_deref() == Some(driver.name())
+    /// Loads fermata.ko anew if its parameter `relay` has another value.
+    fn load(&mut self, relay: bool) -> Result<()> {
+        if self.relay != relay {
+            command("rmmod", ["fermata"])?;
+            command("insmod", [MODULE, &format!("relay={}", u8::from(relay))])?;
+            self.relay = relay;
+        }
+        Ok(())
     }
 
-    /// Unbinds the card, unless the visit can begin with the present driver. The lower bound runs
-    /// as soon as its driver is bound, so each of its visits begins with a bind.
+    fn is_bound_to(&self, driver: Driver) -> bool {
+        let is_loaded = !driver.is_own() || self.relay == (driver == Driver::Fermata);
+        is_loaded && self.driver().as_deref() == Some(driver.name())
+    }
+
+    /// Unbinds the card, unless the visit can begin with the present driver. A bound runs as soon
+    /// as its driver is bound, so each of its visits begins with a bind.
     pub(super) fn release_unless(&self, cell: Cell) -> Result<()> {
-        if has_programs(cell) && self.is_bound_to(cell.variant.driver()) {
+        if !cell.variant.is_bound() && self.is_bound_to(cell.variant.driver()) {
             Ok(())
         } else {
             self.release()

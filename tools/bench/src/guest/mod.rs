@@ -13,7 +13,7 @@ pub(crate) mod tenants;
 pub(crate) use machine::spin;
 
 use crate::mark::{visit_text, Mark, Marker};
-use crate::visit::{Cell, Costs, Driver, Extent, Load, Tenants, Variant, Visit};
+use crate::visit::{Cell, Costs, Driver, Extent, Load, Variant, Visit};
 use anyhow::{Context as _, Result};
 use bind::Card;
 use fermata_card::client::Control;
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// The card's control port
     #[arg(long, default_value = "/dev/virtio-ports/fermata.card0")]
     control: PathBuf,
-    /// The module of the lower bound
+    /// The module of the bounds
     #[arg(long, default_value = "/bound/fermata_bound.ko")]
     bound: PathBuf,
     /// Where the file for the report goes
@@ -111,7 +111,7 @@ impl Runner {
                 .map(|_| {
                     let from = Instant::now();
                     (0..writes).for_each(|_| self.marker.mark(Mark::End(0)));
-                    self.marker.last();
+                    self.marker.read();
                     from.elapsed().as_nanos() as u64
                 })
                 .collect();
@@ -193,9 +193,4 @@ impl Runner {
         let slice = Duration::from_micros(cell.slice_us.into());
         SHORTEST.max((slice + PER_SLICE) * self.extent.slices)
     }
-}
-
-/// Returns whether the tenants of a cell are programs.
-fn has_programs(cell: Cell) -> bool {
-    cell.tenants != Tenants::Alone
 }

@@ -41,18 +41,20 @@ enum Ending {
     Error,
 }
 
-const ENDINGS: [(Variant, Ending); 5] = [
+const ENDINGS: [(Variant, Ending); 7] = [
     (Variant::Sleep, Ending::Signal(Signal::TERM)),
     (Variant::Sleep, Ending::Signal(Signal::INT)),
     (Variant::Sleep, Ending::Signal(Signal::HUP)),
     (Variant::Sleep, Ending::Error),
     (Variant::PollFifo, Ending::Signal(Signal::TERM)),
+    (Variant::Relay, Ending::Signal(Signal::TERM)),
+    (Variant::Relay, Ending::Error),
 ];
 
 /// Runs all tests.
 pub(crate) fn run(options: &Options) -> Result<()> {
     bind::load_vfio()?;
-    let card = Card::find()?;
+    let mut card = Card::find()?;
     card.bind(Driver::Vfio)?;
     let mut control = Control::open(&options.control)?;
     control.ask(&format!("set slot={CONTESTED_SLOT} {RESTORE}"))?;

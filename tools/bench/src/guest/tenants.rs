@@ -49,9 +49,9 @@ impl<'a> TenantSet<'a> {
     pub(super) fn new(cell: Cell, card: &Card, marker: &'a Marker) -> Result<Self> {
         let daemon = match cell.variant.driver() {
             Driver::Vfio => Some(Daemon::start(cell, card)?),
-            Driver::Fermata | Driver::Bound => None,
+            _ => None,
         };
-        if cell.variant.driver() == Driver::Fermata {
+        if cell.variant.is_own() {
             let context = Context::open(DEVICE)?;
             context.set_policy(Policy::RoundRobin)?;
         }

@@ -37,7 +37,7 @@ pub(crate) struct Row {
     pub(crate) overrun: Spread,
     /// Part of the time in which the slot works.
     pub(crate) useful: f64,
-    /// `useful` relative to the value that gaps as long as the mean gap of the lower bound would
+    /// `useful` relative to the value that gaps as long as the mean gap of the card bound would
     /// give.
     pub(crate) useful_of_bound: f64,
     /// CPU time of the guest on the host per switch, including interrupts and tenants, but not
@@ -100,7 +100,7 @@ fn mean(samples: &[u64]) -> f64 {
     samples.iter().sum::<u64>() as f64 / samples.len().max(1) as f64
 }
 
-/// Mean gaps of the lower bound in nanoseconds.
+/// Mean gaps of the card bound in nanoseconds.
 type Bounds = BTreeMap<(u32, Load, Costs), f64>;
 
 /// Returns all rows in the order of the cells, and descriptions of what was wrong or is missing. No
@@ -126,7 +126,7 @@ pub(crate) fn rows(
             }
         };
         cells.entry(*cell).or_default().push((visit, seen));
-        if cell.variant == Variant::Bound {
+        if cell.variant == Variant::CardBound {
             let key = (visit.round, cell.load, cell.costs);
             bounds.insert(key, mean(&seen.gap));
         }
@@ -178,7 +178,7 @@ impl Row {
         let mut of_bound = Vec::new();
         for (visit, seen) in visits {
             let bound = bounds.get(&(visit.round, cell.load, cell.costs));
-            let bound = bound.context("the lower bound was not visited")?;
+            let bound = bound.context("the card bound was not visited")?;
             let cards_own = seen.useful + seen.saving + seen.restoring;
             let least = cards_own as f64 + seen.gap.len() as f64 * bound;
             of_bound.push(least / (seen.end - seen.begin) as f64);

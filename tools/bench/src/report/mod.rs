@@ -212,7 +212,7 @@ pub(crate) fn attribute(found: Vec<LoggedViolation>, visits: &[Visit]) -> Vec<Vi
 
 #[cfg(test)]
 mod tests {
-    //! Reports of small artificial runs: visits of the lower bound, of the daemon and of fermata.
+    //! Reports of small artificial runs: visits of the card bound, of the daemon and of fermata.
 
     use super::*;
     use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
@@ -231,7 +231,7 @@ mod tests {
     }
 
     const VISITS: [(Variant, Tenants); 4] = [
-        (Variant::Bound, Tenants::Alone),
+        (Variant::CardBound, Tenants::Alone),
         (Variant::Sleep, Tenants::Mixed),
         (Variant::Fermata, Tenants::Mixed),
         (Variant::Fermata, Tenants::Endless(2)),
@@ -378,14 +378,14 @@ mod tests {
         );
     }
 
-    /// Violations of the daemon and of the lower bound.
+    /// Violations of the daemon and of the card bound.
     #[test]
     fn violations_of_others_are_told_and_fail_nothing() {
         let (result, report) = report(log(&[At::After(1), At::Within(2), At::After(2)]), visits());
         result.unwrap();
         assert_eq!(report.rows.len(), 4, "the report is complete");
         let variants = report.violations.iter().map(Violation::variant);
-        let expected = ["lower bound", "daemon", "daemon"];
+        let expected = ["card bound", "daemon", "daemon"];
         assert_eq!(variants.collect::<Vec<_>>(), expected);
         let tables = table::markdown(&report);
         assert!(

@@ -20,8 +20,7 @@ struct Picture {
     title: &'static str,
     /// Name, unit and value.
     values: [(&'static str, &'static str, Value); 2],
-    /// The value of the lower bound, which is measured with one length of slices, is drawn for all
-    /// lengths.
+    /// The value of a bound, which is measured with one length of slices, is drawn for all lengths.
     bound_is_level: bool,
 }
 
@@ -51,10 +50,10 @@ const PICTURES: [Picture; 3] = [
     Picture {
         file: "bench-useful.svg",
         title:
-            "Part of the time that the slot works, and the same beside what the lower bound allows",
+            "Part of the time that the slot works, and the same beside what the card bound allows",
         values: [
             ("useful", "%", |row| Some(row.useful * 100.0)),
-            ("of the bound's", "%", |row| {
+            ("of the card bound's", "%", |row| {
                 Some(row.useful_of_bound * 100.0)
             }),
         ],
@@ -90,9 +89,11 @@ impl Picture {
         (name, unit, value): &(&str, &'static str, Value),
         load: Load,
     ) -> Panel<'static> {
-        let variants = Variant::PREEMPTIVE
-            .into_iter()
-            .chain([Variant::Completion, Variant::Bound]);
+        let variants = Variant::PREEMPTIVE.into_iter().chain([
+            Variant::Completion,
+            Variant::Bound,
+            Variant::CardBound,
+        ]);
         let colors = palette(variants.clone().count());
         let lines = variants.zip(colors).zip(0..);
         let lines = lines.map(|((variant, color), marker)| Line {
@@ -103,7 +104,7 @@ impl Picture {
             points: points(report, variant, load, *value),
             is_level: match variant {
                 Variant::Completion => true,
-                Variant::Bound => self.bound_is_level,
+                Variant::Bound | Variant::CardBound => self.bound_is_level,
                 _ => false,
             },
         });

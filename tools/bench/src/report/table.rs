@@ -26,7 +26,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     }
     if !report.violations.is_empty() {
         let heading = "**Violations of the card's protocol**: the run fails for those of \
-             fermata.ko (fermata, no preemption)";
+             fermata.ko (fermata, with and without relay, no preemption)";
         let _ = writeln!(text, "\n{heading}\n\n{}", violations(report));
     }
     let _ = writeln!(text, "\n**Targets**\n\n{}", targets(report));
@@ -154,7 +154,7 @@ fn by_slice(report: &Report) -> String {
     for load in Load::ALL {
         for row in selected(report, load, Costs::Even) {
             let cell = row.cell;
-            if cell.variant == Variant::Bound {
+            if cell.variant.is_bound() {
                 continue;
             }
             let two = |spread: &Spread| match spread.count {
@@ -185,7 +185,7 @@ fn by_slice(report: &Report) -> String {
         "urgent work waits",
         "slice error",
         "useful",
-        "of what the bound allows",
+        "of what the card bound allows",
     ];
     table(&header, rows, &[0, 1])
 }
