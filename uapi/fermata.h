@@ -542,7 +542,7 @@ struct fermata_resume {
 #define FERMATA_STATE_NEW	0 /* no SETUP */
 #define FERMATA_STATE_IDLE	1 /* no job was started */
 #define FERMATA_STATE_QUEUED	2 /* waits for a slot */
-#define FERMATA_STATE_RUNNING	3 /* on a slot */
+#define FERMATA_STATE_RUNNING	3 /* on a slot, or named to run there next */
 #define FERMATA_STATE_HELD	4 /* off the slot until FERMATA_IOC_RESUME */
 #define FERMATA_STATE_DONE	5 /* the job finished */
 #define FERMATA_STATE_FAILED	6 /* the job failed, see @error */

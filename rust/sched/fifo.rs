@@ -19,6 +19,11 @@ impl FifoList {
         newest: None,
     };
 
+    /// Returns whether more than one entity is in the list.
+    pub(super) fn has_several(&self) -> bool {
+        self.oldest != self.newest
+    }
+
     /// Adds an entity that is in no list to the end. O(1).
     pub(super) fn push(&mut self, table: &mut impl EntityTable, at: EntityRef) {
         let last = self.newest.replace(at);

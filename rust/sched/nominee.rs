@@ -169,6 +169,7 @@ impl Scheduler {
         let nominees = core::mem::replace(&mut self.slots[id].nominees, Nominees::NONE);
         for nominee in nominees.iter() {
             if taken == Some(self.entities.id(nominee.ctx).index()) {
+                self.end_wait(cx.now, nominee);
                 self.begin_run(
                     cx,
                     id,
@@ -193,9 +194,15 @@ impl Scheduler {
         }
     }
 
+    /// Counts the time since a context was named as waiting time.
+    fn end_wait(&mut self, now: Time, nominee: Nominee) {
+        self.entities[nominee.ctx].wait += now.since(nominee.since);
+    }
+
     /// Notes that the card has not taken a context that was named for a slot.
     fn give_back(&mut self, cx: &mut Cx<'_>, id: SlotId, nominee: Nominee, outcome: Outcome) {
         let Nominee { ctx, turn, .. } = nominee;
+        self.end_wait(cx.now, nominee);
         let name = self.entities.id(ctx);
         // It waits as a job does that was saved.
         if let Some(wake) = self.vacated(cx, id, ctx, outcome) {

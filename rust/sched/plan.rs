@@ -13,6 +13,9 @@ use super::{Duration, PauseCause, SlotId, Time};
 /// A slot with a relay is told of the end of a slice so long before at most: longer than timers and
 /// interrupts are late in most cases.
 const LEAD_MAX: Duration = Duration::from_us(500);
+/// A slice that is no longer than this is told in advance as a whole where nothing speaks against
+/// it, so that a switch takes one interrupt and no timer.
+const WHOLE_SLICE_MAX: Duration = Duration::from_ms(2);
 
 /// Returns the earlier of two times, if there is any; the first if they are the same.
 fn earlier(
@@ -80,7 +83,7 @@ impl Scheduler {
         let length = self.slice(&self.slots[id], run);
         let plan = |at, cause, payer| {
             let is_short = length <= WATCHDOG_PERIOD;
-            let lead = self.lead(id, ctx, length);
+            let lead = self.lead(id, run, length);
             Some(Plan {
                 at,
                 lead,
@@ -129,13 +132,24 @@ impl Scheduler {
 
     /// Returns how long before the end of a slice of some `length` a slot with a relay is told who
     /// is next. Members of gangs leave their slots together, so that they are told at the end.
-    fn lead(&self, id: SlotId, ctx: ContextIndex, length: Duration) -> Duration {
+    fn lead(&self, id: SlotId, run: &Run, length: Duration) -> Duration {
         let slot = &self.slots[id];
         let relays = slot.fsm.config.has_relay() && slot.claim.is_none();
-        match relays && !self.entities.is_ganged(ctx) {
-            true => length.quarter().min(LEAD_MAX),
-            false => Duration::ZERO,
+        if !relays || self.entities.is_ganged(run.ctx.at()) {
+            return Duration::ZERO;
         }
+        match length <= WHOLE_SLICE_MAX && self.is_named_soon(slot.class) {
+            true => length + run.extra,
+            false => length.quarter().min(LEAD_MAX),
+        }
+    }
+
+    /// Returns whether a context may be named for a whole slice: another slot of the class that
+    /// becomes vacant meanwhile finds a context that waits, and no slot may have to be kept vacant.
+    fn is_named_soon(&self, class: SlotId) -> bool {
+        let queue = &self.queues[class];
+        let is_alone = queue.slots.count_ones() == 1;
+        (is_alone || queue.waiting.has_several()) && !self.is_hinted(class)
     }
 
     fn claim_cause(&self, claim: &Claim) -> PauseCause {

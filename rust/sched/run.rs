@@ -2,6 +2,7 @@
 
 //! A job on a slot, and the PAUSE that it was told.
 
+use super::slot_fsm::WATCHDOG_PERIOD;
 use super::{ContextId, Duration, Time};
 
 /// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take
@@ -138,6 +139,17 @@ impl Run {
 }
 
 impl Pause {
+    /// Returns the PAUSE as told by an order, which stands until it is taken: only whether the job
+    /// still stops at a boundary is looked at again soon.
+    pub(super) fn by_order(self) -> Self {
+        let again = if self.boundary {
+            self.again
+        } else {
+            self.since + WATCHDOG_PERIOD
+        };
+        Self { again, ..self }
+    }
+
     /// Returns whether the preempt timeout is over.
     pub(super) fn is_over(&self, now: Time) -> bool {
         now >= self.give_up && self.tries >= PAUSES_MIN

@@ -226,11 +226,12 @@ impl SlotFsm {
     }
 
     /// Arms the timer for `next`, if it is not armed for that time or an earlier one: a timer that
-    /// fires too early costs less than one that is armed anew at every event of its neighbours.
+    /// fires too early costs less than one that is armed anew at every event of its neighbours, or
+    /// at every switch of a relay.
     pub(super) fn arm(&mut self, cx: &mut Cx<'_>, next: Option<Time>) {
         let slot = self.id;
         self.fired = None;
-        let entered = core::mem::take(&mut self.entered);
+        let entered = core::mem::take(&mut self.entered) && !self.config.has_relay();
         match (next, self.timer) {
             (Some(at), armed) if entered || armed.is_none_or(|armed| armed > at) => {
                 self.timer = Some(at);

@@ -32,6 +32,7 @@ impl SlotFsm {
         let now = cx.now;
         let boundary = self.stops_at_boundary(cooperative);
         let (poll_period, save) = (self.poll_min(), self.stats.save());
+        let is_relay = self.config.has_relay();
         let State::Running(run) = &mut self.state else {
             return None;
         };
@@ -40,10 +41,11 @@ impl SlotFsm {
         }
         run.poll_period = poll_period;
         run.poll_at = now + poll_period;
-        run.pause = Some(Pause {
+        let pause = Pause {
             after: run.work_until(now, due),
             ..run.new_pause(now.max(due), timeout, save, boundary)
-        });
+        };
+        run.pause = Some(if is_relay { pause.by_order() } else { pause });
         self.entered = true;
         self.stats.pauses += 1;
         let late = self.fired.map(|at| now.since(at));

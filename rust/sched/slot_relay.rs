@@ -43,10 +43,11 @@ impl SlotFsm {
                 return;
             };
             let timeout = pause.give_up.since(pause.since);
-            run.pause = Some(Pause {
+            let pause = Pause {
                 after: Duration::ZERO,
                 ..run.new_pause(now, timeout, save, pause.boundary)
-            });
+            };
+            run.pause = Some(pause.by_order());
             self.entered = true;
         }
     }
@@ -59,7 +60,7 @@ impl SlotFsm {
                 dropped: true,
                 ..run.new_pause(cx.now, DROP_TIMEOUT, save, false)
             };
-            run.pause = Some(pause);
+            run.pause = Some(pause.by_order());
             self.stats.resets += 1;
             self.entered = true;
         }

@@ -81,9 +81,11 @@ pub struct Contended {
 struct Slot {
     count: u32,
     runs: Option<ContextId>,
+    /// When it began to run.
+    began: u64,
     armed: Option<u64>,
-    /// PAUSE was written, or an order by which the job stops.
-    pausing: bool,
+    /// When the job is off the slot, by a PAUSE or an order.
+    leaves: Option<u64>,
     /// Who runs then, of a slot with a relay.
     next: Option<ContextId>,
     /// Its status was asked for.
@@ -162,23 +164,31 @@ impl Contended {
         &mut self,
         call: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
     ) -> R {
-        let Self { slots, starts, .. } = self;
+        let Self {
+            slots, starts, now, ..
+        } = self;
+        let now = *now;
         call(
             &mut self.machine,
-            Time::from_ns(self.now),
+            Time::from_ns(now),
             &mut |action| match action {
                 Action::Start { slot, ctx, .. } => {
                     let slot = &mut slots[slot.index()];
                     slot.count = slot.count.wrapping_add(1);
                     slot.runs = Some(ctx);
-                    slot.pausing = false;
+                    slot.began = now;
+                    slot.leaves = None;
                     slot.next = None;
                     *starts += 1;
                 }
-                Action::Pause { slot, .. } => slots[slot.index()].pausing = true,
+                Action::Pause { slot, .. } => slots[slot.index()].leaves = Some(now + SAVE),
                 Action::Order { slot, order } if order.stop != Stop::Vacant => {
                     let slot = &mut slots[slot.index()];
-                    slot.pausing = true;
+                    let works = match order.stop {
+                        Stop::Paused { after, .. } => after.as_ns(),
+                        _ => 0,
+                    };
+                    slot.leaves = Some((slot.began + works).max(now) + SAVE);
                     slot.next = order.next.map(|NextRun { ctx, .. }| ctx);
                 }
                 Action::ReadStatus { slot } => slots[slot.index()].read = true,
@@ -212,8 +222,8 @@ impl Contended {
         stats.is_ok_and(|stats| stats.state.is_live())
     }
 
-    /// One decision: what comes next of the card is told to the scheduler. The first of: a status that was asked for, PAUSED,
-    /// FINISH of the urgent job, the timer that fires first.
+    /// One decision: what comes next of the card is told to the scheduler. A status that was asked for, FINISH of the urgent
+    /// job, or the first of PAUSED and of the timers.
     ///
     /// # Panics
     ///
@@ -224,27 +234,31 @@ impl Contended {
             self.slots[i].read = false;
             return self.status(i, RUNNING);
         }
-        if let Some(i) = slots.iter().position(|slot| slot.pausing) {
-            self.now += SAVE;
-            self.slots[i].runs = None;
-            self.slots[i].pausing = false;
-            return self.end(i, PAUSED);
-        }
         let urgent = Some(self.urgent);
         if let Some(i) = slots.iter().position(|slot| slot.runs == urgent) {
             self.now += URGENT;
             self.slots[i].runs = None;
             return self.end(i, FINISH);
         }
-        let armed = slots
-            .iter()
-            .zip(0..)
-            .filter_map(|(slot, i)| Some((slot.armed?, i)));
-        let (at, i) = armed.min().expect("a timer is armed");
-        self.now = self.now.max(at);
-        self.slots[usize::from(i)].armed = None;
-        let slot = SlotId::new(i).expect("a card has at most eight slots");
-        self.event(Event::Timer { slot });
+        let first = |at: fn(&Slot) -> Option<u64>| {
+            let times = slots.iter().zip(0..);
+            times.filter_map(|(slot, i)| Some((at(slot)?, i))).min()
+        };
+        match (first(|slot| slot.leaves), first(|slot| slot.armed)) {
+            (Some((at, i)), timer) if timer.is_none_or(|(fires, _)| at <= fires) => {
+                self.now = self.now.max(at);
+                self.slots[i].runs = None;
+                self.slots[i].leaves = None;
+                self.end(i, PAUSED);
+            }
+            (_, timer) => {
+                let (at, i) = timer.expect("a timer is armed");
+                self.now = self.now.max(at);
+                self.slots[i].armed = None;
+                let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
+                self.event(Event::Timer { slot });
+            }
+        }
     }
 
     /// A run has ended: a status tells of that, or a record.
@@ -258,7 +272,7 @@ impl Contended {
                 PAUSED => LeftReason::Paused,
                 _ => LeftReason::Finished,
             },
-            span: SLICE,
+            span: Duration::from_ns(self.now - self.slots[i].began),
             load: Duration::ZERO,
             save: Duration::from_ns(SAVE),
             next: self.slots[i].next.take().map(ContextId::index),
@@ -275,7 +289,7 @@ impl Contended {
     }
 
     /// A switch as the scheduler sees it: time is up, PAUSE; PAUSED, the next START. Two decisions, and a few more where
-    /// limits are used up. How many it took.
+    /// limits are used up; one of a slot with a relay. How many it took.
     pub fn switch(&mut self) -> u32 {
         let before = self.starts;
         let mut decisions = 0;

@@ -81,6 +81,55 @@ fn late_interrupts_do_not_keep_a_slot_vacant() {
     assert!(relay(&mut world).relayed as usize >= starts - 1);
 }
 
+/// A switch of short slices takes an interrupt and no timer: the timer is for what goes wrong.
+#[test]
+fn a_short_slice_is_ordered_as_a_whole() {
+    let (mut world, [_, b]) = tenants(RELAY);
+    world.run_for(10 * US);
+    assert_eq!(named(&world), Some(b));
+    world.run_for(50 * MS);
+    let is_armed = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
+    let armed = world.log.iter().filter(is_armed).count();
+    assert!(armed * 5 < world.starts().len(), "{armed} times");
+}
+
+#[test]
+fn who_follows_a_long_slice_is_named_at_its_end() {
+    let mut world = World::new(&[RELAY], 8);
+    let [a, b] = [0; 2].map(|_| world.tenant(10 * MS));
+    world.start(a, ENDLESS).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    world.run_until(9 * MS);
+    assert_eq!(orders(&world), 1, "but for the first START");
+    world.run_until(10 * MS);
+    assert_eq!(named(&world), Some(b));
+}
+
+/// Another slot may become vacant for the only context that waits.
+#[test]
+fn the_last_context_that_waits_is_named_at_the_end_of_a_slice() {
+    let mut world = World::new(&[RELAY, RELAY], 8);
+    let tenants = [0; 3].map(|_| world.tenant(2 * MS));
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_until(MS);
+    assert_eq!(orders(&world), 2, "but for the first STARTs");
+    world.run_until(2 * MS);
+    assert_eq!(named(&world), Some(tenants[2]));
+}
+
+#[test]
+fn a_context_that_is_named_waits() {
+    let (mut world, tenants) = tenants::<3>(RELAY);
+    world.run_for(60 * MS);
+    for ctx in tenants {
+        let stats = world.stats(ctx);
+        let all = (stats.run + stats.wait).as_ns();
+        assert!(all.abs_diff(world.now) < 2 * MS, "{stats:?}");
+    }
+}
+
 /// The job has ended when the order reaches the card, which drops the order: the next job is started on the vacant slot.
 #[test]
 fn an_order_that_comes_too_late_is_dropped() {
