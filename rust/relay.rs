@@ -191,6 +191,7 @@ impl Relay {
                 },
                 // CAST: the low half, which is 0 for nobody.
                 next: (next as u32).checked_sub(1).map(|index| index as usize),
+                back: last >> 42 & 1 != 0,
             },
             cookie: word(0),
             fault_address: word(5),

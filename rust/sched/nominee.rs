@@ -14,7 +14,7 @@ use super::policy::Preempt;
 use super::slot_fsm::{After, Outcome, Progress};
 use super::state::{Nominee, Nominees, Scheduler};
 use super::switch::Begin;
-use super::{Action, Failure, JobState, PauseCause, SlotId, Status, Time};
+use super::{Action, ContextId, Failure, JobState, PauseCause, SlotId, Status, Time};
 
 impl Scheduler {
     /// Names a context, which waits, to run next on a slot.
@@ -63,7 +63,11 @@ impl Scheduler {
             let Some(nominee) = self.slots[id].nominees.next else {
                 continue;
             };
-            if self.is_unwanted(id, nominee.ctx) || self.is_outranked(cx, id, nominee.ctx) {
+            if self.is_unwanted(id, nominee.ctx) {
+                self.withdraw(id, false);
+                // The status tells whether the card has taken it.
+                self.slots[id].fsm.look_now(cx.now);
+            } else if self.is_outranked(cx, id, nominee.ctx) {
                 self.withdraw(id, false);
             }
         }
@@ -98,11 +102,30 @@ impl Scheduler {
             .map(|Nominee { ctx, .. }| NextRun {
                 ctx: self.entities.id(ctx),
                 resume: self.entities[ctx].saved,
+                back: self.goes_back(id, ctx),
             });
         let fsm = &mut self.slots[id].fsm;
         if fsm.config.has_relay() {
             fsm.post(cx, next);
         }
+    }
+
+    /// Returns whether a slot goes back to the job that it stops for `next`, when `next` has ended:
+    /// without that, the slot would stand vacant after work which is shorter than an interrupt
+    /// takes.
+    fn goes_back(&self, id: SlotId, next: ContextIndex) -> bool {
+        let slot = &self.slots[id];
+        let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
+            return false;
+        };
+        let (runs, waits) = (&self.entities[ctx], &self.entities[next]);
+        let is_free = slot.claim.is_none() && !self.entities.is_ganged(ctx);
+        is_free
+            && !self.frozen
+            && self.queues[slot.class].has_one_slot()
+            && self.policy.preempt(runs, waits) == Preempt::Now
+            && !self.is_unwanted(id, ctx)
+            && !self.is_hinted(slot.class)
     }
 
     /// Has a job stop at once that was told to stop at the end of its slice, if the context that was
@@ -136,12 +159,45 @@ impl Scheduler {
             // The card runs what it was not told to.
             false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
         };
-        let has_left = matches!(progress.after, After::Vacant { .. });
-        let told = self.follow(cx, id, progress);
-        if has_left {
-            self.take_next(cx, id, record.next);
+        match progress.after {
+            After::Vacant {
+                ctx,
+                outcome: Outcome::Saved,
+            } if record.back && record.next.is_some() => {
+                self.end_named_run(cx.now, id, progress);
+                self.take_next(cx, id, record.next);
+                self.keep_for_back(cx.now, id, ctx);
+                None
+            }
+            After::Vacant { .. } => {
+                let told = self.follow(cx, id, progress);
+                self.take_next(cx, id, record.next);
+                told
+            }
+            _ => self.follow(cx, id, progress),
         }
-        told
+    }
+
+    /// Charges the run of a context to which the slot goes back later.
+    fn end_named_run(&mut self, now: Time, id: SlotId, progress: Progress) {
+        if let Some(over) = progress.over {
+            self.end_run(now, id, over);
+        }
+    }
+
+    /// Notes that the slot goes back to a context after the run that has just begun, as if that had
+    /// been ordered.
+    fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId) {
+        let ctx = name.at();
+        let turn = self.entities.se(ctx).node.sched_key().turn;
+        let slot = &mut self.slots[id];
+        slot.nominees.next = Some(Nominee {
+            ctx,
+            boosted: false,
+            turn,
+            since: now,
+        });
+        slot.fsm.go_back_to(name);
     }
 
     /// Has the run on a slot, which has left a record, charged until now as if it ended now: for the

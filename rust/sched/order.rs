@@ -37,6 +37,28 @@ pub enum Stop {
     Never,
 }
 
+impl Order {
+    /// Returns the order that stands for run `after` before any is posted: the slot becomes vacant
+    /// when the run has ended by itself.
+    pub(super) const fn none(after: u32) -> Self {
+        let (stop, next) = (Stop::Never, None);
+        Self { after, stop, next }
+    }
+
+    /// Returns the order that stands for run `after` if the slot goes back to a context.
+    pub(super) fn back_to(after: u32, ctx: ContextId) -> Self {
+        let next = NextRun {
+            ctx,
+            resume: true,
+            back: false,
+        };
+        Self {
+            next: Some(next),
+            ..Self::none(after)
+        }
+    }
+}
+
 /// A context that is named to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextRun {
@@ -44,6 +66,9 @@ pub struct NextRun {
     pub ctx: ContextId,
     /// Its job goes on from its snapshot, instead of its beginning.
     pub resume: bool,
+    /// If the run before is saved for it, the slot holds from then on, as if that were posted, the
+    /// order that the context of the run before goes on when this run has ended.
+    pub back: bool,
 }
 
 /// What a slot tells of a run that has left it.
@@ -61,6 +86,8 @@ pub struct RunRecord {
     pub save: Duration,
     /// The index ([`ContextId::index`]) of the context that the slot has gone on with.
     pub next: Option<usize>,
+    /// The slot holds the order that the context of this run goes on after the next run.
+    pub back: bool,
 }
 
 /// Why a run has left its slot.

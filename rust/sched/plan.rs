@@ -148,8 +148,7 @@ impl Scheduler {
     /// becomes vacant meanwhile finds a context that waits, and no slot may have to be kept vacant.
     fn is_named_soon(&self, class: SlotId) -> bool {
         let queue = &self.queues[class];
-        let is_alone = queue.slots.count_ones() == 1;
-        (is_alone || queue.waiting.has_several()) && !self.is_hinted(class)
+        (queue.has_one_slot() || queue.waiting.has_several()) && !self.is_hinted(class)
     }
 
     fn claim_cause(&self, claim: &Claim) -> PauseCause {

@@ -65,6 +65,8 @@ pub(super) struct Pause {
     pub(super) give_up: Time,
     /// The job is stopped without being saved (a slot with a relay).
     pub(super) dropped: bool,
+    /// The job is stopped before its slice is over.
+    pub(super) is_early: bool,
     /// The preempt timeout is over; the status is read a last time, in case an interrupt was lost.
     pub(super) last: bool,
     /// The job stops at a boundary: the time until PAUSED is not that of a save.
@@ -96,6 +98,7 @@ impl Run {
             late: false,
             give_up: now + timeout,
             dropped: false,
+            is_early: false,
             last: false,
             boundary,
             bound: None,

@@ -71,6 +71,11 @@ impl RunQueue {
         turns: 0,
     };
 
+    /// Returns whether the class has one slot only, so that no other one can take who waits for it.
+    pub(super) fn has_one_slot(&self) -> bool {
+        self.slots.count_ones() == 1
+    }
+
     /// Returns a number for an entity that begins to wait.
     fn next_turn(&mut self) -> u64 {
         self.turns += 1;

@@ -107,8 +107,8 @@ pub(super) struct SlotFsm {
     /// Fermata: the START_COUNT that the card must show after the last START. Relay: the number of
     /// the last run.
     pub(super) count: u32,
-    /// Relay: the order for the run on the slot that was posted last.
-    pub(super) posted: Option<Order>,
+    /// Relay: the order that stands for the run on the slot.
+    pub(super) posted: Order,
     /// When the timer will fire, as far as is known.
     pub(super) timer: Option<Time>,
     /// The state was entered anew: what the timer was armed for is over.
@@ -128,7 +128,7 @@ impl SlotFsm {
             state: State::Vacant,
             window: None,
             count: config.start_count,
-            posted: None,
+            posted: Order::none(0),
             timer: None,
             entered: false,
             fired: None,

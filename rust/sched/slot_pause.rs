@@ -43,6 +43,7 @@ impl SlotFsm {
         run.poll_at = now + poll_period;
         let pause = Pause {
             after: run.work_until(now, due),
+            is_early: matches!(cause, PauseCause::Outranked { .. }),
             ..run.new_pause(now.max(due), timeout, save, boundary)
         };
         run.pause = Some(if is_relay { pause.by_order() } else { pause });

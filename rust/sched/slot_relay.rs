@@ -17,10 +17,29 @@ use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status, Time
 const DROP_TIMEOUT: Duration = Duration::from_ms(100);
 
 impl SlotFsm {
-    /// Returns whether the job on the slot was told to stop, and the card can be told who is next.
+    /// Returns whether the card is to be told who follows the job on the slot: the job was told to
+    /// stop, or the slot is to go on without the host after the job has ended.
     pub(super) fn takes_next(&self) -> bool {
-        let pause = self.run().and_then(|run| run.pause.as_ref());
-        self.config.has_relay() && pause.is_some_and(|pause| !pause.last)
+        let Some(run) = self.run().filter(|_| self.config.has_relay()) else {
+            return false;
+        };
+        match &run.pause {
+            Some(pause) => !pause.last,
+            None => self.posted != Order::none(self.count),
+        }
+    }
+
+    /// Notes that the slot goes back to a context after the run that has just begun.
+    pub(super) fn go_back_to(&mut self, ctx: ContextId) {
+        self.posted = Order::back_to(self.count, ctx);
+    }
+
+    /// Returns the context of the job on the slot if the job is to be saved before its slice is over.
+    pub(super) fn makes_way(&self) -> Option<ContextId> {
+        let run = self.run()?;
+        let pause = run.pause.as_ref()?;
+        let is_saved = pause.is_early && !pause.dropped && !pause.last;
+        is_saved.then_some(run.ctx)
     }
 
     /// Returns the context on the slot and the number of its run, whose record is awaited.
@@ -45,10 +64,18 @@ impl SlotFsm {
             let timeout = pause.give_up.since(pause.since);
             let pause = Pause {
                 after: Duration::ZERO,
+                is_early: now < pause.since,
                 ..run.new_pause(now, timeout, save, pause.boundary)
             };
             run.pause = Some(pause.by_order());
             self.entered = true;
+        }
+    }
+
+    /// Has the status read at once: the run may go on for long.
+    pub(super) fn look_now(&mut self, now: Time) {
+        if let State::Running(run) = &mut self.state {
+            run.poll_at = now;
         }
     }
 
@@ -66,24 +93,24 @@ impl SlotFsm {
         }
     }
 
-    /// Posts an order if the run on the slot has to stop and the order differs from the last one.
+    /// Posts an order for the run on the slot if the order differs from the one that stands.
     pub(super) fn post(&mut self, cx: &mut Cx<'_>, next: Option<NextRun>) {
-        let Some(pause) = self.run().and_then(|run| run.pause) else {
+        let Some(run) = self.run() else {
             return;
         };
-        let stop = match pause {
-            Pause { last: true, .. } => Stop::Never,
-            Pause { dropped: true, .. } => Stop::Dropped,
-            Pause {
+        let stop = match run.pause {
+            None | Some(Pause { last: true, .. }) => Stop::Never,
+            Some(Pause { dropped: true, .. }) => Stop::Dropped,
+            Some(Pause {
                 after, boundary, ..
-            } => Stop::Paused { after, boundary },
+            }) => Stop::Paused { after, boundary },
         };
         let order = Order {
             after: self.count,
             stop,
             next,
         };
-        if self.posted.replace(order) != Some(order) {
+        if core::mem::replace(&mut self.posted, order) != order {
             cx.act(Action::Order {
                 slot: self.id,
                 order,

@@ -79,7 +79,11 @@ impl SlotFsm {
         let order = Order {
             after: self.count,
             stop: Stop::Vacant,
-            next: Some(NextRun { ctx, resume }),
+            next: Some(NextRun {
+                ctx,
+                resume,
+                back: false,
+            }),
         };
         cx.act(Action::Order {
             slot: self.id,
@@ -105,8 +109,8 @@ impl SlotFsm {
             boosted,
             times,
         });
-        self.posted = None;
         self.count = self.count.wrapping_add(1);
+        self.posted = Order::none(self.count);
         self.stats.starts += 1;
         self.stats.resumes += u64::from(resume);
         let extra = if resume {

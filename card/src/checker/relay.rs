@@ -27,6 +27,8 @@ pub(super) struct RelayView {
     pub(super) on: bool,
     held: Option<Named>,
     run: Option<Named>,
+    /// The context that the slot goes back to after the run that begins now.
+    back: Option<Named>,
     /// A run whose record has not come.
     unrecorded: Option<u32>,
     /// A record that is not in memory, though the card goes on.
@@ -35,7 +37,7 @@ pub(super) struct RelayView {
 
 impl RelayView {
     fn has(&self, context: u64) -> bool {
-        let named = [self.held, self.run];
+        let named = [self.held, self.run, self.back];
         named.iter().flatten().any(|named| named.context == context)
     }
 
@@ -43,6 +45,7 @@ impl RelayView {
     pub(super) fn reset(&mut self) {
         self.held = None;
         self.run = None;
+        self.back = None;
         self.unrecorded = None;
     }
 }
@@ -86,8 +89,10 @@ impl Checker {
                 next,
                 fate,
                 seen,
+                back,
                 ..
             } => {
+                self.note_back(slot, back);
                 self.judge_record(slot, run, fate, seen);
                 self.end_run(slot, reason, next);
             }
@@ -246,6 +251,7 @@ impl Checker {
         let named = view.relay.held.take();
         let seen = named.filter(|n| n.context == context).and_then(|n| n.seen);
         view.relay.run = Some(Named { context, seen });
+        view.relay.held = view.relay.back.take();
         view.phase = Phase::Restoring;
         let missing = view.relay.unrecorded.replace(run);
         if let Some(why) = undrained {
@@ -288,6 +294,12 @@ impl Checker {
                 format!("slot {slot}: a context was loaded before the record of run {run} came"),
             );
         }
+    }
+
+    /// The context of the run that ends stays in reach, if the slot goes back to that one.
+    fn note_back(&mut self, slot: usize, back: bool) {
+        let view = &mut self.slots[slot].relay;
+        view.back = view.run.filter(|_| back);
     }
 
     fn judge_record(&mut self, slot: usize, run: u32, fate: RecordFate, seen: Option<u64>) {

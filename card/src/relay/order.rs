@@ -10,10 +10,17 @@ pub struct Order(pub u64);
 
 /// AT of a run that ends by itself only.
 const NEVER: u64 = 0xff_ffff;
-/// Bits 35 and 39:38.
-const RESERVED: u64 = 0b1100_1000 << 32;
+/// Bits 39:38.
+const RESERVED: u64 = 0b1100_0000 << 32;
+const RESUME: u64 = 1 << 34;
 
 impl Order {
+    /// The order that BACK leaves behind: when run `after` has ended by itself, a context is
+    /// resumed.
+    pub fn back_to(after: u32, context: u64) -> Self {
+        Self(u64::from(after as u16) | (context + 1) << 16 | RESUME | NEVER << 40)
+    }
+
     /// The run that this order follows, mod 2^16.
     pub fn after(self) -> u16 {
         self.0 as u16
@@ -37,6 +44,11 @@ impl Order {
     /// RESUME
     pub fn resume(self) -> bool {
         self.bit(34)
+    }
+
+    /// BACK
+    pub fn back(self) -> bool {
+        self.bit(35)
     }
 
     /// BOUNDARY
@@ -79,13 +91,16 @@ mod tests {
         assert_eq!((order.after(), order.next()), (0xdef0, 0x9abc));
         assert_eq!(order.at_us(), Some(0x12_3456));
         assert!(!order.vacant() && !order.resume() && order.boundary() && order.drops());
-        assert!(order.reserved());
+        assert!(order.back() && order.reserved());
         assert_eq!(Order(u64::MAX).next(), 0x1_ffff);
         assert_eq!(Order(u64::MAX).at_us(), None);
-        for bit in [35, 38, 39] {
+        for bit in [38, 39] {
             assert!(Order(1 << bit).reserved(), "{bit}");
         }
-        assert!(!Order(!(0b1100_1000 << 32)).reserved());
+        assert!(!Order(!(0b1100_0000 << 32)).reserved());
+        let back = Order::back_to(0x1_0007, 0xffff);
+        assert_eq!((back.after(), back.context()), (7, Some(0xffff)));
+        assert!(back.resume() && !back.back() && back.at_us().is_none());
         assert!(Order(NEVER << 40).withdraws() && !Order(0).withdraws());
     }
 }

@@ -35,6 +35,7 @@ pub struct Record {
     pub reason: Reason,
     pub results_lost: bool,
     pub void: bool,
+    pub back: bool,
 }
 
 impl Record {
@@ -48,7 +49,8 @@ impl Record {
         let last = u64::from(self.run)
             | (self.reason as u64) << 32
             | u64::from(self.results_lost) << 40
-            | u64::from(self.void) << 41;
+            | u64::from(self.void) << 41
+            | u64::from(self.back) << 42;
         let words = [
             self.cookie,
             self.began,
@@ -86,12 +88,13 @@ mod tests {
             reason: Reason::Refused,
             results_lost: true,
             void: true,
+            back: true,
         };
         let words: Vec<u64> = record
             .bytes()
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
             .collect();
-        assert_eq!(words, [1, 2, 3, 4, 5, 6, 8 << 32 | 7, 0x309 << 32 | 9]);
+        assert_eq!(words, [1, 2, 3, 4, 5, 6, 8 << 32 | 7, 0x709 << 32 | 9]);
     }
 }

@@ -229,6 +229,8 @@ impl Slot {
         let order = state.relay.held.take().filter(|order| order.next() != 0);
         let is_void = |o: &Order| o.reserved() || o.context() == Some(run.context);
         let taken = order.filter(|order| !is_void(order));
+        let goes_back = matches!(reason, Reason::Paused | Reason::NotRun);
+        let back = taken.filter(|order| order.back() && goes_back).is_some();
         let record = Record {
             cookie: run.cookie,
             began: run.began,
@@ -242,6 +244,7 @@ impl Slot {
             reason,
             results_lost,
             void: order.is_some() && taken.is_none(),
+            back,
         };
         if taken.is_none() {
             self.window.set_size(0);
@@ -249,6 +252,8 @@ impl Slot {
         let interrupts = self.post(state, &record, run.context);
         if let Some(order) = taken {
             self.take(state, order, now);
+            let back = back.then(|| Order::back_to(state.start_count, run.context));
+            state.relay.held = back;
         }
         if interrupts {
             self.interrupt(state);

@@ -84,6 +84,7 @@ impl Slot {
             reason: record.reason,
             next: u64::from(record.next),
             void: record.void,
+            back: record.back,
             results_lost: record.results_lost,
             fate,
             seen,

@@ -276,6 +276,7 @@ impl Contended {
             load: Duration::ZERO,
             save: Duration::from_ns(SAVE),
             next: self.slots[i].next.take().map(ContextId::index),
+            back: false,
         };
         let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
         self.call(|machine, now, out| machine.take_record(now, slot, &record, out));

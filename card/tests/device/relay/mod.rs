@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Orders: a client that drives the relay interface as docs/card.md has it, and what it sees.
 
+mod back;
 mod lifecycle;
 mod misbehave;
 mod orders;
@@ -27,6 +28,7 @@ pub const RELAY: u64 = 0x340;
 pub const NEVER: u64 = 0xff_ffff << 40;
 pub const VACANT: u64 = 1 << 33;
 pub const RESUME: u64 = 1 << 34;
+pub const BACK: u64 = 1 << 35;
 pub const BOUNDARY: u64 = 1 << 36;
 pub const DROP: u64 = 1 << 37;
 
@@ -65,6 +67,7 @@ pub struct Record {
     pub reason: u64,
     pub lost: bool,
     pub void: bool,
+    pub back: bool,
 }
 
 impl Record {
@@ -204,6 +207,7 @@ impl Driver {
             reason: word(7) >> 32 & 0xff,
             lost: word(7) >> 40 & 1 != 0,
             void: word(7) >> 41 & 1 != 0,
+            back: word(7) >> 42 & 1 != 0,
         }
     }
 

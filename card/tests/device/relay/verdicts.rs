@@ -205,6 +205,7 @@ impl Log {
             reason: Reason::Finish,
             next: 0,
             void: false,
+            back: false,
             results_lost: false,
             fate,
             seen: Some(1),

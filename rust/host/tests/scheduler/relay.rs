@@ -198,6 +198,96 @@ fn urgent_work_takes_the_place_of_who_was_named() {
     assert_eq!(world.starts()[3], c);
 }
 
+/// A latency-critical job of 100 us has displaced the first tenant, of jobs without end.
+fn displaced<const N: usize>() -> (World, [ContextId; N], ContextId) {
+    let (mut world, tenants) = tenants(RELAY);
+    world.irq_delay = 5 * US;
+    world.run_for(500 * US);
+    let lc = critical(&mut world);
+    world.start(lc, 100 * US).unwrap();
+    world.run_for(70 * US);
+    assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
+    assert_eq!(relay(&mut world).backs, 1);
+    (world, tenants, lc)
+}
+
+/// Short urgent work ends before an interrupt is served: the slot goes on with the job that made way.
+#[test]
+fn the_slot_goes_back_to_the_job_that_made_way_for_urgent_work() {
+    let (mut world, [a, _], lc) = displaced();
+    let posted = orders(&world);
+    world.irq_delay = 700 * US;
+    world.run_for(150 * US);
+    assert_eq!(orders(&world), posted, "nothing was ordered");
+    assert_eq!(relay(&mut world).relayed, 2);
+    world.irq_delay = 5 * US;
+    world.run_for(2 * MS);
+    assert_eq!(world.state(lc), JobState::Done);
+    assert_eq!(world.starts()[..3], [a, lc, a]);
+    // The wait is counted once, and so is what ran.
+    let stats = world.stats(a);
+    let all = (stats.run + stats.wait).as_ns();
+    assert!(all.abs_diff(world.now) < 800 * US, "{stats:?}");
+}
+
+#[test]
+fn more_urgent_work_comes_before_the_job_that_made_way() {
+    let (mut world, [a, _], lc) = displaced();
+    let second = critical(&mut world);
+    world.start(second, 10 * US).unwrap();
+    assert_eq!(named(&world), Some(second));
+    world.run_for(3 * MS);
+    assert_eq!(world.starts()[..3], [a, lc, second]);
+    assert_eq!(world.stats(a).failed, 0);
+    assert!(world.starts()[3..].contains(&a));
+}
+
+/// Its owner does not wait for the end of the urgent work, however long that is.
+#[test]
+fn the_job_that_made_way_is_held_and_closed_at_once() {
+    let (mut world, [a, b], _) = displaced();
+    world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+    world.run_for(10 * US);
+    assert_eq!(world.state(a), JobState::Held);
+    assert_eq!(named(&world), Some(b));
+    world.run_for(MS);
+    assert_eq!(world.machine.slot_of(b), Some(sid(0)));
+
+    let (mut world, [a, _], _) = displaced();
+    world.close(a).unwrap();
+    assert!(!world.released.contains(&a), "it may have been taken");
+    world.run_for(10 * US);
+    assert!(world.released.contains(&a));
+}
+
+#[test]
+fn a_slot_does_not_go_back_to_a_job_that_is_held() {
+    let (mut world, [a, _]) = tenants(RELAY);
+    world.run_for(500 * US);
+    let lc = critical(&mut world);
+    world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+    world.start(lc, 100 * US).unwrap();
+    world.run_for(70 * US);
+    assert_eq!(world.state(a), JobState::Held);
+    assert_eq!(relay(&mut world).backs, 0);
+}
+
+/// Another slot may become vacant for the job that made way.
+#[test]
+fn a_slot_does_not_go_back_where_another_one_may_be_vacant() {
+    let mut world = World::new(&[RELAY, RELAY], 8);
+    let tenants = [0; 2].map(|_| world.tenant(MS));
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(500 * US);
+    let lc = critical(&mut world);
+    world.start(lc, 100 * US).unwrap();
+    world.run_for(70 * US);
+    assert!(world.machine.slot_of(lc).is_some());
+    assert_eq!(relay(&mut world).backs, 0);
+}
+
 /// The record tells that the card took the one that was named before.
 #[test]
 fn an_order_is_replaced_too_late() {

@@ -26,6 +26,8 @@ pub struct Relay {
     pub dropped: u32,
     /// Runs that followed another one without a vacancy.
     pub relayed: u32,
+    /// Runs after which the slot goes back to the job before.
+    pub backs: u32,
     // Misbehaviour, switched on by tests.
     pub lose_records: u32,
     pub ignore_orders: u32,
@@ -160,7 +162,10 @@ impl Card {
             load: Duration::from_ns(worked - relay.began),
             save: Duration::from_ns(at - stopped),
             next: relay.lies.take().or(next.map(|next| next.ctx.index())),
+            back: matches!(reason, LeftReason::Paused | LeftReason::NotRun)
+                && next.is_some_and(|next| next.back),
         };
+        let back = slot.running.filter(|_| record.back);
         if relay.exaggerates {
             let long = Duration::from_ns(u64::MAX);
             (record.span, record.load, record.save) = (long, long, long);
@@ -176,8 +181,20 @@ impl Card {
             irqs.push(i);
         }
         if let Some(next) = next {
-            self.slots[i].relay.as_mut().unwrap().relayed += 1;
             self.take(at, i, next);
+            let slot = &mut self.slots[i];
+            let relay = slot.relay.as_mut().unwrap();
+            relay.relayed += 1;
+            relay.backs += u32::from(back.is_some());
+            relay.held = back.map(|program| Order {
+                after: slot.count,
+                stop: Stop::Never,
+                next: Some(NextRun {
+                    ctx: program.job.0,
+                    resume: true,
+                    back: false,
+                }),
+            });
         }
     }
 
