@@ -183,6 +183,64 @@ FM_TEST(relay, next_job_after_a_job_that_ends)
 	EXPECT_EQ(orders + 2, counter(&first, "orders"));
 }
 
+/* The card goes back to the job that made way for short urgent work, whenever the driver hears of that work. */
+FM_TEST(relay, slot_goes_back_after_urgent_work)
+{
+	struct fm_expect e, urgent_e;
+	struct fm_ctx c, urgent;
+	u64 from, orders;
+
+	NEED_RELAY();
+	fm_tenant_list(&c, FM_LONG_SLICE, LONG, 1, &e);
+	fm_tenant_list(&urgent, FM_LONG_SLICE, 100, 2, &urgent_e);
+	fm_param(urgent.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	card_speed(c.slot, 1);
+	from = card_history_end();
+	fm_must_start(&c);
+	card_until_runs(c.slot, c.token);
+	orders = counter(&c, "orders");
+	fm_must_start(&urgent);
+	fm_wait(urgent.fd, FERMATA_EVENT_DONE);
+	EXPECT_EQ(orders + 1, counter(&c, "orders"));
+	ASSERT_GOOD(fm_job_wrong(&urgent, &urgent_e));
+	ASSERT_GOOD(end_well(&c, &e));
+	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
+		{ c.slot, CARD_START, &c }, { c.slot, CARD_PAUSE, &c }, { c.slot, CARD_PAUSED, &c },
+		{ c.slot, CARD_START, &urgent }, { c.slot, CARD_FINISHED, &urgent },
+		{ c.slot, CARD_RESUME, &c }, { c.slot, CARD_FINISHED, &c } }, 7));
+}
+
+/* An owner who holds or closes such a job does not wait for the urgent work. */
+FM_TEST(relay, job_that_made_way_is_held_and_closed_at_once)
+{
+	struct fm_ctx c[2], urgent;
+	struct fm_expect e;
+	int i;
+
+	NEED_RELAY();
+	fm_tenant(&urgent, FM_LONG_SLICE);
+	fm_param(urgent.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	card_speed(urgent.slot, 1);
+	for (i = 0; i < 2; i++) {
+		fm_tenant_list(&c[i], FM_LONG_SLICE, LONG, i + 1, &e);
+		fm_must_start(&c[i]);
+		card_until_runs(c[i].slot, c[i].token);
+		fm_job_endless(&urgent);
+		fm_must_start(&urgent);
+		card_until_runs(urgent.slot, urgent.token);
+		if (i) {
+			fm_ctx_close(&c[i]);
+		} else {
+			ASSERT_EQ(0, fm_preempt(c[i].fd, FERMATA_PREEMPT_HOLD));
+			fm_until_state(c[i].fd, FERMATA_STATE_HELD);
+		}
+		EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(urgent.fd));
+		fm_end_endless(&urgent);
+		fm_wait(urgent.fd, FERMATA_EVENT_DONE);
+	}
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c[0].fd));
+}
+
 /* --- records that go wrong ---------------------------------------------------------------- */
 
 /*

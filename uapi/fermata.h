@@ -410,7 +410,8 @@ struct fermata_reg {
  * context is on a slot they are forwarded at once; else they are kept and
  * written when it is next put on a slot.  A card that switches by itself (a relay)
  * loads the registers of a context from memory: there all writes are kept for the
- * next start of the context.  The context may be put on a slot, or
+ * next start of the context (not when a card goes on by itself with a job that
+ * made way for urgent work).  The context may be put on a slot, or
  * taken off, between any two of them.  The driver replays every register that was ever
  * written, before each START, so application registers must have no side effects.
  *
