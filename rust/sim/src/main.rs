@@ -120,8 +120,8 @@ struct GangArgs {
     #[arg(long)]
     singles: Option<usize>,
     /// Seconds of virtual time
-    #[arg(long = "gang-seconds", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    gang_seconds: u64,
 }
 
 fn main() -> Result<()> {
@@ -292,7 +292,7 @@ fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
                     singles,
                     rate: what.rate,
                     costs: args.costs,
-                    seconds: what.seconds,
+                    seconds: what.gang_seconds,
                     seed: args.seed,
                 })
             }));
@@ -315,4 +315,20 @@ fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) 
     let rows: Vec<&Row> = report.trace.iter().collect();
     println!("{}", report::compare_table(&rows));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Arguments of one name in two structs that a command takes together are refused at run time only.
+    #[test]
+    fn every_command_takes_its_defaults() {
+        Args::command().debug_assert();
+        for what in ["all", "compare", "fleet", "gangs"] {
+            assert!(Args::try_parse_from(["fermata-sim", what]).is_ok(), "{what}");
+        }
+    }
 }
