@@ -9,6 +9,7 @@
 pub mod arrivals;
 pub mod compare;
 pub mod config;
+pub mod costs;
 pub mod fleet;
 pub mod gangs;
 pub mod mode;

@@ -328,7 +328,10 @@ mod tests {
     fn every_command_takes_its_defaults() {
         Args::command().debug_assert();
         for what in ["all", "compare", "fleet", "gangs"] {
-            assert!(Args::try_parse_from(["fermata-sim", what]).is_ok(), "{what}");
+            assert!(
+                Args::try_parse_from(["fermata-sim", what]).is_ok(),
+                "{what}"
+            );
         }
     }
 }
