@@ -29,8 +29,6 @@ pub(crate) struct Slot {
     running: Option<u32>,
     /// Counts what invalidates the engine's next step.
     pub(crate) epoch: u32,
-    /// Counts what invalidates the timer.
-    pub(crate) timer: u32,
     /// PAUSEs that were dropped because the engine restored, saved or had ended.
     pub(crate) dropped: u64,
 }
@@ -56,7 +54,6 @@ impl Slot {
             window: None,
             running: None,
             epoch: 0,
-            timer: 0,
             dropped: 0,
         }
     }

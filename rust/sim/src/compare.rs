@@ -64,6 +64,14 @@ pub struct Row {
     pub utilisation: f64,
     /// Saves per second.
     pub saves_per_s: f64,
+    /// STARTs, resumes included.
+    pub starts: u64,
+    /// PAUSEs written.
+    pub pauses: u64,
+    /// Orders posted.
+    pub orders: u64,
+    /// Of the STARTs, those of contexts that a relay has gone on with by itself.
+    pub relayed: u64,
     /// Hints given.
     pub hints: u64,
     /// Of these, those that were followed by a job.
@@ -112,7 +120,7 @@ impl Who {
         Plan {
             mode: match self {
                 Self::All(mode) => mode,
-                Self::Isolated | Self::Alone => Mode::NoPreemption,
+                Self::Isolated | Self::Alone => Mode::NO_PREEMPTION,
             },
             costs: Costs::DEFAULT,
             cards: clients.len(),
@@ -236,6 +244,10 @@ fn measure(plan: &Plan, who: Who) -> Row {
         be_kept: None,
         utilisation: outcome.utilisation(plan),
         saves_per_s: outcome.saves as f64 / (plan.end as f64 / S as f64),
+        starts: outcome.starts,
+        pauses: outcome.pauses,
+        orders: outcome.orders,
+        relayed: outcome.relayed,
         hints: outcome.hints,
         hints_used: outcome.hints_used,
         unfinished: outcome.unfinished,
@@ -249,7 +261,7 @@ fn beside_alone(row: impl Fn(Who) -> Row, modes: &[Mode]) -> Vec<Row> {
     let mut rows = vec![row(Who::Isolated), row(Who::Alone)];
     rows.extend(modes.iter().map(|&mode| row(Who::All(mode))));
     let alone = rows[REFERENCES - 1].lc;
-    let plain = Mode::NoPreemption.name();
+    let plain = Mode::NO_PREEMPTION.name();
     let plain = rows.iter().find(|row| row.mode == plain);
     let plain = plain.map(|row| row.be_per_s);
     for row in &mut rows[REFERENCES..] {

@@ -29,6 +29,14 @@ pub struct Costs {
     #[arg(long = "start-ns", default_value_t = Costs::DEFAULT.start)]
     #[serde(rename = "start_ns")]
     pub start: u64,
+    /// An order on its way to a relay, ns
+    #[arg(long = "order-ns", default_value_t = Costs::DEFAULT.order)]
+    #[serde(rename = "order_ns")]
+    pub order: u64,
+    /// A relay's reads of the next context's entry and registers in memory, ns
+    #[arg(long = "load-ns", default_value_t = Costs::DEFAULT.load)]
+    #[serde(rename = "load_ns")]
+    pub load: u64,
     /// How late a timer fires, ns
     #[arg(long = "timer-ns", default_value_t = Costs::DEFAULT.timer)]
     #[serde(rename = "timer_ns")]
@@ -55,6 +63,8 @@ impl Costs {
         irq: 3 * US,
         read: US,
         start: US,
+        order: 0,
+        load: 2 * US,
         timer: US,
         call: US,
         wake: 5 * US,
@@ -67,6 +77,8 @@ impl Costs {
         irq: 0,
         read: 0,
         start: 0,
+        order: 0,
+        load: 0,
         timer: 0,
         call: 0,
         wake: 0,

@@ -17,6 +17,8 @@ pub const SIZES: [usize; 3] = [2, 4, 8];
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// How slots are shared.
+    pub mode: Mode,
     /// Slots of the card.
     pub slots: usize,
     /// Members of each gang.
@@ -36,6 +38,8 @@ pub struct Settings {
 /// What gangs did, next to the same work without gangs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// How slots are shared.
+    pub mode: String,
     /// Slots of the card.
     pub slots: usize,
     /// Members of each gang.
@@ -106,7 +110,7 @@ impl Settings {
 
     fn plan(&self, gangs: bool) -> Plan {
         Plan {
-            mode: Mode::LC_BE,
+            mode: self.mode,
             costs: self.costs,
             cards: 1,
             slots: self.slots,
@@ -128,6 +132,7 @@ pub fn gangs(settings: &Settings) -> Row {
     let skew = |outcome: &Outcome| outcome.skews.iter().copied().max().unwrap_or(0) as f64;
     let switch = settings.costs.save + settings.costs.restore;
     Row {
+        mode: settings.mode.name(),
         slots: settings.slots,
         members: settings.members,
         gangs: settings.gangs(),

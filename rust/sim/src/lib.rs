@@ -21,6 +21,7 @@ pub mod trace;
 pub mod workload;
 
 mod card;
+mod relay;
 
 /// A microsecond in nanoseconds.
 pub const US: u64 = 1_000;

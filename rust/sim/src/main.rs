@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use fermata_sim::compare::{compare, Row, Settings};
-use fermata_sim::mode::Mode;
+use fermata_sim::mode::{self, Mode};
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
 use fermata_sim::workload::Workload;
@@ -26,20 +26,18 @@ struct Args {
     /// Where sim.json and the plots go
     #[arg(long, global = true, default_value = "build/reports")]
     out: PathBuf,
-    /// Modes: no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus, hints [default: all; for fleets, three]
-    #[arg(long, global = true, value_delimiter = ',', value_parser = Mode::parse)]
+    #[arg(long, help = modes_help(), global = true, value_delimiter = ',', value_parser = Mode::parse)]
     modes: Vec<Mode>,
     #[command(flatten)]
     costs: Costs,
 }
 
 impl Args {
-    fn modes(&self) -> Vec<Mode> {
-        let given = !self.modes.is_empty();
-        if given {
-            self.modes.clone()
-        } else {
-            Mode::ALL.to_vec()
+    /// The modes that were asked for, or else `default`.
+    fn modes<'a>(&'a self, default: &'a [Mode]) -> &'a [Mode] {
+        match self.modes.is_empty() {
+            true => default,
+            false => &self.modes,
         }
     }
 }
@@ -124,6 +122,13 @@ struct GangArgs {
     gang_seconds: u64,
 }
 
+fn modes_help() -> String {
+    format!(
+        "Modes: {}, which is a card that switches by itself [default: ten; for fleets, three; for gangs, one]",
+        mode::NAMES
+    )
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     let mut report = Report::new(args.seed, args.costs);
@@ -201,7 +206,7 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
         loads: loads
             .map(|&load| (load > 0).then_some(f64::from(load) / 100.0))
             .collect(),
-        modes: args.modes(),
+        modes: args.modes(&Mode::ALL).to_vec(),
         costs: args.costs,
         seconds: what.seconds,
         seed: args.seed,
@@ -251,13 +256,8 @@ fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
 }
 
 fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
-    let modes = if args.modes.is_empty() {
-        Mode::FLEET.to_vec()
-    } else {
-        args.modes.clone()
-    };
     for &cards in &what.cards {
-        for &mode in &modes {
+        for &mode in args.modes(&Mode::FLEET) {
             eprintln!("fleet of {cards} cards, {} ...", mode.name());
             report.fleet.push(fleet::fleet(&fleet::Settings {
                 mode,
@@ -285,17 +285,21 @@ fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
                 Some(singles) => std::slice::from_ref(singles),
                 None => &both,
             };
-            report.gangs.extend(singles.iter().map(|&singles| {
-                gangs::gangs(&gangs::Settings {
-                    slots,
-                    members,
-                    singles,
-                    rate: what.rate,
-                    costs: args.costs,
-                    seconds: what.gang_seconds,
-                    seed: args.seed,
-                })
-            }));
+            for &singles in singles {
+                let modes = args.modes(&Mode::GANGS).iter();
+                report.gangs.extend(modes.map(|&mode| {
+                    gangs::gangs(&gangs::Settings {
+                        mode,
+                        slots,
+                        members,
+                        singles,
+                        rate: what.rate,
+                        costs: args.costs,
+                        seconds: what.gang_seconds,
+                        seed: args.seed,
+                    })
+                }));
+            }
         }
     }
     println!(
@@ -310,8 +314,13 @@ const BURSTS: &str = include_str!("../traces/bursts.csv");
 
 fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) -> Result<()> {
     let (clients, last) = trace::parse(text, preparation_us * US)?;
-    report.trace =
-        fermata_sim::compare::on_trace(&clients, last, &args.modes(), args.costs, args.seed);
+    report.trace = fermata_sim::compare::on_trace(
+        &clients,
+        last,
+        args.modes(&Mode::ALL),
+        args.costs,
+        args.seed,
+    );
     let rows: Vec<&Row> = report.trace.iter().collect();
     println!("{}", report::compare_table(&rows));
     Ok(())

@@ -58,12 +58,14 @@ fn table(header: &[impl ToString], left: usize) -> Table {
 pub fn costs(costs: &Costs) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     format!(
-        "costs (us): save {}, restore {}, interrupt {}, status read {}, start {}, timer {}, call {}, wake-up {}; preparation off by up to {} %",
+        "costs (us): save {}, restore {}, interrupt {}, status read {}, start {}, order {}, load {}, timer {}, call {}, wake-up {}; preparation off by up to {} %",
         us(costs.save),
         us(costs.restore),
         us(costs.irq),
         us(costs.read),
         us(costs.start),
+        us(costs.order),
+        us(costs.load),
         us(costs.timer),
         us(costs.call),
         us(costs.wake),
@@ -157,6 +159,7 @@ pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
 /// Gangs as a table, each figure beside that without gangs.
 pub fn gangs_table(rows: &[gangs::Row]) -> Table {
     let header = [
+        "mode",
         "slots",
         "members",
         "gangs",
@@ -172,10 +175,11 @@ pub fn gangs_table(rows: &[gangs::Row]) -> Table {
         "LC P99 us",
         "apart",
     ];
-    let mut out = table(&header, 0);
+    let mut out = table(&header, 1);
     let percent = |part: f64| format!("{:.1}", part * 100.0);
     for row in rows {
         out.add_row([
+            row.mode.clone(),
             row.slots.to_string(),
             row.members.to_string(),
             row.gangs.to_string(),

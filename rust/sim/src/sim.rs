@@ -5,6 +5,7 @@
 mod agenda;
 mod client;
 mod host;
+mod relayed;
 
 use agenda::{Agenda, What};
 use client::Client;
@@ -13,6 +14,7 @@ use fermata_sched_host::sched::{Action, ContextId, Event, Scheduler, SlotId, Tim
 use crate::card::Slot;
 pub use crate::costs::Costs;
 use crate::mode::Mode;
+use crate::relay::Relay;
 use crate::workload::ClientPlan;
 use crate::S;
 
@@ -64,8 +66,16 @@ pub struct Outcome {
     pub starts: u64,
     /// Saves.
     pub saves: u64,
+    /// PAUSEs written.
+    pub pauses: u64,
     /// PAUSEs that the card dropped.
     pub dropped: u64,
+    /// Orders posted.
+    pub orders: u64,
+    /// Orders that the card dropped.
+    pub orders_dropped: u64,
+    /// Of the STARTs, those of contexts that a relay has gone on with by itself.
+    pub relayed: u64,
     /// Hints given.
     pub hints: u64,
     /// Of these, those that were followed by a job.
@@ -84,9 +94,19 @@ pub struct Outcome {
 
 struct Card {
     machine: Scheduler,
-    slots: [Slot; MAX_SLOTS],
+    hardware: Hardware,
+    /// Counts what invalidates the timer of each slot.
+    timers: [u32; MAX_SLOTS],
     /// The client of each context, by its index.
     clients: Vec<u32>,
+}
+
+/// A card of one of two profiles.
+enum Hardware {
+    /// The driver switches (`host.rs`).
+    Plain([Slot; MAX_SLOTS]),
+    /// The card switches (`relayed.rs`).
+    Relayed(Relay),
 }
 
 struct Sim<'a> {
@@ -151,7 +171,8 @@ impl<'a> Sim<'a> {
             }
             sim.cards.push(Card {
                 machine,
-                slots: [const { Slot::new() }; MAX_SLOTS],
+                hardware: Hardware::of(plan, clients.len()),
+                timers: [0; MAX_SLOTS],
                 clients: of_context,
             });
         }
@@ -191,13 +212,13 @@ impl<'a> Sim<'a> {
                 self.begin(client);
             }
             What::Engine { card, slot, epoch } => self.engine(card, slot, epoch),
-            What::Status { card, slot } => {
-                let status = self.cards[card as usize].slots[usize::from(slot)].status();
-                let slot = slot_id(slot);
-                self.decide(card, Event::Status { slot, status });
+            What::Status { card, slot } => self.status(card, slot),
+            What::Order { card, slot, order } => self.order(card, slot, order),
+            What::Record { card, slot } => {
+                self.take_records(card, slot);
             }
             What::Timer { card, slot, timer } => {
-                if self.cards[card as usize].slots[usize::from(slot)].timer == timer {
+                if self.cards[card as usize].timers[usize::from(slot)] == timer {
                     let slot = slot_id(slot);
                     self.decide(card, Event::Timer { slot });
                 }
@@ -223,9 +244,30 @@ impl<'a> Sim<'a> {
             self.outcome.hints_used += stats.expect("clients stay").hints_used;
         }
         self.outcome.unfinished = self.clients.iter().map(waiting).sum::<usize>() as u64;
-        let slots = self.cards.iter().flat_map(|card| &card.slots);
-        self.outcome.dropped = slots.map(|slot| slot.dropped).sum();
         self.outcome
+    }
+}
+
+impl Hardware {
+    fn of(plan: &Plan, contexts: usize) -> Self {
+        match plan.mode.relay {
+            true => Self::Relayed(Relay::new(plan.slots, contexts, &plan.costs)),
+            false => Self::Plain([const { Slot::new() }; MAX_SLOTS]),
+        }
+    }
+
+    fn plain(&mut self) -> &mut [Slot; MAX_SLOTS] {
+        match self {
+            Self::Plain(slots) => slots,
+            Self::Relayed(_) => unreachable!("a relay is told by orders"),
+        }
+    }
+
+    fn relay(&mut self) -> &mut Relay {
+        match self {
+            Self::Plain(_) => unreachable!("no slot has a relay"),
+            Self::Relayed(relay) => relay,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn close(what: &str, found: f64, expected: f64, within: f64) {
 #[test]
 fn m_d_1_waits_as_pollaczek_and_khinchine_say() {
     for load in [0.5, 0.8] {
-        let plan = plan(Mode::NoPreemption, 1, load, Work::Fixed(WORK), 1_000);
+        let plan = plan(Mode::NO_PREEMPTION, 1, load, Work::Fixed(WORK), 1_000);
         let found = sojourn(&run(&plan)) - 1.0;
         close("M/D/1 wait", found, load / (2.0 * (1.0 - load)), 0.02);
     }
@@ -66,7 +66,7 @@ fn m_d_1_waits_as_pollaczek_and_khinchine_say() {
 fn m_m_1_waits_twice_as_long() {
     for load in [0.5, 0.8] {
         let work = Work::Exponential(WORK as f64);
-        let plan = plan(Mode::NoPreemption, 1, load, work, 2_000);
+        let plan = plan(Mode::NO_PREEMPTION, 1, load, work, 2_000);
         let found = sojourn(&run(&plan)) - 1.0;
         close("M/M/1 wait", found, load / (1.0 - load), 0.03);
     }
@@ -86,7 +86,7 @@ fn e_alone_waits_as_pollaczek_and_khinchine_say() {
         .collect();
     let found = run(&Plan {
         clients: vec![clients.clone()],
-        ..plan(Mode::NoPreemption, 1, 0.5, Work::Fixed(WORK), 2_000)
+        ..plan(Mode::NO_PREEMPTION, 1, 0.5, Work::Fixed(WORK), 2_000)
     });
     let (mut load, mut second, mut rate) = (0.0, 0.0, 0.0);
     for client in &clients {
@@ -107,7 +107,7 @@ fn e_alone_waits_as_pollaczek_and_khinchine_say() {
 fn m_m_2_waits_as_erlang_says() {
     let load = 0.7;
     let work = Work::Exponential(WORK as f64);
-    let found = sojourn(&run(&plan(Mode::NoPreemption, 2, load, work, 1_000))) - 1.0;
+    let found = sojourn(&run(&plan(Mode::NO_PREEMPTION, 2, load, work, 1_000))) - 1.0;
     // With two servers the mean wait comes to load^2 / (1 - load^2).
     close("M/M/2 wait", found, load * load / (1.0 - load * load), 0.03);
 }
@@ -124,6 +124,6 @@ fn short_slices_come_near_processor_sharing() {
 /// What is done is what was asked for, when the slot can do it.
 #[test]
 fn utilisation_is_the_load() {
-    let plan = plan(Mode::NoPreemption, 4, 0.75, Work::Fixed(WORK), 300);
+    let plan = plan(Mode::NO_PREEMPTION, 4, 0.75, Work::Fixed(WORK), 300);
     close("utilisation", run(&plan).utilisation(&plan), 0.75, 0.01);
 }

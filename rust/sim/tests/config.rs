@@ -27,7 +27,7 @@ fn outcome(times: &[u64], skips_late: bool) -> Outcome {
         gang: None,
     };
     run(&Plan {
-        mode: Mode::NoPreemption,
+        mode: Mode::NO_PREEMPTION,
         costs: Costs::ZERO,
         cards: 1,
         slots: 1,

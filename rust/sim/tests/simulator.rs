@@ -78,14 +78,14 @@ fn a_switch_takes_what_the_costs_say() {
         drain: S,
     };
     let seen = costs.irq + costs.read;
-    let waits = run(&plan(Mode::NoPreemption));
+    let waits = run(&plan(Mode::NO_PREEMPTION));
     let be_end = costs.call + costs.start + 5 * MS + seen;
     let lc_end = be_end + costs.start + MS + seen;
     assert_eq!(waits.be, [be_end + costs.wake]);
     assert_eq!(waits.lc, [lc_end + costs.wake - MS]);
     assert_eq!((waits.starts, waits.saves), (2, 0));
 
-    let slices = run(&plan(Mode::Slices(2 * MS)));
+    let slices = run(&plan(Mode::slices(2 * MS)));
     let pause = costs.call + 2 * MS + costs.timer;
     let lc_end = pause + costs.save + seen + costs.start + MS + seen;
     assert_eq!(slices.lc, [lc_end + costs.wake - MS]);
@@ -119,7 +119,7 @@ fn a_trace_is_followed() {
 #[test]
 fn a_fleet_is_the_sum_of_its_cards() {
     let settings = |cards, slots| fleet::Settings {
-        mode: Mode::Slices(500 * US),
+        mode: Mode::slices(500 * US),
         cards,
         slots,
         contexts: 50,
@@ -196,7 +196,7 @@ fn announced_lc_waits_for_no_save() {
     };
     let clients = vec![one(&[(0, Some(50 * MS))], Kind::Be), lc];
     let outcome = run(&Plan {
-        mode: Mode::Hints,
+        mode: Mode::HINTS,
         costs,
         cards: 1,
         slots: 1,
@@ -218,7 +218,7 @@ fn announced_lc_waits_for_no_save() {
 #[test]
 fn hints_keep_lc_as_good_as_alone() {
     let rows = compare(&Settings {
-        modes: vec![Mode::NoPreemption, Mode::Hints],
+        modes: vec![Mode::NO_PREEMPTION, Mode::HINTS],
         seconds: 10,
         ..settings(4)
     });
@@ -246,7 +246,7 @@ fn wrong_hints_harm_nobody() {
             ..Costs::DEFAULT
         };
         let rows = compare(&Settings {
-            modes: vec![Mode::LC_BE, Mode::Hints],
+            modes: vec![Mode::LC_BE, Mode::HINTS],
             costs,
             loads: vec![None],
             seconds: 10,
@@ -276,6 +276,7 @@ fn gangs_start_together_and_lose_little() {
         for members in gangs::SIZES.into_iter().filter(|&members| members <= slots) {
             for singles in [0, slots] {
                 let row = gangs::gangs(&gangs::Settings {
+                    mode: Mode::LC_BE,
                     slots,
                     members,
                     singles,

@@ -5,6 +5,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use fermata_sched_host::sched::Order;
+
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
@@ -20,6 +22,10 @@ pub(super) enum What {
     Engine { card: u32, slot: u8, epoch: u32 },
     /// A status read of a slot returns.
     Status { card: u32, slot: u8 },
+    /// An order reaches a slot with a relay.
+    Order { card: u32, slot: u8, order: Order },
+    /// The interrupt of a relay's record is handled.
+    Record { card: u32, slot: u8 },
     /// The timer of a slot fires.
     Timer { card: u32, slot: u8, timer: u32 },
 }

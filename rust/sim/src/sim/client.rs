@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{ContextId, JobState, Time};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Sim, What};
+use super::{Hardware, Sim, What};
 use crate::arrivals::Source;
 use crate::workload::{ClientPlan, Kind};
 
@@ -165,6 +165,15 @@ impl Sim<'_> {
         }
     }
 
+    /// The job of a client begins or goes on. Returns the work that it has left.
+    pub(super) fn use_snapshot(&mut self, id: u32, resume: bool) -> u64 {
+        let client = &mut self.clients[id as usize];
+        let saved = std::mem::take(&mut client.saved);
+        assert_eq!(resume, saved, "a resume from no snapshot, or a loss of one");
+        self.outcome.starts += 1;
+        client.left
+    }
+
     /// Notes who waited when another member of its gang was started, and for how long after.
     pub(super) fn note_start(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
@@ -176,12 +185,20 @@ impl Sim<'_> {
             self.outcome.skews.push(self.now - since);
             return;
         }
-        let machine = &self.cards[card as usize].machine;
         let now = Time::from_ns(self.now);
+        let it = &self.cards[card as usize];
         let mates = self.clients.iter_mut();
         for mate in mates.filter(|mate| mate.card == card && mate.gang == Some(gang)) {
-            let stats = machine.stats(mate.ctx, now).expect("clients stay");
-            if stats.state == JobState::Queued {
+            let stats = it.machine.stats(mate.ctx, now).expect("clients stay");
+            let waits = match (&it.hardware, stats.state) {
+                (_, JobState::Queued) => true,
+                // Its context is named already, or its record was not read yet.
+                (Hardware::Relayed(relay), JobState::Running) => {
+                    mate.left > 0 && !relay.occupies(mate.ctx)
+                }
+                _ => false,
+            };
+            if waits {
                 mate.behind_since.get_or_insert(self.now);
             }
         }
