@@ -273,11 +273,6 @@ impl Relay {
         }
     }
 
-    /// Is a context on a slot?
-    pub(crate) fn occupies(&self, ctx: ContextId) -> bool {
-        self.slots.iter().any(|slot| slot.is_of(ctx))
-    }
-
     pub(crate) fn status(&self, id: usize) -> Status {
         let slot = &self.slots[id];
         let phase = match (slot.run, slot.left) {
@@ -306,5 +301,163 @@ impl Run {
     fn next_step(&self) -> u64 {
         self.stop_at
             .map_or(self.done_at, |stop| stop.min(self.done_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mode::Mode;
+    use crate::workload::Kind;
+    use crate::US;
+
+    const WORK: u64 = 100 * US;
+
+    /// Two slots, and three contexts whose entries are written. The first one is on slot 0 since time 0.
+    fn card() -> (Relay, [ContextId; 3]) {
+        let mode = Mode::LC_BE.on_relay();
+        let mut machine = mode.machine(2, 3);
+        let contexts = [0; 3].map(|_| machine.add(mode.context(Kind::Be)).unwrap());
+        let mut relay = Relay::new(2, 3, &Costs::DEFAULT);
+        for ctx in contexts {
+            relay.write_entry(ctx);
+        }
+        let order = vacant(0, contexts[0]);
+        let Effect::Taken(next) = relay.order(0, 0, order) else {
+            panic!("the slot is vacant");
+        };
+        let load = Costs::DEFAULT.load;
+        assert_eq!(relay.take(0, 0, next, WORK), load + WORK);
+        (relay, contexts)
+    }
+
+    fn run(ctx: ContextId) -> Option<NextRun> {
+        let resume = false;
+        Some(NextRun { ctx, resume })
+    }
+
+    fn vacant(after: u32, ctx: ContextId) -> Order {
+        let (stop, next) = (Stop::Vacant, run(ctx));
+        Order { after, stop, next }
+    }
+
+    /// Run 1 stops when it has worked for so many us.
+    fn after(us: u64, next: Option<NextRun>) -> Order {
+        let after = Duration::from_us(us);
+        let boundary = false;
+        let stop = Stop::Paused { after, boundary };
+        let after = 1;
+        Order { after, stop, next }
+    }
+
+    fn left(effect: Effect) -> Left {
+        match effect {
+            Effect::Left(left) => left,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn at_counts_from_the_first_work() {
+        let (mut relay, [_, b, _]) = card();
+        let Costs { load, save, .. } = Costs::DEFAULT;
+        let stops = load + 30 * US;
+        assert_eq!(
+            relay.order(10 * US, 0, after(30, run(b))),
+            Effect::Next(stops)
+        );
+        // One that is past is due at once.
+        assert_eq!(
+            relay.order(40 * US, 0, after(20, run(b))),
+            Effect::Next(40 * US)
+        );
+        assert_eq!(relay.step(40 * US, 0), Effect::Next(40 * US + save));
+        let left = left(relay.step(40 * US + save, 0));
+        assert_eq!((left.reason, left.next), (LeftReason::Paused, run(b)));
+        assert_eq!(left.work, WORK - (40 * US - load));
+        let record = relay.record(0, 1).unwrap();
+        assert_eq!(record.span, Duration::from_ns(40 * US + save));
+        assert_eq!(record.load, Duration::from_ns(load));
+        assert_eq!(record.save, Duration::from_ns(save));
+        assert_eq!(record.next, Some(b.index()));
+        assert_eq!(relay.record(0, 9), None);
+    }
+
+    #[test]
+    fn an_order_is_replaced_and_withdrawn_until_the_run_has_left() {
+        let (mut relay, [_, b, c]) = card();
+        let done = Costs::DEFAULT.load + WORK;
+        relay.order(0, 0, after(30, run(b)));
+        let stop = Stop::Never;
+        let (after_run, next) = (1, None);
+        let never = Order {
+            after: after_run,
+            stop,
+            next,
+        };
+        assert_eq!(relay.order(0, 0, never), Effect::Next(done));
+        relay.write_entry(b);
+        assert_eq!(relay.order(US, 0, after(0, run(b))), Effect::Next(2 * US));
+        relay.step(2 * US, 0);
+        // The save goes on, for another context.
+        assert_eq!(relay.order(3 * US, 0, after(0, run(c))), Effect::Goes);
+        assert_eq!(left(relay.step(42 * US, 0)).next, run(c));
+    }
+
+    #[test]
+    fn orders_for_another_run_are_dropped() {
+        let (mut relay, [a, b, _]) = card();
+        let late = Order {
+            after: 0,
+            ..after(0, run(b))
+        };
+        assert_eq!(relay.order(0, 0, late), Effect::Dropped);
+        assert_eq!(relay.order(0, 0, vacant(1, b)), Effect::Dropped);
+        let record = left(relay.step(Costs::DEFAULT.load + WORK, 0));
+        assert_eq!(
+            (record.ctx, record.reason, record.work),
+            (a, LeftReason::Finished, 0)
+        );
+        assert_eq!(
+            relay.order(1_000 * US, 0, after(0, run(b))),
+            Effect::Dropped
+        );
+        assert_eq!(relay.status(0).start_count(), 1);
+    }
+
+    #[test]
+    fn a_job_is_dropped_where_it_is() {
+        let (mut relay, _) = card();
+        let order = Order {
+            stop: Stop::Dropped,
+            ..after(0, None)
+        };
+        assert_eq!(relay.order(10 * US, 0, order), Effect::Next(10 * US));
+        assert_eq!(left(relay.step(10 * US, 0)).reason, LeftReason::Dropped);
+        let record = relay.record(0, 1).unwrap();
+        assert_eq!((record.save, record.next), (Duration::ZERO, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "named_twice")]
+    fn nobody_is_named_for_two_slots() {
+        let (mut relay, [_, b, _]) = card();
+        relay.order(0, 0, after(30, run(b)));
+        relay.order(0, 1, vacant(0, b));
+    }
+
+    #[test]
+    #[should_panic(expected = "context_changed")]
+    fn the_entry_of_who_is_named_stays() {
+        let (mut relay, [_, b, _]) = card();
+        relay.order(0, 0, after(30, run(b)));
+        relay.write_entry(b);
+    }
+
+    #[test]
+    #[should_panic(expected = "order_bad")]
+    fn nobody_follows_itself() {
+        let (mut relay, [a, ..]) = card();
+        relay.order(0, 0, after(30, run(a)));
     }
 }

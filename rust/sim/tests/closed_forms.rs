@@ -7,7 +7,7 @@ use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
 use fermata_sim::workload::{ClientPlan, Kind, Workload};
-use fermata_sim::{MS, S};
+use fermata_sim::{MS, S, US};
 
 const CLIENTS: usize = 400;
 /// Mean work of a request, ns.
@@ -126,4 +126,53 @@ fn short_slices_come_near_processor_sharing() {
 fn utilisation_is_the_load() {
     let plan = plan(Mode::NO_PREEMPTION, 4, 0.75, Work::Fixed(WORK), 300);
     close("utilisation", run(&plan).utilisation(&plan), 0.75, 0.01);
+}
+
+/// Two jobs without end take turns on a card with a relay. The gap between them is the card's own: no interrupt, timer or read
+/// makes it longer, and a slice is worked off to the nanosecond.
+#[test]
+fn a_relay_loses_its_save_and_restore_only() {
+    let job = ClientPlan {
+        kind: Kind::Be,
+        arrivals: Arrivals::Trace([(0, Some(1_000 * S))].into()),
+        work: Work::Fixed(0),
+        preparation: 0,
+        skips_late: false,
+        gang: None,
+    };
+    let costs = Costs {
+        irq: 200 * US,
+        timer: 20 * US,
+        read: 30 * US,
+        ..Costs::DEFAULT
+    };
+    for slice in [MS, 2 * MS, 5 * MS] {
+        let plan = |mode| Plan {
+            costs,
+            clients: vec![vec![job.clone(), job.clone()]],
+            warm_up: 0,
+            end: S,
+            drain: 0,
+            ..plan(mode, 1, 0.5, Work::Fixed(WORK), 0)
+        };
+        let seen = run(&plan(Mode::slices(slice).on_relay()));
+        let first = costs.call + costs.order + costs.load + slice + costs.save;
+        let turn = costs.load + costs.restore + slice + costs.save;
+        let turns = (S - first) / turn + 1;
+        assert_eq!(seen.be_work, turns * slice);
+        assert_eq!(
+            (seen.saves, seen.relayed, seen.starts),
+            (turns, turns, turns + 1)
+        );
+        assert_eq!((seen.pauses, seen.orders_dropped), (0, 0));
+        // One for each turn, and one that is held at most.
+        assert!((turns + 1..=turns + 2).contains(&seen.orders), "{seen:?}");
+
+        // Without a relay the driver's part is lost, too, and slices are later by the timer.
+        let seen = run(&plan(Mode::slices(slice)));
+        let gap = costs.save + costs.irq + costs.read + costs.start + costs.restore;
+        let turns = S / (slice + costs.timer + gap);
+        assert!(seen.saves.abs_diff(turns) <= 2, "{turns}: {seen:?}");
+        assert_eq!((seen.orders, seen.relayed), (0, 0));
+    }
 }

@@ -272,22 +272,25 @@ fn wrong_hints_harm_nobody() {
 /// Members of a gang start within one switch, and gangs cost at most 5 % of the work that gets done.
 #[test]
 fn gangs_start_together_and_lose_little() {
-    for slots in gangs::SIZES {
-        for members in gangs::SIZES.into_iter().filter(|&members| members <= slots) {
-            for singles in [0, slots] {
-                let row = gangs::gangs(&gangs::Settings {
-                    mode: Mode::LC_BE,
-                    slots,
-                    members,
-                    singles,
-                    rate: 100.0,
-                    costs: Costs::DEFAULT,
-                    seconds: 5,
-                    seed: 1,
-                });
-                assert!(row.skew_switches <= 1.0, "{row:?}");
-                assert!(row.loss <= 0.05, "{row:?}");
-                assert!(row.lc.count > 450, "{row:?}");
+    for mode in [Mode::LC_BE, Mode::LC_BE.on_relay()] {
+        for slots in gangs::SIZES {
+            for members in gangs::SIZES.into_iter().filter(|&members| members <= slots) {
+                for singles in [0, slots] {
+                    let row = gangs::gangs(&gangs::Settings {
+                        mode,
+                        slots,
+                        members,
+                        singles,
+                        rate: 100.0,
+                        costs: Costs::DEFAULT,
+                        seconds: 5,
+                        seed: 1,
+                    });
+                    assert_eq!(row.mode, mode.name());
+                    assert!(row.skew_switches <= 1.0, "{row:?}");
+                    assert!(row.loss <= 0.05, "{row:?}");
+                    assert!(row.lc.count > 450, "{row:?}");
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{ContextId, JobState, Time};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Hardware, Sim, What};
+use super::{Sim, What};
 use crate::arrivals::Source;
 use crate::workload::{ClientPlan, Kind};
 
@@ -185,20 +185,12 @@ impl Sim<'_> {
             self.outcome.skews.push(self.now - since);
             return;
         }
+        let machine = &self.cards[card as usize].machine;
         let now = Time::from_ns(self.now);
-        let it = &self.cards[card as usize];
         let mates = self.clients.iter_mut();
         for mate in mates.filter(|mate| mate.card == card && mate.gang == Some(gang)) {
-            let stats = it.machine.stats(mate.ctx, now).expect("clients stay");
-            let waits = match (&it.hardware, stats.state) {
-                (_, JobState::Queued) => true,
-                // Its context is named already, or its record was not read yet.
-                (Hardware::Relayed(relay), JobState::Running) => {
-                    mate.left > 0 && !relay.occupies(mate.ctx)
-                }
-                _ => false,
-            };
-            if waits {
+            let stats = machine.stats(mate.ctx, now).expect("clients stay");
+            if stats.state == JobState::Queued {
                 mate.behind_since.get_or_insert(self.now);
             }
         }

@@ -21,7 +21,12 @@ impl Sim<'_> {
                 self.agenda.push(at, what);
             }
             Action::Reset { slot, hold, .. } => relay.reset(slot.index(), hold),
-            Action::Start { .. } | Action::Pause { .. } => {}
+            // The order was posted just now: members of gangs are not named before their slots are vacant.
+            Action::Start { ctx, .. } => {
+                let client = self.cards[card as usize].clients[ctx.index()];
+                self.note_start(client);
+            }
+            Action::Pause { .. } => {}
             _ => unreachable!("a relay closes its windows itself"),
         }
     }
@@ -73,7 +78,6 @@ impl Sim<'_> {
         let relay = self.cards[card as usize].hardware.relay();
         let at = relay.take(self.now, slot.into(), next, work);
         self.await_relay(card, slot, at);
-        self.note_start(id);
     }
 
     /// Notes what a run has left of the job.
