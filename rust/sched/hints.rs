@@ -440,7 +440,12 @@ impl Scheduler {
     /// Finds a slot for work that is to come: one that will be vacant anyway, or one that
     /// best-effort work leaves.
     fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
-        if let Some(id) = self.leaving_for(cx.now, class, ctx) {
+        let mut leaving = self.leaving_for(cx.now, class, ctx);
+        if leaving.is_none() {
+            leaving = self.withdraw_for(class, ctx);
+        }
+        if let Some(id) = leaving {
+            self.stop_early(cx.now, id, ctx);
             self.reserve_slot(cx, id, ctx, false);
         } else if let Some(id) = self.yielding_to(class, ctx) {
             self.reserve_slot(cx, id, ctx, true);
@@ -466,6 +471,36 @@ impl Scheduler {
             self.entities.se(ctx).slots() & id.bit() != 0 && !is_kept && yields
         });
         free
+    }
+
+    /// Withdraws a context that is named to run next on a slot and that makes way for the work of
+    /// `ctx`. Returns the slot.
+    fn withdraw_for(&mut self, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+        let context = &self.entities[ctx];
+        let slots = self.queues[class].usable & self.entities.se(ctx).slots();
+        let id = slots_in(slots).find(|&id| {
+            let slot = &self.slots[id];
+            let is_kept = slot.reserved_for().is_some() || slot.claim.is_some();
+            let named = slot.nominees.next.filter(|named| !named.boosted);
+            let yields = named
+                .is_some_and(|named| self.policy.yields_to(&self.entities[named.ctx], context));
+            slot.fsm.is_leaving() && !is_kept && yields
+        })?;
+        self.withdraw(id, false);
+        self.slots[id].nominees.next.is_none().then_some(id)
+    }
+
+    /// Has the job on a slot that was told to stop at the end of its slice stop at once, if the job
+    /// makes way for the work of `ctx`.
+    fn stop_early(&mut self, now: Time, id: SlotId, ctx: ContextIndex) {
+        let run = self.slots[id].fsm.run().filter(|run| !run.boosted);
+        let yields = run.is_some_and(|run| {
+            let runs = &self.entities[run.ctx.at()];
+            self.policy.yields_to(runs, &self.entities[ctx])
+        });
+        if yields {
+            self.slots[id].fsm.stop_now(now);
+        }
     }
 
     /// Returns the slot of a job that makes way for the work of `ctx`: of several the one whose job

@@ -6,7 +6,8 @@ use crate::model::relay::Relay;
 use crate::model::world::{ns, sid, SlotPlan, World, RELAY};
 use crate::model::{MS, US};
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, Stop, Urgency, Wake,
+    Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, SlotState, Stop,
+    Urgency, Wake,
 };
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -286,6 +287,54 @@ fn a_slot_does_not_go_back_where_another_one_may_be_vacant() {
     world.run_for(70 * US);
     assert!(world.machine.slot_of(lc).is_some());
     assert_eq!(relay(&mut world).backs, 0);
+}
+
+/// A latency-critical context announces work for the time just before a slice ends, after the card was told of the end.
+fn announced() -> (World, [ContextId; 2], ContextId, u64) {
+    let (mut world, tenants) = tenants(RELAY);
+    let lc = critical(&mut world);
+    world.run_until(20 * MS);
+    // What a save and a restore take is known by now.
+    let told = orders(&world);
+    while orders(&world) == told {
+        world.run_for(10 * US);
+    }
+    assert!(named(&world).is_some());
+    let at = world.now + 150 * US;
+    world
+        .event(Event::Hint {
+            ctx: lc,
+            at: ns(at),
+        })
+        .unwrap();
+    (world, tenants, lc, at)
+}
+
+#[test]
+fn a_hint_does_not_wait_for_the_end_of_a_slice_that_the_card_was_told_of() {
+    let (mut world, _, lc, at) = announced();
+    let next = named(&world).unwrap();
+    let starts = world.starts().len();
+    world.run_until(at);
+    assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
+    world.start(lc, 10 * US).unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.state(lc), JobState::Done);
+    // Who was named keeps the turn.
+    assert_eq!(world.starts()[starts..][..2], [lc, next]);
+    assert_eq!(world.stats(lc).hints_used, 1);
+}
+
+/// What was announced does not come: the one that was named runs when the hint has expired.
+#[test]
+fn who_was_withdrawn_for_a_hint_runs_in_the_end() {
+    let (mut world, _, lc, at) = announced();
+    let next = named(&world).unwrap();
+    let starts = world.starts().len();
+    world.run_until(at + 5 * MS);
+    assert_eq!(world.starts()[starts], next);
+    assert_eq!(world.stats(lc).hints_wasted, 1);
 }
 
 /// The record tells that the card took the one that was named before.
