@@ -35,9 +35,10 @@ struct Args {
 impl Args {
     /// The modes that were asked for, or else `default`.
     fn modes<'a>(&'a self, default: &'a [Mode]) -> &'a [Mode] {
-        match self.modes.is_empty() {
-            true => default,
-            false => &self.modes,
+        if self.modes.is_empty() {
+            default
+        } else {
+            &self.modes
         }
     }
 }

@@ -95,6 +95,7 @@ impl Mode {
     }
 
     /// The same on a card with a relay.
+    #[must_use]
     pub const fn on_relay(self) -> Self {
         Self {
             relay: true,

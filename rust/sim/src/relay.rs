@@ -331,13 +331,13 @@ mod tests {
         (relay, contexts)
     }
 
-    fn run(ctx: ContextId) -> Option<NextRun> {
+    fn run(ctx: ContextId) -> NextRun {
         let resume = false;
-        Some(NextRun { ctx, resume })
+        NextRun { ctx, resume }
     }
 
     fn vacant(after: u32, ctx: ContextId) -> Order {
-        let (stop, next) = (Stop::Vacant, run(ctx));
+        let (stop, next) = (Stop::Vacant, Some(run(ctx)));
         Order { after, stop, next }
     }
 
@@ -363,17 +363,17 @@ mod tests {
         let Costs { load, save, .. } = Costs::DEFAULT;
         let stops = load + 30 * US;
         assert_eq!(
-            relay.order(10 * US, 0, after(30, run(b))),
+            relay.order(10 * US, 0, after(30, Some(run(b)))),
             Effect::Next(stops)
         );
         // One that is past is due at once.
         assert_eq!(
-            relay.order(40 * US, 0, after(20, run(b))),
+            relay.order(40 * US, 0, after(20, Some(run(b)))),
             Effect::Next(40 * US)
         );
         assert_eq!(relay.step(40 * US, 0), Effect::Next(40 * US + save));
         let left = left(relay.step(40 * US + save, 0));
-        assert_eq!((left.reason, left.next), (LeftReason::Paused, run(b)));
+        assert_eq!((left.reason, left.next), (LeftReason::Paused, Some(run(b))));
         assert_eq!(left.work, WORK - (40 * US - load));
         let record = relay.record(0, 1).unwrap();
         assert_eq!(record.span, Duration::from_ns(40 * US + save));
@@ -387,7 +387,7 @@ mod tests {
     fn an_order_is_replaced_and_withdrawn_until_the_run_has_left() {
         let (mut relay, [_, b, c]) = card();
         let done = Costs::DEFAULT.load + WORK;
-        relay.order(0, 0, after(30, run(b)));
+        relay.order(0, 0, after(30, Some(run(b))));
         let stop = Stop::Never;
         let (after_run, next) = (1, None);
         let never = Order {
@@ -397,11 +397,14 @@ mod tests {
         };
         assert_eq!(relay.order(0, 0, never), Effect::Next(done));
         relay.write_entry(b);
-        assert_eq!(relay.order(US, 0, after(0, run(b))), Effect::Next(2 * US));
+        assert_eq!(
+            relay.order(US, 0, after(0, Some(run(b)))),
+            Effect::Next(2 * US)
+        );
         relay.step(2 * US, 0);
         // The save goes on, for another context.
-        assert_eq!(relay.order(3 * US, 0, after(0, run(c))), Effect::Goes);
-        assert_eq!(left(relay.step(42 * US, 0)).next, run(c));
+        assert_eq!(relay.order(3 * US, 0, after(0, Some(run(c)))), Effect::Goes);
+        assert_eq!(left(relay.step(42 * US, 0)).next, Some(run(c)));
     }
 
     #[test]
@@ -409,7 +412,7 @@ mod tests {
         let (mut relay, [a, b, _]) = card();
         let late = Order {
             after: 0,
-            ..after(0, run(b))
+            ..after(0, Some(run(b)))
         };
         assert_eq!(relay.order(0, 0, late), Effect::Dropped);
         assert_eq!(relay.order(0, 0, vacant(1, b)), Effect::Dropped);
@@ -419,7 +422,7 @@ mod tests {
             (a, LeftReason::Finished, 0)
         );
         assert_eq!(
-            relay.order(1_000 * US, 0, after(0, run(b))),
+            relay.order(1_000 * US, 0, after(0, Some(run(b)))),
             Effect::Dropped
         );
         assert_eq!(relay.status(0).start_count(), 1);
@@ -442,7 +445,7 @@ mod tests {
     #[should_panic(expected = "named_twice")]
     fn nobody_is_named_for_two_slots() {
         let (mut relay, [_, b, _]) = card();
-        relay.order(0, 0, after(30, run(b)));
+        relay.order(0, 0, after(30, Some(run(b))));
         relay.order(0, 1, vacant(0, b));
     }
 
@@ -450,7 +453,7 @@ mod tests {
     #[should_panic(expected = "context_changed")]
     fn the_entry_of_who_is_named_stays() {
         let (mut relay, [_, b, _]) = card();
-        relay.order(0, 0, after(30, run(b)));
+        relay.order(0, 0, after(30, Some(run(b))));
         relay.write_entry(b);
     }
 
@@ -458,6 +461,6 @@ mod tests {
     #[should_panic(expected = "order_bad")]
     fn nobody_follows_itself() {
         let (mut relay, [a, ..]) = card();
-        relay.order(0, 0, after(30, run(a)));
+        relay.order(0, 0, after(30, Some(run(a))));
     }
 }

@@ -104,7 +104,7 @@ struct Card {
 /// A card of one of two profiles.
 enum Hardware {
     /// The driver switches (`host.rs`).
-    Plain([Slot; MAX_SLOTS]),
+    Plain(Vec<Slot>),
     /// The card switches (`relayed.rs`).
     Relayed(Relay),
 }
@@ -250,13 +250,14 @@ impl<'a> Sim<'a> {
 
 impl Hardware {
     fn of(plan: &Plan, contexts: usize) -> Self {
-        match plan.mode.relay {
-            true => Self::Relayed(Relay::new(plan.slots, contexts, &plan.costs)),
-            false => Self::Plain([const { Slot::new() }; MAX_SLOTS]),
+        if plan.mode.relay {
+            Self::Relayed(Relay::new(plan.slots, contexts, &plan.costs))
+        } else {
+            Self::Plain(vec![Slot::new(); plan.slots])
         }
     }
 
-    fn plain(&mut self) -> &mut [Slot; MAX_SLOTS] {
+    fn plain(&mut self) -> &mut [Slot] {
         match self {
             Self::Plain(slots) => slots,
             Self::Relayed(_) => unreachable!("a relay is told by orders"),

@@ -218,10 +218,21 @@ fn announced_lc_waits_for_no_save() {
 #[test]
 fn hints_keep_lc_as_good_as_alone() {
     let rows = compare(&Settings {
-        modes: vec![Mode::NO_PREEMPTION, Mode::HINTS],
+        modes: vec![Mode::NO_PREEMPTION, Mode::HINTS, Mode::HINTS.on_relay()],
         seconds: 10,
         ..settings(4)
     });
+    for rows in rows.chunks(REFERENCES + 3) {
+        let [.., plain, relayed] = rows else {
+            panic!("three modes");
+        };
+        let (plain, relayed) = (plain.lc.p99_us, relayed.lc.p99_us);
+        assert!(
+            relayed < 1.005 * plain,
+            "{}: {plain} {relayed}",
+            rows[0].workload
+        );
+    }
     let of = |name: &str| {
         let rows = rows.iter();
         rows.filter(|row| row.mode == "hints" && row.workload == name)
