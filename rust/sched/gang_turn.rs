@@ -13,6 +13,7 @@
 
 use super::context::Linked;
 use super::ids::ContextIndex;
+use super::policy::Preempt;
 use super::seating::Seating;
 use super::state::{Claim, Scheduler};
 use super::{SlotId, Time, MAX_SLOTS};
@@ -136,7 +137,12 @@ impl Scheduler {
             return Some(Time::ZERO);
         }
         if slot.fsm.is_leaving() {
-            return Some(now);
+            // A relay goes on with the context that is named, whose run would end at once.
+            let outranks = slot.nominees.next.is_some_and(|named| {
+                let (gang, named) = (&self.entities[ctx], &self.entities[named.ctx]);
+                self.policy.preempt(gang, named) == Preempt::Now
+            });
+            return (!outranks).then_some(now);
         }
         let run = slot.fsm.unpaused()?;
         let runs = run.ctx.at();

@@ -289,6 +289,34 @@ fn a_slot_does_not_go_back_where_another_one_may_be_vacant() {
     assert_eq!(relay(&mut world).backs, 0);
 }
 
+/// While urgent work is named on a slot whose job is being saved, the other slot becomes vacant, and a gang waits for both.
+#[test]
+fn a_gang_does_not_take_the_slot_of_urgent_work_that_is_named() {
+    let mut world = World::new(&[RELAY; 2], 8);
+    world.card.slots[0].save = 200 * US;
+    let be = world.tenant(100 * MS);
+    world.start(be, ENDLESS).unwrap();
+    let other = critical(&mut world);
+    world.start(other, 3 * MS).unwrap();
+    let gang = [0; 2].map(|_| world.tenant(100 * MS));
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    for ctx in gang {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_until(2_900 * US);
+    let lc = critical(&mut world);
+    world.start(lc, MS).unwrap();
+    assert_eq!(named(&world), Some(lc));
+    world.run_until(3_050 * US);
+    assert_eq!(world.state(other), JobState::Done);
+    assert_eq!(world.machine.slot_of(be), Some(sid(0)), "it is being saved");
+    world.run_for(2 * MS);
+    assert_eq!(world.state(lc), JobState::Done);
+    assert_eq!(world.stats(lc).preemptions, 0);
+    world.run_for(200 * MS);
+    assert!(gang.iter().all(|&ctx| world.stats(ctx).slices > 0));
+}
+
 /// A latency-critical context announces work for the time just before a slice ends, after the card was told of the end.
 fn announced() -> (World, [ContextId; 2], ContextId, u64) {
     let (mut world, tenants) = tenants(RELAY);
