@@ -36,6 +36,8 @@ struct Slot {
     number: u32,
     run: Option<Run>,
     held: Option<Order>,
+    /// The context that the slot goes back to after the run that it takes next.
+    back: Option<ContextId>,
     /// How the last run ended, if the slot is vacant and was not reset since.
     left: Option<LeftReason>,
     in_reset: bool,
@@ -196,6 +198,15 @@ impl Relay {
         slot.number = slot.number.wrapping_add(1);
         slot.epoch += 1;
         slot.left = None;
+        slot.held = slot.back.take().map(|ctx| Order {
+            after: slot.number,
+            stop: Stop::Never,
+            next: Some(NextRun {
+                ctx,
+                resume: true,
+                back: false,
+            }),
+        });
         slot.run = Some(Run {
             ctx: next.ctx,
             resumed: next.resume,
@@ -230,6 +241,9 @@ impl Relay {
         let slot = &mut self.slots[id];
         let run = slot.run.take().expect("a run leaves");
         let next = slot.held.take().and_then(|order| order.next);
+        let is_saved = matches!(reason, LeftReason::Paused | LeftReason::NotRun);
+        let back = is_saved && next.is_some_and(|next| next.back);
+        slot.back = back.then_some(run.ctx);
         let stopped = run.saves_since.unwrap_or(now);
         let has_worked = reason != LeftReason::NotRun;
         let load = if has_worked {
@@ -247,6 +261,7 @@ impl Relay {
             load: ns(load),
             save: ns(now - stopped),
             next: next.map(|next| next.ctx.index()),
+            back,
         });
         Effect::Left(Left {
             ctx: run.ctx,
@@ -333,7 +348,11 @@ mod tests {
 
     fn run(ctx: ContextId) -> NextRun {
         let resume = false;
-        NextRun { ctx, resume }
+        NextRun {
+            ctx,
+            resume,
+            back: false,
+        }
     }
 
     fn vacant(after: u32, ctx: ContextId) -> Order {

@@ -19,6 +19,7 @@ const RELAY: usize = 0x340;
 const NEXT_SHIFT: u32 = 16;
 const VACANT: u64 = 1 << 33;
 const RESUME: u64 = 1 << 34;
+const BACK: u64 = 1 << 35;
 const AT_SHIFT: u32 = 40;
 /// The run ends by itself only.
 const NEVER_US: u64 = 0xff_ffff;
@@ -58,6 +59,8 @@ pub(super) struct Order {
     /// Microseconds for which that run may work; `None`: it ends by itself.
     pub(super) at_us: Option<u32>,
     pub(super) next: Option<Next>,
+    /// If that run is saved, its job goes on after the next one.
+    pub(super) back: bool,
 }
 
 impl Order {
@@ -66,7 +69,7 @@ impl Order {
         let next = self.next.map_or(0, |next| {
             (next.client as u64 + 1) << NEXT_SHIFT | u64::from(next.resume) * RESUME
         });
-        at | next | u64::from(self.after as u16)
+        at | next | u64::from(self.back) * BACK | u64::from(self.after as u16)
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) struct Record {
     pub(super) reason: Reason,
     /// The client whose job the card has gone on with.
     pub(super) next: Option<ClientId>,
+    /// The card goes on with the job of this run after that.
+    pub(super) back: bool,
 }
 
 /// Why a run has ended.
@@ -149,6 +154,7 @@ impl Relay {
             after,
             at_us: Some(0),
             next: Some(next),
+            back: false,
         };
         self.device.write(ORDER, order.word() | VACANT);
     }
@@ -169,7 +175,8 @@ impl Relay {
         }
         let next = self.memory.read(at + 0x30) as u32;
         let next = next.checked_sub(1).map(|client| client as ClientId);
-        Some(Record { reason, next })
+        let back = last >> 42 & 1 != 0;
+        Some(Record { reason, next, back })
     }
 }
 
@@ -187,11 +194,12 @@ mod tests {
             after: 0x1_0007,
             at_us,
             next,
+            back: next.is_some(),
         };
         let word = fermata_card::relay::Order(order(Some(1000), Some(next)).word());
         assert_eq!((word.after(), word.context()), (7, Some(4)));
         assert_eq!((word.at_us(), word.resume()), (Some(1000), true));
-        assert!(!word.vacant() && !word.reserved());
+        assert!(word.back() && !word.vacant() && !word.reserved());
         assert!(fermata_card::relay::Order(order(None, None).word()).withdraws());
     }
 }

@@ -43,17 +43,18 @@ impl RelaySchedule {
         };
         self.withdraw();
         self.named = self.waiting.pop();
-        let at_us = self.named.map(|next| {
-            if next.goes_before(&run) {
-                0
-            } else {
-                self.slice_us
-            }
-        });
+        let displaces = self.named.is_some_and(|next| next.goes_before(&run));
+        let at_us = match self.named {
+            Some(_) if displaces => Some(0),
+            // Urgent work makes way for urgent work only.
+            Some(next) if !run.goes_before(&next) => Some(self.slice_us),
+            _ => None,
+        };
         let order = Order {
             after: self.number,
             at_us,
             next: self.named.map(next_of),
+            back: displaces,
         };
         let is_told = match self.posted {
             Some(posted) => posted == order,
@@ -76,14 +77,21 @@ impl RelaySchedule {
     fn dispatch(&mut self) {
         if let Some(job) = self.waiting.pop() {
             self.relay.start(self.number, next_of(job));
-            self.begin(job);
+            self.begin(job, None);
         }
     }
 
-    fn begin(&mut self, job: Job) {
+    /// Notes that the run of a job has begun, after which the card goes on with `back`.
+    fn begin(&mut self, job: Job, back: Option<Job>) {
         self.number = self.number.wrapping_add(1);
         self.run = Some(job);
-        self.posted = None;
+        self.named = back;
+        self.posted = back.map(|job| Order {
+            after: self.number,
+            at_us: None,
+            next: Some(next_of(job)),
+            back: false,
+        });
         self.revise();
     }
 
@@ -93,17 +101,18 @@ impl RelaySchedule {
         // A replaced order may have been taken all the same.
         self.withdraw();
         let next = record.next.map(|client| self.waiting.take(client));
+        job.saved |= record.reason == Reason::Paused;
         match record.reason {
-            Reason::Paused => {
-                job.saved = true;
-                self.waiting.push_again(job);
-            }
-            Reason::NotRun => self.waiting.push_again(job),
+            Reason::Paused | Reason::NotRun if record.back => {}
+            Reason::Paused | Reason::NotRun => self.waiting.push_again(job),
             Reason::Finished => ended.push((job.client, status::FINISH)),
             Reason::Failed(reason) => ended.push((job.client, reason << 8)),
         }
         match next {
-            Some(job) => self.begin(job.context("the card has gone on with another job")?),
+            Some(next) => {
+                let next = next.context("the card has gone on with another job")?;
+                self.begin(next, record.back.then_some(job));
+            }
             None => self.dispatch(),
         }
         Ok(())
