@@ -213,7 +213,7 @@ impl<'a> Sim<'a> {
             }
             What::Engine { card, slot, epoch } => self.engine(card, slot, epoch),
             What::Status { card, slot } => self.status(card, slot),
-            What::Order { card, slot, order } => self.order(card, slot, order),
+            What::Order { card, slot, order } => self.order(card, slot, *order),
             What::Record { card, slot } => {
                 self.take_records(card, slot);
             }

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use fermata_sched_host::sched::Order;
 
 /// Something that happens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum What {
     /// The next request of a client comes.
     Arrival { client: u32 },
@@ -22,8 +22,12 @@ pub(super) enum What {
     Engine { card: u32, slot: u8, epoch: u32 },
     /// A status read of a slot returns.
     Status { card: u32, slot: u8 },
-    /// An order reaches a slot with a relay.
-    Order { card: u32, slot: u8, order: Order },
+    /// An order reaches a slot with a relay. All that waits in the agenda is as large as the largest of these.
+    Order {
+        card: u32,
+        slot: u8,
+        order: Box<Order>,
+    },
     /// The interrupt of a relay's record is handled.
     Record { card: u32, slot: u8 },
     /// The timer of a slot fires.

@@ -15,6 +15,7 @@ impl Sim<'_> {
             Action::Load { ctx, .. } => relay.write_entry(ctx),
             Action::Order { slot, order } => {
                 let slot = slot.index() as u8;
+                let order = Box::new(order);
                 let what = What::Order { card, slot, order };
                 self.outcome.orders += 1;
                 let at = self.now + self.plan.costs.order;
