@@ -6,7 +6,7 @@ use super::event::Cx;
 use super::gang_turn::Turn;
 use super::ids::{slots_in, ContextIndex};
 use super::policy::Preempt;
-use super::slot_fsm::WATCHDOG_PERIOD;
+use super::run::WATCHDOG_PERIOD;
 use super::state::Scheduler;
 use super::time::earliest;
 use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};

@@ -270,12 +270,6 @@ impl Scheduler {
             .unwrap_or_default()
     }
 
-    /// Returns whether a hint of the class stands, or a slot of it is kept for one that did.
-    pub(super) fn is_hinted(&self, class: SlotId) -> bool {
-        let mut slots = self.class_slots(class);
-        self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())
-    }
-
     /// Returns the first hint whose time is not before `at`.
     fn hint_from(&self, class: SlotId, at: Time) -> Option<(ContextIndex, Time)> {
         let queue = &self.queues[class];

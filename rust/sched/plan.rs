@@ -5,8 +5,7 @@
 use super::event::Cx;
 use super::gang_turn::{Taken, Turn};
 use super::ids::{slots_in, ContextIndex, EntityKind};
-use super::run::Run;
-use super::slot_fsm::WATCHDOG_PERIOD;
+use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
 use super::{Duration, PauseCause, SlotId, Time};
 

@@ -2,8 +2,10 @@
 
 //! A job on a slot, and the PAUSE that it was told.
 
-use super::slot_fsm::WATCHDOG_PERIOD;
 use super::{ContextId, Duration, Time};
+
+/// An interrupt can be lost, so the status of a job that runs or pauses is read this often.
+pub(super) const WATCHDOG_PERIOD: Duration = Duration::from_ms(10);
 
 /// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take
 /// time.

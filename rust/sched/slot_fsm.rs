@@ -10,9 +10,6 @@ use super::run::Run;
 use super::slot_config::{SlotConfig, SlotStats};
 use super::{Action, ContextId, Duration, Failure, Order, SlotId, SlotState, Time};
 
-/// An interrupt can be lost, so the status of a job that runs or pauses is read this often.
-pub(super) const WATCHDOG_PERIOD: Duration = Duration::from_ms(10);
-
 /// What becomes of a job once its slot is quiescent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {

@@ -4,8 +4,8 @@
 
 use super::event::Cx;
 use super::order::{NextRun, Order, Stop};
-use super::run::{Pause, Run};
-use super::slot_fsm::{After, Outcome, Progress, RunOver, SlotFsm, State, WATCHDOG_PERIOD};
+use super::run::{Pause, Run, WATCHDOG_PERIOD};
+use super::slot_fsm::{After, Outcome, Progress, RunOver, SlotFsm, State};
 use super::status::StatusClass;
 use super::{
     Action, ContextId, Duration, EndReason, Failure, Phase, Profile, RunEnd, StartTimes, Status,

@@ -205,6 +205,12 @@ impl Scheduler {
         slots_in(self.queues[class].slots)
     }
 
+    /// Returns whether a hint of the class stands, or a slot of it is kept for one that did.
+    pub(super) fn is_hinted(&self, class: SlotId) -> bool {
+        let mut slots = self.class_slots(class);
+        self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())
+    }
+
     /// Checks that one of the slots of `mask` is in use.
     pub(super) fn check_mask(&self, class: SlotId, mask: u8) -> Result<(), Refusal> {
         if self.queues[class].usable & mask == 0 {
