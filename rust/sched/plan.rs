@@ -144,10 +144,12 @@ impl Scheduler {
     }
 
     /// Returns whether a context may be named for a whole slice: another slot of the class that
-    /// becomes vacant meanwhile finds a context that waits, and no slot may have to be kept vacant.
+    /// becomes vacant meanwhile finds a context that waits, and no slot may have to be kept vacant
+    /// or be gathered for a gang.
     fn is_named_soon(&self, class: SlotId) -> bool {
         let queue = &self.queues[class];
-        (queue.has_one_slot() || queue.waiting.has_several()) && !self.is_hinted(class)
+        let finds_another = queue.has_one_slot() || queue.waiting.has_several();
+        finds_another && !self.is_hinted(class) && self.entities.nr_ganged == 0
     }
 
     fn claim_cause(&self, claim: &Claim) -> PauseCause {
