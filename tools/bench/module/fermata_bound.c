@@ -24,6 +24,7 @@
 
 /* docs/card.md */
 #define RESET		0x18
+#define SLOT_COUNT	0x20
 #define DMA_OFFSET	0x30
 #define CTX_TABLE	0x120
 #define CTX_COUNT	0x128
@@ -161,6 +162,7 @@ static struct bound *bound_new(struct pci_dev *pdev)
 static int bound_begin(struct pci_dev *pdev, struct bound *bound, irq_handler_t handler)
 {
 	int ret = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX);
+	u64 slot, slots;
 
 	if (ret < 0)
 		return ret;
@@ -173,8 +175,10 @@ static int bound_begin(struct pci_dev *pdev, struct bound *bound, irq_handler_t 
 	/* Returns when the slot's last DMA is complete. */
 	readq(bound->bar + CONTROL);
 	writeq(0, bound->bar + RESET);
-	/* The driver before may have left the slot to orders. */
-	writeq(0, bound->bar + RELAY);
+	/* The driver before may have left the slots to orders. */
+	slots = readq(bound->bar + SLOT_COUNT);
+	for (slot = 0; slot < slots; slot++)
+		writeq(0, bound->bar + RELAY + 8 * slot);
 	return 0;
 }
 
