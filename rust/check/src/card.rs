@@ -3,6 +3,7 @@
 //! A slot of the card by docs/card.md. What it does of itself it may do at any time, or never.
 
 use crate::key::Key;
+use crate::relay::Relay;
 
 /// What the engine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub(crate) struct CardSlot {
     pub(crate) lose_pause: bool,
     pub(crate) lose_start: bool,
     pub(crate) ignored_resets: IgnoredResets,
+    pub(crate) relay: Relay,
     // The way to the machine.
     pub(crate) irq: bool,
     pub(crate) timer: Option<u64>,
@@ -107,6 +109,7 @@ impl CardSlot {
             lose_pause: false,
             lose_start: false,
             ignored_resets: IgnoredResets::None,
+            relay: Relay::default(),
             irq: false,
             timer: None,
         }
@@ -124,15 +127,19 @@ impl CardSlot {
         self.dirty = base;
         self.arrived = None;
         self.captured = false;
-        self.pauses = 0;
         self.asked = false;
-        self.bounded = false;
         self.empty = false;
         self.engine = if resume {
             Engine::Restoring
         } else {
             Engine::Working
         };
+    }
+
+    /// The driver begins a run: it has told nobody there to pause.
+    pub(crate) fn begin_told(&mut self) {
+        self.pauses = 0;
+        self.bounded = false;
     }
 
     /// As after power-on; the machine's timer runs on.
@@ -154,7 +161,7 @@ impl CardSlot {
     pub(crate) fn misbehaves(&self) -> bool {
         let dead = self.ignored_resets == IgnoredResets::All && self.quarantined;
         let resists = self.ignored_resets != IgnoredResets::None && !dead;
-        self.hang || self.lose_pause || self.lose_start || resists
+        self.hang || self.lose_pause || self.lose_start || resists || self.relay.misbehaves()
     }
 
     /// May DMA of the last job still come?

@@ -8,12 +8,14 @@ use crate::Bounds;
 const PLAIN: Bounds = Bounds {
     name: "",
     base: false,
+    relay: false,
     slots: 1,
     contexts: 2,
     reset_before_resume: true,
     fair: false,
     boundary: false,
     urgent: false,
+    first_urgent: false,
     queues: false,
     control: false,
     imports: false,
@@ -27,8 +29,16 @@ const PLAIN: Bounds = Bounds {
     hints: false,
     reopen: false,
     faults: false,
+    reads: false,
+    relay_faults: false,
     gone: false,
     freeze: false,
+};
+
+/// The same on a slot with a relay.
+const RELAY: Bounds = Bounds {
+    relay: true,
+    ..PLAIN
 };
 
 /// All on one slot.
@@ -153,6 +163,107 @@ pub const QUICK: &[Bounds] = &[
         control: true,
         ..PLAIN
     },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts",
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, faults",
+        faults: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, relay faults",
+        relay_faults: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, reads",
+        reads: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, reopen",
+        reopen: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, gone",
+        gone: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, access",
+        access: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, imports, freeze",
+        imports: true,
+        freeze: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, groups",
+        groups: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, hints",
+        hints: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, queues",
+        queues: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, boundaries, urgent",
+        boundary: true,
+        urgent: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 3 contexts, calm, first urgent",
+        contexts: 3,
+        first_urgent: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, control",
+        control: true,
+        calm: true,
+        depth: Some(14),
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 2 slots, 3 contexts, calm",
+        slots: 2,
+        contexts: 3,
+        calm: true,
+        depth: Some(11),
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 2 slots, 3 contexts, calm, gang",
+        slots: 2,
+        contexts: 3,
+        gang: true,
+        calm: true,
+        depth: Some(13),
+        ..RELAY
+    },
 ];
 
 /// Those of `fermata-check --large` besides.
@@ -233,5 +344,69 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         contexts: 3,
         ..PLAIN
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, reopen, gone",
+        reopen: true,
+        gone: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, control",
+        control: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, faults",
+        faults: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, relay faults",
+        relay_faults: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, faults, freeze",
+        faults: true,
+        freeze: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, access",
+        access: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, queues, control",
+        queues: true,
+        control: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 3 contexts, first urgent",
+        contexts: 3,
+        first_urgent: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 3 contexts, first urgent, control",
+        contexts: 3,
+        first_urgent: true,
+        control: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 2 slots, 3 contexts",
+        slots: 2,
+        contexts: 3,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 2 slots, 2 contexts, control, masks",
+        slots: 2,
+        control: true,
+        masks: true,
+        ..RELAY
     },
 ];

@@ -74,6 +74,7 @@ macro_rules! names {
 }
 
 names! {
+    AFTER = "after"
     ARRIVED = "arrived"
     ARRIVING = "arriving"
     BANDWIDTH = "bandwidth"
@@ -146,6 +147,7 @@ impl Name {
 
     fn field(self) -> Field {
         match self {
+            Self::AFTER => Field::After,
             Self::COUNT => Field::Count,
             Self::GENERATION => Field::Generation,
             Self::INDEX => Field::Index,
@@ -295,6 +297,7 @@ enum Unit {
 /// The field that is read, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Field {
+    After,
     Count,
     Generation,
     Index,
@@ -368,7 +371,9 @@ impl Reader<'_> {
     fn number(&mut self, around: Inside, number: u64) {
         match (around, self.field, self.time) {
             (_, _, Unit::Time) => self.key.deadline(number),
-            (_, _, Unit::Duration) => {}
+            // When a run stops: at once or later. The run that an order follows is the slot's.
+            (_, Field::After, Unit::Duration) => self.key.word(u64::from(number != 0)),
+            (_, Field::After, Unit::None) | (_, _, Unit::Duration) => {}
             (Inside::Fsm, Field::Count, _) => self.counts.starts.push(number),
             (Inside::Place, Field::Generation, _) => self.counts.generations.push(number),
             (_, Field::Virtual, _) => {

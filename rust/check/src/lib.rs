@@ -11,6 +11,7 @@ mod card;
 mod configurations;
 mod key;
 mod recovery;
+mod relay;
 mod rule;
 mod world;
 
@@ -57,6 +58,15 @@ pub enum Step {
     Leave(usize),
     Saved(usize),
     LagOver(usize),
+    // A slot with a relay.
+    /// The order that was posted first arrives.
+    Arrive,
+    /// The time of the order that the slot holds is over.
+    Due(usize),
+    /// An interrupt comes, and so many records that were not read are in memory.
+    Look(usize, usize),
+    /// The read of a status is answered.
+    Answer,
     Interrupt(usize),
     // The card as it should not be.
     LoseInterrupt(usize),
@@ -67,6 +77,10 @@ pub enum Step {
     Hang(usize),
     LosePause(usize),
     LoseStart(usize),
+    IgnoreOrder,
+    LoseRecord(usize),
+    DelayRecord(usize),
+    Refuse(usize),
     IgnoreResetOnce(usize),
     IgnoreResets(usize),
     Vanish,
@@ -87,6 +101,8 @@ pub struct Bounds {
     pub name: &'static str,
     /// Base profile; else fermata.
     pub base: bool,
+    /// Fermata with relays.
+    pub relay: bool,
     /// One or two slots, of one class.
     pub slots: usize,
     /// Contexts open at a time.
@@ -99,6 +115,8 @@ pub struct Bounds {
     pub boundary: bool,
     /// All contexts but the first are latency-critical.
     pub urgent: bool,
+    /// The first context is latency-critical.
+    pub first_urgent: bool,
     /// The engine takes the first context's work from a queue, and leaves when that is empty.
     pub queues: bool,
     /// Owners preempt, hold and resume.
@@ -125,6 +143,10 @@ pub struct Bounds {
     pub reopen: bool,
     /// The card misbehaves, timers are late or fire for nothing.
     pub faults: bool,
+    /// Owners read registers of jobs on slots with a relay, for which the status is read.
+    pub reads: bool,
+    /// The relay misbehaves: records are lost or late, orders are ignored, entries refused.
+    pub relay_faults: bool,
     /// The card goes away.
     pub gone: bool,
     /// The card loses its state, with all jobs taken off it before.
@@ -164,10 +186,12 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 24] {
-        let Self { control, hints, boundary, faults, gone, .. } = *self;
+    fn reached(&self) -> [Reached; 38] {
+        let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Else all contexts always have a slot each.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
+        let one_slot = relay && self.slots == 1;
+        let withdrawing = one_slot && (control || !self.calm || self.contexts > 2);
         let fermata_faults = faults && !self.base;
         [
             (true, "a job is resumed", |_, world| world.seen.resumed),
@@ -187,13 +211,27 @@ impl Bounds {
             (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),
             (boundary && self.urgent, "a job is stopped before its boundary", |_, world| world.seen.bounded),
             (faults, "a preempt timeout", |_, world| world.seen.timeout),
-            (faults, "a lost PAUSE", |_, world| world.seen.pause_lost),
+            (faults && !relay, "a lost PAUSE", |_, world| world.seen.pause_lost),
             (faults, "a reset is tried again", |_, world| world.seen.reset_retried),
             (faults, "a quarantine", |_, world| world.seen.quarantined),
             (fermata_faults, "a stale status", |_, world| world.seen.stale),
             (fermata_faults, "a snapshot fails", |_, world| world.seen.snapshot_failed),
             (self.freeze, "a job goes on after the card lost its state", |_, world| world.seen.thawed),
             (gone, "the card is gone", |_, world| world.seen.gone),
+            (relay, "the card goes on with the next context by itself", |_, world| world.seen.relayed),
+            (relay, "an order is dropped, because it comes too late", |_, world| world.seen.order_late),
+            (one_slot, "two records are unread", |_, world| world.seen.two_unread),
+            (one_slot && self.contexts > 2, "a nominee is replaced", |_, world| world.seen.replaced),
+            (one_slot, "a nominee is withdrawn", |_, world| world.seen.withdrawn),
+            (withdrawing, "a context runs that was withdrawn too late", |_, world| world.seen.taken_late),
+            (relay && !self.calm, "a job is stopped without being saved", |_, world| world.seen.dropped),
+            (one_slot, "a restore is broken off", |_, world| world.seen.not_run),
+            (relay && self.first_urgent, "latency-critical work is named", |_, world| world.seen.urgent_named),
+            (relay_faults, "an order is ignored", |_, world| world.seen.order_ignored),
+            (relay_faults, "a record is lost", |_, world| world.seen.record_lost),
+            (relay_faults, "a record comes too late", |_, world| world.seen.record_late),
+            (relay_faults, "an entry is refused", |_, world| world.seen.refused),
+            (relay_faults, "a nominee stays in reach of a slot out of use", |_, world| world.seen.stuck),
         ]
     }
 }

@@ -35,9 +35,15 @@ impl World {
 
     /// The card behaves from now on, or is known to be gone. What hangs stays hung.
     fn behave(&mut self) {
+        while !self.reads.is_empty() {
+            self.step(Step::Answer);
+        }
         for slot in &mut self.slots {
             slot.lose_pause = false;
             slot.lose_start = false;
+            slot.relay.lose_record = false;
+            slot.relay.delay_record = false;
+            slot.relay.refuse = false;
             if slot.ignored_resets == IgnoredResets::Next {
                 slot.ignored_resets = IgnoredResets::None;
             }
@@ -220,6 +226,12 @@ impl World {
         if self.vanished {
             return None;
         }
+        if !self.reads.is_empty() {
+            return Some(Step::Answer);
+        }
+        if self.orders_in_flight() != 0 {
+            return Some(Step::Arrive);
+        }
         for (i, slot) in self.slots.iter().enumerate() {
             if slot.irq {
                 return Some(Step::Interrupt(i));
@@ -232,6 +244,7 @@ impl World {
                 Engine::Restoring => return Some(Step::Restored(i)),
                 Engine::Saving => return Some(Step::Saved(i)),
                 Engine::Working if slot.asked => return Some(Step::Boundary(i)),
+                Engine::Working if slot.relay.has_limit() => return Some(Step::Due(i)),
                 Engine::Working => {
                     let often = slot.last.is_some_and(|index| runs[index] >= 2);
                     if often || patience[i] >= PATIENCE {

@@ -52,5 +52,12 @@ rules! {
     StartTogether = "members of a gang that wait start together: each that waited when another was started has a slot at the next decision",
     PauseTogether = "members of a gang on slots are told to pause together",
     Rest = "no job is on a card that loses its state, and no register of it is written",
+    EntryStill = "entry and registers of a context in memory do not change while a slot may load it, or runs it",
+    NamedOnce = "a context is named on one slot only, and never to follow itself",
+    OrderFollows = "an order follows the run that is known to be on its slot, or starts one on a slot known to be vacant",
+    Belief = "once orders have arrived and records were read, the scheduler knows what is on a slot and what it holds",
+    ResetKnown = "a slot with a relay is reset only when a flush has shown who is on it, and that it will take nobody",
+    NotBehind = "latency-critical work does not wait behind best-effort work that was not taken: it is named, and the job there is told to stop at once",
+    Withdrawn = "a context that shall not run is not named any longer, unless too many were withdrawn before",
     Refused = "a request is refused for a reason, and then nothing changes",
 }

@@ -7,15 +7,17 @@ mod check;
 mod engine;
 mod freeze;
 mod gangs;
+mod orders;
 mod owners;
+mod relay;
 mod steps;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use fermata_sched_host::sched::{
-    Action, CardConfig, ContextId, Duration, Event, GroupKey, PolicyKind, PreemptGranularity,
-    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Time,
+    Action, CardConfig, ContextId, Duration, Event, GroupKey, Order, PolicyKind,
+    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Time,
 };
 use fermata_sched_host::storage;
 
@@ -93,6 +95,8 @@ pub(crate) struct Owner {
     pub(crate) job: Option<Job>,
     queue: Queue,
     snapshot: Snapshot,
+    /// Relay: a run has left results that were not read.
+    results_due: bool,
 }
 
 impl Owner {
@@ -112,6 +116,7 @@ impl Owner {
             job: None,
             queue: Queue::default(),
             snapshot: Snapshot::None,
+            results_due: false,
         }
     }
 
@@ -157,6 +162,10 @@ pub struct World {
     pub(crate) now: u64,
     pub(crate) slots: Vec<CardSlot>,
     pub(crate) owners: Vec<Option<Owner>>,
+    /// Orders on their way to the card, each with its slot.
+    posted: Vec<(usize, Order)>,
+    /// Slots with a relay whose status is being read: the driver holds its lock.
+    pub(crate) reads: Vec<usize>,
     /// The last id of each index that was released.
     dead: Vec<Option<ContextId>>,
     /// The card answers no more.
@@ -209,6 +218,20 @@ pub(crate) struct Seen {
     pub(crate) followed: bool,
     pub(crate) thawed: bool,
     pub(crate) imported: bool,
+    pub(crate) relayed: bool,
+    pub(crate) order_late: bool,
+    pub(crate) replaced: bool,
+    pub(crate) withdrawn: bool,
+    pub(crate) taken_late: bool,
+    pub(crate) not_run: bool,
+    pub(crate) dropped: bool,
+    pub(crate) two_unread: bool,
+    pub(crate) urgent_named: bool,
+    pub(crate) order_ignored: bool,
+    pub(crate) record_lost: bool,
+    pub(crate) record_late: bool,
+    pub(crate) refused: bool,
+    pub(crate) stuck: bool,
 }
 
 impl Hash for World {
@@ -229,6 +252,9 @@ impl fmt::Debug for World {
         for i in 0..self.slots.len() {
             let state = self.machine.slot_state(slot_id(i));
             write!(f, " | slot {i}: {state:?}, card {:?}", self.slots[i].engine)?;
+            if self.bounds.relay {
+                self.write_relay(f, i)?;
+            }
         }
         for owner in self.owners.iter().flatten() {
             let stats = self.machine.stats(owner.id, self.time());
@@ -251,7 +277,9 @@ fn card_config(bounds: Bounds) -> CardConfig {
     let mut config = CardConfig::default();
     for slot in config.slots.iter_mut().take(bounds.slots) {
         *slot = Some(SlotConfig {
-            profile: if bounds.base {
+            profile: if bounds.relay {
+                Profile::Relay
+            } else if bounds.base {
                 Profile::Base {
                     settle: Duration::from_ns(SETTLE),
                 }
@@ -281,6 +309,7 @@ fn writes(action: &Action) -> bool {
             | Action::Start { .. }
             | Action::Pause { .. }
             | Action::Reset { .. }
+            | Action::Order { .. }
     )
 }
 
@@ -295,6 +324,8 @@ impl World {
             now: 100 * MS,
             slots: vec![CardSlot::new(); bounds.slots],
             owners: vec![None; bounds.contexts],
+            posted: Vec::new(),
+            reads: Vec::new(),
             dead: vec![None; bounds.contexts],
             vanished: false,
             gone: false,
@@ -382,6 +413,7 @@ impl World {
                     }
                     word |= 1 << 24;
                     word |= u64::from(owner.queue.work) << 25 | u64::from(owner.queue.idle) << 26;
+                    word |= u64::from(owner.results_due) << 27;
                 }
             }
             key.word(word);
@@ -390,6 +422,9 @@ impl World {
                 key.word(u64::from(early));
                 key.deadline(owner.hint.unwrap_or_default());
             }
+        }
+        if self.bounds.relay {
+            self.relay_key(&mut key);
         }
         key.word(u64::from(self.vanished) | u64::from(self.gone) << 1);
         // Else the state is one that was met before, without the card having lost its state.
@@ -410,12 +445,23 @@ impl World {
         world.started.clear();
         world.paused.clear();
         world.step(step);
+        world.prune_orders();
         world.check();
         world.rekey();
         (world.key != self.key).then_some(world)
     }
 
     pub(crate) fn step(&mut self, step: Step) {
+        let waited = !self.reads.is_empty();
+        self.make(step);
+        // What the card does between question and answer matters only if there was something to arrive.
+        while !self.reads.is_empty() && self.posted.is_empty() && (!waited || step == Step::Answer)
+        {
+            self.read_next();
+        }
+    }
+
+    fn make(&mut self, step: Step) {
         match step {
             Step::Open => self.open(),
             Step::Start(i) => self.start(i),
@@ -437,6 +483,16 @@ impl World {
             Step::Spurious(i) => self.read(i),
             Step::Stale(i) => self.read_stale(i),
             Step::LagOver(i) => self.slots[i].lag = false,
+            Step::Arrive => self.arrive(),
+            Step::Due(i) => self.due(i),
+            Step::Look(i, visible) => {
+                self.look(i, visible);
+            }
+            Step::Answer => self.read_next(),
+            Step::IgnoreOrder => self.ignore_order(),
+            Step::LoseRecord(i) => self.slots[i].relay.lose_record = true,
+            Step::DelayRecord(i) => self.slots[i].relay.delay_record = true,
+            Step::Refuse(i) => self.slots[i].relay.refuse = true,
             Step::Restored(i) => self.restored(i),
             Step::Finish(i) => self.finish(i),
             Step::Fault(i) => self.fault(i),
@@ -452,9 +508,13 @@ impl World {
             Step::IgnoreResets(i) => self.slots[i].ignored_resets = IgnoredResets::All,
             Step::Freeze => self.freeze(),
             Step::Thaw => self.thaw(),
-            Step::Vanish => self.vanished = true,
+            Step::Vanish => {
+                self.vanished = true;
+                self.posted.clear();
+            }
             Step::Gone => {
                 self.vanished = true;
+                self.posted.clear();
                 self.card_event(Event::Gone);
             }
         }
@@ -480,6 +540,9 @@ impl World {
 
     /// A read gives the status from before the last START.
     fn read_stale(&mut self, i: usize) {
+        if self.bounds.relay {
+            return self.read_old(i);
+        }
         self.seen.stale = true;
         let status = Status::from_raw(self.slots[i].old);
         let slot = slot_id(i);
@@ -488,6 +551,12 @@ impl World {
 
     /// The status register is read and told.
     fn read(&mut self, i: usize) {
+        if self.bounds.relay {
+            if !self.reads.contains(&i) {
+                self.reads.push(i);
+            }
+            return;
+        }
         if self.vanished {
             let (slot, status) = (slot_id(i), Status::ALL_ONES);
             self.card_event(Event::Status { slot, status });
@@ -555,6 +624,10 @@ impl World {
         }
         for slot in reads {
             self.read(slot);
+        }
+        if self.gone {
+            self.reads.clear();
+            self.posted.clear();
         }
         result
     }

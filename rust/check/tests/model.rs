@@ -28,7 +28,12 @@ fn check(chosen: impl Fn(&Bounds) -> bool) {
 
 #[test]
 fn fermata_profile() {
-    check(|bounds| !bounds.base);
+    check(|bounds| !bounds.base && !bounds.relay);
+}
+
+#[test]
+fn relay() {
+    check(|bounds| bounds.relay);
 }
 
 #[test]

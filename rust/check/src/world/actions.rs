@@ -30,9 +30,9 @@ impl World {
             Action::Released { ctx } => self.released(ctx),
             Action::Reserve { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
             Action::Quarantine { slot, .. } => self.given_up(slot.index()),
-            Action::Order { .. } | Action::Stuck { .. } => {
-                unreachable!("no slot of the model has a relay")
-            }
+            Action::Stuck { ctx } => self.stuck(ctx),
+            Action::Order { slot, order } => self.order_posted(slot.index(), order),
+            _ if self.bounds.relay => self.act_on_relay(action),
             // Writes to a card that went away unnoticed are lost.
             _ if self.vanished => {}
             Action::Load { slot, ctx } => {
@@ -52,12 +52,7 @@ impl World {
                 boundary,
                 cause,
                 ..
-            } => {
-                if cause != PauseCause::Again {
-                    self.paused.push(ctx.index());
-                }
-                self.pause_written(slot.index(), boundary);
-            }
+            } => self.pause_written(slot.index(), ctx, boundary, cause),
             Action::Reset { slot, hold, .. } => self.reset_written(slot.index(), hold),
             Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
             Action::Ended { run, .. } if run.reason == EndReason::Aborted => {}
@@ -70,6 +65,7 @@ impl World {
         self.seen.quarantined = true;
         let slot = &mut self.slots[i];
         let is_busy = slot.engine != Engine::Idle && !slot.quarantined;
+        slot.relay.resetting = false;
         slot.quarantined = true;
         let allowed = is_busy || self.vanished;
         self.must(allowed, Rule::Quarantine, || "without a reason".into());
@@ -96,6 +92,10 @@ impl World {
 
     /// What ended by itself has been read, unless nobody wants it any more or it is worth nothing.
     fn must_be_captured(&mut self, i: usize) {
+        // Results are in memory until the next run of the same context.
+        if self.bounds.relay {
+            return;
+        }
         let slot = &self.slots[i];
         let ended = matches!(slot.engine, Engine::Paused | Engine::Finished);
         let captured = slot.captured;
@@ -130,6 +130,7 @@ impl World {
         }
         let (base, now) = (self.bounds.base, self.now);
         self.slots[i].begin(index, resume, base, now);
+        self.slots[i].begin_told();
         if !resume {
             self.attend(i);
         }
@@ -182,12 +183,20 @@ impl World {
         self.must(!resume || fresh, Rule::ResumeReset, || format!("slot {i}"));
     }
 
-    fn pause_written(&mut self, i: usize, boundary: bool) {
+    pub(super) fn pause_written(
+        &mut self,
+        i: usize,
+        ctx: ContextId,
+        boundary: bool,
+        cause: PauseCause,
+    ) {
+        if cause != PauseCause::Again {
+            self.paused.push(ctx.index());
+        }
         let now = self.now;
-        let last = self.slots[i].last.and_then(|index| self.id(index));
-        let params = last.and_then(|ctx| self.machine.params(ctx).ok());
-        let cooperative = params.is_some_and(|params| params.cooperative);
-        let critical = last.is_some_and(|ctx| self.is_critical(ctx));
+        let params = self.machine.params(ctx);
+        let cooperative = params.is_ok_and(|params| params.cooperative);
+        let critical = self.is_critical(ctx);
         let awaited = self.critical_waits();
         // There is one such context, so nobody is its equal, and nobody goes before it.
         let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
@@ -212,6 +221,12 @@ impl World {
             slot.first_pause = now;
         }
         slot.pauses = (slot.pauses + 1).min(4);
+        self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
+        // An order stops the job.
+        if self.bounds.relay {
+            return;
+        }
+        let slot = &mut self.slots[i];
         match slot.engine {
             Engine::Working if slot.hang => {}
             Engine::Working if slot.lose_pause => {
@@ -225,10 +240,9 @@ impl World {
             Engine::Finished => self.seen.finish_won = true,
             _ => {}
         }
-        self.must(!quarantined, Rule::Quarantine, || "PAUSE".into());
     }
 
-    fn reset_written(&mut self, i: usize, hold: bool) {
+    pub(super) fn reset_written(&mut self, i: usize, hold: bool) {
         let quarantined = self.slots[i].quarantined;
         self.must(!quarantined, Rule::Quarantine, || "RESET".into());
         if !hold {
@@ -238,7 +252,8 @@ impl World {
         self.must_be_captured(i);
         let (base, now, settle) = (self.bounds.base, self.now, self.settle());
         let slot = &self.slots[i];
-        let patient = slot.pauses == 4 && now >= slot.first_pause + TIMEOUT;
+        let repeated = slot.pauses == 4 || self.bounds.relay;
+        let patient = repeated && now >= slot.first_pause + TIMEOUT;
         let active = slot.active();
         if active {
             let timeout = self.machine_timeout(i);
@@ -275,6 +290,10 @@ impl World {
         slot.lag = false;
         slot.in_reset = true;
         slot.fresh = true;
+        if self.bounds.relay {
+            slot.window = None;
+            slot.relay.reset();
+        }
     }
 
     fn machine_timeout(&self, i: usize) -> bool {
@@ -292,7 +311,7 @@ impl World {
             || !self.slots.iter().any(|slot| {
                 let stuck = slot.quarantined;
                 slot.last == Some(index) && !stuck && slot.may_touch(now, settle)
-            });
+            }) && !self.may_be_taken_soon(index);
         let owner = self.owners[index].as_mut();
         let Some(owner) = owner.filter(|owner| owner.id == ctx && !owner.closed) else {
             self.must(false, Rule::ReleasedQuiet, || "told after Close".into());
@@ -354,7 +373,7 @@ impl World {
             let reach = self.slots.iter().any(|slot| {
                 let last = slot.last == Some(index) && slot.may_touch(now, settle);
                 last || slot.window == Some(index)
-            });
+            }) || self.may_be_taken_soon(index);
             self.must(!reach, Rule::ReleasedQuiet, || {
                 "within reach of a slot".into()
             });

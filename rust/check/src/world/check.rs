@@ -47,6 +47,9 @@ impl World {
         let gone = state == Some(SlotState::Gone);
         self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
         self.seen.claimed |= self.machine.claimed_for(slot_id(i)).is_some();
+        if self.bounds.relay {
+            self.check_relay(i);
+        }
         self.check_kept(i);
         self.check_bound(i);
         let quarantined = state == Some(SlotState::Quarantined);
@@ -54,12 +57,13 @@ impl World {
         self.must(same, Rule::Quarantine, || format!("{state:?}"));
     }
 
-    /// Does latency-critical work wait for a slot?
+    /// Does latency-critical work wait for a slot, or is it named and the slot not known to have it?
     pub(super) fn critical_waits(&self) -> bool {
         let now = self.time();
         self.owners.iter().flatten().any(|owner| {
             let stats = self.machine.stats(owner.id, now);
-            stats.is_ok_and(|stats| stats.state == JobState::Queued) && self.is_critical(owner.id)
+            let waits = stats.is_ok_and(|stats| stats.state == JobState::Queued);
+            (waits || self.is_next(owner.id.index())) && self.is_critical(owner.id)
         })
     }
 
@@ -136,7 +140,7 @@ impl World {
         };
         self.seen.hint_wasted |= stats.hints_wasted > 0;
         self.seen.hint_ignored |= stats.hints_ignored > 0;
-        if let Some(slot) = stats.slot {
+        if let Some(slot) = stats.slot.filter(|&slot| self.is_on(slot, owner.id)) {
             users[slot.index()] += 1;
         }
         self.check_job(i, &owner, &stats);
@@ -159,6 +163,7 @@ impl World {
         let refused = self.machine.stats(owner.id, self.time()).is_err();
         let on = (0..self.slots.len())
             .any(|i| self.is_on(slot_id(i), owner.id) || self.slots[i].quarantined);
+        let on = on || self.is_named(owner.id.index());
         self.must(refused, Rule::Refused, || "a closed id is taken".into());
         self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
     }
@@ -180,11 +185,13 @@ impl World {
         self.must(!waits, Rule::Doorbell, || format!("context {i}"));
         if state == JobState::Running {
             let there = stats.slot.is_some_and(|slot| self.is_on(slot, owner.id));
+            let there = there || self.is_named(i);
             self.must(there, Rule::JobKept, || {
                 format!("runs, but not on {:?}", stats.slot)
             });
         }
-        let complete = self.vanished || owner.snapshot == Snapshot::Complete;
+        // One that is named may have been taken.
+        let complete = self.vanished || owner.snapshot == Snapshot::Complete || self.is_named(i);
         self.must(!stats.saved || complete, Rule::ResumeComplete, || {
             format!("counts as saved: {:?}", owner.snapshot)
         });
@@ -200,7 +207,10 @@ impl World {
             let vacant = self.machine.slot_state(id) == Some(SlotState::Vacant);
             let kept = self.machine.reserved_for(id).is_some();
             let claimed = self.machine.claimed_for(id).is_some();
-            vacant && !kept && !claimed && usable & id.bit() != 0
+            // Each decision starts one job, and the timer brings the next decision at once.
+            let timely = self.slots[i].timer.is_some_and(|at| at <= self.now);
+            let follows = self.bounds.relay && timely;
+            vacant && !kept && !claimed && !follows && usable & id.bit() != 0
         });
         let idle = idle.count();
         let serves = self.exclusive.is_none_or(|group| group == owner.group);

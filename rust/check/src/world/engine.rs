@@ -2,6 +2,8 @@
 
 //! What the engine of a slot does.
 
+use fermata_sched_host::sched::LeftReason;
+
 use super::{Job, Owner, Snapshot, World};
 use crate::card::{Engine, EMPTY, FAULT, SNAPSHOT_ERROR};
 
@@ -23,6 +25,11 @@ impl World {
     }
 
     pub(super) fn restored(&mut self, i: usize) {
+        let relay = &mut self.slots[i].relay;
+        relay.worked = self.now;
+        if std::mem::take(&mut relay.refused) {
+            return self.choose(i, LeftReason::Refused, Engine::Idle);
+        }
         self.slots[i].engine = Engine::Working;
         self.attend(i);
     }
@@ -102,6 +109,16 @@ impl World {
     }
 
     fn ended(&mut self, i: usize, engine: Engine, bits: u64) {
+        if self.bounds.relay {
+            let reason = match (engine, bits) {
+                (_, FAULT) => LeftReason::Fault,
+                (_, SNAPSHOT_ERROR) => LeftReason::SnapshotError,
+                (_, EMPTY) => LeftReason::Empty,
+                (Engine::Paused, _) => LeftReason::Paused,
+                _ => LeftReason::Finished,
+            };
+            return self.choose(i, reason, engine);
+        }
         let base = self.bounds.base;
         let slot = &mut self.slots[i];
         slot.engine = engine;

@@ -15,6 +15,8 @@ impl World {
 
     /// The card lost its state, and is set up anew.
     pub(super) fn thaw(&mut self) {
+        let none = self.posted.is_empty();
+        self.must(none, Rule::Rest, || "an order is on its way".into());
         for i in 0..self.slots.len() {
             let slot = &mut self.slots[i];
             let still = slot.quarantined || !slot.active();

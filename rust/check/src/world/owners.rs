@@ -18,7 +18,8 @@ impl World {
     pub(super) fn open(&mut self) {
         let first = self.owners.first().is_some_and(Option::is_none);
         let mut others = self.owners.iter().flatten();
-        let critical = (self.bounds.hints && !others.any(|owner| self.is_critical(owner.id)))
+        let one = self.bounds.hints || self.bounds.first_urgent;
+        let critical = (one && !others.any(|owner| self.is_critical(owner.id)))
             || (self.bounds.urgent && !first);
         let params = Params {
             timeslice: Duration::from_ns(TIMESLICE),
@@ -58,7 +59,7 @@ impl World {
         let Some(owner) = self.owners[i].clone() else {
             return;
         };
-        let stuck = (self.slots.iter()).any(|slot| slot.quarantined && slot.last == Some(i));
+        let stuck = self.is_stuck(i);
         let usable = self.all_slots() & !self.quarantined() & owner.mask;
         let may = !self.gone && owner.live().is_none() && !stuck && usable != 0;
         let saved = self.bounds.imports && i == 1;
@@ -69,6 +70,7 @@ impl World {
                 owner.hint = None;
                 owner.hinted = None;
                 owner.queue = Queue::default();
+                owner.results_due = false;
                 if saved {
                     owner.snapshot = Snapshot::Complete;
                 }
@@ -171,7 +173,7 @@ impl World {
         let Some(owner) = self.owners[i].clone() else {
             return;
         };
-        let stuck = (self.slots.iter()).any(|slot| slot.quarantined && slot.last == Some(i));
+        let stuck = self.is_stuck(i);
         let usable = self.all_slots() & !self.quarantined() & owner.mask;
         let early = owner.hinted.is_some_and(|at| self.now < at + INTERVAL);
         let may = !self.gone && owner.live().is_none();
