@@ -168,7 +168,7 @@ pub const QUICK: &[Bounds] = &[
         ..RELAY
     },
     Bounds {
-        name: "relay, 1 slot, 2 contexts, calm, faults",
+        name: "relay, 1 slot, 2 contexts, faults, calm",
         faults: true,
         calm: true,
         ..RELAY

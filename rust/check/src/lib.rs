@@ -186,7 +186,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 38] {
+    fn reached(&self) -> [Reached; 39] {
         let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Else all contexts always have a slot each.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
@@ -227,6 +227,7 @@ impl Bounds {
             (relay && !self.calm, "a job is stopped without being saved", |_, world| world.seen.dropped),
             (one_slot, "a restore is broken off", |_, world| world.seen.not_run),
             (relay && self.first_urgent, "latency-critical work is named", |_, world| world.seen.urgent_named),
+            (one_slot && self.first_urgent, "a slot goes back to a job that made way", |_, world| world.seen.went_back),
             (relay_faults, "an order is ignored", |_, world| world.seen.order_ignored),
             (relay_faults, "a record is lost", |_, world| world.seen.record_lost),
             (relay_faults, "a record comes too late", |_, world| world.seen.record_late),

@@ -3,7 +3,7 @@
 //! The relay of a slot (docs/card.md, Relay): the order that the slot holds and the records of its
 //! runs on the card's side; on the driver's side, what the slot was told.
 
-use fermata_sched_host::sched::{Duration, NextRun, Order, RunRecord, Stop};
+use fermata_sched_host::sched::{ContextId, Duration, NextRun, Order, RunRecord, Stop};
 
 use crate::key::Key;
 
@@ -40,6 +40,8 @@ pub(crate) struct Relay {
     /// Records that the driver has not read, the oldest first.
     pub(crate) records: Vec<Unread>,
     pub(crate) told: Told,
+    /// The order that stands from the begin of the next run that the driver hears of.
+    pub(crate) back: Option<Order>,
     /// A reset was written, and its end is not known.
     pub(crate) resetting: bool,
     /// Contexts that the quarantined slot may reach, a bit for each.
@@ -116,7 +118,8 @@ impl Relay {
         for Unread { record, late } in &self.records {
             let next = record.next.map_or(0, |next| next as u64 + 1);
             let run = u64::from(count.wrapping_sub(record.run));
-            key.word(record.reason as u64 | next << 8 | u64::from(*late) << 16 | run << 32);
+            let flags = u64::from(*late) << 16 | u64::from(record.back) << 17;
+            key.word(record.reason as u64 | next << 8 | flags | run << 32);
         }
     }
 }
@@ -129,6 +132,20 @@ pub(crate) fn is_later(stop: Stop) -> bool {
 /// Does a run that is told so stop at once?
 pub(crate) fn is_at_once(stop: Stop) -> bool {
     matches!(stop, Stop::Dropped | Stop::Paused { .. }) && !is_later(stop)
+}
+
+/// The order that stands for a run after which the slot goes back to a context.
+pub(crate) fn back_to(after: u32, ctx: ContextId) -> Order {
+    let next = NextRun {
+        ctx,
+        resume: true,
+        back: false,
+    };
+    Order {
+        after,
+        stop: Stop::Never,
+        next: Some(next),
+    }
 }
 
 /// Who is named in an order, by index.
@@ -146,8 +163,8 @@ pub(crate) fn order_word(order: &Order, count: u32) -> u64 {
             4 | u64::from(boundary) | u64::from(is_later(order.stop)) << 1
         }
     };
-    let next = order.next.map_or(0, |NextRun { ctx, resume }| {
-        (ctx.index() as u64 + 1) << 4 | u64::from(resume) << 3
+    let next = order.next.map_or(0, |NextRun { ctx, resume, back }| {
+        (ctx.index() as u64 + 1) << 4 | u64::from(resume) << 3 | u64::from(back) << 2
     });
     stop | next << 4 | u64::from(order.after.wrapping_sub(count)) << 32
 }

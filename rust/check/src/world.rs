@@ -219,6 +219,7 @@ pub(crate) struct Seen {
     pub(crate) thawed: bool,
     pub(crate) imported: bool,
     pub(crate) relayed: bool,
+    pub(crate) went_back: bool,
     pub(crate) order_late: bool,
     pub(crate) replaced: bool,
     pub(crate) withdrawn: bool,

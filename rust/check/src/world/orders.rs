@@ -29,8 +29,8 @@ impl World {
                 self.reset_relay(slot.index(), ctx, hold);
                 self.reset_written(slot.index(), hold);
             }
-            Action::Ended { ctx, run, .. } if run.reason != EndReason::Aborted => {
-                self.results_read(ctx.index());
+            Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => {
+                self.results_read(slot.index(), ctx.index());
             }
             Action::Ended { .. } => {}
             Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
@@ -179,7 +179,10 @@ impl World {
         self.started.push(ctx.index());
         let slot = &mut self.slots[i];
         slot.begin_told();
-        slot.relay.told = Told::default();
+        let posted = slot.relay.back.take();
+        let back = posted.as_ref().and_then(named);
+        let named = back.map_or(0, |index| 1 << index);
+        slot.relay.told = Told { posted, named };
     }
 
     /// The reset bit of a slot is written, after all orders that were posted before.
@@ -232,9 +235,11 @@ impl World {
         });
     }
 
-    /// The results of a run are read from memory.
-    pub(super) fn results_read(&mut self, index: usize) {
-        let own = !self.in_reach(index);
+    /// The results of a run are read from memory. If the slot goes back to the job, they may be newer
+    /// ones of that job, which are read again then.
+    fn results_read(&mut self, i: usize, index: usize) {
+        let back = self.slots[i].relay.back.as_ref().and_then(named);
+        let own = back == Some(index) || !self.in_reach(index);
         self.must(own, Rule::Captured, || "a later run may write".into());
         if let Some(owner) = &mut self.owners[index] {
             owner.results_due = false;

@@ -12,13 +12,14 @@ use fermata_sched_host::sched::{
 use super::{slot_id, Snapshot, World};
 use crate::card::Engine;
 use crate::key::Key;
-use crate::relay::{named, order_word, Unread};
+use crate::relay::{back_to, named, order_word, Unread};
 use crate::Rule;
 
 /// Orders on their way to the card: no more are posted before one of them has arrived.
 pub(super) const IN_FLIGHT: usize = 4;
-/// Records that can be unread, as a slot holds one order. The card keeps eight.
-const UNREAD: usize = 2;
+/// Records that can be unread: of a run, of the one that was ordered to follow, and of the one that
+/// the slot goes back to. The card keeps eight.
+const UNREAD: usize = 3;
 
 /// Orders and choices.
 impl World {
@@ -140,14 +141,20 @@ impl World {
         self.must(next == other, Rule::NamedOnce, || {
             "a context follows itself".into()
         });
-        self.leave_record(i, reason, other);
+        let back = other.is_some_and(|next| next.back)
+            && matches!(reason, LeftReason::Paused | LeftReason::NotRun);
+        let back = own.filter(|_| back).and_then(|index| self.id(index));
+        self.leave_record(i, reason, other, back.is_some());
         if let Some(next) = other {
             self.seen.relayed = true;
             self.take(i, next);
+            let slot = &mut self.slots[i];
+            slot.relay.held = back.map(|ctx| back_to(slot.count, ctx));
+            self.seen.went_back |= back.is_some();
         }
     }
 
-    fn leave_record(&mut self, i: usize, reason: LeftReason, next: Option<NextRun>) {
+    fn leave_record(&mut self, i: usize, reason: LeftReason, next: Option<NextRun>, back: bool) {
         let now = self.now;
         let slot = &mut self.slots[i];
         let since = |from: u64| Duration::from_ns(now.saturating_sub(from));
@@ -158,6 +165,7 @@ impl World {
             load: Duration::from_ns(slot.relay.worked.saturating_sub(slot.started)),
             save: since(slot.relay.stopped),
             next: next.map(|next| next.ctx.index()),
+            back,
         };
         // Nobody looks at what a slot leaves that is out of use.
         if slot.quarantined {
@@ -331,7 +339,7 @@ impl World {
     pub(super) fn look(&mut self, i: usize, visible: usize) -> bool {
         let mut found = false;
         for _ in 0..visible {
-            let Some((_, run)) = self.machine.awaited_run(slot_id(i)) else {
+            let Some((ctx, run)) = self.machine.awaited_run(slot_id(i)) else {
                 break;
             };
             let relay = &mut self.slots[i].relay;
@@ -342,6 +350,7 @@ impl World {
             let told = std::mem::take(&mut relay.told);
             let last = told.posted.as_ref().and_then(named);
             self.seen.taken_late |= record.next.is_some() && record.next != last;
+            relay.back = record.back.then(|| back_to(run.wrapping_add(1), ctx));
             // It came in time after all.
             relay.lost = relay.lost.filter(|&lost| lost != run);
             let now = self.time();
