@@ -6,6 +6,7 @@ use crate::dma::{Access, Answer, DmaSpace};
 use crate::event::now_ns;
 use crate::event::What;
 use crate::log::Recorder;
+use crate::maker::EngineMaker;
 use crate::misbehave::FaultCommand;
 use crate::pci::Irqs;
 use crate::pci::{ConfigSpace, ConfigWrite};
@@ -55,6 +56,11 @@ impl Host {
         self.memory.access(iova, access, give_up)
     }
 
+    /// The memory, while the card may access memory.
+    pub fn memory_in_reach(&self) -> Option<&DmaSpace> {
+        self.on_the_bus().then_some(&self.memory)
+    }
+
     fn on_the_bus(&self) -> bool {
         self.bus_master.load(Ordering::Acquire) && !self.is_dead()
     }
@@ -84,8 +90,20 @@ pub struct Card {
 }
 
 impl Card {
-    /// A card as after power-on, with its engines' threads.
+    /// A card as after power-on, with emulated engines and their threads.
     pub fn new(config: CardConfig, recorder: Recorder) -> Arc<Self> {
+        let engines = config.slots.iter();
+        let engines = engines.map(|slot| Arc::new(slot.engine) as Arc<dyn EngineMaker>);
+        let makers = engines.collect();
+        Self::with_makers(config, makers, recorder)
+    }
+
+    /// As [`Card::new`], with a maker of engines for each slot.
+    pub fn with_makers(
+        config: CardConfig,
+        makers: Vec<Arc<dyn EngineMaker>>,
+        recorder: Recorder,
+    ) -> Arc<Self> {
         recorder.record(What::Card {
             config: config.clone(),
         });
@@ -99,8 +117,11 @@ impl Card {
             dead: AtomicBool::new(false),
             dead_in: AtomicU64::new(0),
         });
-        let make = |(i, slot): (usize, &_)| Slot::new(i, *slot, config.profile, host.clone());
-        let slots: Vec<_> = config.slots.iter().enumerate().map(make).collect();
+        assert_eq!(config.slots.len(), makers.len());
+        let slots = config.slots.iter().zip(makers).enumerate();
+        let slots: Vec<_> = slots
+            .map(|(i, (slot, maker))| Slot::new(i, *slot, maker, config.profile, host.clone()))
+            .collect();
         let threads = Mutex::new(slots.iter().map(Slot::spawn).collect());
         let pci = Mutex::new(ConfigSpace::new(&config));
         Arc::new(Self {
@@ -266,6 +287,9 @@ impl Card {
         let ConfigWrite { bus_master, reset } = self.pci().write(off, data);
         if self.host.bus_master.swap(bus_master, Ordering::AcqRel) != bus_master {
             self.recorder().record(What::Master { on: bus_master });
+            if !bus_master {
+                self.slots.iter().for_each(|slot| slot.quiesce());
+            }
         }
         if reset {
             self.device_reset();
@@ -297,8 +321,21 @@ impl Card {
         self.host.dead_in.store(0, Ordering::Release);
         self.host.irqs.clear();
         self.host.memory.set_remote(None);
-        self.host.memory.clear();
+        self.unmap_all();
         self.recorder().record(What::Disconnect);
+    }
+
+    /// The card loses the memory that begins in [iova, iova + size). Returns when no engine can
+    /// reach the memory.
+    pub fn unmap(&self, iova: u64, size: u64) {
+        self.host.memory.unmap(iova, size);
+        self.slots.iter().for_each(|slot| slot.release());
+    }
+
+    /// The card loses all memory.
+    pub fn unmap_all(&self) {
+        self.host.memory.clear();
+        self.slots.iter().for_each(|slot| slot.release());
     }
 
     /// Switches a misbehaviour.

@@ -3,7 +3,7 @@
 //! slot are gathered into few log lines.
 
 use crate::event::{Range, Unit, What};
-use crate::ram::{file_id, FileId, Ram};
+use crate::ram::{file_id, FileId, Piece, Ram, View};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,6 +66,25 @@ impl DmaSpace {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(iova, size);
+    }
+
+    /// Maps [iova, iova + size) into this process; `None`: not all of it is shared and writable, or
+    /// its parts are no whole pages.
+    pub fn view(&self, iova: u64, size: u64) -> Option<View> {
+        let pieces = self.pieces(iova, size)?;
+        View::of(&pieces).ok()
+    }
+
+    /// Whether all of [iova, iova + size) is shared and writable.
+    pub fn covers(&self, iova: u64, size: u64) -> bool {
+        self.pieces(iova, size).is_some()
+    }
+
+    fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
+        self.map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pieces(iova, size)
     }
 
     /// Forgets all mappings.
@@ -189,6 +208,24 @@ impl DmaMap {
         for key in gone {
             self.mappings.remove(&key);
         }
+    }
+
+    /// The parts of files behind a range that may be written.
+    fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let end = iova.checked_add(size)?;
+        let mut at = iova;
+        while at < end {
+            let (&start, mapping) = self.mappings.range(..=at).next_back()?;
+            let (ram, offset) = mapping.backing.as_ref()?;
+            if at > mapping.last || !mapping.writable {
+                return None;
+            }
+            let len = (end - at).min((mapping.last - at).saturating_add(1));
+            pieces.push((ram.clone(), (offset + (at - start), len)));
+            at += len;
+        }
+        Some(pieces)
     }
 
     /// Resolves all of the range before anything is touched.
@@ -389,6 +426,25 @@ mod tests {
         assert!(space
             .access(0x1_1000, Access::Read(&mut buf), None)
             .is_none());
+    }
+
+    #[test]
+    fn a_view_shows_mappings_side_by_side() {
+        let space = space();
+        let data: Vec<u8> = (0..32).collect();
+        space.access(0x1_0ff0, Access::Write(&data), None).unwrap();
+        let view = space.view(0x1_0000, 0x2000).unwrap();
+        assert_eq!(view.len(), 0x2000);
+        // SAFETY: within the view, which nobody writes now.
+        let seen = unsafe { std::slice::from_raw_parts(view.address().as_ptr().add(0xff0), 32) };
+        assert_eq!(seen, data);
+        assert!(space.covers(0x1_1000, 0x1000));
+        assert!(!space.covers(0x1_1000, 0x1001), "a read-only page");
+        assert!(!space.covers(0x1_0000, u64::MAX), "beyond the last address");
+        assert!(space.view(0x2_0000, 0x1000).is_none(), "no descriptor");
+        assert!(space.view(0x1_0800, 0x1000).is_none(), "no whole pages");
+        space.unmap(0x1_0000, 0x1000);
+        assert!(!space.covers(0x1_0000, 0x2000));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod event;
 pub mod history;
 pub mod ledger;
 pub mod log;
+pub mod maker;
 pub mod misbehave;
 pub mod pci;
 pub mod ram;

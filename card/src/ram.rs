@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Guest memory: a file that QEMU shares, mapped whole. All unsafe code of the card is here.
+//! Guest memory: a file that QEMU shares, mapped whole; and pieces of such files side by side. All
+//! unsafe code of the card is here.
 
 use rustix::fs::fstat;
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
-use std::os::fd::BorrowedFd;
-use std::ptr;
+use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// Which file a descriptor stands for.
 pub type FileId = (u64, u64);
@@ -15,6 +17,7 @@ pub struct Ram {
     base: *mut u8,
     len: usize,
     writable: bool,
+    file: OwnedFd,
 }
 
 // SAFETY: the mapping lives as long as the value and belongs to no thread; accesses are
@@ -32,6 +35,7 @@ pub fn file_id(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
 impl Ram {
     /// Maps the whole file, read-only where it cannot be written.
     pub fn map(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
+        let file = fd.try_clone_to_owned()?;
         let len = usize::try_from(fstat(fd)?.st_size).map_err(std::io::Error::other)?;
         let try_map = |prot| {
             // SAFETY: a new shared mapping at an address that the kernel chooses.
@@ -54,6 +58,7 @@ impl Ram {
             base: base.cast(),
             len,
             writable,
+            file,
         })
     }
 
@@ -103,6 +108,72 @@ impl Drop for Ram {
         // SAFETY: our own mapping, of which no reference is left. A failure would leave it mapped,
         // which harms nobody.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// A part of a shared file: first byte and length.
+pub type Piece = (Arc<Ram>, (u64, u64));
+
+/// Pieces of shared files, mapped side by side, for a driver that pins the pages.
+pub struct View {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl View {
+    /// Maps the pieces. Their offsets and lengths are multiples of the page size, else `EINVAL`.
+    pub fn of(pieces: &[Piece]) -> std::io::Result<Self> {
+        let len = pieces.iter().map(|(_, (_, len))| *len as usize).sum();
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let view = Self { base, len };
+        let mut at = 0;
+        for (ram, (offset, len)) in pieces {
+            // SAFETY: replaces a part of the new mapping, to which there is no reference: the parts
+            // add up to its length.
+            unsafe {
+                mmap(
+                    view.base.as_ptr().add(at).cast(),
+                    *len as usize,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                    ram.file.as_fd(),
+                    *offset,
+                )
+            }?;
+            at += *len as usize;
+        }
+        Ok(view)
+    }
+
+    /// Where it is mapped.
+    pub fn address(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of which no reference is left.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

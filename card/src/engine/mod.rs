@@ -54,6 +54,11 @@ pub trait Engine: Send {
     fn at_boundary(&self) -> bool {
         false
     }
+    /// Whether a PAUSE can save the job where it stands. A job that cannot be saved there gets one
+    /// step more, of a bus that wants attention.
+    fn can_be_saved(&self) -> bool {
+        true
+    }
     /// Writes the result to memory.
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused>;
     /// Stops the job here. Returns the engine's state, as it stands in a snapshot.

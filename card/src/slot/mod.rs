@@ -18,6 +18,7 @@ use crate::config::{Profile, SlotConfig};
 use crate::engine::{AppRegs, EngineKind};
 use crate::event::us;
 use crate::event::{IrqFate, PauseFate, What};
+use crate::maker::{EngineMaker, Reach};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
     ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 pub struct Slot {
     index: usize,
     engine: EngineKind,
+    maker: Arc<dyn EngineMaker>,
     profile: Profile,
     host: Arc<Host>,
     state: Mutex<State>,
@@ -56,10 +58,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Slot {
     /// A slot as after power-on.
-    pub fn new(index: usize, config: SlotConfig, profile: Profile, host: Arc<Host>) -> Arc<Self> {
+    pub fn new(
+        index: usize,
+        config: SlotConfig,
+        maker: Arc<dyn EngineMaker>,
+        profile: Profile,
+        host: Arc<Host>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             index,
             engine: config.engine,
+            maker,
             profile,
             host,
             state: Mutex::new(State::new(config.settings)),
@@ -273,6 +282,7 @@ impl Slot {
             // One at once is not taken back by one at a boundary.
             state.pause = state.pause.max(Some(stop));
             self.tell_engine(state);
+            self.maker.wake();
             self.changed.notify_all();
         }
     }
@@ -287,6 +297,22 @@ impl Slot {
         let deadline = state.relay.deadline();
         self.deadline
             .set(deadline.map(|(order, due)| (due, self.stops_at_boundary(order))));
+    }
+
+    /// What a job that begins now may reach.
+    fn reach(&self, state: &State) -> Reach<'_> {
+        Reach {
+            window_base: self.window.base(),
+            window_size: self.window.size(),
+            offset: self.window.offset(),
+            snapshot: state.snapshot,
+            memory: Box::new(|| self.host.memory_in_reach()),
+        }
+    }
+
+    /// The card has lost memory; returns when the engine cannot reach the lost memory any more.
+    pub fn release(&self) {
+        self.maker.release(&self.host.memory);
     }
 
     /// A write to the slot's bit in RESET.
@@ -371,6 +397,7 @@ impl Slot {
             state.thread = Thread::Aborted;
             self.abandoned.store(true, Ordering::Release);
             self.attention.store(true, Ordering::Release);
+            self.maker.wake();
         }
     }
 
@@ -402,6 +429,14 @@ impl Slot {
             ..State::new(state.settings)
         };
         self.window.clear();
+        drop(state);
+        self.quiesce();
+    }
+
+    /// The card must not access memory; returns when the engine cannot reach memory by other ways
+    /// than its bus.
+    pub fn quiesce(&self) {
+        self.maker.quiesce();
     }
 
     /// Waits until the thread has come to the boundary after an abort.

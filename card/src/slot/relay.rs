@@ -123,6 +123,7 @@ impl Slot {
             OrderFate::Dropped | OrderFate::Ignored | OrderFate::Off => return,
         }
         self.tell_engine(state);
+        self.maker.wake();
         self.changed.notify_all();
     }
 

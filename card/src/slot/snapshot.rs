@@ -8,12 +8,12 @@
 
 use super::bus::SlotBus;
 use super::state::Job;
-use super::worker::{publish, wait_until, End, SNAPSHOT_ERROR};
+use super::worker::{publish, wait_until, End, FAULT, SNAPSHOT_ERROR};
 use super::Slot;
 use crate::config::Settings;
 use crate::dma::Access;
 use crate::dma::DmaTrace;
-use crate::engine::Engine;
+use crate::engine::{Engine, Refused};
 use crate::event::{now_ns, us};
 use crate::event::{Frames, Range, SavePart, Unit, What};
 use crate::regs::status;
@@ -110,9 +110,9 @@ impl<'a> Mover<'a> {
 /// Reads the snapshot and makes a job of it, which runs from here. With it comes what was read,
 /// where it was read at all.
 pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option<Snapshot>), End> {
-    let (at, settings) = {
+    let (at, settings, reach) = {
         let state = slot.lock();
-        (state.snapshot, state.settings)
+        (state.snapshot, state.settings, slot.reach(&state))
     };
     let mut mover = Mover::new(slot, job.tag, at);
     let mut bytes = vec![0; settings.state_pages as usize * PAGE];
@@ -136,7 +136,8 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
             None
         }
     };
-    let engine = slot.engine.resume(&job.written, &job.reads, &bytes);
+    let made = slot.maker.resume(&job.written, &job.reads, &bytes, &reach);
+    let engine = made.map_err(|Refused| FAULT)?;
     publish(slot, engine.as_ref());
     let mut state = slot.lock();
     if state.aborted() {

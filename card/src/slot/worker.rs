@@ -8,7 +8,7 @@ use super::snapshot::{restore, save, Snapshot};
 use super::state::{Job, Phase, Posted, Queued, Rest, State, Stop, Thread};
 use super::watch::Watch;
 use super::Slot;
-use crate::engine::Engine;
+use crate::engine::{Engine, Refused};
 use crate::event::What;
 use crate::event::{now_ns, us};
 use crate::relay::Reason;
@@ -82,7 +82,7 @@ const FINISHED: End = End::Finished {
     fault: false,
     snapshot_error: false,
 };
-const FAULT: End = End::Finished {
+pub(super) const FAULT: End = End::Finished {
     fault: true,
     snapshot_error: false,
 };
@@ -178,7 +178,16 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
             Err(end) => return end,
         }
     } else {
-        (slot.engine.start(&job.written), None)
+        let made = {
+            let state = slot.lock();
+            let reach = slot.reach(&state);
+            drop(state);
+            slot.maker.start(&job.written, &reach)
+        };
+        match made {
+            Ok(engine) => (engine, None),
+            Err(Refused) => return FAULT,
+        }
     };
     let restored = restored.as_ref();
     let mut pacer = Pacer::new(now_ns());
@@ -243,7 +252,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
             if std::mem::take(&mut state.misbehaviour.finish_on_pause) || *rush {
                 *rush = true;
                 state.pause = None;
-            } else if stop == Stop::AtOnce || engine.at_boundary() {
+            } else if engine.can_be_saved() && (stop == Stop::AtOnce || engine.at_boundary()) {
                 state.stops(now);
                 if state.drops() {
                     return Order::Drop;

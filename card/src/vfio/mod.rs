@@ -63,7 +63,7 @@ impl Server {
             self.remember(None);
             self.card.disconnect();
             if let Err(e) = end {
-                eprintln!("fermata-card: client lost: {e}");
+                eprintln!("vfio-user client lost: {e}");
             }
         }
         Ok(())
@@ -155,9 +155,9 @@ impl Server {
         // The one flag that makes sense for nothing at 0 is "unmap all", whichever bit a client has
         // for it.
         if flags != 0 && (iova, size) == (0, 0) {
-            self.card.host().memory.clear();
+            self.card.unmap_all();
         } else {
-            self.card.host().memory.unmap(iova, size);
+            self.card.unmap(iova, size);
         }
         self.card.recorder().record(What::Unmap { iova, len: size });
         Ok(body[..24].to_vec())

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where a slot gets its engines from: the emulated card makes them in this process, another card
+//! may have the jobs done elsewhere.
+
+use crate::dma::DmaSpace;
+use crate::engine::{AppRegs, Engine, EngineKind, Refused};
+
+/// What the registers of a slot let a job reach by DMA when the job begins.
+pub struct Reach<'a> {
+    /// First device address of the window.
+    pub window_base: u64,
+    /// Bytes of the window; 0: the job may reach nothing.
+    pub window_size: u64,
+    /// What is added to a device address.
+    pub offset: u64,
+    /// Where the snapshot of the job goes.
+    pub snapshot: u64,
+    /// Returns the memory; `None` while the card must not access memory.
+    pub memory: Box<dyn Fn() -> Option<&'a DmaSpace> + 'a>,
+}
+
+/// Makes the engines of one slot.
+pub trait EngineMaker: Send + Sync {
+    /// Makes a new job from its registers. `Refused` ends the job as a refused access does.
+    fn start(&self, regs: &AppRegs, reach: &Reach<'_>) -> Result<Box<dyn Engine>, Refused>;
+
+    /// Makes a job from its registers, the registers as they read now (what was not reset), and the
+    /// bytes of its snapshot.
+    fn resume(
+        &self,
+        regs: &AppRegs,
+        readback: &AppRegs,
+        state: &[u8],
+        reach: &Reach<'_>,
+    ) -> Result<Box<dyn Engine>, Refused>;
+
+    /// Tells an engine at work that its bus may want attention. For engines that sleep.
+    fn wake(&self) {}
+
+    /// The card has lost memory. Returns when no engine of this slot can reach, by other ways than
+    /// its bus, what is not in `memory` any more.
+    fn release(&self, _memory: &DmaSpace) {}
+
+    /// The card must not access memory, or is as after power-on. Returns when no engine of this slot
+    /// can reach memory by other ways than its bus. What engines have left here is forgotten.
+    fn quiesce(&self) {}
+}
+
+/// The emulated engines.
+impl EngineMaker for EngineKind {
+    fn start(&self, regs: &AppRegs, _reach: &Reach<'_>) -> Result<Box<dyn Engine>, Refused> {
+        Ok(Self::start(*self, regs))
+    }
+
+    fn resume(
+        &self,
+        regs: &AppRegs,
+        readback: &AppRegs,
+        state: &[u8],
+        _reach: &Reach<'_>,
+    ) -> Result<Box<dyn Engine>, Refused> {
+        Ok(Self::resume(*self, regs, readback, state))
+    }
+}
