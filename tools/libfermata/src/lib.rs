@@ -28,6 +28,7 @@ mod error;
 #[path = "../../../rust/measure/histogram.rs"]
 #[allow(dead_code, reason = "what the module does with it is not done here")]
 mod histogram;
+mod own;
 pub mod owner;
 pub mod queue;
 pub mod riscv;
