@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A guest: its memory, and what its driver does to the card, by a vfio-user client that is not
+//! ours.
+
+use anyhow::{ensure, Context as _, Result};
+use fermata_card::regs::{ctl, status, TAG};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::{memfd_create, MemfdFlags};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use vfio_user::Client;
+
+const BAR0: u32 = 0;
+const CONFIG: u32 = 7;
+const MSIX: u32 = 2;
+/// A trigger by eventfd.
+const BY_EVENTFD: u32 = 0x24;
+const VECTORS: usize = 8;
+const CTL: u64 = 0x18;
+const SNAPSHOT: u64 = 0x28;
+/// Bytes of the guest's memory.
+pub(crate) const RAM: u64 = 16 << 20;
+/// Where the memory is for the card.
+pub(crate) const GPA: u64 = 0x4000_0000;
+/// Bytes of a window. The memory begins with windows; snapshots are in its second half.
+pub(crate) const WINDOW: u64 = 2 << 20;
+const SNAPSHOTS: u64 = RAM / 2;
+/// Device address of the first byte of each window.
+pub(crate) const BASE: u64 = 0x7000_0000_0000;
+/// Nothing that is waited for takes as long.
+const LIMIT: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+
+/// A guest without a virtual machine.
+pub(crate) struct Guest {
+    client: Client,
+    ram: File,
+    irqs: Vec<OwnedFd>,
+}
+
+/// A job of the guest: which registers it has, and in which window and snapshot of the memory.
+pub(crate) struct Job {
+    pub(crate) slot: u64,
+    pub(crate) window: u64,
+    pub(crate) snapshot: u64,
+    pub(crate) tag: u64,
+    pub(crate) registers: Vec<(u64, u64)>,
+}
+
+impl Guest {
+    /// Plugs the card: memory, interrupts, bus mastering.
+    pub(crate) fn plug(socket: &Path) -> Result<Self> {
+        let client = Client::new(socket).context("no connection")?;
+        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC)?);
+        ram.set_len(RAM)?;
+        let vector = || eventfd(0, EventfdFlags::CLOEXEC);
+        let irqs = (0..VECTORS).map(|_| vector());
+        let mut guest = Self {
+            client,
+            ram,
+            irqs: irqs.collect::<Result<_, _>>()?,
+        };
+        guest.map()?;
+        let fds: Vec<_> = guest.irqs.iter().map(AsRawFd::as_raw_fd).collect();
+        let count = fds.len() as u32;
+        guest.client.set_irqs(MSIX, BY_EVENTFD, 0, count, &fds)?;
+        guest.client.region_write(CONFIG, 4, &[6, 0])?;
+        Ok(guest)
+    }
+
+    /// Maps the memory for the card, in two regions, as a guest's memory has several.
+    pub(crate) fn map(&mut self) -> Result<()> {
+        let (half, fd) = (RAM / 2, self.ram.as_raw_fd());
+        self.client.dma_map(0, GPA, half, fd)?;
+        Ok(self.client.dma_map(half, GPA + half, half, fd)?)
+    }
+
+    /// Takes the memory of all windows away from the card.
+    pub(crate) fn unmap_windows(&mut self) -> Result<()> {
+        Ok(self.client.dma_unmap(GPA, RAM / 2)?)
+    }
+
+    /// Resets the card.
+    pub(crate) fn reset(&mut self) -> Result<()> {
+        self.client.reset()?;
+        Ok(self.client.region_write(CONFIG, 4, &[6, 0])?)
+    }
+
+    /// Reads a register.
+    pub(crate) fn read(&mut self, offset: u64) -> Result<u64> {
+        let mut value = [0; 8];
+        self.client.region_read(BAR0, offset, &mut value)?;
+        Ok(u64::from_le_bytes(value))
+    }
+
+    /// Writes a register.
+    pub(crate) fn write(&mut self, offset: u64, value: u64) -> Result<()> {
+        let value = value.to_le_bytes();
+        Ok(self.client.region_write(BAR0, offset, &value)?)
+    }
+
+    /// Reads a register of a slot.
+    pub(crate) fn slot(&mut self, slot: u64, offset: u64) -> Result<u64> {
+        self.read(0x1000 * (slot + 1) + offset)
+    }
+
+    fn set(&mut self, slot: u64, offset: u64, value: u64) -> Result<()> {
+        self.write(0x1000 * (slot + 1) + offset, value)
+    }
+
+    /// Writes to the memory.
+    pub(crate) fn put(&self, at: u64, data: &[u8]) -> Result<()> {
+        Ok(self.ram.write_all_at(data, at)?)
+    }
+
+    /// Reads the memory.
+    pub(crate) fn get(&self, at: u64, length: usize) -> Result<Vec<u8>> {
+        let mut data = vec![0; length];
+        self.ram.read_exact_at(&mut data, at)?;
+        Ok(data)
+    }
+
+    /// Where in the memory a snapshot is.
+    pub(crate) fn snapshot_at(snapshot: u64) -> u64 {
+        SNAPSHOTS + snapshot * 0x1_0000
+    }
+
+    /// What a driver does before it puts a job on a slot: reset, window, registers.
+    pub(crate) fn prepare(&mut self, job: &Job) -> Result<()> {
+        let of_slot = 8 * job.slot;
+        self.write(0x18, 1 << job.slot)?;
+        self.write(0x18, 0)?;
+        let memory = GPA + job.window * WINDOW;
+        self.write(0x30 + of_slot, memory.wrapping_sub(BASE))?;
+        self.write(0x180 + of_slot, BASE)?;
+        self.write(0x1c0 + of_slot, WINDOW)?;
+        self.write(0x200 + of_slot, 0)?;
+        for &(offset, value) in &job.registers {
+            self.set(job.slot, offset, value)?;
+        }
+        self.set(job.slot, TAG.into(), job.tag)?;
+        let snapshot = GPA + Self::snapshot_at(job.snapshot);
+        self.set(job.slot, SNAPSHOT, snapshot >> 6)
+    }
+
+    /// Starts a job whose registers are written.
+    pub(crate) fn go(&mut self, job: &Job) -> Result<()> {
+        self.set(job.slot, CTL, ctl::START_NEW)
+    }
+
+    /// Starts a job.
+    pub(crate) fn start(&mut self, job: &Job) -> Result<()> {
+        self.prepare(job)?;
+        self.go(job)
+    }
+
+    /// Starts a job from its snapshot.
+    pub(crate) fn resume(&mut self, job: &Job) -> Result<()> {
+        self.prepare(job)?;
+        self.set(job.slot, CTL, ctl::START_RESUME)
+    }
+
+    /// Tells the job to stop.
+    pub(crate) fn pause(&mut self, job: &Job) -> Result<()> {
+        self.set(job.slot, CTL, ctl::PAUSE)
+    }
+
+    /// Waits for the slot's interrupt. Returns the status: PAUSED or FINISH, with errors.
+    pub(crate) fn wait(&mut self, job: &Job) -> Result<u64> {
+        let irq = &self.irqs[job.slot as usize];
+        let mut fds = [PollFd::new(irq, PollFlags::IN)];
+        ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "no interrupt");
+        let mut count = [0; 8];
+        rustix::io::read(irq, &mut count)?;
+        ensure!(u64::from_ne_bytes(count) == 1, "more interrupts than one");
+        Ok(self.slot(job.slot, CTL)? & 0xfff)
+    }
+
+    /// Waits for the end of a job.
+    pub(crate) fn finish(&mut self, job: &Job) -> Result<()> {
+        let end = self.wait(job)?;
+        ensure!(end == status::FINISH, "status {end:#x}");
+        Ok(())
+    }
+
+    /// Waits for interrupts of a slot until there were `count`.
+    pub(crate) fn wait_irqs(&self, slot: u64, count: u64) -> Result<()> {
+        let irq = &self.irqs[slot as usize];
+        let mut seen = 0;
+        while seen < count {
+            let mut fds = [PollFd::new(irq, PollFlags::IN)];
+            ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "{seen} interrupts");
+            let mut more = [0; 8];
+            rustix::io::read(irq, &mut more)?;
+            seen += u64::from_ne_bytes(more);
+        }
+        ensure!(seen == count, "{seen} interrupts");
+        Ok(())
+    }
+
+    /// Whether the job is on the slot, for the guest.
+    pub(crate) fn runs(&mut self, job: &Job) -> Result<bool> {
+        Ok(self.slot(job.slot, CTL)? & 0xff == status::RUNNING)
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The host: the daemon, and a tenant beside it.
+
+use anyhow::{bail, ensure, Context as _, Result};
+use fermata::{uapi, Arena, Context, EngineId, Events};
+use sha2::{Digest, Sha256};
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The host's card.
+pub(crate) const DEVICE: &str = "/dev/fermata0";
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// The user of the daemons.
+const USER: u32 = 1000;
+
+/// A daemon that serves.
+pub(crate) struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    /// Starts a daemon without privileges in a cgroup of its own, with these arguments.
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Result<Self> {
+        let socket = std::env::temp_dir().join(format!("{name}.sock"));
+        let mut command = Command::new("fermata-vfio");
+        command.args(["serve", "--device", DEVICE, "--socket"]);
+        command.arg(&socket).args(arguments);
+        command.uid(USER).gid(USER).stdout(Stdio::piped());
+        let mut child = in_cgroup(name, || command.spawn().context("fermata-vfio"))?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        ensure!(line == "ready\n", "fermata-vfio does not serve: {line}");
+        Ok(Self { child, socket })
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its contexts on the host's card.
+    pub(crate) fn contexts(&self, host: &Context) -> Result<Vec<uapi::ContextInfo>> {
+        let mut all = host.contexts()?;
+        all.retain(|context| context.pid as u32 == self.child.id());
+        Ok(all)
+    }
+
+    /// Waits until it has no contexts.
+    pub(crate) fn wait_for_no_contexts(&self, host: &Context) -> Result<()> {
+        let begin = Instant::now();
+        while !self.contexts(host)?.is_empty() {
+            ensure!(begin.elapsed() < Duration::from_secs(20), "contexts stay");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// The directory of the cgroup of this name.
+pub(crate) fn cgroup(name: &str) -> PathBuf {
+    Path::new(CGROUPS).join(name)
+}
+
+/// Does something as a process of the cgroup of this name.
+fn in_cgroup<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cgroup = cgroup(name);
+    std::fs::create_dir_all(&cgroup)?;
+    std::fs::write(cgroup.join("cgroup.procs"), "0")?;
+    let done = what();
+    std::fs::write(Path::new(CGROUPS).join("cgroup.procs"), "0")?;
+    done
+}
+
+/// Lets daemons without privileges use the card, as the udev rule does for the group fermata.
+pub(crate) fn open_node() -> Result<()> {
+    std::fs::set_permissions(DEVICE, Permissions::from_mode(0o666)).context(DEVICE)
+}
+
+/// A tenant of the host that hashes, again and again.
+pub(crate) struct Tenant {
+    stop: Arc<AtomicBool>,
+    jobs: Arc<AtomicU64>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Tenant {
+    /// Starts it.
+    pub(crate) fn start(tag: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let jobs = Arc::new(AtomicU64::new(0));
+        let thread = {
+            let (stop, jobs) = (stop.clone(), jobs.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    hash(tag)?;
+                    jobs.fetch_add(1, Ordering::AcqRel);
+                }
+                Ok(())
+            })
+        };
+        Self { stop, jobs, thread }
+    }
+
+    /// Ends it. Returns the number of its jobs, which were all right.
+    pub(crate) fn end(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Release);
+        match self.thread.join() {
+            Ok(done) => done?,
+            Err(_) => bail!("the tenant panicked"),
+        }
+        Ok(self.jobs.load(Ordering::Acquire))
+    }
+}
+
+/// A context of the host that hashes its memory.
+pub(crate) struct HostHash {
+    context: Context,
+    arena: Arena,
+    digest: Vec<u8>,
+}
+
+impl HostHash {
+    /// Opens the context.
+    pub(crate) fn new(tag: u64, length: usize) -> Result<Self> {
+        let context = Context::open(DEVICE)?;
+        context.setup(EngineId::SHA256, 0)?;
+        let arena = context.create_arena(length + 4096)?;
+        context.create_snapshot()?;
+        let data: Vec<u8> = (0..length).map(|i| (i as u64 ^ tag) as u8).collect();
+        arena.write(4096, &data);
+        let base = arena.base();
+        let registers = [
+            (0x30, base + 4096),
+            (0x38, length as u64),
+            (0x40, base),
+            (0x50, tag),
+        ];
+        context.write_registers(&registers)?;
+        let digest = Sha256::digest(&data).to_vec();
+        Ok(Self {
+            context,
+            arena,
+            digest,
+        })
+    }
+
+    /// Hashes once. Returns the time from START to the notice of the end.
+    pub(crate) fn run(&self) -> Result<Duration> {
+        let begin = Instant::now();
+        self.context.start()?;
+        self.context
+            .wait(Events::DONE, Some(Duration::from_secs(60)))?;
+        let took = begin.elapsed();
+        self.context.job_result()?;
+        ensure!(self.arena.read(0, 32) == self.digest, "the host's digest");
+        Ok(took)
+    }
+}
+
+/// Hashes some memory in a new context of the host.
+pub(crate) fn hash(tag: u64) -> Result<()> {
+    HostHash::new(tag, 256 << 10)?.run().map(drop)
+}

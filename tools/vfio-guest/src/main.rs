@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `fermata-vfio-guest [WORD...]`: tests fermata-vfio on a host's card, as its guest. Prints TAP.
+//! With words, only the tests whose names have one of the words. `fermata-vfio-guest --measure`
+//! compares times instead.
+
+mod guest;
+mod host;
+mod hostile;
+mod jobs;
+mod measure;
+mod relay;
+mod share;
+mod tests;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    if let Err(error) = host::open_node() {
+        println!("Bail out! {error:#}");
+        return ExitCode::FAILURE;
+    }
+    if words == ["--measure"] {
+        return match measure::measure() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("fermata-vfio-guest: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    run(&words)
+}
+
+/// Runs the tests whose names have one of the words.
+fn run(words: &[String]) -> ExitCode {
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
+    let chosen: Vec<_> = tests::TESTS
+        .iter()
+        .filter(|(name, _)| wanted(name))
+        .collect();
+    println!("TAP version 13\n1..{}", chosen.len());
+    let mut failed = chosen.is_empty();
+    for (number, (name, test)) in (1..).zip(chosen) {
+        match test() {
+            Ok(()) => println!("ok {number} {name}"),
+            Err(error) => {
+                println!("not ok {number} {name}\n# {error:#}");
+                failed = true;
+            }
+        }
+    }
+    ExitCode::from(u8::from(failed))
+}

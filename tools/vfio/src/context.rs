@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A context on the host's card that runs the jobs of one window of a guest's slot.
+
+use crate::settings::Settings;
+use fermata::{Context, EngineId, Error, Events, Param, Result, State};
+use fermata_card::dma::DmaSpace;
+use fermata_card::engine::{AppRegs, EngineKind};
+use fermata_card::maker::Reach;
+use fermata_card::regs::{APP_FIRST, TAG};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Application registers whose values a guest reads.
+const RESULTS: usize = 10;
+/// A job that is not off its slot after so long is given up. The driver's own limit, the preempt
+/// timeout, is 10 s at most.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
+/// First bytes of the snapshot of a job that the host has never put on a slot. No state of an
+/// engine exists then, and a START of the registers is what such a snapshot stands for.
+const NEVER_RAN: &[u8; 32] = b"fermata-vfio: the job never ran\n";
+
+/// What a context is for. A guest's driver gives each of its contexts a window and a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    base: u64,
+    size: u64,
+    iova: u64,
+    snapshot: u64,
+}
+
+impl Key {
+    pub(crate) fn of(reach: &Reach<'_>) -> Self {
+        Self {
+            base: reach.window_base,
+            size: reach.window_size,
+            iova: reach.window_base.wrapping_add(reach.offset) & ((1 << 48) - 1),
+            snapshot: reach.snapshot,
+        }
+    }
+
+    fn is_mapped(&self, memory: &DmaSpace) -> bool {
+        self.size == 0 || memory.covers(self.iova, self.size)
+    }
+}
+
+/// What the job of a context does.
+enum Job {
+    /// None, or one that has ended.
+    None,
+    /// It has not been stopped.
+    Running,
+    /// Held, and its state is not saved, or nobody has taken it.
+    Held,
+    /// Held, with this state in the guest's snapshot.
+    Saved(Vec<u8>),
+    /// The context is not to be used again.
+    Revoked,
+}
+
+/// How a job is when it has been stopped.
+pub(crate) enum Stopped {
+    /// Off its slot, with this state.
+    Held(Vec<u8>),
+    /// At its end.
+    Ended,
+}
+
+/// One context.
+pub(crate) struct HostContext {
+    key: Key,
+    kind: EngineKind,
+    context: Context,
+    snapshot: usize,
+    job: Mutex<Job>,
+}
+
+impl HostContext {
+    /// Makes a context whose arena is the memory behind the guest's window.
+    pub(crate) fn open(
+        settings: &Settings,
+        kind: EngineKind,
+        key: Key,
+        memory: &DmaSpace,
+    ) -> Result<Self> {
+        let (high, low) = kind.afu_id();
+        let context = settings.open(EngineId { low, high })?;
+        if key.size > 0 {
+            let view = memory.view(key.iova, key.size);
+            let view = view.ok_or(Error::Other(rustix::io::Errno::FAULT.raw_os_error()))?;
+            // SAFETY: the view ends here, and nothing refers to its memory; the memory of the guest
+            // is accessed by volatile copies elsewhere.
+            unsafe { context.use_memory(view.address(), view.len(), key.base) }?;
+        }
+        let snapshot = context.create_snapshot()?;
+        context.declare_results(&result_offsets())?;
+        Ok(Self {
+            key,
+            kind,
+            context,
+            snapshot,
+            job: Mutex::new(Job::None),
+        })
+    }
+
+    fn job(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is for this window and snapshot.
+    pub(crate) fn serves(&self, key: &Key) -> bool {
+        self.key == *key
+    }
+
+    /// Whether the memory that it was made of is still there.
+    pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
+        self.key.is_mapped(memory)
+    }
+
+    /// Whether a new job can be started in it.
+    pub(crate) fn is_free(&self) -> bool {
+        matches!(*self.job(), Job::None)
+    }
+
+    /// Whether the job that it holds has the state `bytes`.
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
+        matches!(&*self.job(), Job::Saved(saved) if is_padded(bytes, saved))
+    }
+
+    /// Whether it must not be used again.
+    pub(crate) fn is_revoked(&self) -> bool {
+        matches!(*self.job(), Job::Revoked)
+    }
+
+    /// Starts a job from its beginning.
+    pub(crate) fn start(&self, regs: &AppRegs) -> Result<()> {
+        self.begin(regs, || self.context.start().map(drop))
+    }
+
+    /// Lets the job that is held go on.
+    pub(crate) fn resume(&self, regs: &AppRegs) -> Result<()> {
+        self.begin(regs, || self.context.resume())
+    }
+
+    /// Starts a job from the bytes of a guest's snapshot, which the driver does not trust.
+    pub(crate) fn start_from(&self, regs: &AppRegs, bytes: &[u8]) -> Result<()> {
+        if bytes.starts_with(NEVER_RAN) {
+            return self.start(regs);
+        }
+        let state = &bytes[..bytes.len().min(self.snapshot)];
+        self.context.write_snapshot(0, state)?;
+        self.begin(regs, || self.context.start_saved().map(drop))
+    }
+
+    fn begin(&self, regs: &AppRegs, start: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut job = self.job();
+        if matches!(*job, Job::Revoked) {
+            return Err(Error::Gone);
+        }
+        let offsets = self.kind.writable().iter();
+        let values: Vec<_> = offsets.map(|&at| (at.into(), regs.get(at))).collect();
+        self.context.write_registers(&values)?;
+        start()?;
+        *job = Job::Running;
+        Ok(())
+    }
+
+    /// Takes the job off its slot, at a boundary of the engine's work where `at_boundary`.
+    pub(crate) fn stop(&self, at_boundary: bool) -> Result<Stopped> {
+        let both = self.kind.has_boundaries() && !self.kind.only_at_boundaries();
+        let cooperates = at_boundary && both;
+        if cooperates {
+            self.context.set_param(Param::Cooperative, 1)?;
+        }
+        let held = self.hold();
+        if cooperates {
+            self.context.set_param(Param::Cooperative, 0)?;
+        }
+        if !held? {
+            return Ok(Stopped::Ended);
+        }
+        let mut state = vec![0; self.snapshot];
+        match self.context.read_snapshot(0, &mut state) {
+            Ok(()) => {}
+            Err(Error::NoState) => state[..NEVER_RAN.len()].copy_from_slice(NEVER_RAN),
+            Err(error) => return Err(error),
+        }
+        let mut job = self.job();
+        if matches!(*job, Job::Running) {
+            *job = Job::Held;
+        }
+        Ok(Stopped::Held(state))
+    }
+
+    /// Whether the job is held; false: it has ended.
+    fn hold(&self) -> Result<bool> {
+        match self.context.preempt(true) {
+            Err(Error::NotFound) => return Ok(false),
+            done => done?,
+        }
+        let happened = self.context.wait(Events::ANY, Some(HOLD_LIMIT))?;
+        Ok(!happened.contains(Events::DONE))
+    }
+
+    /// Lets the job that was stopped go on, as if it had not been stopped.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        let mut job = self.job();
+        if matches!(*job, Job::Held) {
+            self.context.resume()?;
+            *job = Job::Running;
+        }
+        Ok(())
+    }
+
+    /// The guest has taken the state of the job that is held.
+    pub(crate) fn saved(&self, state: Vec<u8>) {
+        let mut job = self.job();
+        if matches!(*job, Job::Held) {
+            *job = Job::Saved(state);
+        }
+    }
+
+    /// The job has ended.
+    pub(crate) fn ended(&self) {
+        let mut job = self.job();
+        if !matches!(*job, Job::Revoked) {
+            *job = Job::None;
+        }
+    }
+
+    /// Nobody wants the job any more. Whether the context can be used again.
+    pub(crate) fn abandon(&self) -> bool {
+        let running = match &*self.job() {
+            Job::None | Job::Saved(_) => return true,
+            Job::Held | Job::Revoked => false,
+            Job::Running => true,
+        };
+        running && matches!(self.hold(), Ok(false)) && {
+            self.ended();
+            true
+        }
+    }
+
+    /// Makes the context useless. Returns when its job is off the slot.
+    pub(crate) fn revoke(&self) {
+        let was = std::mem::replace(&mut *self.job(), Job::Revoked);
+        if matches!(was, Job::Running) {
+            if let Err(error) = self.hold() {
+                eprintln!("fermata-vfio: a job cannot be stopped: {error}");
+            }
+        }
+    }
+
+    /// State and counters of the driver.
+    pub(crate) fn status(&self) -> Result<(State, fermata::uapi::Status)> {
+        let status = self.context.status()?;
+        Ok((State::from(status.state), status))
+    }
+
+    /// The result registers, as they were last read from the card; `None`: never yet.
+    pub(crate) fn results(&self) -> Option<AppRegs> {
+        let offsets = result_offsets();
+        let values = self.context.read_registers(&offsets).ok()?;
+        let mut regs = AppRegs::default();
+        for (&offset, &value) in offsets.iter().zip(&values) {
+            regs.set(offset as u16, value);
+        }
+        Some(regs)
+    }
+
+    /// For `poll()`: readable at the end of a job.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.as_fd()
+    }
+}
+
+/// Whether `bytes` are `state` and zeros, as a snapshot of whole pages is.
+fn is_padded(bytes: &[u8], state: &[u8]) -> bool {
+    let common = bytes.len().min(state.len());
+    let rest = bytes[common..].iter().chain(&state[common..]);
+    bytes[..common] == state[..common] && rest.into_iter().all(|byte| *byte == 0)
+}
+
+/// All that can be results; the tag reads as it was written.
+fn result_offsets() -> Vec<u32> {
+    let all = (0..RESULTS).map(|i| u32::from(APP_FIRST) + 8 * i as u32);
+    all.filter(|&offset| offset != u32::from(TAG)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_compared_without_their_padding() {
+        assert!(is_padded(&[1, 2, 0, 0], &[1, 2]));
+        assert!(is_padded(&[1, 2], &[1, 2, 0]));
+        assert!(!is_padded(&[1, 2, 3], &[1, 2]));
+        assert!(!is_padded(&[1, 3], &[1, 2]));
+    }
+
+    #[test]
+    fn a_key_is_of_a_place_in_memory() {
+        let reach = |offset| Reach {
+            window_base: 0x7000,
+            window_size: 0x1000,
+            offset,
+            snapshot: 0,
+            memory: Box::new(|| None),
+        };
+        let key = Key::of(&reach(0u64.wrapping_sub(0x1000)));
+        assert_eq!(key.iova, 0x6000);
+        assert_ne!(key, Key::of(&reach(0)));
+        assert!(!key.is_mapped(&DmaSpace::default()));
+    }
+
+    #[test]
+    fn the_tag_is_no_result() {
+        let offsets = result_offsets();
+        assert_eq!(offsets.len(), RESULTS - 1);
+        assert!(offsets.contains(&0x78) && !offsets.contains(&TAG.into()));
+    }
+}

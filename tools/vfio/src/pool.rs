@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The contexts of one slot of a guest: made when a window is first used, and kept, because an
+//! arena is pinned memory that is made once for each context.
+
+use crate::context::{HostContext, Key};
+use crate::job::HostJob;
+use crate::settings::Settings;
+use fermata::Error;
+use fermata_card::dma::DmaSpace;
+use fermata_card::engine::{AppRegs, Engine, EngineKind, Refused};
+use fermata_card::maker::{EngineMaker, Reach};
+use rustix::event::{eventfd, EventfdFlags};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Contexts of a slot that are kept.
+const KEPT: usize = 32;
+
+/// What the slot and the job in it share.
+pub(crate) struct Shared {
+    /// The contexts, the most recently used last.
+    contexts: Mutex<Vec<Arc<HostContext>>>,
+    /// Readable when the job is to look at its bus.
+    pub(crate) wake: OwnedFd,
+}
+
+impl Shared {
+    fn contexts(&self) -> MutexGuard<'_, Vec<Arc<HostContext>>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes a context whose job nobody wants any more, unless the context is at rest.
+    pub(crate) fn abandon(&self, context: &Arc<HostContext>) {
+        if !context.abandon() {
+            self.contexts().retain(|kept| !Arc::ptr_eq(kept, context));
+        }
+    }
+
+    fn revoke(&self, which: impl Fn(&HostContext) -> bool) {
+        let mut contexts = self.contexts();
+        for context in contexts.iter().filter(|context| which(context)) {
+            context.revoke();
+        }
+        contexts.retain(|context| !context.is_revoked());
+        drop(contexts);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A guest's slot on the host's card.
+pub(crate) struct HostSlot {
+    settings: Arc<Settings>,
+    kind: EngineKind,
+    shared: Arc<Shared>,
+}
+
+impl HostSlot {
+    /// A slot without contexts.
+    pub(crate) fn new(settings: Arc<Settings>, kind: EngineKind) -> std::io::Result<Self> {
+        Ok(Self {
+            settings,
+            kind,
+            shared: Arc::new(Shared {
+                contexts: Mutex::default(),
+                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            }),
+        })
+    }
+
+    /// Begins a job: in a context for which `fits` holds, by `again`, or in a new one, by `anew`.
+    fn begin(
+        &self,
+        reach: &Reach<'_>,
+        fits: impl Fn(&HostContext) -> bool,
+        again: impl FnOnce(&HostContext) -> fermata::Result<()>,
+        anew: impl FnOnce(&HostContext) -> fermata::Result<()>,
+    ) -> Result<HostJob, Refused> {
+        let key = Key::of(reach);
+        // What takes memory away takes this lock afterwards, and finds the context.
+        let mut contexts = self.shared.contexts();
+        let memory = (reach.memory)().ok_or(Refused)?;
+        let mine = contexts.iter().position(|context| context.serves(&key));
+        let mine = mine.map(|at| contexts.remove(at));
+        let (context, begun) = if let Some(context) = mine.filter(|context| fits(context)) {
+            let begun = again(&context);
+            (context, begun)
+        } else {
+            let made = self.open(key, memory, &mut contexts);
+            let context = Arc::new(made.map_err(|error| self.told(error))?);
+            let begun = anew(&context);
+            (context, begun)
+        };
+        begun.map_err(|error| self.told(error))?;
+        contexts.push(context.clone());
+        if contexts.len() > KEPT {
+            contexts.remove(0);
+        }
+        Ok(HostJob::new(context, self.shared.clone()))
+    }
+
+    /// Opens a context. Where a limit refuses the context, those that have not been used for
+    /// longest make room: states that they hold are in snapshots of the guest.
+    fn open(
+        &self,
+        key: Key,
+        memory: &DmaSpace,
+        kept: &mut Vec<Arc<HostContext>>,
+    ) -> fermata::Result<HostContext> {
+        loop {
+            match HostContext::open(&self.settings, self.kind, key, memory) {
+                Err(error) if is_limit(error) && !kept.is_empty() => drop(kept.remove(0)),
+                done => return done,
+            }
+        }
+    }
+
+    fn told(&self, error: Error) -> Refused {
+        let device = self.settings.device.display();
+        let engine = self.kind.name();
+        eprintln!("fermata-vfio: {device} does not take a job for {engine}: {error}");
+        Refused
+    }
+}
+
+/// Whether fewer contexts or less pinned memory would help.
+fn is_limit(error: Error) -> bool {
+    let quota = rustix::io::Errno::DQUOT.raw_os_error();
+    matches!(error, Error::NoMemory | Error::NoSpace) || error == Error::Other(quota)
+}
+
+impl EngineMaker for HostSlot {
+    fn start(&self, regs: &AppRegs, reach: &Reach<'_>) -> Result<Box<dyn Engine>, Refused> {
+        let start = |context: &HostContext| context.start(regs);
+        let job = self.begin(reach, HostContext::is_free, start, start)?;
+        Ok(Box::new(job))
+    }
+
+    fn resume(
+        &self,
+        regs: &AppRegs,
+        _readback: &AppRegs,
+        state: &[u8],
+        reach: &Reach<'_>,
+    ) -> Result<Box<dyn Engine>, Refused> {
+        let job = self.begin(
+            reach,
+            |context| context.holds(state),
+            |context| context.resume(regs),
+            |context| context.start_from(regs, state),
+        )?;
+        Ok(Box::new(job))
+    }
+
+    fn wake(&self) {
+        self.shared.wake();
+    }
+
+    fn release(&self, memory: &DmaSpace) {
+        self.shared.revoke(|context| !context.is_mapped(memory));
+    }
+
+    fn quiesce(&self) {
+        self.shared.revoke(|_| true);
+    }
+}

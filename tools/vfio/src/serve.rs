@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Serves one virtual machine after the other at a socket.
+
+use crate::pool::HostSlot;
+use crate::settings::Settings;
+use anyhow::{bail, ensure, Context as _, Result};
+use clap::{Args, ValueEnum};
+use fermata::{Context, EngineId, Param};
+use fermata_card::card::Card;
+use fermata_card::config::{CardConfig, IrqKind, Profile, Settings as SlotSettings};
+use fermata_card::engine::EngineKind;
+use fermata_card::log::Recorder;
+use fermata_card::maker::EngineMaker;
+use fermata_card::vfio::Server;
+use rustix::fs::Mode;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What is served, and where.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// UNIX socket for the virtual machine monitor (vfio-user); one machine at a time
+    #[arg(long)]
+    socket: PathBuf,
+    /// The host's card
+    #[arg(long, default_value = "/dev/fermata0")]
+    device: PathBuf,
+    /// The profile of the guest's card
+    #[arg(long, value_enum, default_value = "fermata")]
+    profile: GuestProfile,
+    /// The engine of each slot of the guest's card [default: as the host's card has them]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    slots: Vec<EngineKind>,
+    /// Weight of each of the guest's contexts, 1 to 10000
+    #[arg(long)]
+    weight: Option<u64>,
+    /// Priority of the guest's contexts, 0 to 31
+    #[arg(long)]
+    priority: Option<u64>,
+    /// Limit of each of the guest's contexts, in percent of a slot
+    #[arg(long)]
+    cap: Option<u64>,
+    /// Let the guest's jobs go before those of others, at once
+    #[arg(long)]
+    latency_critical: bool,
+}
+
+/// The profiles that a guest's card can have.
+#[derive(Clone, Copy, ValueEnum)]
+enum GuestProfile {
+    /// With interrupts, window check and snapshot unit
+    Fermata,
+    /// The fermata profile with orders
+    Relay,
+}
+
+impl From<GuestProfile> for Profile {
+    fn from(profile: GuestProfile) -> Self {
+        match profile {
+            GuestProfile::Fermata => Self::Fermata,
+            GuestProfile::Relay => Self::Relay,
+        }
+    }
+}
+
+impl Serve {
+    /// The parameters that were given.
+    fn params(&self) -> Vec<(Param, u64)> {
+        let latency_critical = self.latency_critical.then_some(1);
+        let params = [
+            (Param::Weight, self.weight),
+            (Param::Priority, self.priority),
+            (Param::Cap, self.cap),
+            (Param::LatencyCritical, latency_critical),
+        ];
+        let given = params.into_iter();
+        given.filter_map(|(p, value)| Some((p, value?))).collect()
+    }
+}
+
+/// Serves until a signal comes.
+pub(crate) fn serve(args: &Serve) -> Result<()> {
+    let settings = Arc::new(Settings {
+        device: args.device.clone(),
+        params: args.params(),
+    });
+    let config = configure(args, &settings)?;
+    let maker = |kind| HostSlot::new(settings.clone(), kind).map(|s| Arc::new(s) as Arc<_>);
+    let makers = config.slots.iter().map(|slot| maker(slot.engine));
+    let makers = makers.collect::<std::io::Result<Vec<Arc<dyn EngineMaker>>>>()?;
+    let card = Card::with_makers(config, makers, Recorder::none());
+    let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
+    stop_on_signals(&server)?;
+    println!("ready");
+    let end = server.run();
+    card.stop();
+    let _ = std::fs::remove_file(&args.socket);
+    end.context("vfio-user socket")
+}
+
+/// The guest's card: engines that the host's card has, with snapshots of the same size.
+fn configure(args: &Serve, settings: &Settings) -> Result<CardConfig> {
+    let host = Context::open(&args.device).with_context(|| args.device.display().to_string())?;
+    let found = host_engines(&host)?;
+    let kinds: Vec<_> = if args.slots.is_empty() {
+        let known = found.iter().map(|(kind, _)| *kind);
+        known.filter(|kind| !kind.has_queue()).collect()
+    } else {
+        args.slots.clone()
+    };
+    ensure!(
+        !kinds.is_empty(),
+        "the host's card has no engine for a guest"
+    );
+    let mut config =
+        CardConfig::new(args.profile.into(), IrqKind::Msix, &kinds).map_err(anyhow::Error::msg)?;
+    for slot in &mut config.slots {
+        let name = slot.engine.name();
+        if slot.engine.has_queue() {
+            bail!("{name}: engines that read a queue cannot be given to a guest");
+        }
+        let same = found.iter().filter(|(kind, _)| *kind == slot.engine);
+        let Some(state_pages) = same.map(|(_, pages)| *pages).max() else {
+            bail!("{name}: the host's card has no such engine");
+        };
+        let (high, low) = slot.engine.afu_id();
+        let tried = settings.open(EngineId { low, high });
+        drop(tried.with_context(|| format!("a context for {name} on {}", args.device.display()))?);
+        slot.settings = SlotSettings {
+            speed: 0,
+            state_pages,
+            ..SlotSettings::default_for(slot.engine)
+        };
+    }
+    Ok(config)
+}
+
+/// The engines of the host's slots that a guest's card can show, and the pages of their snapshots.
+fn host_engines(host: &Context) -> Result<Vec<(EngineKind, u64)>> {
+    let mut found = Vec::new();
+    for slot in 0..host.card_info()?.slots {
+        let info = host.slot_info(slot)?;
+        let id = (info.afu_id_hi, info.afu_id_lo);
+        let known = EngineKind::value_variants().iter();
+        let known = known.filter(|kind| kind.afu_id() == id);
+        found.extend(known.map(|kind| (*kind, info.state_pages.into())));
+    }
+    Ok(found)
+}
+
+/// Listens on a socket that owner and group may connect to. A socket that nobody listens on is
+/// replaced.
+fn listen(path: &Path) -> Result<UnixListener> {
+    if UnixStream::connect(path).is_ok() {
+        bail!("{}: another daemon serves it", path.display());
+    }
+    let _ = std::fs::remove_file(path);
+    let before = rustix::process::umask(Mode::from_raw_mode(0o117));
+    let bound = UnixListener::bind(path).with_context(|| path.display().to_string());
+    rustix::process::umask(before);
+    bound
+}
+
+fn stop_on_signals(server: &Arc<Server>) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    let server = server.clone();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            server.stop();
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_serves_a_socket() {
+        let path = std::env::temp_dir().join(format!("fermata-vfio-{}", std::process::id()));
+        let first = listen(&path).unwrap();
+        assert!(listen(&path).is_err());
+        drop(first);
+        let second = listen(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
+        assert_eq!(mode & 0o777, 0o660);
+        drop(second);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
