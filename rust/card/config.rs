@@ -12,7 +12,10 @@ use crate::{
         SchedEntity, Scheduler, Slot, SlotConfig, Status, Storage,
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    device::{Bound, Device},
+    prelude::*,
+};
 use pin_init::init_array_from_fn;
 
 /// Groups whose last context was closed are remembered while there is room, at least this many.
@@ -91,6 +94,27 @@ pub(super) fn profile(identity: &Identity, limits: &Limits) -> Profile {
         true => Profile::Relay,
         false => Profile::Fermata,
     }
+}
+
+/// Returns the memory for a card whose slots switch by themselves. `None`: they do not, or the card
+/// cannot reach such memory. May sleep.
+pub(super) fn new_relay(
+    device: &Device<Bound>,
+    is_translated: bool,
+    identity: &Identity,
+    limits: &Limits,
+) -> Option<KBox<Relay>> {
+    if profile(identity, limits) != Profile::Relay {
+        return None;
+    }
+    let relay = Relay::new(device, is_translated, limits.contexts);
+    let told = relay.inspect_err(|error| {
+        dev_warn!(
+            device,
+            "no memory that the card reads contexts from ({error:?}): the relay is not used\n"
+        );
+    });
+    told.ok()
 }
 
 /// Returns what the scheduler has to know of the card. `ENODEV`: the card is gone.

@@ -31,11 +31,10 @@ use crate::{
     presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    relay::Relay,
     sched::{GroupKey, PreemptGranularity, Profile, SlotId, SlotState, SlotStats},
     vector::Vector,
 };
-use config::{card_config, class_of, new_state, profile};
+use config::{card_config, class_of, new_relay, new_state, profile};
 use event_source::SlotEvents;
 use kernel::{
     device::{Bound, Core, Device},
@@ -144,9 +143,10 @@ impl Card {
         pdev.set_master();
         let device: &Device<Bound> = pdev.as_ref();
         let translated = crate::dma_memory::is_translated(device);
-        let relay = match profile(&identity, &limits) {
-            Profile::Relay => Some(Relay::new(device, translated, limits.contexts)?),
-            _ => None,
+        let relay = new_relay(device, translated, &identity, &limits);
+        let limits = Limits {
+            relay: relay.is_some(),
+            ..limits
         };
         if let Some(relay) = &relay {
             switch_on(&bar, &identity, relay)?;
