@@ -53,8 +53,8 @@
 /* An order. */
 #define AFTER(run)	((run) & 0xffff)
 #define NEXT(context)	(((context) + 1ULL) << 16)
-#define VACANT		(1ULL << 33)
-#define RESUME		(1ULL << 34)
+#define VACANT		BIT_ULL(33)
+#define RESUME		BIT_ULL(34)
 #define AT_US(us)	((u64)(us) << 40)
 
 /* A register's offset in the slot's page. */
@@ -68,7 +68,8 @@
 
 /* An entry of the context table. */
 struct entry {
-	__le64 flags, dma_offset, window_base, window_size, snapshot_addr, snapshot_size, regs, results;
+	__le64 flags, dma_offset, window_base, window_size;
+	__le64 snapshot_addr, snapshot_size, regs, results;
 	__le16 offsets[16];
 	__le64 cookie, reserved[3];
 };
@@ -226,7 +227,8 @@ static void relay_order(struct bound *bound)
 static irqreturn_t relay_interrupt(int irq, void *data)
 {
 	struct bound *bound = data;
-	struct record *record = &bound->relay->records[bound->run % ARRAY_SIZE(bound->relay->records)];
+	struct record *records = bound->relay->records;
+	struct record *record = &records[bound->run % ARRAY_SIZE(bound->relay->records)];
 
 	if ((u32)le64_to_cpu(READ_ONCE(record->last)) != bound->run)
 		return IRQ_HANDLED;
