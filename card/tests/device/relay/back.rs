@@ -111,7 +111,7 @@ fn a_job_whose_restore_was_aborted_is_gone_back_to() {
 
 #[test]
 fn the_job_that_is_gone_back_to_is_in_reach() {
-    let mut card = displaced("slot=1,speed=1", 20_000);
+    let card = displaced("slot=1,speed=1", 20_000);
     card.reg(0, 0x48, 77);
     card.wait(1, 2);
     card.wait_working(1);
