@@ -296,7 +296,7 @@ fn stale_order_taken() {
 fn order_bad() {
     let mut card = rig();
     let bad = [
-        next(1) | 1 << 35 | NEVER,
+        next(1) | 1 << 39 | NEVER,
         next(1) | 3 << 38 | NEVER,
         next(COUNT) | NEVER,
         next(0) | NEVER,
