@@ -10,7 +10,6 @@ use fermata_card::control::Control;
 use fermata_card::engine::EngineKind;
 use fermata_card::log::{replay, Recorder};
 use fermata_card::vfio::Server;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixListener;
@@ -115,7 +114,7 @@ fn serve(args: &Serve) -> Result<()> {
     let card = Card::new(config, recorder.clone());
     let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
     let control = listen(&args.control)?;
-    stop_on_signals(&server)?;
+    server.stop_on_signals()?;
     let quit = server.clone();
     let commands = Control::new(card.clone(), move || quit.stop());
     std::thread::spawn(move || commands.serve(&control));
@@ -127,15 +126,4 @@ fn serve(args: &Serve) -> Result<()> {
     let _ = std::fs::remove_file(&args.socket);
     let _ = std::fs::remove_file(&args.control);
     end.context("vfio-user socket")
-}
-
-fn stop_on_signals(server: &Arc<Server>) -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
-    let server = server.clone();
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            server.stop();
-        }
-    });
-    Ok(())
 }

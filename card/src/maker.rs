@@ -4,6 +4,7 @@
 
 use crate::dma::DmaSpace;
 use crate::engine::{AppRegs, Engine, EngineKind, Refused};
+use crate::regs::IOVA_BITS;
 
 /// What the registers of a slot let a job reach by DMA when the job begins.
 pub struct Reach<'a> {
@@ -17,6 +18,13 @@ pub struct Reach<'a> {
     pub snapshot: u64,
     /// Returns the memory; `None` while the card must not access memory.
     pub memory: Box<dyn Fn() -> Option<&'a DmaSpace> + 'a>,
+}
+
+impl Reach<'_> {
+    /// Returns the IOVA of the first byte of the window.
+    pub fn iova(&self) -> u64 {
+        self.window_base.wrapping_add(self.offset) & IOVA_BITS
+    }
 }
 
 /// Makes the engines of one slot.

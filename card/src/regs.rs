@@ -9,6 +9,8 @@ pub const BAR_SIZE: u64 = 0x1_0000;
 pub const MSIX_TABLE: u64 = 0xe000;
 /// Where the MSI-X pending bits stand in BAR 0.
 pub const MSIX_PBA: u64 = 0xf000;
+/// Bits of an IOVA.
+pub const IOVA_BITS: u64 = (1 << 48) - 1;
 /// Value of every DFH: an AFU, end of list.
 pub const DFH: u64 = 1 << 60 | 1 << 40;
 /// The manager's UUID, first half.

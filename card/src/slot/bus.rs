@@ -8,6 +8,7 @@ use crate::dma::DmaTrace;
 use crate::engine::{Bus, Refused};
 use crate::event::now_ns;
 use crate::event::{Range, Unit, What};
+use crate::regs::IOVA_BITS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,8 +19,6 @@ pub(super) struct Window {
     base: AtomicU64,
     size: AtomicU64,
 }
-
-const IOVA_BITS: u64 = (1 << 48) - 1;
 
 impl Window {
     pub(super) fn offset(&self) -> u64 {

@@ -12,6 +12,8 @@ use crate::pci::VECTORS;
 use crate::regs::BAR_SIZE;
 use link::{command, receive, words, Fields, Link, Message, MAX_FDS, MAX_TRANSFER};
 use rustix::io::Errno;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +86,22 @@ impl Server {
             .listener
             .local_addr()
             .and_then(|a| UnixStream::connect_addr(&a));
+    }
+
+    /// Ends [`Self::run`] when SIGTERM or SIGINT comes.
+    ///
+    /// # Errors
+    ///
+    /// The signals cannot be caught.
+    pub fn stop_on_signals(self: &Arc<Self>) -> std::io::Result<()> {
+        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+        let server = self.clone();
+        std::thread::spawn(move || {
+            for _ in signals.forever() {
+                server.stop();
+            }
+        });
+        Ok(())
     }
 
     fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {

@@ -34,7 +34,7 @@ impl Key {
         Self {
             base: reach.window_base,
             size: reach.window_size,
-            iova: reach.window_base.wrapping_add(reach.offset) & ((1 << 48) - 1),
+            iova: reach.iova(),
             snapshot: reach.snapshot,
         }
     }

@@ -13,7 +13,6 @@ use fermata_card::log::Recorder;
 use fermata_card::maker::EngineMaker;
 use fermata_card::vfio::Server;
 use rustix::fs::Mode;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,7 +91,7 @@ pub(crate) fn serve(args: &Serve) -> Result<()> {
     let makers = makers.collect::<std::io::Result<Vec<Arc<dyn EngineMaker>>>>()?;
     let card = Card::with_makers(config, makers, Recorder::none());
     let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
-    stop_on_signals(&server)?;
+    server.stop_on_signals()?;
     println!("ready");
     let end = server.run();
     card.stop();
@@ -161,17 +160,6 @@ fn listen(path: &Path) -> Result<UnixListener> {
     let bound = UnixListener::bind(path).with_context(|| path.display().to_string());
     rustix::process::umask(before);
     bound
-}
-
-fn stop_on_signals(server: &Arc<Server>) -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
-    let server = server.clone();
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            server.stop();
-        }
-    });
-    Ok(())
 }
 
 #[cfg(test)]
