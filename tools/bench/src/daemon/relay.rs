@@ -7,6 +7,8 @@ use super::protocol::REGISTERS;
 use super::schedule::ClientId;
 use crate::mapping::Mapping;
 use anyhow::{ensure, Result};
+use fermata_card::regs::APP_FIRST;
+use fermata_card::relay::{self, ENTRY_SIZE};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 
 /// Registers (docs/card.md, Relay registers).
@@ -24,19 +26,20 @@ const AT_SHIFT: u32 = 40;
 /// The run ends by itself only.
 const NEVER_US: u64 = 0xff_ffff;
 
-/// Bytes of an entry of the context table, and of a record; records of a slot.
-const ENTRY: usize = 128;
-const RECORD: usize = 64;
+/// Records of a slot.
 const SLOT_RECORDS: u32 = 8;
-/// Offset of the first application register.
-const FIRST_REGISTER: usize = 0x30;
+
+/// REASON in a record.
+const PAUSED: u64 = relay::Reason::Paused as u64;
+const FINISH: u64 = relay::Reason::Finish as u64;
+const NOT_RUN: u64 = relay::Reason::NotRun as u64;
 
 /// Number of clients that there is room for.
 const CLIENTS: usize = 64;
 const PAGE: usize = 4096;
 /// The memory: a table, the records, and a page of registers for each client.
 const TABLE_AT: usize = 0;
-const RECORDS_AT: usize = CLIENTS * ENTRY;
+const RECORDS_AT: usize = CLIENTS * ENTRY_SIZE;
 const REGISTERS_AT: usize = RECORDS_AT + 2 * PAGE;
 const BYTES: usize = REGISTERS_AT + CLIENTS * PAGE;
 /// I/O virtual address of the memory, below the address spaces of the clients.
@@ -129,7 +132,7 @@ impl Relay {
         ];
         for (number, word) in entry.into_iter().enumerate() {
             self.memory
-                .write(TABLE_AT + client * ENTRY + 8 * number, word);
+                .write(TABLE_AT + client * ENTRY_SIZE + 8 * number, word);
         }
         Ok(())
     }
@@ -139,7 +142,7 @@ impl Relay {
         let page = REGISTERS_AT + client * PAGE;
         for (number, value) in registers.iter().enumerate() {
             self.memory
-                .write(page + FIRST_REGISTER + 8 * number, *value);
+                .write(page + usize::from(APP_FIRST) + 8 * number, *value);
         }
     }
 
@@ -161,13 +164,13 @@ impl Relay {
 
     /// Returns the record of a run, if the run has ended.
     pub(super) fn record(&self, run: u32) -> Option<Record> {
-        let at = RECORDS_AT + RECORD * (run % SLOT_RECORDS) as usize;
-        let last = self.memory.read(at + 0x38);
+        let at = RECORDS_AT + relay::Record::SIZE * (run % SLOT_RECORDS) as usize;
+        let last = self.memory.read(at + relay::Record::LAST);
         let reason = match last >> 32 & 0xff {
             0 => return None,
-            1 => Reason::Paused,
-            2 => Reason::Finished,
-            7 => Reason::NotRun,
+            PAUSED => Reason::Paused,
+            FINISH => Reason::Finished,
+            NOT_RUN => Reason::NotRun,
             other => Reason::Failed(other),
         };
         if last as u32 != run {
@@ -182,7 +185,7 @@ impl Relay {
 
 #[cfg(test)]
 mod tests {
-    use super::{Next, Order};
+    use super::{relay, Next, Order};
 
     #[test]
     fn orders_are_as_the_card_reads_them() {
@@ -196,10 +199,10 @@ mod tests {
             next,
             back: next.is_some(),
         };
-        let word = fermata_card::relay::Order(order(Some(1000), Some(next)).word());
+        let word = relay::Order(order(Some(1000), Some(next)).word());
         assert_eq!((word.after(), word.context()), (7, Some(4)));
         assert_eq!((word.at_us(), word.resume()), (Some(1000), true));
         assert!(word.back() && !word.vacant() && !word.reserved());
-        assert!(fermata_card::relay::Order(order(None, None).word()).withdraws());
+        assert!(relay::Order(order(None, None).word()).withdraws());
     }
 }
