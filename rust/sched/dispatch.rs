@@ -5,7 +5,6 @@
 use super::event::Cx;
 use super::gang_turn::Turn;
 use super::ids::{slots_in, ContextIndex};
-use super::policy::Preempt;
 use super::run::WATCHDOG_PERIOD;
 use super::state::Scheduler;
 use super::time::earliest;
@@ -310,7 +309,7 @@ impl Scheduler {
     /// under the policy.
     fn outranks(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
         let slot = &self.slots[id];
-        let runs = &self.entities[slot.fsm.run()?.ctx.at()];
+        let runs = slot.fsm.run()?.ctx.at();
         let leaving = self.free_soon(slot.class);
         let next = if let Some(nominee) = slot.nominees.next {
             Some(nominee.ctx)
@@ -319,10 +318,7 @@ impl Scheduler {
         } else {
             self.candidate(cx, id)
         };
-        next.filter(|&next| {
-            let waits = &self.entities[next];
-            self.policy.preempt(runs, waits) == Preempt::Now
-        })
+        next.filter(|&next| self.is_preempted_now(runs, next))
     }
 
     /// Returns when the timer of a slot is needed; `None` while the slot waits for nothing.

@@ -37,9 +37,8 @@ impl Scheduler {
     pub fn cut_off(&mut self, now: Time) {
         self.begin_freeze(now);
         for id in self.slots.ids() {
-            if let Some(over) = self.slots[id].fsm.cut_off(now) {
-                self.end_run(now, id, over);
-            }
+            let over = self.slots[id].fsm.cut_off(now);
+            self.end_run(now, id, over);
         }
     }
 
@@ -110,9 +109,8 @@ impl Scheduler {
             return;
         }
         for id in self.slots.ids() {
-            if let Some(over) = self.slots[id].fsm.disconnect(cx) {
-                self.end_run(cx.now, id, over);
-            }
+            let over = self.slots[id].fsm.disconnect(cx);
+            self.end_run(cx.now, id, over);
             self.slots[id].reservation = None;
             self.slots[id].nominees = Nominees::NONE;
         }

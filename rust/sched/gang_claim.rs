@@ -9,7 +9,6 @@
 use super::event::Cx;
 use super::gang_turn::{Seats, Turn};
 use super::ids::ContextIndex;
-use super::policy::Preempt;
 use super::state::{Claim, Scheduler, Slot};
 use super::{SlotId, Time};
 
@@ -140,10 +139,7 @@ impl Scheduler {
         };
         let taken = self.claimants(self.slots[id].class);
         let first = self.next_turn(cx.now, id, &taken);
-        let outranks = first.is_some_and(|(first, _)| {
-            let (claims, first) = (&self.entities[claim.ctx], &self.entities[first]);
-            self.policy.preempt(claims, first) == Preempt::Now
-        });
+        let outranks = first.is_some_and(|(first, _)| self.is_preempted_now(claim.ctx, first));
         if outranks {
             self.drop_claims_of(claim.ctx);
         }

@@ -13,7 +13,6 @@
 
 use super::context::Linked;
 use super::ids::ContextIndex;
-use super::policy::Preempt;
 use super::seating::Seating;
 use super::state::{Claim, Scheduler};
 use super::{SlotId, Time, MAX_SLOTS};
@@ -138,10 +137,8 @@ impl Scheduler {
         }
         if slot.fsm.is_leaving() {
             // A relay goes on with the context that is named, whose run would end at once.
-            let outranks = slot.nominees.next.is_some_and(|named| {
-                let (gang, named) = (&self.entities[ctx], &self.entities[named.ctx]);
-                self.policy.preempt(gang, named) == Preempt::Now
-            });
+            let named = slot.nominees.next;
+            let outranks = named.is_some_and(|named| self.is_preempted_now(ctx, named.ctx));
             return (!outranks).then_some(now);
         }
         let run = slot.fsm.unpaused()?;

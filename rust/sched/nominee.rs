@@ -10,7 +10,6 @@ use super::context::OnStop;
 use super::event::Cx;
 use super::ids::ContextIndex;
 use super::order::{NextRun, RunRecord};
-use super::policy::Preempt;
 use super::slot_fsm::{After, Outcome, Progress};
 use super::state::{Nominee, Nominees, Scheduler};
 use super::switch::Begin;
@@ -25,18 +24,23 @@ impl Scheduler {
         ctx: ContextIndex,
         boosted: bool,
     ) {
-        let turn = self.entities.se(ctx).node.sched_key().turn;
+        let nominee = self.nominee(cx.now, ctx, boosted);
         self.take_out(cx.now, id, ctx);
-        self.slots[id].nominees.next = Some(Nominee {
-            ctx,
-            boosted,
-            turn,
-            since: cx.now,
-        });
+        self.slots[id].nominees.next = Some(nominee);
         cx.act(Action::Load {
             slot: id,
             ctx: self.entities.id(ctx),
         });
+    }
+
+    /// Returns a context that is named from now on, and keeps the turn that it had when it waited last.
+    fn nominee(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Nominee {
+        Nominee {
+            ctx,
+            boosted,
+            turn: self.entities.se(ctx).node.sched_key().turn,
+            since: now,
+        }
     }
 
     /// Withdraws the context that is named to run next on a slot. No-op where there is none, or
@@ -84,10 +88,7 @@ impl Scheduler {
 
     fn is_outranked(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
         let next = self.candidate(cx, id);
-        next.is_some_and(|next| {
-            let (named, next) = (&self.entities[ctx], &self.entities[next]);
-            self.policy.preempt(named, next) == Preempt::Now
-        })
+        next.is_some_and(|next| self.is_preempted_now(ctx, next))
     }
 
     /// Posts the order of a slot if the order has changed.
@@ -118,12 +119,11 @@ impl Scheduler {
         let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
             return false;
         };
-        let (runs, waits) = (&self.entities[ctx], &self.entities[next]);
         let is_free = slot.claim.is_none() && !self.entities.is_ganged(ctx);
         is_free
             && !self.frozen
             && self.queues[slot.class].has_one_slot()
-            && self.policy.preempt(runs, waits) == Preempt::Now
+            && self.is_preempted_now(ctx, next)
             && !self.is_unwanted(id, ctx)
             && !self.is_hinted(slot.class)
     }
@@ -164,7 +164,7 @@ impl Scheduler {
                 ctx,
                 outcome: Outcome::Saved,
             } if record.back && record.next.is_some() => {
-                self.end_named_run(cx.now, id, progress);
+                self.end_run(cx.now, id, progress.over);
                 self.take_next(cx, id, record.next);
                 self.keep_for_back(cx.now, id, ctx);
                 None
@@ -178,25 +178,12 @@ impl Scheduler {
         }
     }
 
-    /// Charges the run of a context to which the slot goes back later.
-    fn end_named_run(&mut self, now: Time, id: SlotId, progress: Progress) {
-        if let Some(over) = progress.over {
-            self.end_run(now, id, over);
-        }
-    }
-
     /// Notes that the slot goes back to a context after the run that has just begun, as if that had
     /// been ordered.
     fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId) {
-        let ctx = name.at();
-        let turn = self.entities.se(ctx).node.sched_key().turn;
+        let nominee = self.nominee(now, name.at(), false);
         let slot = &mut self.slots[id];
-        slot.nominees.next = Some(Nominee {
-            ctx,
-            boosted: false,
-            turn,
-            since: now,
-        });
+        slot.nominees.next = Some(nominee);
         slot.fsm.go_back_to(name);
     }
 

@@ -68,7 +68,6 @@ impl SlotFsm {
                 ..run.new_pause(now, timeout, save, pause.boundary)
             };
             run.pause = Some(pause.by_order());
-            self.entered = true;
         }
     }
 
@@ -89,7 +88,6 @@ impl SlotFsm {
             };
             run.pause = Some(pause.by_order());
             self.stats.resets += 1;
-            self.entered = true;
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::entities::Entities;
 use super::ids::{slots_in, ContextIndex, RegistrationIndex};
-use super::policy::PolicyKind;
+use super::policy::{PolicyKind, Preempt};
 use super::reservation::SlotReservation;
 use super::runqueue::RunQueue;
 use super::slot_config::{PreemptGranularity, SlotConfig};
@@ -209,6 +209,12 @@ impl Scheduler {
     pub(super) fn is_hinted(&self, class: SlotId) -> bool {
         let mut slots = self.class_slots(class);
         self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())
+    }
+
+    /// Returns whether the job of `runs` makes way at once for that of `waits`.
+    pub(super) fn is_preempted_now(&self, runs: ContextIndex, waits: ContextIndex) -> bool {
+        let (runs, waits) = (&self.entities[runs], &self.entities[waits]);
+        self.policy.preempt(runs, waits) == Preempt::Now
     }
 
     /// Checks that one of the slots of `mask` is in use.

@@ -148,9 +148,8 @@ impl Scheduler {
 
     /// Stops the job on a slot by force.
     pub(super) fn abort(&mut self, cx: &mut Cx<'_>, id: SlotId, outcome: Outcome) {
-        if let Some(over) = self.slots[id].fsm.abort(cx, outcome).over {
-            self.end_run(cx.now, id, over);
-        }
+        let progress = self.slots[id].fsm.abort(cx, outcome);
+        self.end_run(cx.now, id, progress.over);
     }
 
     /// Does what follows from an event of a slot. Returns what the owner is to be told when the
@@ -162,9 +161,7 @@ impl Scheduler {
         id: SlotId,
         progress: Progress,
     ) -> Option<Action> {
-        if let Some(over) = progress.over {
-            self.end_run(cx.now, id, over);
-        }
+        self.end_run(cx.now, id, progress.over);
         let (ctx, wake) = match progress.after {
             After::Pending => return None,
             After::Vacant { ctx, outcome } => (ctx, self.vacated(cx, id, ctx.at(), outcome)?),
@@ -176,8 +173,11 @@ impl Scheduler {
         Some(Action::Wake { ctx, wake })
     }
 
-    /// Charges a run that has ended, and its save to the one that it made way for.
-    pub(super) fn end_run(&mut self, now: Time, id: SlotId, over: RunOver) {
+    /// Charges a run that has ended, if one has, and its save to the one that it made way for.
+    pub(super) fn end_run(&mut self, now: Time, id: SlotId, over: Option<RunOver>) {
+        let Some(over) = over else {
+            return;
+        };
         let ctx = over.ctx.at();
         self.account_stop(now, ctx);
         let slot = &mut self.slots[id];
