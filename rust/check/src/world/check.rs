@@ -190,7 +190,7 @@ impl World {
                 format!("runs, but not on {:?}", stats.slot)
             });
         }
-        // One that is named may have been taken.
+        // A context that is named may have been taken.
         let complete = self.vanished || owner.snapshot == Snapshot::Complete || self.is_named(i);
         self.must(!stats.saved || complete, Rule::ResumeComplete, || {
             format!("counts as saved: {:?}", owner.snapshot)
