@@ -210,7 +210,7 @@ impl Scheduler {
     fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         let slot = &self.slots[id];
         let class = slot.class;
-        if !slot.fsm.takes_next() || slot.nominees.next.is_some() || slot.claim.is_some() {
+        if !slot.fsm.takes_next(cx.now) || slot.nominees.next.is_some() || slot.claim.is_some() {
             return;
         }
         self.throttle_next(cx, class);
@@ -323,7 +323,7 @@ impl Scheduler {
 
     /// Returns when the timer of a slot is needed; `None` while the slot waits for nothing.
     fn next_timer(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
-        let own = self.own_timer(cx, id);
+        let own = earliest(self.own_timer(cx, id), self.kept_until(id));
         let class = self.slots[id].class;
         // One timer per class serves throttled contexts and hints.
         if slots_in(self.queues[class].usable).next() != Some(id) {

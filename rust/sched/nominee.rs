@@ -60,14 +60,15 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Withdraws contexts that were named to run next if one waits that preempts them at once, or
-    /// if their jobs are to be stopped anyway.
+    /// Withdraws contexts that were named to run next if one waits that preempts them at once, if
+    /// their jobs are to be stopped anyway, or if they were kept out of their queues for long.
     pub(super) fn displace_nominees(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             let Some(nominee) = self.slots[id].nominees.next else {
                 continue;
             };
-            if self.is_unwanted(id, nominee.ctx) {
+            let is_kept_for_long = self.kept_until(id).is_some_and(|end| end <= cx.now);
+            if is_kept_for_long || self.is_unwanted(id, nominee.ctx) {
                 self.withdraw(id, false);
                 // The status tells whether the card has taken it.
                 self.slots[id].fsm.look_now(cx.now);
@@ -185,6 +186,14 @@ impl Scheduler {
         let slot = &mut self.slots[id];
         slot.nominees.next = Some(nominee);
         slot.fsm.go_back_to(name);
+    }
+
+    /// Returns until when a context stays named behind a job that was not told to stop. From then on
+    /// the context waits in its queue, where the starvation boost and new parameters reach it.
+    pub(super) fn kept_until(&self, id: SlotId) -> Option<Time> {
+        let slot = &self.slots[id];
+        slot.nominees.next?;
+        slot.fsm.goes_on_until()
     }
 
     /// Has the run on a slot, which has left a record, charged until now as if it ended now: for the

@@ -15,18 +15,28 @@ use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status, Time
 
 /// A job that is stopped without being saved has to be off its slot by then.
 const DROP_TIMEOUT: Duration = Duration::from_ms(100);
+/// A slot goes on by itself after a run that is no longer than this: after a longer run, a gap of
+/// the time that an interrupt takes matters less.
+const GO_ON_MAX: Duration = Duration::from_ms(2);
 
 impl SlotFsm {
     /// Returns whether the card is to be told who follows the job on the slot: the job was told to
     /// stop, or the slot is to go on without the host after the job has ended.
-    pub(super) fn takes_next(&self) -> bool {
+    pub(super) fn takes_next(&self, now: Time) -> bool {
         let Some(run) = self.run().filter(|_| self.config.has_relay()) else {
             return false;
         };
         match &run.pause {
             Some(pause) => !pause.last,
-            None => self.posted != Order::none(self.count),
+            None => self.goes_on_until().is_some_and(|end| now < end),
         }
+    }
+
+    /// Returns until when the slot goes on without the host if the job on it ends, which was not
+    /// told to stop. `None`: it does not.
+    pub(super) fn goes_on_until(&self) -> Option<Time> {
+        let run = self.unpaused()?;
+        (self.posted != Order::none(self.count)).then(|| run.started + GO_ON_MAX)
     }
 
     /// Notes that the slot goes back to a context after the run that has just begun.

@@ -50,12 +50,13 @@ fn orders(world: &World) -> usize {
     world.log.iter().filter(is_order).count()
 }
 
+const CRITICAL: Params = Params {
+    urgency: Urgency::LatencyCritical,
+    ..Params::DEFAULT
+};
+
 fn critical(world: &mut World) -> ContextId {
-    let params = Params {
-        urgency: Urgency::LatencyCritical,
-        ..Params::DEFAULT
-    };
-    world.open(0, params).unwrap()
+    world.open(0, CRITICAL).unwrap()
 }
 
 #[test]
@@ -259,6 +260,38 @@ fn the_job_that_made_way_is_held_and_closed_at_once() {
     assert!(!world.released.contains(&a), "it may have been taken");
     world.run_for(10 * US);
     assert!(world.released.contains(&a));
+}
+
+/// Urgent work that lasts does not keep the job that made way from what waiting brings.
+#[test]
+fn the_job_that_made_way_waits_like_others_if_the_urgent_work_lasts() {
+    let endless = || {
+        let (mut world, [a, b]) = tenants(RELAY);
+        world.irq_delay = 5 * US;
+        world.run_for(500 * US);
+        let lc = critical(&mut world);
+        world.start(lc, ENDLESS).unwrap();
+        world.run_for(MS);
+        assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
+        assert_eq!(relay(&mut world).backs, 1);
+        let posted = orders(&world);
+        world.run_for(2 * MS);
+        assert_eq!(world.state(a), JobState::Queued);
+        assert_eq!(orders(&world), posted + 1, "the order was withdrawn once");
+        (world, a, b, lc)
+    };
+
+    let (mut world, a, b, _) = endless();
+    world.set_boost(Duration::from_ms(20)).unwrap();
+    world.run_for(200 * MS);
+    assert!(world.stats(a).slices > 2);
+    assert!(world.stats(b).slices > 2);
+
+    let (mut world, a, _, lc) = endless();
+    world.set_params(a, CRITICAL).unwrap();
+    world.set_params(lc, Params::DEFAULT).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.machine.slot_of(a), Some(sid(0)));
 }
 
 #[test]
