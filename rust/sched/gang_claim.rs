@@ -58,6 +58,14 @@ impl Scheduler {
         self.forget_all_plans();
     }
 
+    /// Drops the claims of gangs of which no member was started.
+    pub(super) fn drop_waiting_claims(&mut self) {
+        for id in self.slots.ids() {
+            let claim = &mut self.slots[id].claim;
+            *claim = claim.filter(|claim| claim.begun);
+        }
+    }
+
     /// Drops all claims.
     pub(super) fn drop_all_claims(&mut self) {
         for id in self.slots.ids() {

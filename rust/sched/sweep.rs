@@ -65,7 +65,7 @@ impl Scheduler {
             self.update_curr(now, ctx);
         }
         self.policy = policy;
-        self.drop_all_claims();
+        self.drop_waiting_claims();
         for ctx in running.into_iter().flatten() {
             self.reset_context(now, ctx);
         }

@@ -5,7 +5,8 @@
 use crate::model::world::{sid, SlotPlan, World, BASE, FERMATA};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, JobState, Params, Refusal, SlotState, MAX_SLOTS,
+    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
+    MAX_SLOTS,
 };
 
 const ENDLESS: u64 = 1_000_000 * MS;
@@ -220,6 +221,40 @@ fn let_wait(world: &mut World, [a, b]: [ContextId; 2]) {
     }
     world.event(Event::Resume { ctx: a }).unwrap();
     assert_eq!(states(world, [a, b]), [JobState::Queued; 2]);
+}
+
+/// One member goes before the rivals, and the other one after them: the policy is changed when the
+/// first one was started, and the other one is to be.
+#[test]
+fn a_gang_is_started_together_while_the_policy_changes() {
+    let mut world = World::new(&[FERMATA; 2], 8);
+    world.set_policy(PolicyKind::Fair).unwrap();
+    let tenants = [(400, 1), (100, 2), (200, 3), (200, 3)].map(|(weight, mask)| {
+        let params = Params {
+            weight,
+            mask,
+            timeslice: Duration::from_ms(1),
+            ..Params::DEFAULT
+        };
+        world.open(0, params).unwrap()
+    });
+    let gang = [tenants[0], tenants[1]];
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(100 * MS);
+    world.timer_delay = MS / 10;
+    while states(&world, gang) != [JobState::Queued; 2] {
+        world.run_for(1000);
+    }
+    while states(&world, gang) == [JobState::Queued; 2] {
+        world.run_for(1000);
+    }
+    assert!(states(&world, gang).contains(&JobState::Queued));
+    world.set_policy(PolicyKind::RoundRobin).unwrap();
+    world.run_for(MS / 5);
+    assert_eq!(states(&world, gang), [JobState::Running; 2]);
 }
 
 #[test]
