@@ -387,11 +387,13 @@ static void *reset_function(void *arg)
 /* What became of the two: they go on, or both are told that the card is gone. */
 static const char *go_on_or_are_told(struct scene *s)
 {
-	int rc = other_job(s);
+	int rc;
 
+	/* The other one does not wait for the end of a long slice. */
 	fm_list_cut(&s->c, FM_ENDLESS_NODES);
+	rc = wait_for(&s->c, FERMATA_EVENT_DONE);
 	if (!rc)
-		rc = wait_for(&s->c, FERMATA_EVENT_DONE);
+		rc = other_job(s);
 	if (!rc)
 		return results(&s->c, NULL) ? "results of a job that went on" : NULL;
 	if (rc != -ENODEV)
