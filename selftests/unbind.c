@@ -139,8 +139,11 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		/* Else binding would only count, and not switch on what was lost meanwhile. */
 		EXPECT_EQ(0, fm_pci_enabled());
 		/* Nor did one when they were unmapped. */
-		if (card_present())
+		if (card_present()) {
 			EXPECT_EQ(errors, card_counter(held.slot, "dma_errors"));
+			/* The next driver may know nothing of orders. */
+			EXPECT_EQ(0, card_key(card_cmd("state slot=%d", held.slot), "relay"));
+		}
 		/* No engine touches them from now on. */
 		fm_agent_gone(running.token);
 		fm_agent_gone(queued.token);

@@ -4,7 +4,7 @@
 
 use super::{
     now,
-    quiesce::{quiesce, settle, switch_on},
+    quiesce::{quiesce, settle, switch_off, switch_on},
     slot_ids, Card,
 };
 use crate::{
@@ -68,6 +68,7 @@ impl Card {
         });
         // Also of a card that did not answer: it may be back.
         settle(&self.bar, &self.identity, &self.limits);
+        switch_off(&self.bar, &self.identity);
         self.stop_dma();
         self.sweep();
     }

@@ -8,6 +8,7 @@ use crate::{
     image::AppRegister,
     limits::Limits,
     relay::Relay,
+    sched::{Phase, Status},
 };
 use kernel::prelude::*;
 
@@ -16,11 +17,9 @@ use kernel::prelude::*;
 pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);
+    // A driver before may have left it on: then no other register could be written.
+    switch_off(bar, identity);
     for slot in slot_ids(identity.slots) {
-        if identity.has_relay {
-            // A driver before may have left it on: then no other register could be written.
-            bar.set_relay(slot, false);
-        }
         if identity.has_window() {
             bar.set_window(slot, None, &Default::default(), true);
         }
@@ -43,6 +42,15 @@ pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result
     match all_obey && bar.has_relay_memory(table, entries, records) {
         true => Ok(()),
         false => Err(ENODEV),
+    }
+}
+
+/// Lets slots that are held in reset, and are at rest, obey no orders, so that a driver which knows
+/// nothing of orders can use the card.
+pub(super) fn switch_off(bar: &Bar, identity: &Identity) {
+    let slots = slot_ids(identity.slots).filter(|_| identity.has_relay);
+    for slot in slots.filter(|&slot| Status::from_raw(bar.status(slot)).phase() == Phase::Idle) {
+        bar.set_relay(slot, false);
     }
 }
 
