@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-vfio-guest [WORD...]`: tests fermata-vfio on a host's card, as its guest. Prints TAP.
 //! With words, only the tests whose names have one of the words. `fermata-vfio-guest --measure`
-//! compares times instead.
+//! compares times instead, and `fermata-vfio-guest --socket PATH` runs a job on the card of a daemon
+//! that is there.
 
 mod guest;
 mod host;
@@ -16,20 +17,29 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
+    if let [option, socket] = words.as_slice() {
+        if option == "--socket" {
+            return exit_code(tests::served(socket.as_ref()));
+        }
+    }
     if let Err(error) = host::open_node() {
         println!("Bail out! {error:#}");
         return ExitCode::FAILURE;
     }
     if words == ["--measure"] {
-        return match measure::measure() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("fermata-vfio-guest: {error:#}");
-                ExitCode::FAILURE
-            }
-        };
+        return exit_code(measure::measure());
     }
     run(&words)
+}
+
+fn exit_code(done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fermata-vfio-guest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs the tests whose names have one of the words.

@@ -4,13 +4,15 @@
 
 mod context;
 mod job;
+mod options;
 mod pool;
 mod serve;
 mod settings;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser, Subcommand};
-use serve::{serve, Serve};
+use options::Serve;
+use serve::serve;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,7 +44,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Serve(args) => serve(&args),
+        Command::Serve(args) => serve(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => man(&folder),
     };

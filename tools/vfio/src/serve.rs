@@ -1,120 +1,63 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Serves one virtual machine after the other at a socket.
 
+use crate::options::{Options, Serve};
 use crate::pool::HostSlot;
 use crate::settings::Settings;
 use anyhow::{bail, ensure, Context as _, Result};
-use clap::{Args, ValueEnum};
-use fermata::{Context, EngineId, Param};
+use clap::ValueEnum as _;
+use fermata::{Context, EngineId};
 use fermata_card::card::Card;
-use fermata_card::config::{CardConfig, IrqKind, Profile, Settings as SlotSettings};
+use fermata_card::config::{CardConfig, IrqKind, Settings as SlotSettings};
 use fermata_card::engine::EngineKind;
 use fermata_card::log::Recorder;
 use fermata_card::maker::EngineMaker;
 use fermata_card::vfio::Server;
 use rustix::fs::Mode;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-/// What is served, and where.
-#[derive(Args)]
-pub(crate) struct Serve {
-    /// UNIX socket for the virtual machine monitor (vfio-user); one machine at a time
-    #[arg(long)]
-    socket: PathBuf,
-    /// The host's card
-    #[arg(long, default_value = "/dev/fermata0")]
-    device: PathBuf,
-    /// The profile of the guest's card
-    #[arg(long, value_enum, default_value = "fermata")]
-    profile: GuestProfile,
-    /// The engine of each slot of the guest's card [default: as the host's card has them]
-    #[arg(long, value_enum, value_delimiter = ',')]
-    slots: Vec<EngineKind>,
-    /// Weight of each of the guest's contexts, 1 to 10000
-    #[arg(long)]
-    weight: Option<u64>,
-    /// Priority of the guest's contexts, 0 to 31
-    #[arg(long)]
-    priority: Option<u64>,
-    /// Limit of each of the guest's contexts, in percent of a slot
-    #[arg(long)]
-    cap: Option<u64>,
-    /// Let the guest's jobs go before those of others, at once
-    #[arg(long)]
-    latency_critical: bool,
-}
-
-/// The profiles that a guest's card can have.
-#[derive(Clone, Copy, ValueEnum)]
-enum GuestProfile {
-    /// With interrupts, window check and snapshot unit
-    Fermata,
-    /// The fermata profile with orders
-    Relay,
-}
-
-impl From<GuestProfile> for Profile {
-    fn from(profile: GuestProfile) -> Self {
-        match profile {
-            GuestProfile::Fermata => Self::Fermata,
-            GuestProfile::Relay => Self::Relay,
-        }
-    }
-}
-
-impl Serve {
-    /// The parameters that were given.
-    fn params(&self) -> Vec<(Param, u64)> {
-        let latency_critical = self.latency_critical.then_some(1);
-        let params = [
-            (Param::Weight, self.weight),
-            (Param::Priority, self.priority),
-            (Param::Cap, self.cap),
-            (Param::LatencyCritical, latency_critical),
-        ];
-        let given = params.into_iter();
-        given.filter_map(|(p, value)| Some((p, value?))).collect()
-    }
-}
-
 /// Serves until a signal comes.
-pub(crate) fn serve(args: &Serve) -> Result<()> {
+pub(crate) fn serve(args: Serve) -> Result<()> {
+    let options = args.options()?;
+    let socket = options.socket()?;
     let settings = Arc::new(Settings {
-        device: args.device.clone(),
-        params: args.params(),
+        device: options.device(),
+        params: options.params(),
     });
-    let config = configure(args, &settings)?;
+    let config = configure(&options, &settings)?;
     let maker = |kind| HostSlot::new(settings.clone(), kind).map(|s| Arc::new(s) as Arc<_>);
     let makers = config.slots.iter().map(|slot| maker(slot.engine));
     let makers = makers.collect::<std::io::Result<Vec<Arc<dyn EngineMaker>>>>()?;
     let card = Card::with_makers(config, makers, Recorder::none());
-    let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
+    let server = Arc::new(Server::new(card.clone(), listen(socket)?));
     server.stop_on_signals()?;
     println!("ready");
+    sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).context("NOTIFY_SOCKET")?;
     let end = server.run();
     card.stop();
-    let _ = std::fs::remove_file(&args.socket);
+    let _ = std::fs::remove_file(socket);
     end.context("vfio-user socket")
 }
 
 /// The guest's card: engines that the host's card has, with snapshots of the same size.
-fn configure(args: &Serve, settings: &Settings) -> Result<CardConfig> {
-    let host = Context::open(&args.device).with_context(|| args.device.display().to_string())?;
+fn configure(options: &Options, settings: &Settings) -> Result<CardConfig> {
+    let device = &settings.device;
+    let host = Context::open(device).with_context(|| device.display().to_string())?;
     let found = host_engines(&host)?;
-    let kinds: Vec<_> = if args.slots.is_empty() {
+    let kinds: Vec<_> = if options.slots.is_empty() {
         let known = found.iter().map(|(kind, _)| *kind);
         known.filter(|kind| !kind.has_queue()).collect()
     } else {
-        args.slots.clone()
+        options.slots.clone()
     };
     ensure!(
         !kinds.is_empty(),
         "the host's card has no engine for a guest"
     );
     let mut config =
-        CardConfig::new(args.profile.into(), IrqKind::Msix, &kinds).map_err(anyhow::Error::msg)?;
+        CardConfig::new(options.profile(), IrqKind::Msix, &kinds).map_err(anyhow::Error::msg)?;
     for slot in &mut config.slots {
         let name = slot.engine.name();
         if slot.engine.has_queue() {
@@ -126,7 +69,7 @@ fn configure(args: &Serve, settings: &Settings) -> Result<CardConfig> {
         };
         let (high, low) = slot.engine.afu_id();
         let tried = settings.open(EngineId { low, high });
-        drop(tried.with_context(|| format!("a context for {name} on {}", args.device.display()))?);
+        drop(tried.with_context(|| format!("a context for {name} on {}", device.display()))?);
         slot.settings = SlotSettings {
             speed: 0,
             state_pages,
