@@ -10,14 +10,33 @@ use std::{fs, io};
 /// Returns the command of a process: its arguments, or its name in brackets if it has none. Returns
 /// `None` if the process does not exist or belongs to another user.
 pub(crate) fn command(pid: u32) -> Option<String> {
-    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let text = String::from_utf8_lossy(&arguments);
-    let words: Vec<_> = text.split('\0').filter(|word| !word.is_empty()).collect();
+    let words = arguments(pid)?;
     if !words.is_empty() {
         return Some(words.join(" "));
     }
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(format!("[{}]", name.trim_end()))
+    Some(format!("[{}]", name(pid)?))
+}
+
+/// Returns the arguments of a process, without those that are empty.
+pub(crate) fn arguments(pid: u32) -> Option<Vec<String>> {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&arguments);
+    let words = text.split('\0').filter(|word| !word.is_empty());
+    Some(words.map(Into::into).collect())
+}
+
+/// Returns the processes of this name.
+pub(crate) fn all_of(wanted: &str) -> impl Iterator<Item = u32> + '_ {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(move |&pid| name(pid).is_some_and(|name| name == wanted))
+}
+
+/// Returns the cgroup of a process, as it is seen from the caller's.
+pub(crate) fn cgroup(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.into())
 }
 
 /// Returns the name of a process, or `None` if it does not exist.

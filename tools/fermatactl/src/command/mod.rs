@@ -3,6 +3,7 @@
 
 mod control;
 mod group;
+mod guests;
 mod info;
 mod run;
 mod set;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Top(top::Top),
     Set(set::Set),
     Group(group::Group),
+    Guests(guests::Guests),
     Preempt(control::Preempt),
     Hold(control::Hold),
     Resume(control::Resume),
@@ -61,6 +63,7 @@ impl Command {
             Self::Top(command) => command.run(out)?,
             Self::Set(command) => command.run(out)?,
             Self::Group(command) => command.run(out)?,
+            Self::Guests(command) => command.run(out)?,
             Self::Preempt(command) => command.run(out)?,
             Self::Hold(command) => command.run(out)?,
             Self::Resume(command) => command.run(out)?,

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `fermatactl guests`: virtual machines that have a share of a card (docs/guests.md).
+
+use crate::card::{Card, CardName};
+use crate::format::{or_dash, table, time};
+use crate::process;
+use crate::trouble::{Out, Result};
+use crate::view::{CardView, ContextView};
+use serde::Serialize;
+
+/// The name of the daemons.
+const DAEMON: &str = "fermata-vfio";
+
+/// List virtual machines that have a share of a card
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guests {
+    /// Count contexts on these cards only
+    #[arg(value_name = "CARD")]
+    cards: Vec<CardName>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    guests: Vec<Guest>,
+}
+
+/// A daemon that serves a virtual machine, or waits for one.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Guest {
+    /// The daemon's process.
+    pid: u32,
+    /// The NAME of fermata-vfio@NAME.service; null for a daemon that systemd has not started.
+    name: Option<String>,
+    /// Null for a socket that only the daemon's file of options names.
+    socket: Option<String>,
+    contexts: usize,
+    contexts_on_slots: usize,
+    /// Of the contexts that the daemon has now, as `wait_ns`.
+    run_ns: u64,
+    wait_ns: u64,
+}
+
+impl Guests {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let cards = Card::open_all(&self.cards)?;
+        let cards = cards.iter().map(CardView::of).collect::<Result<Vec<_>>>()?;
+        let contexts: Vec<_> = cards.iter().flat_map(|card| &card.contexts).collect();
+        let daemons = process::all_of(DAEMON);
+        let guests = daemons.map(|pid| Guest::of(pid, &contexts)).collect();
+        out.show(&Answer { guests }, |answer| text_of(&answer.guests))
+    }
+}
+
+impl Guest {
+    /// Takes the contexts of the daemon from all `contexts`.
+    fn of(pid: u32, contexts: &[&ContextView]) -> Self {
+        let own = || contexts.iter().filter(|context| context.pid == Some(pid));
+        Self {
+            pid,
+            name: process::cgroup(pid).as_deref().and_then(instance),
+            socket: socket(&process::arguments(pid).unwrap_or_default()),
+            contexts: own().count(),
+            contexts_on_slots: own().filter(|context| context.slot.is_some()).count(),
+            run_ns: own().map(|context| context.run_ns).sum(),
+            wait_ns: own().map(|context| context.wait_ns).sum(),
+        }
+    }
+}
+
+/// Returns the instance of the unit whose cgroup this is.
+fn instance(cgroup: &str) -> Option<String> {
+    let unit = cgroup.rsplit('/').next()?;
+    let instance = unit.strip_prefix("fermata-vfio@")?;
+    Some(instance.strip_suffix(".service")?.into())
+}
+
+/// Returns the value of `--socket`.
+fn socket(arguments: &[String]) -> Option<String> {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--socket" {
+            return arguments.next().cloned();
+        }
+        if let Some(value) = argument.strip_prefix("--socket=") {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+fn text_of(guests: &[Guest]) -> String {
+    let titles = [
+        ">PID",
+        "NAME",
+        ">CONTEXTS",
+        ">ON SLOTS",
+        ">RUN",
+        ">WAIT",
+        "SOCKET",
+    ];
+    let row = |guest: &Guest| {
+        vec![
+            guest.pid.to_string(),
+            or_dash(guest.name.as_deref()),
+            guest.contexts.to_string(),
+            guest.contexts_on_slots.to_string(),
+            time(guest.run_ns),
+            time(guest.wait_ns),
+            or_dash(guest.socket.as_deref()),
+        ]
+    };
+    table(&titles, guests.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_that_of_the_service() {
+        let of = |unit: &str| instance(&format!("/system.slice/x.slice/{unit}"));
+        assert_eq!(of("fermata-vfio@vm1.service").as_deref(), Some("vm1"));
+        assert_eq!(of("fermata-vfio.service"), None);
+        assert_eq!(of("ssh.service"), None);
+        assert_eq!(instance(""), None);
+    }
+
+    #[test]
+    fn the_socket_is_found_in_both_forms() {
+        let of = |line: &str| socket(&line.split(' ').map(Into::into).collect::<Vec<_>>());
+        let serve = "fermata-vfio serve --slots sha256";
+        assert_eq!(of(&format!("{serve} --socket /a")).as_deref(), Some("/a"));
+        assert_eq!(of(&format!("{serve} --socket=/a")).as_deref(), Some("/a"));
+        assert_eq!(of(serve), None);
+        assert_eq!(of(&format!("{serve} --socket")), None);
+    }
+}
