@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A context on the host's card that runs the jobs of one window of a guest's slot.
 
+use crate::log::tell;
 use crate::settings::Settings;
 use fermata::{Context, EngineId, Error, Events, Param, Result, State};
 use fermata_card::dma::DmaSpace;
@@ -246,7 +247,7 @@ impl HostContext {
         let was = std::mem::replace(&mut *self.job(), Job::Revoked);
         if matches!(was, Job::Running) {
             if let Err(error) = self.hold() {
-                eprintln!("fermata-vfio: a job cannot be stopped: {error}");
+                tell(format_args!("a job cannot be stopped: {error}"));
             }
         }
     }

@@ -2,6 +2,7 @@
 //! The engine of a guest's slot: a job in a context on the host's card.
 
 use crate::context::{HostContext, Stopped};
+use crate::log::tell;
 use crate::pool::Shared;
 use fermata::State;
 use fermata_card::engine::{AppRegs, Bus, Engine, Progress, Refused};
@@ -70,7 +71,7 @@ impl HostJob {
                 Ok(false)
             }
             Err(error) => {
-                eprintln!("fermata-vfio: a job cannot be saved: {error}");
+                tell(format_args!("a job cannot be saved: {error}"));
                 Err(Refused)
             }
         }
@@ -106,7 +107,7 @@ impl HostJob {
 fn touch(bus: &mut dyn Bus, status: &fermata::uapi::Status) {
     if status.error as i32 != rustix::io::Errno::FAULT.raw_os_error() {
         let error = fermata::Error::from_errno(status.error as i32);
-        eprintln!("fermata-vfio: a job failed: {error}");
+        tell(format_args!("a job failed: {error}"));
         return;
     }
     let _ = if status.fault_flags & fermata::uapi::FAULT_WRITE != 0 {

@@ -4,6 +4,7 @@
 
 mod context;
 mod job;
+mod log;
 mod options;
 mod pool;
 mod serve;

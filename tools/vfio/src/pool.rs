@@ -4,6 +4,7 @@
 
 use crate::context::{HostContext, Key};
 use crate::job::HostJob;
+use crate::log::tell;
 use crate::settings::Settings;
 use fermata::Error;
 use fermata_card::dma::DmaSpace;
@@ -121,7 +122,9 @@ impl HostSlot {
     fn told(&self, error: Error) -> Refused {
         let device = self.settings.device.display();
         let engine = self.kind.name();
-        eprintln!("fermata-vfio: {device} does not take a job for {engine}: {error}");
+        tell(format_args!(
+            "{device} does not take a job for {engine}: {error}"
+        ));
         Refused
     }
 }
