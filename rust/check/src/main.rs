@@ -13,6 +13,11 @@ fn main() -> ExitCode {
     let (options, words): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
         .partition(|arg| arg.starts_with("--"));
+    let is_known = |option: &String| ["--large", "--first"].contains(&option.as_str());
+    if let Some(option) = options.iter().find(|option| !is_known(option)) {
+        eprintln!("fermata-check: {option}: usage: fermata-check [--large] [--first] [WORD]...");
+        return ExitCode::FAILURE;
+    }
     let large = if options.iter().any(|option| option == "--large") {
         LARGE
     } else {
