@@ -22,7 +22,7 @@ impl Scheduler {
 
     fn begin_freeze(&mut self, now: Time) {
         self.frozen = true;
-        self.drop_all_claims();
+        self.keep_claims(|_| false);
         for id in self.slots.ids() {
             // A slot that a hint has made vacant is of no use now, and that is not the owner's
             // fault.

@@ -58,18 +58,11 @@ impl Scheduler {
         self.forget_all_plans();
     }
 
-    /// Drops the claims of gangs of which no member was started.
-    pub(super) fn drop_waiting_claims(&mut self) {
+    /// Drops the claims that do not stay.
+    pub(super) fn keep_claims(&mut self, stays: impl Fn(&Claim) -> bool) {
         for id in self.slots.ids() {
             let claim = &mut self.slots[id].claim;
-            *claim = claim.filter(|claim| claim.begun);
-        }
-    }
-
-    /// Drops all claims.
-    pub(super) fn drop_all_claims(&mut self) {
-        for id in self.slots.ids() {
-            self.slots[id].claim = None;
+            *claim = claim.filter(&stays);
         }
     }
 

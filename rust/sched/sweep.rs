@@ -65,7 +65,8 @@ impl Scheduler {
             self.update_curr(now, ctx);
         }
         self.policy = policy;
-        self.drop_waiting_claims();
+        // A gang of which a member was started is started as a whole.
+        self.keep_claims(|claim| claim.begun);
         for ctx in running.into_iter().flatten() {
             self.reset_context(now, ctx);
         }
