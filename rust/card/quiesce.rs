@@ -48,9 +48,13 @@ pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result
 /// Lets slots that are held in reset, and are at rest, obey no orders, so that a driver which knows
 /// nothing of orders can use the card.
 pub(super) fn switch_off(bar: &Bar, identity: &Identity) {
-    let slots = slot_ids(identity.slots).filter(|_| identity.has_relay);
-    for slot in slots.filter(|&slot| Status::from_raw(bar.status(slot)).phase() == Phase::Idle) {
-        bar.set_relay(slot, false);
+    if !identity.has_relay {
+        return;
+    }
+    for slot in slot_ids(identity.slots) {
+        if Status::from_raw(bar.status(slot)).phase() == Phase::Idle {
+            bar.set_relay(slot, false);
+        }
     }
 }
 
