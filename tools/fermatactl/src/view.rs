@@ -2,7 +2,7 @@
 //! The data that commands show, as text and as JSON (docs/fermatactl.md).
 
 use crate::advice::Call;
-use crate::card::Card;
+use crate::card::{Card, CardName};
 use crate::card::{Figures, Monitor};
 use crate::process;
 use crate::trouble::Result;
@@ -85,6 +85,11 @@ pub(crate) struct ContextView {
 }
 
 impl CardView {
+    /// Reads the present state of the cards of these names; of all cards if there is no name.
+    pub(crate) fn all(names: &[CardName]) -> Result<Vec<Self>> {
+        Card::open_all(names)?.iter().map(Self::of).collect()
+    }
+
     /// Reads the present state of a card.
     pub(crate) fn of(card: &Card) -> Result<Self> {
         let info = card.file.card_info();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl guests`: virtual machines that have a share of a card (docs/guests.md).
 
-use crate::card::{Card, CardName};
+use crate::card::CardName;
 use crate::format::{or_dash, table, time};
 use crate::process;
 use crate::trouble::{Out, Result};
@@ -42,8 +42,7 @@ struct Guest {
 
 impl Guests {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
-        let cards = Card::open_all(&self.cards)?;
-        let cards = cards.iter().map(CardView::of).collect::<Result<Vec<_>>>()?;
+        let cards = CardView::all(&self.cards)?;
         let contexts: Vec<_> = cards.iter().flat_map(|card| &card.contexts).collect();
         let daemons = process::all_of(DAEMON);
         let guests = daemons.map(|pid| Guest::of(pid, &contexts)).collect();

@@ -160,8 +160,7 @@ struct Answer {
 
 impl List {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
-        let cards = Card::open_all(&self.cards)?;
-        let cards = cards.iter().map(CardView::of).collect::<Result<_>>()?;
+        let cards = CardView::all(&self.cards)?;
         out.show(&Answer { cards }, |answer| {
             let texts: Vec<_> = answer.cards.iter().map(text_of).collect();
             texts.join("\n")
