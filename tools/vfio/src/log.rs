@@ -17,11 +17,7 @@ struct Limit {
     left_out: u64,
 }
 
-static LIMIT: Mutex<Limit> = Mutex::new(Limit {
-    began: None,
-    printed: 0,
-    left_out: 0,
-});
+static LIMIT: Mutex<Limit> = Mutex::new(Limit::NEW);
 
 /// Prints a line to the error output, unless there were many lines lately.
 pub(crate) fn tell(line: Arguments<'_>) {
@@ -37,6 +33,13 @@ pub(crate) fn tell(line: Arguments<'_>) {
 }
 
 impl Limit {
+    /// Before the first line.
+    const NEW: Self = Self {
+        began: None,
+        printed: 0,
+        left_out: 0,
+    };
+
     /// Returns how many lines were left out before this one; `None`: this one is left out.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self
@@ -60,11 +63,7 @@ mod tests {
 
     #[test]
     fn a_period_has_so_many_lines_and_the_others_are_counted() {
-        let mut limit = Limit {
-            began: None,
-            printed: 0,
-            left_out: 0,
-        };
+        let mut limit = Limit::NEW;
         let begin = Instant::now();
         for _ in 0..LINES {
             assert_eq!(limit.admit(begin), Some(0));

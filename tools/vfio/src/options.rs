@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a guest is given: options of the command line, and of a file.
+//! The options of a guest, which stand on the command line or in a file.
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -9,7 +9,7 @@ use fermata_card::engine::EngineKind;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// What is served, and where.
+/// The arguments of `fermata-vfio serve`.
 #[derive(Args)]
 pub(crate) struct Serve {
     /// TOML file with options, named as here without dashes; options of the command line go first
