@@ -399,7 +399,6 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 /* What an urgent tenant posts goes before another one's queue, which is saved for it. */
 FM_TEST(queue, urgent_work_first)
 {
-	struct fermata_status st;
 	struct fm_queue be, lc;
 	int i;
 
@@ -420,8 +419,8 @@ FM_TEST(queue, urgent_work_first)
 	fm_queue_tell(&lc);
 	ASSERT_GOOD(reap_next(&lc));
 	EXPECT_FALSE(fm_queue_is_complete(&be, 9));
-	fm_status(be.c.fd, &st);
-	EXPECT_LE(1, st.preemptions);
+	/* On a relay card the urgent job can be complete before the driver reads the record of the save. */
+	fm_until_preempted(be.c.fd, 1);
 	card_speed(be.c.slot, 0);
 	for (i = 0; i < 10; i++)
 		EXPECT_EQ(0, fm_queue_reap(&be).error);
