@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: PCI function, BAR 0, slots.
 
+use crate::clock::Clock;
 use crate::config::{CardConfig, IrqKind};
 use crate::dma::{Access, Answer, DmaSpace};
 use crate::event::now_ns;
@@ -30,6 +31,8 @@ pub struct Host {
     pub irqs: Irqs,
     /// Where the memory of the relay interface is.
     pub relay: Tables,
+    /// The clock of the times in records.
+    pub clock: Clock,
     irq: IrqKind,
     bus_master: AtomicBool,
     dead: AtomicBool,
@@ -112,6 +115,7 @@ impl Card {
             memory: DmaSpace::default(),
             irqs: Irqs::default(),
             relay: Tables::default(),
+            clock: Clock::default(),
             irq: config.irq,
             bus_master: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -266,7 +270,7 @@ impl Card {
         }
     }
 
-    fn pci(&self) -> MutexGuard<'_, ConfigSpace> {
+    pub(crate) fn pci(&self) -> MutexGuard<'_, ConfigSpace> {
         self.pci.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -285,14 +289,18 @@ impl Card {
             return;
         }
         let ConfigWrite { bus_master, reset } = self.pci().write(off, data);
-        if self.host.bus_master.swap(bus_master, Ordering::AcqRel) != bus_master {
-            self.recorder().record(What::Master { on: bus_master });
-            if !bus_master {
-                self.slots.iter().for_each(|slot| slot.quiesce());
-            }
-        }
+        self.set_bus_master(bus_master);
         if reset {
             self.device_reset();
+        }
+    }
+
+    pub(crate) fn set_bus_master(&self, on: bool) {
+        if self.host.bus_master.swap(on, Ordering::AcqRel) != on {
+            self.recorder().record(What::Master { on });
+            if !on {
+                self.slots.iter().for_each(|slot| slot.quiesce());
+            }
         }
     }
 
@@ -322,6 +330,7 @@ impl Card {
         self.host.irqs.clear();
         self.host.memory.set_remote(None);
         self.unmap_all();
+        self.thaw();
         self.recorder().record(What::Disconnect);
     }
 

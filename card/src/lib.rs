@@ -4,8 +4,10 @@
 //! checker over that log.
 
 pub mod card;
+pub mod card_state;
 pub mod checker;
 pub mod client;
+pub mod clock;
 pub mod config;
 pub mod control;
 pub mod dma;

@@ -42,6 +42,25 @@ pub trait EngineMaker: Send + Sync {
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused>;
 
+    /// Gets ready for a job of this reach, which has not been here before. An error says why no such
+    /// job can be made.
+    fn prepare(&self, _reach: &Reach<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Makes a job of a card that was stopped from its registers and the state of the engine.
+    /// `shown` is what the registers read then: an engine that does not have that in its state shows
+    /// it until it knows better.
+    fn go_on(
+        &self,
+        regs: &AppRegs,
+        _shown: &AppRegs,
+        state: &[u8],
+        reach: &Reach<'_>,
+    ) -> Result<Box<dyn Engine>, Refused> {
+        self.resume(regs, &AppRegs::default(), state, reach)
+    }
+
     /// Tells an engine at work that its bus may want attention. For engines that sleep.
     fn wake(&self) {}
 

@@ -140,6 +140,11 @@ impl ConfigSpace {
         data[..n].copy_from_slice(&from[..n]);
     }
 
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..]
+    }
+
     /// Writes what can be written.
     pub fn write(&mut self, off: u64, data: &[u8]) -> ConfigWrite {
         let mut reset = false;

@@ -104,7 +104,7 @@ impl Coalescing {
 }
 
 /// Application registers 0x30 to 0x78: what was written, or what reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppRegs([u64; 10]);
 
 impl AppRegs {

@@ -5,6 +5,7 @@
 //! nobody holds across engine work.
 
 mod bus;
+mod frozen;
 mod load;
 mod relay;
 mod report;
@@ -26,6 +27,7 @@ use crate::regs::{
 };
 use crate::relay::Order;
 use bus::{Deadline, Window};
+pub use frozen::SlotState;
 use relay::Relay;
 use state::{Job, Phase, Queued, Rest, State, Stop, Thread};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -290,8 +292,8 @@ impl Slot {
     /// Tells the engine at work what it has to stop for.
     fn tell_engine(&self, state: &State) {
         let pause = state.pause;
-        self.attention
-            .store(pause == Some(Stop::AtOnce), Ordering::Release);
+        let at_once = pause == Some(Stop::AtOnce) || state.frozen;
+        self.attention.store(at_once, Ordering::Release);
         self.wants_boundary
             .store(pause == Some(Stop::AtBoundary), Ordering::Release);
         let deadline = state.relay.deadline();
@@ -416,7 +418,7 @@ impl Slot {
                 ..state.misbehaviour.clone()
             }
         };
-        let (thread, quit) = (state.thread, state.quit);
+        let (thread, frozen, quit) = (state.thread, state.frozen, state.quit);
         let relay = Relay {
             epoch: state.relay.epoch + 1,
             ..Relay::default()
@@ -425,6 +427,7 @@ impl Slot {
             misbehaviour,
             thread,
             relay,
+            frozen,
             quit,
             ..State::new(state.settings)
         };

@@ -6,6 +6,7 @@ use super::Slot;
 use crate::engine::AppRegs;
 use crate::event::{us, OrderFate, What};
 use crate::relay::{Entry, Order, Reason, Record, RESULTS};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a slot knows of orders.
@@ -21,6 +22,7 @@ pub(super) struct Relay {
 }
 
 /// A run that an order brought about. Times are 0 until they come.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) context: u64,
     pub(super) resume: bool,
@@ -53,6 +55,17 @@ impl Run {
             spent: false,
             drops: false,
             late_ns: 0,
+        }
+    }
+
+    /// The run with its times by another clock.
+    pub(super) fn at(&self, clock: impl Fn(u64) -> u64) -> Self {
+        let time = |time| if time == 0 { 0 } else { clock(time) };
+        Self {
+            began: time(self.began),
+            worked: time(self.worked),
+            stopped: time(self.stopped),
+            ..self.clone()
         }
     }
 
@@ -232,12 +245,13 @@ impl Slot {
         let taken = order.filter(|order| !is_void(order));
         let goes_back = matches!(reason, Reason::Paused | Reason::NotRun);
         let back = taken.filter(|order| order.back() && goes_back).is_some();
+        let told = run.at(|time| self.host.clock.told(time));
         let record = Record {
             cookie: run.cookie,
-            began: run.began,
-            worked: run.worked,
-            stopped: run.stopped,
-            left: now,
+            began: told.began,
+            worked: told.worked,
+            stopped: told.stopped,
+            left: self.host.clock.told(now),
             fault_addr: state.fault_addr,
             next: taken.map_or(0, |order| order.next() as u32),
             fault_info: state.fault_info as u32,

@@ -20,7 +20,7 @@ use crate::regs::status;
 use sha2::{Digest, Sha256};
 use std::sync::PoisonError;
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 /// The first bytes of a save are written when it begins: one that is cut short is seen in memory.
 const HEAD: usize = 16;
 

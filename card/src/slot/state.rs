@@ -8,10 +8,11 @@ use crate::event;
 use crate::event::us;
 use crate::misbehave::Misbehaviour;
 use crate::regs::status;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// How a slot came to rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Rest {
     Idle,
     /// `empty`: for want of work.
@@ -89,16 +90,18 @@ pub(super) struct Job {
 }
 
 /// What the thread of a slot is to begin.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Queued {
     /// A START.
     Job(Job),
     /// A context that an order named.
     Context(u64),
+    /// A job that ran when the card was stopped, and the state of the engine.
+    Stopped(Job, Vec<u8>),
 }
 
 /// Where a PAUSE stops the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Stop {
     /// At its next boundary.
     AtBoundary,
@@ -147,6 +150,8 @@ pub(super) struct State {
     /// Writes of past jobs that have not arrived.
     pub(super) posted: VecDeque<Posted>,
     pub(super) relay: Relay,
+    /// The card is stopped: the thread begins nothing, and puts its job back into `queued`.
+    pub(super) frozen: bool,
     pub(super) quit: bool,
 }
 
@@ -173,6 +178,7 @@ impl State {
             late: None,
             posted: VecDeque::new(),
             relay: Relay::default(),
+            frozen: false,
             quit: false,
         }
     }

@@ -4,7 +4,7 @@
 use super::bus::SlotBus;
 use super::load::load;
 use super::report::lose_results;
-use super::snapshot::{restore, save, Snapshot};
+use super::snapshot::{restore, save, Snapshot, PAGE};
 use super::state::{Job, Phase, Posted, Queued, Rest, State, Stop, Thread};
 use super::watch::Watch;
 use super::Slot;
@@ -36,13 +36,15 @@ pub(super) enum End {
     NotRun,
     /// Orders: stopped without a save.
     Dropped,
+    /// The card was stopped, with the engine in this state.
+    Frozen(Vec<u8>),
 }
 
 impl End {
-    /// How the slot comes to rest; `None`: a reset has seen to that.
+    /// How the slot comes to rest; `None`: a reset has seen to that, or the card is stopped.
     fn rest(&self) -> Option<Rest> {
         match *self {
-            Self::Aborted => None,
+            Self::Aborted | Self::Frozen(_) => None,
             Self::Paused { empty } => Some(Rest::Paused { empty }),
             Self::Finished {
                 fault,
@@ -58,7 +60,7 @@ impl End {
     /// What the record says of a run that `worked`, or never did.
     fn reason(&self, worked: bool) -> Option<Reason> {
         Some(match *self {
-            Self::Aborted => return None,
+            Self::Aborted | Self::Frozen(_) => return None,
             Self::Paused { empty: false } => Reason::Paused,
             Self::Paused { empty: true } => Reason::Empty,
             Self::Finished { fault: true, .. } => Reason::Fault,
@@ -96,6 +98,7 @@ enum Order {
     Step(u64),
     Save,
     Drop,
+    Freeze,
     Abort,
 }
 
@@ -104,17 +107,23 @@ pub(super) fn run(slot: &Arc<Slot>) {
     // makes them longer.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     while let Some(queued) = next_job(slot) {
-        let job = match queued {
-            Queued::Job(job) => Ok(job),
-            Queued::Context(context) => load(slot, context),
+        let (job, stopped) = match queued {
+            Queued::Job(job) => (job, None),
+            Queued::Stopped(job, state) => (job, Some(state)),
+            Queued::Context(context) => match load(slot, context) {
+                Ok(job) => (job, None),
+                Err(end) => {
+                    conclude(slot, &end, SlotBus::new(slot, 0));
+                    continue;
+                }
+            },
         };
-        match job {
-            Ok(job) => {
-                let mut bus = SlotBus::new(slot, job.tag);
-                let end = execute(slot, &job, &mut bus);
-                conclude(slot, &end, bus);
-            }
-            Err(end) => conclude(slot, &end, SlotBus::new(slot, 0)),
+        let mut bus = SlotBus::new(slot, job.tag);
+        let end = execute(slot, &job, stopped.as_deref(), &mut bus);
+        if let End::Frozen(state) = end {
+            set_aside(slot, job, state, bus);
+        } else {
+            conclude(slot, &end, bus);
         }
     }
 }
@@ -138,7 +147,12 @@ fn next_job(slot: &Slot) -> Option<Queued> {
         }
         let now = now_ns();
         slot.deliver(&mut state, now);
-        if let Some(queued) = state.queued.take() {
+        let ready = if state.frozen {
+            None
+        } else {
+            state.queued.take()
+        };
+        if let Some(queued) = ready {
             state.thread = Thread::Working;
             slot.tell_engine(&state);
             slot.abandoned.store(false, Ordering::Release);
@@ -171,23 +185,32 @@ pub(super) fn wait_until(slot: &Slot, until: u64) -> bool {
     }
 }
 
-fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
-    let (mut engine, restored) = if job.resume {
-        match restore(slot, job) {
-            Ok((engine, snapshot)) => (engine, snapshot),
-            Err(end) => return end,
-        }
-    } else {
-        let made = {
-            let state = slot.lock();
-            let reach = slot.reach(&state);
-            drop(state);
-            slot.maker.start(&job.written, &reach)
-        };
-        match made {
-            Ok(engine) => (engine, None),
-            Err(Refused) => return FAULT,
-        }
+/// Makes the engine of a job: new, from the state of a card that was stopped, or from a snapshot,
+/// which is returned with it.
+fn begin(
+    slot: &Slot,
+    job: &Job,
+    stopped: Option<&[u8]>,
+) -> Result<(Box<dyn Engine>, Option<Snapshot>), End> {
+    if stopped.is_none() && job.resume {
+        return restore(slot, job);
+    }
+    let (reach, shown) = {
+        let state = slot.lock();
+        (slot.reach(&state), state.reads)
+    };
+    let made = match stopped {
+        Some(state) => slot.maker.go_on(&job.written, &shown, state, &reach),
+        None => slot.maker.start(&job.written, &reach),
+    };
+    let engine = made.map_err(|Refused| FAULT)?;
+    Ok((engine, None))
+}
+
+fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>) -> End {
+    let (mut engine, restored) = match begin(slot, job, stopped) {
+        Ok(begun) => begun,
+        Err(end) => return end,
     };
     let restored = restored.as_ref();
     let mut pacer = Pacer::new(now_ns());
@@ -198,6 +221,7 @@ fn execute(slot: &Slot, job: &Job, bus: &mut SlotBus<'_>) -> End {
             Order::Step(budget) => budget,
             Order::Save => return leave(slot, job, engine.as_mut(), bus, restored),
             Order::Drop => return End::Dropped,
+            Order::Freeze => return End::Frozen(freeze(slot, engine.as_mut())),
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -234,6 +258,14 @@ fn leave(
     }
 }
 
+/// Takes the state of the engine. A host's context that has the job keeps the job for a while.
+fn freeze(slot: &Slot, engine: &mut dyn Engine) -> Vec<u8> {
+    let mut state = engine.save();
+    publish(slot, engine);
+    state.resize(slot.lock().settings.state_pages as usize * PAGE, 0);
+    state
+}
+
 /// Waits for credit, and looks for what the registers want. A job that is to be finished by the
 /// next PAUSE rushes on when it comes.
 fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -> Order {
@@ -261,6 +293,9 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
                 slot.tell_phase(&state);
                 return Order::Save;
             }
+        }
+        if state.frozen && engine.can_be_saved() {
+            return Order::Freeze;
         }
         slot.tell_engine(&state);
         let allowed = match (state.misbehaviour.hang, *rush) {
@@ -319,6 +354,17 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     } else {
         FAULT
     }
+}
+
+/// The card is stopped: the job waits for the card to go on.
+fn set_aside(slot: &Slot, job: Job, engine: Vec<u8>, mut bus: SlotBus<'_>) {
+    bus.settle();
+    bus.flush(true);
+    let mut state = slot.lock();
+    if std::mem::replace(&mut state.thread, Thread::Free) != Thread::Aborted {
+        state.queued = Some(Queued::Stopped(job, engine));
+    }
+    slot.changed.notify_all();
 }
 
 /// The slot comes to rest: last the status, then one interrupt.

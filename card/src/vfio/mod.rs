@@ -75,6 +75,12 @@ impl Server {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = stream;
     }
 
+    /// Whether a client is connected.
+    pub fn has_client(&self) -> bool {
+        let client = self.client.lock();
+        client.unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Ends [`Self::run`], from another thread.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);

@@ -12,4 +12,5 @@ mod process;
 mod protocol;
 mod registers;
 mod relay;
+mod stopped;
 mod violations;

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A slot of a card that is stopped: the state of the slot, and how another card takes the state.
+
+use super::relay::{Relay, Run};
+use super::snapshot::PAGE;
+use super::state::{Job, Phase, Queued, Rest, State, Stop, Thread};
+use super::Slot;
+use crate::engine::AppRegs;
+use crate::event::now_ns;
+use crate::regs::{status, IOVA_BITS, TAG};
+use crate::relay::Order;
+use serde::{Deserialize, Serialize};
+use std::sync::PoisonError;
+use std::time::Instant;
+
+/// The state of a slot that is stopped. Times are those of the card's clock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SlotState {
+    activity: Activity,
+    in_reset: bool,
+    start_count: u32,
+    events: u64,
+    restore_us: u64,
+    written: AppRegs,
+    reads: AppRegs,
+    snapshot: u64,
+    fault: (u64, u64),
+    /// Offset, base and size.
+    window: (u64, u64, u64),
+    pause: Option<Stop>,
+    relay: bool,
+    held: Option<Order>,
+    run: Option<Run>,
+}
+
+/// What a slot is at.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Activity {
+    Rest(Rest),
+    /// A START was accepted.
+    Start(Started),
+    /// An order was taken.
+    Load(u64),
+    /// A job is in the engine, whose state goes beside the description.
+    Work(Started, #[serde(skip)] Vec<u8>),
+}
+
+/// A job that was started: the registers that the engine sampled.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Started {
+    resume: bool,
+    written: AppRegs,
+    reads: AppRegs,
+}
+
+impl Started {
+    fn of(job: &Job) -> Self {
+        Self {
+            resume: job.resume,
+            written: job.written,
+            reads: job.reads,
+        }
+    }
+
+    fn job(&self) -> Job {
+        Job {
+            resume: self.resume,
+            tag: self.written.get(TAG),
+            written: self.written,
+            reads: self.reads,
+            at: now_ns(),
+        }
+    }
+}
+
+impl SlotState {
+    /// Whether a job is in the engine: then there is a state of the engine.
+    pub fn has_engine(&self) -> bool {
+        matches!(self.activity, Activity::Work(..))
+    }
+
+    /// The state of the engine, as long as a snapshot of the slot; empty where there is none.
+    pub fn engine(&self) -> &[u8] {
+        match &self.activity {
+            Activity::Work(_, state) => state,
+            _ => &[],
+        }
+    }
+
+    /// The state of the engine, to be filled in; `None` where there is none.
+    pub fn engine_mut(&mut self) -> Option<&mut Vec<u8>> {
+        match &mut self.activity {
+            Activity::Work(_, state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// Whether the parts agree with each other.
+    fn is_consistent(&self) -> bool {
+        match (&self.activity, &self.run) {
+            (Activity::Rest(_), run) => run.is_none() && self.held.is_none(),
+            (Activity::Load(_), None) => false,
+            (_, None) => !self.in_reset && self.held.is_none(),
+            (_, Some(_)) => self.relay && !self.in_reset,
+        }
+    }
+}
+
+impl Slot {
+    /// Tells the slot to stop where it stands.
+    pub(crate) fn freeze(&self) {
+        let mut state = self.lock();
+        state.frozen = true;
+        self.tell_thread(&state);
+    }
+
+    /// Lets the slot go on.
+    pub(crate) fn thaw(&self) {
+        let mut state = self.lock();
+        state.frozen = false;
+        self.tell_thread(&state);
+    }
+
+    fn tell_thread(&self, state: &State) {
+        if state.thread == Thread::Working {
+            self.tell_engine(state);
+            self.maker.wake();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether the slot is stopped.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.lock().frozen
+    }
+
+    /// Whether the slot is not at rest.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().phase.busy()
+    }
+
+    /// Waits until the thread has put its job aside. Whether that was before `until`.
+    pub(crate) fn wait_frozen(&self, until: Instant) -> bool {
+        let mut state = self.lock();
+        while state.thread != Thread::Free {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The state of the slot, which is stopped.
+    pub(crate) fn state(&self) -> SlotState {
+        let mut state = self.lock();
+        self.deliver(&mut state, u64::MAX);
+        let activity = match (&state.queued, state.phase) {
+            (Some(Queued::Job(job)), _) => Activity::Start(Started::of(job)),
+            (Some(Queued::Context(context)), _) => Activity::Load(*context),
+            (Some(Queued::Stopped(job, engine)), _) => {
+                Activity::Work(Started::of(job), engine.clone())
+            }
+            (None, Phase::Rest(rest)) => Activity::Rest(rest),
+            (None, _) => Activity::Rest(Rest::Idle),
+        };
+        let window = &self.window;
+        let clock = |time| self.host.clock.told(time);
+        SlotState {
+            activity,
+            in_reset: state.in_reset,
+            start_count: state.start_count,
+            events: state.events,
+            restore_us: state.restore_us,
+            written: state.written,
+            reads: state.reads,
+            snapshot: state.snapshot,
+            fault: (state.fault_info, state.fault_addr),
+            window: (window.offset(), window.base(), window.size()),
+            pause: state.pause,
+            relay: state.relay.on,
+            held: state.relay.held,
+            run: state.relay.run.as_ref().map(|run| run.at(clock)),
+        }
+    }
+
+    /// Whether the slot can take that state.
+    pub(crate) fn takes(&self, state: &SlotState) -> bool {
+        let engine = self.lock().settings.state_pages as usize * PAGE;
+        let whole = !state.has_engine() || state.engine().len() == engine;
+        whole && state.is_consistent() && (!state.relay || self.profile.has_relay())
+    }
+
+    /// Gets ready for the job of the state that the slot has taken. An error says why that cannot be.
+    pub(crate) fn prepare(&self) -> Result<(), String> {
+        let state = self.lock();
+        let has_job = matches!(state.queued, Some(Queued::Job(_) | Queued::Stopped(..)));
+        let reach = self.reach(&state);
+        drop(state);
+        if has_job {
+            self.maker.prepare(&reach)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a state. The slot is stopped, and as after power-on.
+    pub(crate) fn set_state(&self, from: &SlotState) {
+        let mut state = self.lock();
+        let (phase, queued) = match &from.activity {
+            Activity::Rest(rest) => (Phase::Rest(*rest), None),
+            Activity::Load(context) => (Phase::Loading, Some(Queued::Context(*context))),
+            Activity::Start(started) => {
+                let phase = if started.resume {
+                    Phase::Restoring
+                } else {
+                    Phase::Running
+                };
+                (phase, Some(Queued::Job(started.job())))
+            }
+            Activity::Work(started, engine) => {
+                let stopped = Queued::Stopped(started.job(), engine.clone());
+                (Phase::Running, Some(stopped))
+            }
+        };
+        let clock = |time| self.host.clock.local(time);
+        let relay = Relay {
+            on: from.relay,
+            held: from.held,
+            run: from.run.as_ref().map(|run| run.at(clock)),
+            epoch: state.relay.epoch,
+        };
+        *state = State {
+            phase,
+            queued,
+            relay,
+            in_reset: from.in_reset,
+            start_count: from.start_count,
+            events: from.events,
+            restore_us: from.restore_us & status::RESTORE_MAX,
+            written: from.written,
+            reads: from.reads,
+            snapshot: from.snapshot & IOVA_BITS & !0x3f,
+            fault_info: from.fault.0,
+            fault_addr: from.fault.1,
+            pause: from.pause,
+            thread: state.thread,
+            frozen: state.frozen,
+            quit: state.quit,
+            misbehaviour: state.misbehaviour.clone(),
+            ..State::new(state.settings)
+        };
+        let (offset, base, size) = from.window;
+        self.window.set_offset(offset);
+        self.window.set_base(base);
+        self.window.set_size(size);
+        self.tell_phase(&state);
+    }
+}
