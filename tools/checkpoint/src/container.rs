@@ -25,6 +25,8 @@ pub enum Kind {
     State,
     /// The end, without data.
     End,
+    /// The description of the card of a virtual machine, in CBOR (`fermata-vfio save`).
+    Card,
 }
 
 impl Kind {
@@ -34,11 +36,13 @@ impl Kind {
             Self::Arena => 2,
             Self::State => 3,
             Self::End => 4,
+            Self::Card => 5,
         }
     }
 
     fn of(number: u32) -> Option<Self> {
-        let all = [Self::Description, Self::Arena, Self::State, Self::End];
+        use Kind::{Arena, Card, Description, End, State};
+        let all = [Description, Arena, State, End, Card];
         all.into_iter().find(|kind| kind.number() == number)
     }
 }
@@ -48,7 +52,8 @@ impl Kind {
 pub struct Section {
     /// Kind of the section.
     pub kind: Kind,
-    /// Offset in the arena or the state, in bytes; of the end: number of sections before it.
+    /// Offset in the arena or the state, in bytes; in the file of a card: in the states of the slots'
+    /// engines, one after the other; of the end: number of sections before it.
     pub offset: u64,
     /// At most [`SECTION_MAX`] bytes.
     pub data: Vec<u8>,
@@ -271,6 +276,9 @@ pub enum Refusal {
     /// A checksum is wrong.
     #[error("the checkpoint is damaged: {0}")]
     Damaged(String),
+    /// The checkpoint is of a card, and not of a context.
+    #[error("the checkpoint is of the card of a virtual machine: fermata-vfio load takes it")]
+    Card,
     /// A section has an unknown kind.
     #[error("the checkpoint has a section of the unknown kind {0}")]
     Kind(u32),

@@ -34,9 +34,13 @@ impl<R: Read> Content<R> {
     pub fn new(from: R) -> Result<Self, Refusal> {
         let mut reader = Reader::new(from)?;
         let first = reader.section()?;
-        if first.kind != Kind::Description {
-            let text = "it does not begin with a description";
-            return Err(Refusal::Inconsistent(text.into()));
+        match first.kind {
+            Kind::Description => {}
+            Kind::Card => return Err(Refusal::Card),
+            _ => {
+                let text = "it does not begin with a description";
+                return Err(Refusal::Inconsistent(text.into()));
+            }
         }
         let description = Description::from_bytes(&first.data)?;
         check(&description)?;
@@ -60,6 +64,7 @@ impl<R: Read> Content<R> {
             Kind::Description => self.describe(&section.data).map(Some),
             Kind::Arena => self.arena(section).map(Some),
             Kind::State => self.state(section).map(Some),
+            Kind::Card => Err(Refusal::Inconsistent("it describes a card, too".into())),
         }
     }
 

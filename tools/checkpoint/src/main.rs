@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
-    receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
+    receive, restore_file, save, send, store, Content, Description, Part, Refusal, Restored,
 };
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, Pid, Signal};
@@ -105,22 +105,11 @@ fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
     if context.preempt(true).is_ok() {
         context.wait(Events::ANY, None)?;
     }
-    let unfinished = file.with_extension("unfinished");
-    let written = || -> Result<u64> {
-        let to = BufWriter::new(File::create(&unfinished)?);
-        let bytes = save(&context, arena.as_ref(), to)?;
-        File::open(&unfinished)?.sync_all()?;
-        std::fs::rename(&unfinished, file)?;
-        Ok(bytes)
-    };
-    let written = written();
+    let written = store(file, |to| save(&context, arena.as_ref(), to));
     let stays = held || hold && written.is_ok();
     if !stays {
         // The job may have ended.
         let _ = context.resume();
-    }
-    if written.is_err() {
-        let _ = std::fs::remove_file(&unfinished);
     }
     let bytes = written.with_context(|| file.display().to_string())?;
     println!("{bytes} bytes in {}", file.display());
