@@ -41,6 +41,12 @@ impl HostJob {
         }
     }
 
+    /// The same job, which shows these results until the card has told its own.
+    pub(crate) fn showing(mut self, results: AppRegs) -> Self {
+        self.results = results;
+        self
+    }
+
     fn read_results(&mut self) {
         if let Some(results) = self.context.results() {
             self.results = results;

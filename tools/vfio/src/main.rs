@@ -3,16 +3,20 @@
 //! the card's slots run in contexts on the host's card.
 
 mod context;
+mod control;
 mod job;
 mod log;
 mod options;
 mod pool;
+mod remote;
 mod serve;
 mod settings;
+mod state_file;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use options::Serve;
+use remote::{Daemon, Transfer};
 use serve::serve;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -30,6 +34,12 @@ struct Arguments {
 enum Command {
     /// Serve a card at a socket, to one virtual machine at a time
     Serve(Serve),
+    /// Stop the card of a virtual machine that is paused, and write the state of the card to a file
+    Save(Transfer),
+    /// Give the state of a card to the card of a virtual machine that is paused; the card goes on
+    Load(Transfer),
+    /// Let a card go on that `save` has stopped
+    Continue(Daemon),
     /// Print completions of commands and options for a shell
     Completions {
         /// The shell
@@ -46,6 +56,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(args) => serve(args),
+        Command::Save(transfer) => transfer.save(),
+        Command::Load(transfer) => transfer.load(),
+        Command::Continue(daemon) => daemon.go_on(),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => man(&folder),
     };

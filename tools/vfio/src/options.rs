@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// UNIX socket for the virtual machine monitor (vfio-user); one machine at a time
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// UNIX socket for the commands save, load and continue [default: none]
+    #[arg(long)]
+    pub(crate) control: Option<PathBuf>,
     /// The host's card [default: /dev/fermata0]
     #[arg(long)]
     device: Option<PathBuf>,
@@ -79,6 +82,7 @@ impl Options {
     fn or(self, others: Self) -> Self {
         Self {
             socket: self.socket.or(others.socket),
+            control: self.control.or(others.control),
             device: self.device.or(others.device),
             profile: self.profile.or(others.profile),
             slots: if self.slots.is_empty() {
@@ -167,7 +171,8 @@ mod tests {
         let set = EXAMPLE.replace("#= ", "");
         let options: Options = toml::from_str(&set).unwrap();
         let defaults = Options::default();
-        assert!(options.socket.is_some() && options.device.is_some() && options.profile.is_some());
+        assert!(options.socket.is_some() && options.control.is_some());
+        assert!(options.device.is_some() && options.profile.is_some());
         assert_ne!(options.slots, defaults.slots);
         assert_eq!(options.params().len(), 4);
     }

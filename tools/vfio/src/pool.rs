@@ -72,13 +72,12 @@ impl HostSlot {
         })
     }
 
-    /// Begins a job: in a context for which `fits` holds, by `again`, or in a new one, by `anew`.
+    /// Begins a job, by `start`, in a context for which `fits` holds, or in a new one.
     fn begin(
         &self,
         reach: &Reach<'_>,
         fits: impl Fn(&HostContext) -> bool,
-        again: impl FnOnce(&HostContext) -> fermata::Result<()>,
-        anew: impl FnOnce(&HostContext) -> fermata::Result<()>,
+        start: impl FnOnce(&HostContext) -> fermata::Result<()>,
     ) -> Result<HostJob, Refused> {
         let key = Key::of(reach);
         // What takes memory away takes this lock afterwards, and finds the context.
@@ -86,20 +85,14 @@ impl HostSlot {
         let memory = (reach.memory)().ok_or(Refused)?;
         let mine = contexts.iter().position(|context| context.serves(&key));
         let mine = mine.map(|at| contexts.remove(at));
-        let (context, begun) = if let Some(context) = mine.filter(|context| fits(context)) {
-            let begun = again(&context);
-            (context, begun)
+        let context = if let Some(context) = mine.filter(|context| fits(context)) {
+            context
         } else {
             let made = self.open(key, memory, &mut contexts);
-            let context = Arc::new(made.map_err(|error| self.told(error))?);
-            let begun = anew(&context);
-            (context, begun)
+            Arc::new(made.map_err(|error| self.told(error))?)
         };
-        begun.map_err(|error| self.told(error))?;
-        contexts.push(context.clone());
-        if contexts.len() > KEPT {
-            contexts.remove(0);
-        }
+        start(&context).map_err(|error| self.told(error))?;
+        keep(&mut contexts, context.clone());
         Ok(HostJob::new(context, self.shared.clone()))
     }
 
@@ -119,13 +112,41 @@ impl HostSlot {
         }
     }
 
+    /// Lets a job go on from the state of its engine.
+    fn go_on_from(
+        &self,
+        regs: &AppRegs,
+        state: &[u8],
+        reach: &Reach<'_>,
+    ) -> Result<HostJob, Refused> {
+        let go_on = |context: &HostContext| {
+            if context.holds(state) {
+                context.resume(regs)
+            } else {
+                context.start_from(regs, state)
+            }
+        };
+        let fits = |context: &HostContext| context.holds(state) || context.is_free();
+        self.begin(reach, fits, go_on)
+    }
+
     fn told(&self, error: Error) -> Refused {
+        tell(format_args!("{}", self.reason(error)));
+        Refused
+    }
+
+    fn reason(&self, error: Error) -> String {
         let device = self.settings.device.display();
         let engine = self.kind.name();
-        tell(format_args!(
-            "{device} does not take a job for {engine}: {error}"
-        ));
-        Refused
+        format!("{device} does not take a job for {engine}: {error}")
+    }
+}
+
+/// Keeps a context, and closes the one that has not been used for longest if there are too many.
+fn keep(contexts: &mut Vec<Arc<HostContext>>, context: Arc<HostContext>) {
+    contexts.push(context);
+    if contexts.len() > KEPT {
+        contexts.remove(0);
     }
 }
 
@@ -138,8 +159,16 @@ fn is_limit(error: Error) -> bool {
 impl EngineMaker for HostSlot {
     fn start(&self, regs: &AppRegs, reach: &Reach<'_>) -> Result<Box<dyn Engine>, Refused> {
         let start = |context: &HostContext| context.start(regs);
-        let job = self.begin(reach, HostContext::is_free, start, start)?;
-        Ok(Box::new(job))
+        Ok(Box::new(self.begin(reach, HostContext::is_free, start)?))
+    }
+
+    fn prepare(&self, reach: &Reach<'_>) -> Result<(), String> {
+        let mut contexts = self.shared.contexts();
+        let memory = (reach.memory)().ok_or("bus mastering is off")?;
+        let made = self.open(Key::of(reach), memory, &mut contexts);
+        let context = made.map_err(|error| self.reason(error))?;
+        keep(&mut contexts, Arc::new(context));
+        Ok(())
     }
 
     fn resume(
@@ -149,13 +178,18 @@ impl EngineMaker for HostSlot {
         state: &[u8],
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused> {
-        let job = self.begin(
-            reach,
-            |context| context.holds(state),
-            |context| context.resume(regs),
-            |context| context.start_from(regs, state),
-        )?;
-        Ok(Box::new(job))
+        Ok(Box::new(self.go_on_from(regs, state, reach)?))
+    }
+
+    fn go_on(
+        &self,
+        regs: &AppRegs,
+        shown: &AppRegs,
+        state: &[u8],
+        reach: &Reach<'_>,
+    ) -> Result<Box<dyn Engine>, Refused> {
+        let job = self.go_on_from(regs, state, reach)?;
+        Ok(Box::new(job.showing(*shown)))
     }
 
     fn wake(&self) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Serves one virtual machine after the other at a socket.
 
+use crate::control::Control;
 use crate::options::{Options, Serve};
 use crate::pool::HostSlot;
 use crate::settings::Settings;
@@ -33,11 +34,17 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     let card = Card::with_makers(config, makers, Recorder::none());
     let server = Arc::new(Server::new(card.clone(), listen(socket)?));
     server.stop_on_signals()?;
+    let control = options.control.as_deref();
+    if let Some(path) = control {
+        Control::new(card.clone(), server.clone()).serve(listen(path)?);
+    }
     println!("ready");
     sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).context("NOTIFY_SOCKET")?;
     let end = server.run();
     card.stop();
-    let _ = std::fs::remove_file(socket);
+    for path in control.into_iter().chain([socket]) {
+        let _ = std::fs::remove_file(path);
+    }
     end.context("vfio-user socket")
 }
 
