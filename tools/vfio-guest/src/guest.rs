@@ -54,9 +54,20 @@ pub(crate) struct Job {
 impl Guest {
     /// Plugs the card: memory, interrupts, bus mastering.
     pub(crate) fn plug(socket: &Path) -> Result<Self> {
-        let client = Client::new(socket).context("no connection")?;
         let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC)?);
         ram.set_len(RAM)?;
+        Self::with(ram, socket)
+    }
+
+    /// The same machine on another host: a copy of the memory, and another daemon's card.
+    pub(crate) fn copy(&self, socket: &Path) -> Result<Self> {
+        let ram = File::from(memfd_create("copy", MemfdFlags::CLOEXEC)?);
+        ram.write_all_at(&self.get(0, RAM as usize)?, 0)?;
+        Self::with(ram, socket)
+    }
+
+    fn with(ram: File, socket: &Path) -> Result<Self> {
+        let client = Client::new(socket).context("no connection")?;
         let vector = || eventfd(0, EventfdFlags::CLOEXEC);
         let irqs = (0..VECTORS).map(|_| vector());
         let mut guest = Self {
@@ -183,6 +194,20 @@ impl Guest {
     /// Waits for the end of a job.
     pub(crate) fn finish(&mut self, job: &Job) -> Result<()> {
         let end = self.wait(job)?;
+        ensure!(end == status::FINISH, "status {end:#x}");
+        Ok(())
+    }
+
+    /// Waits for the end of a job of a card that has come from another host: an interrupt for nothing
+    /// may be before that.
+    pub(crate) fn finish_moved(&mut self, job: &Job) -> Result<()> {
+        while self.runs(job)? {
+            let irq = &self.irqs[job.slot as usize];
+            let mut fds = [PollFd::new(irq, PollFlags::IN)];
+            ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "no interrupt");
+            rustix::io::read(irq, &mut [0; 8])?;
+        }
+        let end = self.slot(job.slot, CTL)? & 0xfff;
         ensure!(end == status::FINISH, "status {end:#x}");
         Ok(())
     }

@@ -3,6 +3,8 @@
 
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata::{uapi, Arena, Context, EngineId, Events};
+use fermata_card::client::Control;
+use rustix::process::{prlimit, Pid, Resource, Rlimit};
 use sha2::{Digest, Sha256};
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The host's card.
 pub(crate) const DEVICE: &str = "/dev/fermata0";
+/// The card of another host.
+pub(crate) const OTHER: &str = "/dev/fermata1";
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The user of the daemons.
@@ -26,15 +30,23 @@ const USER: u32 = 1000;
 pub(crate) struct Daemon {
     child: Child,
     socket: PathBuf,
+    control: PathBuf,
 }
 
 impl Daemon {
     /// Starts a daemon without privileges in a cgroup of its own, with these arguments.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_on(DEVICE, name, arguments)
+    }
+
+    /// The same, on this card.
+    pub(crate) fn start_on(device: &str, name: &str, arguments: &[&str]) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("{name}.sock"));
+        let control = socket.with_extension("control");
         let mut command = Command::new("fermata-vfio");
-        command.args(["serve", "--device", DEVICE, "--socket"]);
-        command.arg(&socket).args(arguments);
+        command.args(["serve", "--device", device, "--socket"]);
+        command.arg(&socket).arg("--control").arg(&control);
+        command.args(arguments);
         command.uid(USER).gid(USER).stdout(Stdio::piped());
         let mut child = in_cgroup(name, || command.spawn().context("fermata-vfio"))?;
         let mut line = String::new();
@@ -42,12 +54,42 @@ impl Daemon {
             BufReader::new(output).read_line(&mut line)?;
         }
         ensure!(line == "ready\n", "fermata-vfio does not serve: {line}");
-        Ok(Self { child, socket })
+        Ok(Self {
+            child,
+            socket,
+            control,
+        })
     }
 
     /// Where it listens.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where it is controlled.
+    pub(crate) fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// `fermata-vfio COMMAND` for this daemon. An error has what the command printed.
+    pub(crate) fn ask(&self, command: &str, file: Option<&Path>) -> Result<()> {
+        let mut process = Command::new("fermata-vfio");
+        process.arg(command).arg("--control").arg(&self.control);
+        let output = process.args(file).output().context("fermata-vfio")?;
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{command}: {}", printed.trim());
+        Ok(())
+    }
+
+    /// Lets it pin no more memory.
+    pub(crate) fn pin_nothing(&self) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        prlimit(Some(pid), Resource::Memlock, none)?;
+        Ok(())
     }
 
     /// Its contexts on the host's card.
@@ -80,6 +122,7 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_file(&self.control);
     }
 }
 
@@ -102,7 +145,15 @@ fn in_cgroup<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Lets daemons without privileges use the card, as the udev rule does for the group fermata.
 pub(crate) fn open_node() -> Result<()> {
-    std::fs::set_permissions(DEVICE, Permissions::from_mode(0o666)).context(DEVICE)
+    let open = |node| std::fs::set_permissions(node, Permissions::from_mode(0o666)).context(node);
+    [DEVICE, OTHER].into_iter().try_for_each(open)
+}
+
+/// What this emulated card of the host is told: it judges restores, and must know which states come
+/// by `SNAPSHOT_WRITE`.
+pub(crate) fn tell_card(number: u32, request: &str) -> Result<()> {
+    let port = format!("/dev/virtio-ports/fermata.card{number}");
+    Control::open(Path::new(&port))?.ask(request).map(drop)
 }
 
 /// A tenant of the host that hashes, again and again.

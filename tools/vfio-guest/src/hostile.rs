@@ -3,28 +3,18 @@
 //! one, and a tenant of the host does not notice.
 
 use crate::guest::{Guest, BASE, GPA, RAM, WINDOW};
-use crate::host::{Daemon, Tenant, DEVICE};
+use crate::host::{tell_card, Daemon, Tenant, DEVICE};
 use crate::jobs::{Hash, SLOTS};
 use anyhow::{ensure, Result};
 use fermata::Context;
-use fermata_card::client::Control;
 use fermata_card::engine::splitmix64;
 use fermata_card::regs::ctl;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 /// Register accesses of the driver, and messages of the monitor.
 const ACCESSES: u64 = 1500;
 const MESSAGES: u64 = 60;
-
-/// The emulated card of the host judges restores: states that a guest has made up are not the
-/// driver's mistake.
-fn imports(on: bool) -> Result<()> {
-    let mut control = Control::open(Path::new("/dev/virtio-ports/fermata.card0"))?;
-    let wanted = if on { "imports on" } else { "imports off" };
-    control.ask(wanted).map(drop)
-}
 
 /// One write of a register, at random. Snapshots stay in the guest's memory, because a monitor
 /// would be asked for others, and our client does not answer.
@@ -63,14 +53,15 @@ fn write_something(guest: &mut Guest, random: u64) -> Result<()> {
 pub(crate) fn driver() -> Result<()> {
     let daemon = Daemon::start("driver", &["--slots", SLOTS])?;
     let tenant = Tenant::start(0xf00);
-    imports(true)?;
+    // States that a guest has made up are not the driver's mistake.
+    tell_card(0, "imports on")?;
     let mut guest = Guest::plug(daemon.socket())?;
     for n in 0..ACCESSES {
         write_something(&mut guest, splitmix64(n))?;
     }
     guest.reset()?;
     daemon.wait_for_no_contexts(&Context::open(DEVICE)?)?;
-    imports(false)?;
+    tell_card(0, "imports off")?;
     drop(guest);
     let mut guest = Guest::plug(daemon.socket())?;
     let hash = Hash::new(&guest, 0, 0xf01)?;

@@ -9,10 +9,12 @@ mod host;
 mod hostile;
 mod jobs;
 mod measure;
+mod migration;
 mod relay;
 mod share;
 mod tests;
 
+use rustix::process::{setrlimit, Resource, Rlimit};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -24,6 +26,15 @@ fn main() -> ExitCode {
     }
     if let Err(error) = host::open_node() {
         println!("Bail out! {error:#}");
+        return ExitCode::FAILURE;
+    }
+    // As for the daemon's service: guest memory is pinned.
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    if let Err(error) = setrlimit(Resource::Memlock, unlimited) {
+        println!("Bail out! RLIMIT_MEMLOCK: {error}");
         return ExitCode::FAILURE;
     }
     if words == ["--measure"] {

@@ -2,8 +2,9 @@
 //! A guest whose driver switches by orders, as docs/card.md has them.
 
 use crate::guest::{Guest, Job, BASE, GPA, RAM, WINDOW};
-use crate::host::Daemon;
+use crate::host::{tell_card, Daemon, OTHER};
 use crate::jobs::Hash;
+use crate::migration::{Slow, StateFile, A_WHILE};
 use anyhow::{ensure, Result};
 use fermata_card::regs::TAG;
 use fermata_card::relay::Reason;
@@ -60,19 +61,27 @@ fn check_record(guest: &Guest, run: u64, reason: Reason) -> Result<()> {
     Ok(())
 }
 
-/// Two contexts on one slot: the first makes way for the second, and goes on after it.
-pub(crate) fn orders() -> Result<()> {
-    let daemon = Daemon::start("orders", &["--profile", "relay", "--slots", "sha256"])?;
-    let mut guest = Guest::plug(daemon.socket())?;
+const ARGUMENTS: [&str; 4] = ["--profile", "relay", "--slots", "sha256"];
+
+/// Sets two contexts up on a new card.
+fn set_up(guest: &mut Guest) -> Result<[Hash; 2]> {
     ensure!(guest.read(0x110)? & 1 << 4 != 0, "no relay");
-    let hashes = [Hash::new(&guest, 0, 0xe00)?, Hash::new(&guest, 1, 0xe01)?];
+    let hashes = [Hash::new(guest, 0, 0xe00)?, Hash::new(guest, 1, 0xe01)?];
     for (context, hash) in (0..).zip(&hashes) {
-        write_context(&guest, context, &hash.job)?;
+        write_context(guest, context, &hash.job)?;
     }
     guest.write(0x120, GPA + TABLE)?;
     guest.write(0x128, hashes.len() as u64)?;
     guest.write(0x130, GPA + RECORDS)?;
     guest.write(0x340, 1)?;
+    Ok(hashes)
+}
+
+/// Two contexts on one slot: the first makes way for the second, and goes on after it.
+pub(crate) fn orders() -> Result<()> {
+    let daemon = Daemon::start("orders", &ARGUMENTS)?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    let hashes = set_up(&mut guest)?;
     guest.write(0x300, order(0, 0, VACANT | NEVER))?;
     let after_15_ms = 15_000 << 40;
     guest.write(0x300, order(1, 1, after_15_ms))?;
@@ -83,5 +92,29 @@ pub(crate) fn orders() -> Result<()> {
     for (run, reason) in (1..).zip(reasons) {
         check_record(&guest, run, reason)?;
     }
+    hashes.iter().try_for_each(|hash| hash.check_memory(&guest))
+}
+
+/// The card moves with an order that it holds: the run goes on, ends, and the other context follows.
+pub(crate) fn moves() -> Result<()> {
+    let _slow = Slow::new(&[(0, 1)])?;
+    let file = StateFile::new("orders");
+    let from = Daemon::start("orders-from", &ARGUMENTS)?;
+    let to = Daemon::start_on(OTHER, "orders-to", &ARGUMENTS)?;
+    let mut guest = Guest::plug(from.socket())?;
+    let hashes = set_up(&mut guest)?;
+    guest.write(0x300, order(0, 0, VACANT | NEVER))?;
+    guest.write(0x300, order(1, 1, NEVER))?;
+    std::thread::sleep(A_WHILE);
+    from.ask("save", Some(file.path()))?;
+    ensure!(check_record(&guest, 1, Reason::Finish).is_err(), "too late");
+    let mut guest = guest.copy(to.socket())?;
+    tell_card(1, "import token=0xe00")?;
+    to.ask("load", Some(file.path()))?;
+    // One interrupt of the slot is for nothing.
+    guest.wait_irqs(0, 3)?;
+    check_record(&guest, 1, Reason::Finish)?;
+    check_record(&guest, 2, Reason::Finish)?;
+    ensure!(guest.slot(0, 0x18)? >> 32 == 2, "runs");
     hashes.iter().try_for_each(|hash| hash.check_memory(&guest))
 }

@@ -2,14 +2,14 @@
 //! What a guest and its host must see.
 
 use crate::guest::{Guest, Job, WINDOW};
-use crate::host::{hash, Daemon, Tenant, DEVICE};
+use crate::host::{hash, tell_card, Daemon, Tenant, DEVICE};
 use crate::hostile;
 use crate::jobs::{astray, membench, Hash, ASTRAY, SLOTS};
+use crate::migration;
 use crate::relay;
 use crate::share;
 use anyhow::{anyhow, ensure, Result};
 use fermata::Context;
-use fermata_card::client::Control;
 use fermata_card::regs::{status, MAGIC};
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +31,15 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("two guests and a tenant of the host", shared),
     ("two guests with weights 3 : 1", share::weights),
     ("a card that takes orders", relay::orders),
+    ("a card that is saved goes on", migration::goes_on),
+    ("a machine moves to another host's card", migration::moves),
+    ("a card with orders moves", relay::moves),
+    ("a state that does not fit", migration::refused),
+    ("a host without room for a job", migration::no_room),
+    (
+        "two guests, a tenant of the host, kills and a migration",
+        migration::together,
+    ),
     ("an access outside the window", fault),
     ("a window without memory", unmapped),
     ("memory is taken away under a job", taken_away),
@@ -87,7 +96,7 @@ fn jobs() -> Result<()> {
 }
 
 /// Pauses and resumes a job until its end. Returns how often it was paused.
-fn to_the_end(guest: &mut Guest, job: &Job) -> Result<u64> {
+pub(crate) fn to_the_end(guest: &mut Guest, job: &Job) -> Result<u64> {
     let at = Guest::snapshot_at(job.snapshot);
     let mut pauses = 0;
     guest.put(at, &[0xee; 64])?;
@@ -143,10 +152,7 @@ fn moved() -> Result<()> {
     (hash.job.window, hash.job.snapshot) = (2, 5);
     guest.put(2 * WINDOW, &window)?;
     guest.put(Guest::snapshot_at(5), &state)?;
-    // The emulated card of the host judges restores, and must know that this one is of a state
-    // that comes by SNAPSHOT_WRITE.
-    let mut control = Control::open(Path::new("/dev/virtio-ports/fermata.card0"))?;
-    control.ask("import token=0x400")?;
+    tell_card(0, "import token=0x400")?;
     guest.resume(&hash.job)?;
     guest.finish(&hash.job)?;
     hash.check(&mut guest)
