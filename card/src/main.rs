@@ -119,7 +119,7 @@ fn serve(args: &Serve) -> Result<()> {
     let commands = Control::new(card.clone(), move || quit.stop());
     std::thread::spawn(move || commands.serve(&control));
     println!("ready");
-    let end = server.run();
+    let end = server.run(|error| eprintln!("vfio-user client lost: {error}"));
     card.stop();
     recorder.stop();
     let _ = writer.join();

@@ -52,8 +52,8 @@ impl Server {
         }
     }
 
-    /// Serves until [`Self::stop`].
-    pub fn run(&self) -> std::io::Result<()> {
+    /// Serves until [`Self::stop`]. Tells `lost` why a client was lost that did not just go away.
+    pub fn run(&self, lost: impl Fn(&std::io::Error)) -> std::io::Result<()> {
         while !self.stopping.load(Ordering::Acquire) {
             let (stream, _) = self.listener.accept()?;
             self.remember(Some(stream.try_clone()?));
@@ -64,8 +64,8 @@ impl Server {
             let end = self.serve(&stream);
             self.remember(None);
             self.card.disconnect();
-            if let Err(e) = end {
-                eprintln!("vfio-user client lost: {e}");
+            if let Err(error) = end {
+                lost(&error);
             }
         }
         Ok(())

@@ -98,7 +98,7 @@ impl Rig {
             UnixListener::bind(&socket).unwrap(),
         ));
         let serve = server.clone();
-        let serving = Some(std::thread::spawn(move || serve.run().unwrap()));
+        let serving = Some(std::thread::spawn(move || serve.run(|_| ()).unwrap()));
         let stop = server.clone();
         let control = Control::new(card.clone(), move || stop.stop());
         let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());

@@ -197,7 +197,7 @@ fn fixture() -> Fixture {
     let card = Card::new(config, recorder.clone());
     let path = dir.path().join("s");
     let server = Server::new(card.clone(), UnixListener::bind(&path).unwrap());
-    std::thread::spawn(move || server.run());
+    std::thread::spawn(move || server.run(|_| ()));
     let raw = connect(&path);
     Fixture {
         _dir: dir,

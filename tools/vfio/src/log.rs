@@ -3,6 +3,7 @@
 //! printed, the others are counted.
 
 use std::fmt::Arguments;
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,11 +26,15 @@ pub(crate) fn tell(line: Arguments<'_>) {
         let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
         limit.admit(Instant::now())
     };
-    match admitted {
-        None => {}
-        Some(0) => eprintln!("fermata-vfio: {line}"),
-        Some(left_out) => eprintln!("fermata-vfio: {line} ({left_out} lines before were left out)"),
-    }
+    let text = match admitted {
+        None => return,
+        Some(0) => format!("fermata-vfio: {line}\n"),
+        Some(left_out) => {
+            format!("fermata-vfio: {line} ({left_out} lines before were left out)\n")
+        }
+    };
+    // By one call, so that the line stays whole where several processes write.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl Limit {

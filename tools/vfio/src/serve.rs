@@ -2,6 +2,7 @@
 //! Serves one virtual machine after the other at a socket.
 
 use crate::control::Control;
+use crate::log::tell;
 use crate::options::{Options, Serve};
 use crate::pool::HostSlot;
 use crate::settings::Settings;
@@ -40,7 +41,7 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     }
     println!("ready");
     sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).context("NOTIFY_SOCKET")?;
-    let end = server.run();
+    let end = server.run(|error| tell(format_args!("the virtual machine is lost: {error}")));
     card.stop();
     for path in control.into_iter().chain([socket]) {
         let _ = std::fs::remove_file(path);
