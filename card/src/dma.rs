@@ -38,6 +38,9 @@ impl Access<'_> {
 /// What memory answered: the guest-physical ranges that were touched, or nothing.
 pub type Answer = Option<Vec<Range>>;
 
+/// Ranges that can be mapped at the same time, as many as the kernel's VFIO allows.
+const MAPPINGS: usize = 65_535;
+
 /// All of guest memory that the card may reach.
 #[derive(Default)]
 pub struct DmaSpace {
@@ -157,6 +160,9 @@ impl DmaMap {
         writable: bool,
         backing: Option<(OwnedFd, u64)>,
     ) -> Result<(), Errno> {
+        if self.mappings.len() == MAPPINGS {
+            return Err(Errno::NOSPC);
+        }
         let last = size
             .checked_sub(1)
             .and_then(|n| iova.checked_add(n))

@@ -6,6 +6,7 @@ mod boundaries;
 mod common;
 mod empty;
 mod frames;
+mod fuzz;
 mod jobs;
 mod misbehave;
 mod process;
