@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch
+.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -118,6 +118,9 @@ travel:
 epoch:
 	@vm/run demo epoch
 
+guest-demo:
+	@vm/run guestdemo
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -132,6 +135,7 @@ help:
 	@echo '                         make demo-docs puts the picture of some turns into docs/'
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
+	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 15); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
