@@ -538,6 +538,24 @@ fn a_record_that_is_lost_fails_both_jobs() {
 }
 
 #[test]
+fn a_start_that_is_ignored_fails_the_job_that_is_named_too() {
+    let mut world = World::new(&[RELAY], 8);
+    world.card.slots[0].ignore_starts = 1;
+    let tenants = [0; 2].map(|_| world.tenant(MS));
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(50 * MS);
+    for ctx in tenants {
+        assert_eq!(world.state(ctx), JobState::Failed(Failure::Protocol));
+    }
+    let next = world.tenant(MS);
+    world.start(next, MS).unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.state(next), JobState::Done);
+}
+
+#[test]
 fn a_record_that_names_a_stranger_fails_the_jobs() {
     let (mut world, [a, b]) = tenants(RELAY);
     relay(&mut world).lies = Some(7);

@@ -85,6 +85,12 @@ impl Card {
         let follows = order.after == slot.count && vacant == (order.stop == Stop::Vacant);
         if !follows || slot.in_reset {
             slot.relay.as_mut().unwrap().dropped += 1;
+            // The order follows a START that was ignored. The scheduler resets the slot then, and
+            // cannot know which of the contexts that it has named have run.
+            let follows_ignored = vacant && order.after == slot.count.wrapping_add(1);
+            if let Some(next) = order.next.filter(|_| follows_ignored) {
+                self.guilty.insert(self.entries[&next.ctx].job);
+            }
             return irqs;
         }
         if let (true, Some(next)) = (vacant, order.next) {
