@@ -90,6 +90,8 @@ pub struct Card {
     slots: Vec<Arc<Slot>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pci: Mutex<ConfigSpace>,
+    /// Held while a client goes away, and while the card is stopped or takes a state.
+    turnover: Mutex<()>,
 }
 
 impl Card {
@@ -134,6 +136,7 @@ impl Card {
             slots,
             threads,
             pci,
+            turnover: Mutex::default(),
         })
     }
 
@@ -322,8 +325,15 @@ impl Card {
         self.recorder().record(What::Connect);
     }
 
+    /// Returns what `f` returns. No client goes away meanwhile.
+    pub fn with_client<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _held = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
+        f()
+    }
+
     /// The client is gone.
     pub fn disconnect(&self) {
+        let _held = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
         self.power_on(true);
         self.host.dead.store(false, Ordering::Release);
         self.host.dead_in.store(0, Ordering::Release);

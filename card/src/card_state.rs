@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The state of a card between the moment at which it stops and the moment at which it, or a card
-//! of the same make on another host, goes on. This is the state STOP of the kernel's VFIO migration
-//! (include/uapi/linux/vfio.h): no DMA, no interrupts, and nothing is lost.
+//! A card that is stopped, and the state of the card, from which the card or another card of the same
+//! make goes on. A stopped card makes no DMA and no interrupts, and loses nothing, as a device in the
+//! state STOP of the kernel's VFIO migration (include/uapi/linux/vfio.h).
 
 use crate::card::Card;
 use crate::config::{IrqKind, Profile};
@@ -13,15 +13,15 @@ use crate::slot::SlotState;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// The state of a card that is stopped. States of engines are left out when it is serialized:
-/// [`SlotState::engine`] has them.
+/// The state of a card that is stopped. The serialized form leaves the states of engines out:
+/// [`SlotState::engine`] returns them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CardState {
     make: Make,
     config_space: Vec<u8>,
     /// `CTX_TABLE`, `CTX_COUNT`, `RECORDS`.
     tables: (u64, u64, u64),
-    /// What the card's clock said.
+    /// The time of the card's clock.
     time: u64,
     /// The slots.
     pub slots: Vec<SlotState>,
@@ -44,7 +44,7 @@ struct SlotMake {
 }
 
 impl Make {
-    /// In words, for messages.
+    /// Returns a description for messages.
     pub fn describe(&self) -> String {
         let slot = |slot: &SlotMake| format!("{} ({} pages)", slot.engine.name(), slot.state_pages);
         let slots: Vec<_> = self.slots.iter().map(slot).collect();
@@ -52,7 +52,7 @@ impl Make {
         format!("profile {profile}, {irq}, slots {}", slots.join(", "))
     }
 
-    /// Bytes of the engine's state in a slot.
+    /// Returns the number of bytes of the engine's state in a slot.
     pub fn engine_bytes(&self, slot: usize) -> usize {
         let pages = self.slots.get(slot).map_or(0, |slot| slot.state_pages);
         usize::try_from(pages).unwrap_or(0).saturating_mul(4096)
@@ -60,14 +60,14 @@ impl Make {
 }
 
 impl CardState {
-    /// What the card is.
+    /// Returns the make of the card.
     pub fn make(&self) -> &Make {
         &self.make
     }
 }
 
 impl Card {
-    /// What the card is.
+    /// Returns the make of the card.
     pub fn make(&self) -> Make {
         let config = self.config();
         let slots = config.slots.iter().map(|slot| SlotMake {
@@ -83,9 +83,9 @@ impl Card {
     }
 
     /// Stops the card: when this returns, no slot accesses memory or interrupts. Registers can be
-    /// read and written; what is started begins when the card goes on. The client must be quiet
-    /// where the state is to be that of one moment. `Err`: a slot whose job did not stop within
-    /// `limit`; the card goes on.
+    /// read and written; a job that is started begins when the card goes on. A client that writes
+    /// registers meanwhile gets a state of several moments. `Err`: a slot whose job did not stop
+    /// within `limit`; the card goes on.
     pub fn freeze(&self, limit: Duration) -> Result<(), usize> {
         let until = Instant::now() + limit;
         self.slots().iter().for_each(|slot| slot.freeze());
@@ -107,17 +107,17 @@ impl Card {
         self.slots().iter().for_each(|slot| slot.thaw());
     }
 
-    /// Whether the card is stopped.
+    /// Returns whether the card is stopped.
     pub fn is_frozen(&self) -> bool {
         self.slots().iter().any(|slot| slot.is_frozen())
     }
 
-    /// Whether a slot is not at rest.
+    /// Returns whether a slot is not at rest.
     pub fn is_busy(&self) -> bool {
         self.slots().iter().any(|slot| slot.is_busy())
     }
 
-    /// The state of the card, which is stopped.
+    /// Returns the state of the card, which is stopped.
     pub fn state(&self) -> CardState {
         let host = self.host();
         CardState {
@@ -133,7 +133,7 @@ impl Card {
     ///
     /// # Errors
     ///
-    /// Why the card cannot take the state. The card then has the state from before.
+    /// The reason why the card cannot take the state. The card then has its previous state.
     pub fn set_state(&self, state: &CardState) -> Result<(), String> {
         self.check(state)?;
         let before = self.state();
@@ -179,8 +179,8 @@ impl Card {
         }
     }
 
-    /// Interrupts for each slot, for what may have been under way when the card was stopped. A
-    /// driver looks at its slots, and finds what there is.
+    /// Sends an interrupt for each slot, because an interrupt may have been lost when the card was
+    /// stopped. A driver reads the status of its slots then.
     pub fn interrupt_again(&self) {
         if self.host().has_irqs() {
             self.slots().iter().for_each(|slot| slot.spurious(1));

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The clock of a card, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// What the card's clock is ahead of the host's, modulo 2^64.
+    /// Card's time minus host's time, modulo 2^64.
     ahead: AtomicU64,
 }
 
 impl Clock {
-    /// The card's time at a time of the host's clock.
+    /// Returns the card's time at a time of the host's clock.
     pub fn told(&self, local: u64) -> u64 {
         local.wrapping_add(self.ahead.load(Ordering::Acquire))
     }
 
-    /// The host's time at a time of the card's clock; at least 1, and not in the future.
+    /// Returns the host's time at a time of the card's clock; at least 1, and not in the future.
     pub fn local(&self, told: u64) -> u64 {
         let now = now_ns();
         let age = self.told(now).saturating_sub(told);

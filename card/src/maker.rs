@@ -42,15 +42,15 @@ pub trait EngineMaker: Send + Sync {
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused>;
 
-    /// Gets ready for a job of this reach, which has not been here before. An error says why no such
+    /// Gets ready for a job of this reach that comes from another host. `Err`: the reason why no such
     /// job can be made.
     fn prepare(&self, _reach: &Reach<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    /// Makes a job of a card that was stopped from its registers and the state of the engine.
-    /// `shown` is what the registers read then: an engine that does not have that in its state shows
-    /// it until it knows better.
+    /// Makes a job of a card that was stopped, from the job's registers and the state of the engine.
+    /// `shown` are the values of the result registers at that time. An engine whose state does not
+    /// have them shows them until newer values are known.
     fn go_on(
         &self,
         regs: &AppRegs,

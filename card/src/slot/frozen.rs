@@ -8,7 +8,7 @@ use super::Slot;
 use crate::engine::AppRegs;
 use crate::event::now_ns;
 use crate::regs::{status, IOVA_BITS, TAG};
-use crate::relay::Order;
+use crate::relay::{Order, Tables};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub struct SlotState {
     run: Option<Run>,
 }
 
-/// What a slot is at.
+/// What a slot does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Activity {
     Rest(Rest),
@@ -41,7 +41,7 @@ enum Activity {
     Start(Started),
     /// An order was taken.
     Load(u64),
-    /// A job is in the engine, whose state goes beside the description.
+    /// A job is in the engine. The state of the engine is not part of the serialized form.
     Work(Started, #[serde(skip)] Vec<u8>),
 }
 
@@ -74,12 +74,13 @@ impl Started {
 }
 
 impl SlotState {
-    /// Whether a job is in the engine: then there is a state of the engine.
+    /// Returns whether a job is in the engine. The slot then has a state of the engine.
     pub fn has_engine(&self) -> bool {
         matches!(self.activity, Activity::Work(..))
     }
 
-    /// The state of the engine, as long as a snapshot of the slot; empty where there is none.
+    /// Returns the state of the engine, as long as a snapshot of the slot; empty without a job in
+    /// the engine.
     pub fn engine(&self) -> &[u8] {
         match &self.activity {
             Activity::Work(_, state) => state,
@@ -87,7 +88,7 @@ impl SlotState {
         }
     }
 
-    /// The state of the engine, to be filled in; `None` where there is none.
+    /// Returns the state of the engine, to be filled in; `None` without a job in the engine.
     pub fn engine_mut(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.activity {
             Activity::Work(_, state) => Some(state),
@@ -95,13 +96,15 @@ impl SlotState {
         }
     }
 
-    /// Whether the parts agree with each other.
+    /// Returns whether the parts agree with each other.
     fn is_consistent(&self) -> bool {
+        let is_context = |context: u64| Tables::is_count(context.saturating_add(1));
         match (&self.activity, &self.run) {
             (Activity::Rest(_), run) => run.is_none() && self.held.is_none(),
             (Activity::Load(_), None) => false,
+            (Activity::Load(context), Some(run)) if *context != run.context => false,
             (_, None) => !self.in_reset && self.held.is_none(),
-            (_, Some(_)) => self.relay && !self.in_reset,
+            (_, Some(run)) => self.relay && !self.in_reset && is_context(run.context),
         }
     }
 }
@@ -129,17 +132,17 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// Whether the slot is stopped.
+    /// Returns whether the slot is stopped.
     pub(crate) fn is_frozen(&self) -> bool {
         self.lock().frozen
     }
 
-    /// Whether the slot is not at rest.
+    /// Returns whether the slot is not at rest.
     pub(crate) fn is_busy(&self) -> bool {
         self.lock().phase.busy()
     }
 
-    /// Waits until the thread has put its job aside. Whether that was before `until`.
+    /// Waits until the thread has set its job aside. Returns false if that took until `until`.
     pub(crate) fn wait_frozen(&self, until: Instant) -> bool {
         let mut state = self.lock();
         while state.thread != Thread::Free {
@@ -153,7 +156,7 @@ impl Slot {
         true
     }
 
-    /// The state of the slot, which is stopped.
+    /// Returns the state of the slot, which is stopped.
     pub(crate) fn state(&self) -> SlotState {
         let mut state = self.lock();
         self.deliver(&mut state, u64::MAX);
@@ -186,14 +189,15 @@ impl Slot {
         }
     }
 
-    /// Whether the slot can take that state.
+    /// Returns whether the slot can take that state.
     pub(crate) fn takes(&self, state: &SlotState) -> bool {
         let engine = self.lock().settings.state_pages as usize * PAGE;
         let whole = !state.has_engine() || state.engine().len() == engine;
         whole && state.is_consistent() && (!state.relay || self.profile.has_relay())
     }
 
-    /// Gets ready for the job of the state that the slot has taken. An error says why that cannot be.
+    /// Gets ready for the job of the state that the slot has taken. `Err`: the reason why the job
+    /// cannot go on here.
     pub(crate) fn prepare(&self) -> Result<(), String> {
         let state = self.lock();
         let has_job = matches!(state.queued, Some(Queued::Job(_) | Queued::Stopped(..)));

@@ -27,7 +27,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// What was complete when the engine left its slot last was told by that.
+    /// What was complete when the engine left its slot last was told by that, or when the card was
+    /// stopped.
     pub(super) fn new(slot: &Slot, engine: &dyn Engine) -> Self {
         Self {
             coalescing: engine.coalescing().filter(|_| slot.fermata()),
@@ -44,6 +45,15 @@ impl Watch {
         };
         bus.flush(true);
         slot.completion_event(n);
+    }
+
+    /// Tells of all completions that were not told, because the card is stopped.
+    pub(super) fn tell_all(&mut self, slot: &Slot, engine: &dyn Engine, bus: &mut SlotBus<'_>) {
+        let untold = engine.completed().wrapping_sub(self.told);
+        if self.coalescing.is_some() && untold != 0 {
+            bus.flush(true);
+            slot.completion_event(untold);
+        }
     }
 
     /// How many completions an event tells of now.

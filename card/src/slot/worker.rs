@@ -221,7 +221,10 @@ fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>
             Order::Step(budget) => budget,
             Order::Save => return leave(slot, job, engine.as_mut(), bus, restored),
             Order::Drop => return End::Dropped,
-            Order::Freeze => return End::Frozen(freeze(slot, engine.as_mut())),
+            Order::Freeze => {
+                watch.tell_all(slot, engine.as_ref(), bus);
+                return End::Frozen(freeze(slot, engine.as_mut()));
+            }
             Order::Abort => return End::Aborted,
         };
         let progress = engine.step(budget, bus);
@@ -258,7 +261,8 @@ fn leave(
     }
 }
 
-/// Takes the state of the engine. A host's context that has the job keeps the job for a while.
+/// Returns the state of the engine. A context on a host's card keeps the held job, which can go on
+/// there.
 fn freeze(slot: &Slot, engine: &mut dyn Engine) -> Vec<u8> {
     let mut state = engine.save();
     publish(slot, engine);
@@ -356,7 +360,7 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     }
 }
 
-/// The card is stopped: the job waits for the card to go on.
+/// Puts the job back into `queued`, until the card goes on.
 fn set_aside(slot: &Slot, job: Job, engine: Vec<u8>, mut bus: SlotBus<'_>) {
     bus.settle();
     bus.flush(true);
