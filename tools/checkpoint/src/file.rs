@@ -9,12 +9,12 @@ use std::path::Path;
 /// Mode of a checkpoint: it holds the memory of a program.
 const MODE: u32 = 0o600;
 
-/// Makes a file, readable by its owner only, of what `write` writes. On an error, what was at the
-/// path stays as it was.
+/// Makes a file of the bytes that `write` writes, readable by its owner only. On an error, a file that
+/// was at the path stays as it was.
 ///
 /// # Errors
 ///
-/// That of `write`, or the file cannot be written.
+/// The error of `write`, or the file cannot be written.
 pub fn store<T, E: From<Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<T, E>,
@@ -30,6 +30,10 @@ pub fn store<T, E: From<Error>>(
         to.flush()?;
         to.get_ref().sync_all()?;
         std::fs::rename(&unfinished, path)?;
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(result)
     };
     let written = written();

@@ -40,7 +40,8 @@ impl Key {
         }
     }
 
-    fn is_mapped(&self, memory: &DmaSpace) -> bool {
+    /// Whether the window is guest memory.
+    pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
         self.size == 0 || memory.covers(self.iova, self.size)
     }
 }

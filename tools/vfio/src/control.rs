@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The control socket: by which the guest's card is stopped, and its state goes to another daemon.
+//! The control socket, for commands that stop the guest's card and move its state to another daemon.
 //!
-//! A request is a line, and so is an answer: `ok`, or `error: ` and the reason. The state of a card
-//! is a checkpoint, which says itself where it ends.
+//! A request is a line. An answer is a line, too: `ok`, or `error: ` and the reason. The state of a
+//! card is a checkpoint, whose last section marks its end.
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `save` | `ok`, the state. The client says `stored` when it has the state safe; the answer is `ok`. Else the card goes on |
+//! | `save` | `ok`, the state. The client answers `stored` when the state is stored, and gets `ok`. Without `stored` the card goes on |
 //! | `load`, a state | `ok`: the card has the state and goes on |
 //! | `continue` | `ok`: a card that was stopped goes on |
 
+use crate::log::tell;
 use crate::state_file;
 use anyhow::{anyhow, bail, ensure, Result};
 use fermata_card::card::Card;
+use fermata_card::card_state::CardState;
 use fermata_card::vfio::Server;
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the other side may be silent.
+/// Timeout of each read and write.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
-/// How long a job may take to be held. The driver's own limit, the preempt timeout, is 10 s at most.
+/// Limit for stopping all jobs. The driver's own limit, the preempt timeout, is 10 s at most.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of a line.
+/// Pause after a connection that cannot be accepted, for want of descriptors for example.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Maximum length of a line, in bytes.
 const LINE: u64 = 4096;
 
-/// What answers requests.
+/// Answers requests about a card.
 pub(crate) struct Control {
     card: Arc<Card>,
     server: Arc<Server>,
@@ -35,7 +39,7 @@ pub(crate) struct Control {
 type Stream<'a> = BufReader<&'a UnixStream>;
 
 impl Control {
-    /// For the card of this server.
+    /// Returns the control of the card of this server.
     pub(crate) fn new(card: Arc<Card>, server: Arc<Server>) -> Self {
         Self { card, server }
     }
@@ -43,9 +47,15 @@ impl Control {
     /// Answers one client after the other, in a thread.
     pub(crate) fn serve(self, listener: UnixListener) {
         std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // The client sees an answer that is missing.
-                let _ = self.answer(&stream);
+            for stream in listener.incoming() {
+                match stream {
+                    // The client notices if the answer is missing.
+                    Ok(stream) => drop(self.answer(&stream)),
+                    Err(error) => {
+                        tell(format_args!("the control socket fails: {error}"));
+                        std::thread::sleep(PAUSE);
+                    }
+                }
             }
         });
     }
@@ -72,40 +82,41 @@ impl Control {
     /// unless the card was stopped before.
     fn save(&self, from: &mut Stream<'_>, to: &UnixStream) -> Result<()> {
         let was_stopped = self.card.is_frozen();
-        self.stop()?;
-        let saved = self.hand_over(from, to);
+        let stopped = || self.stop().map(|()| self.card.state());
+        let state = self.card.with_client(stopped)?;
+        let saved = hand_over(&state, from, to);
         if saved.is_err() && !was_stopped {
             self.card.thaw();
         }
         saved
     }
 
-    /// Writes the state of the card. Returns when the client has stored it.
-    fn hand_over(&self, from: &mut Stream<'_>, to: &UnixStream) -> Result<()> {
-        let mut to = BufWriter::new(to);
-        to.write_all(b"ok\n")?;
-        state_file::write(&self.card.state(), &mut to)?;
-        to.flush()?;
-        let answer = line(from)?;
-        ensure!(answer == "stored", "the state was not stored");
+    fn load(&self, from: &mut Stream<'_>) -> Result<()> {
+        let state = state_file::read(from, &self.card.make())?;
+        self.card.with_client(|| self.give(&state))
+    }
+
+    /// Gives the card a state, and lets the card go on.
+    fn give(&self, state: &CardState) -> Result<()> {
+        ensure!(
+            !self.card.is_frozen(),
+            "the card is stopped: fermata-vfio continue lets the card go on"
+        );
+        self.check_idle()?;
+        self.stop()?;
+        let set = || self.card.set_state(state).map_err(anyhow::Error::msg);
+        let taken = self.check_idle().and_then(|()| set());
+        self.card.thaw();
+        taken?;
+        self.card.interrupt_again();
         Ok(())
     }
 
-    fn load(&self, from: &mut Stream<'_>) -> Result<()> {
-        let state = state_file::read(from, &self.card.make())?;
+    fn check_idle(&self) -> Result<()> {
         ensure!(
-            self.server.has_client(),
-            "no virtual machine is connected: start it, paused, and then load the state"
+            !self.card.is_busy(),
+            "a job of the virtual machine is on the card"
         );
-        self.stop()?;
-        let taken = if self.card.is_busy() {
-            Err("a job of the virtual machine is on the card".to_owned())
-        } else {
-            self.card.set_state(&state)
-        };
-        self.card.thaw();
-        taken.map_err(anyhow::Error::msg)?;
-        self.card.interrupt_again();
         Ok(())
     }
 
@@ -115,10 +126,26 @@ impl Control {
         Ok(())
     }
 
+    /// Stops the card.
     fn stop(&self) -> Result<()> {
+        ensure!(
+            self.server.has_client(),
+            "no virtual machine is connected: start the machine, and pause it"
+        );
         let stopped = self.card.freeze(STOP_LIMIT);
         stopped.map_err(|slot| anyhow!("the job of slot {slot} does not stop"))
     }
+}
+
+/// Writes the state of a card. Returns when the client has stored the state.
+fn hand_over(state: &CardState, from: &mut Stream<'_>, to: &UnixStream) -> Result<()> {
+    let mut to = BufWriter::new(to);
+    to.write_all(b"ok\n")?;
+    state_file::write(state, &mut to)?;
+    to.flush()?;
+    let answer = line(from)?;
+    ensure!(answer == "stored", "the state was not stored");
+    Ok(())
 }
 
 /// Reads a line, without its end.

@@ -163,9 +163,13 @@ impl EngineMaker for HostSlot {
     }
 
     fn prepare(&self, reach: &Reach<'_>) -> Result<(), String> {
-        let mut contexts = self.shared.contexts();
-        let memory = (reach.memory)().ok_or("bus mastering is off")?;
-        let made = self.open(Key::of(reach), memory, &mut contexts);
+        let (key, mut contexts) = (Key::of(reach), self.shared.contexts());
+        let memory = (reach.memory)().filter(|memory| key.is_mapped(memory));
+        let Some(memory) = memory else {
+            // The job is the guest's mistake, and will have a fault.
+            return Ok(());
+        };
+        let made = self.open(key, memory, &mut contexts);
         let context = made.map_err(|error| self.reason(error))?;
         keep(&mut contexts, Arc::new(context));
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The commands that ask a daemon by its control socket.
+//! The commands that send a request to a daemon's control socket.
 
 use crate::control::{line, SILENCE};
 use anyhow::{bail, Context as _, Result};
@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A daemon may need so long until it answers: it waits for jobs to be held.
+/// How long a daemon may take to answer: the daemon waits until jobs are held.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A daemon.
@@ -65,12 +65,21 @@ impl Transfer {
             let stored = store(&self.file, |to| copy(&mut from, to));
             stored.with_context(|| self.file.display().to_string())?;
         }
-        (&stream).write_all(b"stored\n")?;
-        let done = confirmed(&mut from);
-        if done.is_err() && !self.is_standard() {
-            let _ = std::fs::remove_file(&self.file);
+        // A daemon that has given up says so.
+        let _ = (&stream).write_all(b"stored\n");
+        match line(&mut from).as_deref() {
+            Ok("ok") => Ok(()),
+            Ok(error) => {
+                if !self.is_standard() {
+                    let _ = std::fs::remove_file(&self.file);
+                }
+                bail!("the card goes on, and the file is void: {error}")
+            }
+            Err(_) => bail!(
+                "the daemon does not confirm: run fermata-vfio continue before the file is \
+                 discarded; load the file only if the daemon is gone"
+            ),
         }
-        done.context("the card goes on, and the file is void")
     }
 
     /// `fermata-vfio load`
@@ -101,7 +110,7 @@ fn copy(from: impl Read, to: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What is read is written, too.
+/// A reader that writes all that is read.
 struct Tee<R, W> {
     from: R,
     to: W,
@@ -115,7 +124,7 @@ impl<R: Read, W: Write> Read for Tee<R, W> {
     }
 }
 
-/// The daemon has done what it was asked for.
+/// Reads the daemon's answer. `Err`: the reason why the request failed.
 fn confirmed(from: &mut BufReader<&UnixStream>) -> Result<()> {
     match line(from)?.as_str() {
         "ok" => Ok(()),

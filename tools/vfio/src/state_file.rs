@@ -32,8 +32,8 @@ pub(crate) fn write(state: &CardState, to: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads the state of a card of this make, which is not trusted: the card checks what it takes. No
-/// more memory is allocated than a card of this make has state.
+/// Reads the state of a card of this make. The state is not trusted: the card checks a state that the
+/// card takes. No more memory is allocated than a card of this make has state.
 pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
     let mut reader = Reader::new(from)?;
     let first = reader.section()?;
@@ -64,7 +64,7 @@ pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
 struct Engines<R> {
     reader: Reader<R>,
     offset: u64,
-    /// What was read beyond the last state.
+    /// Bytes that were read beyond the last state.
     rest: Vec<u8>,
 }
 
@@ -86,12 +86,13 @@ impl<R: Read> Engines<R> {
         Ok(section)
     }
 
-    /// The next state, of so many bytes.
+    /// Returns the next state, of `length` bytes.
     fn take(&mut self, length: usize) -> Result<Vec<u8>> {
         let mut state = std::mem::take(&mut self.rest);
         while state.len() < length {
             let section = self.section()?;
-            ensure!(section.kind == Kind::State, "states of engines are missing");
+            let has_bytes = section.kind == Kind::State && !section.data.is_empty();
+            ensure!(has_bytes, "states of engines are missing");
             ensure!(
                 section.offset == self.offset,
                 "states of engines are not in order"
@@ -103,7 +104,7 @@ impl<R: Read> Engines<R> {
         Ok(state)
     }
 
-    /// Nothing must be left.
+    /// Checks that no bytes are left.
     fn end(mut self) -> Result<()> {
         let last = self.section()?.kind == Kind::End && self.rest.is_empty();
         ensure!(last, "states of engines are too long");
