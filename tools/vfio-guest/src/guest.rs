@@ -27,6 +27,8 @@ pub(crate) const GPA: u64 = 0x4000_0000;
 /// Bytes of a window. The memory begins with windows; snapshots are in its second half.
 pub(crate) const WINDOW: u64 = 2 << 20;
 const SNAPSHOTS: u64 = RAM / 2;
+/// Where pages of other files are for the card.
+const FILES: u64 = 0x8000_0000;
 /// Device address of the first byte of each window.
 pub(crate) const BASE: u64 = 0x7000_0000_0000;
 /// Nothing that is waited for takes as long.
@@ -88,6 +90,24 @@ impl Guest {
         let (half, fd) = (RAM / 2, self.ram.as_raw_fd());
         self.client.dma_map(0, GPA, half, fd)?;
         Ok(self.client.dma_map(half, GPA + half, half, fd)?)
+    }
+
+    /// Takes the memory away under the daemon: the file has no bytes any more.
+    pub(crate) fn truncate(&self) -> Result<()> {
+        Ok(self.ram.set_len(0)?)
+    }
+
+    /// Maps pages of so many files. Returns how many the daemon took.
+    pub(crate) fn map_files(&mut self, count: u64) -> Result<u64> {
+        let mut taken = 0;
+        for n in 0..count {
+            let file = File::from(memfd_create("page", MemfdFlags::CLOEXEC)?);
+            file.set_len(0x1000)?;
+            let at = FILES + n * 0x1000;
+            let mapped = self.client.dma_map(0, at, 0x1000, file.as_raw_fd());
+            taken += u64::from(mapped.is_ok());
+        }
+        Ok(taken)
     }
 
     /// Takes the memory of all windows away from the card.

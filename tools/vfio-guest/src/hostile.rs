@@ -11,6 +11,7 @@ use fermata_card::engine::splitmix64;
 use fermata_card::regs::ctl;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// Register accesses of the driver, and messages of the monitor.
 const ACCESSES: u64 = 1500;
@@ -106,4 +107,49 @@ pub(crate) fn monitor() -> Result<()> {
     guest.start(&hash.job)?;
     guest.finish(&hash.job)?;
     hash.check(&mut guest)
+}
+
+/// What a bad machine does to its daemon, while another machine and a tenant of the host have jobs on
+/// the same slot. The host's card is as before when the bad machine is gone.
+fn beside_others(name: &str, tag: u64, harm: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    let tenant = Tenant::start(tag);
+    let neighbours = Daemon::start("neighbour", &["--slots", SLOTS])?;
+    let mut neighbour = Guest::plug(neighbours.socket())?;
+    let hash = Hash::new(&neighbour, 0, tag + 1)?;
+    neighbour.start(&hash.job)?;
+    let daemon = Daemon::start(name, &["--slots", SLOTS])?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    harm(&mut guest)?;
+    drop(guest);
+    neighbour.finish(&hash.job)?;
+    hash.check(&mut neighbour)?;
+    daemon.wait_for_no_contexts(&Context::open(DEVICE)?)?;
+    ensure!(tenant.end()? > 0, "the tenant had no turn");
+    Ok(())
+}
+
+/// A monitor that truncates the memory under a job, and has the daemon write there.
+pub(crate) fn truncated() -> Result<()> {
+    beside_others("truncated", 0x1700, |guest| {
+        let hash = Hash::new(guest, 0, 0x1702)?;
+        guest.start(&hash.job)?;
+        guest.truncate()?;
+        // The daemon may end by this.
+        let _ = guest.pause(&hash.job);
+        while guest.runs(&hash.job).unwrap_or(false) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    })
+}
+
+/// A monitor that floods the daemon with descriptors.
+pub(crate) fn flood() -> Result<()> {
+    const FILES: u64 = 5000;
+    beside_others("flood", 0x1710, |guest| {
+        let taken = guest.map_files(FILES)?;
+        println!("# the daemon took {taken} files of {FILES}");
+        ensure!(taken > 0, "no file was taken");
+        Ok(())
+    })
 }

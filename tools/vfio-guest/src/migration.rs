@@ -168,6 +168,8 @@ pub(crate) fn refused() -> Result<()> {
     let guest_of_other = Guest::plug(other.socket())?;
     refuses(&other, file.path(), "it is of another card")?;
     drop(guest_of_other);
+    refuses(&daemon, file.path(), "the card is stopped")?;
+    daemon.ask("continue", None)?;
     refuses(
         &daemon,
         file.path(),

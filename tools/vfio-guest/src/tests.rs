@@ -47,6 +47,11 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("the guest goes away under a job", gone),
     ("a driver that writes registers at random", hostile::driver),
     ("a monitor that sends messages at random", hostile::monitor),
+    (
+        "memory is truncated under a job and the daemon",
+        hostile::truncated,
+    ),
+    ("a flood of descriptors", hostile::flood),
     ("the daemon is killed under a job", killed),
 ];
 
