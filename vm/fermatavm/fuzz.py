@@ -45,11 +45,13 @@ def main():
     parser.add_argument("--time", type=int, default=60, metavar="SECONDS", help="time to run after the corpus (default 60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--iommu", default="intel", choices=boot.IOMMUS)
+    parser.add_argument("--profile", default="fermata", choices=["base", "fermata", "relay"], help="profile of the card (default fermata)")
     parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail if less of the calls' code is reached")
     parser.add_argument("--keep", action="store_true", help="add new programs to the corpus")
     args = parser.parse_args()
     ko = module.build(kernel_named(DEBUG).ensure())
-    options = ["--kernel", DEBUG, "--card", "slots=linkedlist+membench+sha256+blockmix", "--iommu", args.iommu, "--name", "fuzz"]
+    options = ["--kernel", DEBUG, "--card", f"profile={args.profile},slots=linkedlist+membench+sha256+blockmix"]
+    options += ["--iommu", args.iommu, "--name", "fuzz"]
     options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
     # The card accepts snapshots that the fuzzer writes.
     script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
