@@ -136,7 +136,7 @@ help:
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
-	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 15); the last line counts'
+	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
 	@echo '  make check NAME...     the steps of make check whose names have NAME in them; also with check-all and check-debug'
