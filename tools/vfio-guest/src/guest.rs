@@ -218,15 +218,10 @@ impl Guest {
         Ok(())
     }
 
-    /// Waits for the end of a job of a card that has come from another host: an interrupt for nothing
-    /// may be before that.
+    /// Waits for the end of a job on a card that was loaded: `load` sends one interrupt for each slot,
+    /// and the job's end is the second.
     pub(crate) fn finish_moved(&mut self, job: &Job) -> Result<()> {
-        while self.runs(job)? {
-            let irq = &self.irqs[job.slot as usize];
-            let mut fds = [PollFd::new(irq, PollFlags::IN)];
-            ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "no interrupt");
-            rustix::io::read(irq, &mut [0; 8])?;
-        }
+        self.wait_irqs(job.slot, 2)?;
         let end = self.slot(job.slot, CTL)? & 0xfff;
         ensure!(end == status::FINISH, "status {end:#x}");
         Ok(())
