@@ -320,9 +320,10 @@ impl Card {
         self.recorder().record(What::DeviceReset);
     }
 
-    /// A client plugged the card.
+    /// A client plugged the card, which goes on if it was stopped.
     pub fn connect(&self) {
         self.recorder().record(What::Connect);
+        self.thaw();
     }
 
     /// Returns what `f` returns. No client goes away meanwhile.

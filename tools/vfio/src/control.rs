@@ -72,7 +72,7 @@ impl Control {
         };
         let answer = match done {
             Ok(()) => "ok\n".to_owned(),
-            Err(error) => format!("error: {error:#}\n").replace('\n', " ") + "\n",
+            Err(error) => format!("error: {error:#}").replace('\n', " ") + "\n",
         };
         let mut stream = stream;
         Ok(stream.write_all(answer.as_bytes())?)
@@ -98,6 +98,10 @@ impl Control {
 
     /// Gives the card a state, and lets the card go on.
     fn give(&self, state: &CardState) -> Result<()> {
+        ensure!(
+            self.server.has_client(),
+            "no virtual machine is connected: start the machine, and pause it"
+        );
         ensure!(
             !self.card.is_frozen(),
             "the card is stopped: fermata-vfio continue lets the card go on"
@@ -128,10 +132,6 @@ impl Control {
 
     /// Stops the card.
     fn stop(&self) -> Result<()> {
-        ensure!(
-            self.server.has_client(),
-            "no virtual machine is connected: start the machine, and pause it"
-        );
         let stopped = self.card.freeze(STOP_LIMIT);
         stopped.map_err(|slot| anyhow!("the job of slot {slot} does not stop"))
     }

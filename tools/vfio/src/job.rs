@@ -25,6 +25,8 @@ pub(crate) struct HostJob {
     shared: Arc<Shared>,
     /// The state of the job, when it is held.
     state: Option<Vec<u8>>,
+    /// The job was held at a boundary.
+    at_boundary: bool,
     results: AppRegs,
     read_at: Instant,
 }
@@ -36,6 +38,7 @@ impl HostJob {
             context,
             shared,
             state: None,
+            at_boundary: false,
             results: AppRegs::default(),
             read_at: Instant::now(),
         }
@@ -73,6 +76,7 @@ impl HostJob {
             Ok(Stopped::Ended) => Ok(true),
             Ok(Stopped::Held(state)) => {
                 self.state = Some(state);
+                self.at_boundary = at_boundary;
                 self.read_results();
                 Ok(false)
             }
@@ -85,6 +89,7 @@ impl HostJob {
 
     fn go_on(&mut self) -> Result<(), Refused> {
         self.state = None;
+        self.at_boundary = false;
         self.context.go_on().map_err(|_| Refused)
     }
 
@@ -128,9 +133,9 @@ impl Engine for HostJob {
         let (at_once, at_boundary) = (bus.attention(), bus.wants_boundary());
         let mut done = false;
         match (self.state.is_some(), at_once || at_boundary) {
-            (true, true) => {}
-            // What the job was stopped for was withdrawn.
-            (true, false) => self.go_on()?,
+            (true, true) if at_once || self.at_boundary => {}
+            // The job was stopped elsewhere, or its stop was withdrawn.
+            (true, _) => self.go_on()?,
             (false, true) => done = self.stop(!at_once)? && self.has_finished(bus)?,
             (false, false) => done = self.wait() && self.has_finished(bus)?,
         }
@@ -144,7 +149,7 @@ impl Engine for HostJob {
     }
 
     fn at_boundary(&self) -> bool {
-        self.state.is_some()
+        self.state.is_some() && self.at_boundary
     }
 
     fn can_be_saved(&self) -> bool {
