@@ -6,8 +6,7 @@ use super::snapshot::PAGE;
 use super::state::{Job, Phase, Queued, Rest, State, Stop, Thread};
 use super::Slot;
 use crate::engine::AppRegs;
-use crate::event::now_ns;
-use crate::regs::{status, IOVA_BITS, TAG};
+use crate::regs::{status, IOVA_BITS};
 use crate::relay::{Order, Tables};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
@@ -38,39 +37,11 @@ pub struct SlotState {
 enum Activity {
     Rest(Rest),
     /// A START was accepted.
-    Start(Started),
+    Start(Job),
     /// An order was taken.
     Load(u64),
     /// A job is in the engine. The state of the engine is not part of the serialized form.
-    Work(Started, #[serde(skip)] Vec<u8>),
-}
-
-/// A job that was started: the registers that the engine sampled.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Started {
-    resume: bool,
-    written: AppRegs,
-    reads: AppRegs,
-}
-
-impl Started {
-    fn of(job: &Job) -> Self {
-        Self {
-            resume: job.resume,
-            written: job.written,
-            reads: job.reads,
-        }
-    }
-
-    fn job(&self) -> Job {
-        Job {
-            resume: self.resume,
-            tag: self.written.get(TAG),
-            written: self.written,
-            reads: self.reads,
-            at: now_ns(),
-        }
-    }
+    Work(Job, #[serde(skip)] Vec<u8>),
 }
 
 impl SlotState {
@@ -161,11 +132,9 @@ impl Slot {
         let mut state = self.lock();
         self.deliver(&mut state, u64::MAX);
         let activity = match (&state.queued, state.phase) {
-            (Some(Queued::Job(job)), _) => Activity::Start(Started::of(job)),
+            (Some(Queued::Job(job)), _) => Activity::Start(*job),
             (Some(Queued::Context(context)), _) => Activity::Load(*context),
-            (Some(Queued::Stopped(job, engine)), _) => {
-                Activity::Work(Started::of(job), engine.clone())
-            }
+            (Some(Queued::Stopped(job, engine)), _) => Activity::Work(*job, engine.clone()),
             (None, Phase::Rest(rest)) => Activity::Rest(rest),
             (None, _) => Activity::Rest(Rest::Idle),
         };
@@ -216,16 +185,16 @@ impl Slot {
         let (phase, queued) = match &from.activity {
             Activity::Rest(rest) => (Phase::Rest(*rest), None),
             Activity::Load(context) => (Phase::Loading, Some(Queued::Context(*context))),
-            Activity::Start(started) => {
-                let phase = if started.resume {
+            Activity::Start(job) => {
+                let phase = if job.resume {
                     Phase::Restoring
                 } else {
                     Phase::Running
                 };
-                (phase, Some(Queued::Job(started.job())))
+                (phase, Some(Queued::Job(*job)))
             }
-            Activity::Work(started, engine) => {
-                let stopped = Queued::Stopped(started.job(), engine.clone());
+            Activity::Work(job, engine) => {
+                let stopped = Queued::Stopped(*job, engine.clone());
                 (Phase::Running, Some(stopped))
             }
         };

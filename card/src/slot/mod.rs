@@ -261,7 +261,6 @@ impl Slot {
         self.tell_phase(state);
         Job {
             resume,
-            tag: state.written.get(TAG),
             written: state.written,
             reads: registers,
             at,

@@ -114,7 +114,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
         let state = slot.lock();
         (state.snapshot, state.settings, slot.reach(&state))
     };
-    let mut mover = Mover::new(slot, job.tag, at);
+    let mut mover = Mover::new(slot, job.tag(), at);
     let mut bytes = vec![0; settings.state_pages as usize * PAGE];
     let ok = read_frames(&mut mover, settings, &mut bytes);
     mover.log();
@@ -123,7 +123,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
         Some(true) => {
             slot.host.recorder.record(What::Restore {
                 slot: slot.index,
-                tag: job.tag,
+                tag: job.tag(),
                 at: mover.touched,
                 hash: digest(&bytes),
             });
@@ -209,7 +209,7 @@ pub(super) fn save(
         (state.snapshot, state.settings, torn, takes)
     };
     bytes.resize(settings.state_pages as usize * PAGE, 0);
-    let mut mover = Mover::new(slot, job.tag, at);
+    let mut mover = Mover::new(slot, job.tag(), at);
     let here = |old: &&Snapshot| old.iova == mover.iova && old.bytes.len() == bytes.len();
     let plan = Plan {
         settings,

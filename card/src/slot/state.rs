@@ -5,9 +5,9 @@ use super::relay::Relay;
 use crate::config::Settings;
 use crate::engine::AppRegs;
 use crate::event;
-use crate::event::us;
+use crate::event::{now_ns, us};
 use crate::misbehave::Misbehaviour;
-use crate::regs::status;
+use crate::regs::{status, TAG};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -79,14 +79,20 @@ pub(super) enum Thread {
 }
 
 /// A START that was accepted: the engine samples its registers then.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) resume: bool,
-    pub(super) tag: u64,
     pub(super) written: AppRegs,
     pub(super) reads: AppRegs,
-    /// When it was accepted.
+    /// When the START was accepted. A job that comes from another host is accepted anew.
+    #[serde(skip, default = "now_ns")]
     pub(super) at: u64,
+}
+
+impl Job {
+    pub(super) fn tag(&self) -> u64 {
+        self.written.get(TAG)
+    }
 }
 
 /// What the thread of a slot is to begin.

@@ -118,7 +118,7 @@ pub(super) fn run(slot: &Arc<Slot>) {
                 }
             },
         };
-        let mut bus = SlotBus::new(slot, job.tag);
+        let mut bus = SlotBus::new(slot, job.tag());
         let end = execute(slot, &job, stopped.as_deref(), &mut bus);
         if let End::Frozen(state) = end {
             set_aside(slot, job, state, bus);
