@@ -44,8 +44,21 @@ struct SlotMake {
 }
 
 impl Make {
+    /// Checks that a state of a card of the make `there` is of this make.
+    ///
+    /// # Errors
+    ///
+    /// Both makes in words.
+    pub fn check(&self, there: &Self) -> Result<(), String> {
+        if self == there {
+            return Ok(());
+        }
+        let (there, here) = (there.describe(), self.describe());
+        Err(format!("it is of another card: {there}; this card: {here}"))
+    }
+
     /// Returns a description for messages.
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
         let slot = |slot: &SlotMake| format!("{} ({} pages)", slot.engine.name(), slot.state_pages);
         let slots: Vec<_> = self.slots.iter().map(slot).collect();
         let (profile, irq) = (self.profile.name(), self.irq.name());
@@ -163,11 +176,7 @@ impl Card {
     }
 
     fn check(&self, state: &CardState) -> Result<(), String> {
-        let (there, here) = (&state.make, self.make());
-        if *there != here {
-            let (there, here) = (there.describe(), here.describe());
-            return Err(format!("it is of another card: {there}; this card: {here}"));
-        }
+        self.make().check(&state.make)?;
         let fits = state.slots.len() == self.slots().len()
             && state.config_space.len() == CONFIG_SIZE
             && Tables::is_count(state.tables.1);

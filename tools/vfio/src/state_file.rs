@@ -43,13 +43,7 @@ pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
     );
     let state = ciborium::de::from_reader_with_recursion_limit(&first.data[..], DEPTH);
     let mut state: CardState = state.context("the description")?;
-    let (there, here) = (state.make(), make);
-    ensure!(
-        there == here,
-        "it is of another card: {}; this card: {}",
-        there.describe(),
-        here.describe()
-    );
+    make.check(state.make()).map_err(anyhow::Error::msg)?;
     let mut engines = Engines::new(reader);
     for (index, slot) in state.slots.iter_mut().enumerate() {
         if let Some(engine) = slot.engine_mut() {
