@@ -101,6 +101,15 @@ fn hash(rig: &mut Rig, slot: u64) -> Vec<u8> {
     sha2::Sha256::digest(&data).to_vec()
 }
 
+/// Starts a walk of a list in slot 0, whose results go to `OUT` + 0x100.
+fn walk(rig: &mut Rig, head: u64, seed: u64) {
+    rig.open(0);
+    for (off, val) in [(0x30, head), (0x40, seed), (0x48, OUT + 0x100), (TAG, 5)] {
+        rig.sw(0, off, val);
+    }
+    rig.sw(0, CTL, START_NEW);
+}
+
 #[test]
 fn a_stopped_card_does_nothing_and_goes_on() {
     for profile in [Profile::Fermata, Profile::Base] {
@@ -126,11 +135,7 @@ fn a_stopped_card_does_nothing_and_goes_on() {
 fn jobs_go_on_as_jobs_of_another_card() {
     let mut rig = rig(Profile::Fermata);
     let (head, count, checksum) = rig.list(LIST, 50_000, 77);
-    rig.open(0);
-    for (off, val) in [(0x30, head), (0x40, 77), (0x48, OUT + 0x100), (TAG, 5)] {
-        rig.sw(0, off, val);
-    }
-    rig.sw(0, CTL, START_NEW);
+    walk(&mut rig, head, 77);
     let digest = hash(&mut rig, 2);
     a_while();
     let progress = rig.sr(2, 0x38);
@@ -173,14 +178,10 @@ fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
     rig.sw(2, CTL, PAUSE);
     assert_eq!(rig.status(2), RUNNING);
     let (head, count, checksum) = rig.list(LIST, 100, 3);
-    rig.open(0);
-    for (off, val) in [(0x30, head), (0x40, 3), (0x48, OUT + 0x100), (TAG, 5)] {
-        rig.sw(0, off, val);
-    }
-    rig.sw(0, CTL, START_NEW);
+    walk(&mut rig, head, 3);
     a_while();
     assert_eq!((rig.status(0), rig.get64(OUT + 0x100)), (RUNNING, 0));
-    // What is stopped can be reset.
+    // A slot of a stopped card can be reset.
     rig.open(1);
     rig.sw(1, 0x30, DATA);
     rig.sw(1, 0x38, 4096);
