@@ -146,6 +146,13 @@ class Tail:
             self.stream.flush()
 
 
+def clock_arguments(kernel):
+    """Return arguments that tell a kernel under TCG how fast its processors are: on a busy host the kernel's own measurement has been
+    wrong, and has once not ended."""
+    khz = tsc.khz()
+    return f"tsc_early_khz={khz} lpj={khz * 1000 // kernel.hz}"
+
+
 def accelerator(kernel):
     """Return kvm if a boot under KVM has worked on this machine with this kernel and QEMU, else tcg; the answer is cached."""
     forced = os.environ.get("FERMATA_ACCEL")
@@ -327,10 +334,7 @@ class Vm:
         iommu_args, iommu_append = IOMMUS[opt.iommu]
         accel, clock = self.accel, ""
         if self.accel == "tcg":
-            # The kernel is told how fast its processors are: on a busy host its own measurement has been wrong, and has once not
-            # ended.
-            khz = tsc.khz()
-            accel, clock = "tcg,thread=multi", f"tsc_early_khz={khz} lpj={khz * 1000 // self.kernel.hz}"
+            accel, clock = "tcg,thread=multi", clock_arguments(self.kernel)
         append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
         append += f"{clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]

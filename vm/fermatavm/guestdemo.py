@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import boot, guest, tsc
+from . import boot, guest
 from .common import BUILD, Points
 
 NAME = "guest-demo"
@@ -64,9 +64,8 @@ def write_initrd(path, kernel, module):
 def play(arguments):
     """Boot the machine, and the guest in it. Return whether both ended well."""
     kernel, module = boot.prepare(boot.parse(["--name", NAME, *arguments, "--", "true"]))
-    khz = tsc.khz()
-    append = f"console=ttyS0 panic=-1 oops=panic no_timer_check loglevel=3 tsc_early_khz={khz} lpj={khz * 1000 // kernel.hz}"
-    qemu = shlex.join([*QEMU, "-append", f"{append} {kernel.append}"])
+    append = f"console=ttyS0 panic=-1 oops=panic no_timer_check loglevel=3 {boot.clock_arguments(kernel)} {kernel.append}"
+    qemu = shlex.join([*QEMU, "-append", append])
     with tempfile.TemporaryDirectory(prefix="guest-") as folder:
         initrd = Path(folder) / "guest"
         write_initrd(initrd, kernel, module)
