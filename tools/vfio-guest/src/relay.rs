@@ -97,7 +97,7 @@ pub(crate) fn orders() -> Result<()> {
 
 /// The card moves with an order that it holds: the run goes on, ends, and the other context follows.
 pub(crate) fn moves() -> Result<()> {
-    let _slow = Slow::new(&[(0, 1)])?;
+    let _slow = Slow::new(0)?;
     let file = StateFile::new("orders");
     let from = Daemon::start("orders-from", &ARGUMENTS)?;
     let to = Daemon::start_on(OTHER, "orders-to", &ARGUMENTS)?;
