@@ -204,10 +204,7 @@ impl Slot {
         match val {
             ctl::START_NEW => self.start(state, false, t),
             ctl::START_RESUME => self.start(state, true, t),
-            ctl::PAUSE if self.engine.only_at_boundaries() => {
-                self.pause(state, Stop::AtBoundary, false);
-            }
-            ctl::PAUSE => self.pause(state, Stop::AtOnce, false),
+            ctl::PAUSE => self.pause(state, self.soonest_stop(), false),
             ctl::PAUSE_AT_BOUNDARY if self.fermata() && self.engine.has_boundaries() => {
                 self.pause(state, Stop::AtBoundary, true);
             }
@@ -288,13 +285,23 @@ impl Slot {
         }
     }
 
+    /// Returns where the engine can be stopped first.
+    fn soonest_stop(&self) -> Stop {
+        if self.engine.only_at_boundaries() {
+            Stop::AtBoundary
+        } else {
+            Stop::AtOnce
+        }
+    }
+
     /// Tells the engine at work what it has to stop for.
     fn tell_engine(&self, state: &State) {
-        let pause = state.pause;
-        let at_once = pause == Some(Stop::AtOnce) || state.frozen;
-        self.attention.store(at_once, Ordering::Release);
+        let frozen = state.frozen.then(|| self.soonest_stop());
+        let stop = state.pause.max(frozen);
+        self.attention
+            .store(stop == Some(Stop::AtOnce), Ordering::Release);
         self.wants_boundary
-            .store(pause == Some(Stop::AtBoundary), Ordering::Release);
+            .store(stop == Some(Stop::AtBoundary), Ordering::Release);
         let deadline = state.relay.deadline();
         self.deadline
             .set(deadline.map(|(order, due)| (due, self.stops_at_boundary(order))));

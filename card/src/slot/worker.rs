@@ -284,11 +284,12 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         if slot.fermata() && !state.posted.is_empty() {
             slot.deliver(&mut state, now);
         }
+        let stands = |stop| engine.can_be_saved() && (stop == Stop::AtOnce || engine.at_boundary());
         if let Some(stop) = state.pause {
             if std::mem::take(&mut state.misbehaviour.finish_on_pause) || *rush {
                 *rush = true;
                 state.pause = None;
-            } else if engine.can_be_saved() && (stop == Stop::AtOnce || engine.at_boundary()) {
+            } else if stands(stop) {
                 state.stops(now);
                 if state.drops() {
                     return Order::Drop;
@@ -298,7 +299,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
                 return Order::Save;
             }
         }
-        if state.frozen && engine.can_be_saved() {
+        if state.frozen && stands(slot.soonest_stop()) {
             return Order::Freeze;
         }
         slot.tell_engine(&state);

@@ -434,3 +434,22 @@ fn the_log_replays_to_the_same_verdict() {
     assert_eq!(online, "total=1 bad_access=1");
     assert_eq!(online, offline);
 }
+
+/// A card that is stopped stops blockmix between two blocks, too: the job goes on with whole blocks.
+#[test]
+fn a_stopped_card_stops_blockmix_between_two_blocks() {
+    let mut rig = rig(Profile::Fermata, "slot=3,speed=1");
+    let (data, block) = (noise(4 * 16384), 16384);
+    rig.put(BUF, &data);
+    set_mix(&mut rig, data.len(), block as u64, 5);
+    rig.sw(3, CTL, START_NEW);
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(5));
+        rig.card.freeze(LIMIT).unwrap();
+        rig.card.thaw();
+    }
+    assert_eq!(rig.wait_rest(3), FINISH);
+    let (expected, _) = mixed(&data, block, 4, 5);
+    assert!(rig.comes_to_hold(BUF, &expected));
+    rig.clean();
+}
