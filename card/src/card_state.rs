@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 /// The state of a card that is stopped. The serialized form leaves the states of engines out:
 /// [`SlotState::engine`] returns them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CardState {
     make: Make,
     config_space: Vec<u8>,

@@ -83,6 +83,15 @@ impl DmaSpace {
         self.pieces(iova, size).is_some()
     }
 
+    /// Returns whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .mappings
+            .is_empty()
+    }
+
     fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
         self.map
             .read()

@@ -42,9 +42,9 @@ pub trait EngineMaker: Send + Sync {
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused>;
 
-    /// Gets ready for a job of this reach that comes from another host. `Err`: the reason why no such
-    /// job can be made.
-    fn prepare(&self, _reach: &Reach<'_>) -> Result<(), String> {
+    /// Gets ready for a job of this reach that comes from another host. `was_at_work`: the job was in
+    /// the engine there, so that its window was memory. `Err`: the reason why no such job can be made.
+    fn prepare(&self, _reach: &Reach<'_>, _was_at_work: bool) -> Result<(), String> {
         Ok(())
     }
 

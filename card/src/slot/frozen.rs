@@ -14,6 +14,7 @@ use std::time::Instant;
 
 /// The state of a slot that is stopped. Times are those of the card's clock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SlotState {
     activity: Activity,
     in_reset: bool,
@@ -67,16 +68,36 @@ impl SlotState {
         }
     }
 
-    /// Returns whether the parts agree with each other.
+    /// Returns whether a card can have this state.
     fn is_consistent(&self) -> bool {
-        let is_context = |context: u64| Tables::is_count(context.saturating_add(1));
-        match (&self.activity, &self.run) {
-            (Activity::Rest(_), run) => run.is_none() && self.held.is_none(),
-            (Activity::Load(_), None) => false,
-            (Activity::Load(context), Some(run)) if *context != run.context => false,
-            (_, None) => !self.in_reset && self.held.is_none(),
-            (_, Some(run)) => self.relay && !self.in_reset && is_context(run.context),
-        }
+        let Some(run) = &self.run else {
+            let no_order = self.held.is_none();
+            return no_order
+                && match &self.activity {
+                    Activity::Rest(_) => self.pause.is_none(),
+                    Activity::Start(job) => {
+                        self.may_work() && !(job.resume && self.pause.is_some())
+                    }
+                    Activity::Work(..) => self.may_work(),
+                    Activity::Load(_) => false,
+                };
+        };
+        let of_order =
+            self.relay && !self.in_reset && Tables::is_count(run.context.saturating_add(1));
+        of_order
+            && run.stopped == 0
+            && match &self.activity {
+                Activity::Load(context) => {
+                    *context == run.context && run.worked == 0 && self.pause.is_none()
+                }
+                Activity::Work(..) => run.worked != 0,
+                Activity::Rest(_) | Activity::Start(_) => false,
+            }
+    }
+
+    /// Returns whether a job that no order brought can be on the slot.
+    fn may_work(&self) -> bool {
+        !self.in_reset && !self.relay
     }
 }
 
@@ -169,14 +190,14 @@ impl Slot {
     /// cannot go on here.
     pub(crate) fn prepare(&self) -> Result<(), String> {
         let state = self.lock();
-        let has_job = matches!(state.queued, Some(Queued::Job(_) | Queued::Stopped(..)));
+        let was_at_work = match &state.queued {
+            Some(Queued::Stopped(..)) => true,
+            Some(Queued::Job(_)) => false,
+            Some(Queued::Context(_)) | None => return Ok(()),
+        };
         let reach = self.reach(&state);
         drop(state);
-        if has_job {
-            self.maker.prepare(&reach)
-        } else {
-            Ok(())
-        }
+        self.maker.prepare(&reach, was_at_work)
     }
 
     /// Takes a state. The slot is stopped, and as after power-on.

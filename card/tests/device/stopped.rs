@@ -302,8 +302,10 @@ fn states_that_do_not_fit_are_refused() {
     // By the description: a job in a slot that is held in reset, a run without orders.
     for (path, value) in [
         ("/slots/2/in_reset", true.into()),
+        ("/slots/2/relay", true.into()),
         ("/slots/0/relay", true.into()),
         ("/slots/0/held", 5.into()),
+        ("/slots/0/pause", "AtOnce".into()),
         ("/slots/0/activity", serde_json::json!({"Load": 1})),
         ("/config_space", serde_json::json!([1, 2])),
     ] {

@@ -81,9 +81,10 @@ impl Control {
     /// Stops the card and writes its state. The card goes on if the client does not store the state,
     /// unless the card was stopped before.
     fn save(&self, from: &mut Stream<'_>, to: &UnixStream) -> Result<()> {
-        let was_stopped = self.card.is_frozen();
-        let stopped = || self.stop().map(|()| self.card.state());
-        let state = self.card.with_client(stopped)?;
+        let (state, was_stopped) = self.card.with_client(|| {
+            let was_stopped = self.card.is_frozen();
+            self.stop().map(|()| (self.card.state(), was_stopped))
+        })?;
         let saved = hand_over(&state, from, to);
         if saved.is_err() && !was_stopped {
             self.card.thaw();
@@ -101,6 +102,10 @@ impl Control {
         ensure!(
             self.server.has_client(),
             "no virtual machine is connected: start the machine, and pause it"
+        );
+        ensure!(
+            !self.card.host().memory.is_empty(),
+            "the virtual machine has not given its memory to the card yet: try again"
         );
         ensure!(
             !self.card.is_frozen(),

@@ -162,10 +162,16 @@ impl EngineMaker for HostSlot {
         Ok(Box::new(self.begin(reach, HostContext::is_free, start)?))
     }
 
-    fn prepare(&self, reach: &Reach<'_>) -> Result<(), String> {
+    fn prepare(&self, reach: &Reach<'_>, was_at_work: bool) -> Result<(), String> {
         let (key, mut contexts) = (Key::of(reach), self.shared.contexts());
         let memory = (reach.memory)().filter(|memory| key.is_mapped(memory));
         let Some(memory) = memory else {
+            if was_at_work {
+                let engine = self.kind.name();
+                return Err(format!(
+                    "the window of a job for {engine} is not guest memory yet"
+                ));
+            }
             // The job is the guest's mistake, and will have a fault.
             return Ok(());
         };
