@@ -4,15 +4,20 @@
 use anyhow::{ensure, Context as _, Result};
 use fermata_card::card_state::{CardState, Make};
 use fermata_checkpoint::container::{Kind, Reader, Section, Writer, SECTION_MAX};
+use serde::de::DeserializeOwned;
 use std::io::{Read, Write};
 
 /// The description nests four deep.
 const DEPTH: usize = 16;
+/// The release that wrote a file. Only the same release reads the file, because the state of a card
+/// is what the program keeps about the card.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 /// Writes the state of a card.
 pub(crate) fn write(state: &CardState, to: impl Write) -> Result<()> {
     let mut writer = Writer::new(to)?;
     let mut description = Vec::new();
+    ciborium::into_writer(RELEASE, &mut description)?;
     ciborium::into_writer(state, &mut description)?;
     ensure!(
         description.len() <= SECTION_MAX,
@@ -41,8 +46,14 @@ pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
         first.kind == Kind::Card,
         "it is the checkpoint of a context: fermata-checkpoint restores it"
     );
-    let state = ciborium::de::from_reader_with_recursion_limit(&first.data[..], DEPTH);
-    let mut state: CardState = state.context("the description")?;
+    let mut data = &first.data[..];
+    let release: String = item(&mut data)?;
+    ensure!(
+        release == RELEASE,
+        "release {release} of fermata-vfio wrote it, and this is release {RELEASE}"
+    );
+    let mut state: CardState = item(&mut data)?;
+    ensure!(data.is_empty(), "the description is too long");
     make.check(state.make()).map_err(anyhow::Error::msg)?;
     let mut engines = Engines::new(reader);
     for (index, slot) in state.slots.iter_mut().enumerate() {
@@ -52,6 +63,12 @@ pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
     }
     engines.end()?;
     Ok(state)
+}
+
+/// Reads one item of CBOR.
+fn item<T: DeserializeOwned>(from: &mut &[u8]) -> Result<T> {
+    let item = ciborium::de::from_reader_with_recursion_limit(from, DEPTH);
+    item.context("the description")
 }
 
 /// The states of engines, one after the other.
@@ -191,13 +208,21 @@ mod tests {
             }
             writer.end().unwrap().0
         };
-        let mut text = Vec::new();
-        ciborium::into_writer(&state, &mut text).unwrap();
+        let text_of = |release: &str| {
+            let mut text = Vec::new();
+            ciborium::into_writer(release, &mut text).unwrap();
+            ciborium::into_writer(&state, &mut text).unwrap();
+            text
+        };
+        let (text, old) = (text_of(RELEASE), text_of("0.0.1"));
+        let more = [&text[..], &[0]].concat();
         let engine = state.slots[1].engine();
         let long = [engine, &[0]].concat();
-        let cases: [(Parts<'_>, &str); 6] = [
+        let cases: [(Parts<'_>, &str); 8] = [
             (&[(Kind::Description, 0, &text)], "of a context"),
             (&[(Kind::Card, 0, b"what")], "the description"),
+            (&[(Kind::Card, 0, &old)], "release 0.0.1 of fermata-vfio"),
+            (&[(Kind::Card, 0, &more)], "too long"),
             (&[(Kind::Card, 0, &text)], "missing"),
             (
                 &[(Kind::Card, 0, &text), (Kind::State, 1, engine)],
