@@ -97,7 +97,7 @@ pub(crate) fn goes_on() -> Result<()> {
     let mode = std::fs::metadata(file.path())?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the file");
     let mode = std::fs::metadata(daemon.control())?.permissions().mode();
-    ensure!(mode & 0o777 == 0o660, "mode {mode:o} of the socket");
+    ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the socket");
     let held = daemon.contexts(&host)?;
     std::thread::sleep(A_WHILE);
     let still = daemon.contexts(&host)?;

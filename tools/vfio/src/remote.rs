@@ -7,7 +7,7 @@ use clap::Args;
 use fermata_checkpoint::container::{Kind, Reader};
 use fermata_checkpoint::store;
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,10 @@ impl Transfer {
     /// `fermata-vfio load`
     pub(crate) fn load(&self) -> Result<()> {
         let file: Box<dyn Read> = if self.is_standard() {
-            Box::new(std::io::stdin().lock())
+            // The daemon waits for the state, but not as long as a pipe may.
+            let mut input = std::io::stdin().lock();
+            input.fill_buf()?;
+            Box::new(input)
         } else {
             let file = File::open(&self.file);
             Box::new(file.with_context(|| self.file.display().to_string())?)

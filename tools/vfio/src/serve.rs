@@ -20,6 +20,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Who may connect to the socket of the device: the daemon's user, and its group, which is the
+/// monitor's.
+const GROUP: Mode = Mode::from_raw_mode(0o660);
+/// Who may connect to the control socket: the daemon's user only, because a monitor of another
+/// machine may be of the same group.
+const OWNER: Mode = Mode::from_raw_mode(0o600);
+
 /// Serves until a signal comes.
 pub(crate) fn serve(args: Serve) -> Result<()> {
     let options = args.options()?;
@@ -33,11 +40,11 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     let makers = config.slots.iter().map(|slot| maker(slot.engine));
     let makers = makers.collect::<std::io::Result<Vec<Arc<dyn EngineMaker>>>>()?;
     let card = Card::with_makers(config, makers, Recorder::none());
-    let server = Arc::new(Server::new(card.clone(), listen(socket)?));
+    let server = Arc::new(Server::new(card.clone(), listen(socket, GROUP)?));
     server.stop_on_signals()?;
     let control = options.control.as_deref();
     if let Some(path) = control {
-        Control::new(card.clone(), server.clone()).serve(listen(path)?);
+        Control::new(card.clone(), server.clone()).serve(listen(path, OWNER)?);
     }
     println!("ready");
     sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).context("NOTIFY_SOCKET")?;
@@ -100,14 +107,14 @@ fn host_engines(host: &Context) -> Result<Vec<(EngineKind, u64)>> {
     Ok(found)
 }
 
-/// Listens on a socket that owner and group may connect to. A socket that nobody listens on is
+/// Listens on a socket that only those of `mode` may connect to. A socket that nobody listens on is
 /// replaced.
-fn listen(path: &Path) -> Result<UnixListener> {
+fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         bail!("{}: another daemon serves it", path.display());
     }
     let _ = std::fs::remove_file(path);
-    let before = rustix::process::umask(Mode::from_raw_mode(0o117));
+    let before = rustix::process::umask(!mode);
     let bound = UnixListener::bind(path).with_context(|| path.display().to_string());
     rustix::process::umask(before);
     bound
@@ -116,18 +123,20 @@ fn listen(path: &Path) -> Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn one_daemon_serves_a_socket() {
         let path = std::env::temp_dir().join(format!("fermata-vfio-{}", std::process::id()));
-        let first = listen(&path).unwrap();
-        assert!(listen(&path).is_err());
+        let first = listen(&path, GROUP).unwrap();
+        assert!(listen(&path, GROUP).is_err());
         drop(first);
-        let second = listen(&path).unwrap();
-        let mode = std::fs::metadata(&path).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
-        assert_eq!(mode & 0o777, 0o660);
-        drop(second);
+        for (mode, bits) in [(GROUP, 0o660), (OWNER, 0o600)] {
+            let second = listen(&path, mode).unwrap();
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, bits);
+            drop(second);
+        }
         std::fs::remove_file(&path).unwrap();
     }
 }
