@@ -14,6 +14,7 @@ use crate::{
     pages::{contiguous_is_charged, Pages},
     shim::{fermata_dma_flush, fermata_dma_is_translated, fermata_dma_needs_sync},
 };
+use core::ops::Range;
 use kernel::{
     bindings,
     device::{Bound, Device, DeviceContext},
@@ -189,11 +190,18 @@ impl Mapping {
         let table = (&raw const self.table.0).cast_mut();
         // SAFETY: The scatter list is initialised by the type invariant of `Table`. Nobody changes
         // it while `self` is borrowed.
-        let mut segments = unsafe { SGTable::from_raw(table) }.iter();
-        match (segments.next(), segments.next()) {
-            (Some(segment), None) => Ok(segment.dma_address()),
-            _ => Err(errno::eopnotsupp()),
+        let segments = unsafe { SGTable::from_raw(table) }.iter();
+        // A segment has at most `MAX_SEGMENT` bytes: a larger range has several segments.
+        let mut range: Option<Range<u64>> = None;
+        for segment in segments {
+            let (start, length) = (segment.dma_address(), segment.dma_len());
+            range = match range {
+                None => Some(start..start + length),
+                Some(before) if before.end == start => Some(before.start..start + length),
+                Some(_) => return Err(errno::eopnotsupp()),
+            };
         }
+        Ok(range.ok_or(EINVAL)?.start)
     }
 }
 

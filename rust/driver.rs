@@ -12,7 +12,7 @@ use crate::{
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
-    shim::{fermata_dma_is_coherent, pci_as_raw, pci_disable_device},
+    shim::{fermata_dma_cross_boundaries, fermata_dma_is_coherent, pci_as_raw, pci_disable_device},
 };
 use core::iter;
 use kernel::{
@@ -165,6 +165,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
         pdev.dma_set_mask_and_coherent(dma::DmaMask::new::<48>())?;
         pdev.dma_set_max_seg_size(MAX_SEGMENT);
     }
+    fermata_dma_cross_boundaries(device);
 
     let vectors = if identity.has_irq() {
         Some(IrqVectors::new(pdev, identity.slots.into())?)

@@ -154,6 +154,15 @@ bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address)
 }
 
 /*
+ * Lets one mapping of a scatter list cross every boundary.  The PCI default, 4 GiB,
+ * makes the IOMMU layer leave gaps between the segments of a larger mapping.
+ */
+void fermata_dma_cross_boundaries(struct device *dev)
+{
+	dma_set_seg_boundary(dev, ULONG_MAX);
+}
+
+/*
  * A domain with a flush queue (the default of most distributions) leaves what
  * was unmapped in the IOTLB for some milliseconds.  After this the device
  * cannot reach it any more, and the pages may be freed.

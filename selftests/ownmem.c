@@ -155,6 +155,55 @@ FM_TEST(own, fixed_device_base)
 	fm_ctx_close(&c);
 }
 
+/*
+ * A mapping of more than 4 GiB has several segments, which follow each other. Its memory is one huge
+ * page that is mapped many times.
+ */
+FM_TEST(own, more_than_4_gib)
+{
+	const size_t part = FM_HUGE, len = (4UL << 30) + 6 * part;
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = len
+	};
+	struct fermata_card_info info;
+	u64 before = fm_pins();
+	struct fm_ctx c;
+	size_t at;
+	u8 *mem;
+	int fd;
+
+	fm_ctx_setup(&c, FM_MEM, -1);
+	fm_card_info(&info);
+	if (!fm_translated() || info.max_arena < len)
+		SKIP(return, "needs an IOMMU, and max_arena_mib of %zu", len >> 20);
+	fm_huge_pages(1);
+	fd = fm_memfd(part, MFD_HUGETLB);
+	/* With room to align the start to huge pages. */
+	mem = fm_map(NULL, len + part, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	mem += -(uintptr_t)mem % part;
+	for (at = 0; at < len; at += part)
+		fm_map(mem + at, part, MAP_SHARED, fd, 0);
+	arena.user_addr = (uintptr_t)mem;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	EXPECT_EQ(before + len / FM_PAGE, fm_pins());
+	fm_agent_add(getpid(), mem, part, c.token);
+	fm_ctx_snapshot(&c);
+	/* Jobs before, across and after 4 GiB. */
+	for (at = 0; at < len; at += (2UL << 30) - part / 2) {
+		c.mem = mem + at;
+		c.base = arena.user_addr + at;
+		c.len = part;
+		ASSERT_GOOD(use(&c, at));
+	}
+	c.mem = mem;
+	c.len = len;
+	fm_ctx_close(&c);
+	close(fd);
+	fm_huge_pages(0);
+	EXPECT_EQ(before, fm_pins());
+	EXPECT_EQ(0, fm_charged());
+}
+
 /* What a program of before this flag passes. */
 FM_TEST(own, older_argument_is_an_allocated_arena)
 {

@@ -268,8 +268,8 @@ struct fermata_setup {
  * FERMATA_ARENA_USER: EFAULT: not all of it is mapped and writable, or some of
  * it cannot stay pinned: device memory, memfd_secret(), a shared mapping of a file
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
- * of addresses: with an IOMMU it is 4 GiB or more; without, it is not physically
- * contiguous; or it is a file of a DAX file system.
+ * of addresses: there is no IOMMU, and it is not physically contiguous; or it is a
+ * file of a DAX file system.
  *
  * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, or
  * FERMATA_ARENA_USER;
