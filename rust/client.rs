@@ -11,7 +11,7 @@ use crate::{
     image::ContextRef,
     notifier::{Notice, Notifier},
     opener::Opener,
-    pages::Pages,
+    pages::PageRange,
     relay::ImageMemory,
     sched::{ContextId, GroupKey},
     trace,
@@ -20,10 +20,12 @@ use core::ptr;
 use kernel::{
     bindings,
     cred::Credential,
+    fs::File,
     mm::virt::VmaRef,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
+        aref::ARef,
         atomic::{Atomic, AtomicFlag, Relaxed, Release},
         new_mutex, Arc, Mutex, SetOnce,
     },
@@ -38,6 +40,9 @@ pub(crate) struct Arena {
     /// Device address of the first byte; `None`: the address of the first mapping of the whole
     /// arena.
     pub(crate) device_base: Option<u64>,
+    /// The file of the context whose memory this is, too: that context, which is charged for the
+    /// memory, lives as long. Dropped after `memory`.
+    pub(crate) lender: Option<ARef<File>>,
 }
 
 impl Arena {
@@ -113,6 +118,8 @@ pub(crate) struct MemoryInfo {
     pub(crate) arena_length: u64,
     pub(crate) device_base: u64,
     pub(crate) snapshot_length: u64,
+    /// Bytes of another context's memory.
+    pub(crate) shared: u64,
 }
 
 /// What a card's registry knows of a context: who opened it, and its memory. Outlives the open file
@@ -224,6 +231,11 @@ impl Client {
                 .snapshot
                 .as_ref()
                 .map_or(0, |snapshot| snapshot.length() as u64),
+            shared: memory
+                .arena
+                .as_ref()
+                .filter(|arena| arena.lender.is_some())
+                .map_or(0, |arena| arena.memory.length() as u64),
         }
     }
 
@@ -262,7 +274,7 @@ impl Client {
     }
 
     /// Returns the pages of the arena. `None`: there is no arena, or it has been revoked.
-    fn arena_pages(&self) -> Option<Arc<Pages>> {
+    fn arena_pages(&self) -> Option<PageRange> {
         let memory = self.memory.lock();
         memory.check_present().ok()?;
         Some(memory.arena.as_ref()?.memory.pages().clone())

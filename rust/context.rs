@@ -19,14 +19,62 @@ use core::ptr;
 use kernel::{
     bindings,
     cred::Credential,
+    fs::{File, LocalFile},
     mm::virt::{flags, VmaNew},
     page::PAGE_SIZE,
     prelude::*,
-    sync::{atomic::Acquire, Arc},
+    sync::{aref::ARef, atomic::Acquire, Arc},
+    types::ForeignOwnable,
 };
 
 /// Device addresses end here: what a program's own addresses can be.
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
+
+/// A mapping of memory that another context has pinned costs as much as this part of the memory:
+/// the page tables of the IOMMU, which are charged to nobody else, have a 512th of its size, and
+/// addresses for the card are scarce.
+const SHARED_COST: usize = 64;
+
+/// Where the memory of an arena comes from.
+pub(crate) enum Source {
+    Allocated,
+    /// The caller's own, from this address on.
+    Own(u64),
+    /// Another context's arena, from this offset on.
+    Shared {
+        lender: Lender,
+        offset: u64,
+    },
+}
+
+/// A context whose file is held.
+pub(crate) struct Lender(ARef<File>);
+
+impl Lender {
+    /// Returns the context of the descriptor `fd`, which must have the operations of `ours`.
+    /// `EBADF`: there is no such descriptor. `EINVAL`: it is of another kind.
+    pub(crate) fn get(fd: i32, ours: &LocalFile) -> Result<Self> {
+        let file = LocalFile::fget(u32::try_from(fd).map_err(|_| EBADF)?)?;
+        // SAFETY: Both files are held.
+        let (its, wanted) = unsafe { ((*file.as_ptr()).f_op, (*ours.as_ptr()).f_op) };
+        if !ptr::eq(its, wanted) {
+            return Err(EINVAL);
+        }
+        // SAFETY: A call does not hold the lock of a file position.
+        Ok(Self(unsafe { LocalFile::assume_no_fdget_pos(file) }))
+    }
+
+    /// Returns the context.
+    fn context(&self) -> &Context {
+        // SAFETY: The file has the operations of `ours`, so it was opened like `ours`, and is held.
+        unsafe { Context::of_file(self.0.as_ptr()) }
+    }
+
+    /// Returns the file, which keeps the context.
+    fn into_file(self) -> ARef<File> {
+        self.0
+    }
+}
 
 /// One tenant's use of a card: an open file description.
 pub(crate) struct Context {
@@ -41,6 +89,17 @@ impl Context {
         let client = Client::new(credential)?;
         card.note_open(client.opener.pid);
         Ok(Self { card, client })
+    }
+
+    /// Returns the context of `file`.
+    ///
+    /// # Safety
+    ///
+    /// The private data of `file` must be a `KBox<Context>`, and `file` must not be released as
+    /// long as `'a`.
+    pub(crate) unsafe fn of_file<'a>(file: *mut bindings::file) -> &'a Self {
+        // SAFETY: By the safety requirement.
+        unsafe { KBox::<Self>::borrow((*file).private_data) }
     }
 
     /// Returns the context's number in the scheduler. `ENXIO`: the context is not set up.
@@ -159,31 +218,28 @@ impl Context {
         Ok(())
     }
 
-    /// Allocates an arena of `length` bytes, or makes one of the caller's own memory from the
-    /// address `own` on. `base`: its device address; `None`: the address of the first mapping of
-    /// the whole arena.
-    pub(crate) fn create_arena(&self, length: u64, own: Option<u64>, base: Option<u64>) -> Result {
+    /// Makes an arena of `length` bytes. `base`: its device address; `None`: the address of the
+    /// first mapping of the whole arena.
+    pub(crate) fn create_arena(&self, length: u64, from: Source, base: Option<u64>) -> Result {
         let id = self.id()?;
-        let end = |base: u64| {
-            base.checked_add(length)
-                .filter(|&end| end <= DEVICE_ADDRESS_END)
-        };
-        let page = PAGE_SIZE as u64;
-        if length == 0 || length % page != 0 || length > self.card.limits.arena {
-            return Err(EINVAL);
-        }
-        let is_wrong = |address: u64| address % page != 0 || end(address).is_none();
-        if base.is_some_and(is_wrong) || own.is_some_and(is_wrong) {
-            return Err(EINVAL);
-        }
+        self.check_arena(length, &from, base)?;
         if self.client.memory.lock().arena.is_some() {
             return Err(EEXIST);
         }
-        let unmapped = self.unmapped_memory(usize::try_from(length)?, own)?;
+        let length = usize::try_from(length)?;
+        let (unmapped, lender) = match from {
+            Source::Allocated => (self.unmapped_memory(length, None)?, None),
+            Source::Own(address) => (self.unmapped_memory(length, Some(address))?, None),
+            Source::Shared { lender, offset } => {
+                let shared = self.shared_memory(lender.context(), offset, length, base)?;
+                (shared, Some(lender.into_file()))
+            }
+        };
         let device = self.card.enter()?;
         let arena = Arena {
             memory: unmapped.map(&device)?,
             device_base: base,
+            lender,
         };
         let mut memory = self.client.memory.lock();
         if memory.arena.is_some() {
@@ -192,6 +248,25 @@ impl Context {
         self.publish_window(id, &arena)?;
         memory.arena = Some(arena);
         Ok(())
+    }
+
+    /// `EINVAL`: no arena can be like that.
+    fn check_arena(&self, length: u64, from: &Source, base: Option<u64>) -> Result {
+        let page = PAGE_SIZE as u64;
+        let end = |address: u64| address.checked_add(length);
+        let is_wrong = |address: u64| {
+            address % page != 0 || end(address).is_none_or(|end| end > DEVICE_ADDRESS_END)
+        };
+        let is_wrong_source = match *from {
+            Source::Allocated => false,
+            Source::Own(address) => is_wrong(address),
+            Source::Shared { offset, .. } => offset % page != 0,
+        };
+        let is_wrong_length = length == 0 || length % page != 0 || length > self.card.limits.arena;
+        match is_wrong_length || is_wrong_source || base.is_some_and(is_wrong) {
+            true => Err(EINVAL),
+            false => Ok(()),
+        }
     }
 
     /// Returns memory for the card that is not mapped yet: allocated, or the caller's own from the
@@ -208,6 +283,36 @@ impl Context {
             .count_pinned(&self.client, length as u64, uncharged)?;
         let charge = Charge::new(&self.client.opener.account, length, counted)?;
         UnmappedMemory::new(kind, length, Some(charge))
+    }
+
+    /// Returns `length` bytes of the arena of `lender` from `offset` on, which are not mapped yet.
+    /// The opener is charged for the mapping. `EXDEV`: `lender` is a context of another card;
+    /// `ENXIO`: it has no arena; `EINVAL`: no such part of the arena, or neither a device address
+    /// nor memory that can be mapped.
+    fn shared_memory(
+        &self,
+        lender: &Self,
+        offset: u64,
+        length: usize,
+        base: Option<u64>,
+    ) -> Result<UnmappedMemory> {
+        if !ptr::eq(&*self.card, &*lender.card) {
+            return Err(EXDEV);
+        }
+        let pages = {
+            let memory = lender.client.memory.lock();
+            memory.check_present()?;
+            let arena = memory.arena.as_ref().ok_or_else(errno::enxio)?;
+            let first = usize::try_from(offset)? / PAGE_SIZE;
+            arena.memory.pages().part(first, length / PAGE_SIZE)?
+        };
+        if base.is_none() && !pages.are_allocated() {
+            return Err(EINVAL);
+        }
+        let cost = length.div_ceil(SHARED_COST);
+        let counted = self.card.count_pinned(&self.client, cost as u64, false)?;
+        let charge = Charge::new(&self.client.opener.account, cost, counted)?;
+        UnmappedMemory::shared(pages, charge)
     }
 
     /// Sets the window of the context's image, if the device address of the arena is known.

@@ -11,7 +11,7 @@
 use crate::{
     charge::Charge,
     compat::errno,
-    pages::{contiguous_is_charged, Pages},
+    pages::{contiguous_is_charged, PageRange, Pages},
     shim::{fermata_dma_flush, fermata_dma_is_translated, fermata_dma_needs_sync},
 };
 use core::ops::Range;
@@ -24,7 +24,7 @@ use kernel::{
     pr_warn_once,
     prelude::*,
     scatterlist::SGTable,
-    sync::{aref::ARef, Arc},
+    sync::aref::ARef,
 };
 
 /// The longest segment that the DMA API is asked for. Set at probe, since the PCI default of 64 KiB
@@ -65,7 +65,7 @@ unsafe impl Send for Table {}
 
 impl Table {
     /// Makes a scatter list of `pages`, which must outlive it. Allocates memory. `ENOMEM`.
-    fn new(pages: &Pages) -> Result<Self> {
+    fn new(pages: &PageRange) -> Result<Self> {
         let mut table = bindings::sg_table::default();
         // SAFETY: `table` may be written. The array has that many pages, and is not written.
         to_result(unsafe {
@@ -110,7 +110,8 @@ impl Drop for Table {
 pub(crate) struct UnmappedMemory {
     // Before the pages, to which it refers.
     table: Table,
-    pages: Arc<Pages>,
+    pages: PageRange,
+    charge: Option<Charge>,
 }
 
 impl UnmappedMemory {
@@ -130,10 +131,21 @@ impl UnmappedMemory {
             Kind::Contiguous => Pages::contiguous(count, charge)?,
             Kind::Own(address) => Pages::pinned(address, count, charge)?,
         };
-        let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
+        let pages = PageRange::whole(pages)?;
         Ok(Self {
             table: Table::new(&pages)?,
             pages,
+            charge: None,
+        })
+    }
+
+    /// Makes memory of pages that other memory has, too. `charge` pays for the mapping only.
+    /// `ENOMEM`.
+    pub(crate) fn shared(pages: PageRange, charge: Charge) -> Result<Self> {
+        Ok(Self {
+            table: Table::new(&pages)?,
+            pages,
+            charge: Some(charge),
         })
     }
 
@@ -152,7 +164,11 @@ impl UnmappedMemory {
         direction: DataDirection,
     ) -> Result<DmaMemory> {
         // Reverse order of dropping: on an error the table goes first.
-        let Self { pages, table } = self;
+        let Self {
+            charge,
+            pages,
+            table,
+        } = self;
         let mapping = table.map(device, direction)?;
         let iova = mapping.iova()?;
         if !is_translated(device) && fermata_dma_needs_sync(device, iova) {
@@ -167,6 +183,7 @@ impl UnmappedMemory {
         Ok(DmaMemory {
             _mapping: mapping,
             pages,
+            _charge: charge,
             iova,
         })
     }
@@ -226,7 +243,8 @@ impl Drop for Mapping {
 pub(crate) struct DmaMemory {
     // Dropped in this order: unmapped, then released and no longer charged.
     _mapping: Mapping,
-    pages: Arc<Pages>,
+    pages: PageRange,
+    _charge: Option<Charge>,
     iova: u64,
 }
 
@@ -247,7 +265,7 @@ impl DmaMemory {
     }
 
     /// Returns the pages, in order.
-    pub(crate) fn pages(&self) -> &Arc<Pages> {
+    pub(crate) fn pages(&self) -> &PageRange {
         &self.pages
     }
 

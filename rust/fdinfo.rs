@@ -66,7 +66,7 @@ fn show_memory(seq: &SeqFile, context: &Context) {
     let memory = context.client.memory_info();
     let total = memory.arena_length + memory.snapshot_length;
     seq_print!(seq, "drm-total-memory:\t{total}\n");
-    seq_print!(seq, "drm-shared-memory:\t0\n");
+    seq_print!(seq, "drm-shared-memory:\t{}\n", memory.shared);
     seq_print!(seq, "drm-resident-memory:\t{total}\n");
     seq_print!(seq, "fermata-arena:\t{}\n", memory.arena_length);
     seq_print!(seq, "fermata-snapshot:\t{}\n", memory.snapshot_length);

@@ -83,7 +83,7 @@ unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file
 unsafe fn context<'a>(file: *mut bindings::file) -> &'a Context {
     // SAFETY: `file` is valid by the safety requirement. `open` stored the context, which only
     // `release` takes back.
-    unsafe { KBox::<Context>::borrow((*file).private_data) }
+    unsafe { Context::of_file(file) }
 }
 
 /// Ends the context of the file.
@@ -110,11 +110,12 @@ unsafe extern "C" fn ioctl(
     argument: c_ulong,
 ) -> c_long {
     // SAFETY: The VFS holds the file during the call; the file position is not used.
-    let (context, flags) = unsafe { (context(file), LocalFile::from_raw_file(file).flags()) };
+    let (context, file) = unsafe { (context(file), LocalFile::from_raw_file(file)) };
     let call = Call {
         context,
+        file,
         argument: UserPtr::from_addr(argument),
-        nonblocking: flags & O_NONBLOCK != 0,
+        nonblocking: file.flags() & O_NONBLOCK != 0,
     };
     match call.run(command) {
         Ok(()) => 0,

@@ -14,6 +14,7 @@ use kernel::{
     bindings,
     page::{BorrowedPage, PAGE_SIZE},
     prelude::*,
+    sync::Arc,
 };
 
 /// Largest order that is tried for scattered pages: 2 MiB, which an IOMMU maps by one entry.
@@ -41,7 +42,7 @@ pub(crate) struct Pages {
 
 // SAFETY: Pages can be released on any thread; `Charge` is `Send`.
 unsafe impl Send for Pages {}
-// SAFETY: `&self` gives `Page`, which is `Sync`, and plain values; `Charge` is `Sync`.
+// SAFETY: `&self` gives access to `Page`, which is `Sync`, and plain values; `Charge` is `Sync`.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -141,25 +142,13 @@ impl Pages {
         }
     }
 
-    /// Returns whether the pages were allocated, and so may be mapped into a program.
-    pub(crate) fn are_allocated(&self) -> bool {
-        self.source == Source::Allocated
-    }
-
     /// Returns the number of pages.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Returns page number `n`.
-    pub(crate) fn get(&self, n: usize) -> Option<BorrowedPage<'_>> {
-        let &page = self.list.get(n)?;
-        // SAFETY: By the type invariant the page is valid as long as `self`.
-        Some(unsafe { BorrowedPage::from_raw(page) })
-    }
-
     /// Returns the array of page pointers, for C functions that do not write to it.
-    pub(crate) fn as_ptr(&self) -> *mut *mut bindings::page {
+    fn as_ptr(&self) -> *mut *mut bindings::page {
         self.list.as_ptr().cast_mut().cast()
     }
 }
@@ -177,6 +166,63 @@ impl Drop for Pages {
                 bindings::unpin_user_pages_dirty_lock(pages, count, true);
             },
         }
+    }
+}
+
+/// Some of the pages of a list, in order. The whole list exists as long as this value.
+#[derive(Clone)]
+pub(crate) struct PageRange {
+    pages: Arc<Pages>,
+    /// Number of the first page. There are `count` pages from there on.
+    first: usize,
+    count: usize,
+}
+
+impl PageRange {
+    /// Returns all of `pages`. `ENOMEM`.
+    pub(crate) fn whole(pages: Pages) -> Result<Self> {
+        let count = pages.len();
+        Ok(Self {
+            pages: Arc::new(pages, GFP_KERNEL_ACCOUNT)?,
+            first: 0,
+            count,
+        })
+    }
+
+    /// Returns the `count` pages from page number `first` of this range on. `EINVAL`: this range
+    /// has not so many.
+    pub(crate) fn part(&self, first: usize, count: usize) -> Result<Self> {
+        match first.checked_add(count) {
+            Some(end) if end <= self.count => Ok(Self {
+                pages: self.pages.clone(),
+                first: self.first + first,
+                count,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Returns whether the pages were allocated, and so may be mapped into a program.
+    pub(crate) fn are_allocated(&self) -> bool {
+        self.pages.source == Source::Allocated
+    }
+
+    /// Returns the number of pages.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Returns page number `n` of the range.
+    pub(crate) fn get(&self, n: usize) -> Option<BorrowedPage<'_>> {
+        let pages = self.pages.list.get(self.first..self.first + self.count)?;
+        let &page = pages.get(n)?;
+        // SAFETY: By the type invariant the page is valid as long as the list.
+        Some(unsafe { BorrowedPage::from_raw(page) })
+    }
+
+    /// Returns the array of page pointers, for C functions that do not write to it.
+    pub(crate) fn as_ptr(&self) -> *mut *mut bindings::page {
+        self.pages.as_ptr().wrapping_add(self.first)
     }
 }
 

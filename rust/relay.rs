@@ -9,7 +9,7 @@
 use crate::{
     compat::coherent_address,
     dma_memory::{DmaMemory, Kind, UnmappedMemory},
-    pages::Pages,
+    pages::PageRange,
     regs::MAX_SLOTS,
     sched::{Duration, LeftReason, RunRecord, SlotId},
     shim::fermata_dma_rmb,
@@ -19,7 +19,6 @@ use kernel::{
     dma::{Coherent, DataDirection},
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc,
 };
 
 /// Bytes of an entry of the context table.
@@ -261,9 +260,9 @@ impl ImageMemory {
 
 /// The driver's side of the registers and the results of a context in memory.
 pub(crate) struct ImagePages {
-    registers: Arc<Pages>,
+    registers: PageRange,
     registers_address: u64,
-    results: Arc<Pages>,
+    results: PageRange,
     results_address: u64,
 }
 

@@ -85,13 +85,16 @@ arguments! {
         context: u32,
     }
     /// `struct fermata_arena_create`
-    ArenaCreate, 40 {
+    ArenaCreate, 56 {
         size: u32,
         flags: u32,
         length: u64,
         device_base: u64,
         mmap_offset: u64,
         user_addr: u64,
+        offset: u64,
+        fd: i32,
+        reserved: u32,
     }
     /// `struct fermata_snapshot_create`
     SnapshotCreate, 24 {
@@ -357,6 +360,7 @@ pub(crate) const GANG_JOIN: u32 = 1 << 0;
 pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;
 pub(crate) const ARENA_USER: u32 = 1 << 1;
+pub(crate) const ARENA_SHARED: u32 = 1 << 2;
 pub(crate) const SNAPSHOT_USER: u32 = 1 << 0;
 pub(crate) const START_REPLAYABLE: u32 = 1 << 0;
 /// `FERMATA_START_SAVED`

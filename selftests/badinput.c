@@ -333,8 +333,13 @@ FM_TEST(bad, setup_values)
 	REFUSED(SETUP, FM_HELD, EEXIST, (void)0);
 }
 
+#define SHARED_REFUSED(errno, of, at)							\
+	REFUSED(ARENA_CREATE, FM_SETUP, errno, a.arena.flags = FERMATA_ARENA_SHARED;	\
+		a.arena.fd = (of); a.arena.offset = (at))
+
 FM_TEST(bad, arena)
 {
+	int eventfd_of_ours = eventfd(0, EFD_CLOEXEC);
 	void *own = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct fermata_card_info info;
 
@@ -364,10 +369,25 @@ FM_TEST(bad, arena)
 		a.arena.user_addr = -16384ULL);
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_USER;
 		a.arena.user_addr = (uintptr_t)own; a.arena.device_base = 0x10000);
+	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.fd = fds[FM_READY]);
+	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.offset = FM_PAGE);
+	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_SHARED | FERMATA_ARENA_USER;
+		a.arena.fd = fds[FM_READY]; a.arena.user_addr = (uintptr_t)own);
+	SHARED_REFUSED(EBADF, -1, 0);
+	SHARED_REFUSED(EBADF, 10000, 0);
+	SHARED_REFUSED(EINVAL, eventfd_of_ours, 0);
+	SHARED_REFUSED(ENXIO, fds[FM_SETUP], 0);
+	SHARED_REFUSED(ENXIO, fds[FM_FRESH], 0);
+	SHARED_REFUSED(EINVAL, fds[FM_READY], 8);
+	SHARED_REFUSED(EINVAL, fds[FM_READY], 1ULL << 40);
+	SHARED_REFUSED(EINVAL, fds[FM_READY], -4096ULL);
+	REFUSED(ARENA_CREATE, FM_READY, EEXIST, a.arena.flags = FERMATA_ARENA_SHARED;
+		a.arena.fd = fds[FM_HELD]);
 	REFUSED(ARENA_CREATE, FM_READY, EEXIST, a.arena.flags = FERMATA_ARENA_USER;
 		a.arena.user_addr = (uintptr_t)own);
 	REFUSED(ARENA_CREATE, FM_READY, EEXIST, (void)0);
 	REFUSED(ARENA_CREATE, FM_HELD, EEXIST, (void)0);
+	close(eventfd_of_ours);
 }
 
 FM_TEST(bad, arena_mapping)

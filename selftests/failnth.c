@@ -130,6 +130,16 @@ static void set_up(struct scene *s, bool arena)
 	}
 }
 
+/* A context with an arena that others can share. */
+static int lender(void)
+{
+	static struct fm_ctx c = { .fd = -1 };
+
+	if (c.fd < 0)
+		fm_ctx_new(&c, FM_LIST, LENGTH);
+	return c.fd;
+}
+
 static void prepare(struct scene *s, enum stage stage)
 {
 	static const u32 offsets[] = { 0x38 };
@@ -289,6 +299,8 @@ WALK_IOCTL(set_up_the_first, FRESH, SETUP, -EEXIST, setup, .afu_id_lo = fm_afu[F
 WALK_IOCTL(arena_create, SET_UP, ARENA_CREATE, -EEXIST, arena_create, .length = LENGTH)
 WALK_IOCTL(arena_create_of_own_memory, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
 	   .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own)
+WALK_IOCTL(arena_create_of_another_context, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
+	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = lender())
 WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)
 WALK_IOCTL(start, READY, START, -EBUSY, start)
 WALK_IOCTL(status, READY, STATUS, 0, status)

@@ -217,6 +217,10 @@ static int call(enum call call, int fd, u64 dice)
 	case SETUP:
 		return fm_ioctl(fd, FERMATA_IOC_SETUP, &setup);
 	case ARENA_CREATE:
+		if (dice & 1) {
+			arena.flags = FERMATA_ARENA_SHARED;
+			arena.fd = look(dice >> 8);
+		}
 		return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
 	case SNAPSHOT_CREATE:
 		return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap);

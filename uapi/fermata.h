@@ -225,6 +225,7 @@ struct fermata_setup {
 /* fermata_arena_create flags */
 #define FERMATA_ARENA_FIXED_BASE	(1U << 0) /* @device_base is given */
 #define FERMATA_ARENA_USER		(1U << 1) /* @user_addr is given */
+#define FERMATA_ARENA_SHARED		(1U << 2) /* @fd and @offset are given */
 
 /**
  * struct fermata_arena_create - FERMATA_IOC_ARENA_CREATE: make the arena
@@ -238,6 +239,11 @@ struct fermata_setup {
  * @mmap_offset:	out: offset for mmap()
  * @user_addr:		in, with FERMATA_ARENA_USER: address of the caller's own
  *			memory, a multiple of the page size; else 0
+ * @offset:		in, with FERMATA_ARENA_SHARED: offset in the other context's
+ *			arena in bytes, a multiple of the page size; else 0
+ * @fd:			in, with FERMATA_ARENA_SHARED: descriptor of another
+ *			context of the card; else 0
+ * @reserved:		in: 0
  *
  * The arena is the memory that the engine may touch, pinned, and contiguous for
  * the card.  It lives as long as the context.  Its pages are charged to the user
@@ -257,6 +263,14 @@ struct fermata_setup {
  * and they are freed when the context ends.  There is nothing to
  * mmap(), and @mmap_offset is 0.
  *
+ * FERMATA_ARENA_SHARED: it is a part of the arena of the context @fd, which keeps
+ * its own device addresses.  Both contexts' jobs, and programs that map either,
+ * see the same bytes.  The other context is charged for the pages; for the mapping,
+ * this context is charged a 64th of @length.  The arena keeps the other context, and
+ * what is charged for it, after @fd is closed, as a mapping does.  Whoever has @fd may
+ * share.  The memory can be mapped if it was allocated.  If the other arena is a
+ * program's own memory, FERMATA_ARENA_FIXED_BASE is needed.
+ *
  * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
  * not so much contiguous memory), in the machine or in the caller's memory
  * cgroup; more than RLIMIT_MEMLOCK allows; more than the module parameter
@@ -270,9 +284,12 @@ struct fermata_setup {
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
  * of addresses: there is no IOMMU, and it is not physically contiguous; or it is a
  * file of a DAX file system.
+ * FERMATA_ARENA_SHARED: EBADF: @fd is no descriptor.  EINVAL: it is no context; its
+ * arena has no such part; or there is no device address and no memory to map.
+ * ENXIO: it has no arena.  EXDEV: it is a context of another card.
  *
  * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, or
- * FERMATA_ARENA_USER;
+ * a program's own memory;
  * ENXIO: no arena yet; ENODEV: the card is gone.  An access to a mapping whose
  * card is gone: SIGBUS; the program's own memory stays with it.
  */
@@ -283,6 +300,9 @@ struct fermata_arena_create {
 	__aligned_u64 device_base;
 	__aligned_u64 mmap_offset;
 	__aligned_u64 user_addr;
+	__aligned_u64 offset;
+	__s32 fd;
+	__u32 reserved;
 };
 
 /* fermata_snapshot_create flags */

@@ -3,7 +3,11 @@
 //! Calls that set a context up and give it memory.
 
 use super::Call;
-use crate::{argument::check_flags, uapi};
+use crate::{
+    argument::check_flags,
+    context::{Lender, Source},
+    uapi,
+};
 use kernel::{
     prelude::*,
     uaccess::{UserPtr, UserSlice},
@@ -27,14 +31,35 @@ impl Call<'_> {
     pub(super) fn arena_create(&self) -> Result {
         let mut user = self.read::<uapi::ArenaCreate>()?;
         let arena = user.value;
-        check_flags(arena.flags, uapi::ARENA_FIXED_BASE | uapi::ARENA_USER)?;
-        let base = (arena.flags & uapi::ARENA_FIXED_BASE != 0).then_some(arena.device_base);
-        let own = (arena.flags & uapi::ARENA_USER != 0).then_some(arena.user_addr);
-        if base.is_none() && arena.device_base != 0 || own.is_none() && arena.user_addr != 0 {
+        let has = |flag| arena.flags & flag != 0;
+        check_flags(
+            arena.flags,
+            uapi::ARENA_FIXED_BASE | uapi::ARENA_USER | uapi::ARENA_SHARED,
+        )?;
+        let base = has(uapi::ARENA_FIXED_BASE).then_some(arena.device_base);
+        let is_unused = |flag, values: &[u64]| has(flag) || values.iter().all(|&value| value == 0);
+        // CAST: only compared with 0.
+        let shared = [arena.fd as u64, arena.offset];
+        if !is_unused(uapi::ARENA_FIXED_BASE, &[arena.device_base])
+            || !is_unused(uapi::ARENA_USER, &[arena.user_addr])
+            || !is_unused(uapi::ARENA_SHARED, &shared)
+            || has(uapi::ARENA_USER) && has(uapi::ARENA_SHARED)
+            || arena.reserved != 0
+        {
             return Err(EINVAL);
         }
         user.check_writable()?;
-        self.context.create_arena(arena.length, own, base.or(own))?;
+        let (from, base) = if has(uapi::ARENA_USER) {
+            let address = arena.user_addr;
+            (Source::Own(address), base.or(Some(address)))
+        } else if has(uapi::ARENA_SHARED) {
+            let lender = Lender::get(arena.fd, self.file)?;
+            let offset = arena.offset;
+            (Source::Shared { lender, offset }, base)
+        } else {
+            (Source::Allocated, base)
+        };
+        self.context.create_arena(arena.length, from, base)?;
         // The arena is all that a context has to map.
         user.value = uapi::ArenaCreate {
             mmap_offset: 0,

@@ -25,11 +25,13 @@ use crate::{
     context::Context,
     uapi::{ioc, Argument},
 };
-use kernel::{prelude::*, uaccess::UserPtr};
+use kernel::{fs::LocalFile, prelude::*, uaccess::UserPtr};
 
 /// How a call was made.
 pub(crate) struct Call<'a> {
     pub(crate) context: &'a Context,
+    /// The file of the context.
+    pub(crate) file: &'a LocalFile,
     /// The user's pointer.
     pub(crate) argument: UserPtr,
     /// The file is O_NONBLOCK.

@@ -26,7 +26,7 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(SLOT_INFO, FM_FRESH, fermata_slot_info, ~0U, 0),
 	C(SETUP, FM_FRESH, fermata_setup, 0, 0),
 	C(ARENA_CREATE, FM_SETUP, fermata_arena_create,
-	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER, 0),
+	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER | FERMATA_ARENA_SHARED, 52),
 	C(SNAPSHOT_CREATE, FM_SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 0),
 	C(SNAPSHOT_READ, FM_HELD, fermata_snapshot_read, 0, 0),
 	C(SNAPSHOT_WRITE, FM_READY, fermata_snapshot_write, 0, 0),

@@ -69,11 +69,12 @@ const CALLS: [(&str, &[Call]); 16] = [
 ];
 
 /// Errors of calls that fermatactl does not make so.
-const NEVER: [(&str, &str, &str); 10] = [
+const NEVER: [(&str, &str, &str); 11] = [
     ("setup", "ENXIO", "of the calls before it"),
     ("setup", "EINVAL", "it names no slots"),
     ("arena_create", "EFAULT", "FERMATA_ARENA_USER"),
     ("arena_create", "EOPNOTSUPP", "FERMATA_ARENA_USER"),
+    ("arena_create", "EBADF", "FERMATA_ARENA_SHARED"),
     ("snapshot_create", "EFAULT", "FERMATA_SNAPSHOT_USER"),
     ("snapshot_create", "EOPNOTSUPP", "FERMATA_SNAPSHOT_USER"),
     ("start", "ETIME", "the error of a job"),

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Eventfd,
     /// A descriptor: 0 for the root of the cgroups, 1 for none.
     Cgroup,
+    /// A descriptor: 1 to 4 stand for the program's files.
+    File,
     /// Two words: the ID of an engine of the card, or of none.
     Engine,
 }
@@ -102,7 +104,8 @@ pub(crate) const CALLS: &[Call] = calls! {
     "slot_info" IOC_SLOT_INFO SlotInfo { slot: Small }
     "setup" IOC_SETUP Setup { flags: Small, afu_id_lo: Engine, slot_mask: Small }
     "arena_create" IOC_ARENA_CREATE ArenaCreate {
-        flags: Small, length: Length, device_base: Length, user_addr: Pointer
+        flags: Small, length: Length, device_base: Length, user_addr: Pointer,
+        offset: Length, fd: File, reserved: Small
     }
     "snapshot_create" IOC_SNAPSHOT_CREATE SnapshotCreate {
         flags: Small, length: Length, user_addr: Pointer

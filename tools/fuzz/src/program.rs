@@ -82,7 +82,7 @@ fn value(kind: Kind, rng: &mut impl Rng) -> u64 {
             rng.random_range(0..=1 << exponent)
         }
         Kind::Deadline => *[0, 1, 2, 5, u64::MAX].choose(rng).unwrap_or(&0),
-        Kind::Context => rng.random_range(0..5),
+        Kind::Context | Kind::File => rng.random_range(0..5),
         Kind::Pointer => rng.random_range(0..260),
         Kind::Eventfd | Kind::Cgroup => rng.random_range(0..3),
         Kind::Engine => rng.random_range(0..6),
@@ -121,7 +121,7 @@ fn setup_steps(file: u8, rng: &mut impl Rng) -> Vec<Step> {
     [
         Action::Open(0),
         exact("setup", vec![0, engine, 0]),
-        exact("arena_create", vec![0, 4 * 4096, 0, u64::MAX]),
+        exact("arena_create", vec![0, 4 * 4096, 0, u64::MAX, 0, 0, 0]),
         Action::Map(4 * 4096),
         exact("snapshot_create", vec![0, 0, u64::MAX]),
         exact("results", vec![0, 2, 0, 0]),

@@ -347,6 +347,10 @@ impl Worker {
                 Some(number) => number.load(Ordering::Relaxed).into(),
                 None => value,
             },
+            Kind::File => match self.shared.files.get(value.wrapping_sub(1) as usize) {
+                Some(fd) => fd.load(Ordering::Relaxed) as u64,
+                None => value,
+            },
             Kind::Pointer => self.pointer(value),
             Kind::Eventfd => match value {
                 0 => self.eventfd as u64,

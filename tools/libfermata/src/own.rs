@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arenas of the program's own memory.
+//! Arenas of the program's own memory, and of the memory of another context.
 
-use crate::{uapi, Context, Result};
+use crate::{uapi, Arena, Context, Result};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::ptr::NonNull;
 
 impl Context {
@@ -23,5 +24,59 @@ impl Context {
         // SAFETY: the driver pins what is mapped there, and refuses what is not; the rest is the
         // caller's promise.
         unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }.map(drop)
+    }
+
+    /// Makes `length` bytes of the arena of `lender` from `offset` on the arena of this context, too,
+    /// and maps them; the device address is that of the mapping. The lender's arena was made by
+    /// [`Context::create_arena`]. The lender is charged for the memory, and this context for the
+    /// mapping, a 64th of `length`. The memory, and what is charged for it, stays until both contexts
+    /// are closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`](crate::Error::Invalid): the lender's arena has no such part, or is memory of
+    /// a program's own; those of `FERMATA_IOC_ARENA_CREATE`.
+    pub fn share_arena(&self, lender: &Self, offset: usize, length: usize) -> Result<Arena> {
+        let made = self.share(lender, offset, length, None)?;
+        let mut arena = Arena::map(self.as_fd(), length, made.mmap_offset, None)?;
+        arena.set_base(self.status()?.device_base);
+        Ok(arena)
+    }
+
+    /// Makes a part of the arena of `lender` the arena of this context, as
+    /// [`Context::share_arena`], with the device address `base`, and does not map the memory.
+    ///
+    /// # Safety
+    ///
+    /// While the context lives, jobs write to the memory: no reference may point to it, except to
+    /// atomic or volatile data.
+    pub unsafe fn share_memory(
+        &self,
+        lender: &Self,
+        offset: usize,
+        length: usize,
+        base: u64,
+    ) -> Result<()> {
+        self.share(lender, offset, length, Some(base)).map(drop)
+    }
+
+    fn share(
+        &self,
+        lender: &Self,
+        offset: usize,
+        length: usize,
+        base: Option<u64>,
+    ) -> Result<uapi::ArenaCreate> {
+        let fixed = base.map_or(0, |_| uapi::ARENA_FIXED_BASE);
+        let argument = uapi::ArenaCreate {
+            flags: uapi::ARENA_SHARED | fixed,
+            length: length as u64,
+            device_base: base.unwrap_or(0),
+            offset: offset as u64,
+            fd: lender.as_fd().as_raw_fd(),
+            ..Default::default()
+        };
+        // SAFETY: no pointers; the callers see to what jobs write.
+        unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }
     }
 }

@@ -29,7 +29,10 @@ layout! {
         faults: u64, timeouts: u64, spurious: u64,
     }
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
-    ArenaCreate { size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64 }
+    ArenaCreate {
+        size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64, offset: u64, fd: i32,
+        reserved: u32,
+    }
     SnapshotCreate { size: u32, flags: u32, length: u64, user_addr: u64 }
     SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     SnapshotWrite { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
@@ -114,6 +117,7 @@ constants! {
     GANG_LEAVE: u32 = 1 << 1;
     ARENA_FIXED_BASE: u32 = 1 << 0;
     ARENA_USER: u32 = 1 << 1;
+    ARENA_SHARED: u32 = 1 << 2;
     SNAPSHOT_USER: u32 = 1 << 0;
     START_REPLAYABLE: u32 = 1 << 0;
     START_SAVED: u32 = 1 << 1;
