@@ -92,6 +92,14 @@ impl DmaSpace {
             .is_empty()
     }
 
+    /// Returns IOVA and length of the largest range that is shared and writable, without a hole.
+    pub fn largest(&self) -> Option<(u64, u64)> {
+        self.map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .largest()
+    }
+
     fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
         self.map
             .read()
@@ -241,6 +249,21 @@ impl DmaMap {
             at += len;
         }
         Some(pieces)
+    }
+
+    fn largest(&self) -> Option<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (&start, mapping) in &self.mappings {
+            if mapping.backing.is_none() || !mapping.writable {
+                continue;
+            }
+            let length = mapping.last.saturating_sub(start).saturating_add(1);
+            match ranges.last_mut() {
+                Some((iova, before)) if *iova + *before == start => *before += length,
+                _ => ranges.push((start, length)),
+            }
+        }
+        ranges.into_iter().max_by_key(|(_, length)| *length)
     }
 
     /// Resolves all of the range before anything is touched.

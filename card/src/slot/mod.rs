@@ -23,7 +23,7 @@ use crate::maker::{EngineMaker, Reach};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
     ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
-    CAP_RESET_CLEARS, TAG,
+    CAP_RESET_CLEARS, IOVA_BITS, TAG,
 };
 use crate::relay::Order;
 use bus::{Deadline, Window};
@@ -57,6 +57,23 @@ pub struct Slot {
 
 /// A register access waits so long at most for a thread that the host does not let run.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Programs have addresses below this one.
+const ADDRESS_END: u64 = 1 << 47;
+
+/// Returns base and size of the window that a job has without a window check: the part of `memory`
+/// (IOVA and length) that is at addresses of programs when `offset` is added to addresses.
+fn whole_window(memory: Option<(u64, u64)>, offset: u64) -> (u64, u64) {
+    let (iova, length) = memory.unwrap_or((0, 0));
+    let first = iova.wrapping_sub(offset) & IOVA_BITS;
+    let (base, size) = if first < ADDRESS_END {
+        (first, length)
+    } else {
+        // The memory begins before the IOVA of the address 0.
+        (0, length.saturating_sub(IOVA_BITS + 1 - first))
+    };
+    (base, size.min(ADDRESS_END - base))
+}
 
 impl Slot {
     /// A slot as after power-on.
@@ -309,9 +326,14 @@ impl Slot {
 
     /// What a job that begins now may reach.
     fn reach(&self, state: &State) -> Reach<'_> {
+        let (window_base, window_size) = if self.fermata() {
+            (self.window.base(), self.window.size())
+        } else {
+            whole_window(self.host.memory.largest(), self.window.offset())
+        };
         Reach {
-            window_base: self.window.base(),
-            window_size: self.window.size(),
+            window_base,
+            window_size,
             offset: self.window.offset(),
             snapshot: state.snapshot,
             memory: Box::new(|| self.host.memory_in_reach()),
@@ -631,5 +653,25 @@ impl Slot {
     /// The status bits that mean busy (for tests of the state machine).
     pub fn is_running(&self) -> bool {
         self.lock().status() & 0xff == status::RUNNING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_without_window_check_reaches_the_memory_at_addresses_of_programs() {
+        const GIB: u64 = 1 << 30;
+        let of = |iova, offset| whole_window(Some((iova, 2 * GIB)), offset);
+        assert_eq!(whole_window(None, 7), (0, 0));
+        assert_eq!(of(GIB, 0), (GIB, 2 * GIB));
+        // The address 5 GiB is the IOVA 2 GiB: the memory is at 4 to 6 GiB.
+        assert_eq!(of(GIB, 0u64.wrapping_sub(3 * GIB)), (4 * GIB, 2 * GIB));
+        // The address 0 is the IOVA 2 GiB: the first GiB is at no address.
+        assert_eq!(of(GIB, 2 * GIB), (0, GIB));
+        assert_eq!(of(GIB, 4 * GIB), (0, 0));
+        let end = 0u64.wrapping_sub(ADDRESS_END - 2 * GIB);
+        assert_eq!(of(GIB, end), (ADDRESS_END - GIB, GIB));
     }
 }

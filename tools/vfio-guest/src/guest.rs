@@ -10,6 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use vfio_user::Client;
 
 const BAR0: u32 = 0;
@@ -37,6 +38,13 @@ const LIMIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
+/// Makes the memory of a guest.
+fn memory() -> Result<File> {
+    let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC)?);
+    ram.set_len(RAM)?;
+    Ok(ram)
+}
+
 /// A guest without a virtual machine.
 pub(crate) struct Guest {
     client: Client,
@@ -56,33 +64,42 @@ pub(crate) struct Job {
 impl Guest {
     /// Plugs the card: memory, interrupts, bus mastering.
     pub(crate) fn plug(socket: &Path) -> Result<Self> {
-        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC)?);
-        ram.set_len(RAM)?;
-        Self::with(ram, socket)
+        Self::with(memory()?, socket, VECTORS)
+    }
+
+    /// Plugs a card of the base profile, which has no interrupts.
+    pub(crate) fn plug_base(socket: &Path) -> Result<Self> {
+        Self::with(memory()?, socket, 0)
     }
 
     /// The same machine on another host: a copy of the memory, and another daemon's card.
     pub(crate) fn copy(&self, socket: &Path) -> Result<Self> {
         let ram = File::from(memfd_create("copy", MemfdFlags::CLOEXEC)?);
         ram.write_all_at(&self.get(0, RAM as usize)?, 0)?;
-        Self::with(ram, socket)
+        Self::with(ram, socket, VECTORS)
     }
 
-    fn with(ram: File, socket: &Path) -> Result<Self> {
+    fn with(ram: File, socket: &Path, vectors: usize) -> Result<Self> {
         let client = Client::new(socket).context("no connection")?;
         let vector = || eventfd(0, EventfdFlags::CLOEXEC);
-        let irqs = (0..VECTORS).map(|_| vector());
+        let irqs = (0..vectors).map(|_| vector());
         let mut guest = Self {
             client,
             ram,
             irqs: irqs.collect::<Result<_, _>>()?,
         };
         guest.map()?;
-        let fds: Vec<_> = guest.irqs.iter().map(AsRawFd::as_raw_fd).collect();
-        let count = fds.len() as u32;
-        guest.client.set_irqs(MSIX, BY_EVENTFD, 0, count, &fds)?;
+        if vectors > 0 {
+            let fds: Vec<_> = guest.irqs.iter().map(AsRawFd::as_raw_fd).collect();
+            let count = fds.len() as u32;
+            guest.client.set_irqs(MSIX, BY_EVENTFD, 0, count, &fds)?;
+        }
         guest.client.region_write(CONFIG, 4, &[6, 0])?;
         Ok(guest)
+    }
+
+    fn is_base(&self) -> bool {
+        self.irqs.is_empty()
     }
 
     /// Maps the memory for the card, in two regions, as a guest's memory has several.
@@ -108,6 +125,14 @@ impl Guest {
             taken += u64::from(mapped.is_ok());
         }
         Ok(taken)
+    }
+
+    /// Puts other memory into the place of the memory of all windows and snapshots.
+    pub(crate) fn replace_memory(&mut self) -> Result<()> {
+        self.client.dma_unmap(GPA, RAM / 2)?;
+        self.client.dma_unmap(GPA + RAM / 2, RAM / 2)?;
+        self.ram = memory()?;
+        self.map()
     }
 
     /// Takes the memory of all windows away from the card.
@@ -174,7 +199,11 @@ impl Guest {
             self.set(job.slot, offset, value)?;
         }
         self.set(job.slot, TAG.into(), job.tag)?;
-        let snapshot = GPA + Self::snapshot_at(job.snapshot);
+        let mut snapshot = GPA + Self::snapshot_at(job.snapshot);
+        if self.is_base() {
+            // A card without snapshot unit adds the offset to this address, too.
+            snapshot = snapshot.wrapping_sub(memory.wrapping_sub(BASE));
+        }
         self.set(job.slot, SNAPSHOT, snapshot >> 6)
     }
 
@@ -200,14 +229,26 @@ impl Guest {
         self.set(job.slot, CTL, ctl::PAUSE)
     }
 
-    /// Waits for the slot's interrupt. Returns the status: PAUSED or FINISH, with errors.
+    /// Waits until the slot is at rest: for its interrupt, or by polling if the card has none.
+    /// Returns the status: PAUSED or FINISH, with errors.
     pub(crate) fn wait(&mut self, job: &Job) -> Result<u64> {
-        let irq = &self.irqs[job.slot as usize];
+        let Some(irq) = self.irqs.get(job.slot as usize) else {
+            return self.poll(job);
+        };
         let mut fds = [PollFd::new(irq, PollFlags::IN)];
         ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "no interrupt");
         let mut count = [0; 8];
         rustix::io::read(irq, &mut count)?;
         ensure!(u64::from_ne_bytes(count) == 1, "more interrupts than one");
+        Ok(self.slot(job.slot, CTL)? & 0xfff)
+    }
+
+    fn poll(&mut self, job: &Job) -> Result<u64> {
+        let begin = Instant::now();
+        while self.runs(job)? {
+            ensure!(begin.elapsed() < Duration::from_secs(60), "it runs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(self.slot(job.slot, CTL)? & 0xfff)
     }
 

@@ -99,6 +99,17 @@ impl Daemon {
         Ok(all)
     }
 
+    /// Returns the bytes of memory that it has pinned, each context's pages counted once.
+    pub(crate) fn pinned(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = number
+            .context("no VmPin in the status of the daemon")?
+            .parse()?;
+        Ok(kib << 10)
+    }
+
     /// Waits until it has no contexts.
     pub(crate) fn wait_for_no_contexts(&self, host: &Context) -> Result<()> {
         let begin = Instant::now();

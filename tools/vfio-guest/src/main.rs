@@ -9,6 +9,7 @@ mod host;
 mod hostile;
 mod jobs;
 mod measure;
+mod memory;
 mod migration;
 mod relay;
 mod share;

@@ -5,6 +5,7 @@ use crate::guest::{Guest, Job, WINDOW};
 use crate::host::{hash, tell_card, Daemon, Tenant, DEVICE};
 use crate::hostile;
 use crate::jobs::{astray, membench, Hash, ASTRAY, SLOTS};
+use crate::memory;
 use crate::migration;
 use crate::relay;
 use crate::share;
@@ -31,6 +32,12 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("two guests and a tenant of the host", shared),
     ("two guests with weights 3 : 1", share::weights),
     ("a card that takes orders", relay::orders),
+    ("a card of the base profile", memory::base),
+    (
+        "windows in the same memory are charged once",
+        memory::charged_once,
+    ),
+    ("other memory at the same place", memory::replaced),
     ("a card that is saved goes on", migration::goes_on),
     ("a machine moves to another host's card", migration::moves),
     ("a card with orders moves", relay::moves),

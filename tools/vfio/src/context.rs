@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A context on the host's card that runs the jobs of one window of a guest's slot.
 
+use crate::lenders::Lenders;
 use crate::log::tell;
 use crate::settings::Settings;
 use fermata::{Context, EngineId, Error, Events, Param, Result, State};
@@ -9,7 +10,7 @@ use fermata_card::engine::{AppRegs, EngineKind};
 use fermata_card::maker::Reach;
 use fermata_card::regs::{APP_FIRST, TAG};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Application registers whose values a guest reads.
@@ -72,7 +73,8 @@ pub(crate) enum Stopped {
 pub(crate) struct HostContext {
     key: Key,
     kind: EngineKind,
-    context: Context,
+    context: Arc<Context>,
+    settings: Arc<Settings>,
     snapshot: usize,
     job: Mutex<Job>,
 }
@@ -80,19 +82,15 @@ pub(crate) struct HostContext {
 impl HostContext {
     /// Makes a context whose arena is the memory behind the guest's window.
     pub(crate) fn open(
-        settings: &Settings,
+        settings: &Arc<Settings>,
         kind: EngineKind,
         key: Key,
         memory: &DmaSpace,
     ) -> Result<Self> {
         let (high, low) = kind.afu_id();
-        let context = settings.open(EngineId { low, high })?;
+        let context = Arc::new(settings.open(EngineId { low, high })?);
         if key.size > 0 {
-            let view = memory.view(key.iova, key.size);
-            let view = view.ok_or(Error::Other(rustix::io::Errno::FAULT.raw_os_error()))?;
-            // SAFETY: the view ends here, and nothing refers to its memory; the memory of the guest
-            // is accessed by volatile copies elsewhere.
-            unsafe { context.use_memory(view.address(), view.len(), key.base) }?;
+            give_memory(&context, &settings.lenders, key, memory)?;
         }
         let snapshot = context.create_snapshot()?;
         context.declare_results(&result_offsets())?;
@@ -100,6 +98,7 @@ impl HostContext {
             key,
             kind,
             context,
+            settings: settings.clone(),
             snapshot,
             job: Mutex::new(Job::None),
         })
@@ -245,6 +244,7 @@ impl HostContext {
 
     /// Makes the context useless. Returns when its job is off the slot.
     pub(crate) fn revoke(&self) {
+        self.settings.lenders.remove(&self.context);
         let was = std::mem::replace(&mut *self.job(), Job::Revoked);
         if matches!(was, Job::Running) {
             if let Err(error) = self.hold() {
@@ -274,6 +274,34 @@ impl HostContext {
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.context.as_fd()
     }
+}
+
+/// Makes the memory behind the guest's window the arena of a context. If the memory is a part of
+/// another context's arena, both contexts share the memory.
+fn give_memory(
+    context: &Arc<Context>,
+    lenders: &Lenders,
+    key: Key,
+    memory: &DmaSpace,
+) -> Result<()> {
+    let fault = Error::Other(rustix::io::Errno::FAULT.raw_os_error());
+    let window = key.iova..key.iova.checked_add(key.size).ok_or(fault)?;
+    if !key.is_mapped(memory) {
+        return Err(fault);
+    }
+    // SAFETY: nothing in this process refers to the memory; the memory of the guest is accessed by
+    // volatile copies elsewhere.
+    unsafe {
+        if let Some((lender, start)) = lenders.find(&window) {
+            let offset = (key.iova - start) as usize;
+            context.share_memory(&lender, offset, key.size as usize, key.base)?;
+        } else {
+            let view = memory.view(key.iova, key.size).ok_or(fault)?;
+            context.use_memory(view.address(), view.len(), key.base)?;
+        }
+    }
+    lenders.add(window, context);
+    Ok(())
 }
 
 /// Whether `bytes` are `state` and zeros, as a snapshot of whole pages is.

@@ -5,6 +5,7 @@
 mod context;
 mod control;
 mod job;
+mod lenders;
 mod log;
 mod options;
 mod pool;

@@ -56,10 +56,12 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum GuestProfile {
-    /// With interrupts, window check and snapshot unit
+    /// With interrupts and window check
     Fermata,
     /// The fermata profile with orders
     Relay,
+    /// Without interrupts, window check and orders
+    Base,
 }
 
 impl Serve {
@@ -110,6 +112,7 @@ impl Options {
     pub(crate) fn profile(&self) -> Profile {
         match self.profile {
             Some(GuestProfile::Relay) => Profile::Relay,
+            Some(GuestProfile::Base) => Profile::Base,
             Some(GuestProfile::Fermata) | None => Profile::Fermata,
         }
     }
@@ -160,7 +163,7 @@ mod tests {
     fn what_the_file_must_not_hold_is_named() {
         let wrong = |text| toml::from_str::<Options>(text).unwrap_err().to_string();
         assert!(wrong("wieght = 3").contains("unknown field `wieght`"));
-        assert!(wrong("profile = \"base\"").contains("unknown variant `base`"));
+        assert!(wrong("profile = \"optimus\"").contains("unknown variant `optimus`"));
         assert!(Options::default().socket().is_err());
     }
 

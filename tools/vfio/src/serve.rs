@@ -2,6 +2,7 @@
 //! Serves one virtual machine after the other at a socket.
 
 use crate::control::Control;
+use crate::lenders::Lenders;
 use crate::log::tell;
 use crate::options::{Options, Serve};
 use crate::pool::HostSlot;
@@ -34,6 +35,7 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     let settings = Arc::new(Settings {
         device: options.device(),
         params: options.params(),
+        lenders: Lenders::default(),
     });
     let config = configure(&options, &settings)?;
     let maker = |kind| HostSlot::new(settings.clone(), kind).map(|s| Arc::new(s) as Arc<_>);
@@ -87,6 +89,8 @@ fn configure(options: &Options, settings: &Settings) -> Result<CardConfig> {
         drop(tried.with_context(|| format!("a context for {name} on {}", device.display()))?);
         slot.settings = SlotSettings {
             speed: 0,
+            drain_us: 0,
+            settle_us: 0,
             state_pages,
             ..SlotSettings::default_for(slot.engine)
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What all contexts of a guest on the host's card have in common.
 
+use crate::lenders::Lenders;
 use fermata::{Context, EngineId, Param, Result};
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ pub(crate) struct Settings {
     pub(crate) device: PathBuf,
     /// Parameters that are not at their defaults.
     pub(crate) params: Vec<(Param, u64)>,
+    pub(crate) lenders: Lenders,
 }
 
 impl Settings {

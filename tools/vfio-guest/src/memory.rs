@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The memory of a guest behind several windows, and behind a card without windows.
+
+use crate::guest::{Guest, RAM, WINDOW};
+use crate::host::Daemon;
+use crate::jobs::{membench, Hash, SLOTS};
+use crate::tests::to_the_end;
+use anyhow::{ensure, Result};
+
+/// A job of either slot in the window of this number, each with a snapshot of its own.
+fn jobs_in(guest: &mut Guest, window: u64, seed: u64) -> Result<()> {
+    let mut hash = Hash::new(guest, window, seed)?;
+    hash.job.snapshot = 1;
+    guest.start(&hash.job)?;
+    guest.finish(&hash.job)?;
+    hash.check(guest)?;
+    let (mut job, count, checksum) = membench(guest, window, seed)?;
+    job.snapshot = 2;
+    guest.start(&job)?;
+    guest.finish(&job)?;
+    let result = [count.to_le_bytes(), checksum.to_le_bytes()].concat();
+    ensure!(
+        guest.get(window * WINDOW, 16)? == result,
+        "result of {seed:#x}"
+    );
+    Ok(())
+}
+
+/// Memory that windows of two slots share is pinned and charged once.
+pub(crate) fn charged_once() -> Result<()> {
+    let daemon = Daemon::start("once", &["--slots", SLOTS])?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    jobs_in(&mut guest, 0, 0x1700)?;
+    let pinned = daemon.pinned()?;
+    ensure!((WINDOW..WINDOW * 3 / 2).contains(&pinned), "{pinned} bytes");
+    Ok(())
+}
+
+/// Jobs find the memory that is there now, not memory that was at the same address before.
+pub(crate) fn replaced() -> Result<()> {
+    let daemon = Daemon::start("replaced", &["--slots", SLOTS])?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    for round in 0..5 {
+        jobs_in(&mut guest, 0, 0x1800 + round)?;
+        guest.replace_memory()?;
+        jobs_in(&mut guest, 0, 0x1810 + round)?;
+    }
+    Ok(())
+}
+
+/// A card without window check: a job reaches all of the guest's memory, which is pinned once.
+pub(crate) fn base() -> Result<()> {
+    let daemon = Daemon::start("base", &["--slots", SLOTS, "--profile", "base"])?;
+    let mut guest = Guest::plug_base(daemon.socket())?;
+    ensure!(
+        guest.read(0x100)? == 0,
+        "the card has more than the base profile"
+    );
+    for window in 0..3 {
+        jobs_in(&mut guest, window, 0x1900 + window)?;
+    }
+    let hash = Hash::new(&guest, 3, 0x1910)?;
+    ensure!(to_the_end(&mut guest, &hash.job)? > 0, "never paused");
+    hash.check(&mut guest)?;
+    let pinned = daemon.pinned()?;
+    ensure!((RAM..RAM * 3 / 2).contains(&pinned), "{pinned} bytes");
+    Ok(())
+}
