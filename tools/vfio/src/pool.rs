@@ -119,15 +119,22 @@ impl HostSlot {
         state: &[u8],
         reach: &Reach<'_>,
     ) -> Result<HostJob, Refused> {
+        // The results that a held job had are those that it goes on with.
+        let mut results = None;
         let go_on = |context: &HostContext| {
             if context.holds(state) {
+                results = context.results();
                 context.resume(regs)
             } else {
                 context.start_from(regs, state)
             }
         };
         let fits = |context: &HostContext| context.holds(state) || context.is_free();
-        self.begin(reach, fits, go_on)
+        let job = self.begin(reach, fits, go_on)?;
+        Ok(match results {
+            Some(results) => job.showing(results),
+            None => job,
+        })
     }
 
     fn told(&self, error: Error) -> Refused {
