@@ -319,7 +319,7 @@ fn it_is_dropped_as_a_pause_is() {
     assert_eq!(rig.wait_rest(2), FINISH);
     rig.sw(2, CTL, PAUSE_AT_BOUNDARY);
     assert_eq!(rig.status(2), FINISH);
-    assert_eq!(rig.table("counters slot=2")["pauses_dropped"], 3);
+    rig.counted(2, "pauses_dropped", 3);
     rig.clean();
 }
 
@@ -445,8 +445,8 @@ fn a_stopped_card_stops_blockmix_between_two_blocks() {
     rig.sw(3, CTL, START_NEW);
     for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(5));
-        rig.card.freeze(LIMIT).unwrap();
-        rig.card.thaw();
+        rig.card().freeze(LIMIT).unwrap();
+        rig.card().thaw();
     }
     assert_eq!(rig.wait_rest(3), FINISH);
     let (expected, _) = mixed(&data, block, 4, 5);

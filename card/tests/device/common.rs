@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A card in this process, plugged by a vfio-user client that is not the card's own code, with a
-//! memfd as guest memory.
+//! A card, plugged by a vfio-user client that is not the card's own code, with a memfd as guest
+//! memory. The card is emulated in this process, or is that of `fermata-vfio` ([`crate::daemon`]).
 
+use crate::daemon::Daemon;
 use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::control::Control;
@@ -16,6 +17,7 @@ use std::io::{BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,10 +46,21 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct Rig {
     dir: tempfile::TempDir,
     pub client: Client,
-    pub card: Arc<Card>,
-    pub control: Arc<Control>,
     pub ram: File,
     pub irqs: Vec<OwnedFd>,
+    device: Device,
+}
+
+/// What the client is connected to.
+enum Device {
+    Emulated(Emulated),
+    Daemon(Daemon),
+}
+
+/// A card in this process.
+struct Emulated {
+    card: Arc<Card>,
+    control: Arc<Control>,
     server: Arc<Server>,
     serving: Option<JoinHandle<()>>,
     recorder: Recorder,
@@ -84,41 +97,82 @@ pub fn base() -> Rig {
     })
 }
 
-impl Rig {
-    pub fn new(options: Options) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+impl Emulated {
+    fn new(options: &Options, dir: &Path, socket: &Path) -> Self {
         let mut config = CardConfig::new(options.profile, options.irq, &options.engines).unwrap();
         options.set.iter().for_each(|s| config.apply(s).unwrap());
-        let log = File::create(dir.path().join("log")).unwrap();
+        let log = File::create(dir.join("log")).unwrap();
         let (recorder, writer) = Recorder::start(Box::new(std::io::BufWriter::new(log)));
         let card = Card::new(config, recorder.clone());
-        let socket = dir.path().join("card.sock");
         let server = Arc::new(Server::new(
             card.clone(),
-            UnixListener::bind(&socket).unwrap(),
+            UnixListener::bind(socket).unwrap(),
         ));
         let serve = server.clone();
         let serving = Some(std::thread::spawn(move || serve.run(|_| ()).unwrap()));
         let stop = server.clone();
         let control = Control::new(card.clone(), move || stop.stop());
-        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
-        ram.set_len(RAM).unwrap();
-        let client = Client::new(&socket).unwrap();
-        let writer = Some(writer);
-        let mut rig = Self {
-            dir,
-            client,
+        Self {
             card,
             control,
-            ram,
-            irqs: vec![],
             server,
             serving,
             recorder,
-            writer,
+            writer: Some(writer),
+        }
+    }
+
+    fn end(&mut self) {
+        self.server.stop();
+        if let Some(thread) = self.serving.take() {
+            thread.join().unwrap();
+        }
+        self.card.stop();
+        self.recorder.stop();
+        if let Some(thread) = self.writer.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Rig {
+    pub fn new(options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("card.sock");
+        let device = match Daemon::program() {
+            Some(program) => Device::Daemon(Daemon::start(&program, &options, &socket)),
+            None => Device::Emulated(Emulated::new(&options, dir.path(), &socket)),
         };
-        rig.plug(options.irq);
+        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+        ram.set_len(RAM).unwrap();
+        let client = Client::new(&socket).unwrap();
+        let mut rig = Self {
+            dir,
+            client,
+            ram,
+            irqs: vec![],
+            device,
+        };
+        rig.plug(match options.profile {
+            Profile::Base => IrqKind::None,
+            _ => options.irq,
+        });
         rig
+    }
+
+    fn emulated(&self) -> &Emulated {
+        match &self.device {
+            Device::Emulated(device) => device,
+            Device::Daemon(_) => panic!("this test needs the emulated card itself"),
+        }
+    }
+
+    pub fn card(&self) -> &Arc<Card> {
+        &self.emulated().card
+    }
+
+    pub fn control(&self) -> &Control {
+        &self.emulated().control
     }
 
     /// Memory, interrupts and bus mastering, as a guest sets them up.
@@ -287,7 +341,10 @@ impl Rig {
 
     /// A control request that must succeed. Returns what follows `ok`.
     pub fn ask(&self, request: &str) -> String {
-        let reply = self.control.answer(&format!("t {request}")).unwrap();
+        if let Device::Daemon(daemon) = &self.device {
+            return daemon.ask_card(request);
+        }
+        let reply = self.control().answer(&format!("t {request}")).unwrap();
         reply
             .strip_prefix("t ok")
             .unwrap_or_else(|| panic!("{request}: {reply}"))
@@ -318,15 +375,26 @@ impl Rig {
         assert_eq!(self.ask("violations"), "total=0", "{}", self.ask("why"));
     }
 
-    /// Exactly this kind was seen, so often.
+    /// Exactly this kind was seen, so often. A daemon keeps its guest's mistakes from the host's card.
     #[track_caller]
     pub fn saw(&self, kind: &str, n: u64) {
+        if matches!(self.device, Device::Daemon(_)) {
+            return self.clean();
+        }
         assert_eq!(
             self.violations(),
             BTreeMap::from([(kind.to_string(), n)]),
             "{}",
             self.ask("why")
         );
+    }
+
+    /// The card has counted so many of these; it is not asked where it is a daemon's.
+    #[track_caller]
+    pub fn counted(&self, slot: u64, key: &str, n: u64) {
+        if matches!(self.device, Device::Emulated(_)) {
+            assert_eq!(self.table(&format!("counters slot={slot}"))[key], n);
+        }
     }
 
     /// Interrupts of a vector since the last call.
@@ -367,10 +435,14 @@ impl Rig {
         (at + 16 * order[0], n, checksum)
     }
 
-    /// Ends the card and replays its log: online and offline verdict must agree.
+    /// Ends the card and replays its log: online and offline verdict must agree. A daemon's card has
+    /// no log.
     pub fn replay(mut self) -> (String, String) {
         let online = self.ask("violations");
-        self.end();
+        let Device::Emulated(device) = &mut self.device else {
+            return (online.clone(), online);
+        };
+        device.end();
         let log = BufReader::new(File::open(self.dir.path().join("log")).unwrap());
         let offline = replay(log).unwrap().checker.text();
         (online, offline)
@@ -384,25 +456,5 @@ impl Rig {
             .read_to_string(&mut text)
             .unwrap();
         text
-    }
-
-    fn end(&mut self) {
-        self.server.stop();
-        if let Some(thread) = self.serving.take() {
-            thread.join().unwrap();
-        }
-        self.card.stop();
-        self.recorder.stop();
-        if let Some(thread) = self.writer.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.end();
-        }
     }
 }

@@ -276,7 +276,7 @@ fn events_come_by_count_while_it_runs() {
     queue.rig.status(0);
     assert_eq!(queue.rig.r(EVENTS), 3);
     queue.rig.clean();
-    queue.rig.card.device_reset();
+    queue.rig.card().device_reset();
     queue.rig.master();
     assert_eq!(queue.rig.r(EVENTS), 0);
 }

@@ -4,6 +4,7 @@
 
 mod boundaries;
 mod common;
+mod daemon;
 mod empty;
 mod frames;
 mod fuzz;

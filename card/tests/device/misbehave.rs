@@ -354,10 +354,10 @@ fn bad_commands_change_nothing() {
         "what",
         "fault slot=0 x=1",
     ] {
-        let reply = rig.control.answer(&format!("id-7 {bad}")).unwrap();
+        let reply = rig.control().answer(&format!("id-7 {bad}")).unwrap();
         assert!(reply.starts_with("id-7 err "), "{reply}");
     }
     assert_eq!(rig.table("state slot=0")["pending_faults"], 0);
-    assert_eq!(rig.control.answer("   "), None);
-    assert_eq!(rig.control.answer("x").unwrap(), "x err no verb");
+    assert_eq!(rig.control().answer("   "), None);
+    assert_eq!(rig.control().answer("x").unwrap(), "x err no verb");
 }

@@ -64,9 +64,9 @@ fn other(rig: &Rig, config: CardConfig) -> Arc<Card> {
 
 /// Stops the card of the rig for good, and lets another one go on.
 fn moved(rig: &Rig) -> Arc<Card> {
-    stop(&rig.card);
-    let card = other(rig, rig.card.config().clone());
-    card.set_state(&carried(&rig.card.state())).unwrap();
+    stop(rig.card());
+    let card = other(rig, rig.card().config().clone());
+    card.set_state(&carried(&rig.card().state())).unwrap();
     card
 }
 
@@ -90,7 +90,7 @@ fn hash(rig: &mut Rig, slot: u64) -> Vec<u8> {
         .flat_map(|i| splitmix64(i).to_le_bytes())
         .collect();
     rig.put(DATA, &data);
-    if rig.card.config().profile.is_fermata() {
+    if rig.card().config().profile.is_fermata() {
         rig.open(slot);
     }
     rig.snapshot(slot, SNAP);
@@ -116,15 +116,15 @@ fn a_stopped_card_does_nothing_and_goes_on() {
         let mut rig = rig(profile);
         let digest = hash(&mut rig, 2);
         a_while();
-        stop(&rig.card);
-        assert!(rig.card.is_frozen() && rig.card.is_busy());
+        stop(rig.card());
+        assert!(rig.card().is_frozen() && rig.card().is_busy());
         let seen = |rig: &mut Rig| (rig.status(2), rig.sr(2, 0x38), rig.sr(2, 0x30));
         let before = seen(&mut rig);
         assert_eq!(before.0, RUNNING);
         a_while();
         assert_eq!(seen(&mut rig), before);
         assert_eq!(rig.get(OUT, 32), [0; 32]);
-        rig.card.thaw();
+        rig.card().thaw();
         assert_eq!(rig.wait_rest(2), FINISH);
         assert!(rig.comes_to_hold(OUT, &digest));
         rig.clean();
@@ -174,7 +174,7 @@ fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
     let mut rig = rig(Profile::Fermata);
     hash(&mut rig, 2);
     a_while();
-    stop(&rig.card);
+    stop(rig.card());
     rig.sw(2, CTL, PAUSE);
     assert_eq!(rig.status(2), RUNNING);
     let (head, count, checksum) = rig.list(LIST, 100, 3);
@@ -198,7 +198,7 @@ fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
     );
     assert_eq!(read(&card, 0x3000 + CTL) & 0xfff, PAUSED);
     card.stop();
-    rig.card.thaw();
+    rig.card().thaw();
     assert_eq!(rig.wait_rest(2), PAUSED);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!(rig.status(1), IDLE);
@@ -210,15 +210,15 @@ fn a_reset_of_a_stopped_card_leaves_no_job() {
     let mut rig = rig(Profile::Fermata);
     hash(&mut rig, 2);
     a_while();
-    stop(&rig.card);
+    stop(rig.card());
     rig.client.reset().unwrap();
-    assert!(rig.card.is_frozen() && !rig.card.is_busy());
-    let mut gone = rig.card.state();
+    assert!(rig.card().is_frozen() && !rig.card().is_busy());
+    let mut gone = rig.card().state();
     assert!(gone
         .slots
         .iter_mut()
         .all(|slot| slot.engine_mut().is_none()));
-    rig.card.thaw();
+    rig.card().thaw();
     assert_eq!(rig.status(2), IDLE);
     rig.clean();
 }
@@ -226,7 +226,7 @@ fn a_reset_of_a_stopped_card_leaves_no_job() {
 #[test]
 fn a_client_that_goes_away_lets_the_card_go_on() {
     let mut rig = rig(Profile::Fermata);
-    stop(&rig.card);
+    stop(rig.card());
     rig.reconnect();
     rig.plug(IrqKind::Msix);
     let digest = hash(&mut rig, 2);
@@ -269,7 +269,7 @@ fn orders_go_on_on_another_card() {
 fn an_order_that_was_taken_goes_on_on_another_card() {
     let mut from = relay::driver(&[]);
     from.membench(0, 10);
-    stop(&from.rig.card);
+    stop(from.rig.card());
     from.begin(1, 0, 0);
     let card = moved(&from.rig);
     card.thaw();
@@ -282,8 +282,8 @@ fn states_that_do_not_fit_are_refused() {
     let mut rig = rig(Profile::Fermata);
     hash(&mut rig, 2);
     a_while();
-    stop(&rig.card);
-    let state = rig.card.state();
+    stop(rig.card());
+    let state = rig.card().state();
     let plain = CardConfig::new(Profile::Fermata, IrqKind::Msix, &ENGINES).unwrap();
     let refused = |config: CardConfig, state: &CardState| {
         let card = other(&rig, config);

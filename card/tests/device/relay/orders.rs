@@ -39,7 +39,7 @@ fn a_chain_without_a_read_of_the_host() {
     card.order(1, 3 | DROP);
     let third = card.wait(1, 3);
     assert_eq!((third.reason, third.cookie), (R_DROPPED, 0xc00));
-    assert_eq!(card.rig.table("counters slot=1")["reads"], 0);
+    card.rig.counted(1, "reads", 0);
     let counters = card.rig.table("counters slot=1");
     assert_eq!((counters["orders"], counters["orders_dropped"]), (4, 0));
     assert_eq!((counters["orders_taken"], counters["records"]), (3, 3));
@@ -70,7 +70,7 @@ fn a_late_order_is_dropped() {
     card.held(1, 0);
     card.order(1, 2 | at(0));
     assert_eq!(card.wait(1, 2).reason, R_PAUSED);
-    assert_eq!(card.rig.table("counters slot=1")["orders_dropped"], 3);
+    card.rig.counted(1, "orders_dropped", 3);
     card.clean();
 }
 
