@@ -3,6 +3,7 @@
 //! unsafe code of the card is here.
 
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -118,14 +119,22 @@ pub type Piece = (Arc<Ram>, (u64, u64));
 pub struct View {
     base: NonNull<u8>,
     len: usize,
+    _mapping: Mapping,
 }
 
-impl View {
-    /// Maps the pieces. Their offsets and lengths are multiples of the page size, else `EINVAL`.
-    pub fn of(pieces: &[Piece]) -> std::io::Result<Self> {
-        let len = pieces.iter().map(|(_, (_, len))| *len as usize).sum();
+/// What keeps the mapping of a view: the file, or the view's own addresses.
+type Mapping = (Option<Arc<Ram>>, Option<Reservation>);
+
+/// A range of addresses of this process.
+struct Reservation {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Reservation {
+    fn new(len: usize) -> std::io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe {
+        let start = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
                 len,
@@ -133,15 +142,60 @@ impl View {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        let view = Self { base, len };
-        let mut at = 0;
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of which no reference is left.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Mappings are aligned to this, because files of huge pages must be.
+const HUGE: usize = 2 << 20;
+const PAGE: u64 = 4096;
+
+impl View {
+    /// Maps the pieces. `EINVAL`: offsets and lengths are no multiples of the page size, or a piece
+    /// of several is no whole number of its file's huge pages. `EACCES`: a file cannot be written.
+    pub fn of(pieces: &[Piece]) -> std::io::Result<Self> {
+        match one_piece(pieces) {
+            Some(piece) => Self::of_one(&piece),
+            None => Self::of_several(pieces),
+        }
+    }
+
+    /// The bytes of one file are mapped already, with all of the file.
+    fn of_one((ram, (offset, len)): &Piece) -> std::io::Result<Self> {
+        if offset % PAGE != 0 || len % PAGE != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if !ram.writable {
+            return Err(Errno::ACCESS.into());
+        }
+        let base = ram.at(*offset, *len as usize).and_then(NonNull::new);
+        Ok(Self {
+            base: base.ok_or(Errno::FAULT)?,
+            len: *len as usize,
+            _mapping: (Some(ram.clone()), None),
+        })
+    }
+
+    fn of_several(pieces: &[Piece]) -> std::io::Result<Self> {
+        let len: usize = pieces.iter().map(|(_, (_, len))| *len as usize).sum();
+        let reserved = Reservation::new(len.checked_add(HUGE).ok_or(Errno::NOMEM)?)?;
+        let mut at = reserved.start.align_offset(HUGE);
+        // SAFETY: the reservation has room to be aligned.
+        let base = unsafe { reserved.start.add(at) };
         for (ram, (offset, len)) in pieces {
-            // SAFETY: replaces a part of the new mapping, to which there is no reference: the parts
-            // add up to its length.
+            // SAFETY: replaces a part of the reservation, to which there is no reference: the parts
+            // add up to the view's length.
             unsafe {
                 mmap(
-                    view.base.as_ptr().add(at).cast(),
+                    reserved.start.as_ptr().add(at).cast(),
                     *len as usize,
                     ProtFlags::READ | ProtFlags::WRITE,
                     MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
@@ -151,7 +205,11 @@ impl View {
             }?;
             at += *len as usize;
         }
-        Ok(view)
+        Ok(Self {
+            base,
+            len,
+            _mapping: (None, Some(reserved)),
+        })
     }
 
     /// Where it is mapped.
@@ -170,11 +228,17 @@ impl View {
     }
 }
 
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of which no reference is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+/// Returns the pieces as one, if they follow each other in one file.
+fn one_piece(pieces: &[Piece]) -> Option<Piece> {
+    let ((first, (start, len)), more) = pieces.split_first()?;
+    let mut end = start + len;
+    for (ram, (offset, len)) in more {
+        if !Arc::ptr_eq(first, ram) || *offset != end {
+            return None;
+        }
+        end += len;
     }
+    Some((first.clone(), (*start, end - start)))
 }
 
 /// Copies in aligned words where both sides allow it, so that a word that the guest polls is never

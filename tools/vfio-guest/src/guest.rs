@@ -3,11 +3,12 @@
 //! ours.
 
 use anyhow::{ensure, Context as _, Result};
+use fermata_card::ram::Ram;
 use fermata_card::regs::{ctl, status, TAG};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(crate) const WINDOW: u64 = 2 << 20;
 const SNAPSHOTS: u64 = RAM / 2;
 /// Where pages of other files are for the card.
 const FILES: u64 = 0x8000_0000;
+/// Where memory that is mapped again is for the card.
+pub(crate) const LARGE: u64 = 0x10_0000_0000;
 /// Device address of the first byte of each window.
 pub(crate) const BASE: u64 = 0x7000_0000_0000;
 /// Nothing that is waited for takes as long.
@@ -49,6 +52,8 @@ fn memory() -> Result<File> {
 pub(crate) struct Guest {
     client: Client,
     ram: File,
+    /// The memory, if it is of huge pages: `write()` does not work there.
+    huge: Option<Ram>,
     irqs: Vec<OwnedFd>,
 }
 
@@ -65,6 +70,27 @@ impl Guest {
     /// Plugs the card: memory, interrupts, bus mastering.
     pub(crate) fn plug(socket: &Path) -> Result<Self> {
         Self::with(memory()?, socket, VECTORS)
+    }
+
+    /// Plugs the card, with memory of huge pages, of which the machine must have enough.
+    pub(crate) fn plug_huge(socket: &Path) -> Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+        let ram = File::from(memfd_create("huge", flags)?);
+        ram.set_len(RAM)?;
+        let huge = Ram::map(ram.as_fd())?;
+        let mut guest = Self::with(ram, socket, VECTORS)?;
+        guest.huge = Some(huge);
+        Ok(guest)
+    }
+
+    /// Maps the memory of window 0 again and again, from [`LARGE`] on, so that `length` bytes are
+    /// mapped there.
+    pub(crate) fn map_again(&mut self, length: u64) -> Result<()> {
+        for at in (0..length).step_by(WINDOW as usize) {
+            let fd = self.ram.as_raw_fd();
+            self.client.dma_map(0, LARGE + at, WINDOW, fd)?;
+        }
+        Ok(())
     }
 
     /// Plugs a card of the base profile, which has no interrupts.
@@ -86,6 +112,7 @@ impl Guest {
         let mut guest = Self {
             client,
             ram,
+            huge: None,
             irqs: irqs.collect::<Result<_, _>>()?,
         };
         guest.map()?;
@@ -170,6 +197,10 @@ impl Guest {
 
     /// Writes to the memory.
     pub(crate) fn put(&self, at: u64, data: &[u8]) -> Result<()> {
+        if let Some(huge) = &self.huge {
+            ensure!(huge.write(at, data), "beyond the memory");
+            return Ok(());
+        }
         Ok(self.ram.write_all_at(data, at)?)
     }
 
@@ -187,14 +218,11 @@ impl Guest {
 
     /// What a driver does before it puts a job on a slot: reset, window, registers.
     pub(crate) fn prepare(&mut self, job: &Job) -> Result<()> {
-        let of_slot = 8 * job.slot;
         self.write(0x18, 1 << job.slot)?;
         self.write(0x18, 0)?;
         let memory = GPA + job.window * WINDOW;
-        self.write(0x30 + of_slot, memory.wrapping_sub(BASE))?;
-        self.write(0x180 + of_slot, BASE)?;
-        self.write(0x1c0 + of_slot, WINDOW)?;
-        self.write(0x200 + of_slot, 0)?;
+        self.window(job.slot, BASE, memory, WINDOW)?;
+        self.write(0x200 + 8 * job.slot, 0)?;
         for &(offset, value) in &job.registers {
             self.set(job.slot, offset, value)?;
         }
@@ -205,6 +233,14 @@ impl Guest {
             snapshot = snapshot.wrapping_sub(memory.wrapping_sub(BASE));
         }
         self.set(job.slot, SNAPSHOT, snapshot >> 6)
+    }
+
+    /// Sets the window of a slot.
+    pub(crate) fn window(&mut self, slot: u64, base: u64, iova: u64, size: u64) -> Result<()> {
+        let of_slot = 8 * slot;
+        self.write(0x30 + of_slot, iova.wrapping_sub(base))?;
+        self.write(0x180 + of_slot, base)?;
+        self.write(0x1c0 + of_slot, size)
     }
 
     /// Starts a job whose registers are written.

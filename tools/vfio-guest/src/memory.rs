@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The memory of a guest behind several windows, and behind a card without windows.
 
-use crate::guest::{Guest, RAM, WINDOW};
+use crate::guest::{Guest, BASE, GPA, LARGE, RAM, WINDOW};
 use crate::host::Daemon;
 use crate::jobs::{membench, Hash, SLOTS};
 use crate::tests::to_the_end;
@@ -33,6 +33,35 @@ pub(crate) fn charged_once() -> Result<()> {
     jobs_in(&mut guest, 0, 0x1700)?;
     let pinned = daemon.pinned()?;
     ensure!((WINDOW..WINDOW * 3 / 2).contains(&pinned), "{pinned} bytes");
+    Ok(())
+}
+
+/// A guest whose memory is huge pages: a window that is a part of a page, and a window of more than
+/// 4 GiB, which has a page at many places.
+pub(crate) fn large() -> Result<()> {
+    const SIZE: u64 = (4 << 30) + 2 * WINDOW;
+    std::fs::write("/proc/sys/vm/nr_hugepages", (RAM / WINDOW).to_string())?;
+    let daemon = Daemon::start("large", &["--slots", SLOTS])?;
+    let mut guest = Guest::plug_huge(daemon.socket())?;
+    // A part of a huge page.
+    let (job, count, checksum) = membench(&guest, 1, 0x1a00)?;
+    guest.prepare(&job)?;
+    guest.window(job.slot, BASE, GPA + WINDOW, 0x1_0000)?;
+    guest.go(&job)?;
+    guest.finish(&job)?;
+    ensure!(guest.slot(1, 0x48)? == count && guest.slot(1, 0x60)? == checksum);
+    guest.map_again(SIZE)?;
+    // The memory of window 0 is the last part of the window.
+    let hash = Hash::new(&guest, 0, 0x1a01)?;
+    guest.prepare(&hash.job)?;
+    let first = BASE - (SIZE - WINDOW);
+    guest.window(hash.job.slot, first, LARGE, SIZE)?;
+    guest.go(&hash.job)?;
+    guest.finish(&hash.job)?;
+    hash.check(&mut guest)?;
+    drop(guest);
+    drop(daemon);
+    std::fs::write("/proc/sys/vm/nr_hugepages", "0")?;
     Ok(())
 }
 

@@ -38,6 +38,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
         memory::charged_once,
     ),
     ("other memory at the same place", memory::replaced),
+    ("a window of more than 4 GiB, in huge pages", memory::large),
     ("a card that is saved goes on", migration::goes_on),
     ("a machine moves to another host's card", migration::moves),
     ("a card with orders moves", relay::moves),
