@@ -97,6 +97,7 @@ struct scene {
 	void *own;	/* a page of the program's */
 	int efd;
 	int cgroup;
+	int lender;	/* a context with an arena that others can share */
 	void *mapped;
 };
 
@@ -130,7 +131,6 @@ static void set_up(struct scene *s, bool arena)
 	}
 }
 
-/* A context with an arena that others can share. */
 static int lender(void)
 {
 	static struct fm_ctx c = { .fd = -1 };
@@ -158,6 +158,8 @@ static void prepare(struct scene *s, enum stage stage)
 		s->c.fd = fm_open_dev(0);
 	if (stage >= SET_UP && stage < READY)
 		set_up(s, stage == ARENA);
+	if (stage == SET_UP)
+		s->lender = lender();
 	if (stage < READY)
 		return;
 	fm_ctx_new(&s->c, FM_LIST, LENGTH);
@@ -300,7 +302,7 @@ WALK_IOCTL(arena_create, SET_UP, ARENA_CREATE, -EEXIST, arena_create, .length = 
 WALK_IOCTL(arena_create_of_own_memory, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
 	   .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own)
 WALK_IOCTL(arena_create_of_another_context, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
-	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = lender())
+	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = s->lender)
 WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)
 WALK_IOCTL(start, READY, START, -EBUSY, start)
 WALK_IOCTL(status, READY, STATUS, 0, status)
