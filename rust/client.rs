@@ -34,15 +34,33 @@ use kernel::{
 /// Pages that one fault inserts at most.
 const FAULT_AROUND: usize = 64;
 
+/// The context that is charged for the memory of a shared arena.
+#[derive(Clone)]
+pub(crate) struct Lender {
+    /// Keeps the context open, with its charge and its job.
+    _file: ARef<File>,
+    /// The context's number for programs.
+    pub(crate) number: u32,
+}
+
+impl Lender {
+    /// Returns the context that has this file and this number.
+    pub(crate) fn new(file: ARef<File>, number: u32) -> Self {
+        Self {
+            _file: file,
+            number,
+        }
+    }
+}
+
 /// The memory that the engine may access.
 pub(crate) struct Arena {
     pub(crate) memory: DmaMemory,
     /// Device address of the first byte; `None`: the address of the first mapping of the whole
     /// arena.
     pub(crate) device_base: Option<u64>,
-    /// The file of the context whose memory this is, too: that context, which is charged for the
-    /// memory, lives as long. Dropped after `memory`.
-    pub(crate) lender: Option<ARef<File>>,
+    /// `None`: this context is charged for the memory. Dropped after `memory`.
+    pub(crate) lender: Option<Lender>,
 }
 
 impl Arena {
@@ -98,6 +116,11 @@ impl Memory {
         self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
+    /// Takes the lender of the arena out. The pages stay as they are, pinned and charged.
+    pub(crate) fn take_lender(&mut self) -> Option<Lender> {
+        self.arena.as_mut()?.lender.take()
+    }
+
     /// Takes all memory out that the card can reach.
     fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>, Option<ImageMemory>) {
         (self.arena.take(), self.snapshot.take(), self.image.take())
@@ -118,8 +141,8 @@ pub(crate) struct MemoryInfo {
     pub(crate) arena_length: u64,
     pub(crate) device_base: u64,
     pub(crate) snapshot_length: u64,
-    /// Bytes of another context's memory.
-    pub(crate) shared: u64,
+    /// Number of the context that is charged for the arena, if that is another one.
+    pub(crate) lender: Option<u32>,
 }
 
 /// What a card's registry knows of a context: who opened it, and its memory. Outlives the open file
@@ -217,25 +240,15 @@ impl Client {
     /// Returns the sizes and the device address of the context's memory.
     pub(crate) fn memory_info(&self) -> MemoryInfo {
         let memory = self.memory.lock();
+        let arena = memory.arena.as_ref();
         MemoryInfo {
-            arena_length: memory
-                .arena
-                .as_ref()
-                .map_or(0, |arena| arena.memory.length() as u64),
-            device_base: memory
-                .arena
-                .as_ref()
-                .and_then(|arena| arena.device_base)
-                .unwrap_or(0),
+            arena_length: arena.map_or(0, |arena| arena.memory.length() as u64),
+            device_base: arena.and_then(|arena| arena.device_base).unwrap_or(0),
             snapshot_length: memory
                 .snapshot
                 .as_ref()
                 .map_or(0, |snapshot| snapshot.length() as u64),
-            shared: memory
-                .arena
-                .as_ref()
-                .filter(|arena| arena.lender.is_some())
-                .map_or(0, |arena| arena.memory.length() as u64),
+            lender: arena.and_then(|arena| Some(arena.lender.as_ref()?.number)),
         }
     }
 

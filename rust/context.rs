@@ -8,7 +8,7 @@ use crate::{
     capability,
     card::{Card, Registry, View},
     charge::Charge,
-    client::{Arena, Client, Memory, Setup},
+    client::{Arena, Client, Lender, Memory, Setup},
     compat::errno,
     dma_memory::{Kind, UnmappedMemory},
     image::{AppRegister, ContextRef},
@@ -31,7 +31,7 @@ use kernel::{
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
 
 /// A mapping of memory that another context has pinned costs as much as this part of the memory:
-/// the page tables of the IOMMU, which are charged to nobody else, have a 512th of its size, and
+/// the page tables of the IOMMU, which are charged to nobody, have a 512th of its size, and
 /// addresses for the card are scarce.
 const SHARED_COST: usize = 64;
 
@@ -42,15 +42,15 @@ pub(crate) enum Source {
     Own(u64),
     /// Another context's arena, from this offset on.
     Shared {
-        lender: Lender,
+        with: ContextFile,
         offset: u64,
     },
 }
 
 /// A context whose file is held.
-pub(crate) struct Lender(ARef<File>);
+pub(crate) struct ContextFile(ARef<File>);
 
-impl Lender {
+impl ContextFile {
     /// Returns the context of the descriptor `fd`, which must have the operations of `ours`.
     /// `EBADF`: there is no such descriptor. `EINVAL`: it is of another kind.
     pub(crate) fn get(fd: i32, ours: &LocalFile) -> Result<Self> {
@@ -70,9 +70,10 @@ impl Lender {
         unsafe { Context::of_file(self.0.as_ptr()) }
     }
 
-    /// Returns the file, which keeps the context.
-    fn into_file(self) -> ARef<File> {
-        self.0
+    /// Returns the context as one that is charged for memory. `ENXIO`: the context is not set up.
+    fn into_lender(self) -> Result<Lender> {
+        let number = self.context().client.number()?;
+        Ok(Lender::new(self.0, number))
     }
 }
 
@@ -230,9 +231,9 @@ impl Context {
         let (unmapped, lender) = match from {
             Source::Allocated => (self.unmapped_memory(length, None)?, None),
             Source::Own(address) => (self.unmapped_memory(length, Some(address))?, None),
-            Source::Shared { lender, offset } => {
-                let shared = self.shared_memory(lender.context(), offset, length, base)?;
-                (shared, Some(lender.into_file()))
+            Source::Shared { with, offset } => {
+                let (shared, lender) = self.shared_memory(with, offset, length, base)?;
+                (shared, Some(lender))
             }
         };
         let device = self.card.enter()?;
@@ -285,34 +286,38 @@ impl Context {
         UnmappedMemory::new(kind, length, Some(charge))
     }
 
-    /// Returns `length` bytes of the arena of `lender` from `offset` on, which are not mapped yet.
-    /// The opener is charged for the mapping. `EXDEV`: `lender` is a context of another card;
-    /// `ENXIO`: it has no arena; `EINVAL`: no such part of the arena, or neither a device address
-    /// nor memory that can be mapped.
+    /// Returns `length` bytes of the arena of `with` from `offset` on, which are not mapped yet, and
+    /// the context that is charged for them. The opener is charged for the mapping. `EXDEV`: `with`
+    /// is a context of another card; `ENXIO`: it has no arena; `EINVAL`: no such part of the arena,
+    /// or neither a device address nor memory that can be mapped.
     fn shared_memory(
         &self,
-        lender: &Self,
+        with: ContextFile,
         offset: u64,
         length: usize,
         base: Option<u64>,
-    ) -> Result<UnmappedMemory> {
-        if !ptr::eq(&*self.card, &*lender.card) {
+    ) -> Result<(UnmappedMemory, Lender)> {
+        let other = with.context();
+        if !ptr::eq(&*self.card, &*other.card) {
             return Err(EXDEV);
         }
-        let pages = {
-            let memory = lender.client.memory.lock();
+        let (pages, lender) = {
+            let memory = other.client.memory.lock();
             memory.check_present()?;
             let arena = memory.arena.as_ref().ok_or_else(errno::enxio)?;
             let first = usize::try_from(offset)? / PAGE_SIZE;
-            arena.memory.pages().part(first, length / PAGE_SIZE)?
+            let pages = arena.memory.pages().part(first, length / PAGE_SIZE)?;
+            (pages, arena.lender.clone())
         };
+        // A context that shares memory itself need not live on.
+        let lender = lender.map_or_else(|| with.into_lender(), Ok)?;
         if base.is_none() && !pages.are_allocated() {
             return Err(EINVAL);
         }
         let cost = length.div_ceil(SHARED_COST);
         let counted = self.card.count_pinned(&self.client, cost as u64, false)?;
         let charge = Charge::new(&self.client.opener.account, cost, counted)?;
-        UnmappedMemory::shared(pages, charge)
+        Ok((UnmappedMemory::shared(pages, charge)?, lender))
     }
 
     /// Sets the window of the context's image, if the device address of the arena is known.
@@ -434,7 +439,9 @@ impl Context {
         self.client.memory.lock().mapping = ptr::null_mut();
         if self.card.leave_behind(&self.client) {
             // A quarantined slot may still reach the memory: the registry keeps the context until
-            // the whole card has been reset, or is shut down.
+            // the whole card has been reset, or is shut down. The lender of the memory can end.
+            let lender = self.client.memory.lock().take_lender();
+            drop(lender);
             return;
         }
         self.card.drop_released(id);

@@ -66,10 +66,14 @@ fn show_memory(seq: &SeqFile, context: &Context) {
     let memory = context.client.memory_info();
     let total = memory.arena_length + memory.snapshot_length;
     seq_print!(seq, "drm-total-memory:\t{total}\n");
-    seq_print!(seq, "drm-shared-memory:\t{}\n", memory.shared);
+    let shared = memory.lender.map_or(0, |_| memory.arena_length);
+    seq_print!(seq, "drm-shared-memory:\t{shared}\n");
     seq_print!(seq, "drm-resident-memory:\t{total}\n");
     seq_print!(seq, "fermata-arena:\t{}\n", memory.arena_length);
     seq_print!(seq, "fermata-snapshot:\t{}\n", memory.snapshot_length);
+    if let Some(lender) = memory.lender {
+        seq_print!(seq, "fermata-lender:\t{lender}\n");
+    }
 }
 
 /// Prints the state and the counters of the context's jobs.

@@ -149,14 +149,34 @@ FM_TEST(quarantine, point_04_own_memory_stays_pinned)
 	cannot_be_reset(_metadata, true);
 }
 
-static u32 contexts(void)
-{
-	struct fermata_card_info info = { .size = sizeof(info) };
-	int fd = fm_open_dev(0);
 
-	fm_must(fd, FERMATA_IOC_CARD_INFO, &info, "CARD_INFO");
-	close(fd);
-	return info.contexts;
+/* The memory that a slot may reach stays, and not the context that shares it. */
+FM_TEST(quarantine, lender_of_memory_that_stays)
+{
+	struct fm_ctx lender, guilty, waits;
+	u64 charged = fm_charged(), pages;
+	int slot = fm_slot_of(FM_LIST);
+
+	ASSERT_NE(NULL, fm_pci());
+	fm_ctx_new(&lender, FM_LIST, 64 * 1024);
+	pages = fm_charged() - charged;
+	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
+	ASSERT_EQ(0, fm_ctx_share(&guilty, &lender, 0, 64 * 1024, 0));
+	quarantine_slot_of(&guilty, &waits);
+	EXPECT_EQ(3, fm_contexts());
+	fm_ctx_unshare(&guilty);
+	EXPECT_EQ(3, fm_contexts());
+	fm_ctx_unshare(&lender);
+	EXPECT_EQ(2, fm_contexts());
+	fm_ctx_close(&waits);
+	EXPECT_GE(fm_charged(), charged + pages);
+	card_fault(slot, "hang=0");
+	EXPECT_TRUE(reads_on(slot));
+	card_fault(slot, "clear");
+	ASSERT_EQ(0, fm_unbind());
+	EXPECT_EQ(charged, fm_charged());
+	fm_agent_gone(lender.token);
+	ASSERT_EQ(0, fm_bind());
 }
 
 /* Enough to see in what the machine has left. */
@@ -216,7 +236,7 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 			/* Its owner goes, and its memory stays. */
 			munmap(guilty.mem, guilty.len);
 			close(guilty.fd);
-			EXPECT_EQ(3, contexts());
+			EXPECT_EQ(3, fm_contexts());
 			kept = free_kib();
 		}
 		card_fault(slot, "clear");
@@ -230,7 +250,7 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 			}
 			fm_agent_gone(guilty.token);
 		}
-		EXPECT_EQ(2, contexts());
+		EXPECT_EQ(2, fm_contexts());
 		ASSERT_GOOD(fm_job_run(&waits, &e));
 	}
 	card_speed(other.slot, 0);
@@ -260,7 +280,7 @@ FM_TEST(quarantine, defect_08_memory_is_freed_after_the_slot_came_back)
 	munmap(guilty.mem, guilty.len);
 	close(guilty.fd);
 	EXPECT_EQ(charged, fm_charged());
-	EXPECT_EQ(1, contexts());
+	EXPECT_EQ(1, fm_contexts());
 	fm_agent_gone(guilty.token);
 	ASSERT_GOOD(fm_job_run(&waits, &e));
 }

@@ -7,51 +7,12 @@
 #include "lib/gone.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
+#include "lib/stats.h"
 
 #define LENGTH	(256 * 1024UL)
 #define BASE	0x40000000ULL
 
 FM_FIXTURE_CARD(shared);
-
-/* An arena of len bytes of another's, at offset; at BASE or where it is mapped. 0 or an errno. */
-static int share(struct fm_ctx *c, const struct fm_ctx *of, size_t offset, size_t len, bool fixed)
-{
-	struct fermata_arena_create arena = {
-		.size = sizeof(arena), .flags = FERMATA_ARENA_SHARED, .length = len,
-		.offset = offset, .fd = of->fd
-	};
-	int rc;
-
-	fm_ctx_setup(c, of->engine, -1);
-	if (fixed) {
-		arena.flags |= FERMATA_ARENA_FIXED_BASE;
-		arena.device_base = BASE;
-	}
-	rc = fm_ioctl(c->fd, FERMATA_IOC_ARENA_CREATE, &arena);
-	if (rc) {
-		close(c->fd);
-		return rc;
-	}
-	/* The card knows the pages as the other's. */
-	c->token = of->token;
-	c->len = len;
-	if (!fixed) {
-		c->mem = fm_map(NULL, len, MAP_SHARED, c->fd, arena.mmap_offset);
-		c->base = (uintptr_t)c->mem;
-	} else {
-		c->mem = of->mem + offset;
-		c->base = BASE;
-	}
-	fm_ctx_snapshot(c);
-	return 0;
-}
-
-/* Closes a context while another has the pages that the card knows by the same token. */
-static void end(struct fm_ctx *c)
-{
-	munmap(c->mem, c->len);
-	close(c->fd);
-}
 
 /* A job, and another that is held. NULL or what is wrong. */
 static const char *use(struct fm_ctx *c, u64 seed)
@@ -76,7 +37,7 @@ FM_TEST(shared, both_map_and_use_the_same_bytes)
 	struct fm_ctx a, b, c;
 
 	fm_ctx_new(&a, FM_MEM, LENGTH);
-	ASSERT_EQ(0, share(&b, &a, LENGTH / 4, LENGTH / 2, false));
+	ASSERT_EQ(0, fm_ctx_share(&b, &a, LENGTH / 4, LENGTH / 2, 0));
 	EXPECT_NE(a.base + LENGTH / 4, b.base);
 	a.mem[LENGTH * 3 / 4 - 1] = 77;
 	EXPECT_EQ(77, b.mem[LENGTH / 2 - 1]);
@@ -84,13 +45,13 @@ FM_TEST(shared, both_map_and_use_the_same_bytes)
 	ASSERT_GOOD(use(&b, 2));
 	ASSERT_GOOD(use(&a, 3));
 	/* A part of what is shared already. */
-	ASSERT_EQ(0, share(&c, &b, LENGTH / 4, LENGTH / 4, false));
+	ASSERT_EQ(0, fm_ctx_share(&c, &b, LENGTH / 4, LENGTH / 4, 0));
 	a.mem[LENGTH * 3 / 4 - 1] = 78;
 	EXPECT_EQ(78, c.mem[LENGTH / 4 - 1]);
 	ASSERT_GOOD(use(&c, 4));
-	end(&c);
+	fm_ctx_unshare(&c);
 	ASSERT_GOOD(use(&a, 5));
-	end(&b);
+	fm_ctx_unshare(&b);
 	fm_ctx_close(&a);
 }
 
@@ -107,8 +68,8 @@ FM_TEST(shared, a_part_of_own_memory)
 
 	ASSERT_EQ(0, fm_ctx_own(&a, FM_LIST, mem, FM_HUGE));
 	/* It cannot be mapped, so it needs an address. */
-	EXPECT_EQ(-EINVAL, share(&b, &a, part, part, false));
-	ASSERT_EQ(0, share(&b, &a, part, part, true));
+	EXPECT_EQ(-EINVAL, fm_ctx_share(&b, &a, part, part, 0));
+	ASSERT_EQ(0, fm_ctx_share(&b, &a, part, part, BASE));
 	EXPECT_EQ(MAP_FAILED, mmap(NULL, part, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0));
 	fm_status(b.fd, &st);
 	EXPECT_EQ(part, st.arena_length);
@@ -134,19 +95,17 @@ FM_TEST(shared, a_part_of_own_memory)
 /* The pages are charged once, to their first context, which lives on with its last sharer. */
 FM_TEST(shared, the_lender_pays_and_lives_on)
 {
-	struct fermata_context_info info = { .size = sizeof(info) };
 	u64 alone, snapshot;
 	struct fm_ctx a, b;
 
 	fm_ctx_new(&a, FM_LIST, LENGTH);
 	alone = fm_charged();
 	snapshot = alone - LENGTH;
-	ASSERT_EQ(0, share(&b, &a, 0, LENGTH, false));
+	ASSERT_EQ(0, fm_ctx_share(&b, &a, 0, LENGTH, 0));
 	EXPECT_EQ(alone + snapshot + LENGTH / 64, fm_charged());
-	info.context = fm_number(a.fd);
-	end(&a);
+	fm_ctx_unshare(&a);
 	EXPECT_EQ(alone + snapshot + LENGTH / 64, fm_charged());
-	EXPECT_EQ(0, fm_ioctl(b.fd, FERMATA_IOC_CONTEXT_INFO, &info));
+	EXPECT_EQ(2, fm_contexts());
 	ASSERT_GOOD(use(&b, 1));
 	fm_ctx_close(&b);
 	EXPECT_EQ(0, fm_charged());
@@ -175,6 +134,30 @@ FM_TEST(shared, not_between_cards)
 	fm_ctx_close(&a);
 }
 
+/* Who shares with a sharer keeps who pays, and not the one between. */
+FM_TEST(shared, a_chain_keeps_its_first_only)
+{
+	struct fm_ctx a, b, c;
+	u64 charged;
+
+	fm_ctx_new(&a, FM_LIST, LENGTH);
+	charged = fm_charged();
+	ASSERT_EQ(0, fm_ctx_share(&b, &a, 0, LENGTH, 0));
+	ASSERT_EQ(0, fm_ctx_share(&c, &b, 0, LENGTH, 0));
+	EXPECT_EQ(fm_number(a.fd), fm_fdinfo_number(b.fd, "fermata-lender"));
+	EXPECT_EQ(fm_number(a.fd), fm_fdinfo_number(c.fd, "fermata-lender"));
+	EXPECT_EQ(LENGTH, fm_fdinfo_number(c.fd, "drm-shared-memory"));
+	EXPECT_EQ(0, fm_fdinfo_number(a.fd, "drm-shared-memory"));
+	fm_ctx_unshare(&b);
+	EXPECT_EQ(2, fm_contexts());
+	fm_ctx_unshare(&a);
+	EXPECT_EQ(2, fm_contexts());
+	EXPECT_EQ(2 * charged - LENGTH + LENGTH / 64, fm_charged());
+	ASSERT_GOOD(use(&c, 1));
+	fm_ctx_close(&c);
+	EXPECT_EQ(0, fm_charged());
+}
+
 /* The card goes: all is taken away, in whichever order the contexts are closed. */
 FM_TEST(shared, card_that_goes)
 {
@@ -185,7 +168,7 @@ FM_TEST(shared, card_that_goes)
 		struct fm_ctx a, b;
 
 		fm_ctx_new(&a, FM_LIST, LENGTH);
-		ASSERT_EQ(0, share(&b, &a, 0, LENGTH, false));
+		ASSERT_EQ(0, fm_ctx_share(&b, &a, 0, LENGTH, 0));
 		ASSERT_EQ(0, fm_unbind());
 		EXPECT_EQ(-ENODEV, fm_ioctl(b.fd, FERMATA_IOC_STATUS, &st));
 		EXPECT_EQ(SIGBUS, fm_access_signal(b.mem));

@@ -263,13 +263,14 @@ struct fermata_setup {
  * and they are freed when the context ends.  There is nothing to
  * mmap(), and @mmap_offset is 0.
  *
- * FERMATA_ARENA_SHARED: it is a part of the arena of the context @fd, which keeps
- * its own device addresses.  Both contexts' jobs, and programs that map either,
- * see the same bytes.  The other context is charged for the pages; for the mapping,
- * this context is charged a 64th of @length.  The arena keeps the other context, and
- * what is charged for it, after @fd is closed, as a mapping does.  Whoever has @fd may
- * share.  The memory can be mapped if it was allocated.  If the other arena is a
- * program's own memory, FERMATA_ARENA_FIXED_BASE is needed.
+ * FERMATA_ARENA_SHARED: The arena is a part of the arena of the context @fd.  Each
+ * context has its own device addresses.  Both contexts' jobs, and programs that map
+ * either arena, see the same bytes.  The context for which the pages were pinned is
+ * charged for them; for the mapping, this context is charged a 64th of @length.  The
+ * arena keeps the context that is charged open, with its job, after its descriptor is
+ * closed, as a mapping does.  Whoever has @fd may share.  mmap() works if the other
+ * arena was allocated by the driver.  If the other arena is a program's own memory,
+ * FERMATA_ARENA_FIXED_BASE is needed.
  *
  * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
  * not so much contiguous memory), in the machine or in the caller's memory
@@ -284,9 +285,9 @@ struct fermata_setup {
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
  * of addresses: there is no IOMMU, and it is not physically contiguous; or it is a
  * file of a DAX file system.
- * FERMATA_ARENA_SHARED: EBADF: @fd is no descriptor.  EINVAL: it is no context; its
- * arena has no such part; or there is no device address and no memory to map.
- * ENXIO: it has no arena.  EXDEV: it is a context of another card.
+ * FERMATA_ARENA_SHARED: EBADF: @fd is no descriptor.  EINVAL: @fd is no context; its
+ * arena has no such part; or FERMATA_ARENA_FIXED_BASE is missing and the other arena
+ * cannot be mapped.  ENXIO: @fd has no arena.  EXDEV: @fd is a context of another card.
  *
  * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, or
  * a program's own memory;

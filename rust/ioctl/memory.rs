@@ -5,7 +5,7 @@
 use super::Call;
 use crate::{
     argument::check_flags,
-    context::{Lender, Source},
+    context::{ContextFile, Source},
     uapi,
 };
 use kernel::{
@@ -53,9 +53,9 @@ impl Call<'_> {
             let address = arena.user_addr;
             (Source::Own(address), base.or(Some(address)))
         } else if has(uapi::ARENA_SHARED) {
-            let lender = Lender::get(arena.fd, self.file)?;
+            let with = ContextFile::get(arena.fd, self.file)?;
             let offset = arena.offset;
-            (Source::Shared { lender, offset }, base)
+            (Source::Shared { with, offset }, base)
         } else {
             (Source::Allocated, base)
         };

@@ -381,6 +381,14 @@ bool fm_has_window(void)
 	return info.features & FERMATA_FEATURE_WINDOW;
 }
 
+u32 fm_contexts(void)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	return info.contexts;
+}
+
 bool fm_confines(void)
 {
 	struct fermata_card_info info;
@@ -518,6 +526,44 @@ int fm_ctx_own(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len)
 	else
 		fm_ctx_snapshot(c);
 	return rc;
+}
+
+int fm_ctx_share(struct fm_ctx *c, const struct fm_ctx *of, size_t offset, size_t len, u64 base)
+{
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_SHARED, .length = len,
+		.offset = offset, .fd = of->fd
+	};
+	int rc;
+
+	fm_ctx_setup(c, of->engine, -1);
+	if (base) {
+		arena.flags |= FERMATA_ARENA_FIXED_BASE;
+		arena.device_base = base;
+	}
+	rc = fm_ioctl(c->fd, FERMATA_IOC_ARENA_CREATE, &arena);
+	if (rc) {
+		close(c->fd);
+		return rc;
+	}
+	c->token = of->token;
+	c->len = len;
+	c->base = base;
+	c->mem = of->mem + offset;
+	if (!base) {
+		c->mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, arena.mmap_offset);
+		if (c->mem == MAP_FAILED)
+			fm_die("mmap of a shared arena: %s", strerror(errno));
+		c->base = (uintptr_t)c->mem;
+	}
+	fm_ctx_snapshot(c);
+	return 0;
+}
+
+void fm_ctx_unshare(struct fm_ctx *c)
+{
+	munmap(c->mem, c->len);
+	close(c->fd);
 }
 
 void fm_ctx_new_on(struct fm_ctx *c, enum fm_engine engine, size_t len, int slot)

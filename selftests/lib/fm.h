@@ -107,6 +107,8 @@ enum fm_engine {
 
 extern const u64 fm_afu[FM_ALL_ENGINES][2];	/* low, high */
 void fm_card_info(struct fermata_card_info *info);
+/* How many contexts are set up. */
+u32 fm_contexts(void);
 bool fm_has_window(void);
 /* Whether an engine whose state is forged reaches no more than its context's arena. */
 bool fm_confines(void);
@@ -165,6 +167,10 @@ int fm_arena_own(struct fm_ctx *c, void *mem, size_t len);
 void fm_ctx_snapshot(struct fm_ctx *c);
 /* A context like fm_ctx_new()'s with such an arena; 0 or an errno. */
 int fm_ctx_own(struct fm_ctx *c, enum fm_engine engine, void *mem, size_t len);
+/* With an arena of len bytes of that of another, from offset on; base: its device address, 0: where it is mapped. */
+int fm_ctx_share(struct fm_ctx *c, const struct fm_ctx *of, size_t offset, size_t len, u64 base);
+/* Closes a context while another has the pages, which the card knows by the same token. */
+void fm_ctx_unshare(struct fm_ctx *c);
 void fm_ctx_close(struct fm_ctx *c);
 /* Tells the card which pages [mem, mem + len) of process pid are token's. */
 void fm_agent_add(pid_t pid, const void *mem, size_t len, u64 token);
