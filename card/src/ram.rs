@@ -2,7 +2,7 @@
 //! Guest memory: a file that QEMU shares, mapped whole; and pieces of such files side by side. All
 //! unsafe code of the card is here.
 
-use rustix::fs::fstat;
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +18,7 @@ pub struct Ram {
     base: *mut u8,
     len: usize,
     writable: bool,
+    page: usize,
     file: OwnedFd,
 }
 
@@ -38,6 +39,7 @@ impl Ram {
     pub fn map(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
         let file = fd.try_clone_to_owned()?;
         let len = usize::try_from(fstat(fd)?.st_size).map_err(std::io::Error::other)?;
+        let page = page_size(fd)?;
         let try_map = |prot| {
             // SAFETY: a new shared mapping at an address that the kernel chooses.
             unsafe {
@@ -59,6 +61,7 @@ impl Ram {
             base: base.cast(),
             len,
             writable,
+            page,
             file,
         })
     }
@@ -154,13 +157,23 @@ impl Drop for Reservation {
     }
 }
 
-/// Mappings are aligned to this, because files of huge pages must be.
-const HUGE: usize = 2 << 20;
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
+/// The file system of huge pages (`linux/magic.h`).
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Returns how many bytes a page of the file has. Mappings of the file begin and end at multiples.
+fn page_size(file: BorrowedFd<'_>) -> std::io::Result<usize> {
+    let system = fstatfs(file)?;
+    match system.f_type {
+        HUGETLBFS_MAGIC => usize::try_from(system.f_bsize).map_err(std::io::Error::other),
+        _ => Ok(PAGE),
+    }
+}
 
 impl View {
-    /// Maps the pieces. `EINVAL`: offsets and lengths are no multiples of the page size, or a piece
-    /// of several is no whole number of its file's huge pages. `EACCES`: a file cannot be written.
+    /// Maps the pieces. `EINVAL`: the offset or the length of a piece, or where the piece begins in
+    /// the view, is no multiple of the page size; that is the size of a huge page if there are
+    /// several pieces and the file has huge pages. `EACCES`: a file cannot be written.
     pub fn of(pieces: &[Piece]) -> std::io::Result<Self> {
         match one_piece(pieces) {
             Some(piece) => Self::of_one(&piece),
@@ -170,7 +183,7 @@ impl View {
 
     /// The bytes of one file are mapped already, with all of the file.
     fn of_one((ram, (offset, len)): &Piece) -> std::io::Result<Self> {
-        if offset % PAGE != 0 || len % PAGE != 0 {
+        if offset % PAGE as u64 != 0 || len % PAGE as u64 != 0 {
             return Err(Errno::INVAL.into());
         }
         if !ram.writable {
@@ -185,14 +198,16 @@ impl View {
     }
 
     fn of_several(pieces: &[Piece]) -> std::io::Result<Self> {
-        let len: usize = pieces.iter().map(|(_, (_, len))| *len as usize).sum();
-        let reserved = Reservation::new(len.checked_add(HUGE).ok_or(Errno::NOMEM)?)?;
-        let mut at = reserved.start.align_offset(HUGE);
+        let len = length_in_pages(pieces)?;
+        let align = pieces.iter().map(|(ram, _)| ram.page).max();
+        let align = align.unwrap_or(PAGE);
+        let reserved = Reservation::new(len.checked_add(align).ok_or(Errno::NOMEM)?)?;
+        let mut at = reserved.start.align_offset(align);
         // SAFETY: the reservation has room to be aligned.
         let base = unsafe { reserved.start.add(at) };
         for (ram, (offset, len)) in pieces {
             // SAFETY: replaces a part of the reservation, to which there is no reference: the parts
-            // add up to the view's length.
+            // add up to the view's length, and are whole pages, so that none is rounded up.
             unsafe {
                 mmap(
                     reserved.start.as_ptr().add(at).cast(),
@@ -226,6 +241,18 @@ impl View {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
+
+/// Returns the length of all pieces. `EINVAL`: a piece cannot be mapped behind those before.
+fn length_in_pages(pieces: &[Piece]) -> std::io::Result<usize> {
+    let mut end = 0u64;
+    for (ram, (offset, len)) in pieces {
+        if (offset | len | end) % ram.page as u64 != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        end = end.checked_add(*len).ok_or(Errno::INVAL)?;
+    }
+    usize::try_from(end).map_err(std::io::Error::other)
 }
 
 /// Returns the pieces as one, if they follow each other in one file.
