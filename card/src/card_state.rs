@@ -152,7 +152,8 @@ impl Card {
         self.check(state)?;
         let before = self.state();
         self.apply(state);
-        let prepared = self.slots().iter().try_for_each(|slot| slot.prepare());
+        let mut slots = self.slots().iter().zip(&state.slots);
+        let prepared = slots.try_for_each(|(slot, from)| slot.prepare(from));
         if prepared.is_err() {
             self.apply(&before);
         }

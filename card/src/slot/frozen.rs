@@ -25,7 +25,7 @@ pub struct SlotState {
     reads: AppRegs,
     snapshot: u64,
     fault: (u64, u64),
-    /// Offset, base and size.
+    /// Offset, base and size of the window that a job has, with or without a window check.
     window: (u64, u64, u64),
     pause: Option<Stop>,
     relay: bool,
@@ -159,7 +159,7 @@ impl Slot {
             (None, Phase::Rest(rest)) => Activity::Rest(rest),
             (None, _) => Activity::Rest(Rest::Idle),
         };
-        let window = &self.window;
+        let reach = self.reach(&state);
         let clock = |time| self.host.clock.told(time);
         SlotState {
             activity,
@@ -171,7 +171,7 @@ impl Slot {
             reads: state.reads,
             snapshot: state.snapshot,
             fault: (state.fault_info, state.fault_addr),
-            window: (window.offset(), window.base(), window.size()),
+            window: (reach.offset, reach.window_base, reach.window_size),
             pause: state.pause,
             relay: state.relay.on,
             held: state.relay.held,
@@ -186,9 +186,9 @@ impl Slot {
         whole && state.is_consistent() && (!state.relay || self.profile.has_relay())
     }
 
-    /// Gets ready for the job of the state that the slot has taken. `Err`: the reason why the job
-    /// cannot go on here.
-    pub(crate) fn prepare(&self) -> Result<(), String> {
+    /// Gets ready for the job of the state `from`, which the slot has taken. `Err`: the reason why the
+    /// job cannot go on here.
+    pub(crate) fn prepare(&self, from: &SlotState) -> Result<(), String> {
         let state = self.lock();
         let was_at_work = match &state.queued {
             Some(Queued::Stopped(..)) => true,
@@ -197,6 +197,13 @@ impl Slot {
         };
         let reach = self.reach(&state);
         drop(state);
+        let (_, base, size) = from.window;
+        if was_at_work && (reach.window_base, reach.window_size) != (base, size) {
+            let engine = self.engine.name();
+            return Err(format!(
+                "a job for {engine} had {size:#x} bytes of memory from {base:#x} on, and has not here"
+            ));
+        }
         self.maker.prepare(&reach, was_at_work)
     }
 
@@ -248,8 +255,10 @@ impl Slot {
         };
         let (offset, base, size) = from.window;
         self.window.set_offset(offset);
-        self.window.set_base(base);
-        self.window.set_size(size);
+        if self.fermata() {
+            self.window.set_base(base);
+            self.window.set_size(size);
+        }
         self.tell_phase(&state);
     }
 }

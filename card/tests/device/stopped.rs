@@ -169,6 +169,27 @@ fn jobs_go_on_as_jobs_of_another_card() {
     card.stop();
 }
 
+/// A base card's job may reach all memory: the job goes on where that is the same memory.
+#[test]
+fn a_base_job_goes_on_where_its_memory_is() {
+    let mut rig = rig(Profile::Base);
+    let digest = hash(&mut rig, 2);
+    a_while();
+    stop(rig.card());
+    let state = carried(&rig.card().state());
+    let card = other(&rig, rig.card().config().clone());
+    card.host().memory.unmap(0, RAM);
+    let why = card.set_state(&state).unwrap_err();
+    assert!(why.contains("a job for sha256 had"), "{why}");
+    assert!(!card.is_busy());
+    card.stop();
+    let card = moved(&rig);
+    card.thaw();
+    finish(&card, 2);
+    assert_eq!(rig.get(OUT, 32), digest);
+    card.stop();
+}
+
 #[test]
 fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
     let mut rig = rig(Profile::Fermata);
