@@ -99,6 +99,13 @@ impl Daemon {
         Ok(all)
     }
 
+    /// Its contexts that have had a job. The others have the memory of the guest.
+    pub(crate) fn with_jobs(&self, host: &Context) -> Result<Vec<uapi::ContextInfo>> {
+        let mut all = self.contexts(host)?;
+        all.retain(|context| context.job > 0);
+        Ok(all)
+    }
+
     /// Returns the bytes of memory that it has pinned, each context's pages counted once.
     pub(crate) fn pinned(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;

@@ -103,12 +103,17 @@ pub(crate) fn membench(guest: &Guest, window: u64, seed: u64) -> Result<(Job, u6
 
 /// Reads a buffer without an end.
 pub(crate) fn endless(tag: u64) -> Job {
+    reads(0, tag, 1 << 40)
+}
+
+/// Reads so many lines of a buffer.
+pub(crate) fn reads(window: u64, tag: u64, lines: u64) -> Job {
     Job {
         slot: MEMBENCH,
-        window: 0,
+        window,
         snapshot: 0,
         tag,
-        registers: vec![(0x30, BASE), (0x38, 4096), (0x40, 1 << 40)],
+        registers: vec![(0x30, BASE), (0x38, 4096), (0x40, lines)],
     }
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The memory of a guest behind several windows, and behind a card without windows.
 
-use crate::guest::{Guest, BASE, GPA, LARGE, RAM, WINDOW};
-use crate::host::Daemon;
-use crate::jobs::{membench, Hash, SLOTS};
+use crate::guest::{Guest, Job, BASE, GPA, LARGE, RAM, WINDOW};
+use crate::host::{Daemon, DEVICE};
+use crate::jobs::{membench, reads, Hash, SLOTS};
 use crate::tests::to_the_end;
 use anyhow::{ensure, Result};
+use fermata::Context;
+use fermata_card::regs::status;
 
 /// A job of either slot in the window of this number, each with a snapshot of its own.
 fn jobs_in(guest: &mut Guest, window: u64, seed: u64) -> Result<()> {
@@ -36,6 +38,54 @@ pub(crate) fn charged_once() -> Result<()> {
     Ok(())
 }
 
+/// The contexts of a window that the daemon has closed do not stay on the host.
+pub(crate) fn many_snapshots() -> Result<()> {
+    let daemon = Daemon::start("snapshots", &["--slots", SLOTS])?;
+    let host = Context::open(DEVICE)?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    for snapshot in 0..100 {
+        let job = Job {
+            snapshot,
+            ..reads(0, 0x1b00, 10)
+        };
+        guest.start(&job)?;
+        guest.finish(&job)?;
+    }
+    // 32 for the jobs of a slot, and a context for the memory.
+    let contexts = daemon.contexts(&host)?.len();
+    ensure!(contexts == 33, "{contexts} contexts");
+    Ok(())
+}
+
+/// A part of the memory of a window is taken away: all of the memory is released, also where a
+/// window that lies in the rest shares the memory.
+pub(crate) fn partly_taken_away() -> Result<()> {
+    let daemon = Daemon::start("partly", &["--slots", SLOTS])?;
+    let host = Context::open(DEVICE)?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    let (middle, snapshot) = (RAM / 2 / WINDOW, 40);
+    let hash = Hash::new(&guest, 0, 0x1c00)?;
+    guest.prepare(&hash.job)?;
+    guest.window(hash.job.slot, BASE - RAM / 2, GPA, RAM / 2 + WINDOW)?;
+    guest.go(&hash.job)?;
+    guest.wait(&hash.job)?;
+    let endless = Job {
+        snapshot,
+        ..reads(middle, 0x1c01, 1 << 40)
+    };
+    guest.start(&endless)?;
+    ensure!(daemon.pinned()? < RAM, "the memory is pinned twice");
+    guest.unmap_windows()?;
+    let end = guest.wait(&endless)?;
+    ensure!(end == status::FINISH | status::FAULT, "status {end:#x}");
+    daemon.wait_for_no_contexts(&host)?;
+    ensure!(daemon.pinned()? == 0, "memory stays pinned");
+    let (mut job, ..) = membench(&guest, middle, 0x1c02)?;
+    job.snapshot = snapshot;
+    guest.start(&job)?;
+    guest.finish(&job)
+}
+
 /// A guest whose memory is huge pages: a window that is a part of a page, and a window of more than
 /// 4 GiB, which has a page at many places.
 pub(crate) fn large() -> Result<()> {
@@ -50,7 +100,7 @@ pub(crate) fn large() -> Result<()> {
     guest.go(&job)?;
     guest.finish(&job)?;
     ensure!(guest.slot(1, 0x48)? == count && guest.slot(1, 0x60)? == checksum);
-    guest.map_again(SIZE)?;
+    guest.map_again(SIZE + WINDOW)?;
     // The memory of window 0 is the last part of the window.
     let hash = Hash::new(&guest, 0, 0x1a01)?;
     guest.prepare(&hash.job)?;
@@ -59,6 +109,13 @@ pub(crate) fn large() -> Result<()> {
     guest.go(&hash.job)?;
     guest.finish(&hash.job)?;
     hash.check(&mut guest)?;
+    // A window that ends within a huge page of the next mapping cannot be mapped by the daemon.
+    guest.prepare(&hash.job)?;
+    guest.window(hash.job.slot, BASE, LARGE + SIZE - WINDOW, WINDOW + 0x1000)?;
+    guest.go(&hash.job)?;
+    let end = guest.wait(&hash.job)?;
+    ensure!(end == status::FINISH | status::FAULT, "status {end:#x}");
+    jobs_in(&mut guest, 2, 0x1a02)?;
     drop(guest);
     drop(daemon);
     std::fs::write("/proc/sys/vm/nr_hugepages", "0")?;

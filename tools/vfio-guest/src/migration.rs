@@ -98,9 +98,9 @@ pub(crate) fn goes_on() -> Result<()> {
     ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the file");
     let mode = std::fs::metadata(daemon.control())?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the socket");
-    let held = daemon.contexts(&host)?;
+    let held = daemon.with_jobs(&host)?;
     std::thread::sleep(A_WHILE);
-    let still = daemon.contexts(&host)?;
+    let still = daemon.with_jobs(&host)?;
     ensure!(
         held.len() == 1 && still[0].run_ns == held[0].run_ns,
         "it runs"
@@ -109,7 +109,7 @@ pub(crate) fn goes_on() -> Result<()> {
     daemon.ask("continue", None)?;
     guest.finish(&first.job)?;
     first.check(&mut guest)?;
-    let contexts = daemon.contexts(&host)?;
+    let contexts = daemon.with_jobs(&host)?;
     ensure!(contexts.len() == 1 && contexts[0].context == held[0].context);
     let again = daemon.ask("continue", None);
     ensure!(again.is_err_and(|e| e.to_string().contains("not stopped")));

@@ -37,6 +37,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
         "windows in the same memory are charged once",
         memory::charged_once,
     ),
+    ("many snapshots of one window", memory::many_snapshots),
     ("other memory at the same place", memory::replaced),
     ("a window of more than 4 GiB, in huge pages", memory::large),
     ("a card that is saved goes on", migration::goes_on),
@@ -51,6 +52,10 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("an access outside the window", fault),
     ("a window without memory", unmapped),
     ("memory is taken away under a job", taken_away),
+    (
+        "a part of the memory is taken away",
+        memory::partly_taken_away,
+    ),
     ("the guest resets its card under a job", reset),
     ("the guest goes away under a job", gone),
     ("a driver that writes registers at random", hostile::driver),
@@ -103,7 +108,7 @@ fn jobs() -> Result<()> {
         ensure!(guest.get(WINDOW, 16)? == result, "result in memory");
         ensure!(guest.slot(1, 0x48)? == count && guest.slot(1, 0x60)? == checksum);
     }
-    let contexts = daemon.contexts(&Context::open(DEVICE)?)?.len();
+    let contexts = daemon.with_jobs(&Context::open(DEVICE)?)?.len();
     ensure!(contexts == 2, "{contexts} contexts for two windows");
     Ok(())
 }

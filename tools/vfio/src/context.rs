@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A context on the host's card that runs the jobs of one window of a guest's slot.
 
-use crate::lenders::Lenders;
+use crate::lenders::{fault, Lender};
 use crate::log::tell;
 use crate::settings::Settings;
 use fermata::{Context, EngineId, Error, Events, Param, Result, State};
@@ -9,6 +9,7 @@ use fermata_card::dma::DmaSpace;
 use fermata_card::engine::{AppRegs, EngineKind};
 use fermata_card::maker::Reach;
 use fermata_card::regs::{APP_FIRST, TAG};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,6 +46,12 @@ impl Key {
     pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
         self.size == 0 || memory.covers(self.iova, self.size)
     }
+
+    /// The IOVAs of the window. None: it has no bytes.
+    fn window(&self) -> Result<Option<Range<u64>>> {
+        let end = self.iova.checked_add(self.size).ok_or_else(fault)?;
+        Ok(Some(self.iova..end).filter(|window| !window.is_empty()))
+    }
 }
 
 /// What the job of a context does.
@@ -73,8 +80,9 @@ pub(crate) enum Stopped {
 pub(crate) struct HostContext {
     key: Key,
     kind: EngineKind,
-    context: Arc<Context>,
-    settings: Arc<Settings>,
+    context: Context,
+    /// Has the memory of the window. Dropped after `context`.
+    lender: Option<Arc<Lender>>,
     snapshot: usize,
     job: Mutex<Job>,
 }
@@ -82,15 +90,19 @@ pub(crate) struct HostContext {
 impl HostContext {
     /// Makes a context whose arena is the memory behind the guest's window.
     pub(crate) fn open(
-        settings: &Arc<Settings>,
+        settings: &Settings,
         kind: EngineKind,
         key: Key,
         memory: &DmaSpace,
     ) -> Result<Self> {
         let (high, low) = kind.afu_id();
-        let context = Arc::new(settings.open(EngineId { low, high })?);
-        if key.size > 0 {
-            give_memory(&context, &settings.lenders, key, memory)?;
+        let open = || settings.open(EngineId { low, high });
+        let context = open()?;
+        let mut lender = None;
+        if let Some(window) = key.window()? {
+            let memory = settings.lenders.of(window.clone(), memory, open)?;
+            memory.lend(&context, &window, key.base)?;
+            lender = Some(memory);
         }
         let snapshot = context.create_snapshot()?;
         context.declare_results(&result_offsets())?;
@@ -98,7 +110,7 @@ impl HostContext {
             key,
             kind,
             context,
-            settings: settings.clone(),
+            lender,
             snapshot,
             job: Mutex::new(Job::None),
         })
@@ -115,7 +127,8 @@ impl HostContext {
 
     /// Whether the memory that it was made of is still there.
     pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
-        self.key.is_mapped(memory)
+        let lender = self.lender.as_ref();
+        lender.is_none_or(|lender| lender.is_mapped(memory))
     }
 
     /// Whether a new job can be started in it.
@@ -244,7 +257,6 @@ impl HostContext {
 
     /// Makes the context useless. Returns when its job is off the slot.
     pub(crate) fn revoke(&self) {
-        self.settings.lenders.remove(&self.context);
         let was = std::mem::replace(&mut *self.job(), Job::Revoked);
         if matches!(was, Job::Running) {
             if let Err(error) = self.hold() {
@@ -274,34 +286,6 @@ impl HostContext {
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.context.as_fd()
     }
-}
-
-/// Makes the memory behind the guest's window the arena of a context. If the memory is a part of
-/// another context's arena, both contexts share the memory.
-fn give_memory(
-    context: &Arc<Context>,
-    lenders: &Lenders,
-    key: Key,
-    memory: &DmaSpace,
-) -> Result<()> {
-    let fault = Error::Other(rustix::io::Errno::FAULT.raw_os_error());
-    let window = key.iova..key.iova.checked_add(key.size).ok_or(fault)?;
-    if !key.is_mapped(memory) {
-        return Err(fault);
-    }
-    // SAFETY: nothing in this process refers to the memory; the memory of the guest is accessed by
-    // volatile copies elsewhere.
-    unsafe {
-        if let Some((lender, start)) = lenders.find(&window) {
-            let offset = (key.iova - start) as usize;
-            context.share_memory(&lender, offset, key.size as usize, key.base)?;
-        } else {
-            let view = memory.view(key.iova, key.size).ok_or(fault)?;
-            context.use_memory(view.address(), view.len(), key.base)?;
-        }
-    }
-    lenders.add(window, context);
-    Ok(())
 }
 
 /// Whether `bytes` are `state` and zeros, as a snapshot of whole pages is.

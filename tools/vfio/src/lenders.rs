@@ -1,40 +1,90 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Contexts whose arenas others share, so that the memory of a guest is pinned and charged once,
-//! however many windows lie in it.
+//! Contexts that run no job and have memory of the guest, which the contexts that run jobs share: so
+//! the memory is pinned and charged once, however many windows lie in it.
 
-use fermata::Context;
+use fermata::{Context, Error, Result};
+use fermata_card::dma::DmaSpace;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The contexts of a guest that have an arena, each with the IOVAs of the arena.
+/// A context whose arena is memory of the guest.
+pub(crate) struct Lender {
+    context: Context,
+    /// The IOVAs of the arena.
+    memory: Range<u64>,
+}
+
+impl Lender {
+    /// Makes `memory` the arena of `context`.
+    fn new(context: Context, memory: Range<u64>, of: &DmaSpace) -> Result<Self> {
+        let size = memory.end - memory.start;
+        let view = of.view(memory.start, size).ok_or_else(fault)?;
+        // SAFETY: nothing in this process refers to the memory; the memory of the guest is accessed by
+        // volatile copies elsewhere. The context runs no job, so its device address does not matter.
+        unsafe { context.use_memory(view.address(), view.len(), 0)? };
+        Ok(Self { context, memory })
+    }
+
+    /// Makes the part `window` of the memory the arena of `context`, at the device address `base`.
+    pub(crate) fn lend(&self, context: &Context, window: &Range<u64>, base: u64) -> Result<()> {
+        let offset = (window.start - self.memory.start) as usize;
+        let length = (window.end - window.start) as usize;
+        // SAFETY: as above.
+        unsafe { context.share_memory(&self.context, offset, length, base) }
+    }
+
+    /// Whether the memory includes `window`, and is still the guest's.
+    fn has(&self, window: &Range<u64>, memory: &DmaSpace) -> bool {
+        includes(&self.memory, window) && self.is_mapped(memory)
+    }
+
+    /// Whether all of the memory is still the guest's.
+    pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
+        let Range { start, end } = self.memory;
+        memory.covers(start, end - start)
+    }
+}
+
+/// The lenders of a guest.
 #[derive(Default)]
-pub(crate) struct Lenders(Mutex<Vec<(Range<u64>, Weak<Context>)>>);
+pub(crate) struct Lenders(Mutex<Vec<Weak<Lender>>>);
 
 impl Lenders {
-    /// Returns a context whose arena includes `memory`, and where the arena begins.
-    pub(crate) fn find(&self, memory: &Range<u64>) -> Option<(Arc<Context>, u64)> {
-        let lenders = self.lock();
-        let mut fitting = lenders.iter().filter(|(arena, _)| includes(arena, memory));
-        fitting.find_map(|(arena, context)| Some((context.upgrade()?, arena.start)))
-    }
-
-    /// Adds a context, and forgets those that are gone.
-    pub(crate) fn add(&self, arena: Range<u64>, context: &Arc<Context>) {
+    /// Returns a lender that has all of `window`: one that is there, or a new one with the context
+    /// that `open` returns.
+    pub(crate) fn of(
+        &self,
+        window: Range<u64>,
+        memory: &DmaSpace,
+        open: impl FnOnce() -> Result<Context>,
+    ) -> Result<Arc<Lender>> {
         let mut lenders = self.lock();
-        lenders.retain(|(_, lender)| lender.strong_count() > 0);
-        lenders.push((arena, Arc::downgrade(context)));
+        let mut all = lenders.iter().filter_map(Weak::upgrade);
+        if let Some(lender) = all.find(|lender| lender.has(&window, memory)) {
+            return Ok(lender);
+        }
+        let lender = Arc::new(Lender::new(open()?, window, memory)?);
+        lenders.retain(|lender| lender.strong_count() > 0);
+        lenders.push(Arc::downgrade(&lender));
+        Ok(lender)
     }
 
-    /// Removes a context whose memory has been taken away from the guest. To be called before other
-    /// memory can have the same IOVAs.
-    pub(crate) fn remove(&self, context: &Arc<Context>) {
-        let is_it = |lender: &Weak<Context>| std::ptr::eq(lender.as_ptr(), Arc::as_ptr(context));
-        self.lock().retain(|(_, lender)| !is_it(lender));
+    /// Forgets lenders of memory that is not the guest's any more. To be called before other memory
+    /// can have the same IOVAs.
+    pub(crate) fn release(&self, memory: &DmaSpace) {
+        let is_mapped = |lender: Arc<Lender>| lender.is_mapped(memory);
+        self.lock()
+            .retain(|lender| lender.upgrade().is_some_and(is_mapped));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Range<u64>, Weak<Context>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Lender>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The guest has no such memory.
+pub(crate) fn fault() -> Error {
+    Error::Other(rustix::io::Errno::FAULT.raw_os_error())
 }
 
 fn includes(outer: &Range<u64>, inner: &Range<u64>) -> bool {

@@ -214,6 +214,7 @@ impl EngineMaker for HostSlot {
     }
 
     fn release(&self, memory: &DmaSpace) {
+        self.settings.lenders.release(memory);
         self.shared.revoke(|context| !context.is_mapped(memory));
     }
 
