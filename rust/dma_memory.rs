@@ -12,7 +12,7 @@ use crate::{
     charge::Charge,
     compat::errno,
     pages::{contiguous_is_charged, PageRange, Pages},
-    shim::{fermata_dma_flush, fermata_dma_is_translated, fermata_dma_needs_sync},
+    shim::{fermata_dma_flush, fermata_dma_is_translated},
 };
 use core::ops::Range;
 use kernel::{
@@ -30,6 +30,11 @@ use kernel::{
 /// The longest segment that the DMA API is asked for. Set at probe, since the PCI default of 64 KiB
 /// would make several segments of an arena.
 pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
+
+/// A running engine and the CPU use the memory at the same time, without bounce buffers and cache
+/// maintenance, and contexts may share pages, which then are mapped several times.
+// CAST: the attributes are 32 bits wide at most.
+const ATTRIBUTES: c_ulong = bindings::DMA_ATTR_REQUIRE_COHERENT as c_ulong;
 
 /// Where memory for the card comes from.
 #[derive(Clone, Copy)]
@@ -83,13 +88,18 @@ impl Table {
         Ok(Self(table))
     }
 
-    /// Maps the pages for `device`. `ENOMEM`.
+    /// Maps the pages for `device`. `EOPNOTSUPP`: not without a bounce buffer. `ENOMEM`.
     fn map(mut self, device: &Device<Bound>, direction: DataDirection) -> Result<Mapping> {
         // SAFETY: `device` is bound, and the scatter list is initialised and not mapped yet.
         to_result(unsafe {
-            bindings::dma_map_sgtable(as_raw(device), &mut self.0, direction.into(), 0)
+            let direction = direction.into();
+            bindings::dma_map_sgtable(as_raw(device), &mut self.0, direction, ATTRIBUTES)
         })
-        .map_err(|_| ENOMEM)?;
+        .map_err(|error| match error {
+            // Only the direct mapping, without an IOMMU, says so.
+            EIO => errno::eopnotsupp(),
+            _ => ENOMEM,
+        })?;
         // INVARIANT: Just mapped.
         Ok(Mapping {
             device: device.into(),
@@ -169,16 +179,16 @@ impl UnmappedMemory {
             pages,
             table,
         } = self;
-        let mapping = table.map(device, direction)?;
+        let mapping = table.map(device, direction).inspect_err(|&error| {
+            if error == errno::eopnotsupp() {
+                pr_warn_once!(
+                    "{}: DMA needs a bounce buffer, which a running engine cannot use: put the \
+                     card behind an IOMMU, or boot without swiotlb=force\n",
+                    device.name()
+                );
+            }
+        })?;
         let iova = mapping.iova()?;
-        if !is_translated(device) && fermata_dma_needs_sync(device, iova) {
-            pr_warn_once!(
-                "{}: DMA needs a bounce buffer, which a running engine cannot use: put the card \
-                 behind an IOMMU, or boot without swiotlb=force\n",
-                device.name()
-            );
-            return Err(errno::eopnotsupp());
-        }
         // INVARIANT: The table is mapped at one range of addresses.
         Ok(DmaMemory {
             _mapping: mapping,
@@ -228,7 +238,8 @@ impl Drop for Mapping {
         // It is unmapped once, here.
         unsafe {
             let direction = self.direction.into();
-            bindings::dma_unmap_sgtable(as_raw(&self.device), &mut self.table.0, direction, 0);
+            let device = as_raw(&self.device);
+            bindings::dma_unmap_sgtable(device, &mut self.table.0, direction, ATTRIBUTES);
         }
         fermata_dma_flush(&self.device);
     }

@@ -148,11 +148,6 @@ bool fermata_dma_is_coherent(struct device *dev)
 	return dev_is_dma_coherent(dev);
 }
 
-bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address)
-{
-	return dma_need_sync(dev, address);
-}
-
 /*
  * Lets one mapping of a scatter list cross every boundary.  The PCI default, 4 GiB,
  * makes the IOMMU layer leave gaps between the segments of a larger mapping.

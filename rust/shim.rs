@@ -40,7 +40,6 @@ unsafe extern "C" {
 
     pub(crate) safe fn fermata_dma_is_translated(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;
-    pub(crate) safe fn fermata_dma_needs_sync(dev: &Device, address: bindings::dma_addr_t) -> bool;
     pub(crate) safe fn fermata_dma_cross_boundaries(dev: &Device);
     pub(crate) safe fn fermata_dma_flush(dev: &Device);
     pub(crate) safe fn fermata_dma_rmb();

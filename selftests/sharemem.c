@@ -111,6 +111,22 @@ FM_TEST(shared, the_lender_pays_and_lives_on)
 	EXPECT_EQ(0, fm_charged());
 }
 
+FM_TEST(shared, many_share)
+{
+	struct fm_ctx a, c[20];
+	int i;
+
+	fm_ctx_new(&a, FM_LIST, LENGTH);
+	for (i = 0; i < 20; i++)
+		ASSERT_EQ(0, fm_ctx_share(&c[i], &a, 0, LENGTH, 0));
+	ASSERT_GOOD(use(&c[0], 1));
+	ASSERT_GOOD(use(&c[19], 2));
+	for (i = 0; i < 20; i++)
+		fm_ctx_unshare(&c[i]);
+	ASSERT_GOOD(use(&a, 3));
+	fm_ctx_close(&a);
+}
+
 FM_TEST(shared, not_between_cards)
 {
 	struct fermata_arena_create arena = {
