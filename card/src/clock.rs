@@ -18,11 +18,21 @@ impl Clock {
         local.wrapping_add(self.ahead.load(Ordering::Acquire))
     }
 
-    /// Returns the host's time at a time of the card's clock; at least 1, and not in the future.
+    /// Returns the host's time at a time of the card's clock; not in the future, and not 0. What was
+    /// before the host's clock began has a negative time, modulo 2^64.
     pub fn local(&self, told: u64) -> u64 {
-        let now = now_ns();
-        let age = self.told(now).saturating_sub(told);
-        now.saturating_sub(age).max(1)
+        let local = told.wrapping_sub(self.ahead.load(Ordering::Acquire));
+        match (local as i64).min(now_ns() as i64) {
+            0 => 1,
+            local => local as u64,
+        }
+    }
+
+    /// Returns the host's time `later` nanoseconds after a time that [`Clock::local`] has returned; 0
+    /// if that was before the host's clock began.
+    pub fn after(local: u64, later: u64) -> u64 {
+        let due = (local as i64).saturating_add_unsigned(later);
+        due.max(0) as u64
     }
 
     /// Sets the card's clock.
@@ -48,7 +58,21 @@ mod tests {
             assert!(clock.local(told) <= now_ns());
             assert_eq!(clock.told(now) - clock.told(now - 7), 7);
         }
+        clock.set(now_ns() + hour);
+        assert!(clock.local(u64::MAX / 2) <= now_ns(), "in the future");
+    }
+
+    #[test]
+    fn times_before_the_hosts_clock_stay_as_they_are() {
+        let clock = Clock::default();
         clock.set(u64::MAX / 2);
-        assert_eq!(clock.local(1), 1, "older than the host's clock");
+        for told in [1, 1000, u64::MAX / 2] {
+            assert_eq!(clock.told(clock.local(told)), told);
+        }
+        let began = clock.local(u64::MAX / 2 - now_ns() - 50);
+        assert_eq!(Clock::after(began, 20), 0);
+        assert!((1..now_ns()).contains(&Clock::after(began, 1_000_000_000)));
+        assert_eq!(Clock::after(7, 5), 12);
+        assert!(Clock::after(7, u64::MAX) > now_ns());
     }
 }

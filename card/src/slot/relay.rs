@@ -3,6 +3,7 @@
 
 use super::state::{Phase, Queued, State, Stop};
 use super::Slot;
+use crate::clock::Clock;
 use crate::engine::AppRegs;
 use crate::event::{us, OrderFate, What};
 use crate::relay::{Entry, Order, Reason, Record, RESULTS};
@@ -81,7 +82,7 @@ impl Relay {
     pub(super) fn deadline(&self) -> Option<(Order, u64)> {
         let (order, run) = (self.held?, self.run.as_ref()?);
         let at = us(order.at_us()?).saturating_add(run.late_ns);
-        (run.worked != 0 && !run.spent).then(|| (order, run.worked.saturating_add(at)))
+        (run.worked != 0 && !run.spent).then(|| (order, Clock::after(run.worked, at)))
     }
 
     /// Whether the held order has AT 0, which aborts a restore.
