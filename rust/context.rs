@@ -13,7 +13,7 @@ use crate::{
     dma_memory::{Kind, UnmappedMemory},
     image::{AppRegister, ContextRef},
     notifier::Notice,
-    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, Params},
+    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, NewJob, Params},
 };
 use core::ptr;
 use kernel::{
@@ -328,26 +328,23 @@ impl Context {
         self.card.with_image(id, |image| image.set_window(window))
     }
 
-    /// Starts a job and returns its number. `saved`: from the state in the snapshot buffer;
-    /// `replayable`: the job may be restarted from its beginning.
-    pub(crate) fn start(&self, replayable: bool, saved: bool) -> Result<u64> {
+    /// Starts a job and returns its number.
+    pub(crate) fn start(&self, job: NewJob) -> Result<u64> {
         let id = self.id()?;
         // Held to the end: no state is imported while the job begins.
         let mut memory = self.client.memory.lock();
-        let job = self
-            .card
-            .start(id, replayable, saved, |slots, has_window| {
-                if replayable && self.card.reads_queue(slots) {
-                    return Err(EINVAL);
-                }
-                self.check_memory(&memory, slots, has_window)?;
-                if saved && !memory.holds_state() {
-                    return Err(errno::enodata());
-                }
-                Ok(())
-            })?;
+        let number = self.card.start(id, job, |slots, has_window| {
+            if job.replayable && self.card.reads_queue(slots) {
+                return Err(EINVAL);
+            }
+            self.check_memory(&memory, slots, has_window)?;
+            if job.saved && !memory.holds_state() {
+                return Err(errno::enodata());
+            }
+            Ok(())
+        })?;
         memory.imported = false;
-        Ok(job)
+        Ok(number)
     }
 
     /// Checks that the context has the memory that a job on `slots` needs.

@@ -230,7 +230,7 @@ tracepoints! {
     context_setup(slots: u32, group: u64);
     context_close();
     context_released();
-    job_start(job: u64, replayable: bool, saved: bool);
+    job_start(job: u64, replayable: bool, saved: bool, held: bool);
     arrival(urgency: u32, cause: u32);
     request(request: u32);
     hint(at: u64);

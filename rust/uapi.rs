@@ -365,6 +365,7 @@ pub(crate) const SNAPSHOT_USER: u32 = 1 << 0;
 pub(crate) const START_REPLAYABLE: u32 = 1 << 0;
 /// `FERMATA_START_SAVED`
 pub(crate) const START_SAVED: u32 = 1 << 1;
+pub(crate) const START_HELD: u32 = 1 << 2;
 /// `FERMATA_REGS_RESULTS`
 pub(crate) const REGS_RESULTS: u32 = 1 << 0;
 pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;

@@ -282,7 +282,8 @@ CALL(FERMATA_IOC_GANG, 0xfa62);
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
 _Static_assert(FERMATA_START_REPLAYABLE == 1 && FERMATA_MAX_REPLAYS == 3, "replays");
-_Static_assert(FERMATA_START_SAVED == 2 && FERMATA_REGS_RESULTS == 1, "contexts made anew");
+_Static_assert(FERMATA_START_SAVED == 2 && FERMATA_START_HELD == 4 && FERMATA_REGS_RESULTS == 1,
+	       "contexts made anew");
 _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
 	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&
 	       FERMATA_STATE_FAILED == 6, "states");

@@ -305,6 +305,7 @@ WALK_IOCTL(arena_create_of_another_context, SET_UP, ARENA_CREATE, -EEXIST, arena
 	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = s->lender)
 WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)
 WALK_IOCTL(start, READY, START, -EBUSY, start)
+WALK_IOCTL(start_held, READY, START, -EBUSY, start, .flags = FERMATA_START_HELD)
 WALK_IOCTL(status, READY, STATUS, 0, status)
 WALK_IOCTL(context_info, READY, CONTEXT_INFO, 0, context_info)
 WALK_IOCTL(hint, READY, HINT, 0, hint, .at = fm_now() + 9000 * FM_MS)

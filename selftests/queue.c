@@ -546,7 +546,7 @@ static int move(struct fm_queue *there, struct fm_queue *here)
 	there->jobs = moved(there, here, here->jobs);
 	there->statuses = moved(there, here, here->statuses);
 	fm_ctx_close(&here->c);
-	rc = fm_unpack(&there->c, &parcel);
+	rc = fm_unpack(&there->c, &parcel, 0);
 	free(parcel.state);
 	return rc;
 }

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include "lib/calls.h"
 #include "lib/sched.h"
 
 FM_FIXTURE_CARD(race);
@@ -237,7 +238,7 @@ static int call(enum call call, int fd, u64 dice)
 	case REGS_LIST:
 		return fm_ioctl(fd, FERMATA_IOC_REGS_LIST, &regs);
 	case START:
-		return fm_start(fd);
+		return fm_start_as(fd, dice & 3 ? 0 : FERMATA_START_HELD);
 	case PREEMPT:
 		return fm_preempt(fd, 0);
 	case HOLD:

@@ -58,7 +58,7 @@ FM_TEST(trace, life_of_a_job)
 	want(&w, "context_open slot=-1 ctx=0 pid=%d", getpid());
 	want(&w, "context_setup slot=-1 ctx=%u pid=%d slots=0x%x", ctx, getpid(), 1U << c.slot);
 	want(&w, "registers slot=-1 ctx=%u pid=%d", ctx, getpid());
-	want(&w, "job_start slot=-1 ctx=%u pid=%d job=1 replayable=0 saved=0", ctx, getpid());
+	want(&w, "job_start slot=-1 ctx=%u pid=%d job=1 replayable=0 saved=0 held=0", ctx, getpid());
 	want(&w, "arrival ctx=%u urgency=best-effort cause=start", ctx);
 	want(&w, "load slot=%d ctx=%u pid=%d cleared=0 length=65536", c.slot, ctx, getpid());
 	want(&w, "start slot=%d ctx=%u pid=%d resume=0 why=turn", c.slot, ctx, getpid());

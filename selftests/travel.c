@@ -50,7 +50,7 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 		munmap(here.mem, here.len);
 		fm_agent_gone(here.token);
 		card_speed(there.slot, 0);
-		ASSERT_EQ(0, fm_unpack(&there, &p));
+		ASSERT_EQ(0, fm_unpack(&there, &p, 0));
 		fm_wait(there.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&there, &e));
 		card_run_of(there.slot, there.token, &run);
@@ -63,6 +63,69 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 		fm_ctx_close(&there);
 		free(p.state);
 	}
+}
+
+/* Held before it was ever on a slot: nothing runs until the RESUME. */
+FM_TEST(travel, starts_held)
+{
+	struct fm_ctx c;
+	struct card_run run;
+	struct fm_expect e;
+	u8 state[FM_PAGE];
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	fm_job_any(&c, 20000, 3, &e);
+	ASSERT_EQ(0, fm_start_as(c.fd, FERMATA_START_HELD));
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(-EBUSY, fm_start(c.fd));
+	EXPECT_EQ(-ENODATA, fm_snapshot_read(c.fd, state, 0, sizeof(state)));
+	fm_sleep_us(20000);
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(0, run.starts);
+	fm_must_resume(&c);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	card_run_of(c.slot, c.token, &run);
+	EXPECT_EQ(1, run.starts);
+	EXPECT_EQ(0, run.resumes);
+	/* The next job is not held, and one that is held ends with its context. */
+	fm_job_any(&c, 200, 4, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	ASSERT_EQ(0, fm_start_as(c.fd, FERMATA_START_HELD));
+	fm_ctx_close(&c);
+	EXPECT_EQ(0, fm_contexts());
+}
+
+/* Held with a state that was brought in, which can be read again, and brought elsewhere. */
+FM_TEST(travel, starts_held_from_a_state)
+{
+	struct fm_ctx here, there;
+	struct card_run run;
+	struct fm_parcel p, q;
+	struct fm_expect e;
+
+	half_done(&here, FM_LIST, &e);
+	fm_pack(&here, &p);
+	fm_twin(&there, &here, -1);
+	memcpy(there.mem, here.mem, here.len);
+	ASSERT_EQ(0, fm_unpack(&there, &p, FERMATA_START_HELD));
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(there.fd));
+	EXPECT_EQ(-EBUSY, fm_snapshot_write(there.fd, p.state, 0, 8));
+	q.state = malloc(p.state_len);
+	ASSERT_EQ(0, fm_snapshot_read(there.fd, q.state, 0, p.state_len));
+	EXPECT_EQ(0, memcmp(p.state, q.state, p.state_len));
+	card_run_of(there.slot, there.token, &run);
+	EXPECT_EQ(0, run.resumes);
+	card_speed(there.slot, 0);
+	ASSERT_GOOD(fm_job_finish(&there, &e));
+	card_run_of(there.slot, there.token, &run);
+	EXPECT_EQ(0, run.starts);
+	EXPECT_LE(1, run.resumes);
+	free(p.state);
+	free(q.state);
+	fm_ctx_close(&there);
+	fm_ctx_close(&here);
 }
 
 /* Back to what it was, in the same context. */
@@ -82,7 +145,7 @@ FM_TEST(travel, point_07_goes_on_again_after_its_end)
 	ASSERT_GOOD(fm_job_finish(&c, &e));
 	for (i = 0; i < 3; i++) {
 		memcpy(c.mem, before, c.len);
-		ASSERT_EQ(0, fm_unpack(&c, &p));
+		ASSERT_EQ(0, fm_unpack(&c, &p, 0));
 		fm_wait(c.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c, &e));
 	}
@@ -104,7 +167,7 @@ FM_TEST(travel, point_07_is_preempted_as_any_other)
 	fm_tenant_list(&other, FM_MS, LONG_US, 9, &eo);
 	fm_param(there.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
 	fm_must_start(&other);
-	ASSERT_EQ(0, fm_unpack(&there, &p));
+	ASSERT_EQ(0, fm_unpack(&there, &p, 0));
 	card_until_runs(there.slot, there.token);
 	fm_must_hold(&there);
 	fm_wait(there.fd, FERMATA_EVENT_HELD);
@@ -136,7 +199,7 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	/* The next node is one of a neighbour's. */
 	words = (u64 *)p.state;
 	words[1] = other.base + FM_DATA;
-	ASSERT_EQ(0, fm_unpack(&there, &p));
+	ASSERT_EQ(0, fm_unpack(&there, &p, 0));
 	fm_wait(there.fd, FERMATA_EVENT_DONE);
 	fm_status(there.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);

@@ -469,6 +469,7 @@ struct fermata_regs {
 /* fermata_start flags */
 #define FERMATA_START_REPLAYABLE	(1U << 0) /* may run again from its start */
 #define FERMATA_START_SAVED		(1U << 1) /* go on from a saved state */
+#define FERMATA_START_HELD		(1U << 2) /* held until FERMATA_IOC_RESUME */
 /* A job is run again so often at the most. */
 #define FERMATA_MAX_REPLAYS	3
 
@@ -502,6 +503,11 @@ struct fermata_regs {
  * on from the state that FERMATA_IOC_SNAPSHOT_WRITE has brought in since the last
  * START, or from what is in the program's own memory (FERMATA_SNAPSHOT_USER).
  * Registers are written before, as always.  ENODATA: no state was brought in.
+ *
+ * FERMATA_START_HELD: the job begins as a job that FERMATA_IOC_PREEMPT with
+ * FERMATA_PREEMPT_HOLD has taken off its slot, and waits for no slot before
+ * FERMATA_IOC_RESUME.  All that START checks is checked now.  With
+ * FERMATA_START_SAVED, FERMATA_IOC_SNAPSHOT_READ reads the state that was brought in.
  *
  * A job without an arena may touch no memory; a card without
  * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.

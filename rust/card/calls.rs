@@ -12,7 +12,7 @@ use crate::{
     bar::Fault,
     image::{AppRegister, ContextRef, Image},
     sched::{
-        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState,
+        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, NewJob,
         PolicyKind, Refusal, SlotId, Stats, Time,
     },
 };
@@ -75,22 +75,16 @@ impl Card {
         drop(part);
     }
 
-    /// Starts a job, from what is in its snapshot buffer if `saved`, and returns the job's number.
-    /// The job may be run again from its beginning if `replayable`. `check` checks everything but
-    /// the scheduler's state, under the card's lock: the slots that the context may use, and
-    /// whether its image has a window. A start that is refused leaves the results of the last job.
+    /// Starts a job, and returns the job's number. `check` checks everything but the scheduler's
+    /// state, under the card's lock: the slots that the context may use, and whether its image has
+    /// a window. A start that is refused leaves the results of the last job.
     pub(crate) fn start(
         &self,
         ctx: ContextId,
-        replayable: bool,
-        saved: bool,
+        job: NewJob,
         check: impl FnOnce(u8, bool) -> Result,
     ) -> Result<u64> {
-        let start = Event::Start {
-            ctx,
-            replayable,
-            saved,
-        };
+        let start = Event::Start { ctx, job };
         let mut state = self.state.lock();
         if let Err(refusal) = state.scheduler.check_start(ctx) {
             self.note_refusal(&mut state, start, refusal);
@@ -98,12 +92,12 @@ impl Card {
         }
         let mask = state.scheduler.params(ctx).map_err(refused)?.mask;
         let (_, last) = state.scheduler.job(ctx).map_err(refused)?;
-        let job = last + 1;
+        let number = last + 1;
         let context = state.context(ctx).ok_or(ENODEV)?;
         check(mask, context.image().window().is_some())?;
-        context.begin_job(job);
+        context.begin_job(number);
         self.handle(&mut state, start).map_err(refused)?;
-        Ok(job)
+        Ok(number)
     }
 
     /// Submits a request that returns no value.

@@ -117,17 +117,14 @@ impl Card {
             }
             Event::Timer { .. } => {}
             Event::Gone => self.note(CardEvent::Gone),
-            Event::Start {
-                ctx,
-                replayable,
-                saved,
-            } => {
+            Event::Start { ctx, job } => {
                 trace::job_start(|| {
-                    let (_, job) = state.scheduler.job(ctx).ok()?;
+                    let (_, last) = state.scheduler.job(ctx).ok()?;
                     let subject = self.context_in(state, ctx);
-                    Some((subject, job + 1, replayable, saved))
+                    Some((subject, last + 1, job.replayable, job.saved, job.held))
                 });
-                self.note_arrival(state, ctx, Arrival::Start, |state| !state.is_live());
+                let arrives = |state: JobState| !state.is_live() && !job.held;
+                self.note_arrival(state, ctx, Arrival::Start, arrives);
             }
             Event::Preempt { ctx, hold } => {
                 trace::request(|| (self.context_in(state, ctx), preempt(hold) as u32));

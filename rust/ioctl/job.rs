@@ -9,7 +9,7 @@ use crate::{
     context::job_error,
     monotonic,
     notifier::Notice,
-    sched::JobState,
+    sched::{JobState, NewJob},
     uapi::{self, event},
 };
 use kernel::prelude::*;
@@ -18,12 +18,16 @@ impl Call<'_> {
     pub(super) fn start(&self) -> Result {
         let mut user = self.read::<uapi::Start>()?;
         let flags = user.value.flags;
-        check_flags(flags, uapi::START_REPLAYABLE | uapi::START_SAVED)?;
-        user.check_writable()?;
-        user.value.job = self.context.start(
-            flags & uapi::START_REPLAYABLE != 0,
-            flags & uapi::START_SAVED != 0,
+        check_flags(
+            flags,
+            uapi::START_REPLAYABLE | uapi::START_SAVED | uapi::START_HELD,
         )?;
+        user.check_writable()?;
+        user.value.job = self.context.start(NewJob {
+            replayable: flags & uapi::START_REPLAYABLE != 0,
+            saved: flags & uapi::START_SAVED != 0,
+            held: flags & uapi::START_HELD != 0,
+        })?;
         user.write()
     }
 

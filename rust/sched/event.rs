@@ -4,6 +4,20 @@
 
 use super::{ContextId, Duration, Order, SlotId, Status, Time};
 
+/// How a job starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewJob {
+    /// The job may be run again from its beginning, whatever it has done to its memory, when its
+    /// state could not be saved or restored; three times, and only then it fails with
+    /// [`Failure::Snapshot`].
+    pub replayable: bool,
+    /// The owner has put a complete state into the snapshot, and the job goes on from the state
+    /// instead of its beginning.
+    pub saved: bool,
+    /// The job waits for no slot before [`Event::Resume`].
+    pub held: bool,
+}
+
 /// Something that happened.
 ///
 /// The first group are requests of a context's owner, which may be refused; the second group comes
@@ -15,15 +29,7 @@ use super::{ContextId, Duration, Order, SlotId, Status, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
-    /// `replayable`: the job may be run again from its beginning, whatever it has done to its
-    /// memory, when its state could not be saved or restored; three times, and only then it fails
-    /// with [`Failure::Snapshot`]. `saved`: the owner has put a complete state into the snapshot,
-    /// and the job goes on from that instead of its beginning.
-    Start {
-        ctx: ContextId,
-        replayable: bool,
-        saved: bool,
-    },
+    Start { ctx: ContextId, job: NewJob },
     /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until
     /// [`Event::Resume`]. Without, it is queued again, but behind the next one that waits for the
     /// slot: behind its equals, and under weighted fair no further ahead than that one. If nobody

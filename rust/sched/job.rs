@@ -8,7 +8,7 @@
 //! engine is still on its slot, which is then noted, or after it has left.
 
 use super::context::{JobState, OnStop, Restarts};
-use super::event::Cx;
+use super::event::{Cx, NewJob};
 use super::ids::ContextIndex;
 use super::slot_fsm::Outcome;
 use super::state::Scheduler;
@@ -33,24 +33,39 @@ impl Scheduler {
         self.check_mask(context.class, context.params.mask)
     }
 
-    /// Starts a job, from its beginning or from a `saved` state.
+    /// Starts a job.
     pub(super) fn start(
         &mut self,
         cx: &mut Cx<'_>,
         id: ContextId,
-        replayable: bool,
-        saved: bool,
+        job: NewJob,
     ) -> Result<(), Refusal> {
         self.check_start(id)?;
         let ctx = id.at();
         let context = &mut self.entities[ctx];
-        context.saved = saved;
-        context.restarts = Restarts::of_new_job(replayable);
+        context.saved = job.saved;
+        context.restarts = Restarts::of_new_job(job.replayable);
         context.on_stop = OnStop::Requeue;
         context.yields = false;
-        self.arrive(cx.now, ctx);
+        if job.held {
+            self.hold_off_slot(cx, ctx);
+        } else {
+            self.arrive(cx.now, ctx);
+        }
         self.reschedule(cx, self.entities[ctx].class);
         Ok(())
+    }
+
+    /// Holds the job of a context that is on no slot and does not wait for a slot.
+    fn hold_off_slot(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
+        self.withdraw_hint(cx.now, ctx);
+        let context = &mut self.entities[ctx];
+        context.state = JobState::Held;
+        context.arriving = false;
+        cx.act(Action::Wake {
+            ctx: self.entities.id(ctx),
+            wake: Wake::Held,
+        });
     }
 
     /// The owner wants a slot from now on.
@@ -77,19 +92,11 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex, hold: bool) {
         let context = &mut self.entities[ctx];
         match context.state {
-            JobState::Queued | JobState::Empty if hold => {
-                if context.state == JobState::Queued {
-                    self.stop_waiting(cx.now, ctx, JobState::Held);
-                } else {
-                    self.withdraw_hint(cx.now, ctx);
-                    self.entities[ctx].state = JobState::Held;
-                }
-                self.entities[ctx].arriving = false;
-                cx.act(Action::Wake {
-                    ctx: self.entities.id(ctx),
-                    wake: Wake::Held,
-                });
+            JobState::Queued if hold => {
+                self.stop_waiting(cx.now, ctx, JobState::Held);
+                self.hold_off_slot(cx, ctx);
             }
+            JobState::Empty if hold => self.hold_off_slot(cx, ctx),
             JobState::Running => {
                 if hold {
                     context.on_stop = OnStop::Hold;

@@ -64,7 +64,9 @@ mod turn;
 
 pub use context::{JobState, SchedContext, Stats};
 pub use entity::SchedEntity;
-pub use event::{Action, EndReason, Event, Failure, PauseCause, Refusal, RunEnd, StartTimes, Wake};
+pub use event::{
+    Action, EndReason, Event, Failure, NewJob, PauseCause, Refusal, RunEnd, StartTimes, Wake,
+};
 pub use group::{GroupStats, Registration, SchedGroup};
 pub use ids::{ContextId, GroupKey, SlotId, MAX_SLOTS};
 pub use load::LoadCost;

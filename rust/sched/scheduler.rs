@@ -107,11 +107,7 @@ impl Scheduler {
 
     fn take_in(&mut self, cx: &mut Cx<'_>, event: Event) -> Result<(), Refusal> {
         match event {
-            Event::Start {
-                ctx,
-                replayable,
-                saved,
-            } => self.start(cx, ctx, replayable, saved)?,
+            Event::Start { ctx, job } => self.start(cx, ctx, job)?,
             Event::Preempt { ctx, hold } => self.preempt_gang(cx, ctx, hold)?,
             Event::Resume { ctx } => self.resume_gang(cx, ctx)?,
             Event::Ring { ctx } => self.ring(cx, ctx)?,

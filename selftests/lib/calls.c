@@ -34,7 +34,7 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(REGS_READ, FM_HELD, fermata_regs, 0, 12),
 	C(RESULTS, FM_READY, fermata_regs, 0, 12),
 	C(REGS_LIST, FM_READY, fermata_regs, FERMATA_REGS_RESULTS, 12),
-	C(START, FM_READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED, 0),
+	C(START, FM_READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED | FERMATA_START_HELD, 0),
 	C(PREEMPT, FM_HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 12),
 	C(RESUME, FM_HELD, fermata_resume, 0, 12),
 	C(STATUS, FM_HELD, fermata_status, 0, 0),
@@ -250,11 +250,16 @@ int fm_snapshot_write(int fd, const void *from, u64 offset, u64 len)
 	return fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_WRITE, &arg);
 }
 
-int fm_start_saved(int fd)
+int fm_start_as(int fd, u32 flags)
 {
-	struct fermata_start arg = { .size = sizeof(arg), .flags = FERMATA_START_SAVED };
+	struct fermata_start arg = { .size = sizeof(arg), .flags = flags };
 
 	return fm_ioctl(fd, FERMATA_IOC_START, &arg);
+}
+
+int fm_start_saved(int fd)
+{
+	return fm_start_as(fd, FERMATA_START_SAVED);
 }
 
 u64 fm_snapshot_size(int fd)
@@ -295,7 +300,7 @@ void fm_twin(struct fm_ctx *c, const struct fm_ctx *of, int slot)
 	fm_ctx_snapshot(c);
 }
 
-int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p)
+int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p, u32 flags)
 {
 	u32 results[FERMATA_MAX_RESULTS];
 	u64 half = p->state_len / 2;
@@ -315,5 +320,5 @@ int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p)
 		return rc;
 	card_cmd("import token=%llu hash=%llu", (unsigned long long)c->token,
 		 (unsigned long long)p->digest);
-	return fm_start_saved(c->fd);
+	return fm_start_as(c->fd, flags | FERMATA_START_SAVED);
 }

@@ -73,6 +73,7 @@ extern struct fm_ctx fm_ready, fm_held;
 int fm_regs_list(int fd, u32 flags, struct fermata_reg *regs, u32 room);
 int fm_snapshot_read(int fd, void *to, u64 offset, u64 len);
 int fm_snapshot_write(int fd, const void *from, u64 offset, u64 len);
+int fm_start_as(int fd, u32 flags);
 int fm_start_saved(int fd);
 /* Of the snapshot buffer, in bytes. */
 u64 fm_snapshot_size(int fd);
@@ -89,7 +90,7 @@ struct fm_parcel {
 void fm_pack(struct fm_ctx *c, struct fm_parcel *p);
 /* A context with an arena like that of another one, at the same device address; on a slot, or -1. */
 void fm_twin(struct fm_ctx *c, const struct fm_ctx *of, int slot);
-/* Lets the job go on in another context, whose token its registers then have: 0 or an errno. */
-int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p);
+/* Starts the job, with more flags, in another context, whose token its registers then have: 0 or an errno. */
+int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p, u32 flags);
 
 #endif /* _FM_CALLS_H */

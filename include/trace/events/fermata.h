@@ -87,23 +87,25 @@ DEFINE_EVENT(fermata_subject, fermata_context_released,
 
 TRACE_EVENT(fermata_job_start,
 	TP_PROTO(const struct fermata_subject *subject, u64 job,
-		 bool replayable, bool saved),
-	TP_ARGS(subject, job, replayable, saved),
+		 bool replayable, bool saved, bool held),
+	TP_ARGS(subject, job, replayable, saved, held),
 	TP_STRUCT__entry(
 		FERMATA_SUBJECT_FIELDS
 		__field(u64, job)
 		__field(bool, replayable)
 		__field(bool, saved)
+		__field(bool, held)
 	),
 	TP_fast_assign(
 		FERMATA_SUBJECT_ASSIGN;
 		__entry->job = job;
 		__entry->replayable = replayable;
 		__entry->saved = saved;
+		__entry->held = held;
 	),
-	TP_printk(FERMATA_SUBJECT_FORMAT " job=%llu replayable=%d saved=%d",
+	TP_printk(FERMATA_SUBJECT_FORMAT " job=%llu replayable=%d saved=%d held=%d",
 		  FERMATA_SUBJECT_ARGS, __entry->job, __entry->replayable,
-		  __entry->saved)
+		  __entry->saved, __entry->held)
 );
 
 TRACE_EVENT(fermata_arrival,

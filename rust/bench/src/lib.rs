@@ -4,8 +4,9 @@
 //! allocations and accesses of.
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Event, GroupKey, LeftReason, NextRun, Params,
-    PolicyKind, Profile, RunRecord, Scheduler, SlotId, Status, Stop, Time, Urgency, MAX_SLOTS,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, LeftReason, NewJob, NextRun,
+    Params, PolicyKind, Profile, RunRecord, Scheduler, SlotId, Status, Stop, Time, Urgency,
+    MAX_SLOTS,
 };
 use fermata_sched_host::{card, storage};
 
@@ -147,8 +148,7 @@ impl Contended {
             let ctx = it.contexts[i];
             it.event(Event::Start {
                 ctx,
-                replayable: false,
-                saved: false,
+                job: NewJob::default(),
             });
         }
         it
@@ -210,8 +210,7 @@ impl Contended {
         if !self.is_urgent() {
             self.event(Event::Start {
                 ctx,
-                replayable: false,
-                saved: false,
+                job: NewJob::default(),
             });
         }
     }

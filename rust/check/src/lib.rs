@@ -186,7 +186,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// What must happen on some way, so that the rules were put to the test.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 39] {
+    fn reached(&self) -> [Reached; 40] {
         let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Else all contexts always have a slot each.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
@@ -198,6 +198,7 @@ impl Bounds {
             (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
             (!self.calm, "a context is released", |_, world| world.seen.released),
             (self.imports, "a job goes on from a state that was brought in", |_, world| world.seen.imported),
+            (self.imports && control, "a job starts held", |_, world| world.seen.started_held),
             (control, "a job is held", |_, world| world.seen.held),
             (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
             (self.gangs && control, "a job is held together with another one", |_, world| world.seen.together),

@@ -218,6 +218,7 @@ pub(crate) struct Seen {
     pub(crate) followed: bool,
     pub(crate) thawed: bool,
     pub(crate) imported: bool,
+    pub(crate) started_held: bool,
     pub(crate) relayed: bool,
     pub(crate) went_back: bool,
     pub(crate) order_late: bool,

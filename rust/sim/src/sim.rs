@@ -9,7 +9,7 @@ mod relayed;
 
 use agenda::{Agenda, What};
 use client::Client;
-use fermata_sched_host::sched::{Action, ContextId, Event, Scheduler, SlotId, Time, MAX_SLOTS};
+use fermata_sched_host::sched::{Action, ContextId, Event, NewJob, Scheduler, SlotId, Time, MAX_SLOTS};
 
 use crate::card::Slot;
 pub use crate::costs::Costs;
@@ -202,8 +202,7 @@ impl<'a> Sim<'a> {
                     card,
                     Event::Start {
                         ctx,
-                        replayable: false,
-                        saved: false,
+                        job: NewJob::default(),
                     },
                 );
             }

@@ -295,6 +295,12 @@ impl Context {
         self.start_with(uapi::START_REPLAYABLE)
     }
 
+    /// As [`Context::start`], but the job is held, as by [`Context::preempt`], until
+    /// [`Context::resume`].
+    pub fn start_held(&self) -> Result<u64> {
+        self.start_with(uapi::START_HELD)
+    }
+
     fn start_with(&self, flags: u32) -> Result<u64> {
         let argument = uapi::Start {
             flags,

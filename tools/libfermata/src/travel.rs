@@ -69,6 +69,11 @@ impl Context {
         self.start_with(uapi::START_SAVED)
     }
 
+    /// As [`Context::start_saved`], but the job is held until [`Context::resume`].
+    pub fn start_saved_held(&self) -> Result<u64> {
+        self.start_with(uapi::START_SAVED | uapi::START_HELD)
+    }
+
     /// The registers that were ever written, with the values that a job begins with.
     pub fn written_registers(&self) -> Result<Vec<(u32, u64)>> {
         let found = self.list_registers(0)?;

@@ -121,6 +121,7 @@ constants! {
     SNAPSHOT_USER: u32 = 1 << 0;
     START_REPLAYABLE: u32 = 1 << 0;
     START_SAVED: u32 = 1 << 1;
+    START_HELD: u32 = 1 << 2;
     REGS_RESULTS: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;

@@ -316,7 +316,7 @@ mod tests {
 
     const TRACE: &str = "\
 # tracer: nop
-            demo-12      [000] d..1.     1.000010: fermata_job_start: card=fermata0 slot=-1 ctx=65536 pid=12 job=1 replayable=0 saved=0
+            demo-12      [000] d..1.     1.000010: fermata_job_start: card=fermata0 slot=-1 ctx=65536 pid=12 job=1 replayable=0 saved=0 held=0
             demo-12      [000] d..1.     1.000011: fermata_arrival: card=fermata0 slot=-1 ctx=65536 pid=12 urgency=best-effort cause=start
             demo-12      [000] d..1.     1.000020: fermata_start: card=fermata0 slot=1 ctx=65536 pid=12 resume=0 why=turn
        a b: c-13         [001] d..1.     1.000100: fermata_arrival: card=fermata0 slot=-1 ctx=65537 pid=13 urgency=latency-critical cause=start

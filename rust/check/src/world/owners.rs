@@ -3,8 +3,8 @@
 //! What owners ask of the machine, and what it must answer.
 
 use fermata_sched_host::sched::{
-    ContextConfig, Duration, Event, GroupKey, GroupSettings, JobState, Params, Refusal, Time,
-    Urgency,
+    ContextConfig, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, Refusal,
+    Time, Urgency,
 };
 
 use super::{Job, Owner, Queue, Snapshot, World, INTERVAL, MS, TIMEOUT};
@@ -63,10 +63,11 @@ impl World {
         let usable = self.all_slots() & !self.quarantined() & owner.mask;
         let may = !self.gone && owner.live().is_none() && !stuck && usable != 0;
         let saved = self.bounds.imports && i == 1;
+        let held = saved && self.bounds.control;
         if may {
             // Before the call: START may be written within it.
             if let Some(owner) = &mut self.owners[i] {
-                owner.hold = false;
+                owner.hold = held;
                 owner.hint = None;
                 owner.hinted = None;
                 owner.queue = Queue::default();
@@ -85,10 +86,14 @@ impl World {
         }
         let result = self.event(Event::Start {
             ctx: owner.id,
-            replayable: false,
-            saved,
+            job: NewJob {
+                saved,
+                held,
+                ..NewJob::default()
+            },
         });
         self.seen.imported |= saved && may;
+        self.seen.started_held |= held && may;
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("start: {result:?}")
         });

@@ -7,8 +7,8 @@
 //! end. `FERMATA_PROGRAMS` says how many random programs are run, and `FERMATA_PROGRAM` which one alone.
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Event, GroupKey, JobState, Params, PolicyKind, Scheduler,
-    SlotId, Status, Time, Urgency,
+    Action, ContextConfig, ContextId, Event, GroupKey, JobState, NewJob, Params, PolicyKind,
+    Scheduler, SlotId, Status, Time, Urgency,
 };
 use fermata_sched_host::{card, storage};
 
@@ -148,8 +148,7 @@ impl World {
         self.done[n] = false;
         self.event(Event::Start {
             ctx,
-            replayable: false,
-            saved: false,
+            job: NewJob::default(),
         });
     }
 

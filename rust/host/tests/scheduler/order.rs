@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Duration, Event, GroupKey, Params, PolicyKind, Scheduler,
-    SlotId, Status, Time,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, NewJob, Params, PolicyKind,
+    Scheduler, SlotId, Status, Time,
 };
 use fermata_sched_host::{card, storage};
 use proptest::prelude::*;
@@ -184,8 +184,7 @@ impl Model {
                     self.wait(ctx);
                     assert!(self.event(Event::Start {
                         ctx,
-                        replayable: false,
-                        saved: false
+                        job: NewJob::default(),
                     }));
                 }
             }

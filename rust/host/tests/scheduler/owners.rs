@@ -2,9 +2,11 @@
 
 //! What owners may ask for, and what they are refused. That a refusal changes nothing is checked in `model/world.rs`.
 
-use crate::model::world::{sid, World, FERMATA};
+use crate::model::world::{ns, sid, World, FERMATA, RELAY};
 use crate::model::MS;
-use fermata_sched_host::sched::{Duration, Event, JobState, Params, Refusal, SlotState, Wake};
+use fermata_sched_host::sched::{
+    Duration, Event, JobState, NewJob, Params, Refusal, SlotState, Wake,
+};
 
 #[test]
 fn values_out_of_range() {
@@ -53,8 +55,7 @@ fn capacity_and_stale_ids() {
     for event in [
         Event::Start {
             ctx: a,
-            replayable: false,
-            saved: false,
+            job: NewJob::default(),
         },
         Event::Preempt { ctx: a, hold: true },
         Event::Resume { ctx: a },
@@ -100,6 +101,44 @@ fn each_request_in_each_state() {
     assert_eq!(world.stats(b).resumes, 0);
     for ctx in [a, b] {
         assert_eq!(world.event(hold(ctx)), Err(Refusal::NoJob));
+    }
+}
+
+/// The slot stays vacant until the RESUME, and a hint is taken back.
+#[test]
+fn a_job_that_starts_held() {
+    for plan in [FERMATA, RELAY] {
+        for saved in [false, true] {
+            let mut world = World::new(&[plan], 4);
+            let a = world.tenant(2 * MS);
+            let at = ns(world.now + 2 * MS);
+            world.event(Event::Hint { ctx: a, at }).unwrap();
+            let job = NewJob {
+                saved,
+                held: true,
+                ..NewJob::default()
+            };
+            world.start_from(a, 3 * MS, job, MS).unwrap();
+            assert_eq!(world.wakes, [(a, Wake::Held)]);
+            assert_eq!(world.start(a, MS), Err(Refusal::Busy));
+            world.run_for(5 * MS);
+            assert_eq!(world.state(a), JobState::Held);
+            assert_eq!(
+                world.machine.slot_state(sid(0)),
+                Some(SlotState::Vacant),
+                "{plan:?}"
+            );
+            assert_eq!(
+                (world.stats(a).wait, world.stats(a).job),
+                (Duration::ZERO, 1)
+            );
+            assert_eq!(world.stats(a).saved, saved);
+            world.event(Event::Resume { ctx: a }).unwrap();
+            world.run_for(5 * MS);
+            assert_eq!(world.state(a), JobState::Done);
+            assert_eq!(world.stats(a).resumes, u64::from(saved));
+            assert_eq!(world.stats(a).hints_used, 0);
+        }
     }
 }
 

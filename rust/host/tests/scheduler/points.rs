@@ -6,7 +6,8 @@ use crate::model::card::Engine;
 use crate::model::world::{ended, ns, pause, sid, start, SlotPlan, World, BASE, FERMATA};
 use crate::model::{MS, US};
 use fermata_sched_host::sched::{
-    Action, Duration, Event, Failure, JobState, Params, PauseCause, Profile, SlotState, Wake,
+    Action, Duration, Event, Failure, JobState, NewJob, Params, PauseCause, Profile, SlotState,
+    Wake,
 };
 
 const S0: fermata_sched_host::sched::SlotId = match fermata_sched_host::sched::SlotId::new(0) {
@@ -26,6 +27,14 @@ fn contended(plan: SlotPlan) -> (World, [fermata_sched_host::sched::ContextId; 2
         world.start(ctx, 20 * MS).unwrap();
     }
     (world, pair)
+}
+
+fn saved(replayable: bool) -> NewJob {
+    NewJob {
+        replayable,
+        saved: true,
+        held: false,
+    }
 }
 
 #[test]
@@ -186,7 +195,7 @@ fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
         let mut world = World::new(&[plan], 8);
         let ctx = world.tenant(2 * MS);
         world
-            .start_from(ctx, 20 * MS, false, Some(15 * MS))
+            .start_from(ctx, 20 * MS, saved(false), 15 * MS)
             .unwrap();
         assert_eq!(world.stats(ctx).slices, 1);
         world.run_for(8 * MS);
@@ -205,11 +214,11 @@ fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
 fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
     let mut world = World::new(&[FERMATA], 8);
     let ctx = world.tenant(2 * MS);
-    world.start_from(ctx, 20 * MS, false, Some(MS)).unwrap();
+    world.start_from(ctx, 20 * MS, saved(false), MS).unwrap();
     let snapshot = failed(Failure::Snapshot);
     assert_eq!(torn(&mut world, ctx, false), (snapshot, 0));
     // One that may be run again is, from its beginning.
-    world.start_from(ctx, 20 * MS, true, Some(MS)).unwrap();
+    world.start_from(ctx, 20 * MS, saved(true), MS).unwrap();
     assert_eq!(torn(&mut world, ctx, false), (JobState::Running, 1));
     world.run_for(30 * MS);
     let stats = world.stats(ctx);
@@ -515,8 +524,7 @@ fn point_06_order_at_death() {
                 assert!(world
                     .event(Event::Start {
                         ctx: victim,
-                        replayable: false,
-                        saved: false
+                        job: NewJob::default(),
                     })
                     .is_err());
             }

@@ -5,7 +5,7 @@
 use crate::model::world::{sid, SlotPlan, World, FERMATA};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    Action, ContextId, Event, Failure, JobState, Params, PolicyKind, Refusal, Status, Time,
+    Action, ContextId, Event, Failure, JobState, NewJob, Params, PolicyKind, Refusal, Status, Time,
     Urgency, Wake,
 };
 
@@ -184,8 +184,7 @@ fn closed_and_gone_while_empty() {
     assert_eq!(
         world.event(Event::Start {
             ctx: a,
-            replayable: false,
-            saved: false
+            job: NewJob::default(),
         }),
         Err(Refusal::Busy)
     );

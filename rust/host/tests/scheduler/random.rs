@@ -6,7 +6,7 @@
 use crate::model::world::{ns, sid, SlotPlan, World};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind,
+    ContextId, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, PolicyKind,
     PreemptGranularity, SlotState, Time, Urgency,
 };
 use proptest::prelude::*;
@@ -24,9 +24,9 @@ enum Op {
     Start {
         who: usize,
         us: u64,
-        replayable: bool,
+        job: NewJob,
         /// So much of it is done in a state that is brought in.
-        done: Option<u64>,
+        done: u64,
     },
     /// None takes it back.
     Hint {
@@ -187,6 +187,15 @@ fn fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
+fn new_job() -> impl Strategy<Value = NewJob> {
+    let rarely = prop::bool::weighted;
+    (any::<bool>(), rarely(0.3), rarely(0.2)).prop_map(|(replayable, saved, held)| NewJob {
+        replayable,
+        saved,
+        held,
+    })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let who = 0..6usize;
     let slot = 0..4usize;
@@ -195,8 +204,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (3_000..60_000u64).prop_map(|us| Op::Run { us }),
         3 => (0..4u64, 0..3u8, params())
             .prop_map(|(group, class, params)| Op::Open { group, class, params }),
-        8 => (who.clone(), 1..20_000u64, any::<bool>(), prop::option::weighted(0.3, 0..20_000u64))
-            .prop_map(|(who, us, replayable, done)| Op::Start { who, us, replayable, done }),
+        8 => (who.clone(), 1..20_000u64, new_job(), 0..20_000u64)
+            .prop_map(|(who, us, job, done)| Op::Start { who, us, job, done }),
         8 => (who.clone(), prop::option::weighted(0.9, 0..4_000u64))
             .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
@@ -328,11 +337,11 @@ impl Play {
             Op::Start {
                 who: i,
                 us,
-                replayable,
+                job,
                 done,
             } => {
-                let done = done.map(|done| done.min(us) * US);
-                let _ = who(i).map(|ctx| self.world.start_from(ctx, us * US, replayable, done));
+                let done = done.min(us) * US;
+                let _ = who(i).map(|ctx| self.world.start_from(ctx, us * US, job, done));
             }
             Op::Hint { who: i, us } => {
                 let at = us.map_or(Time::ZERO, |us| ns(self.world.now + us * US));

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
     Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure, GroupKey,
-    GroupSettings, JobState, LoadCost, Params, PauseCause, PolicyKind, PreemptGranularity, Profile,
-    Refusal, RunEnd, Scheduler, SlotConfig, SlotId, StartTimes, Stats, Status, Time, Wake,
+    GroupSettings, JobState, LoadCost, NewJob, Params, PauseCause, PolicyKind, PreemptGranularity,
+    Profile, Refusal, RunEnd, Scheduler, SlotConfig, SlotId, StartTimes, Stats, Status, Time, Wake,
 };
 use fermata_sched_host::storage;
 
@@ -245,31 +245,31 @@ impl World {
 
     /// `replayable`: the job may be run again from its beginning.
     pub fn start_as(&mut self, ctx: ContextId, work: u64, replayable: bool) -> Result<(), Refusal> {
-        self.start_from(ctx, work, replayable, None)
+        let job = NewJob {
+            replayable,
+            ..NewJob::default()
+        };
+        self.start_from(ctx, work, job, 0)
     }
 
-    /// `done`: it goes on from a state in which so much of `work` is done.
+    /// `done`: how much of `work` is done in the state from which a saved job goes on.
     pub fn start_from(
         &mut self,
         ctx: ContextId,
         work: u64,
-        replayable: bool,
-        done: Option<u64>,
+        job: NewJob,
+        done: u64,
     ) -> Result<(), Refusal> {
         let mut probe = self.machine.clone();
-        let event = Event::Start {
-            ctx,
-            replayable,
-            saved: done.is_some(),
-        };
+        let event = Event::Start { ctx, job };
         if probe.handle(ns(self.now), event, &mut |_| ()).is_ok() {
             let tenant = self.tenants.get_mut(&ctx).unwrap();
             tenant.job += 1;
             tenant.work = work;
-            if replayable {
+            if job.replayable {
                 self.card.replays.insert((ctx, tenant.job), 0);
             }
-            if let Some(done) = done {
+            if job.saved {
                 self.card.import((ctx, tenant.job), done);
             }
         }
@@ -504,6 +504,9 @@ impl World {
                     world.hints.insert(ctx, at.as_ns());
                 }
                 Event::Preempt { ctx, hold: true } => world.check_held(ctx),
+                Event::Start { ctx, job } if job.held => {
+                    assert_eq!(world.state(ctx), JobState::Held);
+                }
                 Event::Resume { ctx } => world.check_resumed(ctx),
                 _ => {}
             },
