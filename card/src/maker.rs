@@ -42,9 +42,14 @@ pub trait EngineMaker: Send + Sync {
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused>;
 
-    /// Gets ready for a job of this reach that comes from another host. `was_at_work`: the job was in
-    /// the engine there, so that its window was memory. `Err`: the reason why no such job can be made.
-    fn prepare(&self, _reach: &Reach<'_>, _was_at_work: bool) -> Result<(), String> {
+    /// Gets ready for a job of this reach that comes from another host. `at_work`: the registers of a
+    /// job that was in the engine, and the state of the engine, which [`EngineMaker::go_on`] is going
+    /// to get; its window was memory there. `Err`: the reason why no such job can be made.
+    fn prepare(
+        &self,
+        _reach: &Reach<'_>,
+        _at_work: Option<(&AppRegs, &[u8])>,
+    ) -> Result<(), String> {
         Ok(())
     }
 

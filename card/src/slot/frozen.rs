@@ -190,21 +190,23 @@ impl Slot {
     /// job cannot go on here.
     pub(crate) fn prepare(&self, from: &SlotState) -> Result<(), String> {
         let state = self.lock();
-        let was_at_work = match &state.queued {
-            Some(Queued::Stopped(..)) => true,
-            Some(Queued::Job(_)) => false,
+        let at_work = match &state.queued {
+            Some(Queued::Stopped(job, engine)) => Some((job.written, engine.clone())),
+            Some(Queued::Job(_)) => None,
             Some(Queued::Context(_)) | None => return Ok(()),
         };
         let reach = self.reach(&state);
         drop(state);
         let (_, base, size) = from.window;
-        if was_at_work && (reach.window_base, reach.window_size) != (base, size) {
+        if at_work.is_some() && (reach.window_base, reach.window_size) != (base, size) {
             let engine = self.engine.name();
             return Err(format!(
                 "a job for {engine} had {size:#x} bytes of memory from {base:#x} on, and has not here"
             ));
         }
-        self.maker.prepare(&reach, was_at_work)
+        let at_work = at_work.as_ref();
+        self.maker
+            .prepare(&reach, at_work.map(|(regs, state)| (regs, &state[..])))
     }
 
     /// Takes a state. The slot is stopped, and as after power-on.

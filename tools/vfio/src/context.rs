@@ -148,12 +148,12 @@ impl HostContext {
 
     /// Starts a job from its beginning.
     pub(crate) fn start(&self, regs: &AppRegs) -> Result<()> {
-        self.begin(regs, || self.context.start().map(drop))
+        self.begin(regs, Job::Running, || self.context.start().map(drop))
     }
 
     /// Lets the job that is held go on.
     pub(crate) fn resume(&self, regs: &AppRegs) -> Result<()> {
-        self.begin(regs, || self.context.resume())
+        self.begin(regs, Job::Running, || self.context.resume())
     }
 
     /// Starts a job from the bytes of a guest's snapshot, which the driver does not trust.
@@ -161,12 +161,26 @@ impl HostContext {
         if bytes.starts_with(NEVER_RAN) {
             return self.start(regs);
         }
-        let state = &bytes[..bytes.len().min(self.snapshot)];
-        self.context.write_snapshot(0, state)?;
-        self.begin(regs, || self.context.start_saved().map(drop))
+        self.import(bytes)?;
+        self.begin(regs, Job::Running, || self.context.start_saved().map(drop))
     }
 
-    fn begin(&self, regs: &AppRegs, start: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Does the same, and holds the job, so that the job can go on from this state.
+    pub(crate) fn hold_from(&self, regs: &AppRegs, bytes: &[u8]) -> Result<()> {
+        let held = Job::Saved(bytes.to_vec());
+        if bytes.starts_with(NEVER_RAN) {
+            return self.begin(regs, held, || self.context.start_held().map(drop));
+        }
+        self.import(bytes)?;
+        self.begin(regs, held, || self.context.start_saved_held().map(drop))
+    }
+
+    fn import(&self, bytes: &[u8]) -> Result<()> {
+        let state = &bytes[..bytes.len().min(self.snapshot)];
+        self.context.write_snapshot(0, state)
+    }
+
+    fn begin(&self, regs: &AppRegs, then: Job, start: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut job = self.job();
         if matches!(*job, Job::Revoked) {
             return Err(Error::Gone);
@@ -175,7 +189,7 @@ impl HostContext {
         let values: Vec<_> = offsets.map(|&at| (at.into(), regs.get(at))).collect();
         self.context.write_registers(&values)?;
         start()?;
-        *job = Job::Running;
+        *job = then;
         Ok(())
     }
 

@@ -169,11 +169,11 @@ impl EngineMaker for HostSlot {
         Ok(Box::new(self.begin(reach, HostContext::is_free, start)?))
     }
 
-    fn prepare(&self, reach: &Reach<'_>, was_at_work: bool) -> Result<(), String> {
+    fn prepare(&self, reach: &Reach<'_>, at_work: Option<(&AppRegs, &[u8])>) -> Result<(), String> {
         let (key, mut contexts) = (Key::of(reach), self.shared.contexts());
         let memory = (reach.memory)().filter(|memory| key.is_mapped(memory));
         let Some(memory) = memory else {
-            if was_at_work {
+            if at_work.is_some() {
                 let engine = self.kind.name();
                 return Err(format!(
                     "the window of a job for {engine} is not guest memory yet"
@@ -184,6 +184,10 @@ impl EngineMaker for HostSlot {
         };
         let made = self.open(key, memory, &mut contexts);
         let context = made.map_err(|error| self.reason(error))?;
+        if let Some((regs, state)) = at_work {
+            let held = context.hold_from(regs, state);
+            held.map_err(|error| self.reason(error))?;
+        }
         keep(&mut contexts, Arc::new(context));
         Ok(())
     }
