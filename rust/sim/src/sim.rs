@@ -9,7 +9,9 @@ mod relayed;
 
 use agenda::{Agenda, What};
 use client::Client;
-use fermata_sched_host::sched::{Action, ContextId, Event, NewJob, Scheduler, SlotId, Time, MAX_SLOTS};
+use fermata_sched_host::sched::{
+    Action, ContextId, Event, NewJob, Scheduler, SlotId, Time, MAX_SLOTS,
+};
 
 use crate::card::Slot;
 pub use crate::costs::Costs;
