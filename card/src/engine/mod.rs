@@ -26,6 +26,11 @@ pub trait Bus {
     /// Whether it shall come back where it is [at a boundary](Engine::at_boundary) (a
     /// `PAUSE_AT_BOUNDARY` waits).
     fn wants_boundary(&self) -> bool;
+    /// Returns when the engine shall come back without being told, in nanoseconds of the host's
+    /// clock, for an engine that sleeps. `None`: an engine is always told.
+    fn deadline(&self) -> Option<u64> {
+        None
+    }
     /// Whether an engine that stands at a boundary or not shall come back here.
     fn stops(&self, at_boundary: bool) -> bool {
         self.attention() || (at_boundary && self.wants_boundary())

@@ -89,6 +89,13 @@ impl Deadline {
         self.at_boundary.store(due(true), Ordering::Release);
     }
 
+    /// Returns the earlier time.
+    fn first(&self) -> Option<u64> {
+        let at_once = self.at_once.load(Ordering::Acquire);
+        let due = at_once.min(self.at_boundary.load(Ordering::Acquire));
+        (due != u64::MAX).then_some(due)
+    }
+
     fn has_come(due: &AtomicU64) -> bool {
         match due.load(Ordering::Acquire) {
             u64::MAX => false,
@@ -234,6 +241,10 @@ impl Bus for SlotBus<'_> {
         let slot = self.slot;
         slot.wants_boundary.load(Ordering::Acquire)
             || Deadline::has_come(&slot.deadline.at_boundary)
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.slot.deadline.first()
     }
 }
 

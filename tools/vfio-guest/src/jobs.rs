@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 /// The guest's slots, in the order of the daemon's option.
 pub(crate) const SLOTS: &str = "sha256,membench";
 const SHA256: u64 = 0;
-const MEMBENCH: u64 = 1;
+pub(crate) const MEMBENCH: u64 = 1;
 /// Where in a window data and results are.
 const DATA: u64 = 0x1000;
 

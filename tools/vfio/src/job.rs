@@ -6,16 +6,11 @@ use crate::log::tell;
 use crate::pool::Shared;
 use fermata::State;
 use fermata_card::engine::{AppRegs, Bus, Engine, Progress, Refused};
+use fermata_card::event::now_ns;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a step waits for the end of the job. A stop that the card's clock brings is seen so late
-/// at the most.
-const TICK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 1_000_000,
-};
 /// How old the result registers may be that a guest sees while a job runs.
 const REFRESH: Duration = Duration::from_millis(50);
 
@@ -57,13 +52,17 @@ impl HostJob {
         self.read_at = Instant::now();
     }
 
-    /// Waits until the job has ended, or the bus may want attention. Whether it may have ended.
-    fn wait(&self) -> bool {
+    /// Waits until the job has ended, the results are to be read again, or the bus may want
+    /// attention: at the latest at the time `deadline`. Whether the job may have ended.
+    fn wait(&self, deadline: Option<u64>) -> bool {
+        let refresh = REFRESH.saturating_sub(self.read_at.elapsed());
+        let left = |due: u64| Duration::from_nanos(due.saturating_sub(now_ns()));
+        let limit = deadline.map_or(refresh, |due| left(due).min(refresh));
         let mut fds = [
             PollFd::from_borrowed_fd(self.context.as_fd(), PollFlags::IN),
             PollFd::new(&self.shared.wake, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, Some(&TICK));
+        let _ = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
         if fds[1].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         }
@@ -137,7 +136,7 @@ impl Engine for HostJob {
             // The job was stopped elsewhere, or its stop was withdrawn.
             (true, _) => self.go_on()?,
             (false, true) => done = self.stop(!at_once)? && self.has_finished(bus)?,
-            (false, false) => done = self.wait() && self.has_finished(bus)?,
+            (false, false) => done = self.wait(bus.deadline()) && self.has_finished(bus)?,
         }
         if self.context.is_revoked() {
             return Err(Refused);
