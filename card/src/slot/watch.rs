@@ -21,14 +21,13 @@ pub(super) struct Watch {
     coalescing: Option<Coalescing>,
     /// Completions that the driver was told of.
     told: u64,
-    /// When the first was seen that it was not told of.
+    /// When the first completion was seen that the driver was not told of.
     untold_since: Option<u64>,
     idle_since: Option<u64>,
 }
 
 impl Watch {
-    /// What was complete when the engine left its slot last was told by that, or when the card was
-    /// stopped.
+    /// Completions from before the last save of the engine were told by the save.
     pub(super) fn new(slot: &Slot, engine: &dyn Engine) -> Self {
         Self {
             coalescing: engine.coalescing().filter(|_| slot.fermata()),
@@ -72,8 +71,8 @@ impl Watch {
         })
     }
 
-    /// Waits where there is no work. Whether the engine has left its queue, and is to be saved as
-    /// EMPTY.
+    /// Waits if there is no work. Returns whether the engine has left its queue, and is to be saved
+    /// as EMPTY.
     pub(super) fn rest(
         &mut self,
         slot: &Slot,
@@ -107,7 +106,7 @@ impl Watch {
 }
 
 impl Slot {
-    /// The engine stops by itself. False when a reset was sooner.
+    /// Begins the save of an engine that stops by itself. Returns false if a reset came first.
     fn begin_save(&self) -> bool {
         let mut state = self.lock();
         let goes = !state.aborted();

@@ -244,7 +244,7 @@ fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>
     }
 }
 
-/// A PAUSE takes hold. An engine that has no work says so, as if it left by itself.
+/// Saves the job for a PAUSE. An engine without work leaves its slot as if by itself.
 fn leave(
     slot: &Slot,
     job: &Job,
@@ -270,8 +270,8 @@ fn freeze(slot: &Slot, engine: &mut dyn Engine) -> Vec<u8> {
     state
 }
 
-/// Waits for credit, and looks for what the registers want. A job that is to be finished by the
-/// next PAUSE rushes on when it comes.
+/// Waits for credit or for a request of the registers, and returns what is to be done next. With
+/// the misbehaviour `finish_on_pause`, a PAUSE lets the job run to its end at full speed.
 fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -> Order {
     let mut state = slot.lock();
     loop {
@@ -316,7 +316,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
     }
 }
 
-/// How long an engine without credit sleeps: not beyond when it is to stop.
+/// Returns how long an engine without credit sleeps: at most until it is to stop.
 fn nap(state: &State, now: u64) -> Duration {
     let left = |(_, due): (_, u64)| Duration::from_nanos(due.saturating_sub(now).max(1));
     state.relay.deadline().map_or(NAP, |due| left(due).min(NAP))
@@ -330,7 +330,7 @@ pub(super) fn publish(slot: &Slot, engine: &dyn Engine) {
     }
 }
 
-/// The end: from here a PAUSE is dropped.
+/// Ends the job. From here on a PAUSE is dropped.
 fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: bool) -> End {
     let mut state = slot.lock();
     let held = |s: &State| {
@@ -372,7 +372,7 @@ fn set_aside(slot: &Slot, job: Job, engine: Vec<u8>, mut bus: SlotBus<'_>) {
     slot.changed.notify_all();
 }
 
-/// The slot comes to rest: last the status, then one interrupt.
+/// Brings the slot to rest: DMA is complete before the status changes, and then an interrupt comes.
 fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
     bus.flush(true);
     let results_lost = lose_results(slot);
@@ -405,7 +405,7 @@ fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
     slot.changed.notify_all();
 }
 
-/// Base: what was issued arrives later.
+/// Keeps the writes that a base card has issued and that arrive later.
 fn leave_posted(slot: &Slot, state: &mut State, posted: Vec<Posted>, now: u64) {
     if let Some(last) = posted.iter().map(|p| p.due).max().filter(|due| *due > now) {
         slot.host.recorder.record(What::Drain {
@@ -416,14 +416,14 @@ fn leave_posted(slot: &Slot, state: &mut State, posted: Vec<Posted>, now: u64) {
     state.posted.extend(posted);
 }
 
-/// Credit that an engine has to work.
+/// Limits an engine to its speed, by credit that grows with time.
 pub(super) struct Pacer {
     last: u64,
     /// Thousandths of a unit.
     credit: u64,
 }
 
-/// A host that was late gives no more credit than for so long.
+/// The longest time for which a host that was late gives credit.
 const MAX_BURST_NS: u64 = 5_000_000;
 
 impl Pacer {
@@ -434,7 +434,7 @@ impl Pacer {
         }
     }
 
-    /// Units that may be worked on now; less than `quantum` is none yet.
+    /// Returns how many units may be worked on now: 0, or at least `quantum`.
     pub(super) fn allowance(&mut self, now: u64, speed: u64, quantum: u64) -> u64 {
         let elapsed = now.saturating_sub(self.last).min(MAX_BURST_NS);
         self.last = now;
@@ -454,7 +454,7 @@ impl Pacer {
         }
     }
 
-    /// Takes what was worked on from the credit.
+    /// Deducts the units that were worked on from the credit.
     pub(super) fn spend(&mut self, units: u64) {
         self.credit = self.credit.saturating_sub(units.saturating_mul(1000));
     }
