@@ -208,7 +208,7 @@ impl View {
         for (ram, (offset, len)) in pieces {
             // SAFETY: replaces a part of the reservation, to which there is no reference: the parts
             // add up to the view's length, and are whole pages, so that none is rounded up.
-            unsafe {
+            let mapped = unsafe {
                 mmap(
                     reserved.start.as_ptr().add(at).cast(),
                     *len as usize,
@@ -217,7 +217,12 @@ impl View {
                     ram.file.as_fd(),
                     *offset,
                 )
-            }?;
+            };
+            if let Err(error) = mapped {
+                // The part may be unmapped now, and another thread's mapping may take its place.
+                std::mem::forget(reserved);
+                return Err(error.into());
+            }
             at += *len as usize;
         }
         Ok(Self {
