@@ -96,8 +96,7 @@ impl Table {
             bindings::dma_map_sgtable(as_raw(device), &mut self.0, direction, ATTRIBUTES)
         })
         .map_err(|error| match error {
-            // Only the direct mapping, without an IOMMU, says so.
-            EIO => errno::eopnotsupp(),
+            EIO if !is_translated(device) => errno::eopnotsupp(),
             _ => ENOMEM,
         })?;
         // INVARIANT: Just mapped.
