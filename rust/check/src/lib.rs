@@ -30,6 +30,7 @@ pub enum Step {
     // The owners.
     Open,
     Start(usize),
+    StartHeld(usize),
     Preempt(usize),
     Hold(usize),
     Resume(usize),

@@ -466,7 +466,8 @@ impl World {
     fn make(&mut self, step: Step) {
         match step {
             Step::Open => self.open(),
-            Step::Start(i) => self.start(i),
+            Step::Start(i) => self.start(i, false),
+            Step::StartHeld(i) => self.start(i, true),
             Step::Preempt(i) => self.preempt(i, false),
             Step::Hold(i) => self.preempt(i, true),
             Step::Resume(i) => self.resume(i),

@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    pub(super) fn start(&mut self, i: usize) {
+    pub(super) fn start(&mut self, i: usize, held: bool) {
         let Some(owner) = self.owners[i].clone() else {
             return;
         };
@@ -63,7 +63,6 @@ impl World {
         let usable = self.all_slots() & !self.quarantined() & owner.mask;
         let may = !self.gone && owner.live().is_none() && !stuck && usable != 0;
         let saved = self.bounds.imports && i == 1;
-        let held = saved && self.bounds.control;
         if may {
             // Before the call: START may be written within it.
             if let Some(owner) = &mut self.owners[i] {

@@ -71,6 +71,9 @@ impl World {
     /// What the owner of a context that is open may ask.
     fn owner_steps(&self, i: usize, owner: &Owner, steps: &mut Vec<Step>) {
         steps.push(Step::Start(i));
+        if self.bounds.imports && self.bounds.control {
+            steps.push(Step::StartHeld(i));
+        }
         if !self.bounds.calm {
             steps.push(Step::Close(i));
         }
