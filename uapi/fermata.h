@@ -504,10 +504,12 @@ struct fermata_regs {
  * START, or from what is in the program's own memory (FERMATA_SNAPSHOT_USER).
  * Registers are written before, as always.  ENODATA: no state was brought in.
  *
- * FERMATA_START_HELD: the job begins as a job that FERMATA_IOC_PREEMPT with
- * FERMATA_PREEMPT_HOLD has taken off its slot, and waits for no slot before
- * FERMATA_IOC_RESUME.  All that START checks is checked now.  With
- * FERMATA_START_SAVED, FERMATA_IOC_SNAPSHOT_READ reads the state that was brought in.
+ * FERMATA_START_HELD: the job is in FERMATA_STATE_HELD at once, and waits for no
+ * slot before FERMATA_IOC_RESUME.  All that START checks is checked now.  With
+ * FERMATA_START_SAVED, FERMATA_IOC_SNAPSHOT_READ reads the state that was brought
+ * in; without, there is no state to read (ENODATA).  The other members of a gang are
+ * not held, and FERMATA_IOC_RESUME of a member resumes this job, too.  A hint is
+ * taken back.
  *
  * A job without an arena may touch no memory; a card without
  * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
@@ -557,7 +559,8 @@ struct fermata_preempt {
  * @context:		in: 0: the caller's own; else the number of a context
  * @reserved:		in: 0
  *
- * A job that is not held stays as it is.  ENOENT: no job, or it has ended.
+ * A job that is not held stays as it is.  ENOENT: no job, or it has ended.  EIO: no
+ * slot that the context may use is in service any more; the job stays held.
  */
 struct fermata_resume {
 	__u32 size;
@@ -686,7 +689,8 @@ struct fermata_status {
  * In FERMATA_STATE_EMPTY it announces FERMATA_IOC_DOORBELL.
  *
  * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
- * EAGAIN: the last hint is less than 100 us ago, and no job was started since.
+ * EAGAIN: the last hint is less than 100 us ago, and no job was started since
+ * (FERMATA_START_HELD does not count).
  * EIO: no slot that this context may use is in service any more.
  */
 struct fermata_hint {
