@@ -4,7 +4,7 @@
 
 use crate::{
     bar::Window,
-    charge::Pinned,
+    charge::{Pinned, PinnedBytes},
     compat::errno,
     delivery::Delivery,
     dma_memory::DmaMemory,
@@ -61,6 +61,8 @@ pub(crate) struct Arena {
     pub(crate) device_base: Option<u64>,
     /// `None`: this context is charged for the memory. Dropped after `memory`.
     pub(crate) lender: Option<Lender>,
+    /// Counts the memory for this context when the lender may be gone.
+    pub(crate) counted: Option<PinnedBytes>,
 }
 
 impl Arena {
@@ -116,9 +118,15 @@ impl Memory {
         self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
-    /// Takes the lender of the arena out. The pages stay as they are, pinned and charged.
-    pub(crate) fn take_lender(&mut self) -> Option<Lender> {
-        self.arena.as_mut()?.lender.take()
+    /// Takes the lender of the arena out. The pages stay pinned, and charged to the lender's user.
+    /// The limits of groups and users count contexts that there are: from now on they count the
+    /// pages for the context of `pinned`; `uncharged`: no memory cgroup is charged for the pages.
+    pub(crate) fn take_lender(&mut self, pinned: &Arc<Pinned>, uncharged: bool) -> Option<Lender> {
+        let arena = self.arena.as_mut()?;
+        let lender = arena.lender.take()?;
+        let length = arena.memory.length() as u64;
+        arena.counted = Some(PinnedBytes::new(pinned, length, uncharged));
+        Some(lender)
     }
 
     /// Takes all memory out that the card can reach.
@@ -160,7 +168,8 @@ pub(crate) struct Client {
     /// `Context::release` has finished without freeing the memory. Protected by the registry's
     /// lock.
     left_behind: AtomicFlag,
-    /// Bytes of memory for the card. Raised under the registry's lock only.
+    /// Bytes of memory for the card. Raised under the registry's lock, but for memory that is counted
+    /// already.
     pub(crate) pinned: Arc<Pinned>,
     /// The number of the context's group, from set-up on. Changed under the registry's lock only.
     group: Atomic<u64>,

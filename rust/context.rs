@@ -241,6 +241,7 @@ impl Context {
             memory: unmapped.map(&device)?,
             device_base: base,
             lender,
+            counted: None,
         };
         let mut memory = self.client.memory.lock();
         if memory.arena.is_some() {
@@ -437,8 +438,7 @@ impl Context {
         if self.card.leave_behind(&self.client) {
             // A quarantined slot may still reach the memory: the registry keeps the context until
             // the whole card has been reset, or is shut down. The lender of the memory can end.
-            let lender = self.client.memory.lock().take_lender();
-            drop(lender);
+            drop(self.take_lender());
             return;
         }
         self.card.drop_released(id);
@@ -450,6 +450,15 @@ impl Context {
                 notifier.queue().wait_uninterruptible(is_revoked);
             }
         }
+    }
+
+    /// Takes the lender of the arena out.
+    fn take_lender(&self) -> Option<Lender> {
+        let mut memory = self.client.memory.lock();
+        let arena = &memory.arena.as_ref()?.memory;
+        let contiguous = arena.is_allocated() && !self.card.translated;
+        let uncharged = contiguous && !Kind::Contiguous.is_charged_to_cgroup(arena.length());
+        memory.take_lender(&self.client.pinned, uncharged)
     }
 }
 

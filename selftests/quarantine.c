@@ -150,24 +150,42 @@ FM_TEST(quarantine, point_04_own_memory_stays_pinned)
 }
 
 
-/* The memory that a slot may reach stays, and not the context that shares it. */
+#define GROUP	"lending"
+
+static u64 bytes_of_group(void)
+{
+	struct fermata_group_set group = { .flags = FERMATA_GROUP_MAX_CONTEXTS, .max_contexts = 100 };
+
+	fm_group(GROUP, &group);
+	return group.bytes;
+}
+
+/* The memory that a slot may reach stays, and counts, but not the context that shares it. */
 FM_TEST(quarantine, lender_of_memory_that_stays)
 {
 	struct fm_ctx lender, guilty, waits;
-	u64 charged = fm_charged(), pages;
+	u64 charged = fm_charged(), pages, bytes;
 	int slot = fm_slot_of(FM_LIST);
 
 	ASSERT_NE(NULL, fm_pci());
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_cgroup_make(GROUP);
+	bytes_of_group();
+	fm_cgroup_put(GROUP, "cgroup.procs", "0");
 	fm_ctx_new(&lender, FM_LIST, 64 * 1024);
 	pages = fm_charged() - charged;
 	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
 	ASSERT_EQ(0, fm_ctx_share(&guilty, &lender, 0, 64 * 1024, 0));
 	quarantine_slot_of(&guilty, &waits);
 	EXPECT_EQ(3, fm_contexts());
+	bytes = bytes_of_group();
 	fm_ctx_unshare(&guilty);
 	EXPECT_EQ(3, fm_contexts());
 	fm_ctx_unshare(&lender);
 	EXPECT_EQ(2, fm_contexts());
+	/* All but the snapshot buffer of the lender. */
+	EXPECT_EQ(bytes - (pages - 64 * 1024), bytes_of_group());
 	fm_ctx_close(&waits);
 	EXPECT_GE(fm_charged(), charged + pages);
 	card_fault(slot, "hang=0");
@@ -177,6 +195,8 @@ FM_TEST(quarantine, lender_of_memory_that_stays)
 	EXPECT_EQ(charged, fm_charged());
 	fm_agent_gone(lender.token);
 	ASSERT_EQ(0, fm_bind());
+	fm_cgroup_put("", "cgroup.procs", "0");
+	fm_cgroup_remove(GROUP);
 }
 
 /* Enough to see in what the machine has left. */
