@@ -178,6 +178,37 @@ pub(crate) fn tell_card(number: u32, request: &str) -> Result<()> {
     Control::open(Path::new(&port))?.ask(request).map(drop)
 }
 
+/// The jobs that start on cards of the host, as the driver's tracepoint tells.
+pub(crate) struct Starts {
+    trace: PathBuf,
+}
+
+const TRACING: &str = "/sys/kernel/tracing";
+const JOB_START: &str = "/sys/kernel/tracing/events/fermata/fermata_job_start/enable";
+
+impl Starts {
+    /// Begins to trace.
+    pub(crate) fn trace() -> Result<Self> {
+        let trace = Path::new(TRACING).join("trace");
+        std::fs::write(&trace, "").context(TRACING)?;
+        std::fs::write(JOB_START, "1").context(JOB_START)?;
+        Ok(Self { trace })
+    }
+
+    /// Ends the trace. Returns how many jobs with a state started held.
+    pub(crate) fn held(self) -> Result<usize> {
+        let trace = std::fs::read_to_string(&self.trace)?;
+        let held = trace.lines().filter(|line| line.contains("saved=1 held=1"));
+        Ok(held.count())
+    }
+}
+
+impl Drop for Starts {
+    fn drop(&mut self) {
+        let _ = std::fs::write(JOB_START, "0");
+    }
+}
+
 /// A tenant of the host that hashes, again and again.
 pub(crate) struct Tenant {
     stop: Arc<AtomicBool>,

@@ -3,7 +3,7 @@
 //! card. The guest's memory is copied, as the monitor of a paused machine does.
 
 use crate::guest::{Guest, WINDOW};
-use crate::host::{hash, tell_card, Daemon, Tenant, DEVICE, OTHER};
+use crate::host::{hash, tell_card, Daemon, Starts, Tenant, DEVICE, OTHER};
 use crate::jobs::{endless, membench, Hash, SLOTS};
 use crate::tests::to_the_end;
 use anyhow::{anyhow, bail, ensure, Result};
@@ -139,7 +139,10 @@ pub(crate) fn moves() -> Result<()> {
     guest.start(&hash.job)?;
     guest.start(&job)?;
     std::thread::sleep(A_WHILE);
+    let trace = Starts::trace()?;
     let mut moved = migrate(&guest, &from, (1, &to), &[0x1300, 0x1301])?;
+    let held = trace.held()?;
+    ensure!(held == 2, "{held} of 2 jobs were taken by the load");
     ensure!(
         guest.runs(&hash.job)? && guest.runs(&job)?,
         "it was too late"
