@@ -401,6 +401,7 @@ fn of_number(call: Call, error: Error) -> Option<Explanation> {
             "the context has no job, or the job has ended",
             "wait until the program starts a job: `fermatactl info` shows the state of the context",
         ),
+        (Call::Control, Error::Other(EIO)) => NO_SLOT_IN_SERVICE,
         (Call::Histogram, Error::NotPermitted) => (
             "they tell of other users",
             "this takes CAP_PERFMON or CAP_SYS_ADMIN in the initial user namespace: run \
