@@ -124,7 +124,7 @@ impl Memory {
     pub(crate) fn take_lender(&mut self, pinned: &Arc<Pinned>, uncharged: bool) -> Option<Lender> {
         let arena = self.arena.as_mut()?;
         let lender = arena.lender.take()?;
-        let length = arena.memory.length() as u64;
+        let length = (arena.memory.pages().kept() * PAGE_SIZE) as u64;
         arena.counted = Some(PinnedBytes::new(pinned, length, uncharged));
         Some(lender)
     }

@@ -271,13 +271,20 @@ impl Context {
         }
     }
 
+    /// Returns where memory that the driver allocates comes from.
+    fn allocated(&self) -> Kind {
+        match self.card.translated {
+            true => Kind::Scattered,
+            false => Kind::Contiguous,
+        }
+    }
+
     /// Returns memory for the card that is not mapped yet: allocated, or the caller's own from the
     /// address `own` on. The opener is charged. Must not be called inside the unplug gate.
     fn unmapped_memory(&self, length: usize, own: Option<u64>) -> Result<UnmappedMemory> {
         let kind = match own {
             Some(address) => Kind::Own(usize::try_from(address)?),
-            None if self.card.translated => Kind::Scattered,
-            None => Kind::Contiguous,
+            None => self.allocated(),
         };
         let uncharged = !kind.is_charged_to_cgroup(length);
         let counted = self
@@ -456,8 +463,8 @@ impl Context {
     fn take_lender(&self) -> Option<Lender> {
         let mut memory = self.client.memory.lock();
         let arena = &memory.arena.as_ref()?.memory;
-        let contiguous = arena.is_allocated() && !self.card.translated;
-        let uncharged = contiguous && !Kind::Contiguous.is_charged_to_cgroup(arena.length());
+        let length = arena.pages().kept() * PAGE_SIZE;
+        let uncharged = arena.is_allocated() && !self.allocated().is_charged_to_cgroup(length);
         memory.take_lender(&self.client.pinned, uncharged)
     }
 }

@@ -212,6 +212,11 @@ impl PageRange {
         self.count
     }
 
+    /// Returns the number of pages in the whole list, all of which this value keeps.
+    pub(crate) fn kept(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Returns page number `n` of the range.
     pub(crate) fn get(&self, n: usize) -> Option<BorrowedPage<'_>> {
         let pages = self.pages.list.get(self.first..self.first + self.count)?;

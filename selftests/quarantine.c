@@ -176,7 +176,8 @@ FM_TEST(quarantine, lender_of_memory_that_stays)
 	fm_ctx_new(&lender, FM_LIST, 64 * 1024);
 	pages = fm_charged() - charged;
 	fm_ctx_new(&waits, FM_LIST, 64 * 1024);
-	ASSERT_EQ(0, fm_ctx_share(&guilty, &lender, 0, 64 * 1024, 0));
+	/* A part keeps all pages of the lender. */
+	ASSERT_EQ(0, fm_ctx_share(&guilty, &lender, 0, 32 * 1024, 0));
 	quarantine_slot_of(&guilty, &waits);
 	EXPECT_EQ(3, fm_contexts());
 	bytes = bytes_of_group();
