@@ -150,7 +150,7 @@ FM_TEST(shared, not_between_cards)
 	fm_ctx_close(&a);
 }
 
-/* Who shares with a sharer keeps who pays, and not the one between. */
+/* A context that shares the memory of a sharer keeps the context that is charged open, and not the sharer. */
 FM_TEST(shared, a_chain_keeps_its_first_only)
 {
 	struct fm_ctx a, b, c;
