@@ -189,14 +189,12 @@ impl Slot {
     /// Gets ready for the job of the state `from`, which the slot has taken. `Err`: the reason why the
     /// job cannot go on here.
     pub(crate) fn prepare(&self, from: &SlotState) -> Result<(), String> {
-        let state = self.lock();
-        let at_work = match &state.queued {
-            Some(Queued::Stopped(job, engine)) => Some((job.written, engine.clone())),
-            Some(Queued::Job(_)) => None,
-            Some(Queued::Context(_)) | None => return Ok(()),
+        let at_work = match &from.activity {
+            Activity::Work(job, engine) => Some((&job.written, &engine[..])),
+            Activity::Start(_) => None,
+            Activity::Load(_) | Activity::Rest(_) => return Ok(()),
         };
-        let reach = self.reach(&state);
-        drop(state);
+        let reach = self.reach(&self.lock());
         let (_, base, size) = from.window;
         if at_work.is_some() && (reach.window_base, reach.window_size) != (base, size) {
             let engine = self.engine.name();
@@ -204,9 +202,7 @@ impl Slot {
                 "a job for {engine} had {size:#x} bytes of memory from {base:#x} on, and has not here"
             ));
         }
-        let at_work = at_work.as_ref();
-        self.maker
-            .prepare(&reach, at_work.map(|(regs, state)| (regs, &state[..])))
+        self.maker.prepare(&reach, at_work)
     }
 
     /// Takes a state. The slot is stopped, and as after power-on.
