@@ -68,6 +68,9 @@ enum Job {
     Revoked,
 }
 
+/// A call that starts a job, and returns the job's number.
+type Start = fn(&Context) -> Result<u64>;
+
 /// How a job is when it has been stopped.
 pub(crate) enum Stopped {
     /// Off its slot, with this state.
@@ -158,26 +161,33 @@ impl HostContext {
 
     /// Starts a job from the bytes of a guest's snapshot, which the driver does not trust.
     pub(crate) fn start_from(&self, regs: &AppRegs, bytes: &[u8]) -> Result<()> {
-        if bytes.starts_with(NEVER_RAN) {
-            return self.start(regs);
-        }
-        self.import(bytes)?;
-        self.begin(regs, Job::Running, || self.context.start_saved().map(drop))
+        let ways = (Context::start as Start, Context::start_saved as Start);
+        self.begin_from(regs, bytes, Job::Running, ways)
     }
 
     /// Does the same, and holds the job, so that the job can go on from this state.
     pub(crate) fn hold_from(&self, regs: &AppRegs, bytes: &[u8]) -> Result<()> {
-        let held = Job::Saved(bytes.to_vec());
-        if bytes.starts_with(NEVER_RAN) {
-            return self.begin(regs, held, || self.context.start_held().map(drop));
-        }
-        self.import(bytes)?;
-        self.begin(regs, held, || self.context.start_saved_held().map(drop))
+        let ways = (
+            Context::start_held as Start,
+            Context::start_saved_held as Start,
+        );
+        self.begin_from(regs, bytes, Job::Saved(bytes.to_vec()), ways)
     }
 
-    fn import(&self, bytes: &[u8]) -> Result<()> {
+    /// Starts a job from the bytes of a snapshot: by `new` if the job never ran, else by `saved`.
+    fn begin_from(
+        &self,
+        regs: &AppRegs,
+        bytes: &[u8],
+        then: Job,
+        (new, saved): (Start, Start),
+    ) -> Result<()> {
+        if bytes.starts_with(NEVER_RAN) {
+            return self.begin(regs, then, || new(&self.context).map(drop));
+        }
         let state = &bytes[..bytes.len().min(self.snapshot)];
-        self.context.write_snapshot(0, state)
+        self.context.write_snapshot(0, state)?;
+        self.begin(regs, then, || saved(&self.context).map(drop))
     }
 
     fn begin(&self, regs: &AppRegs, then: Job, start: impl FnOnce() -> Result<()>) -> Result<()> {
