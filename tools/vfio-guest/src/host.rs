@@ -245,6 +245,16 @@ impl Tenant {
     }
 }
 
+/// Runs a job of a context. Returns the time from START to the notice of the end.
+pub(crate) fn run(context: &Context) -> Result<Duration> {
+    let begin = Instant::now();
+    context.start()?;
+    context.wait(Events::DONE, Some(Duration::from_secs(60)))?;
+    let took = begin.elapsed();
+    context.job_result()?;
+    Ok(took)
+}
+
 /// A context of the host that hashes its memory.
 pub(crate) struct HostHash {
     context: Context,
@@ -279,12 +289,7 @@ impl HostHash {
 
     /// Hashes once. Returns the time from START to the notice of the end.
     pub(crate) fn run(&self) -> Result<Duration> {
-        let begin = Instant::now();
-        self.context.start()?;
-        self.context
-            .wait(Events::DONE, Some(Duration::from_secs(60)))?;
-        let took = begin.elapsed();
-        self.context.job_result()?;
+        let took = run(&self.context)?;
         ensure!(self.arena.read(0, 32) == self.digest, "the host's digest");
         Ok(took)
     }
