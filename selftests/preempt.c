@@ -104,6 +104,49 @@ FM_TEST(any, point_09_results_captured_at_preemption)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
+/* While the job is restored, the slot's registers are not the job's: results are those of its hold. */
+FM_TEST(preempt, results_while_it_is_restored)
+{
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 count, again, other;
+	bool restores;
+	int declared, undeclared;
+
+	if (card_base())
+		SKIP(return, "a base card does not tell when a restore is over");
+	slow_list(&c, LONG, 3, &e);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_works(c.slot, c.token);
+	fm_sleep_us(20000);
+	card_set(c.slot, "restore_us=1000000");
+	do {
+		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
+		fm_wait(c.fd, FERMATA_EVENT_HELD);
+		ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &count));
+		ASSERT_LT(0, count);
+		ASSERT_EQ(0, fm_resume(c.fd));
+		fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+		declared = fm_reg_read(c.fd, 0x38, &again);
+		undeclared = fm_reg_read(c.fd, FM_REG_TAG, &other);
+		/* On a machine that is slow, once more. */
+		restores = strstr(card_cmd("state slot=%d", c.slot), "phase=restoring");
+	} while (!restores);
+	EXPECT_EQ(0, declared);
+	EXPECT_EQ(count, again);
+	EXPECT_EQ(-EAGAIN, undeclared);
+	card_until_works(c.slot, c.token);
+	EXPECT_EQ(0, fm_reg_read(c.fd, FM_REG_TAG, &other));
+	EXPECT_EQ(c.token, other);
+	card_set(c.slot, "restore_us=0");
+	fast(&c);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(0, st.failed);
+}
+
 FM_TEST(any, snapshot_read)
 {
 	u8 whole[4096], again[4096], part[16], zero[4096] = {};

@@ -255,8 +255,9 @@ impl Card {
         Ok(())
     }
 
-    /// Reads registers of a context, from its slot while it is on one. In pieces, as
-    /// [`Card::write_registers`]. `EAGAIN`: one is not to be had now.
+    /// Reads registers of a context: from its slot while it is on one and its state is restored, else
+    /// as they were when it left its slot. In pieces, as [`Card::write_registers`]. `EAGAIN`: one is
+    /// not to be had now.
     pub(crate) fn read_registers(
         &self,
         ctx: ContextId,
@@ -271,6 +272,7 @@ impl Card {
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         let slot = state.scheduler.slot_of(ctx);
+        let slot = slot.filter(|&slot| self.has_restored(&state, slot));
         self.read_from(&mut state, ctx, slot, registers)?;
         let Some(slot) = slot.filter(|_| self.has_relay()) else {
             return Ok(());

@@ -13,7 +13,8 @@ use crate::{
     notifier::Notice,
     relay::Record,
     sched::{
-        Action, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status, Time,
+        Action, Duration, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status,
+        Time,
     },
     vector::{EventSink, Vector},
 };
@@ -62,6 +63,13 @@ impl Card {
         let run = state.scheduler.awaited_run(slot);
         self.poll(state, slot);
         run.is_some() && state.scheduler.awaited_run(slot) == run
+    }
+
+    /// Returns whether the run on `slot` has the state that its job left with. A base card does not
+    /// tell, and counts as if it had.
+    pub(super) fn has_restored(&self, state: &State, slot: SlotId) -> bool {
+        !state.scheduler.tells_restore(slot)
+            || Status::from_raw(self.bar.status(slot)).restore() != Duration::ZERO
     }
 
     /// Ends a read of registers; `suspect` is the slot that gave all-ones: its value, or the card

@@ -371,6 +371,15 @@ impl Scheduler {
         (run.ctx == id).then_some(slot)
     }
 
+    /// Returns whether the run on a slot began with a restore, of whose end the status tells
+    /// ([`Status::restore`]).
+    pub fn tells_restore(&self, slot: SlotId) -> bool {
+        let fsm = self.slots.find(slot).map(|slot| &slot.fsm);
+        fsm.is_some_and(|fsm| {
+            fsm.config.settle().is_none() && fsm.run().is_some_and(|run| run.resumed)
+        })
+    }
+
     /// Returns what a slot does; `None` if the card has no such slot.
     pub fn slot_state(&self, slot: SlotId) -> Option<SlotState> {
         Some(self.slots.find(slot)?.fsm.report())
