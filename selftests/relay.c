@@ -97,7 +97,8 @@ static struct counts counts_of(const struct fm_ctx *c)
 
 /*
  * One order for each switch, and no other access to the slot. A host that holds up the machine makes the driver
- * look for a record, or lets a job end before its order comes: once without that is enough.
+ * look for a record, or lets a job end before its order comes, or its slot become vacant: once without that is
+ * enough.
  */
 static bool one_order_per_switch(struct __test_metadata *_metadata)
 {
@@ -114,8 +115,6 @@ static bool one_order_per_switch(struct __test_metadata *_metadata)
 	switches = after.taken - before.taken;
 	TH_LOG("%d switches: %d orders, %d reads of the status", (int)switches,
 	       (int)(after.orders - before.orders), (int)(after.status - before.status));
-	/* Two for each preemption; the counters are read while the jobs go on. */
-	ASSERT_LE(18, switches);
 	EXPECT_EQ(before.registers, after.registers);
 	ASSERT_GOOD(end_well(&p.c[0], &p.e[0]));
 	ASSERT_GOOD(end_well(&p.c[1], &p.e[1]));
@@ -124,8 +123,11 @@ static bool one_order_per_switch(struct __test_metadata *_metadata)
 	ASSERT_GOOD(fm_runs_wrong(p.c, 2));
 	fm_ctx_close(&p.c[0]);
 	fm_ctx_close(&p.c[1]);
-	/* The order that is held, or was taken, just when the counters were read. */
-	return after.orders - before.orders <= switches + 1 && after.dropped == before.dropped &&
+	/*
+	 * Two for each preemption, and the counters are read while the jobs go on. The order that is held, or was
+	 * taken, just then, is one more.
+	 */
+	return switches >= 18 && after.orders - before.orders <= switches + 1 && after.dropped == before.dropped &&
 	       after.status == before.status;
 }
 
