@@ -119,12 +119,12 @@ impl Daemon {
 
     /// Waits until it has no contexts.
     pub(crate) fn wait_for_no_contexts(&self, host: &Context) -> Result<()> {
-        let begin = Instant::now();
-        while !self.contexts(host)?.is_empty() {
-            ensure!(begin.elapsed() < Duration::from_secs(20), "contexts stay");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        wait_until("contexts stay", || Ok(self.contexts(host)?.is_empty()))
+    }
+
+    /// Waits until it has no pinned memory. A context is gone before its memory is.
+    pub(crate) fn wait_for_no_memory(&self) -> Result<()> {
+        wait_until("memory stays pinned", || Ok(self.pinned()? == 0))
     }
 
     /// Kills it, as `kill -9` does.
@@ -133,6 +133,16 @@ impl Daemon {
         self.child.wait()?;
         Ok(())
     }
+}
+
+/// Waits, at most for 20 s, until `is_so`. `otherwise` says what is wrong then.
+fn wait_until(otherwise: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    let begin = Instant::now();
+    while !is_so()? {
+        ensure!(begin.elapsed() < Duration::from_secs(20), otherwise);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 impl Drop for Daemon {

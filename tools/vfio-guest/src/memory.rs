@@ -79,7 +79,7 @@ pub(crate) fn partly_taken_away() -> Result<()> {
     let end = guest.wait(&endless)?;
     ensure!(end == status::FINISH | status::FAULT, "status {end:#x}");
     daemon.wait_for_no_contexts(&host)?;
-    ensure!(daemon.pinned()? == 0, "memory stays pinned");
+    daemon.wait_for_no_memory()?;
     let (mut job, ..) = membench(&guest, middle, 0x1c02)?;
     job.snapshot = snapshot;
     guest.start(&job)?;
