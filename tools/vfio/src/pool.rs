@@ -218,8 +218,9 @@ impl EngineMaker for HostSlot {
     }
 
     fn release(&self, memory: &DmaSpace) {
-        self.settings.lenders.release(memory);
         self.shared.revoke(|context| !context.is_mapped(memory));
+        // Afterwards no job begins in the memory as it was, which would make a lender of it again.
+        self.settings.lenders.release(memory);
     }
 
     fn quiesce(&self) {
