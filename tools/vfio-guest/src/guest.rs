@@ -2,7 +2,7 @@
 //! A guest: its memory, and what its driver does to the card, by a vfio-user client that is not
 //! ours.
 
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card::ram::Ram;
 use fermata_card::regs::{ctl, status, TAG};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
@@ -272,9 +272,12 @@ impl Guest {
             return self.poll(job);
         };
         let mut fds = [PollFd::new(irq, PollFlags::IN)];
-        ensure!(poll(&mut fds, Some(&LIMIT))? > 0, "no interrupt");
+        if poll(&mut fds, Some(&LIMIT))? == 0 {
+            let (slot, status) = (job.slot, self.slot(job.slot, CTL)?);
+            bail!("no interrupt of slot {slot}, whose status is {status:#x}");
+        }
         let mut count = [0; 8];
-        rustix::io::read(irq, &mut count)?;
+        rustix::io::read(&self.irqs[job.slot as usize], &mut count)?;
         ensure!(u64::from_ne_bytes(count) == 1, "more interrupts than one");
         Ok(self.slot(job.slot, CTL)? & 0xfff)
     }

@@ -117,6 +117,14 @@ impl Daemon {
         Ok(kib << 10)
     }
 
+    /// Waits until so many of its contexts have had a job on a slot. A guest's START returns before.
+    pub(crate) fn wait_for_jobs(&self, host: &Context, count: usize) -> Result<()> {
+        wait_until("no job begins", || {
+            let begun = |context: &&uapi::ContextInfo| context.slices > 0;
+            Ok(self.contexts(host)?.iter().filter(begun).count() >= count)
+        })
+    }
+
     /// Waits until it has no contexts.
     pub(crate) fn wait_for_no_contexts(&self, host: &Context) -> Result<()> {
         wait_until("contexts stay", || Ok(self.contexts(host)?.is_empty()))

@@ -74,6 +74,7 @@ pub(crate) fn partly_taken_away() -> Result<()> {
         ..reads(middle, 0x1c01, 1 << 40)
     };
     guest.start(&endless)?;
+    daemon.wait_for_jobs(&host, 2)?;
     ensure!(daemon.pinned()? < RAM, "the memory is pinned twice");
     guest.unmap_windows()?;
     let end = guest.wait(&endless)?;

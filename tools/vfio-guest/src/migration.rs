@@ -17,9 +17,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a slow job may take until it is stopped.
-pub(crate) const A_WHILE: Duration = Duration::from_millis(100);
-
 /// Bytes per microsecond of the slots of a card that is not slow, by slot. The test machine's command
 /// line sets the first, and the second is the default of its engine.
 const SPEEDS: [u32; 2] = [20, 200];
@@ -92,14 +89,14 @@ pub(crate) fn goes_on() -> Result<()> {
     let mut guest = Guest::plug(daemon.socket())?;
     let first = Hash::new(&guest, 0, 0x1200)?;
     guest.start(&first.job)?;
-    std::thread::sleep(A_WHILE);
+    daemon.wait_for_jobs(&host, 1)?;
     daemon.ask("save", Some(file.path()))?;
     let mode = std::fs::metadata(file.path())?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the file");
     let mode = std::fs::metadata(daemon.control())?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "mode {mode:o} of the socket");
     let held = daemon.with_jobs(&host)?;
-    std::thread::sleep(A_WHILE);
+    std::thread::sleep(Duration::from_millis(100));
     let still = daemon.with_jobs(&host)?;
     ensure!(
         held.len() == 1 && still[0].run_ns == held[0].run_ns,
@@ -138,7 +135,7 @@ pub(crate) fn moves() -> Result<()> {
     let (job, count, checksum) = membench(&guest, 1, 0x1301)?;
     guest.start(&hash.job)?;
     guest.start(&job)?;
-    std::thread::sleep(A_WHILE);
+    from.wait_for_jobs(&Context::open(DEVICE)?, 2)?;
     let trace = Starts::trace()?;
     let mut moved = migrate(&guest, &from, (1, &to), &[0x1300, 0x1301])?;
     let held = trace.held()?;
@@ -209,7 +206,7 @@ pub(crate) fn no_room() -> Result<()> {
     let mut guest = Guest::plug(from.socket())?;
     let hash = Hash::new(&guest, 0, 0x1600)?;
     guest.start(&hash.job)?;
-    std::thread::sleep(A_WHILE);
+    from.wait_for_jobs(&Context::open(DEVICE)?, 1)?;
     from.ask("save", Some(file.path()))?;
     let mut copy = guest.copy(to.socket())?;
     let Err(error) = to.ask("load", Some(file.path())) else {

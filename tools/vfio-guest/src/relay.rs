@@ -2,10 +2,11 @@
 //! A guest whose driver switches by orders, as docs/card.md has them.
 
 use crate::guest::{Guest, Job, BASE, GPA, RAM, WINDOW};
-use crate::host::{tell_card, Daemon, OTHER};
+use crate::host::{tell_card, Daemon, DEVICE, OTHER};
 use crate::jobs::Hash;
-use crate::migration::{Slow, StateFile, A_WHILE};
+use crate::migration::{Slow, StateFile};
 use anyhow::{ensure, Result};
+use fermata::Context;
 use fermata_card::regs::TAG;
 use fermata_card::relay::Reason;
 
@@ -105,7 +106,7 @@ pub(crate) fn moves() -> Result<()> {
     let hashes = set_up(&mut guest)?;
     guest.write(0x300, order(0, 0, VACANT | NEVER))?;
     guest.write(0x300, order(1, 1, NEVER))?;
-    std::thread::sleep(A_WHILE);
+    from.wait_for_jobs(&Context::open(DEVICE)?, 1)?;
     from.ask("save", Some(file.path()))?;
     ensure!(check_record(&guest, 1, Reason::Finish).is_err(), "too late");
     let mut guest = guest.copy(to.socket())?;
