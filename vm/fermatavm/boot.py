@@ -55,9 +55,11 @@ IOMMUS = {
     "virtio": (["-device", "virtio-iommu-pci"], ""),
 }
 
-# Shares the build root by 9p, for vm/debian. The checkout and the cache are file systems of their own, hence `remap`.
-DEBIAN = ["-fsdev", "local,id=debian,path=/,security_model=none,readonly=on,multidevs=remap"]
-DEBIAN += ["-device", "virtio-9p-pci,fsdev=debian,mount_tag=debian"]
+
+def share(tag, folder):
+    """Share a folder by 9p, for vm/debian. The build root's checkout and cache are file systems of their own, hence `remap`."""
+    folder = f"local,id={tag},path={folder},security_model=none,readonly=on,multidevs=remap"
+    return ["-fsdev", folder, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
 
 
 class Card:
@@ -355,7 +357,9 @@ class Vm:
             cmd += card.qemu()
         cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
         if opt.debian:
-            cmd += DEBIAN
+            cmd += share("debian", "/")
+        if opt.layer:
+            cmd += share("layer", opt.layer)
         if opt.qmp:
             cmd += ["-qmp", f"unix:{opt.qmp},server=on,wait=off"]
         return cmd + opt.qemu
@@ -420,6 +424,7 @@ def parser():
     add("--kexec", metavar="COMMAND", help="put kernel and initrd of a second kernel, which runs COMMAND, into the machine's /boot")
     add("--disk", metavar="SIZE", help="plug an empty disk, /dev/vda, to hibernate to")
     add("--debian", action="store_true", help="share the build root, a Debian system, in which `debian CMD` runs commands")
+    add("--layer", metavar="FOLDER", help="lay the files of this folder over the Debian system")
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
     add("--allow", action="append", default=[], metavar="REGEX", help="complaints of the kernel that are expected")
     add("--allow-card", action="store_true", help="do not fail when the card ends with a status other than 0")

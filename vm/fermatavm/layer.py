@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Debian packages that one test needs, as a folder of files that `vm/boot --layer` lays over the Debian system of the build root.
+
+python3 -m fermatavm.layer NAME PACKAGE... prints the folder, which is in the cache and is made on first use. The packages' scripts do
+not run.
+"""
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from .common import CACHE, locked, need_space, run, say
+
+
+def key(packages):
+    """The packages, and the Debian system that has those on which they depend."""
+    installed = Path("/var/lib/dpkg/status").read_bytes()
+    return hashlib.sha256(" ".join(packages).encode() + installed).hexdigest()[:12]
+
+
+def download(packages, folder):
+    """Download the packages, and those on which they depend and the build root has not. Return the files."""
+    for name in ("lists/partial", "archives/partial"):
+        (folder / name).mkdir(parents=True)
+    places = [f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}", f"Dir::Cache::archives={folder}/archives"]
+    # The build root is read-only, and apt cannot become another user in a user namespace.
+    options = [word for option in [*places, "APT::Sandbox::User=root", "Debug::NoLocking=1"] for word in ("-o", option)]
+    run(["apt-get", *options, "update"], log=folder / "log")
+    run(["apt-get", *options, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
+    return sorted((folder / "archives").glob("*.deb"))
+
+
+def make(name, packages):
+    """Return the folder with the files of `packages`."""
+    root = CACHE / f"layer-{name}-{key(packages)}"
+    with locked(root.with_name(f"{root.name}.lock")):
+        if not root.exists():
+            need_space(1)
+            say(f"downloading {', '.join(packages)}")
+            temporary = root.with_name(f"{root.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            for file in download(packages, temporary):
+                run(["dpkg-deb", "--extract", file, temporary / "root"])
+            (temporary / "root").rename(root)
+            shutil.rmtree(temporary)
+    return root
+
+
+if __name__ == "__main__":
+    print(make(sys.argv[1], sys.argv[2:]))
