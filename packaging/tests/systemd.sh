@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# For tests in a machine of `vm/boot --debian`, after `debian true`: systemd as the first process of namespaces of its own, with the
+# Debian system as its root. `inside CMD...` runs a command there as root, `as USER CMD...` as a user with the user's groups.
+
+start_systemd() {
+	cat >/debian/root/first <<-'END'
+		umount -l /proc
+		mount -t proc proc /proc
+		mount -t cgroup2 cgroup /sys/fs/cgroup
+		mount --make-rshared /
+		exec env -i container=fermata PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=basic.target
+	END
+	unshare -m -p -f sh -c 'cd /debian && mount --move . / && exec chroot . /bin/sh /root/first' >/report/systemd 2>&1 </dev/null &
+	tries=0
+	until FIRST=$(pidof systemd) || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
+}
+inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin:/machine/bin "$@"; }
+as() { user=$1; shift; inside setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }
+is_up() { inside systemctl is-system-running 2>/dev/null | grep -qE "running|degraded"; }
+comes_up() { tries=0; until is_up; do [ $((tries += 1)) -lt 300 ] || return 1; sleep 0.2; done; }
