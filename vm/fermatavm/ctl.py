@@ -8,6 +8,7 @@ leaves: it computes again what the engines have computed, parses JSON, and runs 
 import hashlib
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -109,6 +110,17 @@ def list_is_whole(files):
     assert whole.keys() == card.keys()
     [context] = files.values("context")
     assert context.keys() == card["contexts"][0].keys()
+
+
+def cards_are_specified(files):
+    [answer] = files.values("cdi")
+    assert files.values("cdi-file") == [answer]
+    assert (answer["cdiVersion"], answer["kind"]) == ("0.7.0", "fermata.dev/card"), answer
+    number, address, every = answer["devices"]
+    assert (number["name"], every["name"]) == ("0", "all") and re.fullmatch(r"0000:\w\w:\w\w\.0", address["name"]), answer
+    assert number["containerEdits"] == address["containerEdits"] == every["containerEdits"], answer
+    [node] = number["containerEdits"]["deviceNodes"]
+    assert (node["path"], node["type"], node["permissions"]) == ("/dev/fermata0", "c", "rw"), node
 
 
 def errors_have_advice(files):
@@ -237,6 +249,7 @@ def pages(files):
 
 JUDGED = {
     "list and info have all there is": list_is_whole,
+    "the specification for container runtimes has the card by both names": cards_are_specified,
     "an error as JSON has advice": errors_have_advice,
     "an error of several targets says which were done": errors_say_what_was_done,
     "control and set as JSON": answers_say_what_was_done,

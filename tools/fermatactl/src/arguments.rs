@@ -77,7 +77,7 @@ impl Completions {
 }
 
 /// Date of the last change of the pages: the date of the build would make builds differ.
-const CHANGED: &str = "2026-11-23";
+const CHANGED: &str = "2026-11-26";
 
 /// Write the manual pages to a folder, a page for each command
 #[derive(Debug, clap::Args)]

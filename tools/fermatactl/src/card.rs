@@ -9,6 +9,7 @@ use fermata::{uapi, Context, Error, Histogram, SlotHistogram};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -57,6 +58,47 @@ pub(crate) fn all() -> Result<Vec<CardName>> {
         .collect();
     found.sort();
     Ok(found.into_iter().map(|(_, path)| CardName(path)).collect())
+}
+
+/// The device node of a card, as it is without opening the node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) number: u32,
+    pub(crate) path: PathBuf,
+    /// Permissions.
+    pub(crate) mode: u32,
+    pub(crate) gid: u32,
+    /// `None` without sysfs.
+    pub(crate) pci_address: Option<String>,
+}
+
+/// Returns the nodes of all cards, by number.
+pub(crate) fn nodes() -> Result<Vec<Node>> {
+    all()?
+        .into_iter()
+        .filter_map(|card| Node::of(card.0))
+        .collect()
+}
+
+impl Node {
+    fn of(path: PathBuf) -> Option<Result<Self>> {
+        let number = number_of(&path)?;
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            // The card has just gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(Trouble::of_file(&path, &error))),
+        };
+        let device = fs::canonicalize(format!("/sys/class/{PREFIX}/{PREFIX}{number}/device")).ok();
+        let address = device.as_deref().and_then(Path::file_name);
+        Some(Ok(Self {
+            number,
+            path,
+            mode: metadata.mode() & 0o777,
+            gid: metadata.gid(),
+            pci_address: address.map(|address| address.to_string_lossy().into_owned()),
+        }))
+    }
 }
 
 /// An open card. The file is no use of the card until its context is set up.

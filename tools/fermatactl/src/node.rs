@@ -84,6 +84,13 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
 /// Returns who may open a node according to its mode.
 fn who_may(metadata: &Metadata) -> String {
     const GROUP_READ_WRITE: u32 = 0o060;
+    if fs::read_to_string("/proc/sys/kernel/overflowgid")
+        .is_ok_and(|gid| gid.trim().parse() == Ok(metadata.gid()))
+    {
+        return "the node's group has no number in this user namespace: as a member of that group, \
+                start the container with `--group-add keep-groups` (docs/containers.md)"
+            .into();
+    }
     let is_for_group =
         metadata.mode() & GROUP_READ_WRITE == GROUP_READ_WRITE && metadata.gid() != 0;
     if !is_for_group {
@@ -189,7 +196,10 @@ fn hidden(cards: &[u32]) -> Trouble {
 
 /// Returns how a container gets the node of a card.
 pub(crate) fn pass_on(card: u32) -> String {
-    format!("in a container: start it with the card's node (`--device /dev/fermata{card}`)")
+    format!(
+        "in a container: start it with the card (`--device fermata.dev/card={card}`, see \
+         docs/containers.md, or `--device /dev/fermata{card}`)"
+    )
 }
 
 fn names_of(cards: &[u32]) -> String {

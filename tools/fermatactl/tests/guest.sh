@@ -62,6 +62,7 @@ point "a card that the machine does not have" says "there is no card fermata7" c
 point "as JSON" sh -c '! unshare -m sh -c "mount -t tmpfs none /dev && fermatactl --json list" 2>/report/container.json'
 point "without sysfs" says "it cannot be told which cards are bound" container "mount -t tmpfs none /sys" fermatactl list
 point "without sysfs and proc" says "neither /sys nor /proc/devices" container "mount -t tmpfs none /sys; mount -t tmpfs none /proc" fermatactl list
+point "and has nothing to pass on" says "the machine has fermata0" container true fermatactl cdi generate
 point "with the node" container "mknod /dev/fermata0 c $major 0" fermatactl list
 point "with the node, without sysfs and proc" container "mknod /dev/fermata0 c $major 0; mount -t tmpfs none /sys; mount -t tmpfs none /proc" fermatactl list
 point "with a node that may not be opened" says "although its mode allows it" \
@@ -90,6 +91,9 @@ point "list has both" test -n "$A" -a -n "$B"
 point "list as JSON" json list list
 point "a card as JSON" json card info 0
 point "a context as JSON" json context info 0 "$A"
+point "the card for containers as JSON" json cdi cdi generate
+point "the same in a file" sh -c 'fermatactl cdi generate --output /tmp/cdi.json && tr -d " \n" </tmp/cdi.json >/report/cdi-file.json'
+point "a file that cannot be written" says "check the path" ctl cdi generate --output /nowhere/cdi.json
 point "a card that is not there" says "there are: fermata0" ctl list 7
 point "a context that is not there" says "there are: $A, $B" ctl info 0 4000000000
 point "a word that is no card" sh -c '! fermatactl list nonsense 2>/tmp/err && grep -q "a card is a number" /tmp/err'

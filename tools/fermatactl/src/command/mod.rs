@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The commands: arguments and execution.
 
+mod cdi;
 mod control;
 mod group;
 mod guests;
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Set(set::Set),
     Group(group::Group),
     Guests(guests::Guests),
+    Cdi(cdi::Cdi),
     Preempt(control::Preempt),
     Hold(control::Hold),
     Resume(control::Resume),
@@ -64,6 +66,7 @@ impl Command {
             Self::Set(command) => command.run(out)?,
             Self::Group(command) => command.run(out)?,
             Self::Guests(command) => command.run(out)?,
+            Self::Cdi(command) => command.run(out)?,
             Self::Preempt(command) => command.run(out)?,
             Self::Hold(command) => command.run(out)?,
             Self::Resume(command) => command.run(out)?,
