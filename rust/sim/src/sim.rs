@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The simulation: a heap of events in virtual time, cards with the real scheduler, clients with requests.
+//! The simulation: a heap of events in virtual time, a card with the real scheduler, clients with requests.
 
 mod agenda;
 mod client;
@@ -94,6 +94,7 @@ pub struct Outcome {
     pub busy: u64,
 }
 
+/// A card.
 struct Card {
     machine: Scheduler,
     hardware: Hardware,
@@ -111,74 +112,82 @@ enum Hardware {
     Relayed(Relay),
 }
 
+/// One card and its clients.
 struct Sim<'a> {
     plan: &'a Plan,
     now: u64,
     agenda: Agenda,
-    cards: Vec<Card>,
+    card: Card,
     clients: Vec<Client>,
     /// Actions of one event, kept for its room.
     actions: Vec<Action>,
     outcome: Outcome,
 }
 
-/// Runs a plan.
+/// Runs a plan. Cards have nothing to do with each other, so each is simulated from begin to end before the next: what is in use at a
+/// time fits into the caches of a processor, however many cards there are.
 pub fn run(plan: &Plan) -> Outcome {
-    let mut sim = Sim::new(plan);
-    let last = plan.end + plan.drain;
-    let mut ended = false;
-    while let Some(next) = sim.agenda.pop() {
-        if next.at > last {
-            break;
-        }
-        if !ended && next.at >= plan.end {
-            ended = true;
-            sim.count_busy(plan.end);
-        }
-        sim.now = next.at;
-        sim.happen(next.what);
+    let mut outcome = Outcome::default();
+    let mut first = 0;
+    for clients in plan.clients.iter().take(plan.cards) {
+        outcome = Sim::new(plan, clients, first, outcome).run();
+        first += clients.len() as u64;
     }
-    if !ended {
-        sim.count_busy(plan.end);
-    }
-    sim.finish()
+    outcome
 }
 
 impl<'a> Sim<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    /// The number of the first client is `first`. The card's figures are added to `outcome`.
+    fn new(plan: &'a Plan, clients: &[ClientPlan], first: u64, outcome: Outcome) -> Self {
         let mut sim = Self {
             plan,
             now: 0,
             agenda: Agenda::default(),
-            cards: Vec::with_capacity(plan.cards),
-            clients: Vec::new(),
-            actions: Vec::new(),
-            outcome: Outcome::default(),
-        };
-        for (card, clients) in plan.clients.iter().take(plan.cards).enumerate() {
-            let mut machine = plan.mode.machine(plan.slots, clients.len());
-            let mut of_context = vec![0; clients.len()];
-            let mut gangs: Vec<(u32, ContextId)> = Vec::new();
-            for client in clients {
-                let config = plan.mode.context(client.kind);
-                let ctx = machine.add(config).expect("there is room for all clients");
-                if let Some(gang) = client.gang.filter(|_| plan.gangs) {
-                    match gangs.iter().find(|(other, _)| *other == gang) {
-                        Some(&(_, first)) => join(&mut machine, ctx, first),
-                        None => gangs.push((gang, ctx)),
-                    }
-                }
-                of_context[ctx.index()] = sim.clients.len() as u32;
-                sim.add_client(card as u32, ctx, client);
-            }
-            sim.cards.push(Card {
-                machine,
+            card: Card {
+                machine: plan.mode.machine(plan.slots, clients.len()),
                 hardware: Hardware::of(plan, clients.len()),
                 timers: [0; MAX_SLOTS],
-                clients: of_context,
-            });
+                clients: vec![0; clients.len()],
+            },
+            clients: Vec::with_capacity(clients.len()),
+            actions: Vec::new(),
+            outcome,
+        };
+        let mut gangs: Vec<(u32, ContextId)> = Vec::new();
+        for (client, number) in clients.iter().zip(first..) {
+            let machine = &mut sim.card.machine;
+            let config = plan.mode.context(client.kind);
+            let ctx = machine.add(config).expect("there is room for all clients");
+            if let Some(gang) = client.gang.filter(|_| plan.gangs) {
+                match gangs.iter().find(|(other, _)| *other == gang) {
+                    Some(&(_, first)) => join(machine, ctx, first),
+                    None => gangs.push((gang, ctx)),
+                }
+            }
+            sim.card.clients[ctx.index()] = sim.clients.len() as u32;
+            sim.add_client(number, ctx, client);
         }
         sim
+    }
+
+    fn run(mut self) -> Outcome {
+        let last = self.plan.end + self.plan.drain;
+        let mut ended = false;
+        while let Some(next) = self.agenda.pop() {
+            if next.at > last {
+                break;
+            }
+            if !ended && next.at >= self.plan.end {
+                ended = true;
+                self.count_busy(self.plan.end);
+            }
+            self.now = next.at;
+            self.happen(next.what);
+        }
+        if !ended {
+            self.count_busy(self.plan.end);
+        }
+        self.finish()
     }
 
     fn happen(&mut self, what: What) {
@@ -191,48 +200,42 @@ impl<'a> Sim<'a> {
                 self.draw(client);
             }
             What::Hint { client, at } => {
-                let it = &self.clients[client as usize];
-                let (card, ctx) = (it.card, it.ctx);
+                let ctx = self.clients[client as usize].ctx;
                 let at = Time::from_ns(at);
-                self.decide(card, Event::Hint { ctx, at });
+                self.decide(Event::Hint { ctx, at });
                 self.outcome.hints += 1;
             }
             What::Ready { client } => {
-                let it = &self.clients[client as usize];
-                let (card, ctx) = (it.card, it.ctx);
-                self.decide(
-                    card,
-                    Event::Start {
-                        ctx,
-                        job: NewJob::default(),
-                    },
-                );
+                let ctx = self.clients[client as usize].ctx;
+                let job = NewJob::default();
+                self.decide(Event::Start { ctx, job });
             }
             What::Heard { client } => {
                 self.heard(client);
                 self.begin(client);
             }
-            What::Engine { card, slot, epoch } => self.engine(card, slot, epoch),
-            What::Status { card, slot } => self.status(card, slot),
-            What::Order { card, slot, order } => self.order(card, slot, *order),
-            What::Record { card, slot } => {
-                self.take_records(card, slot);
+            What::Engine { slot, epoch } => self.engine(slot, epoch),
+            What::Status { slot } => self.status(slot),
+            What::Order { slot, order } => self.order(slot, *order),
+            What::Record { slot } => {
+                self.take_records(slot);
             }
-            What::Timer { card, slot, timer } => {
-                if self.cards[card as usize].timers[usize::from(slot)] == timer {
+            What::Timer { slot, timer } => {
+                if self.card.timers[usize::from(slot)] == timer {
                     let slot = slot_id(slot);
-                    self.decide(card, Event::Timer { slot });
+                    self.decide(Event::Timer { slot });
                 }
             }
         }
     }
 
     fn count_busy(&mut self, now: u64) {
-        for card in &self.cards {
-            for slot in 0..self.plan.slots as u8 {
-                let stats = card.machine.slot_stats(slot_id(slot), Time::from_ns(now));
-                self.outcome.busy += stats.expect("the slot exists").busy.as_ns();
-            }
+        for slot in 0..self.plan.slots as u8 {
+            let stats = self
+                .card
+                .machine
+                .slot_stats(slot_id(slot), Time::from_ns(now));
+            self.outcome.busy += stats.expect("the slot exists").busy.as_ns();
         }
     }
 
@@ -240,11 +243,10 @@ impl<'a> Sim<'a> {
         let waiting =
             |client: &Client| client.waiting.len() + usize::from(client.current.is_some());
         for client in &self.clients {
-            let machine = &self.cards[client.card as usize].machine;
-            let stats = machine.stats(client.ctx, Time::from_ns(self.now));
+            let stats = self.card.machine.stats(client.ctx, Time::from_ns(self.now));
             self.outcome.hints_used += stats.expect("clients stay").hints_used;
         }
-        self.outcome.unfinished = self.clients.iter().map(waiting).sum::<usize>() as u64;
+        self.outcome.unfinished += self.clients.iter().map(waiting).sum::<usize>() as u64;
         self.outcome
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 use fermata_sched_host::sched::Order;
 
-/// Something that happens.
+/// Something that happens to a card.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// The next request of a client comes.
@@ -19,19 +19,15 @@ pub(super) enum What {
     /// A client has heard of the end of its request.
     Heard { client: u32 },
     /// The engine of a slot comes to the end of something.
-    Engine { card: u32, slot: u8, epoch: u32 },
+    Engine { slot: u8, epoch: u32 },
     /// A status read of a slot returns.
-    Status { card: u32, slot: u8 },
+    Status { slot: u8 },
     /// An order reaches a slot with a relay. All that waits in the agenda is as large as the largest of these.
-    Order {
-        card: u32,
-        slot: u8,
-        order: Box<Order>,
-    },
+    Order { slot: u8, order: Box<Order> },
     /// The interrupt of a relay's record is handled.
-    Record { card: u32, slot: u8 },
+    Record { slot: u8 },
     /// The timer of a slot fires.
-    Timer { card: u32, slot: u8, timer: u32 },
+    Timer { slot: u8, timer: u32 },
 }
 
 /// Ordered by time, then by the order in which they were made: so a run is repeatable.

@@ -14,7 +14,6 @@ use crate::workload::{ClientPlan, Kind};
 
 /// A program that has requests.
 pub(super) struct Client {
-    pub(super) card: u32,
     pub(super) ctx: ContextId,
     pub(super) kind: Kind,
     pub(super) preparation: u64,
@@ -39,17 +38,17 @@ pub(super) struct Client {
 }
 
 impl Sim<'_> {
-    pub(super) fn add_client(&mut self, card: u32, ctx: ContextId, plan: &ClientPlan) {
+    /// Adds a client. What is random of the client follows from its `number` among those of all cards.
+    pub(super) fn add_client(&mut self, number: u64, ctx: ContextId, plan: &ClientPlan) {
         let id = self.clients.len() as u32;
-        let (arrivals, seed) = (plan.arrivals.clone(), self.plan.seed);
-        let source = Source::new(arrivals, plan.work, seed, u64::from(id));
+        let seed = self.plan.seed;
+        let source = Source::new(plan.arrivals.clone(), plan.work, seed, number);
         self.clients.push(Client {
-            card,
             ctx,
             kind: plan.kind,
             preparation: plan.preparation,
             skips_late: plan.skips_late,
-            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (u64::from(id) << 32)),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (number << 32)),
             source,
             next: None,
             waiting: VecDeque::new(),
@@ -78,12 +77,9 @@ impl Sim<'_> {
         let Some(gang) = client.gang else {
             return self.begin_one(id);
         };
-        let (card, ids) = (client.card, 0..self.clients.len() as u32);
+        let ids = 0..self.clients.len() as u32;
         let members: Vec<u32> = ids
-            .filter(|&id| {
-                let client = &self.clients[id as usize];
-                client.card == card && client.gang == Some(gang)
-            })
+            .filter(|&id| self.clients[id as usize].gang == Some(gang))
             .collect();
         let all_can = members.iter().all(|&id| {
             let client = &self.clients[id as usize];
@@ -177,7 +173,7 @@ impl Sim<'_> {
     /// Notes who waited when another member of its gang was started, and for how long after.
     pub(super) fn note_start(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
-        let (card, Some(gang)) = (client.card, client.gang) else {
+        let Some(gang) = client.gang else {
             return;
         };
         if let Some(since) = client.behind_since.take() {
@@ -185,10 +181,10 @@ impl Sim<'_> {
             self.outcome.skews.push(self.now - since);
             return;
         }
-        let machine = &self.cards[card as usize].machine;
+        let machine = &self.card.machine;
         let now = Time::from_ns(self.now);
         let mates = self.clients.iter_mut();
-        for mate in mates.filter(|mate| mate.card == card && mate.gang == Some(gang)) {
+        for mate in mates.filter(|mate| mate.gang == Some(gang)) {
             let stats = machine.stats(mate.ctx, now).expect("clients stay");
             if stats.state == JobState::Queued {
                 mate.behind_since.get_or_insert(self.now);

@@ -9,14 +9,14 @@ use crate::relay::{Effect, Left};
 
 impl Sim<'_> {
     /// Carries out what concerns a slot with a relay. STARTs and PAUSEs are for reports there.
-    pub(super) fn act_on_relay(&mut self, card: u32, action: Action) {
-        let relay = self.cards[card as usize].hardware.relay();
+    pub(super) fn act_on_relay(&mut self, action: Action) {
+        let relay = self.card.hardware.relay();
         match action {
             Action::Load { ctx, .. } => relay.write_entry(ctx),
             Action::Order { slot, order } => {
                 let slot = slot.index() as u8;
                 let order = Box::new(order);
-                let what = What::Order { card, slot, order };
+                let what = What::Order { slot, order };
                 self.outcome.orders += 1;
                 let at = self.now + self.plan.costs.order;
                 self.agenda.push(at, what);
@@ -24,7 +24,7 @@ impl Sim<'_> {
             Action::Reset { slot, hold, .. } => relay.reset(slot.index(), hold),
             // The order was posted just now: members of gangs are not named before their slots are vacant.
             Action::Start { ctx, .. } => {
-                let client = self.cards[card as usize].clients[ctx.index()];
+                let client = self.card.clients[ctx.index()];
                 self.note_start(client);
             }
             Action::Pause { .. } => {}
@@ -33,57 +33,57 @@ impl Sim<'_> {
     }
 
     /// An order reaches a slot.
-    pub(super) fn order(&mut self, card: u32, slot: u8, order: Order) {
-        let relay = self.cards[card as usize].hardware.relay();
+    pub(super) fn order(&mut self, slot: u8, order: Order) {
+        let relay = self.card.hardware.relay();
         let effect = relay.order(self.now, slot.into(), order);
-        self.follow(card, slot, effect);
+        self.follow(slot, effect);
     }
 
     /// The engine of a slot comes to the end of something, unless the epoch is over.
-    pub(super) fn relay_engine(&mut self, card: u32, slot: u8, epoch: u32) {
-        let relay = self.cards[card as usize].hardware.relay();
+    pub(super) fn relay_engine(&mut self, slot: u8, epoch: u32) {
+        let relay = self.card.hardware.relay();
         if relay.epoch(slot.into()) == epoch {
             let effect = relay.step(self.now, slot.into());
-            self.follow(card, slot, effect);
+            self.follow(slot, effect);
         }
     }
 
-    fn follow(&mut self, card: u32, slot: u8, effect: Effect) {
+    fn follow(&mut self, slot: u8, effect: Effect) {
         match effect {
             Effect::Dropped => self.outcome.orders_dropped += 1,
             Effect::Goes => {}
-            Effect::Next(at) => self.await_relay(card, slot, at),
-            Effect::Taken(next) => self.take(card, slot, next),
+            Effect::Next(at) => self.await_relay(slot, at),
+            Effect::Taken(next) => self.take(slot, next),
             Effect::Left(left) => {
-                self.note_left(card, &left);
+                self.note_left(&left);
                 let at = self.now + self.plan.costs.irq;
-                self.agenda.push(at, What::Record { card, slot });
+                self.agenda.push(at, What::Record { slot });
                 if let Some(next) = left.next {
                     self.outcome.relayed += 1;
-                    self.take(card, slot, next);
+                    self.take(slot, next);
                 }
             }
         }
     }
 
-    fn await_relay(&mut self, card: u32, slot: u8, at: u64) {
-        let relay = self.cards[card as usize].hardware.relay();
+    fn await_relay(&mut self, slot: u8, at: u64) {
+        let relay = self.card.hardware.relay();
         let epoch = relay.epoch(slot.into());
-        self.agenda.push(at, What::Engine { card, slot, epoch });
+        self.agenda.push(at, What::Engine { slot, epoch });
     }
 
     /// A slot goes on with a context.
-    fn take(&mut self, card: u32, slot: u8, next: NextRun) {
-        let id = self.cards[card as usize].clients[next.ctx.index()];
+    fn take(&mut self, slot: u8, next: NextRun) {
+        let id = self.card.clients[next.ctx.index()];
         let work = self.use_snapshot(id, next.resume);
-        let relay = self.cards[card as usize].hardware.relay();
+        let relay = self.card.hardware.relay();
         let at = relay.take(self.now, slot.into(), next, work);
-        self.await_relay(card, slot, at);
+        self.await_relay(slot, at);
     }
 
     /// Notes what a run has left of the job.
-    fn note_left(&mut self, card: u32, left: &Left) {
-        let id = self.cards[card as usize].clients[left.ctx.index()];
+    fn note_left(&mut self, left: &Left) {
+        let id = self.card.clients[left.ctx.index()];
         self.note_work(id, left.work);
         let is_saved = matches!(left.reason, LeftReason::Paused | LeftReason::NotRun);
         self.clients[id as usize].saved = is_saved;
@@ -91,18 +91,18 @@ impl Sim<'_> {
     }
 
     /// Gives the records that a slot has left, and that are awaited, to the scheduler. `false`: there is none.
-    pub(super) fn take_records(&mut self, card: u32, slot: u8) -> bool {
+    pub(super) fn take_records(&mut self, slot: u8) -> bool {
         let mut found = false;
         let id = slot_id(slot);
         loop {
-            let it = &mut self.cards[card as usize];
+            let it = &mut self.card;
             let run = it.machine.awaited_run(id);
             let record = run.and_then(|(_, run)| it.hardware.relay().record(slot.into(), run));
             let Some(record) = record else {
                 return found;
             };
             found = true;
-            self.consult(card, |machine, now, out| {
+            self.consult(|machine, now, out| {
                 machine.take_record(now, id, &record, out);
             });
         }
