@@ -258,7 +258,7 @@ impl Context {
         self.registers(uapi::IOC_REGS_WRITE, &mut array)
     }
 
-    /// Reads registers: any while the context is on a slot, else declared results only
+    /// Reads registers: any while the context is on a slot and its job is restored, else declared results only
     /// ([`Error::Again`]).
     pub fn read_registers(&self, offsets: &[u32]) -> Result<Vec<u64>> {
         let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
