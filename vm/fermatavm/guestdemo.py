@@ -70,7 +70,7 @@ def play(arguments):
         initrd = Path(folder) / "guest"
         write_initrd(initrd, kernel, module)
         options = ["--name", NAME, "--debian", "--with-image", "--iommu", "intel", "--memory", "2G", "--timeout", "3000"]
-        options += ["--card", CARD, "--add", f"{initrd}:boot/guest", *arguments]
+        options += ["--params", "preempt_timeout_us=10000000", "--card", CARD, "--add", f"{initrd}:boot/guest", *arguments]
         command = ["sh", "-c", OUTER.format(qemu=qemu, word=WORD)]
         return boot.run(boot.parse([*options, "--", *command])) == 0
 
