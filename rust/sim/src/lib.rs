@@ -13,6 +13,7 @@ pub mod costs;
 pub mod fleet;
 pub mod gangs;
 pub mod mode;
+pub mod placement;
 pub mod plot;
 pub mod report;
 pub mod sim;

@@ -9,10 +9,11 @@ use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use fermata_sim::compare::{compare, Row, Settings};
 use fermata_sim::mode::{self, Mode};
+use fermata_sim::placement::{self, Strategy};
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
 use fermata_sim::workload::Workload;
-use fermata_sim::{config, fleet, gangs, plot, trace, US};
+use fermata_sim::{config, fleet, gangs, plot, trace, S, US};
 
 /// The scheduler of fermata.ko over virtual time.
 #[derive(Parser)]
@@ -53,6 +54,8 @@ enum What {
         fleet: FleetArgs,
         #[command(flatten)]
         gangs: GangArgs,
+        #[command(flatten)]
+        placement: PlacementArgs,
     },
     /// Every mode on every workload at every load
     Compare(CompareArgs),
@@ -60,6 +63,8 @@ enum What {
     Fleet(FleetArgs),
     /// Gangs of 2, 4 and 8 on 2, 4 and 8 slots, next to the same work without gangs
     Gangs(GangArgs),
+    /// Jobs of a cluster that are preempted or drained, and begin anew or go on from a checkpoint
+    Placement(PlacementArgs),
     /// Every mode on the requests of a CSV file (docs/simulator.md has its columns)
     Trace {
         /// The file
@@ -123,6 +128,34 @@ struct GangArgs {
     gang_seconds: u64,
 }
 
+#[derive(clap::Args)]
+struct PlacementArgs {
+    /// Nodes, of a card each
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    nodes: u32,
+    /// What jobs ask for of the cards' time, in percent; not with --swf
+    #[arg(long, value_delimiter = ',', default_values_t = [70, 90, 98], value_parser = clap::value_parser!(u32).range(1..=200))]
+    demands: Vec<u32>,
+    /// Days of virtual time
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=365))]
+    days: u64,
+    /// The mean time until a node is drained again, hours; 0: none is
+    #[arg(long, default_value_t = 168, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    drain_every_h: u64,
+    /// How long a node is drained, minutes
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    drain_min: u64,
+    /// How long a job that is saved cannot run, seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    move_s: u64,
+    /// Jobs of a file in the Standard Workload Format
+    #[arg(long, value_name = "FILE")]
+    swf: Option<PathBuf>,
+    /// Processors of the file that are a card
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    processors_per_card: u32,
+}
+
 fn modes_help() -> String {
     format!(
         "Modes: {}, which is a card that switches by itself [default: ten; for fleets, three; for gangs, one]",
@@ -140,16 +173,19 @@ fn main() -> Result<()> {
             compare,
             fleet,
             gangs,
+            placement,
         } => {
             run_compare(&args, compare, &mut report)?;
             println!("trace: rust/sim/traces/bursts.csv, LC in bursts");
             run_trace(&args, BURSTS, PREPARATION_US, &mut report)?;
             run_gangs(&args, gangs, &mut report);
             run_fleet(&args, fleet, &mut report);
+            run_placement(&args, placement, &mut report)?;
         }
         What::Compare(compare) => run_compare(&args, compare, &mut report)?,
         What::Fleet(fleet) => run_fleet(&args, fleet, &mut report),
         What::Gangs(gangs) => run_gangs(&args, gangs, &mut report),
+        What::Placement(placement) => run_placement(&args, placement, &mut report)?,
         What::Trace {
             file,
             preparation_us,
@@ -310,6 +346,40 @@ fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
     println!("{}\n", report::gangs_table(&report.gangs));
 }
 
+fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Result<()> {
+    let settings = placement::Settings {
+        nodes: what.nodes as usize,
+        end: what.days * 86_400 * S,
+        drain_every: what.drain_every_h * 3_600 * S,
+        drain_for: what.drain_min * 60 * S,
+        move_time: what.move_s * S,
+        seed: args.seed,
+    };
+    let sets = if let Some(file) = &what.swf {
+        let name = || file.display().to_string();
+        let text = fs::read_to_string(file).with_context(name)?;
+        let mut jobs = placement::swf::parse(&text, what.processors_per_card).with_context(name)?;
+        jobs.retain(|job| job.submitted < settings.end);
+        vec![jobs]
+    } else {
+        let load = |&demand: &u32| f64::from(demand) / 100.0;
+        let loads = what.demands.iter().map(load);
+        loads
+            .map(|load| placement::synthetic(settings.nodes, load, settings.end, args.seed))
+            .collect()
+    };
+    for jobs in &sets {
+        let rows = Strategy::ALL.map(|strategy| placement::placement(&settings, strategy, jobs));
+        report.placement.extend(rows);
+    }
+    println!(
+        "placement: {} days; a node is drained for {} min each {} h; a move takes {} s; slowdown: time until the end, over the run time with own shards",
+        what.days, what.drain_min, what.drain_every_h, what.move_s
+    );
+    println!("{}\n", report::placement_table(&report.placement));
+    Ok(())
+}
+
 /// A trace that was made for this: LC comes in bursts, as it does neither by Poisson nor by period.
 const BURSTS: &str = include_str!("../traces/bursts.csv");
 
@@ -337,7 +407,7 @@ mod tests {
     #[test]
     fn every_command_takes_its_defaults() {
         Args::command().debug_assert();
-        for what in ["all", "compare", "fleet", "gangs"] {
+        for what in ["all", "compare", "fleet", "gangs", "placement"] {
             assert!(
                 Args::try_parse_from(["fermata-sim", what]).is_ok(),
                 "{what}"

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::mode::Mode;
 use crate::sim::Costs;
 use crate::workload::{Program, PROGRAMS};
-use crate::{compare, fleet, gangs};
+use crate::{compare, fleet, gangs, placement};
 
 /// build/reports/sim.json.
 #[derive(Debug, Serialize)]
@@ -27,6 +27,8 @@ pub struct Report {
     pub gangs: Vec<gangs::Row>,
     /// Modes on a trace.
     pub trace: Vec<compare::Row>,
+    /// Jobs of a cluster.
+    pub placement: Vec<placement::Row>,
 }
 
 impl Report {
@@ -40,6 +42,7 @@ impl Report {
             fleet: Vec::new(),
             gangs: Vec::new(),
             trace: Vec::new(),
+            placement: Vec::new(),
         }
     }
 }
@@ -230,6 +233,47 @@ pub fn fleet_table(rows: &[fleet::Row]) -> Table {
             format!("{:.1}", row.utilisation * 100.0),
             format!("{:.2}", row.run_s),
             row.peak_mib.map_or("-".into(), |mib| format!("{mib:.0}")),
+        ]);
+    }
+    out
+}
+
+/// Clusters as a table.
+pub fn placement_table(rows: &[placement::Row]) -> Table {
+    let header = [
+        "strategy",
+        "nodes",
+        "load %",
+        "jobs",
+        "unfinished",
+        "preempted",
+        "drained",
+        "completed %",
+        "lost %",
+        "P50",
+        "P99",
+        "mean",
+        "urgent P50",
+        "P99",
+    ];
+    let mut out = table(&header, 1);
+    let percent = |part: f64| format!("{:.1}", part * 100.0);
+    for row in rows {
+        out.add_row([
+            row.strategy.to_string(),
+            row.nodes.to_string(),
+            percent(row.load),
+            row.jobs.to_string(),
+            row.unfinished.to_string(),
+            row.preempted.to_string(),
+            row.drained.to_string(),
+            percent(row.completed),
+            percent(row.lost),
+            format!("{:.2}", row.normal.p50),
+            format!("{:.1}", row.normal.p99),
+            format!("{:.2}", row.normal.mean),
+            format!("{:.2}", row.urgent.p50),
+            format!("{:.1}", row.urgent.p99),
         ]);
     }
     out
