@@ -2,15 +2,16 @@
 """Debian packages that one test needs, as a folder of files that `vm/boot --layer` lays over the Debian system of the build root.
 
 python3 -m fermatavm.layer NAME PACKAGE... prints the folder, which is in the cache and is made on first use. The packages' scripts do
-not run.
+not run. The status is 75 if Debian's archive cannot be reached.
 """
 
 import hashlib
+import os
 import shutil
 import sys
 from pathlib import Path
 
-from .common import CACHE, locked, need_space, run, say
+from .common import CACHE, host_path, locked, need_space, run, say
 
 
 def key(packages):
@@ -26,7 +27,10 @@ def download(packages, folder):
     places = [f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}", f"Dir::Cache::archives={folder}/archives"]
     # The build root is read-only, and apt cannot become another user in a user namespace.
     options = [word for option in [*places, "APT::Sandbox::User=root", "Debug::NoLocking=1"] for word in ("-o", option)]
-    run(["apt-get", *options, "update"], log=folder / "log")
+    update = ["apt-get", *options, "-o", "APT::Update::Error-Mode=any", "update"]
+    if run(update, log=folder / "log", check=False).returncode:
+        say(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
+        sys.exit(os.EX_TEMPFAIL)
     run(["apt-get", *options, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
     return sorted((folder / "archives").glob("*.deb"))
 
