@@ -442,11 +442,13 @@ struct fermata_reg {
  * EBUSY: a job has not ended.
  *
  * FERMATA_IOC_REGS_READ: read registers; @value is filled.  While the context
- * is on a slot they are read from the card, where results are 0 until the job
- * begins to work.  While the context is on no slot, and while a card of the fermata
- * profile restores the job, only declared result registers can be read, as they
- * were when the job left its slot.  EAGAIN: then, if one of the registers is not a
- * declared result or was not read yet.
+ * is on a slot, the registers are read from the card, where results are 0 until
+ * the job begins to work.  While the context is on no slot, and on cards of the
+ * fermata and relay profiles also while the card restores the job, only declared
+ * result registers can be read: their values are those of the moment at which the
+ * job left its slot.  A base card does not tell when a restore is over: results
+ * read 0 until then.  EAGAIN: the card cannot be read now, and one of the
+ * registers is not a declared result or has no value yet.
  * On EFAULT part of the array may be written.
  *
  * FERMATA_IOC_REGS_LIST: which registers were ever written, in ascending order, with

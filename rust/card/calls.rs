@@ -271,16 +271,16 @@ impl Card {
 
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
-        let slot = state.scheduler.slot_of(ctx);
-        let slot = slot.filter(|&slot| self.has_restored(&state, slot));
+        let occupied = state.scheduler.slot_of(ctx);
+        let slot = occupied.filter(|&slot| self.has_restored(&state, slot));
         self.read_from(&mut state, ctx, slot, registers)?;
-        let Some(slot) = slot.filter(|_| self.has_relay()) else {
+        let Some(occupied) = occupied.filter(|_| self.has_relay()) else {
             return Ok(());
         };
-        if self.still_runs(&mut state, slot) {
+        if self.still_runs(&mut state, occupied) {
             return Ok(());
         }
-        // The relay has switched: what was read may be another context's.
+        // The relay has switched: what was read may be another context's, or of an earlier run.
         self.read_from(&mut state, ctx, None, registers)
     }
 

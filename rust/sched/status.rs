@@ -78,8 +78,7 @@ impl Status {
     }
 
     /// Fermata profile: returns how long the START_RESUME of this run took to restore, to the
-    /// microsecond and at most 1.05 s; zero after START_NEW, while the engine restores, and from a
-    /// card that does not tell.
+    /// microsecond and at most 1.05 s; zero after START_NEW and while the engine restores. Base: zero.
     pub const fn restore(self) -> Duration {
         Duration::from_us((self.0 >> 12) & 0xf_ffff)
     }

@@ -144,7 +144,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
         return Err(End::Aborted);
     }
     let took = now_ns().saturating_sub(job.at).div_ceil(1000);
-    state.restore_us = took.min(status::RESTORE_MAX);
+    state.restore_us = took.clamp(1, status::RESTORE_MAX);
     state.works(now_ns());
     slot.tell_phase(&state);
     Ok((engine, restored.map(|iova| Snapshot { iova, bytes })))
