@@ -81,12 +81,23 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
     )
 }
 
+/// Returns whether a group as `stat` shows it has a number in this user namespace: a group without
+/// one is shown as the overflow group, which in the first namespace is a group like others.
+fn has_number(gid: u32) -> bool {
+    let numbers = |path: &str| -> Option<Vec<u32>> {
+        let text = fs::read_to_string(path).ok()?;
+        text.split_whitespace()
+            .map(|word| word.parse().ok())
+            .collect()
+    };
+    numbers("/proc/self/gid_map") == Some(vec![0, 0, u32::MAX])
+        || numbers("/proc/sys/kernel/overflowgid") != Some(vec![gid])
+}
+
 /// Returns who may open a node according to its mode.
 fn who_may(metadata: &Metadata) -> String {
     const GROUP_READ_WRITE: u32 = 0o060;
-    if fs::read_to_string("/proc/sys/kernel/overflowgid")
-        .is_ok_and(|gid| gid.trim().parse() == Ok(metadata.gid()))
-    {
+    if !has_number(metadata.gid()) {
         return "the node's group has no number in this user namespace: as a member of that group, \
                 start the container with `--group-add keep-groups` (docs/containers.md)"
             .into();

@@ -8,8 +8,9 @@ use crate::trouble::{Out, Result, Trouble};
 use clap::Subcommand;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The first version with supplementary groups.
@@ -184,20 +185,32 @@ impl Written<'_> {
 
 /// Replaces a file in one step: runtimes read the folder at any time. They skip a file that does not
 /// end in .json or .yaml.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let stored = fs::write(&beside, text).and_then(|()| fs::rename(&beside, file));
-    if stored.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    stored
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    check_kind(file)?;
+    let folder = file.parent().filter(|folder| *folder != Path::new(""));
+    let mut new = tempfile::Builder::new()
+        .prefix(".fermata-")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    new.write_all(text.as_bytes())?;
+    new.as_file().sync_all()?;
+    new.persist(file)?;
+    Ok(())
 }
 
-fn remove(file: &Path) -> std::io::Result<()> {
+fn remove(file: &Path) -> io::Result<()> {
+    check_kind(file)?;
     match fs::remove_file(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         done => done,
+    }
+}
+
+/// Refuses what is there and is no file, like /dev/stdout, which is a symbolic link.
+fn check_kind(file: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(file) {
+        Ok(there) if !there.is_file() => Err(io::Error::other("not a regular file")),
+        _ => Ok(()),
     }
 }
 
@@ -205,6 +218,7 @@ fn remove(file: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::os::unix::fs::MetadataExt;
 
     fn node(number: u32, pci_address: Option<&str>, gid: u32) -> Node {
         Node {
@@ -238,17 +252,31 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_and_removed() {
-        let folder = std::env::temp_dir().join(format!("fermatactl-cdi-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        let file = folder.join("fermata.json");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("fermata.json");
         for text in ["one", "two"] {
             replace(&file, text).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
+            assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o644);
         }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1);
         remove(&file).unwrap();
         remove(&file).unwrap();
-        assert!(replace(&folder.join("none/fermata.json"), "").is_err());
-        fs::remove_dir(&folder).unwrap();
+        replace(&folder.path().join("none/fermata.json"), "").unwrap_err();
+    }
+
+    #[test]
+    fn only_a_file_is_replaced_or_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        for file in [&link, Path::new("/dev/null"), folder.path()] {
+            replace(file, "text").unwrap_err();
+            remove(file).unwrap_err();
+        }
+        assert_eq!(fs::read_link(&link).unwrap(), target);
+        assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 2);
     }
 }
