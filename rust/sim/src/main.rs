@@ -133,8 +133,8 @@ struct PlacementArgs {
     /// Nodes, of a card each
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// What jobs ask for of the cards' time, in percent; not with --swf
-    #[arg(long, value_delimiter = ',', default_values_t = [70, 90, 98], value_parser = clap::value_parser!(u32).range(1..=200))]
+    /// What jobs ask for of the cards' time, in percent
+    #[arg(long, value_delimiter = ',', conflicts_with = "swf", default_values_t = [70, 90, 98], value_parser = clap::value_parser!(u32).range(1..=200))]
     demands: Vec<u32>,
     /// Days of virtual time
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=365))]
@@ -152,7 +152,7 @@ struct PlacementArgs {
     #[arg(long, value_name = "FILE")]
     swf: Option<PathBuf>,
     /// Processors of the file that are a card
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, requires = "swf", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     processors_per_card: u32,
 }
 
@@ -360,6 +360,12 @@ fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Resu
         let text = fs::read_to_string(file).with_context(name)?;
         let mut jobs = placement::swf::parse(&text, what.processors_per_card).with_context(name)?;
         jobs.retain(|job| job.submitted < settings.end);
+        ensure!(
+            !jobs.is_empty(),
+            "{}: no job is submitted in the first {} days: try more --days",
+            name(),
+            what.days
+        );
         vec![jobs]
     } else {
         let load = |&demand: &u32| f64::from(demand) / 100.0;

@@ -56,6 +56,20 @@ fn a_job_that_is_preempted_begins_anew_or_goes_on() {
     near(rows(20)[1].normal.p50, 1.2);
 }
 
+/// The place that was kept for the second job is the first job's once the first has to leave.
+#[test]
+fn a_job_that_had_to_leave_goes_before_later_ones() {
+    let jobs = [
+        job(0, 100, 8, Class::Normal),
+        job(10, 100, 8, Class::Normal),
+        job(50, 10, 8, Class::Urgent),
+    ];
+    // The urgent job ends at 60, the first at 110, the second at 210.
+    let row = placement(&ONE_NODE, Strategy::Checkpoint, &jobs);
+    near(row.normal.mean, f64::midpoint(1.1, 2.0));
+    near(row.urgent.p99, 1.0);
+}
+
 /// A job of half a card has all of it until another comes; the card goes to a job of all shards before those that came later, unless
 /// these are gone by then.
 #[test]

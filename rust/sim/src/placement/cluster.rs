@@ -42,7 +42,8 @@ pub(super) struct Outcome {
     pub(super) lost: u64,
 }
 
-/// A place that is kept for the first job that has to wait: others use the node only if they are gone by then.
+/// A place that is kept for the first job that has to wait, chosen anew at each decision: others use the node only if they are gone by
+/// then.
 #[derive(Clone, Copy)]
 struct Reservation {
     id: u32,
@@ -198,9 +199,6 @@ impl<'a> Cluster<'a> {
         self.change(id, |node| node.is_drained = true);
         let until = self.now + self.settings.drain_for;
         self.enter(until, What::Back { node: id });
-        if self.reserved.is_some_and(|reserved| reserved.node == id) {
-            self.reserved = None;
-        }
     }
 
     /// A job has to leave its node.
@@ -226,6 +224,7 @@ impl<'a> Cluster<'a> {
 /// Decisions.
 impl Cluster<'_> {
     fn schedule(&mut self) {
+        self.reserved = None;
         for class in 0..self.waiting.len() {
             let waiting = self.waiting[class].iter().take(CONSIDERED);
             let waiting: Vec<u32> = waiting.copied().collect();
@@ -257,9 +256,6 @@ impl Cluster<'_> {
         let (now, job, left) = (self.now, &self.jobs[id as usize], self.left[id as usize]);
         self.class(id).remove(&id);
         self.change(node, |node| node.add(now, id, job, left));
-        if self.reserved.is_some_and(|reserved| reserved.id == id) {
-            self.reserved = None;
-        }
     }
 
     /// Returns the fullest node that has room for a job.
@@ -284,7 +280,7 @@ impl Cluster<'_> {
         Some(Reservation { id, node, at })
     }
 
-    /// Has normal jobs leave a node, the youngest first, until so many shards are free: the node where the fewest have to leave.
+    /// Has normal jobs leave a node, the youngest first, until so many shards are free: the node that lacks the fewest shards.
     /// Returns the node.
     fn clear(&mut self, shards: u8) -> Option<u32> {
         let is_normal = |id: u32| self.jobs[id as usize].class == Class::Normal;

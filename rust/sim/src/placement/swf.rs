@@ -12,6 +12,8 @@ use crate::S;
 const FIELDS: usize = 18;
 /// Two years, in seconds.
 const TIME_MAX: i64 = 2 * 366 * 86_400;
+/// More than any machine has.
+const PROCESSORS_MAX: i64 = 10_000_000;
 /// Half a year, in seconds: longer jobs are mistakes.
 const RUN_MAX: i64 = 183 * 86_400;
 
@@ -53,6 +55,10 @@ fn add(jobs: &mut Vec<Job>, line: &str, processors_per_card: u32) -> Result<()> 
     ensure!(
         (0..=TIME_MAX).contains(&submitted),
         "the time of submission is negative, or over two years"
+    );
+    ensure!(
+        processors <= PROCESSORS_MAX,
+        "over {PROCESSORS_MAX} processors"
     );
     ensure!(run <= RUN_MAX, "the run time is over half a year");
     let class = if queue == 0 {
@@ -103,6 +109,8 @@ mod tests {
             ("1 2 3\n", "18"),
             ("a\n", "no number"),
             (&line(-5, 1, 1, 1), "negative"),
+            (&line(5, 1, 10_000_001, 1), "processors"),
+            (&line(5, i64::MAX, 1, 1), "half a year"),
         ];
         for (text, expected) in wrong {
             let error = format!("{:#}", parse(&format!("; x\n{text}"), 8).unwrap_err());
