@@ -174,7 +174,7 @@ void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_exp
 {
 	c->head = build_list(c, nodes, seed, limit);
 	/* Nobody waits for what would take longer; see fm_list_expect(). */
-	walk(c, c->head, limit < 5000000 ? limit : 1, seed, e);
+	walk(c, c->head, limit <= 10000000 ? limit : 1, seed, e);
 	list_regs(c, c->head, limit, seed);
 }
 
