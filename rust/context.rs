@@ -30,6 +30,10 @@ use kernel::{
 /// Device addresses end here: what a program's own addresses can be.
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
 
+/// The offset of a mapping, in pages: the context's index + 1 times this, and the page of the arena
+/// (`FERMATA_MMAP_OFFSET`).
+pub(crate) const MMAP_CONTEXT: usize = DEVICE_ADDRESS_END as usize / PAGE_SIZE;
+
 /// A mapping of memory that another context has pinned costs as much as this part of the memory:
 /// the page tables of the IOMMU, which are charged to nobody, have a 512th of its size, and
 /// addresses for the card are scarce.
@@ -406,10 +410,12 @@ impl Context {
         let arena = arena.as_mut().ok_or_else(errno::enxio)?;
         let length = vma.end() - vma.start();
         // SAFETY: `vma` is valid, and has the file that is being mapped.
-        let (first_page, page_cache) = unsafe {
+        let (offset, page_cache) = unsafe {
             let vma = vma.as_ptr();
             ((*vma).vm_pgoff, (*(*vma).vm_file).f_mapping)
         };
+        let base = (id.index() + 1) * MMAP_CONTEXT;
+        let first_page = offset.checked_sub(base).unwrap_or(offset);
         let end = first_page
             .checked_mul(PAGE_SIZE)
             .and_then(|offset| offset.checked_add(length));
@@ -425,6 +431,9 @@ impl Context {
         vma.set_dontexpand();
         vma.set_dontdump();
         vma.set_mixedmap();
+        // /proc/PID/maps tells by the offset which context a mapping is of.
+        // SAFETY: `vma` is valid, and nobody else uses it yet.
+        unsafe { (*vma.as_ptr()).vm_pgoff = base + first_page };
         *mapping = page_cache;
         if arena.device_base.is_none() && length == arena.memory.length() {
             arena.device_base = Some(vma.start() as u64);

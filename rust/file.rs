@@ -10,7 +10,7 @@ use crate::{
     c_object::StaticTable,
     chardev,
     compat::this_module,
-    context::Context,
+    context::{Context, MMAP_CONTEXT},
     fdinfo,
     ioctl::{holding, Call},
     notifier::Notice,
@@ -157,7 +157,10 @@ unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t
         let at = &(*vmf).__bindgen_anon_1;
         (at, VmaRef::from_raw(at.vma), context((*at.vma).vm_file))
     };
-    match context.client.fault(vma, at.address, at.pgoff) {
+    match context
+        .client
+        .fault(vma, at.address, at.pgoff % MMAP_CONTEXT)
+    {
         Ok(true) => bindings::vm_fault_reason_VM_FAULT_NOPAGE,
         Err(error) if error == ENOMEM => bindings::vm_fault_reason_VM_FAULT_OOM,
         Ok(false) | Err(_) => bindings::vm_fault_reason_VM_FAULT_SIGBUS,

@@ -345,4 +345,53 @@ FM_TEST(control, contexts_that_close_meanwhile)
 		fm_kill(&ch[i]);
 }
 
+/* --- mappings --------------------------------------------------------------------------- */
+
+static void *map_of(int fd, u32 context, u64 offset, u64 length)
+{
+	return mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, FERMATA_MMAP_OFFSET(context) + offset);
+}
+
+/* The offset of a mapping, as /proc tells. */
+static u64 offset_of(const void *at)
+{
+	unsigned long from, offset;
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	if (!maps)
+		fm_die("/proc/self/maps: %s", strerror(errno));
+	while (fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%lx-%*x %*s %lx", &from, &offset) == 2 && from == (uintptr_t)at) {
+			fclose(maps);
+			return offset;
+		}
+	}
+	fm_die("no mapping at %p", at);
+}
+
+FM_TEST(control, mapping_tells_its_context)
+{
+	struct fm_ctx c, other;
+	u8 *part;
+
+	fm_ctx_new(&c, FM_LIST, 4 * FM_PAGE);
+	EXPECT_EQ(FERMATA_MMAP_OFFSET(number_of(c.fd)), offset_of(c.mem));
+	part = map_of(c.fd, number_of(c.fd), 2 * FM_PAGE, FM_PAGE);
+	ASSERT_NE(MAP_FAILED, part);
+	EXPECT_EQ(FERMATA_MMAP_OFFSET(number_of(c.fd)) + 2 * FM_PAGE, offset_of(part));
+	part[5] = 0xa7;
+	EXPECT_EQ(0xa7, ((u8 *)c.mem)[2 * FM_PAGE + 5]);
+	EXPECT_EQ(MAP_FAILED, map_of(c.fd, number_of(c.fd), 4 * FM_PAGE, FM_PAGE));
+	EXPECT_EQ(EINVAL, errno);
+	/* Of another context. */
+	fm_ctx_new(&other, FM_LIST, 4 * FM_PAGE);
+	EXPECT_EQ(MAP_FAILED, map_of(c.fd, number_of(other.fd), 0, FM_PAGE));
+	EXPECT_EQ(EINVAL, errno);
+	/* A mapping that is split. */
+	ASSERT_EQ(0, munmap((u8 *)c.mem + FM_PAGE, FM_PAGE));
+	EXPECT_EQ(FERMATA_MMAP_OFFSET(number_of(c.fd)) + 2 * FM_PAGE, offset_of((u8 *)c.mem + 2 * FM_PAGE));
+	EXPECT_EQ(0xa7, ((u8 *)c.mem)[2 * FM_PAGE + 5]);
+}
+
 TEST_HARNESS_MAIN

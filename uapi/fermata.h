@@ -289,8 +289,12 @@ struct fermata_setup {
  * arena has no such part; or FERMATA_ARENA_FIXED_BASE is missing and the other arena
  * cannot be mapped.  ENXIO: @fd has no arena.  EXDEV: @fd is a context of another card.
  *
- * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, or
- * a program's own memory;
+ * /proc/PID/maps tells which context a mapping is of: the offset is
+ * FERMATA_MMAP_OFFSET() of the context's number + the offset in the arena.  mmap()
+ * takes such an offset, too.
+ *
+ * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, the number of another
+ * context, or a program's own memory;
  * ENXIO: no arena yet; ENODEV: the card is gone.  An access to a mapping whose
  * card is gone: SIGBUS; the program's own memory stays with it.
  */
@@ -308,6 +312,9 @@ struct fermata_arena_create {
 
 /* fermata_snapshot_create flags */
 #define FERMATA_SNAPSHOT_USER	(1U << 0) /* @user_addr and @length are given */
+
+/* For mmap(): where the arena of the context of this number begins. */
+#define FERMATA_MMAP_OFFSET(context)	((__u64)(((context) & 0xffff) + 1) << 47)
 
 /**
  * struct fermata_snapshot_create - FERMATA_IOC_SNAPSHOT_CREATE: make the
