@@ -59,6 +59,8 @@ pub(crate) struct Arena {
     /// Device address of the first byte; `None`: the address of the first mapping of the whole
     /// arena.
     pub(crate) device_base: Option<u64>,
+    /// The program's own memory: its address when the arena was made.
+    pub(crate) own: Option<u64>,
     /// `None`: this context is charged for the memory. Dropped after `memory`.
     pub(crate) lender: Option<Lender>,
     /// Counts the memory for this context when the lender may be gone.
@@ -81,6 +83,8 @@ impl Arena {
 pub(crate) struct Memory {
     pub(crate) arena: Option<Arena>,
     pub(crate) snapshot: Option<DmaMemory>,
+    /// The snapshot buffer is the program's own memory: its address when the buffer was made.
+    pub(crate) own_snapshot: Option<u64>,
     /// What a card with a relay reads and writes of the context in memory.
     pub(crate) image: Option<ImageMemory>,
     /// The program has put a state into the snapshot buffer since the last START.
@@ -200,6 +204,7 @@ impl Client {
                     Memory {
                         arena: None,
                         snapshot: None,
+                        own_snapshot: None,
                         image: None,
                         imported: false,
                         mapping: ptr::null_mut(),

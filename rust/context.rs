@@ -2,6 +2,7 @@
 
 //! A context: one open file description, one tenant's use of a card.
 
+mod past;
 mod snapshot;
 
 use crate::{
@@ -232,18 +233,22 @@ impl Context {
             return Err(EEXIST);
         }
         let length = usize::try_from(length)?;
+        let own = match from {
+            Source::Own(address) => Some(address),
+            _ => None,
+        };
         let (unmapped, lender) = match from {
-            Source::Allocated => (self.unmapped_memory(length, None)?, None),
-            Source::Own(address) => (self.unmapped_memory(length, Some(address))?, None),
             Source::Shared { with, offset } => {
                 let (shared, lender) = self.shared_memory(with, offset, length, base)?;
                 (shared, Some(lender))
             }
+            _ => (self.unmapped_memory(length, own)?, None),
         };
         let device = self.card.enter()?;
         let arena = Arena {
             memory: unmapped.map(&device)?,
             device_base: base,
+            own,
             lender,
             counted: None,
         };

@@ -313,6 +313,24 @@ impl Image {
         }
     }
 
+    /// Sets what a job has left elsewhere: values of declared results, and the access that stopped
+    /// the job. `EINVAL`: one of the registers is not declared; nothing is changed then.
+    pub(crate) fn set_past(
+        &mut self,
+        results: &[(AppRegister, u64)],
+        fault: Option<Fault>,
+    ) -> Result {
+        let mut new = self.results;
+        for &(register, value) in results {
+            let mut declared = new.iter_mut().flatten();
+            let result = declared.find(|result| result.register == register);
+            result.ok_or(EINVAL)?.value = Some(value);
+        }
+        self.results = new;
+        self.fault = fault;
+        Ok(())
+    }
+
     /// The job was stopped by a refused access.
     pub(crate) fn note_fault(&mut self, fault: Fault) {
         self.fault = Some(fault);

@@ -6,6 +6,7 @@
 use crate::{
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     shim::{eventfd_ctx_fdget, synchronize_rcu},
+    uapi::event,
     wait_queue::WaitQueue,
 };
 use core::{cell::UnsafeCell, mem, ptr};
@@ -159,6 +160,18 @@ impl Notifier {
         if let Some(eventfd) = eventfd {
             eventfd.signal(pending);
         }
+    }
+
+    /// Returns the events of which the eventfd is told, 0: there is none, and whether it is that of
+    /// the caller's descriptor `fd`. `EBADF`: no descriptor; `EINVAL`: no eventfd. Process context.
+    pub(crate) fn eventfd(&self, fd: Option<i32>) -> Result<(u32, bool)> {
+        let other = fd.map(|fd| EventFd::new(fd, 0)).transpose()?;
+        let ours = self.eventfd.lock().clone();
+        let Some(ours) = ours else {
+            return Ok((0, false));
+        };
+        let is_same = other.is_some_and(|other| other.context == ours.context);
+        Ok((ours.mask & event::ALL, is_same))
     }
 
     /// Replaces the eventfd by that of the caller's descriptor `fd`, or by none; it is signalled

@@ -212,6 +212,11 @@ impl PageRange {
         self.count
     }
 
+    /// Returns the number of the first page in the whole list.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
     /// Returns the number of pages in the whole list, all of which this value keeps.
     pub(crate) fn kept(&self) -> usize {
         self.pages.len()

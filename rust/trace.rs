@@ -231,6 +231,7 @@ tracepoints! {
     context_close();
     context_released();
     job_start(job: u64, replayable: bool, saved: bool, held: bool);
+    outcome(job: u64, result: u32);
     arrival(urgency: u32, cause: u32);
     request(request: u32);
     hint(at: u64);

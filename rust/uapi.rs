@@ -133,6 +133,35 @@ arguments! {
         reserved: u32,
         regs: u64,
     }
+    /// `struct fermata_config`
+    Config, 64 {
+        size: u32,
+        flags: u32,
+        arena_flags: u32,
+        snapshot_flags: u32,
+        arena_addr: u64,
+        arena_offset: u64,
+        snapshot_addr: u64,
+        lender: u32,
+        start_flags: u32,
+        events: u32,
+        fd: i32,
+        gang: u32,
+        reserved: u32,
+    }
+    /// `struct fermata_outcome`
+    Outcome, 56 {
+        size: u32,
+        flags: u32,
+        state: u32,
+        error: u32,
+        finished: u64,
+        failed: u64,
+        fault_addr: u64,
+        fault_flags: u32,
+        count: u32,
+        regs: u64,
+    }
     /// `struct fermata_start`
     Start, 16 {
         size: u32,
@@ -313,6 +342,8 @@ sized_arguments!(
     SnapshotRead,
     SnapshotWrite,
     Regs,
+    Config,
+    Outcome,
     Start,
     Preempt,
     Resume,
@@ -372,6 +403,7 @@ pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 /// `FERMATA_SET`
 pub(crate) const SET: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
+pub(crate) const CONFIG_EVENTFD: u32 = 1 << 0;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// `FERMATA_STATE_*`
@@ -482,10 +514,12 @@ pub(crate) mod ioc {
     pub(crate) const EVENTFD: u32 = ioctl::_IO(MAGIC, 0x35);
     pub(crate) const HINT: u32 = ioctl::_IO(MAGIC, 0x36);
     pub(crate) const DOORBELL: u32 = ioctl::_IO(MAGIC, 0x37);
+    pub(crate) const OUTCOME: u32 = ioctl::_IO(MAGIC, 0x38);
     pub(crate) const PARAM: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x41);
     pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);
     pub(crate) const HISTOGRAM: u32 = ioctl::_IO(MAGIC, 0x51);
+    pub(crate) const CONFIG: u32 = ioctl::_IO(MAGIC, 0x52);
     pub(crate) const GROUP: u32 = ioctl::_IO(MAGIC, 0x60);
     pub(crate) const GROUP_SET: u32 = ioctl::_IO(MAGIC, 0x61);
     pub(crate) const GANG: u32 = ioctl::_IO(MAGIC, 0x62);

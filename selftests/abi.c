@@ -73,6 +73,31 @@ AT(fermata_snapshot_read, flags, 4, 4);
 AT(fermata_snapshot_read, offset, 8, 8);
 AT(fermata_snapshot_read, length, 16, 8);
 AT(fermata_snapshot_read, buffer, 24, 8);
+SIZE(fermata_config, 64);
+AT(fermata_config, size, 0, 4);
+AT(fermata_config, flags, 4, 4);
+AT(fermata_config, arena_flags, 8, 4);
+AT(fermata_config, snapshot_flags, 12, 4);
+AT(fermata_config, arena_addr, 16, 8);
+AT(fermata_config, arena_offset, 24, 8);
+AT(fermata_config, snapshot_addr, 32, 8);
+AT(fermata_config, lender, 40, 4);
+AT(fermata_config, start_flags, 44, 4);
+AT(fermata_config, events, 48, 4);
+AT(fermata_config, fd, 52, 4);
+AT(fermata_config, gang, 56, 4);
+AT(fermata_config, reserved, 60, 4);
+SIZE(fermata_outcome, 56);
+AT(fermata_outcome, size, 0, 4);
+AT(fermata_outcome, flags, 4, 4);
+AT(fermata_outcome, state, 8, 4);
+AT(fermata_outcome, error, 12, 4);
+AT(fermata_outcome, finished, 16, 8);
+AT(fermata_outcome, failed, 24, 8);
+AT(fermata_outcome, fault_addr, 32, 8);
+AT(fermata_outcome, fault_flags, 40, 4);
+AT(fermata_outcome, count, 44, 4);
+AT(fermata_outcome, regs, 48, 8);
 SIZE(fermata_snapshot_write, 32);
 AT(fermata_snapshot_write, size, 0, 4);
 AT(fermata_snapshot_write, flags, 4, 4);
@@ -271,10 +296,12 @@ CALL(FERMATA_IOC_WAIT, 0xfa34);
 CALL(FERMATA_IOC_EVENTFD, 0xfa35);
 CALL(FERMATA_IOC_HINT, 0xfa36);
 CALL(FERMATA_IOC_DOORBELL, 0xfa37);
+CALL(FERMATA_IOC_OUTCOME, 0xfa38);
 CALL(FERMATA_IOC_PARAM, 0xfa40);
 CALL(FERMATA_IOC_RESERVE, 0xfa41);
 CALL(FERMATA_IOC_CONTEXT_INFO, 0xfa50);
 CALL(FERMATA_IOC_HISTOGRAM, 0xfa51);
+CALL(FERMATA_IOC_CONFIG, 0xfa52);
 CALL(FERMATA_IOC_GROUP, 0xfa60);
 CALL(FERMATA_IOC_GROUP_SET, 0xfa61);
 CALL(FERMATA_IOC_GANG, 0xfa62);
@@ -282,7 +309,8 @@ CALL(FERMATA_IOC_GANG, 0xfa62);
 _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MAX_REGS == 512 &&
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
 _Static_assert(FERMATA_START_REPLAYABLE == 1 && FERMATA_MAX_REPLAYS == 3, "replays");
-_Static_assert(FERMATA_START_SAVED == 2 && FERMATA_START_HELD == 4 && FERMATA_REGS_RESULTS == 1,
+_Static_assert(FERMATA_START_SAVED == 2 && FERMATA_START_HELD == 4 && FERMATA_REGS_RESULTS == 1 &&
+	       FERMATA_CONFIG_EVENTFD == 1,
 	       "contexts made anew");
 _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
 	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&
@@ -369,10 +397,12 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_EVENTFD,
 		FERMATA_IOC_HINT,
 		FERMATA_IOC_DOORBELL,
+		FERMATA_IOC_OUTCOME,
 		FERMATA_IOC_PARAM,
 		FERMATA_IOC_RESERVE,
 		FERMATA_IOC_CONTEXT_INFO,
 		FERMATA_IOC_HISTOGRAM,
+		FERMATA_IOC_CONFIG,
 		FERMATA_IOC_GROUP,
 		FERMATA_IOC_GANG,
 		FERMATA_IOC_GROUP_SET,
@@ -389,7 +419,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x38, 0x3f, 0x44, 0x53, 0x63, 0x66, 0x80,
+		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x39, 0x3f, 0x44, 0x54, 0x63, 0x66, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

@@ -342,6 +342,9 @@ WALK_IOCTL(snapshot_read, HELD, SNAPSHOT_READ, 0, snapshot_read, .length = s->sn
 WALK_IOCTL(snapshot_write, READY, SNAPSHOT_WRITE, 0, snapshot_write, .length = s->snapshot,
 	   .buffer = (uintptr_t)s->buffer)
 WALK_IOCTL(regs_list, READY, REGS_LIST, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
+WALK_IOCTL(config, READY, CONFIG, 0, config, .fd = -1)
+WALK_IOCTL(outcome, HELD, OUTCOME, 0, outcome, .state = FERMATA_STATE_HELD, .count = 1,
+	   .regs = (uintptr_t)s->regs)
 WALK_IOCTL(preempt, RUNNING, PREEMPT, 0, preempt)
 WALK_IOCTL(resume, HELD, RESUME, -EBUSY, resume)
 

@@ -152,14 +152,14 @@ enum call {
 	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM,
 	PARAM_TO_SET, RESERVE_TO_SET, RESERVE, CONTEXT_INFO, HISTOGRAM, PREEMPT_OTHER, RESUME_OTHER,
 	ENABLE_OTHER, POLICY, GROUP,
-	GANG, GROUP_SET, MMAP, POLL, CALLS
+	GANG, GROUP_SET, CONFIG, OUTCOME, MMAP, POLL, CALLS
 };
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
 	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
 	"EVENTFD", "HINT", "PARAM", "PARAM to set", "RESERVE to set", "RESERVE", "CONTEXT_INFO", "HISTOGRAM",
-	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "mmap", "poll"
+	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "CONFIG", "OUTCOME", "mmap", "poll"
 };
 
 static int call(enum call call, int fd, u64 dice)
@@ -176,6 +176,12 @@ static int call(enum call call, int fd, u64 dice)
 	};
 	struct fermata_snapshot_write write = {
 		.size = sizeof(write), .length = sizeof(buf), .buffer = (uintptr_t)buf
+	};
+	struct fermata_config config = { .size = sizeof(config) };
+	struct fermata_reg result = { .offset = 0x48 };
+	struct fermata_outcome outcome = {
+		.size = sizeof(outcome), .state = dice & 1 ? FERMATA_STATE_DONE : FERMATA_STATE_HELD,
+		.finished = dice & 1, .count = 1, .regs = (uintptr_t)&result
 	};
 	struct fermata_reg listed[4];
 	struct fermata_regs regs = {
@@ -300,6 +306,11 @@ static int call(enum call call, int fd, u64 dice)
 	case GROUP_SET:
 		/* All are of the innermost cgroup, the neighbour, too. */
 		return fm_ioctl(fd, FERMATA_IOC_GROUP_SET, &group_set);
+	case CONFIG:
+		config.fd = dice & 1 ? -1 : look(dice >> 8);
+		return fm_ioctl(fd, FERMATA_IOC_CONFIG, &config);
+	case OUTCOME:
+		return fm_ioctl(fd, FERMATA_IOC_OUTCOME, &outcome);
 	case MMAP:
 		return call_mmap(fd);
 	default:

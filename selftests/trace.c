@@ -185,6 +185,23 @@ FM_TEST(trace, requests)
 	fm_end_endless(&c);
 }
 
+/* What is told of jobs elsewhere. */
+FM_TEST(trace, outcome)
+{
+	struct fermata_outcome arg = {
+		.size = sizeof(arg), .state = FERMATA_STATE_FAILED, .error = EIO, .finished = 3, .failed = 1
+	};
+	struct wanted w = { .n = 0 };
+	struct fm_ctx c;
+
+	RECORD();
+	fm_tenant(&c, FM_LONG_SLICE);
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_OUTCOME, &arg));
+	want(&w, "outcome slot=-1 ctx=%u pid=%d job=4 result=snapshot", fm_number(c.fd), getpid());
+	ASSERT_RECORDED(&w);
+	close(c.fd);
+}
+
 /* A slot is made vacant and kept for what was announced. */
 FM_TEST(trace, hint)
 {

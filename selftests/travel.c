@@ -4,6 +4,8 @@
  * and a job of another context goes on from them. What is brought in is the program's word, and trusted
  * in nothing.
  */
+#include <sys/eventfd.h>
+
 #include "kselftest_harness.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
@@ -390,6 +392,262 @@ FM_TEST(travel, own_memory_is_a_state)
 	ASSERT_GOOD(fm_job_finish(&here, &e));
 	close(there.fd);
 	free(p.state);
+}
+
+/* --- what jobs came to elsewhere -------------------------------------------------------- */
+
+static int tell_outcome(struct fm_ctx *c, u32 state, u32 error, u64 finished, u64 failed,
+			struct fermata_reg *regs, u32 count)
+{
+	struct fermata_outcome arg = {
+		.size = sizeof(arg), .state = state, .error = error, .finished = finished, .failed = failed,
+		.count = count, .regs = (uintptr_t)regs
+	};
+
+	return fm_ioctl(c->fd, FERMATA_IOC_OUTCOME, &arg);
+}
+
+FM_TEST(travel, outcome_of_a_finished_job)
+{
+	struct fermata_reg result = { .offset = 0x38, .value = 77 };
+	struct fermata_status st;
+	struct pollfd poller;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 value;
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	fm_job_any(&c, 100, 7, &e);
+	ASSERT_EQ(0, tell_outcome(&c, FERMATA_STATE_DONE, 0, 3, 1, &result, 1));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_DONE, st.state);
+	EXPECT_EQ(0, st.error);
+	EXPECT_EQ(4, st.job);
+	EXPECT_EQ(3, st.finished);
+	EXPECT_EQ(1, st.failed);
+	EXPECT_EQ(0, st.run_ns);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	poller = (struct pollfd){ .fd = c.fd, .events = POLLIN };
+	EXPECT_EQ(1, poll(&poller, 1, 0));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &value));
+	EXPECT_EQ(77, value);
+	/* Once only; and the next job has the next number. */
+	EXPECT_EQ(-EBUSY, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, NULL, 0));
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_status(c.fd, &st);
+	EXPECT_EQ(5, st.job);
+	EXPECT_EQ(4, st.finished);
+	EXPECT_EQ(-EBUSY, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, NULL, 0));
+}
+
+FM_TEST(travel, outcome_of_a_failed_job)
+{
+	static const int errors[] = { ETIME, EFAULT, EIO, EPROTO };
+	struct fermata_outcome arg = { .size = sizeof(arg), .state = FERMATA_STATE_FAILED, .failed = 1 };
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		fm_ctx_new(&c, FM_LIST, ARENA);
+		fm_job_any(&c, 100, 7, &e);
+		arg.error = errors[i];
+		arg.fault_addr = errors[i] == EFAULT ? 0x123000 : 0;
+		arg.fault_flags = errors[i] == EFAULT ? FERMATA_FAULT_WRITE : 0;
+		ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_OUTCOME, &arg));
+		fm_status(c.fd, &st);
+		EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+		EXPECT_EQ(errors[i], st.error);
+		EXPECT_EQ(arg.fault_addr, st.fault_addr);
+		EXPECT_EQ(arg.fault_flags, st.fault_flags);
+		EXPECT_EQ(0, st.faults);
+		EXPECT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
+		ASSERT_GOOD(fm_job_run(&c, &e));
+		fm_status(c.fd, &st);
+		EXPECT_EQ(2, st.job);
+		EXPECT_EQ(0, st.error);
+		EXPECT_EQ(0, st.fault_addr);
+		close(c.fd);
+	}
+}
+
+FM_TEST(travel, outcome_results_of_a_held_job)
+{
+	struct fermata_reg result = { .offset = 0x38, .value = 77 };
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 value;
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	fm_job_any(&c, 100, 7, &e);
+	EXPECT_EQ(-EBUSY, tell_outcome(&c, FERMATA_STATE_HELD, 0, 0, 0, &result, 1));
+	ASSERT_EQ(0, fm_start_as(c.fd, FERMATA_START_HELD));
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &value));
+	ASSERT_EQ(0, tell_outcome(&c, FERMATA_STATE_HELD, 0, 0, 0, &result, 1));
+	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &value));
+	EXPECT_EQ(77, value);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&c, &e));
+}
+
+FM_TEST(travel, outcome_bad_input)
+{
+	struct fermata_reg twice[2] = { { .offset = 0x38 }, { .offset = 0x38 } };
+	struct fermata_reg strange = { .offset = 0x400 };
+	const struct {
+		u32 state, error;
+		u64 finished, failed;
+	} wrong[] = {
+		{ FERMATA_STATE_IDLE, 0, 0, 0 }, { FERMATA_STATE_RUNNING, 0, 1, 0 }, { 8, 0, 1, 1 },
+		{ FERMATA_STATE_DONE, 0, 0, 1 }, { FERMATA_STATE_DONE, EIO, 1, 1 },
+		{ FERMATA_STATE_FAILED, EIO, 1, 0 }, { FERMATA_STATE_FAILED, 0, 1, 1 },
+		{ FERMATA_STATE_FAILED, ENODEV, 0, 1 }, { FERMATA_STATE_HELD, 0, 1, 0 },
+		{ FERMATA_STATE_HELD, EIO, 0, 0 }, { FERMATA_STATE_DONE, 0, (1ULL << 62) + 1, 0 },
+		{ FERMATA_STATE_DONE, 0, 1, UINT64_MAX },
+	};
+	struct fermata_outcome arg = {
+		.size = sizeof(arg), .state = FERMATA_STATE_DONE, .finished = 1, .fault_addr = 8
+	};
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	size_t i;
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	fm_job_any(&c, 100, 7, &e);
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		EXPECT_EQ(-EINVAL, tell_outcome(&c, wrong[i].state, wrong[i].error, wrong[i].finished,
+						wrong[i].failed, NULL, 0));
+	EXPECT_EQ(-EINVAL, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, twice, 2));
+	EXPECT_EQ(-EINVAL, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, &strange, 1));
+	EXPECT_EQ(-EINVAL, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, twice, FERMATA_MAX_RESULTS + 1));
+	EXPECT_EQ(-EFAULT, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, (void *)8, 1));
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_OUTCOME, &arg));
+	arg.fault_addr = 0;
+	arg.fault_flags = FERMATA_FAULT_WRITE;
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_OUTCOME, &arg));
+	arg.fault_flags = 2;
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_OUTCOME, &arg));
+	/* Nothing was changed. */
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_IDLE, st.state);
+	EXPECT_EQ(0, st.job);
+	EXPECT_EQ(0, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1ULL << 62, 0, NULL, 0));
+}
+
+/* --- how it was made -------------------------------------------------------------------- */
+
+static struct fermata_config config_of(int fd, int efd)
+{
+	struct fermata_config arg = { .size = sizeof(arg), .fd = efd };
+
+	fm_must(fd, FERMATA_IOC_CONFIG, &arg, "CONFIG");
+	return arg;
+}
+
+FM_TEST(travel, config_of_memory)
+{
+	u8 *mem = fm_map(NULL, 4 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)mem
+	};
+	struct fermata_snapshot_create snap = {
+		.size = sizeof(snap), .flags = FERMATA_SNAPSHOT_USER, .length = FM_PAGE,
+		.user_addr = (uintptr_t)mem + 2 * FM_PAGE
+	};
+	struct fm_ctx allocated, own, shared;
+	struct fermata_config config;
+	struct fermata_status st;
+
+	fm_ctx_new(&allocated, FM_LIST, ARENA);
+	config = config_of(allocated.fd, -1);
+	EXPECT_EQ(0, config.arena_flags);
+	EXPECT_EQ(0, config.snapshot_flags);
+	EXPECT_EQ(0, config.events);
+	EXPECT_EQ(0, config.gang);
+	EXPECT_EQ(0, config.start_flags);
+
+	fm_ctx_setup(&own, FM_LIST, -1);
+	ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	if (fm_confines())
+		ASSERT_EQ(0, fm_ioctl(own.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+	config = config_of(own.fd, -1);
+	EXPECT_EQ(FERMATA_ARENA_USER, config.arena_flags);
+	EXPECT_EQ((uintptr_t)mem, config.arena_addr);
+	if (fm_confines()) {
+		EXPECT_EQ(FERMATA_SNAPSHOT_USER, config.snapshot_flags);
+		EXPECT_EQ(snap.user_addr, config.snapshot_addr);
+	}
+
+	fm_ctx_setup(&shared, FM_LIST, -1);
+	arena = (struct fermata_arena_create){
+		.size = sizeof(arena), .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .offset = 2 * FM_PAGE,
+		.fd = allocated.fd
+	};
+	ASSERT_EQ(0, fm_ioctl(shared.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	fm_status(allocated.fd, &st);
+	config = config_of(shared.fd, -1);
+	EXPECT_EQ(FERMATA_ARENA_SHARED, config.arena_flags);
+	EXPECT_EQ(st.context, config.lender);
+	EXPECT_EQ(2 * FM_PAGE, config.arena_offset);
+}
+
+FM_TEST(travel, config_of_eventfd_and_job)
+{
+	int efd = eventfd(0, EFD_CLOEXEC), other = eventfd(0, EFD_CLOEXEC), same = dup(efd);
+	struct fermata_eventfd arg = {
+		.size = sizeof(arg), .events = FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, .fd = efd
+	};
+	struct fermata_config bad = { .size = sizeof(bad), .fd = STDIN_FILENO };
+	struct fermata_config config;
+	struct fm_expect e;
+	struct fm_ctx c;
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	EXPECT_EQ(0, config_of(c.fd, efd).flags);
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_EVENTFD, &arg));
+	config = config_of(c.fd, same);
+	EXPECT_EQ(FERMATA_CONFIG_EVENTFD, config.flags);
+	EXPECT_EQ(arg.events, config.events);
+	EXPECT_EQ(0, config_of(c.fd, other).flags);
+	EXPECT_EQ(arg.events, config_of(c.fd, -1).events);
+	EXPECT_EQ(-EINVAL, fm_ioctl(c.fd, FERMATA_IOC_CONFIG, &bad));
+	bad.fd = 999;
+	EXPECT_EQ(-EBADF, fm_ioctl(c.fd, FERMATA_IOC_CONFIG, &bad));
+
+	fm_job_any(&c, 100, 7, &e);
+	ASSERT_EQ(0, fm_start_as(c.fd, FERMATA_START_REPLAYABLE | FERMATA_START_HELD));
+	EXPECT_EQ(FERMATA_START_REPLAYABLE, config_of(c.fd, -1).start_flags);
+	ASSERT_EQ(0, fm_resume(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	EXPECT_EQ(0, config_of(c.fd, -1).start_flags);
+}
+
+FM_TEST(travel, config_of_gangs)
+{
+	struct fermata_gang join = { .size = sizeof(join), .flags = FERMATA_GANG_JOIN };
+	struct fm_ctx a, b, c;
+	struct fermata_status st;
+	u32 gang;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "a gang needs two slots");
+	fm_ctx_new(&a, FM_LIST, ARENA);
+	fm_ctx_new(&b, FM_MEM, ARENA);
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	fm_status(a.fd, &st);
+	join.context = st.context;
+	ASSERT_EQ(0, fm_ioctl(b.fd, FERMATA_IOC_GANG, &join));
+	gang = config_of(a.fd, -1).gang;
+	EXPECT_NE(0, gang);
+	EXPECT_EQ(gang, config_of(b.fd, -1).gang);
+	EXPECT_EQ(0, config_of(c.fd, -1).gang);
+	close(a.fd);
+	munmap(a.mem, a.len);
+	EXPECT_EQ(0, config_of(b.fd, -1).gang);
 }
 
 TEST_HARNESS_MAIN

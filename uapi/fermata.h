@@ -192,6 +192,53 @@ struct fermata_slot_info {
 
 /* --- the context -------------------------------------------------------- */
 
+/* fermata_config flags */
+#define FERMATA_CONFIG_EVENTFD	(1U << 0) /* @fd is the eventfd of the context */
+
+/**
+ * struct fermata_config - FERMATA_IOC_CONFIG: how a context was made
+ * @size:		in: sizeof(struct fermata_config)
+ * @flags:		in: 0; out: FERMATA_CONFIG_*
+ * @arena_flags:	out: FERMATA_ARENA_USER or _SHARED; 0: the arena was allocated, or
+ *			there is none
+ * @snapshot_flags:	out: FERMATA_SNAPSHOT_USER; 0: allocated, or none
+ * @arena_addr:		out: with FERMATA_ARENA_USER: @user_addr of struct
+ *			fermata_arena_create
+ * @arena_offset:	out: with FERMATA_ARENA_SHARED: offset of the arena in the memory of
+ *			@lender, in bytes
+ * @snapshot_addr:	out: with FERMATA_SNAPSHOT_USER: @user_addr of struct
+ *			fermata_snapshot_create
+ * @lender:		out: with FERMATA_ARENA_SHARED: number of the context that is
+ *			charged for the memory
+ * @start_flags:	out: FERMATA_START_REPLAYABLE of the current or last job
+ * @events:		out: FERMATA_EVENT_* of which an eventfd is told; 0: there is no
+ *			eventfd
+ * @fd:			in: descriptor of an eventfd to compare, or -1
+ * @gang:		out: the same number for all members of a gang, and for no other
+ *			context of the card; 0: the context is in no gang
+ * @reserved:		in: 0
+ *
+ * With struct fermata_status, FERMATA_IOC_REGS_LIST, _PARAM and _RESERVE all that is
+ * needed to make the context anew elsewhere.  A hint is not told: it lapses.
+ *
+ * EBADF: @fd is no descriptor.  EINVAL: also an @fd that is no eventfd.
+ */
+struct fermata_config {
+	__u32 size;
+	__u32 flags;
+	__u32 arena_flags;
+	__u32 snapshot_flags;
+	__aligned_u64 arena_addr;
+	__aligned_u64 arena_offset;
+	__aligned_u64 snapshot_addr;
+	__u32 lender;
+	__u32 start_flags;
+	__u32 events;
+	__s32 fd;
+	__u32 gang;
+	__u32 reserved;
+};
+
 /**
  * struct fermata_setup - FERMATA_IOC_SETUP: choose the engine
  * @size:		in: sizeof(struct fermata_setup)
@@ -226,6 +273,9 @@ struct fermata_setup {
 #define FERMATA_ARENA_FIXED_BASE	(1U << 0) /* @device_base is given */
 #define FERMATA_ARENA_USER		(1U << 1) /* @user_addr is given */
 #define FERMATA_ARENA_SHARED		(1U << 2) /* @fd and @offset are given */
+
+/* For mmap(): where the arena of the context of this number begins. */
+#define FERMATA_MMAP_OFFSET(context)	((__u64)(((context) & 0xffff) + 1) << 47)
 
 /**
  * struct fermata_arena_create - FERMATA_IOC_ARENA_CREATE: make the arena
@@ -312,9 +362,6 @@ struct fermata_arena_create {
 
 /* fermata_snapshot_create flags */
 #define FERMATA_SNAPSHOT_USER	(1U << 0) /* @user_addr and @length are given */
-
-/* For mmap(): where the arena of the context of this number begins. */
-#define FERMATA_MMAP_OFFSET(context)	((__u64)(((context) & 0xffff) + 1) << 47)
 
 /**
  * struct fermata_snapshot_create - FERMATA_IOC_SNAPSHOT_CREATE: make the
@@ -675,6 +722,48 @@ struct fermata_status {
 	__aligned_u64 hints_ignored;
 	__aligned_u64 faults;
 	__aligned_u64 replays;
+};
+
+/**
+ * struct fermata_outcome - FERMATA_IOC_OUTCOME: what jobs have come to elsewhere
+ * @size:		in: sizeof(struct fermata_outcome)
+ * @flags:		in: 0
+ * @state:		in: FERMATA_STATE_DONE or _FAILED: of the last job;
+ *			FERMATA_STATE_HELD: only the results of the held job are given
+ * @error:		in: with FERMATA_STATE_FAILED: ETIME, EFAULT, EIO or EPROTO, as
+ *			in struct fermata_status; else 0
+ * @finished:		in: jobs finished; with FERMATA_STATE_DONE at least 1
+ * @failed:		in: jobs failed; with FERMATA_STATE_FAILED at least 1.  The sum
+ *			of both is at most 2^62.  With FERMATA_STATE_HELD both are 0
+ * @fault_addr:		in: with EFAULT: as in struct fermata_status; else 0
+ * @fault_flags:	in: with EFAULT: FERMATA_FAULT_*; else 0
+ * @count:		in: entries, at most FERMATA_MAX_RESULTS
+ * @regs:		in: pointer to @count struct fermata_reg: declared results
+ *			(FERMATA_IOC_RESULTS) and their values
+ *
+ * For a program that makes a context anew, as it was elsewhere.  The context then
+ * tells by FERMATA_IOC_STATUS, _WAIT, poll() and FERMATA_IOC_REGS_READ what the other
+ * context told, and the number of the next job is @finished + @failed + 1.  Nothing
+ * that is told here counts for the card, the group or the time on slots.
+ *
+ * FERMATA_STATE_DONE and _FAILED: before the first job of the context.  With
+ * FERMATA_STATE_HELD: while the job is held; FERMATA_IOC_REGS_READ returns the values
+ * until the job has been on a slot.
+ *
+ * EBUSY: a job was started, or the outcome was given before; with FERMATA_STATE_HELD:
+ * the job is not held.  EINVAL: also a register that is not declared, or named twice.
+ */
+struct fermata_outcome {
+	__u32 size;
+	__u32 flags;
+	__u32 state;
+	__u32 error;
+	__aligned_u64 finished;
+	__aligned_u64 failed;
+	__aligned_u64 fault_addr;
+	__u32 fault_flags;
+	__u32 count;
+	__aligned_u64 regs;
 };
 
 /**
@@ -1461,10 +1550,12 @@ struct fermata_queue_control {
 #define FERMATA_IOC_EVENTFD		_IO(FERMATA_IOC_MAGIC, 0x35)
 #define FERMATA_IOC_HINT		_IO(FERMATA_IOC_MAGIC, 0x36)
 #define FERMATA_IOC_DOORBELL		_IO(FERMATA_IOC_MAGIC, 0x37)
+#define FERMATA_IOC_OUTCOME		_IO(FERMATA_IOC_MAGIC, 0x38)
 #define FERMATA_IOC_PARAM		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x41)
 #define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)
 #define FERMATA_IOC_HISTOGRAM		_IO(FERMATA_IOC_MAGIC, 0x51)
+#define FERMATA_IOC_CONFIG		_IO(FERMATA_IOC_MAGIC, 0x52)
 #define FERMATA_IOC_GROUP		_IO(FERMATA_IOC_MAGIC, 0x60)
 #define FERMATA_IOC_GROUP_SET		_IO(FERMATA_IOC_MAGIC, 0x61)
 #define FERMATA_IOC_GANG		_IO(FERMATA_IOC_MAGIC, 0x62)

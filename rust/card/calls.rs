@@ -11,9 +11,10 @@ use super::{
 use crate::{
     bar::Fault,
     image::{AppRegister, ContextRef, Image},
+    notifier::Notice,
     sched::{
         self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, NewJob,
-        PolicyKind, Refusal, SlotId, Stats, Time,
+        PastJobs, PolicyKind, Refusal, SlotId, Stats, Time,
     },
 };
 use kernel::prelude::*;
@@ -98,6 +99,41 @@ impl Card {
         context.begin_job(number);
         self.handle(&mut state, start).map_err(refused)?;
         Ok(number)
+    }
+
+    /// Tells a context that has had no job what its jobs have come to elsewhere. `EBUSY`: it has had
+    /// one; `EINVAL`: a result is not declared.
+    pub(crate) fn set_past(
+        &self,
+        ctx: ContextId,
+        past: PastJobs,
+        fault: Option<Fault>,
+        results: &[(AppRegister, u64)],
+    ) -> Result {
+        let mut state = self.state.lock();
+        state.scheduler.check_past(ctx).map_err(refused)?;
+        let context = state.context(ctx).ok_or(ENODEV)?;
+        context.image().set_past(results, fault)?;
+        context.notify(&self.delivery, Notice::Done);
+        self.note_past(&mut state, ctx, past);
+        state.scheduler.set_past(ctx, past).map_err(refused)
+    }
+
+    /// Sets the values of results of a job that is held. `EBUSY`: it is not held; `EINVAL`: a result
+    /// is not declared.
+    pub(crate) fn set_results(&self, ctx: ContextId, results: &[(AppRegister, u64)]) -> Result {
+        let mut state = self.state.lock();
+        match state.scheduler.job(ctx).map_err(refused)? {
+            (JobState::Held, _) => {}
+            _ => return Err(EBUSY),
+        }
+        let context = state.context(ctx).ok_or(ENODEV)?;
+        context.image().set_past(results, None)
+    }
+
+    /// Returns the same context for all members of the gang of a context; `None`: it is in none.
+    pub(crate) fn gang_of(&self, ctx: ContextId) -> Result<Option<ContextId>> {
+        self.state.lock().scheduler.gang_of(ctx).map_err(refused)
     }
 
     /// Submits a request that returns no value.

@@ -11,8 +11,8 @@ use crate::{
     bar::Fault,
     image::ContextRef,
     sched::{
-        Action, ContextId, Event, GroupKey, GroupSettings, JobState, Refusal, SlotId, SlotState,
-        Wake,
+        Action, ContextId, Event, GroupKey, GroupSettings, JobState, PastJobs, Refusal, SlotId,
+        SlotState, Wake,
     },
     trace::{self, Arrival, CardEvent, QueueEvent, Request, Subject},
 };
@@ -73,6 +73,15 @@ impl Card {
         trace::context_setup(|| {
             let group = state.scheduler.group_of(ctx).map_or(0, |group| group.0);
             (self.context_in(state, ctx), slots.into(), group)
+        });
+    }
+
+    /// A context was told what its jobs have come to elsewhere.
+    pub(super) fn note_past(&self, state: &mut State, ctx: ContextId, past: PastJobs) {
+        trace::outcome(|| {
+            let result = past.last.map_or(0, trace::failure);
+            let job = past.finished + past.failed;
+            (self.context_in(state, ctx), job, result)
         });
     }
 

@@ -55,6 +55,7 @@ impl Context {
             image.set_snapshot(snapshot.iova(), length, pages);
         })?;
         memory.snapshot = Some(snapshot);
+        memory.own_snapshot = address;
         memory.image = image;
         Ok(length)
     }

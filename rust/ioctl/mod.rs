@@ -13,6 +13,7 @@ mod info;
 mod job;
 mod memory;
 mod param;
+mod past;
 mod registers;
 mod reserve;
 
@@ -61,10 +62,12 @@ impl Call<'_> {
             ioc::EVENTFD => self.eventfd(),
             ioc::HINT => self.hint(),
             ioc::DOORBELL => self.doorbell(),
+            ioc::OUTCOME => self.outcome(),
             ioc::PARAM => self.param(),
             ioc::RESERVE => self.reserve(),
             ioc::CONTEXT_INFO => self.context_info(),
             ioc::HISTOGRAM => self.histogram(),
+            ioc::CONFIG => self.config(),
             ioc::GROUP => self.group(),
             ioc::GANG => self.gang(),
             ioc::GROUP_SET => self.group_set(),

@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::check_flags,
+    argument::{check_flags, check_zero},
     image::{AppRegister, RegisterSet, MAX_RESULTS},
     uapi,
 };
@@ -65,11 +65,23 @@ impl Call<'_> {
     fn registers(&self, most: u32) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
         let regs = self.read::<uapi::Regs>()?.value;
         check_flags(regs.flags, 0)?;
-        if regs.reserved != 0 || regs.count > most {
+        check_zero(regs.reserved)?;
+        self.register_array(regs.count, regs.regs, most)
+    }
+
+    /// Copies in an array of `count` registers, at most `most`, at the user's address `array`,
+    /// checked. `EINVAL` also for a register that is named twice.
+    pub(super) fn register_array(
+        &self,
+        count: u32,
+        array: u64,
+        most: u32,
+    ) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
+        if count > most {
             return Err(EINVAL);
         }
-        let count = regs.count as usize;
-        let array = UserPtr::from_addr(usize::try_from(regs.regs)?);
+        let count = count as usize;
+        let array = UserPtr::from_addr(usize::try_from(array)?);
         let mut reader = UserSlice::new(array, count * size_of::<uapi::Reg>()).reader();
         let mut registers = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut named = RegisterSet::EMPTY;

@@ -70,6 +70,8 @@ pub struct Stats {
     pub resumes: u64,
     /// Saves completed.
     pub preemptions: u64,
+    /// The current or last job may be run again from its beginning.
+    pub replayable: bool,
     /// How often the current or last job was run again from its beginning
     /// ([`Event::Start`](super::Event::Start)).
     pub replays: u64,
@@ -296,6 +298,7 @@ impl SchedContext {
             slices: self.slices,
             resumes: self.resumes,
             preemptions: self.preemptions,
+            replayable: self.restarts != Restarts::Forbidden,
             replays: self.restarts.count().into(),
             finished: self.finished,
             failed: self.failed,

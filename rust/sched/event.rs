@@ -18,6 +18,17 @@ pub struct NewJob {
     pub held: bool,
 }
 
+/// What the jobs of a context came to elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastJobs {
+    /// Why the last one failed; `None`: it finished.
+    pub last: Option<Failure>,
+    /// Jobs finished.
+    pub finished: u64,
+    /// Jobs failed.
+    pub failed: u64,
+}
+
 /// Something that happened.
 ///
 /// The first group are requests of a context's owner, which may be refused; the second group comes

@@ -107,6 +107,20 @@ impl Scheduler {
         Ok(self.gang_size_of(self.entities.owned(id)?))
     }
 
+    /// Returns the same member for all members of the gang of a context; `None`: it is in none.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`].
+    pub fn gang_of(&self, id: ContextId) -> Result<Option<ContextId>, Refusal> {
+        let ctx = self.entities.owned(id)?;
+        if !self.entities.is_ganged(ctx) {
+            return Ok(None);
+        }
+        let members = self.entities.gang(ctx).map(|at| self.entities.id(at));
+        Ok(members.min_by_key(|member| member.index()))
+    }
+
     fn gang_size_of(&self, ctx: ContextIndex) -> u32 {
         self.entities.mates(ctx).fold(1, |size, _| size + 1)
     }

@@ -8,7 +8,7 @@
 //! engine is still on its slot, which is then noted, or after it has left.
 
 use super::context::{JobState, OnStop, Restarts};
-use super::event::{Cx, NewJob};
+use super::event::{Cx, NewJob, PastJobs};
 use super::ids::ContextIndex;
 use super::slot_fsm::Outcome;
 use super::state::Scheduler;
@@ -31,6 +31,33 @@ impl Scheduler {
             return Err(Refusal::NoSlot);
         }
         self.check_mask(context.class, context.params.mask)
+    }
+
+    /// Checks whether a context may be told what its jobs have come to elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Busy`] (the context has had a job).
+    pub fn check_past(&self, id: ContextId) -> Result<(), Refusal> {
+        let context = &self.entities[self.entities.owned(id)?];
+        self.check_present()?;
+        match context.state {
+            JobState::Idle => Ok(()),
+            _ => Err(Refusal::Busy),
+        }
+    }
+
+    /// Tells a context what its jobs have come to elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check_past`].
+    pub fn set_past(&mut self, id: ContextId, past: PastJobs) -> Result<(), Refusal> {
+        self.check_past(id)?;
+        let context = &mut self.entities[id.at()];
+        context.state = past.last.map_or(JobState::Done, JobState::Failed);
+        (context.finished, context.failed) = (past.finished, past.failed);
+        Ok(())
     }
 
     /// Starts a job.

@@ -65,7 +65,8 @@ mod turn;
 pub use context::{JobState, SchedContext, Stats};
 pub use entity::SchedEntity;
 pub use event::{
-    Action, EndReason, Event, Failure, NewJob, PauseCause, Refusal, RunEnd, StartTimes, Wake,
+    Action, EndReason, Event, Failure, NewJob, PastJobs, PauseCause, Refusal, RunEnd, StartTimes,
+    Wake,
 };
 pub use group::{GroupStats, Registration, SchedGroup};
 pub use ids::{ContextId, GroupKey, SlotId, MAX_SLOTS};

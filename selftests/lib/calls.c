@@ -40,6 +40,8 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(STATUS, FM_HELD, fermata_status, 0, 0),
 	C(WAIT, FM_HELD, fermata_wait, FM_EVENTS, 0),
 	C(EVENTFD, FM_HELD, fermata_eventfd, FM_EVENTS, 12),
+	C(OUTCOME, FM_HELD, fermata_outcome, 0, 0),
+	C(CONFIG, FM_HELD, fermata_config, 0, 60),
 	C(DOORBELL, FM_HELD, fermata_doorbell, 0, 0),
 	C(HINT, FM_READY, fermata_hint, 0, 0),
 	C(PARAM, FM_READY, fermata_param, FERMATA_SET, 0),
@@ -105,6 +107,15 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 	case FERMATA_IOC_EVENTFD:
 		a->event.events = FERMATA_EVENT_DONE;
 		a->event.fd = event_fd;
+		break;
+	case FERMATA_IOC_OUTCOME:
+		a->outcome.state = FERMATA_STATE_HELD;
+		a->outcome.count = 1;
+		a->outcome.regs = (uintptr_t)good_results;
+		break;
+	case FERMATA_IOC_CONFIG:
+		memset(a->bytes + 8, 0xa5, k->size - 12);
+		a->config.fd = event_fd;
 		break;
 	case FERMATA_IOC_PARAM:
 		a->param.param = FERMATA_PARAM_TIMESLICE;
@@ -177,6 +188,9 @@ u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
 	case FERMATA_IOC_RESULTS:
 		*in = true;
 		return (u64 *)&a->regs.regs;
+	case FERMATA_IOC_OUTCOME:
+		*in = true;
+		return (u64 *)&a->outcome.regs;
 	case FERMATA_IOC_REGS_READ:
 		*in = *out = true;
 		return (u64 *)&a->regs.regs;

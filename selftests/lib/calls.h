@@ -19,6 +19,8 @@ union fm_arg {
 	struct fermata_snapshot_read read;
 	struct fermata_snapshot_write write;
 	struct fermata_regs regs;
+	struct fermata_config config;
+	struct fermata_outcome outcome;
 	struct fermata_start start;
 	struct fermata_preempt preempt;
 	struct fermata_resume resume;
@@ -46,7 +48,7 @@ struct fm_call {
 	bool sets;	/* with FERMATA_SET: nothing is written to the structure */
 };
 
-#define FM_CALLS	28
+#define FM_CALLS	30
 extern const struct fm_call fm_calls[FM_CALLS];
 
 /* Bytes of the buffer that a valid SNAPSHOT_READ or _WRITE has. */

@@ -43,6 +43,11 @@ struct fermata_subject {
 	__print_symbolic(value,						\
 		{ 0, "best-effort" }, { 1, "latency-critical" })
 
+#define fermata_show_result(value)					\
+	__print_symbolic(value,						\
+		{ 0, "done" }, { 1, "preempt-timeout" }, { 2, "fault" },\
+		{ 3, "snapshot" }, { 4, "protocol" }, { 5, "gone" })
+
 DECLARE_EVENT_CLASS(fermata_subject,
 	TP_PROTO(const struct fermata_subject *subject),
 	TP_ARGS(subject),
@@ -106,6 +111,24 @@ TRACE_EVENT(fermata_job_start,
 	TP_printk(FERMATA_SUBJECT_FORMAT " job=%llu replayable=%d saved=%d held=%d",
 		  FERMATA_SUBJECT_ARGS, __entry->job, __entry->replayable,
 		  __entry->saved, __entry->held)
+);
+
+TRACE_EVENT(fermata_outcome,
+	TP_PROTO(const struct fermata_subject *subject, u64 job, u32 result),
+	TP_ARGS(subject, job, result),
+	TP_STRUCT__entry(
+		FERMATA_SUBJECT_FIELDS
+		__field(u64, job)
+		__field(u32, result)
+	),
+	TP_fast_assign(
+		FERMATA_SUBJECT_ASSIGN;
+		__entry->job = job;
+		__entry->result = result;
+	),
+	TP_printk(FERMATA_SUBJECT_FORMAT " job=%llu result=%s",
+		  FERMATA_SUBJECT_ARGS, __entry->job,
+		  fermata_show_result(__entry->result))
 );
 
 TRACE_EVENT(fermata_arrival,
@@ -315,9 +338,7 @@ TRACE_EVENT(fermata_job_end,
 	),
 	TP_printk(FERMATA_SUBJECT_FORMAT " job=%llu result=%s",
 		  FERMATA_SUBJECT_ARGS, __entry->job,
-		  __print_symbolic(__entry->result,
-			{ 0, "done" }, { 1, "preempt-timeout" }, { 2, "fault" },
-			{ 3, "snapshot" }, { 4, "protocol" }, { 5, "gone" }))
+		  fermata_show_result(__entry->result))
 );
 
 DEFINE_EVENT(fermata_subject, fermata_held,

@@ -120,6 +120,11 @@ pub(crate) const CALLS: &[Call] = calls! {
     "regs_read" IOC_REGS_READ Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "results" IOC_RESULTS Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "regs_list" IOC_REGS_LIST Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
+    "config" IOC_CONFIG Config { flags: Small, fd: Eventfd, reserved: Small }
+    "outcome" IOC_OUTCOME Outcome {
+        flags: Small, state: Small, error: Small, finished: Small, failed: Small, fault_addr: Length, fault_flags: Small,
+        count: Small, regs: Pointer
+    }
     "start" IOC_START Start { flags: Small }
     "preempt" IOC_PREEMPT Preempt { flags: Small, context: Context, reserved: Small }
     "resume" IOC_RESUME Resume { flags: Small, context: Context, reserved: Small }

@@ -141,6 +141,8 @@ arguments!(
     SnapshotRead,
     SnapshotWrite,
     Regs,
+    Config,
+    Outcome,
     Start,
     Preempt,
     Resume,

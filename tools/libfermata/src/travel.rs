@@ -3,7 +3,7 @@
 
 use crate::{uapi, Arena, Context, Error, Result};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 impl Context {
     /// The context of a file that is open already: got from another process, which shares its
@@ -84,6 +84,59 @@ impl Context {
     pub fn declared_results(&self) -> Result<Vec<u32>> {
         let found = self.list_registers(uapi::REGS_RESULTS)?;
         Ok(found.iter().map(|reg| reg.offset).collect())
+    }
+
+    /// How the context was made. `eventfd`: a descriptor of an eventfd, to compare.
+    pub fn config(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<uapi::Config> {
+        let argument = uapi::Config {
+            fd: eventfd.map_or(-1, |eventfd| eventfd.as_raw_fd()),
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_CONFIG, argument) }
+    }
+
+    /// Tells the context, which has had no job, what its jobs have come to elsewhere: `last` is the
+    /// status of the other context, whose last job has ended, `results` are registers that are
+    /// declared as results, with their values. [`Error::Busy`]: the context has had a job.
+    pub fn set_outcome(&self, last: &uapi::Status, results: &[(u32, u64)]) -> Result<()> {
+        let outcome = uapi::Outcome {
+            state: last.state,
+            error: last.error,
+            finished: last.finished,
+            failed: last.failed,
+            fault_addr: last.fault_addr,
+            fault_flags: last.fault_flags,
+            ..Default::default()
+        };
+        self.tell_outcome(outcome, results)
+    }
+
+    /// Sets the values of results of a job that is held. [`Error::Busy`]: it is not held.
+    pub fn set_results(&self, results: &[(u32, u64)]) -> Result<()> {
+        let outcome = uapi::Outcome {
+            state: uapi::STATE_HELD,
+            ..Default::default()
+        };
+        self.tell_outcome(outcome, results)
+    }
+
+    fn tell_outcome(&self, outcome: uapi::Outcome, results: &[(u32, u64)]) -> Result<()> {
+        let regs: Vec<_> = results
+            .iter()
+            .map(|&(offset, value)| uapi::Reg {
+                offset,
+                value,
+                ..Default::default()
+            })
+            .collect();
+        let argument = uapi::Outcome {
+            count: regs.len() as u32,
+            regs: regs.as_ptr() as u64,
+            ..outcome
+        };
+        // SAFETY: the pointer is that of an array of this length, which is only read.
+        unsafe { self.call(uapi::IOC_OUTCOME, argument) }.map(drop)
     }
 
     fn list_registers(&self, flags: u32) -> Result<Vec<uapi::Reg>> {

@@ -38,6 +38,14 @@ layout! {
     SnapshotWrite { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     Reg { offset: u32, reserved: u32, value: u64 }
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
+    Config {
+        size: u32, flags: u32, arena_flags: u32, snapshot_flags: u32, arena_addr: u64, arena_offset: u64, snapshot_addr: u64,
+        lender: u32, start_flags: u32, events: u32, fd: i32, gang: u32, reserved: u32,
+    }
+    Outcome {
+        size: u32, flags: u32, state: u32, error: u32, finished: u64, failed: u64, fault_addr: u64, fault_flags: u32,
+        count: u32, regs: u64,
+    }
     Start { size: u32, flags: u32, job: u64 }
     Preempt { size: u32, flags: u32, context: u32, reserved: u32 }
     Resume { size: u32, flags: u32, context: u32, reserved: u32 }
@@ -122,6 +130,7 @@ constants! {
     START_REPLAYABLE: u32 = 1 << 0;
     START_SAVED: u32 = 1 << 1;
     START_HELD: u32 = 1 << 2;
+    CONFIG_EVENTFD: u32 = 1 << 0;
     REGS_RESULTS: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
@@ -230,10 +239,12 @@ calls! {
     IOC_EVENTFD = 0x35;
     IOC_HINT = 0x36;
     IOC_DOORBELL = 0x37;
+    IOC_OUTCOME = 0x38;
     IOC_PARAM = 0x40;
     IOC_RESERVE = 0x41;
     IOC_CONTEXT_INFO = 0x50;
     IOC_HISTOGRAM = 0x51;
+    IOC_CONFIG = 0x52;
     IOC_GROUP = 0x60;
     IOC_GROUP_SET = 0x61;
     IOC_GANG = 0x62;
