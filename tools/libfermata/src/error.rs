@@ -88,11 +88,48 @@ impl Error {
         }
     }
 
+    /// Its number. Of [`Error::NotPermitted`], which two numbers have, EPERM.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Gone => libc::ENODEV,
+            Self::NotReady => libc::ENXIO,
+            Self::Exists => libc::EEXIST,
+            Self::NotFound => libc::ENOENT,
+            Self::Busy => libc::EBUSY,
+            Self::Again => libc::EAGAIN,
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::Interrupted => libc::EINTR,
+            Self::Invalid => libc::EINVAL,
+            Self::OutOfRange => libc::ERANGE,
+            Self::NotPermitted => libc::EPERM,
+            Self::NoSpace => libc::ENOSPC,
+            Self::NoMemory => libc::ENOMEM,
+            Self::NoState => libc::ENODATA,
+            Self::NoContext => libc::ESRCH,
+            Self::NoAddress => libc::EDESTADDRREQ,
+            Self::Protocol => libc::EPROTO,
+            Self::Other(errno) => errno,
+        }
+    }
+
     pub(crate) fn from_io(error: &std::io::Error) -> Self {
         Self::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
     }
 
     pub(crate) fn last() -> Self {
         Self::from_io(&std::io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_numbers() {
+        for errno in (1..134).filter(|errno| *errno != libc::EACCES) {
+            assert_eq!(Error::from_errno(errno).errno(), errno);
+        }
+        assert_eq!(Error::from_errno(libc::EACCES).errno(), libc::EPERM);
     }
 }

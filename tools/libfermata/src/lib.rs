@@ -23,6 +23,7 @@
 //! ```
 
 mod arena;
+mod cards;
 mod engine;
 mod error;
 #[path = "../../../rust/measure/histogram.rs"]
@@ -39,6 +40,7 @@ pub mod uapi;
 pub mod work;
 
 pub use arena::Arena;
+pub use cards::devices;
 pub use engine::{EngineId, NoUuid};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
@@ -65,6 +67,16 @@ impl Events {
     pub const COMPLETED: Self = Self(uapi::EVENT_COMPLETED);
     /// The end of a job, or that it is held.
     pub const ANY: Self = Self(uapi::EVENT_DONE | uapi::EVENT_HELD);
+
+    /// The events of a mask of `uapi::EVENT_*`; the driver refuses others.
+    pub const fn from_bits(mask: u32) -> Self {
+        Self(mask)
+    }
+
+    /// Their mask.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
 
     /// Whether all of `other` are among these.
     pub fn contains(self, other: Self) -> bool {
@@ -150,6 +162,7 @@ arguments!(
     Hint,
     Doorbell,
     Wait,
+    Eventfd,
     Param,
     ContextInfo,
     Histogram,
@@ -303,7 +316,8 @@ impl Context {
         self.start_with(uapi::START_HELD)
     }
 
-    fn start_with(&self, flags: u32) -> Result<u64> {
+    /// As [`Context::start`], with a mask of `uapi::START_*`.
+    pub fn start_with(&self, flags: u32) -> Result<u64> {
         let argument = uapi::Start {
             flags,
             ..Default::default()
@@ -371,21 +385,37 @@ impl Context {
 
     /// Waits until one of `events` holds, for at most `limit`; a signal handler does not end it.
     pub fn wait(&self, events: Events, limit: Option<Duration>) -> Result<Events> {
-        let deadline = limit.map_or(u64::MAX, |limit| {
-            now_ns().saturating_add(limit.as_nanos() as u64)
-        });
+        let deadline = limit.map_or(u64::MAX, deadline_in);
         loop {
-            let argument = uapi::Wait {
-                events: events.0,
-                deadline,
-                ..Default::default()
-            };
-            // SAFETY: no pointers.
-            match unsafe { self.call(uapi::IOC_WAIT, argument) } {
+            match self.wait_until(events, deadline) {
                 Err(Error::Interrupted) => {}
-                done => return done.map(|done| Events(done.happened)),
+                done => return done,
             }
         }
+    }
+
+    /// Waits until one of `events` holds, or until `deadline` ([`now_ns`]; 0: does not wait; `u64::MAX`: for ever).
+    /// [`Error::Interrupted`]: a signal handler ran that was installed without `SA_RESTART`.
+    pub fn wait_until(&self, events: Events, deadline: u64) -> Result<Events> {
+        let argument = uapi::Wait {
+            events: events.0,
+            deadline,
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_WAIT, argument) }.map(|done| Events(done.happened))
+    }
+
+    /// Has 1 added to an eventfd each time one of `events` begins to hold, and when the card goes; instead of the
+    /// eventfd before. `None`: to none.
+    pub fn set_eventfd(&self, eventfd: Option<(BorrowedFd<'_>, Events)>) -> Result<()> {
+        let argument = uapi::Eventfd {
+            events: eventfd.map_or(0, |(_, events)| events.0),
+            fd: eventfd.map_or(-1, |(fd, _)| fd.as_raw_fd()),
+            ..Default::default()
+        };
+        // SAFETY: no pointers.
+        unsafe { self.call(uapi::IOC_EVENTFD, argument) }.map(drop)
     }
 }
 
@@ -406,6 +436,12 @@ fn to_array(registers: &[(u32, u64)]) -> Vec<uapi::Reg> {
             value,
         })
         .collect()
+}
+
+/// The deadline that is so long from now.
+pub fn deadline_in(limit: Duration) -> u64 {
+    let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    now_ns().saturating_add(limit)
 }
 
 /// `CLOCK_MONOTONIC`, on which deadlines are.

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cards of the machine, by what they can do.
+
+use crate::{Context, EngineId, Error, Result};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// The device nodes of the cards in `/dev`, in the order of their numbers.
+pub fn devices() -> Result<Vec<PathBuf>> {
+    devices_in(Path::new("/dev"))
+}
+
+fn devices_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|error| Error::from_io(&error))?;
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            number(path.file_name()?).map(|number| (number, path))
+        })
+        .collect();
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The number of the card that has this node.
+fn number(name: &OsStr) -> Option<u32> {
+    let digits = name.to_str()?.strip_prefix("fermata")?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+impl Context {
+    /// Opens the first card, by number, that has the engine and takes the context, and chooses the engine on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`]: no card has the engine. Any other: that of the first card which has the engine or could
+    /// not be opened: [`Error::NotPermitted`], [`Error::NoSpace`], and what else `FERMATA_IOC_SETUP` gives.
+    pub fn open_engine(engine: EngineId) -> Result<Self> {
+        let mut refusal = Error::NotFound;
+        for device in devices()? {
+            match Self::open(device).and_then(|card| card.setup(engine, 0).map(|_| card)) {
+                // The card lacks the engine, or is gone.
+                Err(Error::NotFound | Error::NotReady | Error::Gone) => {}
+                Err(error) if refusal == Error::NotFound => refusal = error,
+                Err(_) => {}
+                done => return done,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_in_the_order_of_their_numbers() {
+        let folder = std::env::temp_dir().join(format!("fermata-cards-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        for name in [
+            "fermata10",
+            "fermata2",
+            "fermata",
+            "fermata+3",
+            "fermata4x",
+            "null",
+            "fermata99999999999",
+        ] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let found = devices_in(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let wanted = ["fermata2", "fermata10"].map(|name| folder.join(name));
+        assert_eq!(found, Ok(wanted.to_vec()));
+    }
+}
