@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The files of a card in /sys/class/fermata/fermataN (docs/ABI/testing/sysfs-class-fermata): a
-//! value of the card or, in a directory for each slot, of a slot; and a file with the figures of
-//! all tenants.
+//! value of the card or, in a directory for each slot, of a slot; and files with the figures of all
+//! tenants.
 //!
 //! The files are made with the device, before its uevent, and removed before the card is dropped.
 //! They access no register.
 
 mod files;
+mod histograms;
+mod lines;
 mod monitor;
 mod values;
 

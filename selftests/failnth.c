@@ -97,6 +97,7 @@ struct scene {
 	void *own;	/* a page of the program's */
 	int efd;
 	int cgroup;
+	int histograms;	/* the card's file */
 	int lender;	/* a context with an arena that others can share */
 	void *mapped;
 };
@@ -162,6 +163,7 @@ static void prepare(struct scene *s, enum stage stage)
 		s->lender = lender();
 	if (stage < READY)
 		return;
+	s->histograms = open(fm_sysfs_path(-1, "histograms"), O_RDONLY | O_CLOEXEC);
 	fm_ctx_new(&s->c, FM_LIST, LENGTH);
 	s->number = fm_number(s->c.fd);
 	fm_status(s->c.fd, &st);
@@ -207,10 +209,12 @@ static void end(struct scene *s, enum stage stage)
 	munmap(s->own, FM_PAGE);
 	if (s->mapped)
 		munmap(s->mapped, LENGTH);
-	if (stage >= READY)
+	if (stage >= READY) {
+		close(s->histograms);
 		fm_ctx_close(&s->c);
-	else if (s->c.fd >= 0)
+	} else if (s->c.fd >= 0) {
 		close(s->c.fd);
+	}
 }
 
 /* --- the walk --------------------------------------------------------------- */
@@ -379,6 +383,12 @@ static int poll_done(struct scene *s)
 
 WALK(poll, ENDED, poll_done, 0)
 
+static int read_histograms(struct scene *s)
+{
+	return pread(s->histograms, s->buffer, FM_PAGE, 0) < 0 ? -errno : 0;
+}
+
+WALK(read_histograms, ENDED, read_histograms, 0)
 
 /* It cannot fail; what it allocates may be missing. */
 static int close_node(struct scene *s)

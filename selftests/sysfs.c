@@ -15,7 +15,7 @@ FM_FIXTURE_CARD(card);
 
 static const char *const of_card[] = {
 	"profile", "uapi_version", "slots", "contexts", "max_contexts", "policy", "boost_ms",
-	"boundary_wait_us", "monitor"
+	"boundary_wait_us", "monitor", "histograms"
 };
 static const char *const of_slot[] = {
 	"engine", "state", "context", "starts", "resumes", "preemptions", "finished", "faults",
@@ -23,7 +23,7 @@ static const char *const of_slot[] = {
 	"save_ns", "restore_ns"
 };
 
-/* What tells of tenants is for root, and "monitor" for a group besides. */
+/* What tells of tenants is for root, and "monitor" and "histograms" for a group besides. */
 static const char *const for_all[] = {
 	"engine", "state", "polled", "exclusive", "save_ns", "restore_ns"
 };
@@ -171,6 +171,64 @@ FM_TEST(sysfs, slots_as_the_calls_have_them)
 	EXPECT_LT(0, number_of(c.slot, "starts"));
 	EXPECT_LT(0, number_of(c.slot, "finished"));
 	EXPECT_LT(0, number_of(c.slot, "busy_ns"));
+}
+
+#define HISTOGRAM_LINE	4096
+
+/* A line of the histograms: what the call says of the same one. */
+static void expected_line(int slot, const char *name, const struct fm_histogram *h, char *line)
+{
+	int n, i;
+
+	n = sprintf(line, "slot=%d histogram=%s count=%llu sum_ns=%llu", slot, name,
+		    (unsigned long long)h->count, (unsigned long long)h->sum);
+	for (i = 0; i < FERMATA_HISTOGRAM_BUCKETS; i++)
+		if (h->buckets[i])
+			n += sprintf(line + n, " %d=%llu", i, (unsigned long long)h->buckets[i]);
+	memset(line + n, ' ', HISTOGRAM_LINE - 1 - n);
+	line[HISTOGRAM_LINE - 1] = '\n';
+}
+
+static const char *const histograms[] = { "gap", "save", "restore", "overrun", "latency" };
+
+FM_TEST(sysfs, histograms_as_the_calls_have_them)
+{
+	char want[2 * HISTOGRAM_LINE], text[2 * HISTOGRAM_LINE];
+	struct fermata_card_info card;
+	struct fm_histogram h;
+	struct fm_ctx c;
+	u32 slot, i;
+	int fd, n;
+
+	fm_tenant(&c, FM_LONG_SLICE);
+	fm_job_endless(&c);
+	fm_must_start(&c);
+	for (i = 0; i < 20; i++) {
+		fm_hold(&c);
+		fm_must_resume(&c);
+	}
+	fm_end_endless(&c);
+	fm_histogram(c.fd, FERMATA_HISTOGRAM_SAVE, c.slot, &h);
+	ASSERT_LE(20, h.count);
+	fm_card_info(&card);
+	fd = open(path_of(-1, "histograms"), O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	for (slot = 0; slot < card.slots; slot++) {
+		for (i = 0; i < COUNT(histograms); i++) {
+			off_t at = (slot * COUNT(histograms) + i) * HISTOGRAM_LINE;
+
+			fm_histogram(c.fd, FERMATA_HISTOGRAM_GAP + i, slot, &h);
+			expected_line(slot, histograms[i], &h, want);
+			ASSERT_EQ(HISTOGRAM_LINE, pread(fd, text, HISTOGRAM_LINE, at));
+			EXPECT_EQ(0, memcmp(want, text, HISTOGRAM_LINE));
+			/* In whatever pieces it is read. */
+			for (n = 0; n < HISTOGRAM_LINE; n += 7)
+				ASSERT_LT(0, pread(fd, text + n, 7, at + n));
+			EXPECT_EQ(0, memcmp(want, text, HISTOGRAM_LINE));
+		}
+	}
+	EXPECT_EQ(0, pread(fd, text, sizeof(text), card.slots * COUNT(histograms) * HISTOGRAM_LINE));
+	close(fd);
 }
 
 /* Who is on a slot, for as long as he is. */
@@ -350,7 +408,7 @@ static int as_nobody(void)
 	if (fm_put(path_of(-1, "policy"), "fair") != -EACCES)
 		return 1;
 	for (i = 0; i < COUNT(of_card); i++) {
-		bool allowed = strcmp(of_card[i], "monitor");
+		bool allowed = strcmp(of_card[i], "monitor") && strcmp(of_card[i], "histograms");
 
 		if ((read_file(-1, of_card[i], text, sizeof(text)) == -EACCES) == allowed)
 			return 10 + i;

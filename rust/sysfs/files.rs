@@ -2,7 +2,12 @@
 
 //! The tables of attributes and groups, and their callbacks.
 
-use super::values::{CardValue, SlotValue, OF_CARD, OF_SLOT};
+use super::{
+    histograms::Histograms,
+    lines,
+    monitor::Monitor,
+    values::{CardValue, SlotValue, OF_CARD, OF_SLOT},
+};
 use crate::{c_object::StaticTable, card::Card, regs::MAX_SLOTS, sched::SlotId};
 use core::{ptr, slice, str};
 use kernel::{bindings, error::from_result, prelude::*};
@@ -132,13 +137,15 @@ const FOLDERS: [&CStr; MAX_SLOTS] = [
     c"slot0", c"slot1", c"slot2", c"slot3", c"slot4", c"slot5", c"slot6", c"slot7",
 ];
 
-static MONITOR: StaticTable<bindings::bin_attribute> = StaticTable(super::monitor::ATTRIBUTE);
-static MONITOR_POINTERS: StaticTable<[*const bindings::bin_attribute; 2]> =
-    StaticTable([&raw const MONITOR.0, ptr::null()]);
+static MONITOR: StaticTable<bindings::bin_attribute> = StaticTable(lines::attribute::<Monitor>());
+static HISTOGRAMS: StaticTable<bindings::bin_attribute> =
+    StaticTable(lines::attribute::<Histograms>());
+static LINES_POINTERS: StaticTable<[*const bindings::bin_attribute; 3]> =
+    StaticTable([&raw const MONITOR.0, &raw const HISTOGRAMS.0, ptr::null()]);
 
 static CARD_GROUP: StaticTable<bindings::attribute_group> = StaticTable({
     let mut group = group(ptr::null(), CARD_POINTERS.0.as_ptr());
-    group.bin_attrs = MONITOR_POINTERS.0.as_ptr();
+    group.bin_attrs = LINES_POINTERS.0.as_ptr();
     group
 });
 static SLOT_GROUPS: StaticTable<[bindings::attribute_group; MAX_SLOTS]> = StaticTable({
