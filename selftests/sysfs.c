@@ -231,6 +231,35 @@ FM_TEST(sysfs, histograms_as_the_calls_have_them)
 	close(fd);
 }
 
+/* The time of a group, that of closed contexts included. */
+FM_TEST(sysfs, monitor_has_the_time_of_groups)
+{
+	struct fermata_group group = { .size = sizeof(group) };
+	char line[1025], want[64];
+	struct fm_expect e;
+	struct fm_ctx c[2];
+	u64 own;
+	FILE *file;
+	u32 i;
+
+	for (i = 0; i < 2; i++) {
+		fm_ctx_new(&c[i], FM_LIST, 65536);
+		fm_job_list(&c[i], 100, 0, 5, &e);
+		ASSERT_GOOD(fm_job_run(&c[i], &e));
+	}
+	own = fm_fdinfo_number(c[0].fd, "drm-engine-linkedlist");
+	fm_must(c[0].fd, FERMATA_IOC_GROUP, &group, "GROUP");
+	EXPECT_LT(own, group.run_ns);
+	fm_ctx_close(&c[1]);
+	snprintf(want, sizeof(want), " group_run_ns=%llu ", (unsigned long long)group.run_ns);
+	file = fopen(path_of(-1, "monitor"), "re");
+	ASSERT_NE(NULL, file);
+	for (i = 0; fgets(line, sizeof(line), file);)
+		i += strstr(line, want) && !strncmp(line, "context=", 8);
+	fclose(file);
+	EXPECT_EQ(1, i);
+}
+
 /* Who is on a slot, for as long as he is. */
 FM_TEST(card, the_context_on_a_slot)
 {

@@ -79,8 +79,10 @@ fn write_slot(line: &mut Part<'_>, card: &Card, slot: SlotId) -> core::fmt::Resu
 
 /// Writes the state and the counters of a context, or nothing if the context was closed meanwhile.
 fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt::Result {
-    let view = client.id().and_then(|id| card.view(id));
-    let (Ok(number), Ok(view)) = (client.number(), view) else {
+    let figures = client
+        .id()
+        .and_then(|id| Ok((card.view(id)?, card.group(id)?)));
+    let (Ok(number), Ok((view, (group, of_group)))) = (client.number(), figures) else {
         return Ok(());
     };
     let (stats, params) = (&view.stats, &view.params);
@@ -88,7 +90,7 @@ fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt
         "context={} pid={} group={} state={} slots={:#x}",
         number,
         client.opener.pid,
-        client.group().0,
+        group.0,
         fdinfo::state_name(stats.state),
         params.mask,
     ))?;
@@ -112,5 +114,6 @@ fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt
         view.faults,
         view.overruns,
         view.overrun.as_ns(),
-    ))
+    ))?;
+    line.write_fmt(fmt!(" group_run_ns={}", of_group.run.as_ns()))
 }
