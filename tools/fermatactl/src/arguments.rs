@@ -210,7 +210,7 @@ mod tests {
         ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
     ];
     /// Options and arguments with other values.
-    const NO_NUMBERS: [&str; 20] = [
+    const NO_NUMBERS: [&str; 22] = [
         "access",
         "card",
         "cards",
@@ -220,11 +220,13 @@ mod tests {
         "file",
         "filter",
         "folder",
+        "listen",
         "op",
         "output",
         "raw",
         "remove",
         "shell",
+        "socket",
         "sort",
         "svg",
         "text",

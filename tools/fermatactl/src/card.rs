@@ -226,26 +226,31 @@ fn list_of<T: fmt::Display>(things: &[T]) -> String {
     names.join(", ")
 }
 
-/// The values of a slot or a context, by name.
+/// The values of a line, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures(HashMap<String, u64>);
+pub(crate) struct Figures(HashMap<String, String>);
 
 impl Figures {
     /// Returns a value, or 0 if an older driver does not have it.
     pub(crate) fn of(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(0)
+        self.find(name).unwrap_or(0)
     }
 
-    /// Returns a value if it exists.
+    /// Returns a value if it exists, and is a number.
     pub(crate) fn find(&self, name: &str) -> Option<u64> {
-        self.0.get(name).copied()
+        self.text(name)?.parse().ok()
     }
 
-    /// Returns the numbers in a line.
-    fn in_line(line: &str) -> Self {
+    /// Returns a value as text, if it exists.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Returns the values in a line of words NAME=VALUE.
+    pub(crate) fn in_line(line: &str) -> Self {
         let pairs = line.split_whitespace().filter_map(|word| {
             let (name, value) = word.split_once('=')?;
-            Some((name.to_owned(), value.parse().ok()?))
+            Some((name.to_owned(), value.to_owned()))
         });
         Self(pairs.collect())
     }
@@ -264,7 +269,12 @@ impl Monitor {
     pub(crate) fn read(device: &Path) -> Option<Self> {
         let number = fs::metadata(device).ok()?.rdev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let text = fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/monitor")).ok()?;
+        Self::read_from(Path::new(&format!("/sys/dev/char/{major}:{minor}")))
+    }
+
+    /// Reads the file in the folder of a card in sysfs.
+    pub(crate) fn read_from(folder: &Path) -> Option<Self> {
+        let text = fs::read_to_string(folder.join("monitor")).ok()?;
         Some(Self::in_text(&text))
     }
 
@@ -288,6 +298,16 @@ impl Monitor {
 
     pub(crate) fn context(&self, number: u32) -> Option<&Figures> {
         self.contexts.get(&number.into())
+    }
+
+    /// Iterates over the slots, in no particular order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Figures> {
+        self.slots.values()
+    }
+
+    /// Iterates over the contexts, in no particular order.
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = &Figures> {
+        self.contexts.values()
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod cdi;
 mod control;
+mod exporter;
 mod group;
 mod guests;
 mod info;
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     Group(group::Group),
     Guests(guests::Guests),
     Cdi(cdi::Cdi),
+    Exporter(exporter::Exporter),
     Preempt(control::Preempt),
     Hold(control::Hold),
     Resume(control::Resume),
@@ -67,6 +69,7 @@ impl Command {
             Self::Group(command) => command.run(out)?,
             Self::Guests(command) => command.run(out)?,
             Self::Cdi(command) => command.run(out)?,
+            Self::Exporter(command) => command.run()?,
             Self::Preempt(command) => command.run(out)?,
             Self::Hold(command) => command.run(out)?,
             Self::Resume(command) => command.run(out)?,
