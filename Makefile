@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo
+.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -72,6 +72,13 @@ DOC_PICTURE = sed '1a <!-- SPDX-License-Identifier: GPL-2.0 -->' build/reports/$
 demo-docs:
 	@test -e build/reports/demo-turns.svg || { echo "run make demo first" >&2; exit 1; }
 	@$(call DOC_PICTURE,demo-turns,timeline)
+
+METRICS := build/vm/metrics/files/dashboard.json
+metrics-docs:
+	@test -e $(METRICS) || { echo "run vm/check 'Prometheus scrapes' --all first" >&2; exit 1; }
+	@mkdir -p build/reports
+	@vm/enter cargo run --locked --quiet --package fermata-picture --example dashboard -- packaging/grafana/fermata.json $(METRICS) build/reports/metrics.svg
+	@$(call DOC_PICTURE,metrics,metrics)
 
 # TIME: seconds.
 TIME ?= 600
