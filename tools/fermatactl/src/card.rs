@@ -8,8 +8,8 @@ use crate::trouble::{Result, Trouble};
 use fermata::{uapi, Context, Error, Histogram, SlotHistogram};
 use std::collections::HashMap;
 use std::fmt;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -256,6 +256,21 @@ impl Figures {
     }
 }
 
+/// Reads a file of lines in sysfs, by pages: the driver writes lines anew for each read, and a line
+/// of which two reads get a part each would be no number of any time.
+pub(crate) fn read_lines(path: &Path) -> io::Result<String> {
+    // A multiple of the length of lines.
+    const PAGE: usize = 4096;
+    let (mut file, mut page) = (File::open(path)?, [0; PAGE]);
+    let mut text = Vec::new();
+    loop {
+        match file.read(&mut page)? {
+            0 => return String::from_utf8(text).map_err(io::Error::other),
+            length => text.extend_from_slice(&page[..length]),
+        }
+    }
+}
+
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Monitor {
@@ -274,8 +289,7 @@ impl Monitor {
 
     /// Reads the file in the folder of a card in sysfs.
     pub(crate) fn read_from(folder: &Path) -> Option<Self> {
-        let text = fs::read_to_string(folder.join("monitor")).ok()?;
-        Some(Self::in_text(&text))
+        Some(Self::in_text(&read_lines(&folder.join("monitor")).ok()?))
     }
 
     fn in_text(text: &str) -> Self {

@@ -2,7 +2,7 @@
 //! The figures of a card, as sysfs has them.
 
 use super::metrics::Buckets;
-use crate::card::{Figures, Monitor};
+use crate::card::{read_lines, Figures, Monitor};
 use fermata::{lower_bound, EngineId, BUCKETS};
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ impl Card {
     /// read them.
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let monitor = Monitor::read_from(folder)?;
-        let histograms = fs::read_to_string(folder.join("histograms")).ok()?;
+        let histograms = read_lines(&folder.join("histograms")).ok()?;
         let files = [
             "profile",
             "policy",
