@@ -6,7 +6,6 @@
 use crate::{
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     shim::{eventfd_ctx_fdget, synchronize_rcu},
-    uapi::event,
     wait_queue::WaitQueue,
 };
 use core::{cell::UnsafeCell, mem, ptr};
@@ -171,7 +170,7 @@ impl Notifier {
             return Ok((0, false));
         };
         let is_same = other.is_some_and(|other| other.context == ours.context);
-        Ok((ours.mask & event::ALL, is_same))
+        Ok((ours.mask & !(Notice::Gone as u32), is_same))
     }
 
     /// Replaces the eventfd by that of the caller's descriptor `fd`, or by none; it is signalled
