@@ -14,6 +14,11 @@ impl Context {
         }
     }
 
+    /// Returns the file of the context.
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
+    }
+
     /// Maps the arena that the context has; `None`: it has none. [`Error::NoAddress`]: nobody has
     /// mapped it before, so that it has no device address, and this mapping would give it one;
     /// [`Error::Invalid`]: it is the program's own memory.

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A program for the tests of the plugin: several threads run chains of jobs, each of which begins
+//! with the result of the one before, and wait for them in different ways. What the program prints
+//! at the end is the same whenever and however often it was dumped and restored.
+
+use anyhow::{ensure, Result};
+use fermata::work::{Access, Outcome, Work, DATA};
+use fermata::{Arena, Context, Events, Param};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use std::fmt::Write as _;
+use std::ptr::NonNull;
+use std::thread;
+
+const HASHED: u64 = 3000;
+
+/// How a thread waits for its job.
+#[derive(Clone, Copy)]
+enum Wait {
+    Call,
+    Poll,
+    Eventfd,
+}
+
+fn begin(work: &Work) -> Result<(Context, Arena)> {
+    let device = std::env::var("FERMATA_DEVICE").unwrap_or_else(|_| "/dev/fermata0".into());
+    let context = Context::open(device)?;
+    context.setup(work.engine(), 0)?;
+    let arena = context.create_arena(work.arena_length())?;
+    context.create_snapshot()?;
+    Ok((context, arena))
+}
+
+/// Runs a chain of jobs. Returns what came of it.
+fn chain(
+    name: &str,
+    context: &Context,
+    arena: &Arena,
+    rounds: u64,
+    wait: Wait,
+    make: impl Fn(u64) -> Work,
+) -> Result<String> {
+    let signals = eventfd(0, EventfdFlags::CLOEXEC)?;
+    if matches!(wait, Wait::Eventfd) {
+        use std::os::fd::AsFd;
+        context.set_eventfd(Some((signals.as_fd(), Events::DONE)))?;
+    }
+    let (mut seed, mut signalled) = (1, 0);
+    for round in 1..=rounds {
+        let work = make(seed);
+        arena.write(DATA, &seed.to_le_bytes());
+        work.load(context, arena)?;
+        let job = context.start()?;
+        ensure!(job == round, "{name}: job {job}, not {round}");
+        match wait {
+            Wait::Call => {
+                context.wait(Events::DONE, None)?;
+            }
+            Wait::Poll => {
+                poll(&mut [PollFd::new(context, PollFlags::IN)], None)?;
+            }
+            Wait::Eventfd => {
+                let mut count = [0; 8];
+                rustix::io::read(&signals, &mut count)?;
+                signalled += u64::from_ne_bytes(count);
+            }
+        }
+        let outcome = work.outcome(arena);
+        ensure!(
+            outcome == work.outcome_of_registers(context)?,
+            "{name}: other results in registers"
+        );
+        seed = match outcome {
+            Outcome::Digest(digest) => u64::from_le_bytes(digest[..8].try_into()?),
+            Outcome::Checksum { checksum, .. } => checksum,
+            Outcome::Bits { bits, .. } => bits,
+        };
+    }
+    let status = context.status()?;
+    let mut line = format!(
+        "{name}: {seed:016x} after {} jobs at {:#x}",
+        status.finished,
+        arena.base()
+    );
+    write!(
+        line,
+        ", priority {}, gang of {}",
+        context.param(Param::Priority)?,
+        context.gang_members()?
+    )?;
+    ensure!(status.failed == 0 && arena.is_at_base(), "{name}: failed");
+    if matches!(wait, Wait::Eventfd) {
+        write!(line, ", signals {signalled}")?;
+    }
+    Ok(line)
+}
+
+/// A context with the program's own memory.
+fn own_memory() -> Result<Context> {
+    let length = 1 << 16;
+    let memory = Box::leak(vec![0_u8; 2 * length].into_boxed_slice());
+    let start = memory.as_mut_ptr().align_offset(4096);
+    let at = NonNull::from(&mut memory[start]);
+    let context = Context::open("/dev/fermata0")?;
+    context.setup(fermata::EngineId::SHA256, 0)?;
+    // SAFETY: The memory is there as long as the program.
+    unsafe { context.use_memory(at, length, at.as_ptr() as u64) }?;
+    Ok(context)
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let rounds = words.first().map_or(Ok(50), |word| word.parse())?;
+    let _own = words
+        .iter()
+        .any(|word| word == "own")
+        .then(own_memory)
+        .transpose()?;
+    let hash = |_| Work::Sha256 { length: HASHED };
+    let read = |seed| Work::Membench {
+        length: 1 << 14,
+        count: 50,
+        seed,
+        access: Access::Update,
+        random: true,
+    };
+    let (first, first_arena) = begin(&hash(0))?;
+    let (second, second_arena) = begin(&read(0))?;
+    let (third, third_arena) = begin(&hash(0))?;
+    second.join_gang(first.status()?.context)?;
+    third.set_param(Param::Priority, 10)?;
+    let lines = thread::scope(|scope| {
+        let threads = [
+            scope.spawn(|| chain("first", &first, &first_arena, rounds, Wait::Eventfd, hash)),
+            scope.spawn(|| chain("second", &second, &second_arena, rounds, Wait::Call, read)),
+            scope.spawn(|| chain("third", &third, &third_arena, rounds, Wait::Poll, hash)),
+        ];
+        threads.map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a panic")))
+        })
+    });
+    for line in lines {
+        println!("{}", line?);
+    }
+    Ok(())
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Holds the jobs of processes that are dumped, and dumps their contexts.
+
+use crate::criu::{complain, tell};
+use crate::image::{self, ContextRecord, EventfdRecord, Part, Past, Record};
+use crate::process::{index_of, is_card, Process};
+use anyhow::{bail, ensure, Context as _, Result};
+use fermata::{uapi, Context, Error, Events, Param, State};
+use rustix::fs::OFlags;
+use std::collections::{HashMap, HashSet};
+use std::io::{BufWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A job that is not off its slot after so long is given up. The driver's own limit, the preempt
+/// timeout, is 10 s at most.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
+
+/// A context of the dump.
+struct Dumped {
+    context: Context,
+    user: u32,
+    /// Its job was held here.
+    resumes: bool,
+    eventfd: Option<EventfdRecord>,
+}
+
+/// The card of a context, and a number there.
+type Key = (u64, u32);
+
+/// What the dump has come across.
+#[derive(Default)]
+struct Dump {
+    contexts: HashMap<Key, Dumped>,
+    /// Gangs whose jobs were held here, all at once.
+    gangs: HashSet<Key>,
+    /// Eventfds of the processes.
+    eventfds: Vec<OwnedFd>,
+}
+
+fn dump() -> MutexGuard<'static, Dump> {
+    static DUMP: LazyLock<Mutex<Dump>> = LazyLock::new(Mutex::default);
+    DUMP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds the jobs of a process, which is stopped.
+pub(crate) fn hold(pid: i32) -> Result<()> {
+    let process = Process::new(pid)?;
+    let contexts = process.contexts()?;
+    let indices = contexts.iter().map(|(_, context)| context.status());
+    let indices: fermata::Result<HashSet<u32>> = indices
+        .map(|status| Ok(index_of(status?.context)))
+        .collect();
+    let indices = indices?;
+    for index in process.mapped()? {
+        ensure!(
+            indices.contains(&index),
+            "process {pid} maps an arena of whose context it has no descriptor"
+        );
+    }
+    let eventfds = process.eventfds()?;
+    for (_, context) in contexts {
+        hold_context(context, &process, &eventfds)
+            .with_context(|| format!("a context of process {pid}"))?;
+    }
+    let eventfds = eventfds.into_iter().map(|(_, eventfd)| eventfd);
+    dump().eventfds.extend(eventfds);
+    Ok(())
+}
+
+fn hold_context(context: Context, process: &Process, eventfds: &[(RawFd, OwnedFd)]) -> Result<()> {
+    let status = context.status()?;
+    if State::from(status.state) == State::New {
+        return Ok(());
+    }
+    let config = context.config(None)?;
+    check_memory(&config)?;
+    let card = rustix::fs::fstat(context.as_fd())?.st_rdev;
+    let (pid, user) = process.identity()?;
+    let mut dump = dump();
+    let Dump {
+        contexts, gangs, ..
+    } = &mut *dump;
+    let dumped = match contexts.entry((card, status.context)) {
+        std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+        std::collections::hash_map::Entry::Vacant(new) => {
+            let by_gang = config.gang != 0 && gangs.contains(&(card, config.gang));
+            let was_held = State::from(status.state) == State::Held && !by_gang;
+            let is_held = hold_job(&context)?;
+            if config.gang != 0 && is_held && !was_held {
+                gangs.insert((card, config.gang));
+            }
+            new.insert(Dumped {
+                context,
+                user,
+                resumes: is_held && !was_held,
+                eventfd: None,
+            })
+        }
+    };
+    if config.events != 0 && dumped.eventfd.is_none() {
+        dumped.eventfd = eventfd_of(&dumped.context, pid, eventfds)?;
+    }
+    Ok(())
+}
+
+/// Refuses memory that only its program could read.
+fn check_memory(config: &uapi::Config) -> Result<()> {
+    if config.arena_flags & uapi::ARENA_USER != 0 || config.snapshot_flags != 0 {
+        bail!("an arena or a snapshot buffer of the program's own memory cannot be dumped yet");
+    }
+    if config.arena_flags & uapi::ARENA_SHARED != 0 {
+        bail!("an arena that is shared between contexts cannot be dumped yet");
+    }
+    Ok(())
+}
+
+/// Takes the job off its slot, if there is one. Returns whether the job is held.
+fn hold_job(context: &Context) -> Result<bool> {
+    match context.preempt(true) {
+        // There is no job, or the job has ended.
+        Err(Error::NotFound) => return Ok(false),
+        done => done.context("the job cannot be held")?,
+    }
+    let held = context.wait(Events::ANY, Some(HOLD_LIMIT));
+    held.context("the job cannot be held")?;
+    Ok(State::from(context.status()?.state) == State::Held)
+}
+
+/// Returns the eventfd of a context, if it is one of those of the process `process`.
+fn eventfd_of(
+    context: &Context,
+    process: i32,
+    eventfds: &[(RawFd, OwnedFd)],
+) -> Result<Option<EventfdRecord>> {
+    for (number, eventfd) in eventfds {
+        let config = context.config(Some(eventfd.as_fd()))?;
+        if config.flags & uapi::CONFIG_EVENTFD != 0 {
+            return Ok(Some(EventfdRecord {
+                events: config.events,
+                process,
+                number: *number,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// Dumps a file. Returns whether the file is one of a card.
+pub(crate) fn file(file: BorrowedFd<'_>, id: i32) -> Result<bool> {
+    let stat = rustix::fs::fstat(file)?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFCHR || !is_card(stat.st_rdev) {
+        return Ok(false);
+    }
+    let context = Context::from_file(file.try_clone_to_owned()?);
+    let status = context.status()?;
+    let is_set_up = State::from(status.state) != State::New;
+    let record = Record {
+        node: std::fs::read_link(format!(
+            "/proc/self/fd/{}",
+            rustix::fd::AsRawFd::as_raw_fd(&file)
+        ))?,
+        nonblocking: rustix::fs::fcntl_getfl(file)?.contains(OFlags::NONBLOCK),
+        context: is_set_up
+            .then(|| dump_context(&context, &status, stat.st_rdev, id))
+            .transpose()?,
+    };
+    record.store(id)?;
+    tell(&format!(
+        "{}: context {} is dumped",
+        record.node.display(),
+        status.context
+    ));
+    Ok(true)
+}
+
+fn dump_context(
+    context: &Context,
+    status: &uapi::Status,
+    card: u64,
+    id: i32,
+) -> Result<ContextRecord> {
+    let dump = dump();
+    let dumped = dump.contexts.get(&(card, status.context));
+    let dumped = dumped.context("its process was not stopped before")?;
+    let config = context.config(None)?;
+    if config.events != 0 && dumped.eventfd.is_none() {
+        // An eventfd that nobody can read any more is no loss.
+        for eventfd in &dump.eventfds {
+            let is_it = context.config(Some(eventfd.as_fd()))?.flags & uapi::CONFIG_EVENTFD != 0;
+            ensure!(!is_it, "its eventfd is in no process that has the context");
+        }
+    }
+    let arena = context.map_arena().context("its arena cannot be read")?;
+    let mut to = BufWriter::new(image::create(id, Part::Checkpoint)?);
+    fermata_checkpoint::save(context, arena.as_ref(), &mut to)?;
+    to.flush()?;
+    Ok(ContextRecord {
+        number: status.context,
+        user: dumped.user,
+        slots: context.param(Param::SlotMask)?,
+        past: Past {
+            state: status.state,
+            error: status.error,
+            finished: status.finished,
+            failed: status.failed,
+            fault_addr: status.fault_addr,
+            fault_flags: status.fault_flags,
+        },
+        resumes: dumped.resumes,
+        start_flags: config.start_flags,
+        results: results_of(context)?,
+        gang: config.gang,
+        eventfd: dumped.eventfd,
+    })
+}
+
+/// Returns the results that are known.
+fn results_of(context: &Context) -> Result<Vec<(u32, u64)>> {
+    let mut results = Vec::new();
+    for offset in context.declared_results()? {
+        match context.read_registers(&[offset]) {
+            Ok(values) => results.extend(values.first().map(|&value| (offset, value))),
+            Err(Error::Again) => {}
+            Err(error) => return Err(error).context("its results cannot be read"),
+        }
+    }
+    Ok(results)
+}
+
+/// Lets the jobs go on that were held here. Where CRIU ends the processes, their jobs end with them.
+pub(crate) fn resume_all() {
+    let Dump { contexts, .. } = std::mem::take(&mut *dump());
+    for dumped in contexts.into_values().filter(|dumped| dumped.resumes) {
+        if let Err(error) = dumped.context.resume() {
+            complain(&format!("a job does not go on: {error}"));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What of a context stands in CRIU's images, besides the checkpoint of its job.
+
+use crate::criu;
+use anyhow::{Context as _, Result};
+use rustix::fs::{openat, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::PathBuf;
+
+/// A file of a card.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The node.
+    pub(crate) node: PathBuf,
+    /// The file is `O_NONBLOCK`.
+    pub(crate) nonblocking: bool,
+    /// The context, if it was set up.
+    pub(crate) context: Option<ContextRecord>,
+}
+
+/// A context that was set up. Its checkpoint is in a file of its own.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ContextRecord {
+    /// The context's number, by which mappings are found.
+    pub(crate) number: u32,
+    /// The real user of the process.
+    pub(crate) user: u32,
+    /// The slots that the context might use, a bit each.
+    pub(crate) slots: u64,
+    /// What its jobs came to.
+    pub(crate) past: Past,
+    /// Its job is held, and was not held by its program.
+    pub(crate) resumes: bool,
+    /// `FERMATA_START_REPLAYABLE` of its job.
+    pub(crate) start_flags: u32,
+    /// The results that were known.
+    pub(crate) results: Vec<(u32, u64)>,
+    /// Members of a gang of the card have the same number; 0: it is in none.
+    pub(crate) gang: u32,
+    /// Its eventfd.
+    pub(crate) eventfd: Option<EventfdRecord>,
+}
+
+/// Jobs that have ended: members of `struct fermata_status`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Past {
+    pub(crate) state: u32,
+    pub(crate) error: u32,
+    pub(crate) finished: u64,
+    pub(crate) failed: u64,
+    pub(crate) fault_addr: u64,
+    pub(crate) fault_flags: u32,
+}
+
+/// The eventfd of a context.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct EventfdRecord {
+    /// `FERMATA_EVENT_*` of which it is told.
+    pub(crate) events: u32,
+    /// A process that has the context and the eventfd, by its number in its own pid namespace.
+    pub(crate) process: i32,
+    /// The eventfd's descriptor there.
+    pub(crate) number: i32,
+}
+
+/// The two files of a context.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Record,
+    Checkpoint,
+}
+
+fn name(id: i32, part: Part) -> String {
+    match part {
+        Part::Record => format!("fermata-{id}.json"),
+        Part::Checkpoint => format!("fermata-{id}.img"),
+    }
+}
+
+/// Makes a file of the context `id` among CRIU's images.
+pub(crate) fn create(id: i32, part: Part) -> Result<File> {
+    let name = name(id, part);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file = openat(criu::image_folder()?, &name, flags, Mode::RUSR | Mode::WUSR);
+    Ok(File::from(file.with_context(|| name)?))
+}
+
+/// Opens a file of the context `id`. `None`: there is none.
+pub(crate) fn open(id: i32, part: Part) -> Result<Option<File>> {
+    let name = name(id, part);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match openat(criu::image_folder()?, &name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error).context(name),
+    }
+}
+
+impl Record {
+    /// Writes the record of the context `id`.
+    pub(crate) fn store(&self, id: i32) -> Result<()> {
+        let mut file = create(id, Part::Record)?;
+        serde_json::to_writer_pretty(&file, self)?;
+        Ok(file.write_all(b"\n")?)
+    }
+
+    /// Reads the record of the context `id`. `None`: the file `id` is no card's.
+    pub(crate) fn load(id: i32) -> Result<Option<Self>> {
+        let Some(file) = open(id, Part::Record)? else {
+            return Ok(None);
+        };
+        let record = serde_json::from_reader(BufReader::new(file));
+        record.map(Some).with_context(|| name(id, Part::Record))
+    }
+}

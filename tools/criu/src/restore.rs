@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Restores contexts, their mappings, and lets their jobs go on.
+
+use crate::criu::{complain, forget_mapped_file, tell};
+use crate::image::{self, ContextRecord, EventfdRecord, Part, Past, Record};
+use crate::process::{index_of, split_offset, Process};
+use crate::table::{self, Entry};
+use anyhow::{ensure, Context as _, Result};
+use fermata::{uapi, Context, Events, Param, State};
+use fermata_checkpoint::Job;
+use rustix::fs::OFlags;
+use std::ffi::CStr;
+use std::io::BufReader;
+use std::os::fd::{AsFd, IntoRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+/// The environment variable of CRIU that names another card's node.
+const DEVICE: &str = "FERMATA_CRIU_DEVICE";
+
+/// Makes the file `id` anew. Returns its descriptor; `None`: the file is no card's.
+pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
+    let Some(record) = Record::load(id)? else {
+        return Ok(None);
+    };
+    let device = std::env::var_os(DEVICE).map_or(record.node.clone(), PathBuf::from);
+    let context = match &record.context {
+        Some(dumped) => as_user(dumped.user, || restore_context(id, dumped, &device))??,
+        None => Context::open(&device)?,
+    };
+    if record.nonblocking {
+        rustix::fs::fcntl_setfl(&context, OFlags::NONBLOCK)?;
+    }
+    if let Some(dumped) = &record.context {
+        note(id, &record.node, dumped, &context)?;
+    }
+    Ok(Some(context.into_file().into_raw_fd()))
+}
+
+/// Lets the process have another real user: the driver charges the memory of a context to the real
+/// user who opens the context.
+fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> Result<T> {
+    let before = rustix::process::getuid().as_raw();
+    let set = |user: u32| {
+        // SAFETY: No memory is touched.
+        let done = unsafe { libc::setresuid(user, u32::MAX, u32::MAX) };
+        ensure!(
+            done == 0,
+            "user {user}: {}",
+            std::io::Error::last_os_error()
+        );
+        Ok(())
+    };
+    set(user)?;
+    let result = act();
+    set(before)?;
+    Ok(result)
+}
+
+/// Makes a context anew. Its job, if there is one, is held.
+fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Context> {
+    let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
+    let restored = fermata_checkpoint::restore_file(BufReader::new(from), device)?;
+    let (parameters, reservation) = &restored.refused;
+    if !parameters.is_empty() || *reservation {
+        complain(&format!(
+            "context {}: not taken by the card, and left at their defaults: {} {}",
+            dumped.number,
+            parameters.join(", "),
+            if *reservation { "the reservation" } else { "" }
+        ));
+    }
+    let context = restored.context;
+    // Another card may have other slots.
+    if context.param(Param::SlotMask)? != dumped.slots
+        && context.set_param(Param::SlotMask, dumped.slots).is_err()
+    {
+        tell(&format!(
+            "context {}: it may use other slots",
+            dumped.number
+        ));
+    }
+    begin(&context, dumped, restored.description.job)
+        .with_context(|| format!("context {}", dumped.number))?;
+    Ok(context)
+}
+
+/// Tells a context what its jobs came to, and begins the job that was held.
+fn begin(context: &Context, dumped: &ContextRecord, job: Job) -> Result<()> {
+    let last = last_status(&dumped.past);
+    let has_ended = matches!(State::from(dumped.past.state), State::Done | State::Failed);
+    if last.finished + last.failed > 0 {
+        let results: &[_] = if has_ended { &dumped.results } else { &[] };
+        context.set_outcome(&last, results)?;
+    }
+    let flags = dumped.start_flags | uapi::START_HELD;
+    match job {
+        Job::None => return Ok(()),
+        Job::New => context.start_with(flags)?,
+        Job::Saved => context.start_with(flags | uapi::START_SAVED)?,
+    };
+    Ok(context.set_results(&dumped.results)?)
+}
+
+/// Returns the status that told of the last job that ended. Of a job that was followed by another
+/// one, nobody knows more than the number of failed ones.
+fn last_status(past: &Past) -> uapi::Status {
+    let mut status = uapi::Status {
+        state: past.state,
+        error: past.error,
+        finished: past.finished,
+        failed: past.failed,
+        fault_addr: past.fault_addr,
+        fault_flags: past.fault_flags,
+        ..Default::default()
+    };
+    if !matches!(State::from(past.state), State::Done | State::Failed) {
+        (status.state, status.error) = match past.finished {
+            0 => (uapi::STATE_FAILED, libc::EIO as u32),
+            _ => (uapi::STATE_DONE, 0),
+        };
+        (status.fault_addr, status.fault_flags) = (0, 0);
+    }
+    status
+}
+
+/// Lets other processes find the context, and lets the context be in its gang.
+fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Result<()> {
+    let number = context.status()?.context;
+    let card = rustix::fs::fstat(context)?.st_rdev;
+    let name = node.file_name().and_then(|name| name.to_str());
+    table::add(Entry {
+        id,
+        name: table::name_of(name.context("a node without a name")?)?,
+        numbers: (dumped.number, number),
+        card,
+        gang: dumped.gang,
+    })?;
+    if dumped.gang == 0 {
+        return Ok(());
+    }
+    let is_mate = |entry: &Entry| {
+        (entry.card, entry.gang) == (card, dumped.gang) && entry.numbers.1 != number
+    };
+    match table::find(is_mate)? {
+        Some(mate) => Ok(context.join_gang(mate.numbers.1)?),
+        None => Ok(()),
+    }
+}
+
+/// Returns a descriptor of the context that was mapped at `offset` of the node `path`, and the
+/// offset in its arena. `None`: that was no card's.
+pub(crate) fn mapping(path: &CStr, offset: u64) -> Result<Option<(RawFd, u64)>> {
+    let (Some(index), in_arena) = split_offset(offset) else {
+        return Ok(None);
+    };
+    let path = Path::new(path.to_str()?);
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = table::name_of(name.context("a node without a name")?)?;
+    let was_it = |entry: &Entry| entry.name == name && index_of(entry.numbers.0) == index;
+    let Some(entry) = table::find(was_it)? else {
+        return Ok(None);
+    };
+    let ours = Process::new(std::process::id() as i32)?;
+    for (_, context) in ours.contexts()? {
+        if is_entry(&context, &entry)? {
+            forget_mapped_file()?;
+            return Ok(Some((context.into_file().into_raw_fd(), in_arena)));
+        }
+    }
+    Ok(None)
+}
+
+fn is_entry(context: &Context, entry: &Entry) -> Result<bool> {
+    let card = rustix::fs::fstat(context)?.st_rdev;
+    Ok((card, context.status()?.context) == (entry.card, entry.numbers.1))
+}
+
+/// Lets the jobs of a process go on, and tells its eventfds of them. The process is stopped.
+pub(crate) fn resume(pid: i32) -> Result<()> {
+    let process = Process::new(pid)?;
+    let (inner_pid, _) = process.identity()?;
+    for (_, context) in process.contexts()? {
+        let card = rustix::fs::fstat(&context)?.st_rdev;
+        let number = context.status()?.context;
+        let is_it = |entry: &Entry| (entry.card, entry.numbers.1) == (card, number);
+        let Some(entry) = table::find(is_it)? else {
+            continue;
+        };
+        let record = Record::load(entry.id)?.and_then(|record| record.context);
+        let dumped = record.context("a record is missing")?;
+        if let Some(eventfd) = dumped.eventfd {
+            // The process that has the eventfd lets the job go on.
+            if eventfd.process != inner_pid {
+                continue;
+            }
+            restore_eventfd(&context, eventfd, &process)?;
+        }
+        if dumped.resumes {
+            context.resume()?;
+        }
+    }
+    Ok(())
+}
+
+fn restore_eventfd(context: &Context, record: EventfdRecord, process: &Process) -> Result<()> {
+    let eventfd = process.take(record.number)?;
+    let events = Events::from_bits(record.events);
+    Ok(context.set_eventfd(Some((eventfd.as_fd(), events)))?)
+}
