@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo
+.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -128,6 +128,14 @@ epoch:
 guest-demo:
 	@vm/run guestdemo
 
+# The plugin is loaded by CRIU, so it is no static program as others are.
+DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo
+criu-plugin:
+	@$(DYNAMIC) rustc --release --locked --quiet --package fermata-criu --lib --crate-type cdylib
+	@$(DYNAMIC) build --release --locked --quiet --package fermata-criu --bins
+	@install -D -m 644 build/cargo/release/libfermata_criu.so build/criu/fermata.so
+	@install build/cargo/release/fermata-criu-mixture build/criu/mixture
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -143,6 +151,7 @@ help:
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
+	@echo '  make criu-plugin       the plugin for CRIU, build/criu/fermata.so (docs/criu.md)'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
