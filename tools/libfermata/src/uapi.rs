@@ -210,6 +210,11 @@ names! {
     POLICY_DEADLINE = "deadline";
 }
 
+/// `FERMATA_MMAP_OFFSET`
+pub const fn mmap_offset(context: u32) -> u64 {
+    ((context & 0xffff) as u64 + 1) << 47
+}
+
 /// Numbers of the calls: `_IO(0xFA, n)`.
 macro_rules! calls {
     ($($name:ident = $number:expr;)*) => {
@@ -355,6 +360,9 @@ mod tests {
             assert_eq!(quoted, format!("\"{text}\""), "{name}");
         }
         assert_eq!(value(header.remove("IOC_MAGIC").unwrap()), 0xfa);
+        let offset = header.remove("MMAP_OFFSET(context)").unwrap().trim();
+        assert_eq!(offset, "((__u64)(((context) & 0xffff) + 1) << 47)");
+        assert_eq!(mmap_offset(0x0003_0002), 3 << 47);
         assert!(header.is_empty(), "not in Rust: {header:?}");
     }
 }
