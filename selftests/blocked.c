@@ -60,6 +60,7 @@ static bool has_answer(const struct fm_call *call)
 	case FERMATA_IOC_DOORBELL:
 	case FERMATA_IOC_EVENTFD:
 	case FERMATA_IOC_HINT:
+	case FERMATA_IOC_OUTCOME:
 		return false;
 	}
 	return !call->sets;

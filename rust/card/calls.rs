@@ -43,7 +43,7 @@ pub(crate) struct View {
 /// scheduler knows that, none of them touches a register, so they need not keep the device bound.
 impl Card {
     /// Adds a context, and takes its `part` of the card's state. [`Card::drop_released`] drops the
-    /// part after [`Card::close`] and [`Notice::Released`](crate::notifier::Notice::Released).
+    /// part after [`Card::close`] and [`Notice::Released`].
     pub(crate) fn add(
         &self,
         config: ContextConfig,
@@ -161,8 +161,8 @@ impl Card {
         self.submit(Event::Hint { ctx, at })
     }
 
-    /// Asks for the end of a context. [`Notice::Released`](crate::notifier::Notice::Released)
-    /// follows, or [`Notice::Stuck`](crate::notifier::Notice::Stuck) has come.
+    /// Asks for the end of a context. [`Notice::Released`]
+    /// follows, or [`Notice::Stuck`] has come.
     pub(crate) fn close(&self, ctx: ContextId) {
         // A refusal means that it was released before.
         let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
