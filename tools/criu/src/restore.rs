@@ -3,7 +3,7 @@
 
 use crate::criu::{complain, forget_mapped_file, tell};
 use crate::image::{self, ContextRecord, EventfdRecord, Part, Past, Record};
-use crate::process::{index_of, split_offset, Process};
+use crate::process::{index_of, is_card, split_offset, Process};
 use crate::table::{self, Entry};
 use anyhow::{ensure, Context as _, Result};
 use fermata::{uapi, Context, Events, Param, State};
@@ -23,6 +23,7 @@ pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
         return Ok(None);
     };
     let device = std::env::var_os(DEVICE).map_or(record.node.clone(), PathBuf::from);
+    check_card(&device)?;
     let context = match &record.context {
         Some(dumped) => as_user(dumped.user, || restore_context(id, dumped, &device))??,
         None => Context::open(&device)?,
@@ -34,6 +35,19 @@ pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
         note(id, &record.node, dumped, &context)?;
     }
     Ok(Some(context.into_file().into_raw_fd()))
+}
+
+/// Refuses what is no card before it is opened: opening the device of another driver may have
+/// effects.
+fn check_card(device: &Path) -> Result<()> {
+    let stat = rustix::fs::stat(device).with_context(|| device.display().to_string())?;
+    let is_device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    ensure!(
+        is_device && is_card(stat.st_rdev),
+        "{} is no fermata card: name one by {DEVICE}",
+        device.display()
+    );
+    Ok(())
 }
 
 /// Lets the process have another real user: the driver charges the memory of a context to the real
