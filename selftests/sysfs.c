@@ -203,13 +203,13 @@ FM_TEST(sysfs, histograms_as_the_calls_have_them)
 	fm_tenant(&c, FM_LONG_SLICE);
 	fm_job_endless(&c);
 	fm_must_start(&c);
-	for (i = 0; i < 20; i++) {
+	/* A job that is held before the card has restored it is not saved. */
+	do {
 		fm_hold(&c);
 		fm_must_resume(&c);
-	}
+		fm_histogram(c.fd, FERMATA_HISTOGRAM_SAVE, c.slot, &h);
+	} while (h.count < 20);
 	fm_end_endless(&c);
-	fm_histogram(c.fd, FERMATA_HISTOGRAM_SAVE, c.slot, &h);
-	ASSERT_LE(20, h.count);
 	fm_card_info(&card);
 	fd = open(path_of(-1, "histograms"), O_RDONLY | O_CLOEXEC);
 	ASSERT_LE(0, fd);
