@@ -40,6 +40,13 @@ pub(crate) fn may_lock_memory() -> bool {
     has(bindings::CAP_IPC_LOCK)
 }
 
+/// Returns whether the caller has CAP_SYS_ADMIN, or both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE: it
+/// may have a card write to the memory of any process.
+pub(crate) fn may_restore_memory() -> bool {
+    let restores = has(bindings::CAP_CHECKPOINT_RESTORE) && has(bindings::CAP_SYS_PTRACE);
+    restores || is_administrator()
+}
+
 fn has(capability: u32) -> bool {
     // CAST: a small constant.
     capable(capability as c_int)

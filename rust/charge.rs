@@ -118,10 +118,15 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges `length` bytes, which are `counted` for a context, to the caller's address space
-    /// and, unless the caller has CAP_IPC_LOCK, to `account`. Process context. `ENOMEM`: the user
-    /// would have more than the caller's RLIMIT_MEMLOCK.
-    pub(crate) fn new(account: &Account, length: usize, counted: PinnedBytes) -> Result<Self> {
+    /// Charges `length` bytes, which are `counted` for a context, to the address space `mm` and,
+    /// unless the caller has CAP_IPC_LOCK, to `account`. Process context. `ENOMEM`: the user would
+    /// have more than the caller's RLIMIT_MEMLOCK.
+    pub(crate) fn new(
+        account: &Account,
+        mm: Option<ARef<Mm>>,
+        length: usize,
+        counted: PinnedBytes,
+    ) -> Result<Self> {
         let pages = i64::try_from(length.div_ceil(PAGE_SIZE))?;
         let account = if capability::may_lock_memory() {
             None
@@ -129,7 +134,6 @@ impl Charge {
             account.lock_pages(pages, memlock_limit())?;
             Some(account.clone())
         };
-        let mm = kernel::current!().mm().map(|mm| ARef::from(&**mm));
         if let Some(mm) = &mm {
             pinned_vm(mm).add(pages, Relaxed);
         }

@@ -15,6 +15,7 @@ use crate::{
     image::{AppRegister, ContextRef},
     notifier::Notice,
     sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, NewJob, Params},
+    user_memory::{mm_of_caller, UserMemory},
 };
 use core::ptr;
 use kernel::{
@@ -43,8 +44,8 @@ const SHARED_COST: usize = 64;
 /// Where the memory of an arena comes from.
 pub(crate) enum Source {
     Allocated,
-    /// The caller's own, from this address on.
-    Own(u64),
+    /// A program's own.
+    Own(UserMemory),
     /// Another context's arena, from this offset on.
     Shared {
         with: ContextFile,
@@ -233,8 +234,8 @@ impl Context {
             return Err(EEXIST);
         }
         let length = usize::try_from(length)?;
-        let own = match from {
-            Source::Own(address) => Some(address),
+        let own = match &from {
+            Source::Own(memory) => Some(memory.address()),
             _ => None,
         };
         let (unmapped, lender) = match from {
@@ -242,7 +243,8 @@ impl Context {
                 let (shared, lender) = self.shared_memory(with, offset, length, base)?;
                 (shared, Some(lender))
             }
-            _ => (self.unmapped_memory(length, own)?, None),
+            Source::Own(memory) => (self.unmapped_memory(length, Some(memory))?, None),
+            Source::Allocated => (self.unmapped_memory(length, None)?, None),
         };
         let device = self.card.enter()?;
         let arena = Arena {
@@ -268,9 +270,9 @@ impl Context {
         let is_wrong = |address: u64| {
             address % page != 0 || end(address).is_none_or(|end| end > DEVICE_ADDRESS_END)
         };
-        let is_wrong_source = match *from {
+        let is_wrong_source = match from {
             Source::Allocated => false,
-            Source::Own(address) => is_wrong(address),
+            Source::Own(memory) => is_wrong(memory.address()),
             Source::Shared { offset, .. } => offset % page != 0,
         };
         let is_wrong_length = length == 0 || length % page != 0 || length > self.card.limits.arena;
@@ -288,18 +290,21 @@ impl Context {
         }
     }
 
-    /// Returns memory for the card that is not mapped yet: allocated, or the caller's own from the
-    /// address `own` on. The opener is charged. Must not be called inside the unplug gate.
-    fn unmapped_memory(&self, length: usize, own: Option<u64>) -> Result<UnmappedMemory> {
-        let kind = match own {
-            Some(address) => Kind::Own(usize::try_from(address)?),
-            None => self.allocated(),
+    /// Returns memory for the card that is not mapped yet: allocated, or a program's `own`. The
+    /// opener is charged. Must not be called inside the unplug gate.
+    fn unmapped_memory(&self, length: usize, own: Option<UserMemory>) -> Result<UnmappedMemory> {
+        let (kind, mm) = match own {
+            Some(memory) => {
+                let mm = memory.mm();
+                (Kind::Own(memory), mm)
+            }
+            None => (self.allocated(), mm_of_caller()),
         };
         let uncharged = !kind.is_charged_to_cgroup(length);
         let counted = self
             .card
             .count_pinned(&self.client, length as u64, uncharged)?;
-        let charge = Charge::new(&self.client.opener.account, length, counted)?;
+        let charge = Charge::new(&self.client.opener.account, mm, length, counted)?;
         UnmappedMemory::new(kind, length, Some(charge))
     }
 
@@ -333,7 +338,7 @@ impl Context {
         }
         let cost = length.div_ceil(SHARED_COST);
         let counted = self.card.count_pinned(&self.client, cost as u64, false)?;
-        let charge = Charge::new(&self.client.opener.account, cost, counted)?;
+        let charge = Charge::new(&self.client.opener.account, mm_of_caller(), cost, counted)?;
         Ok((UnmappedMemory::shared(pages, charge)?, lender))
     }
 

@@ -13,6 +13,7 @@ use crate::{
     compat::errno,
     pages::{contiguous_is_charged, PageRange, Pages},
     shim::{fermata_dma_flush, fermata_dma_is_translated},
+    user_memory::UserMemory,
 };
 use core::ops::Range;
 use kernel::{
@@ -37,19 +38,18 @@ pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
 const ATTRIBUTES: c_ulong = bindings::DMA_ATTR_REQUIRE_COHERENT as c_ulong;
 
 /// Where memory for the card comes from.
-#[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Allocated, anywhere: an IOMMU makes it contiguous for the card.
     Scattered,
     /// Allocated, physically contiguous, for a card without an IOMMU.
     Contiguous,
-    /// The caller's own, from this address on.
-    Own(usize),
+    /// A program's own.
+    Own(UserMemory),
 }
 
 impl Kind {
     /// Returns whether the kernel charges `length` bytes to the caller's memory cgroup.
-    pub(crate) fn is_charged_to_cgroup(self, length: usize) -> bool {
+    pub(crate) fn is_charged_to_cgroup(&self, length: usize) -> bool {
         match self {
             // Pages of a program's own were charged when they were allocated.
             Self::Scattered | Self::Own(_) => true,
@@ -138,7 +138,7 @@ impl UnmappedMemory {
         let pages = match kind {
             Kind::Scattered => Pages::scattered(count, charge)?,
             Kind::Contiguous => Pages::contiguous(count, charge)?,
-            Kind::Own(address) => Pages::pinned(address, count, charge)?,
+            Kind::Own(memory) => Pages::pinned(&memory, 0, count, charge)?,
         };
         let pages = PageRange::whole(pages)?;
         Ok(Self {

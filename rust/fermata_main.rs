@@ -59,6 +59,7 @@ mod sysfs;
 mod timer;
 mod trace;
 mod uapi;
+mod user_memory;
 mod vector;
 mod wait_queue;
 

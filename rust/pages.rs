@@ -8,17 +8,16 @@ use crate::{
         self, fermata_contig_alloc, fermata_contig_is_charged, fermata_fatal_signal_pending,
         fermata_pages_alloc,
     },
+    user_memory::UserMemory,
 };
 use core::{cmp::min, ptr::NonNull};
-use kernel::{
-    bindings,
-    page::{BorrowedPage, PAGE_SIZE},
-    prelude::*,
-    sync::Arc,
-};
+use kernel::{bindings, page::BorrowedPage, prelude::*, sync::Arc};
 
 /// Largest order that is tried for scattered pages: 2 MiB, which an IOMMU maps by one entry.
 const MAX_ORDER: u32 = 9;
+
+/// Pages of a program's memory that are compared at once: a page of pointers.
+const COMPARED: usize = 512;
 
 /// Where pages come from, which decides how they are released.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,8 +75,8 @@ impl Pages {
         Ok(this)
     }
 
-    /// Pins the `count` pages that are mapped, writable, from `address` on, a multiple of the page
-    /// size, in the caller's address space. Later changes of the caller's mappings do not matter.
+    /// Pins `count` pages of `memory`, whose address is a multiple of the page size, from page number
+    /// `first` on. Later changes of the program's mappings do not matter.
     ///
     /// May sleep for as long as a page fault does, which the owner of a FUSE file or of a
     /// userfaultfd decides: never call this while others wait for the caller. Takes `mmap_lock`.
@@ -85,10 +84,20 @@ impl Pages {
     /// `EFAULT`: not all of the range is mapped and writable, or some of it cannot be pinned for
     /// long: device memory, secret memory, a shared mapping of a file whose writes are tracked.
     /// `EOPNOTSUPP`: a file of a DAX file system. `ENOMEM`; `EINTR`: a fatal signal came.
-    pub(crate) fn pinned(address: usize, count: usize, charge: Option<Charge>) -> Result<Self> {
+    pub(crate) fn pinned(
+        memory: &UserMemory,
+        first: usize,
+        count: usize,
+        charge: Option<Charge>,
+    ) -> Result<Self> {
         let mut this = Self::empty(count, Source::Pinned, charge)?;
         while this.list.len() < count {
-            this.pin_more(address, count)?;
+            let pinned = this.list.len();
+            let room = &mut this.list.spare_capacity_mut()[..count - pinned];
+            let more = memory.pin(first + pinned, room)?;
+            // INVARIANT: The pages are valid and pinned.
+            // SAFETY: So many pointers were written, at most as many as there is room for.
+            unsafe { this.list.inc_len(more) };
         }
         Ok(this)
     }
@@ -113,32 +122,6 @@ impl Pages {
             if !matches!(pushed, Some(Ok(()))) {
                 return;
             }
-        }
-    }
-
-    /// Pins some of the pages that are not pinned yet.
-    fn pin_more(&mut self, address: usize, count: usize) -> Result {
-        let pinned = self.list.len();
-        let room = &mut self.list.spare_capacity_mut()[..count - pinned];
-        // SAFETY: `room` has place for so many pointers. A wrong address is an error.
-        let result = unsafe {
-            bindings::pin_user_pages_fast(
-                address + pinned * PAGE_SIZE,
-                c_int::try_from(room.len()).unwrap_or(c_int::MAX),
-                bindings::FOLL_WRITE | bindings::FOLL_LONGTERM,
-                room.as_mut_ptr().cast(),
-            )
-        };
-        match usize::try_from(result) {
-            Ok(0) => Err(EFAULT),
-            Ok(more) => {
-                // INVARIANT: The pages are valid and pinned.
-                // SAFETY: `pin_user_pages_fast` has written so many pointers, at most as many as
-                // there is room for.
-                unsafe { self.list.inc_len(more) };
-                Ok(())
-            }
-            Err(_) => Err(Error::from_errno(result)),
         }
     }
 
@@ -205,6 +188,25 @@ impl PageRange {
     /// Returns whether the pages were allocated, and so may be mapped into a program.
     pub(crate) fn are_allocated(&self) -> bool {
         self.pages.source == Source::Allocated
+    }
+
+    /// Returns whether the program's memory from the address of `memory` on is these pages now.
+    ///
+    /// May sleep for as long as page faults do, as [`Pages::pinned`] does. `ENOMEM`; `EINTR`: a
+    /// fatal signal came.
+    pub(crate) fn are_at(&self, memory: &UserMemory) -> Result<bool> {
+        let ours = self.pages.list.get(self.first..self.first + self.count);
+        for (n, part) in ours.ok_or(EINVAL)?.chunks(COMPARED).enumerate() {
+            if fermata_fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            match Pages::pinned(memory, n * COMPARED, part.len(), None) {
+                Ok(there) if there.list[..] == *part => {}
+                Ok(_) | Err(EFAULT) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Returns the number of pages.

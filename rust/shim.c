@@ -29,7 +29,7 @@ static_assert(sizeof(struct fermata_card_info) == 40);
 static_assert(sizeof(struct fermata_slot_info) == 136);
 static_assert(sizeof(struct fermata_setup) == 32);
 static_assert(sizeof(struct fermata_arena_create) == 56);
-static_assert(sizeof(struct fermata_snapshot_create) == 24);
+static_assert(sizeof(struct fermata_snapshot_create) == 32);
 static_assert(sizeof(struct fermata_snapshot_read) == 32);
 static_assert(sizeof(struct fermata_snapshot_write) == 32);
 static_assert(sizeof(struct fermata_reg) == 16);

@@ -94,14 +94,16 @@ arguments! {
         user_addr: u64,
         offset: u64,
         fd: i32,
-        reserved: u32,
+        pid: u32,
     }
     /// `struct fermata_snapshot_create`
-    SnapshotCreate, 24 {
+    SnapshotCreate, 32 {
         size: u32,
         flags: u32,
         length: u64,
         user_addr: u64,
+        pid: u32,
+        reserved: u32,
     }
     /// `struct fermata_snapshot_read`
     SnapshotRead, 32 {
@@ -147,7 +149,7 @@ arguments! {
         events: u32,
         fd: i32,
         gang: u32,
-        reserved: u32,
+        pid: u32,
     }
     /// `struct fermata_outcome`
     Outcome, 56 {
@@ -404,6 +406,7 @@ pub(crate) const PREEMPT_HOLD: u32 = 1 << 0;
 pub(crate) const SET: u32 = 1 << 0;
 pub(crate) const FAULT_WRITE: u32 = 1 << 0;
 pub(crate) const CONFIG_EVENTFD: u32 = 1 << 0;
+pub(crate) const CONFIG_IN_PLACE: u32 = 1 << 1;
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// `FERMATA_STATE_*`

@@ -61,12 +61,14 @@ AT(fermata_arena_create, mmap_offset, 24, 8);
 AT(fermata_arena_create, user_addr, 32, 8);
 AT(fermata_arena_create, offset, 40, 8);
 AT(fermata_arena_create, fd, 48, 4);
-AT(fermata_arena_create, reserved, 52, 4);
-SIZE(fermata_snapshot_create, 24);
+AT(fermata_arena_create, pid, 52, 4);
+SIZE(fermata_snapshot_create, 32);
 AT(fermata_snapshot_create, size, 0, 4);
 AT(fermata_snapshot_create, flags, 4, 4);
 AT(fermata_snapshot_create, length, 8, 8);
 AT(fermata_snapshot_create, user_addr, 16, 8);
+AT(fermata_snapshot_create, pid, 24, 4);
+AT(fermata_snapshot_create, reserved, 28, 4);
 SIZE(fermata_snapshot_read, 32);
 AT(fermata_snapshot_read, size, 0, 4);
 AT(fermata_snapshot_read, flags, 4, 4);
@@ -86,7 +88,7 @@ AT(fermata_config, start_flags, 44, 4);
 AT(fermata_config, events, 48, 4);
 AT(fermata_config, fd, 52, 4);
 AT(fermata_config, gang, 56, 4);
-AT(fermata_config, reserved, 60, 4);
+AT(fermata_config, pid, 60, 4);
 SIZE(fermata_outcome, 56);
 AT(fermata_outcome, size, 0, 4);
 AT(fermata_outcome, flags, 4, 4);
@@ -310,7 +312,7 @@ _Static_assert(FERMATA_MAX_SLOTS == 8 && FERMATA_MAX_RESULTS == 16 && FERMATA_MA
 	       FERMATA_REG_FIRST == 0x30 && FERMATA_REG_LAST == 0xff8, "limits");
 _Static_assert(FERMATA_START_REPLAYABLE == 1 && FERMATA_MAX_REPLAYS == 3, "replays");
 _Static_assert(FERMATA_START_SAVED == 2 && FERMATA_START_HELD == 4 && FERMATA_REGS_RESULTS == 1 &&
-	       FERMATA_CONFIG_EVENTFD == 1,
+	       FERMATA_CONFIG_EVENTFD == 1 && FERMATA_CONFIG_IN_PLACE == 2,
 	       "contexts made anew");
 _Static_assert(FERMATA_STATE_NEW == 0 && FERMATA_STATE_IDLE == 1 && FERMATA_STATE_QUEUED == 2 &&
 	       FERMATA_STATE_RUNNING == 3 && FERMATA_STATE_HELD == 4 && FERMATA_STATE_DONE == 5 &&

@@ -373,6 +373,14 @@ FM_TEST(bad, arena)
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.offset = FM_PAGE);
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_SHARED | FERMATA_ARENA_USER;
 		a.arena.fd = fds[FM_READY]; a.arena.user_addr = (uintptr_t)own);
+	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.pid = getpid());
+	REFUSED(ARENA_CREATE, FM_SETUP, ESRCH, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = (uintptr_t)own; a.arena.pid = 0x7fffffff);
+	REFUSED(ARENA_CREATE, FM_SETUP, ESRCH, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = (uintptr_t)own; a.arena.pid = ~0U);
+	REFUSED(ARENA_CREATE, FM_SETUP, EFAULT, a.arena.flags = FERMATA_ARENA_USER;
+		a.arena.user_addr = FM_PAGE; a.arena.pid = getpid());
+	REFUSED(SNAPSHOT_CREATE, FM_SETUP, EINVAL, a.snap.pid = getpid());
 	SHARED_REFUSED(EBADF, -1, 0);
 	SHARED_REFUSED(EBADF, 10000, 0);
 	SHARED_REFUSED(EINVAL, eventfd_of_ours, 0);

@@ -305,6 +305,8 @@ WALK_IOCTL(set_up_the_first, FRESH, SETUP, -EEXIST, setup, .afu_id_lo = fm_afu[F
 WALK_IOCTL(arena_create, SET_UP, ARENA_CREATE, -EEXIST, arena_create, .length = LENGTH)
 WALK_IOCTL(arena_create_of_own_memory, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
 	   .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own)
+WALK_IOCTL(arena_create_of_a_process, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
+	   .flags = FERMATA_ARENA_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own, .pid = getpid())
 WALK_IOCTL(arena_create_of_another_context, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
 	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = s->lender)
 WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)

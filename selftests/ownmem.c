@@ -5,6 +5,7 @@
  */
 #include "kselftest_harness.h"
 #include <glob.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -216,6 +217,189 @@ FM_TEST(own, older_argument_is_an_allocated_arena)
 	c.mem = fm_map(NULL, 16384, MAP_SHARED, c.fd, arena.mmap_offset);
 	c.len = 16384;
 	fm_ctx_close(&c);
+}
+
+/* --- memory of another process ---------------------------------------------------- */
+
+/* The process has the memory of fd, at the address that is returned. The caller has nothing there. */
+static u64 fork_with_memory(struct fm_child *ch, int fd, void *mem, size_t len)
+{
+	fm_fork(ch);
+	if (!ch->pid) {
+		void *at = fm_map(NULL, len, MAP_SHARED, fd, 0);
+
+		if (munmap(mem, len))
+			_exit(1);
+		fm_say(ch, (uintptr_t)at);
+		fm_hear(ch);
+		_exit(0);
+	}
+	return fm_hear(ch);
+}
+
+/* Does the process have the context's memory where it was? A flag, or an errno. */
+static int place_in(int fd, pid_t pid)
+{
+	struct fermata_config config = { .size = sizeof(config), .fd = -1, .pid = pid };
+	int rc = fm_ioctl(fd, FERMATA_IOC_CONFIG, &config);
+
+	return rc ? rc : config.flags;
+}
+
+/* An arena, and a snapshot buffer where the card takes one, behind the arena. */
+FM_TEST(own, memory_of_another_process)
+{
+	const size_t len = FM_HUGE / 2;
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER | FERMATA_ARENA_FIXED_BASE, .length = len
+	};
+	struct fermata_snapshot_create snap = {
+		.size = sizeof(snap), .flags = FERMATA_SNAPSHOT_USER, .length = FM_PAGE
+	};
+	u64 before = fm_pins();
+	struct fm_child ch;
+	struct fm_ctx c;
+	char path[64];
+	int fd = -1;
+	u8 *mem;
+	u64 at;
+
+	fm_huge_pages(1);
+	mem = fm_map_kind(FM_MEMFD_HUGETLB, FM_HUGE, &fd);
+	at = fork_with_memory(&ch, fd, mem, FM_HUGE);
+	fm_ctx_setup(&c, FM_LIST, -1);
+	c.mem = mem;
+	c.len = len;
+	c.base = arena.device_base = 0x40000000;
+	arena.user_addr = at;
+	arena.pid = snap.pid = ch.pid;
+	snap.user_addr = at + len;
+	ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
+	fm_agent_add(getpid(), c.mem, c.len, c.token);
+	if (!fm_confines())
+		fm_ctx_snapshot(&c);
+	else
+		ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+	EXPECT_LE(before + len / FM_PAGE, fm_pins());
+	/* The process whose memory it is has it pinned. */
+	snprintf(path, sizeof(path), "/proc/%d/status", ch.pid);
+	EXPECT_LE(len, fm_number_in(path, "VmPin:") * 1024);
+	EXPECT_EQ(FERMATA_CONFIG_IN_PLACE, place_in(c.fd, ch.pid));
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	ASSERT_GOOD(use(&c, 5));
+	fm_kill(&ch);
+	EXPECT_EQ(-ESRCH, place_in(c.fd, ch.pid));
+	ASSERT_GOOD(use(&c, 6));
+	fm_ctx_close(&c);
+	close(fd);
+	fm_huge_pages(0);
+	EXPECT_EQ(before, fm_pins());
+	EXPECT_EQ(0, fm_charged());
+}
+
+/* The pages of an arena are looked for, not any memory at their address. */
+FM_TEST(own, pages_that_are_not_in_place)
+{
+	u8 *mem = fm_map(NULL, FM_HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t len = fm_translated() ? FM_HUGE : FM_PAGE;
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	ASSERT_EQ(0, fm_arena_own(&c, mem, len));
+	EXPECT_EQ(0, place_in(c.fd, 0));
+	EXPECT_EQ(FERMATA_CONFIG_IN_PLACE, place_in(c.fd, getpid()));
+	/* Another page, and none. */
+	ASSERT_EQ(0, madvise(mem + len - FM_PAGE, FM_PAGE, MADV_DONTNEED));
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	ASSERT_EQ(0, munmap(mem + len - FM_PAGE, FM_PAGE));
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	fm_ctx_close(&c);
+	/* A page that is moved. */
+	mem = fm_map(NULL, 2 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	fm_ctx_setup(&c, FM_LIST, -1);
+	ASSERT_EQ(0, fm_arena_own(&c, mem, FM_PAGE));
+	EXPECT_EQ(FERMATA_CONFIG_IN_PLACE, place_in(c.fd, getpid()));
+	ASSERT_NE(MAP_FAILED, mremap(mem, FM_PAGE, FM_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, mem + FM_PAGE));
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	fm_ctx_close(&c);
+}
+
+static int take_of(int fd, pid_t pid, void *mem)
+{
+	struct fermata_arena_create arena = {
+		.size = sizeof(arena), .flags = FERMATA_ARENA_USER, .length = FM_PAGE,
+		.user_addr = (uintptr_t)mem, .pid = pid
+	};
+
+	return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
+}
+
+FM_TEST(own, processes_without_memory)
+{
+	void *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fm_child ch;
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	/* A kernel thread, and a process that has ended: before and after its parent takes notice. */
+	EXPECT_EQ(-ESRCH, take_of(c.fd, 2, page));
+	fm_fork(&ch);
+	if (!ch.pid)
+		_exit(0);
+	EXPECT_EQ(0, waitid(P_PID, ch.pid, NULL, WEXITED | WNOWAIT));
+	EXPECT_EQ(-ESRCH, take_of(c.fd, ch.pid, page));
+	fm_reap(&ch);
+	EXPECT_EQ(-ESRCH, take_of(c.fd, ch.pid, page));
+	close(c.fd);
+}
+
+#define CAP(cap)	(1ULL << (cap))
+
+/* In a process with these capabilities only. */
+static int take_with(u64 caps, int fd, void *page)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = {
+		{ .effective = (u32)caps, .permitted = (u32)caps },
+		{ .effective = caps >> 32, .permitted = caps >> 32 },
+	};
+	struct fm_child ch;
+	int rc;
+
+	fm_fork(&ch);
+	if (!ch.pid) {
+		if (syscall(SYS_capset, &head, data))
+			fm_die("capset: %s", strerror(errno));
+		rc = take_of(fd, getppid(), page);
+		fm_say(&ch, rc);
+		_exit(0);
+	}
+	rc = fm_hear(&ch);
+	fm_reap(&ch);
+	return rc;
+}
+
+FM_TEST(own, memory_of_another_process_needs_capabilities)
+{
+	void *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	u64 before = fm_pins();
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(-EPERM, take_with(0, c.fd, page));
+	EXPECT_EQ(-EPERM, take_with(CAP(CAP_CHECKPOINT_RESTORE) | CAP(CAP_SYS_NICE), c.fd, page));
+	EXPECT_EQ(-EPERM, take_with(CAP(CAP_SYS_PTRACE) | CAP(CAP_SYS_RESOURCE), c.fd, page));
+	EXPECT_EQ(before, fm_pins());
+	EXPECT_EQ(0, take_with(CAP(CAP_CHECKPOINT_RESTORE) | CAP(CAP_SYS_PTRACE), c.fd, page));
+	EXPECT_EQ(before + 1, fm_pins());
+	EXPECT_EQ(FM_PAGE, fm_charged());
+	close(c.fd);
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(0, take_with(CAP(CAP_SYS_ADMIN), c.fd, page));
+	close(c.fd);
+	EXPECT_EQ(before, fm_pins());
+	EXPECT_EQ(0, fm_charged());
 }
 
 /* --- own memory as snapshot buffer ------------------------------------------------ */

@@ -162,6 +162,8 @@ static const char * const call_names[CALLS] = {
 	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "CONFIG", "OUTCOME", "mmap", "poll"
 };
 
+static u8 own_page[FM_PAGE] __attribute__((aligned(FM_PAGE)));
+
 static int call(enum call call, int fd, u64 dice)
 {
 	u8 buf[64] = { };
@@ -227,6 +229,11 @@ static int call(enum call call, int fd, u64 dice)
 		if (dice & 1) {
 			arena.flags = FERMATA_ARENA_SHARED;
 			arena.fd = look(dice >> 8);
+		} else if (dice & 2) {
+			arena.flags = FERMATA_ARENA_USER;
+			arena.length = FM_PAGE;
+			arena.user_addr = (uintptr_t)own_page;
+			arena.pid = dice & 4 ? getpid() : 0;
 		}
 		return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
 	case SNAPSHOT_CREATE:

@@ -194,6 +194,7 @@ struct fermata_slot_info {
 
 /* fermata_config flags */
 #define FERMATA_CONFIG_EVENTFD	(1U << 0) /* @fd is the eventfd of the context */
+#define FERMATA_CONFIG_IN_PLACE	(1U << 1) /* @pid has the program's own memory in place */
 
 /**
  * struct fermata_config - FERMATA_IOC_CONFIG: how a context was made
@@ -216,12 +217,17 @@ struct fermata_slot_info {
  * @fd:			in: descriptor of an eventfd to compare, or -1
  * @gang:		out: the same number for all members of a gang, and for no other
  *			context of the card; 0: the context is in no gang
- * @reserved:		in: 0
+ * @pid:		in: a process in the caller's pid namespace, or 0
+ *
+ * FERMATA_CONFIG_IN_PLACE: the arena or the snapshot buffer is a program's own memory, and
+ * the process @pid has these pages mapped at @arena_addr and @snapshot_addr now.  Its own
+ * memory, read there, is what the engine has.
  *
  * With struct fermata_status, FERMATA_IOC_REGS_LIST, _PARAM and _RESERVE all that is
  * needed to make the context anew elsewhere.  A hint is not told: it lapses.
  *
- * EBADF: @fd is no descriptor.  EINVAL: also an @fd that is no eventfd.
+ * EBADF: @fd is no descriptor.  EINVAL: also an @fd that is no eventfd.  With @pid:
+ * EPERM, ESRCH: as with FERMATA_ARENA_USER.  EINTR: a fatal signal came.
  */
 struct fermata_config {
 	__u32 size;
@@ -236,7 +242,7 @@ struct fermata_config {
 	__u32 events;
 	__s32 fd;
 	__u32 gang;
-	__u32 reserved;
+	__u32 pid;
 };
 
 /**
@@ -287,13 +293,14 @@ struct fermata_setup {
  *			length at most 2^47.  Without: 0; it becomes the address at
  *			which the arena is first mapped whole, or @user_addr
  * @mmap_offset:	out: offset for mmap()
- * @user_addr:		in, with FERMATA_ARENA_USER: address of the caller's own
+ * @user_addr:		in, with FERMATA_ARENA_USER: address of the program's own
  *			memory, a multiple of the page size; else 0
  * @offset:		in, with FERMATA_ARENA_SHARED: offset in the other context's
  *			arena in bytes, a multiple of the page size; else 0
  * @fd:			in, with FERMATA_ARENA_SHARED: descriptor of another
  *			context of the card; else 0
- * @reserved:		in: 0
+ * @pid:		in, with FERMATA_ARENA_USER: the process whose memory @user_addr
+ *			is, in the caller's pid namespace; 0: the caller.  Else 0
  *
  * The arena is the memory that the engine may touch, pinned, and contiguous for
  * the card.  It lives as long as the context.  Its pages are charged to the user
@@ -311,7 +318,8 @@ struct fermata_setup {
  * The arena is these pages, whatever is done to the mapping later (munmap(),
  * mremap(), madvise(), truncation of the memfd): the engine goes on with them,
  * and they are freed when the context ends.  There is nothing to
- * mmap(), and @mmap_offset is 0.
+ * mmap(), and @mmap_offset is 0.  The memory of another process (@pid) is for
+ * programs that restore processes.
  *
  * FERMATA_ARENA_SHARED: The arena is a part of the arena of the context @fd.  Each
  * context has its own device addresses.  Both contexts' jobs, and programs that map
@@ -334,7 +342,9 @@ struct fermata_setup {
  * it cannot stay pinned: device memory, memfd_secret(), a shared mapping of a file
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
  * of addresses: there is no IOMMU, and it is not physically contiguous; or it is a
- * file of a DAX file system.
+ * file of a DAX file system.  With @pid: EPERM: the caller has neither CAP_SYS_ADMIN
+ * nor both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE in the initial user namespace.
+ * ESRCH: there is no such process, or the process has no memory (any more).
  * FERMATA_ARENA_SHARED: EBADF: @fd is no descriptor.  EINVAL: @fd is no context; its
  * arena has no such part; or FERMATA_ARENA_FIXED_BASE is missing and the other arena
  * cannot be mapped.  ENXIO: @fd has no arena.  EXDEV: @fd is a context of another card.
@@ -357,7 +367,7 @@ struct fermata_arena_create {
 	__aligned_u64 user_addr;
 	__aligned_u64 offset;
 	__s32 fd;
-	__u32 reserved;
+	__u32 pid;
 };
 
 /* fermata_snapshot_create flags */
@@ -371,8 +381,11 @@ struct fermata_arena_create {
  * @length:		out: its size in bytes; with FERMATA_SNAPSHOT_USER in, too:
  *			a multiple of the page size, at least @state_pages of the
  *			slots (struct fermata_slot_info), at most 16 MiB
- * @user_addr:		in, with FERMATA_SNAPSHOT_USER: address of the caller's own
+ * @user_addr:		in, with FERMATA_SNAPSHOT_USER: address of the program's own
  *			memory, a multiple of the page size; else 0
+ * @pid:		in, with FERMATA_SNAPSHOT_USER: the process whose memory @user_addr
+ *			is, as in struct fermata_arena_create; else 0
+ * @reserved:		in: 0
  *
  * The buffer is pinned, belongs to the kernel and cannot be written by the
  * program; on a card with FERMATA_FEATURE_SNAPSHOT_UNIT no engine can write it
@@ -387,7 +400,7 @@ struct fermata_arena_create {
  * EEXIST: there is one already.  ENOMEM, EINTR, EOPNOTSUPP: as with
  * FERMATA_IOC_ARENA_CREATE.
  * EPROTO: the card reports a size that cannot be (0, or above 4096 pages).
- * FERMATA_SNAPSHOT_USER: EFAULT: as with FERMATA_ARENA_USER.  EOPNOTSUPP: also
+ * FERMATA_SNAPSHOT_USER: EFAULT, EPERM, ESRCH: as with FERMATA_ARENA_USER.  EOPNOTSUPP: also
  * where the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
  * that nothing would confine an engine whose state is forged.
  */
@@ -396,6 +409,8 @@ struct fermata_snapshot_create {
 	__u32 flags;
 	__aligned_u64 length;
 	__aligned_u64 user_addr;
+	__u32 pid;
+	__u32 reserved;
 };
 
 /**

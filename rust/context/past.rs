@@ -3,7 +3,7 @@
 //! A context that is made anew as it was elsewhere: how it was made, and what its jobs have come to.
 
 use super::Context;
-use crate::{bar::Fault, image::AppRegister, sched::PastJobs};
+use crate::{bar::Fault, image::AppRegister, sched::PastJobs, user_memory::UserMemory};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Where the memory of a context comes from.
@@ -35,6 +35,31 @@ impl Context {
             shared: arena.lender.as_ref().map(|lender| (lender.number, offset)),
             snapshot,
         }
+    }
+
+    /// Returns whether the arena or the snapshot buffer is a program's own memory, and the process
+    /// `pid` of the caller's pid namespace has the pages where they were when the memory was made.
+    /// Sleeps, as [`crate::pages::PageRange::are_at`] does.
+    ///
+    /// The errors are those of [`UserMemory::new`], and `EINTR`.
+    pub(crate) fn has_own_memory_in(&self, pid: u32) -> Result<bool> {
+        let (arena, snapshot) = {
+            let memory = self.client.memory.lock();
+            let arena = memory.arena.as_ref();
+            let arena = arena.and_then(|arena| Some((arena.own?, arena.memory.pages().clone())));
+            let snapshot = memory.snapshot.as_ref().zip(memory.own_snapshot);
+            let snapshot = snapshot.map(|(snapshot, address)| (address, snapshot.pages().clone()));
+            (arena, snapshot)
+        };
+        let mut is_any = false;
+        // The lock is released: page faults of the other process may take long.
+        for (address, pages) in [arena, snapshot].into_iter().flatten() {
+            is_any = true;
+            if !pages.are_at(&UserMemory::new(address, pid)?)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_any)
     }
 
     /// Tells the context, which has had no job, what its jobs have come to elsewhere.

@@ -8,6 +8,7 @@ use crate::{
     compat::errno,
     relay::{ImageMemory, UnmappedImage},
     sched::JobState,
+    user_memory::UserMemory,
 };
 use kernel::{page::PAGE_SIZE, prelude::*};
 
@@ -20,9 +21,9 @@ const STATE_PAGES_MAX: u64 = 4096;
 const STATE_MAX: u64 = STATE_PAGES_MAX * STATE_PAGE;
 
 impl Context {
-    /// Makes the snapshot buffer and returns its size in bytes. `own`: of the caller's own memory,
-    /// with this address and length.
-    pub(crate) fn create_snapshot(&self, own: Option<(u64, u64)>) -> Result<u64> {
+    /// Makes the snapshot buffer and returns its size in bytes. `own`: of a program's own memory, of
+    /// this length.
+    pub(crate) fn create_snapshot(&self, own: Option<(UserMemory, u64)>) -> Result<u64> {
         let id = self.id()?;
         if self.client.memory.lock().snapshot.is_some() {
             return Err(EEXIST);
@@ -32,13 +33,16 @@ impl Context {
             return Err(errno::eproto());
         }
         let needed = (pages * STATE_PAGE).next_multiple_of(PAGE_SIZE as u64);
-        let length = match own {
-            Some((address, length)) => self.check_own_snapshot(address, length, needed)?,
-            None => needed,
+        let (own, length) = match own {
+            Some((memory, length)) => {
+                self.check_own_snapshot(memory.address(), length, needed)?;
+                (Some(memory), length)
+            }
+            None => (None, needed),
         };
-        let address = own.map(|(address, _)| address);
+        let address = own.as_ref().map(UserMemory::address);
         // CAST: at most STATE_MAX, or a page.
-        let unmapped = self.unmapped_memory(length as usize, address)?;
+        let unmapped = self.unmapped_memory(length as usize, own)?;
         let image = match self.card.has_relay() {
             true => Some(UnmappedImage::new()?),
             false => None,
@@ -61,9 +65,8 @@ impl Context {
     }
 
     /// Checks that the program's own memory can be the snapshot buffer, which needs `needed` bytes.
-    /// Returns its length. `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose state
-    /// is forged.
-    fn check_own_snapshot(&self, address: u64, length: u64, needed: u64) -> Result<u64> {
+    /// `EINVAL`; `EOPNOTSUPP`: the card does not confine an engine whose state is forged.
+    fn check_own_snapshot(&self, address: u64, length: u64, needed: u64) -> Result {
         let page = PAGE_SIZE as u64;
         if address % page != 0 || length % page != 0 || !(needed..=STATE_MAX).contains(&length) {
             return Err(EINVAL);
@@ -71,7 +74,7 @@ impl Context {
         if !self.card.identity.confines_any_state() {
             return Err(errno::eopnotsupp());
         }
-        Ok(length)
+        Ok(())
     }
 
     /// Returns the largest snapshot of `slots`, in pages of a state.

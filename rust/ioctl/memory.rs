@@ -4,9 +4,10 @@
 
 use super::Call;
 use crate::{
-    argument::check_flags,
+    argument::{check_flags, check_zero},
     context::{ContextFile, Source},
     uapi,
+    user_memory::UserMemory,
 };
 use kernel::{
     prelude::*,
@@ -41,17 +42,16 @@ impl Call<'_> {
         // CAST: only compared with 0.
         let shared = [arena.fd as u64, arena.offset];
         if !is_unused(uapi::ARENA_FIXED_BASE, &[arena.device_base])
-            || !is_unused(uapi::ARENA_USER, &[arena.user_addr])
+            || !is_unused(uapi::ARENA_USER, &[arena.user_addr, arena.pid.into()])
             || !is_unused(uapi::ARENA_SHARED, &shared)
             || has(uapi::ARENA_USER) && has(uapi::ARENA_SHARED)
-            || arena.reserved != 0
         {
             return Err(EINVAL);
         }
         user.check_writable()?;
         let (from, base) = if has(uapi::ARENA_USER) {
-            let address = arena.user_addr;
-            (Source::Own(address), base.or(Some(address)))
+            let memory = UserMemory::new(arena.user_addr, arena.pid)?;
+            (Source::Own(memory), base.or(Some(arena.user_addr)))
         } else if has(uapi::ARENA_SHARED) {
             let with = ContextFile::get(arena.fd, self.file)?;
             let offset = arena.offset;
@@ -72,12 +72,19 @@ impl Call<'_> {
         let mut user = self.read::<uapi::SnapshotCreate>()?;
         let snapshot = user.value;
         check_flags(snapshot.flags, uapi::SNAPSHOT_USER)?;
-        let own = (snapshot.flags & uapi::SNAPSHOT_USER != 0)
-            .then_some((snapshot.user_addr, snapshot.length));
-        if own.is_none() && snapshot.user_addr != 0 {
+        check_zero(snapshot.reserved)?;
+        let is_own = snapshot.flags & uapi::SNAPSHOT_USER != 0;
+        if !is_own && (snapshot.user_addr != 0 || snapshot.pid != 0) {
             return Err(EINVAL);
         }
         user.check_writable()?;
+        let own = match is_own {
+            true => Some((
+                UserMemory::new(snapshot.user_addr, snapshot.pid)?,
+                snapshot.length,
+            )),
+            false => None,
+        };
         user.value.length = self.context.create_snapshot(own)?;
         user.write()
     }

@@ -4,7 +4,7 @@
 
 use super::Call;
 use crate::{
-    argument::{check_flags, check_zero},
+    argument::check_flags,
     bar::Fault,
     image::MAX_RESULTS,
     sched::{Failure, PastJobs},
@@ -21,18 +21,18 @@ impl Call<'_> {
         let mut user = self.read::<uapi::Config>()?;
         let config = user.value;
         check_flags(config.flags, 0)?;
-        check_zero(config.reserved)?;
         let id = self.context.id()?;
         let fd = (config.fd != -1).then_some(config.fd);
         let (events, is_same) = self.context.client.notifier.eventfd(fd)?;
         let memory = self.context.memory_origin();
+        let is_in_place = config.pid != 0 && self.context.has_own_memory_in(config.pid)?;
         let stats = self.context.view().ok_or(ENODEV)?.stats;
         let gang = self.context.card.gang_of(id)?;
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
         let (lender, arena_offset) = memory.shared.unwrap_or_default();
         user.value = uapi::Config {
             size: config.size,
-            flags: flag(is_same, uapi::CONFIG_EVENTFD),
+            flags: flag(is_same, uapi::CONFIG_EVENTFD) | flag(is_in_place, uapi::CONFIG_IN_PLACE),
             arena_flags: flag(memory.arena.is_some(), uapi::ARENA_USER)
                 | flag(memory.shared.is_some(), uapi::ARENA_SHARED),
             snapshot_flags: flag(memory.snapshot.is_some(), uapi::SNAPSHOT_USER),
@@ -44,7 +44,7 @@ impl Call<'_> {
             events,
             fd: config.fd,
             gang: gang.map_or(0, trace::number),
-            reserved: 0,
+            pid: config.pid,
         };
         user.write()
     }

@@ -26,8 +26,8 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(SLOT_INFO, FM_FRESH, fermata_slot_info, ~0U, 0),
 	C(SETUP, FM_FRESH, fermata_setup, 0, 0),
 	C(ARENA_CREATE, FM_SETUP, fermata_arena_create,
-	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER | FERMATA_ARENA_SHARED, 52),
-	C(SNAPSHOT_CREATE, FM_SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 0),
+	  FERMATA_ARENA_FIXED_BASE | FERMATA_ARENA_USER | FERMATA_ARENA_SHARED, 0),
+	C(SNAPSHOT_CREATE, FM_SETUP, fermata_snapshot_create, FERMATA_SNAPSHOT_USER, 28),
 	C(SNAPSHOT_READ, FM_HELD, fermata_snapshot_read, 0, 0),
 	C(SNAPSHOT_WRITE, FM_READY, fermata_snapshot_write, 0, 0),
 	C(REGS_WRITE, FM_READY, fermata_regs, 0, 12),
@@ -41,7 +41,7 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(WAIT, FM_HELD, fermata_wait, FM_EVENTS, 0),
 	C(EVENTFD, FM_HELD, fermata_eventfd, FM_EVENTS, 12),
 	C(OUTCOME, FM_HELD, fermata_outcome, 0, 0),
-	C(CONFIG, FM_HELD, fermata_config, 0, 60),
+	C(CONFIG, FM_HELD, fermata_config, 0, 0),
 	C(DOORBELL, FM_HELD, fermata_doorbell, 0, 0),
 	C(HINT, FM_READY, fermata_hint, 0, 0),
 	C(PARAM, FM_READY, fermata_param, FERMATA_SET, 0),
@@ -177,6 +177,8 @@ u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
 		*in = fm_confines();
 		a->snap.flags = FERMATA_SNAPSHOT_USER;
 		a->snap.length = FM_PAGE;
+		/* By the way that the memory of any process is pinned. */
+		a->snap.pid = getpid();
 		return (u64 *)&a->snap.user_addr;
 	case FERMATA_IOC_SNAPSHOT_READ:
 		*out = true;

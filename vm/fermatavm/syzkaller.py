@@ -26,6 +26,9 @@ FIELDS = {
     "context": "fermata_context",
     "fermata_arena_create.length": "int64[0x1000:0x100000, 0x1000]",
     "fermata_arena_create.fd": "fd_fermata",
+    "fermata_arena_create.pid": "pid",
+    "fermata_snapshot_create.pid": "pid",
+    "fermata_config.pid": "pid",
     "fermata_snapshot_create.length": "int64[0x1000:0x100000, 0x1000]",
     "afu_id_lo": "fermata_afu_id_lo",
     "afu_id_hi": "fermata_afu_id_hi",
@@ -83,7 +86,7 @@ fermata_content [
 	bytes	array[int8, 0:4096]
 ] [varlen]
 """
-RESOURCES = {"fd_event": 4, "fd_fermata": 4, "fermata_context": 4, "fermata_afu_id_lo": 8, "fermata_afu_id_hi": 8}
+RESOURCES = {"pid": 4, "fd_event": 4, "fd_fermata": 4, "fermata_context": 4, "fermata_afu_id_lo": 8, "fermata_afu_id_hi": 8}
 # Values of the kernel's own.
 KERNELS = {"AT_FDCWD": "0xffffffffffffff9c"}
 

@@ -29,6 +29,9 @@ pub(crate) enum Kind {
     Cgroup,
     /// A descriptor: 1 to 4 stand for the program's files.
     File,
+    /// A process: 0 for none, 1 for the program, 2 for no process that exists. Jobs must not write
+    /// to the memory of others.
+    Process,
     /// Two words: the ID of an engine of the card, or of none.
     Engine,
 }
@@ -105,10 +108,10 @@ pub(crate) const CALLS: &[Call] = calls! {
     "setup" IOC_SETUP Setup { flags: Small, afu_id_lo: Engine, slot_mask: Small }
     "arena_create" IOC_ARENA_CREATE ArenaCreate {
         flags: Small, length: Length, device_base: Length, user_addr: Pointer,
-        offset: Length, fd: File, reserved: Small
+        offset: Length, fd: File, pid: Process
     }
     "snapshot_create" IOC_SNAPSHOT_CREATE SnapshotCreate {
-        flags: Small, length: Length, user_addr: Pointer
+        flags: Small, length: Length, user_addr: Pointer, pid: Process, reserved: Small
     }
     "snapshot_read" IOC_SNAPSHOT_READ SnapshotRead {
         flags: Small, offset: Length, length: Length, buffer: Pointer
@@ -120,7 +123,7 @@ pub(crate) const CALLS: &[Call] = calls! {
     "regs_read" IOC_REGS_READ Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "results" IOC_RESULTS Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
     "regs_list" IOC_REGS_LIST Regs { flags: Small, count: Small, reserved: Small, regs: Pointer }
-    "config" IOC_CONFIG Config { flags: Small, fd: Eventfd, reserved: Small }
+    "config" IOC_CONFIG Config { flags: Small, fd: Eventfd, pid: Process }
     "outcome" IOC_OUTCOME Outcome {
         flags: Small, state: Small, error: Small, finished: Small, failed: Small, fault_addr: Length, fault_flags: Small,
         count: Small, regs: Pointer

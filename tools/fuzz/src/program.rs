@@ -84,7 +84,7 @@ fn value(kind: Kind, rng: &mut impl Rng) -> u64 {
         Kind::Deadline => *[0, 1, 2, 5, u64::MAX].choose(rng).unwrap_or(&0),
         Kind::Context | Kind::File => rng.random_range(0..5),
         Kind::Pointer => rng.random_range(0..260),
-        Kind::Eventfd | Kind::Cgroup => rng.random_range(0..3),
+        Kind::Eventfd | Kind::Cgroup | Kind::Process => rng.random_range(0..3),
         Kind::Engine => rng.random_range(0..6),
     }
 }

@@ -357,6 +357,11 @@ impl Worker {
                 1 => u64::MAX,
                 other => other,
             },
+            Kind::Process => match value {
+                0 => 0,
+                1 => std::process::id().into(),
+                _ => u32::MAX.into(),
+            },
             Kind::Cgroup => match value {
                 0 => self.cgroup as u64,
                 1 => u64::MAX,

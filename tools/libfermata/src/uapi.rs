@@ -31,16 +31,16 @@ layout! {
     Setup { size: u32, flags: u32, afu_id_lo: u64, afu_id_hi: u64, slot_mask: u32, context: u32 }
     ArenaCreate {
         size: u32, flags: u32, length: u64, device_base: u64, mmap_offset: u64, user_addr: u64, offset: u64, fd: i32,
-        reserved: u32,
+        pid: u32,
     }
-    SnapshotCreate { size: u32, flags: u32, length: u64, user_addr: u64 }
+    SnapshotCreate { size: u32, flags: u32, length: u64, user_addr: u64, pid: u32, reserved: u32 }
     SnapshotRead { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     SnapshotWrite { size: u32, flags: u32, offset: u64, length: u64, buffer: u64 }
     Reg { offset: u32, reserved: u32, value: u64 }
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
     Config {
         size: u32, flags: u32, arena_flags: u32, snapshot_flags: u32, arena_addr: u64, arena_offset: u64, snapshot_addr: u64,
-        lender: u32, start_flags: u32, events: u32, fd: i32, gang: u32, reserved: u32,
+        lender: u32, start_flags: u32, events: u32, fd: i32, gang: u32, pid: u32,
     }
     Outcome {
         size: u32, flags: u32, state: u32, error: u32, finished: u64, failed: u64, fault_addr: u64, fault_flags: u32,
@@ -131,6 +131,7 @@ constants! {
     START_SAVED: u32 = 1 << 1;
     START_HELD: u32 = 1 << 2;
     CONFIG_EVENTFD: u32 = 1 << 0;
+    CONFIG_IN_PLACE: u32 = 1 << 1;
     REGS_RESULTS: u32 = 1 << 0;
     PREEMPT_HOLD: u32 = 1 << 0;
     STATE_NEW: u32 = 0;
