@@ -13,7 +13,7 @@ use crate::description::{Description, Job};
 use crate::restore::{restore, Restored};
 use crate::save::{arena_parts, at, describe, write_state, SaveError};
 use crate::Refusal;
-use fermata::{Arena, Context, Events};
+use fermata::{Arena, Context};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -174,17 +174,8 @@ where
 
 /// Preempts the job, and holds it.
 fn hold(context: &Context) -> Result<(), MoveError> {
-    match context.preempt(true) {
-        Err(fermata::Error::NotFound) => return Err(MoveError::Ended),
-        done => done.map_err(at("it cannot be held"))?,
-    }
-    let happened = context.wait(Events::ANY, None);
-    let happened = happened.map_err(at("it cannot be held"))?;
-    if happened.contains(Events::HELD) {
-        Ok(())
-    } else {
-        Err(MoveError::Ended)
-    }
+    let is_held = context.hold(None).map_err(at("it cannot be held"))?;
+    is_held.then_some(()).ok_or(MoveError::Ended)
 }
 
 /// Tells the receiver to resume the job.

@@ -331,6 +331,17 @@ impl Context {
         self.preempt_context(0, hold)
     }
 
+    /// Takes the job off its slot, and waits until the job is held, for `limit` at most (`None`: as
+    /// long as needed). Returns whether the job is held; `false`: there is no job, or the job has
+    /// ended.
+    pub fn hold(&self, limit: Option<Duration>) -> Result<bool> {
+        match self.preempt(true) {
+            Err(Error::NotFound) => return Ok(false),
+            done => done?,
+        }
+        Ok(self.wait(Events::ANY, limit)?.contains(Events::HELD))
+    }
+
     /// Preempts the job of this context (0), or of the one of this number.
     pub(crate) fn preempt_context(&self, context: u32, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {

@@ -4,7 +4,7 @@
 use crate::lenders::{fault, Lender};
 use crate::log::tell;
 use crate::settings::Settings;
-use fermata::{Context, EngineId, Error, Events, Param, Result, State};
+use fermata::{Context, EngineId, Error, Param, Result, State};
 use fermata_card::dma::DmaSpace;
 use fermata_card::engine::{AppRegs, EngineKind};
 use fermata_card::maker::Reach;
@@ -232,12 +232,7 @@ impl HostContext {
 
     /// Whether the job is held; false: it has ended.
     fn hold(&self) -> Result<bool> {
-        match self.context.preempt(true) {
-            Err(Error::NotFound) => return Ok(false),
-            done => done?,
-        }
-        let happened = self.context.wait(Events::ANY, Some(HOLD_LIMIT))?;
-        Ok(!happened.contains(Events::DONE))
+        self.context.hold(Some(HOLD_LIMIT))
     }
 
     /// Lets the job that was stopped go on, as if it had not been stopped.
