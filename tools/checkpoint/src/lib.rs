@@ -19,5 +19,5 @@ pub use content::{Content, Part};
 pub use description::{Account, ArenaDescription, Description, Job, ReservationDescription};
 pub use file::store;
 pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
-pub use restore::{restore, restore_file, Restored};
+pub use restore::{restore, restore_file, restore_without, Absent, Restored};
 pub use save::{save, SaveError};

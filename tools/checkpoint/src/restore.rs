@@ -34,24 +34,47 @@ impl Restored {
     }
 }
 
+/// Memory of a context that the caller makes after the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Absent {
+    /// The arena.
+    pub arena: bool,
+    /// The snapshot buffer, with the engine's state.
+    pub snapshot: bool,
+}
+
 /// Makes a context of the card `device` from a checkpoint, and reads the stream to the checkpoint's
 /// end.
 pub fn restore(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
-    read(&mut Content::new(from)?, device)
+    read(&mut Content::new(from)?, device, Absent::default())
 }
 
 /// Does the same as [`restore`], for a file that has nothing behind the checkpoint.
 pub fn restore_file(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
+    restore_without(from, device, Absent::default())
+}
+
+/// Does the same as [`restore_file`], and leaves memory to the caller.
+pub fn restore_without(
+    from: impl Read,
+    device: &Path,
+    absent: Absent,
+) -> Result<Restored, Refusal> {
     let mut content = Content::new(from)?;
-    let restored = read(&mut content, device)?;
+    let restored = read(&mut content, device, absent)?;
     content.end().map(|()| restored)
 }
 
-fn read<R: Read>(content: &mut Content<R>, device: &Path) -> Result<Restored, Refusal> {
-    let (context, arena) = create(content.description(), device)?;
+fn read<R: Read>(
+    content: &mut Content<R>,
+    device: &Path,
+    absent: Absent,
+) -> Result<Restored, Refusal> {
+    let (context, arena) = create(content.description(), device, absent)?;
     while let Some(part) = content.part()? {
         match part {
             Part::Described => {}
+            Part::State(..) if absent.snapshot => {}
             Part::Arena(offset, bytes) => {
                 if let Some(arena) = &arena {
                     arena.write(offset as usize, &bytes);
@@ -79,7 +102,11 @@ fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
 }
 
 /// Makes a context with its memory.
-fn create(description: &Description, device: &Path) -> Result<(Context, Option<Arena>), Refusal> {
+fn create(
+    description: &Description,
+    device: &Path,
+    absent: Absent,
+) -> Result<(Context, Option<Arena>), Refusal> {
     let context = Context::open(device).map_err(at("the card cannot be opened"))?;
     let card = context
         .card_info()
@@ -98,10 +125,13 @@ fn create(description: &Description, device: &Path) -> Result<(Context, Option<A
     let make = |arena: &ArenaDescription| {
         context.create_arena_at(arena.length as usize, arena.device_base)
     };
-    let arena = description.arena.as_ref().map(make).transpose();
+    let arena = description.arena.as_ref().filter(|_| !absent.arena);
+    let arena = arena.map(make).transpose();
     let arena = arena.map_err(at("no arena of its size and address"))?;
-    let snapshot = context.create_snapshot();
-    snapshot.map_err(at("no room for the engine's state"))?;
+    if !absent.snapshot {
+        let snapshot = context.create_snapshot();
+        snapshot.map_err(at("no room for the engine's state"))?;
+    }
     Ok((context, arena))
 }
 

@@ -2,10 +2,12 @@
 //! Holds the jobs of processes that are dumped, and dumps their contexts.
 
 use crate::criu::{complain, tell};
-use crate::image::{self, ContextRecord, EventfdRecord, Part, Past, Record};
+use crate::image::{
+    self, ContextRecord, EventfdRecord, Late, OwnArena, OwnMemory, Part, Past, Record,
+};
 use crate::process::{index_of, is_card, Process};
 use anyhow::{bail, ensure, Context as _, Result};
-use fermata::{uapi, Context, Error, Events, Param, State};
+use fermata::{uapi, Context, Error, Param, State};
 use rustix::fs::OFlags;
 use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
@@ -23,7 +25,7 @@ struct Dumped {
     user: u32,
     /// Its job was held here.
     resumes: bool,
-    eventfd: Option<EventfdRecord>,
+    late: Option<Late>,
 }
 
 /// The card of a context, and a number there.
@@ -47,12 +49,15 @@ fn dump() -> MutexGuard<'static, Dump> {
 /// Holds the jobs of a process, which is stopped.
 pub(crate) fn hold(pid: i32) -> Result<()> {
     let process = Process::new(pid)?;
-    let contexts = process.contexts()?;
-    let indices = contexts.iter().map(|(_, context)| context.status());
-    let indices: fermata::Result<HashSet<u32>> = indices
-        .map(|status| Ok(index_of(status?.context)))
-        .collect();
-    let indices = indices?;
+    let mut contexts = Vec::new();
+    let mut indices = HashSet::new();
+    for (_, context) in process.contexts()? {
+        let status = context.status()?;
+        if State::from(status.state) != State::New {
+            indices.insert(index_of(status.context));
+            contexts.push((context, status));
+        }
+    }
     for index in process.mapped()? {
         ensure!(
             indices.contains(&index),
@@ -60,8 +65,8 @@ pub(crate) fn hold(pid: i32) -> Result<()> {
         );
     }
     let eventfds = process.eventfds()?;
-    for (_, context) in contexts {
-        hold_context(context, &process, &eventfds)
+    for (context, status) in contexts {
+        hold_context(context, &status, &process, &eventfds)
             .with_context(|| format!("a context of process {pid}"))?;
     }
     let eventfds = eventfds.into_iter().map(|(_, eventfd)| eventfd);
@@ -69,15 +74,18 @@ pub(crate) fn hold(pid: i32) -> Result<()> {
     Ok(())
 }
 
-fn hold_context(context: Context, process: &Process, eventfds: &[(RawFd, OwnedFd)]) -> Result<()> {
-    let status = context.status()?;
-    if State::from(status.state) == State::New {
-        return Ok(());
+fn hold_context(
+    context: Context,
+    status: &uapi::Status,
+    process: &Process,
+    eventfds: &[(RawFd, OwnedFd)],
+) -> Result<()> {
+    let config = context.config(None, 0)?;
+    if config.arena_flags & uapi::ARENA_SHARED != 0 {
+        bail!("an arena that is shared between contexts cannot be dumped yet");
     }
-    let config = context.config(None)?;
-    check_memory(&config)?;
     let card = rustix::fs::fstat(context.as_fd())?.st_rdev;
-    let (pid, user) = process.identity()?;
+    let (_, user) = process.identity()?;
     let mut dump = dump();
     let Dump {
         contexts, gangs, ..
@@ -87,7 +95,8 @@ fn hold_context(context: Context, process: &Process, eventfds: &[(RawFd, OwnedFd
         std::collections::hash_map::Entry::Vacant(new) => {
             let by_gang = config.gang != 0 && gangs.contains(&(card, config.gang));
             let was_held = State::from(status.state) == State::Held && !by_gang;
-            let is_held = hold_job(&context)?;
+            let is_held = context.hold(Some(HOLD_LIMIT));
+            let is_held = is_held.context("the job cannot be held")?;
             if config.gang != 0 && is_held && !was_held {
                 gangs.insert((card, config.gang));
             }
@@ -95,51 +104,70 @@ fn hold_context(context: Context, process: &Process, eventfds: &[(RawFd, OwnedFd
                 context,
                 user,
                 resumes: is_held && !was_held,
-                eventfd: None,
+                late: None,
             })
         }
     };
-    if config.events != 0 && dumped.eventfd.is_none() {
-        dumped.eventfd = eventfd_of(&dumped.context, pid, eventfds)?;
+    if dumped.late.is_none() {
+        dumped.late = late_of(&dumped.context, &config, process, eventfds)?;
     }
     Ok(())
 }
 
-/// Refuses memory that only its program could read.
-fn check_memory(config: &uapi::Config) -> Result<()> {
-    if config.arena_flags & uapi::ARENA_USER != 0 || config.snapshot_flags != 0 {
-        bail!("an arena or a snapshot buffer of the program's own memory cannot be dumped yet");
-    }
-    if config.arena_flags & uapi::ARENA_SHARED != 0 {
-        bail!("an arena that is shared between contexts cannot be dumped yet");
-    }
-    Ok(())
+/// Returns whether the context has memory of a program's own.
+fn has_own_memory(config: &uapi::Config) -> bool {
+    config.arena_flags & uapi::ARENA_USER != 0 || config.snapshot_flags & uapi::SNAPSHOT_USER != 0
 }
 
-/// Takes the job off its slot, if there is one. Returns whether the job is held.
-fn hold_job(context: &Context) -> Result<bool> {
-    match context.preempt(true) {
-        // There is no job, or the job has ended.
-        Err(Error::NotFound) => return Ok(false),
-        done => done.context("the job cannot be held")?,
-    }
-    let held = context.wait(Events::ANY, Some(HOLD_LIMIT));
-    held.context("the job cannot be held")?;
-    Ok(State::from(context.status()?.state) == State::Held)
-}
-
-/// Returns the eventfd of a context, if it is one of those of the process `process`.
-fn eventfd_of(
+/// Returns what the process `process` has of the context, if it can complete the context.
+fn late_of(
     context: &Context,
-    process: i32,
+    config: &uapi::Config,
+    process: &Process,
     eventfds: &[(RawFd, OwnedFd)],
-) -> Result<Option<EventfdRecord>> {
+) -> Result<Option<Late>> {
+    let is_own = has_own_memory(config);
+    if is_own {
+        let there = context.config(None, process.pid())?.flags;
+        if there & uapi::CONFIG_IN_PLACE == 0 {
+            return Ok(None);
+        }
+    }
+    let eventfd = match config.events {
+        0 => None,
+        _ => eventfd_of(context, eventfds)?,
+    };
+    if !is_own && eventfd.is_none() {
+        return Ok(None);
+    }
+    let status = context.status()?;
+    let (process, _) = process.identity()?;
+    let arena = (config.arena_flags & uapi::ARENA_USER != 0).then_some(OwnArena {
+        memory: OwnMemory {
+            address: config.arena_addr,
+            length: status.arena_length,
+        },
+        base: status.device_base,
+    });
+    let snapshot = (config.snapshot_flags & uapi::SNAPSHOT_USER != 0).then_some(OwnMemory {
+        address: config.snapshot_addr,
+        length: status.snapshot_length,
+    });
+    Ok(Some(Late {
+        process,
+        eventfd,
+        arena,
+        snapshot,
+    }))
+}
+
+/// Returns the eventfd of a context, if it is among `eventfds`.
+fn eventfd_of(context: &Context, eventfds: &[(RawFd, OwnedFd)]) -> Result<Option<EventfdRecord>> {
     for (number, eventfd) in eventfds {
-        let config = context.config(Some(eventfd.as_fd()))?;
+        let config = context.config(Some(eventfd.as_fd()), 0)?;
         if config.flags & uapi::CONFIG_EVENTFD != 0 {
             return Ok(Some(EventfdRecord {
                 events: config.events,
-                process,
                 number: *number,
             }));
         }
@@ -184,15 +212,29 @@ fn dump_context(
     let dump = dump();
     let dumped = dump.contexts.get(&(card, status.context));
     let dumped = dumped.context("its process was not stopped before")?;
-    let config = context.config(None)?;
-    if config.events != 0 && dumped.eventfd.is_none() {
+    let config = context.config(None, 0)?;
+    if has_own_memory(&config) {
+        dumped.late.context(
+            "its arena or its snapshot buffer is memory that no process of the dump has any more \
+             where the context got it",
+        )?;
+    }
+    if config.events != 0 && dumped.late.is_none_or(|late| late.eventfd.is_none()) {
         // An eventfd that nobody can read any more is no loss.
         for eventfd in &dump.eventfds {
-            let is_it = context.config(Some(eventfd.as_fd()))?.flags & uapi::CONFIG_EVENTFD != 0;
-            ensure!(!is_it, "its eventfd is in no process that has the context");
+            let config = context.config(Some(eventfd.as_fd()), 0)?;
+            let is_it = config.flags & uapi::CONFIG_EVENTFD != 0;
+            ensure!(
+                !is_it,
+                "its eventfd is in no process that has the context, and its memory"
+            );
         }
     }
-    let arena = context.map_arena().context("its arena cannot be read")?;
+    // CRIU dumps a program's own memory.
+    let arena = match config.arena_flags & uapi::ARENA_USER {
+        0 => context.map_arena().context("its arena cannot be read")?,
+        _ => None,
+    };
     let mut to = BufWriter::new(image::create(id, Part::Checkpoint)?);
     fermata_checkpoint::save(context, arena.as_ref(), &mut to)?;
     to.flush()?;
@@ -212,7 +254,7 @@ fn dump_context(
         start_flags: config.start_flags,
         results: results_of(context)?,
         gang: config.gang,
-        eventfd: dumped.eventfd,
+        late: dumped.late,
     })
 }
 

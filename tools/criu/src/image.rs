@@ -40,8 +40,8 @@ pub(crate) struct ContextRecord {
     pub(crate) results: Vec<(u32, u64)>,
     /// Members of a gang of the card have the same number; 0: it is in none.
     pub(crate) gang: u32,
-    /// Its eventfd.
-    pub(crate) eventfd: Option<EventfdRecord>,
+    /// What only a complete process can have.
+    pub(crate) late: Option<Late>,
 }
 
 /// Jobs that have ended: members of `struct fermata_status`.
@@ -55,15 +55,41 @@ pub(crate) struct Past {
     pub(crate) fault_flags: u32,
 }
 
-/// The eventfd of a context.
+/// What a process completes of a context when the process itself is complete.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Late {
+    /// The process, by its number in its own pid namespace.
+    pub(crate) process: i32,
+    /// The eventfd of the context.
+    pub(crate) eventfd: Option<EventfdRecord>,
+    /// The arena, if it is the process's own memory.
+    pub(crate) arena: Option<OwnArena>,
+    /// The snapshot buffer, if it is the process's own memory.
+    pub(crate) snapshot: Option<OwnMemory>,
+}
+
+/// An eventfd.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EventfdRecord {
     /// `FERMATA_EVENT_*` of which it is told.
     pub(crate) events: u32,
-    /// A process that has the context and the eventfd, by its number in its own pid namespace.
-    pub(crate) process: i32,
-    /// The eventfd's descriptor there.
+    /// Its descriptor.
     pub(crate) number: i32,
+}
+
+/// Memory of a process.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct OwnMemory {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+}
+
+/// An arena of a process's memory.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct OwnArena {
+    pub(crate) memory: OwnMemory,
+    /// Its device address.
+    pub(crate) base: u64,
 }
 
 /// The two files of a context.

@@ -28,6 +28,7 @@ struct OpenFile {
 
 /// A process that is stopped.
 pub(crate) struct Process {
+    pid: u32,
     folder: PathBuf,
     pidfd: OwnedFd,
 }
@@ -36,9 +37,15 @@ impl Process {
     pub(crate) fn new(pid: i32) -> Result<Self> {
         let process = Pid::from_raw(pid).context("there is no such process")?;
         Ok(Self {
+            pid: pid.try_into()?,
             folder: format!("/proc/{pid}").into(),
             pidfd: pidfd_open(process, PidfdFlags::empty())?,
         })
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
     }
 
     fn open_files(&self) -> Result<Vec<OpenFile>> {

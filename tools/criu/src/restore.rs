@@ -2,12 +2,12 @@
 //! Restores contexts, their mappings, and lets their jobs go on.
 
 use crate::criu::{complain, forget_mapped_file, tell};
-use crate::image::{self, ContextRecord, EventfdRecord, Part, Past, Record};
+use crate::image::{self, ContextRecord, EventfdRecord, Late, OwnMemory, Part, Past, Record};
 use crate::process::{index_of, is_card, split_offset, Process};
 use crate::table::{self, Entry};
 use anyhow::{ensure, Context as _, Result};
 use fermata::{uapi, Context, Events, Param, State};
-use fermata_checkpoint::Job;
+use fermata_checkpoint::{Absent, Content, Job};
 use rustix::fs::OFlags;
 use std::ffi::CStr;
 use std::io::BufReader;
@@ -70,10 +70,15 @@ fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> Result<T> {
     Ok(result)
 }
 
-/// Makes a context anew. Its job, if there is one, is held.
+/// Makes a context anew. Its job, if there is one, is held, unless memory is missing that only the
+/// complete process has.
 fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Context> {
     let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
-    let restored = fermata_checkpoint::restore_file(BufReader::new(from), device)?;
+    let absent = Absent {
+        arena: dumped.late.is_some_and(|late| late.arena.is_some()),
+        snapshot: dumped.late.is_some_and(|late| late.snapshot.is_some()),
+    };
+    let restored = fermata_checkpoint::restore_without(BufReader::new(from), device, absent)?;
     let (parameters, reservation) = &restored.refused;
     if !parameters.is_empty() || *reservation {
         complain(&format!(
@@ -93,8 +98,10 @@ fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Con
             dumped.number
         ));
     }
-    begin(&context, dumped, restored.description.job)
-        .with_context(|| format!("context {}", dumped.number))?;
+    if absent == Absent::default() {
+        begin(&context, dumped, restored.description.job)
+            .with_context(|| format!("context {}", dumped.number))?;
+    }
     Ok(context)
 }
 
@@ -189,10 +196,11 @@ fn is_entry(context: &Context, entry: &Entry) -> Result<bool> {
     Ok((card, context.status()?.context) == (entry.card, entry.numbers.1))
 }
 
-/// Lets the jobs of a process go on, and tells its eventfds of them. The process is stopped.
+/// Completes the contexts of a process, which is complete and stopped, and lets their jobs go on.
 pub(crate) fn resume(pid: i32) -> Result<()> {
     let process = Process::new(pid)?;
     let (inner_pid, _) = process.identity()?;
+    let mut held = Vec::new();
     for (_, context) in process.contexts()? {
         let card = rustix::fs::fstat(&context)?.st_rdev;
         let number = context.status()?.context;
@@ -202,18 +210,52 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
         };
         let record = Record::load(entry.id)?.and_then(|record| record.context);
         let dumped = record.context("a record is missing")?;
-        if let Some(eventfd) = dumped.eventfd {
-            // The process that has the eventfd lets the job go on.
-            if eventfd.process != inner_pid {
+        if let Some(late) = &dumped.late {
+            if late.process != inner_pid {
                 continue;
             }
-            restore_eventfd(&context, eventfd, &process)?;
+            complete(&context, entry.id, &dumped, late, &process)
+                .with_context(|| format!("context {}", dumped.number))?;
         }
         if dumped.resumes {
-            context.resume()?;
+            held.push(context);
         }
     }
+    // Members of a gang begin together.
+    for context in held {
+        context.resume()?;
+    }
     Ok(())
+}
+
+/// Gives a context what only its process has.
+fn complete(
+    context: &Context,
+    id: i32,
+    dumped: &ContextRecord,
+    late: &Late,
+    process: &Process,
+) -> Result<()> {
+    if let Some(arena) = late.arena {
+        let OwnMemory { address, length } = arena.memory;
+        // SAFETY: The memory is the process's, as it was before the dump.
+        let done = unsafe { context.use_memory_of(process.pid(), address, length, arena.base) };
+        done.context("its arena")?;
+    }
+    if let Some(OwnMemory { address, length }) = late.snapshot {
+        // SAFETY: As above.
+        let done = unsafe { context.create_snapshot_of(process.pid(), address, length) };
+        done.context("its snapshot buffer")?;
+    }
+    if late.arena.is_some() || late.snapshot.is_some() {
+        let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
+        let content = Content::new(BufReader::new(from))?;
+        begin(context, dumped, content.description().job)?;
+    }
+    match late.eventfd {
+        Some(eventfd) => restore_eventfd(context, eventfd, process),
+        None => Ok(()),
+    }
 }
 
 fn restore_eventfd(context: &Context, record: EventfdRecord, process: &Process) -> Result<()> {

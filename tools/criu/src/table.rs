@@ -48,10 +48,11 @@ pub(crate) fn make() -> Result<()> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: A new mapping at an address that the kernel chooses.
     let memory = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<Table>(), protection, flags) };
+    let memory = memory.context("a table")?;
     // SAFETY: The memory is large enough and aligned, lives as long as the process, and a table of
     // zeros has no entries.
-    TABLE.get_or_init(|| unsafe { &*memory.unwrap_or(ptr::null_mut()).cast::<Table>() });
-    memory.map(drop).context("a table")
+    TABLE.get_or_init(|| unsafe { &*memory.cast::<Table>() });
+    Ok(())
 }
 
 fn table() -> Result<&'static Table> {

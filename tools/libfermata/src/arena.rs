@@ -52,6 +52,25 @@ impl Arena {
         })
     }
 
+    /// Maps new anonymous memory.
+    pub(crate) fn anonymous(length: usize) -> Result<Self> {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping, where nothing else is.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return Err(Error::last());
+        }
+        let memory = NonNull::new(memory.cast::<u8>()).ok_or(Error::NoMemory)?;
+        Ok(Self {
+            memory,
+            length,
+            base: memory.as_ptr() as u64,
+        })
+    }
+
     pub(crate) fn set_base(&mut self, base: u64) {
         self.base = base;
     }

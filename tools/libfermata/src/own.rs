@@ -14,16 +14,68 @@ impl Context {
     /// While the context lives, jobs write to the memory: no reference may point to it, except to
     /// atomic or volatile data.
     pub unsafe fn use_memory(&self, memory: NonNull<u8>, length: usize, base: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.use_memory_of(0, memory.as_ptr() as u64, length as u64, base) }
+    }
+
+    /// Makes an arena of new anonymous memory of the program, which has the device address at which
+    /// it is mapped.
+    pub fn create_own_arena(&self, length: usize) -> Result<Arena> {
+        let arena = Arena::anonymous(length)?;
+        // SAFETY: an `Arena` gives no references to its memory except to atomics.
+        unsafe { self.use_memory_of(0, arena.base(), length as u64, arena.base()) }?;
+        Ok(arena)
+    }
+
+    /// Makes `length` bytes at `address` in the memory of the process `pid` (0: this process) the
+    /// arena, with the device address `base`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPermitted`](crate::Error::NotPermitted): `pid` is not 0, and this process has
+    /// neither `CAP_SYS_ADMIN` nor both `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`; those of
+    /// `FERMATA_IOC_ARENA_CREATE`.
+    ///
+    /// # Safety
+    ///
+    /// The promise of [`Context::use_memory`], for the process `pid`.
+    pub unsafe fn use_memory_of(
+        &self,
+        pid: u32,
+        address: u64,
+        length: u64,
+        base: u64,
+    ) -> Result<()> {
         let argument = uapi::ArenaCreate {
             flags: uapi::ARENA_USER | uapi::ARENA_FIXED_BASE,
-            length: length as u64,
+            length,
             device_base: base,
-            user_addr: memory.as_ptr() as u64,
+            user_addr: address,
+            pid,
             ..Default::default()
         };
         // SAFETY: the driver pins what is mapped there, and refuses what is not; the rest is the
         // caller's promise.
         unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }.map(drop)
+    }
+
+    /// Makes `length` bytes at `address` in the memory of the process `pid` (0: this process) the
+    /// buffer for preempted state. The errors are those of [`Context::use_memory_of`] and of
+    /// `FERMATA_IOC_SNAPSHOT_CREATE`.
+    ///
+    /// # Safety
+    ///
+    /// The promise of [`Context::use_memory`], for the process `pid`.
+    pub unsafe fn create_snapshot_of(&self, pid: u32, address: u64, length: u64) -> Result<()> {
+        let argument = uapi::SnapshotCreate {
+            flags: uapi::SNAPSHOT_USER,
+            length,
+            user_addr: address,
+            pid,
+            ..Default::default()
+        };
+        // SAFETY: as above.
+        unsafe { self.call(uapi::IOC_SNAPSHOT_CREATE, argument) }.map(drop)
     }
 
     /// Makes `length` bytes of the arena of `lender` from `offset` on the arena of this context, too,

@@ -91,10 +91,12 @@ impl Context {
         Ok(found.iter().map(|reg| reg.offset).collect())
     }
 
-    /// How the context was made. `eventfd`: a descriptor of an eventfd, to compare.
-    pub fn config(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<uapi::Config> {
+    /// How the context was made. `eventfd`: a descriptor of an eventfd, to compare. `process`: a
+    /// process that may have the context's own memory, or 0.
+    pub fn config(&self, eventfd: Option<BorrowedFd<'_>>, process: u32) -> Result<uapi::Config> {
         let argument = uapi::Config {
             fd: eventfd.map_or(-1, |eventfd| eventfd.as_raw_fd()),
+            pid: process,
             ..Default::default()
         };
         // SAFETY: no pointers.

@@ -7,8 +7,9 @@ use anyhow::{ensure, Result};
 use fermata::work::{Access, Outcome, Work, DATA};
 use fermata::{Arena, Context, Events, Param};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::fmt::Write as _;
-use std::ptr::NonNull;
+use std::ptr;
 use std::thread;
 
 const HASHED: u64 = 3000;
@@ -21,12 +22,34 @@ enum Wait {
     Eventfd,
 }
 
-fn begin(work: &Work) -> Result<(Context, Arena)> {
+fn open(work: &Work) -> Result<Context> {
     let device = std::env::var("FERMATA_DEVICE").unwrap_or_else(|_| "/dev/fermata0".into());
     let context = Context::open(device)?;
     context.setup(work.engine(), 0)?;
+    Ok(context)
+}
+
+fn begin(work: &Work) -> Result<(Context, Arena)> {
+    let context = open(work)?;
     let arena = context.create_arena(work.arena_length())?;
     context.create_snapshot()?;
+    Ok((context, arena))
+}
+
+/// A context whose arena and snapshot buffer are the program's own memory.
+fn begin_with_own_memory(work: &Work) -> Result<(Context, Arena)> {
+    let context = open(work)?;
+    let length = work.arena_length().next_multiple_of(4096);
+    let arena = context.create_own_arena(length)?;
+    let slot = context.slots_of(work.engine())?[0];
+    let length = 4096 * u64::from(context.slot_info(slot)?.state_pages);
+    // SAFETY: New memory, which nobody else uses.
+    unsafe {
+        let flags = MapFlags::PRIVATE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let snapshot = mmap_anonymous(ptr::null_mut(), length as usize, protection, flags)?;
+        context.create_snapshot_of(0, snapshot as u64, length)?;
+    }
     Ok((context, arena))
 }
 
@@ -94,27 +117,10 @@ fn chain(
     Ok(line)
 }
 
-/// A context with the program's own memory.
-fn own_memory() -> Result<Context> {
-    let length = 1 << 16;
-    let memory = Box::leak(vec![0_u8; 2 * length].into_boxed_slice());
-    let start = memory.as_mut_ptr().align_offset(4096);
-    let at = NonNull::from(&mut memory[start]);
-    let context = Context::open("/dev/fermata0")?;
-    context.setup(fermata::EngineId::SHA256, 0)?;
-    // SAFETY: The memory is there as long as the program.
-    unsafe { context.use_memory(at, length, at.as_ptr() as u64) }?;
-    Ok(context)
-}
-
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let rounds = words.first().map_or(Ok(50), |word| word.parse())?;
-    let _own = words
-        .iter()
-        .any(|word| word == "own")
-        .then(own_memory)
-        .transpose()?;
+    let rounds = std::env::args()
+        .nth(1)
+        .map_or(Ok(50), |word| word.parse())?;
     let hash = |_| Work::Sha256 { length: HASHED };
     let read = |seed| Work::Membench {
         length: 1 << 14,
@@ -126,6 +132,12 @@ fn main() -> Result<()> {
     let (first, first_arena) = begin(&hash(0))?;
     let (second, second_arena) = begin(&read(0))?;
     let (third, third_arena) = begin(&hash(0))?;
+    // An arena whose pages the program has no more.
+    let unmaps = std::env::args().nth(2).is_some_and(|word| word == "unmap");
+    let _unmapped = unmaps
+        .then(|| begin_with_own_memory(&hash(0)).map(|(context, _)| context))
+        .transpose()?;
+    let (fourth, fourth_arena) = begin_with_own_memory(&hash(0))?;
     second.join_gang(first.status()?.context)?;
     third.set_param(Param::Priority, 10)?;
     let lines = thread::scope(|scope| {
@@ -133,6 +145,16 @@ fn main() -> Result<()> {
             scope.spawn(|| chain("first", &first, &first_arena, rounds, Wait::Eventfd, hash)),
             scope.spawn(|| chain("second", &second, &second_arena, rounds, Wait::Call, read)),
             scope.spawn(|| chain("third", &third, &third_arena, rounds, Wait::Poll, hash)),
+            scope.spawn(|| {
+                chain(
+                    "fourth",
+                    &fourth,
+                    &fourth_arena,
+                    rounds,
+                    Wait::Eventfd,
+                    hash,
+                )
+            }),
         ];
         threads.map(|thread| {
             thread
