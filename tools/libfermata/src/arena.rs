@@ -90,6 +90,12 @@ impl Arena {
         self.memory.as_ptr() as usize
     }
 
+    /// Where it is mapped, for programs in other languages. The engine may write there while a job runs: no Rust
+    /// reference may point to it, except to atomic or volatile data.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.memory
+    }
+
     /// Its length in bytes.
     pub fn length(&self) -> usize {
         self.length

@@ -7,10 +7,17 @@ use std::path::{Path, PathBuf};
 
 /// The device nodes of the cards in `/dev`, in the order of their numbers.
 pub fn devices() -> Result<Vec<PathBuf>> {
-    devices_in(Path::new("/dev"))
+    let found = devices_in(Path::new("/dev"))?;
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-fn devices_in(folder: &Path) -> Result<Vec<PathBuf>> {
+/// The numbers of the cards in `/dev`, in ascending order.
+pub fn card_numbers() -> Result<Vec<u32>> {
+    let found = devices_in(Path::new("/dev"))?;
+    Ok(found.into_iter().map(|(number, _)| number).collect())
+}
+
+fn devices_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let entries = std::fs::read_dir(folder).map_err(|error| Error::from_io(&error))?;
     let mut found: Vec<_> = entries
         .filter_map(|entry| {
@@ -19,7 +26,7 @@ fn devices_in(folder: &Path) -> Result<Vec<PathBuf>> {
         })
         .collect();
     found.sort_unstable();
-    Ok(found.into_iter().map(|(_, path)| path).collect())
+    Ok(found)
 }
 
 /// The number of the card that has this node.
@@ -72,7 +79,7 @@ mod tests {
         }
         let found = devices_in(&folder);
         std::fs::remove_dir_all(&folder).unwrap();
-        let wanted = ["fermata2", "fermata10"].map(|name| folder.join(name));
+        let wanted = [(2, "fermata2"), (10, "fermata10")].map(|(n, name)| (n, folder.join(name)));
         assert_eq!(found, Ok(wanted.to_vec()));
     }
 }

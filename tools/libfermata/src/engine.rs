@@ -79,6 +79,14 @@ impl EngineId {
         let known = Self::KNOWN.iter().find(|(_, known)| *known == name);
         known.map(|(engine, _)| *engine)
     }
+
+    /// Returns the engine of this UUID, or of this name of [`EngineId::KNOWN`].
+    pub fn of(text: &str) -> Result<Self, UnknownEngine> {
+        let uuid = || text.parse().ok();
+        Self::named(text)
+            .or_else(uuid)
+            .ok_or_else(|| UnknownEngine(text.into()))
+    }
 }
 
 impl fmt::Display for EngineId {
@@ -101,6 +109,11 @@ impl fmt::Display for EngineId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a UUID such as 4c494e4b-4544-4c49-5354-000000000001")]
 pub struct NoUuid;
+
+/// What names no engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no engine: give a UUID such as 4c494e4b-4544-4c49-5354-000000000001, or the name of an engine of the emulated card, such as sha256")]
+pub struct UnknownEngine(String);
 
 impl FromStr for EngineId {
     type Err = NoUuid;
@@ -132,6 +145,8 @@ mod tests {
             assert_eq!(EngineId::named(name), Some(engine));
             assert_eq!(engine.name(), Some(name));
             assert_eq!(engine.to_string().parse(), Ok(engine));
+            assert_eq!(EngineId::of(name), Ok(engine));
+            assert_eq!(EngineId::of(&engine.to_string()), Ok(engine));
         }
         let list = "4c494e4b-4544-4c49-5354-000000000001";
         assert_eq!(EngineId::LINKED_LIST.to_string(), list);
@@ -141,6 +156,7 @@ mod tests {
             "+c494e4b-4544-4c49-5354-000000000001",
         ] {
             assert_eq!(text.parse::<EngineId>(), Err(NoUuid), "{text}");
+            assert_eq!(EngineId::of(text), Err(UnknownEngine(text.into())));
         }
     }
 }

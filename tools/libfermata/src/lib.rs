@@ -26,6 +26,7 @@ mod arena;
 mod cards;
 mod engine;
 mod error;
+mod explain;
 #[path = "../../../rust/measure/histogram.rs"]
 #[allow(dead_code, reason = "what the module does with it is not done here")]
 mod histogram;
@@ -40,8 +41,8 @@ pub mod uapi;
 pub mod work;
 
 pub use arena::Arena;
-pub use cards::devices;
-pub use engine::{EngineId, NoUuid};
+pub use cards::{card_numbers, devices};
+pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
 pub use schedule::{Control, Group, GroupSettings, Param, Policy, Reservation};
