@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin
+.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -47,7 +47,7 @@ else
 endif
 
 # DESTDIR and prefix are honoured (packaging/Makefile has all of it).
-tools install uninstall install-dkms:
+tools libraries install uninstall install-dkms:
 	@$(MAKE) --no-print-directory -C packaging $@
 
 deb:
@@ -141,6 +141,7 @@ help:
 	@echo '  make                   build fermata.ko'
 	@echo '  make modules_install   install it (INSTALL_MOD_PATH= is honoured)'
 	@echo '  make tools             build the programs that make install installs (in the build root, static)'
+	@echo '  make libraries         build the C library that make install installs, if it is there (docs/libraries.md)'
 	@echo '  make install           programs, header, udev rule, group, manual pages, documentation (DESTDIR=, prefix=; also make uninstall)'
 	@echo '  make install-dkms      the source where DKMS finds it; then dkms add, build and install'
 	@echo '  make clean             remove build/'

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cards and contexts.
+
+use crate::failure::{run, Failure, Outcome};
+use fermata::uapi::{CardInfo, SlotInfo, Status};
+use fermata::{EngineId, Error};
+use std::ffi::{c_char, c_int, CStr, OsStr};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::ptr::NonNull;
+
+/// One open file of a card: one tenant, with at most one job at a time.
+pub struct Context {
+    pub(crate) inner: fermata::Context,
+    /// For messages.
+    name: String,
+}
+
+impl Context {
+    pub(crate) fn failure(&self, error: Error) -> Failure {
+        Failure::Call(self.name.clone(), error)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    pub(crate) fn check<T>(&self, result: fermata::Result<T>) -> Result<T, Failure> {
+        result.map_err(|error| self.failure(error))
+    }
+}
+
+/// # Safety
+///
+/// The pointer is NULL or valid for `'a`.
+pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: as above.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::Argument(format!("{name} is NULL")))
+}
+
+/// Checks where a result goes; what is there is not read.
+pub(crate) fn room<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
+    NonNull::new(pointer).ok_or_else(|| Failure::Argument(format!("{name} is NULL")))
+}
+
+/// # Safety
+///
+/// The pointer is NULL or that of a string, valid for `'a`.
+unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a CStr, Failure> {
+    room(pointer.cast_mut(), name)?;
+    // SAFETY: as above, and not NULL.
+    Ok(unsafe { CStr::from_ptr(pointer) })
+}
+
+/// # Safety
+///
+/// The pointer is NULL or that of a string.
+unsafe fn engine_of(pointer: *const c_char) -> Result<EngineId, Failure> {
+    // SAFETY: as above.
+    let name = unsafe { text(pointer, "engine") }?.to_string_lossy();
+    EngineId::of(&name).map_err(|error| Failure::Argument(error.to_string()))
+}
+
+/// Gives the program an object, which a function that takes it back frees.
+///
+/// # Safety
+///
+/// `place` is valid for writing.
+pub(crate) unsafe fn give<T>(object: T, place: NonNull<*mut T>) {
+    let object = Box::into_raw(Box::new(object));
+    // SAFETY: as above.
+    unsafe { place.write(object) };
+}
+
+/// Copies a structure of the driver to a program that knows `size` bytes of it.
+///
+/// # Safety
+///
+/// `to` is NULL or valid for writing `size` bytes.
+unsafe fn copy_out<T: Copy>(from: &T, to: *mut T, size: usize) -> Outcome {
+    let to = room(to, "the structure")?.as_ptr().cast::<u8>();
+    if size < 8 {
+        return Err(Failure::Argument(format!(
+            "size is {size}: give the sizeof of the structure"
+        )));
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: `known` bytes are there on both sides, and `size` bytes at `to`; the first member is
+    // the structure's size, a u32.
+    unsafe {
+        to.write_bytes(0, size);
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(from).cast(), to, known);
+        std::ptr::copy_nonoverlapping((known as u32).to_ne_bytes().as_ptr(), to, 4);
+    }
+    Ok(())
+}
+
+/// Returns the version of the library, as "0.1.0".
+#[no_mangle]
+pub extern "C" fn fermata_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// Tells how many cards the machine has, in *found, and the numbers of the first `count` of them in ascending order: card N is
+/// /dev/fermataN. numbers may be NULL if count is 0.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_cards(
+    numbers: *mut u32,
+    count: usize,
+    found: *mut usize,
+) -> c_int {
+    run("look for cards", || {
+        let found = room(found, "found")?;
+        if count > 0 {
+            room(numbers, "numbers")?;
+        }
+        let failure = |error| Failure::Call("/dev".into(), error);
+        let cards = fermata::card_numbers().map_err(failure)?;
+        for (at, number) in cards.iter().take(count).enumerate() {
+            // SAFETY: the caller has room for `count` numbers.
+            unsafe { numbers.add(at).write(*number) };
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { found.write(cards.len()) };
+        Ok(())
+    })
+}
+
+/// Opens a card, as "/dev/fermata0": a new context, in *context. fermata_close() closes it.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_open(device: *const c_char, context: *mut *mut Context) -> c_int {
+    run("open the card", || {
+        let context = room(context, "context")?;
+        // SAFETY: the caller's string.
+        let device = unsafe { text(device, "device") }?;
+        let name = device.to_string_lossy().into_owned();
+        let opened = fermata::Context::open(OsStr::from_bytes(device.to_bytes()));
+        let inner = opened.map_err(|error| Failure::Call(name.clone(), error))?;
+        // SAFETY: the caller's pointer.
+        unsafe { give(Context { inner, name }, context) };
+        Ok(())
+    })
+}
+
+/// Opens the first card that has the engine and takes the context, and chooses the engine there, as fermata_setup(). -ENOENT: no card has
+/// the engine.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_open_engine(
+    engine: *const c_char,
+    context: *mut *mut Context,
+) -> c_int {
+    run("open a card that has the engine", || {
+        let context = room(context, "context")?;
+        // SAFETY: the caller's string.
+        let engine = unsafe { engine_of(engine) }?;
+        let name = format!("engine {engine}");
+        let opened = fermata::Context::open_engine(engine);
+        let inner = opened.map_err(|error| Failure::Call(name.clone(), error))?;
+        // SAFETY: the caller's pointer.
+        unsafe { give(Context { inner, name }, context) };
+        Ok(())
+    })
+}
+
+/// Makes a context of the descriptor of an open card, which fermata_close() then closes: one that was inherited, or came over a socket.
+/// -ENOTTY: the descriptor is of no card; the descriptor stays the caller's after any error.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_from_fd(fd: c_int, context: *mut *mut Context) -> c_int {
+    run("make a context of a descriptor", || {
+        let context = room(context, "context")?;
+        if fd < 0 {
+            return Err(Failure::Argument(format!("{fd} is no descriptor")));
+        }
+        let name = format!("descriptor {fd}");
+        // SAFETY: the caller gives the descriptor away.
+        let inner = fermata::Context::from_file(unsafe { OwnedFd::from_raw_fd(fd) });
+        match inner.status() {
+            Ok(_) => {
+                // SAFETY: the caller's pointer.
+                unsafe { give(Context { inner, name }, context) };
+                Ok(())
+            }
+            Err(error) => {
+                std::mem::forget(inner);
+                Err(Failure::Call(name, error))
+            }
+        }
+    })
+}
+
+/// Closes a context; a job that has not ended is lost. Memory of its arena that is still mapped stays mapped, and keeps the job
+/// running. NULL is ignored.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_close(context: *mut Context) {
+    let _ = run("close a context", || {
+        if let Some(context) = NonNull::new(context) {
+            // SAFETY: made by `give`, and no other call uses it.
+            drop(unsafe { Box::from_raw(context.as_ptr()) });
+        }
+        Ok(())
+    });
+}
+
+/// Returns the descriptor of the context, for poll(): POLLIN: the job is done, POLLPRI: it is held, POLLERR and POLLHUP: the card is gone
+/// (struct fermata_wait of fermata.h has the others). The descriptor stays the context's. -1: context is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_fd(context: *const Context) -> c_int {
+    let mut fd = -1;
+    run("tell the descriptor", || {
+        // SAFETY: the caller's pointer.
+        fd = unsafe { given(context, "context") }?
+            .inner
+            .as_fd()
+            .as_raw_fd();
+        Ok(())
+    });
+    fd
+}
+
+/// Tells what the card is.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_get_card_info(
+    context: *const Context,
+    info: *mut CardInfo,
+    size: usize,
+) -> c_int {
+    run("tell what the card is", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let got = context.check(context.inner.card_info())?;
+        // SAFETY: the caller's pointer and size.
+        unsafe { copy_out(&got, info, size) }
+    })
+}
+
+/// Tells what a slot is, counted from 0.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_get_slot_info(
+    context: *const Context,
+    slot: u32,
+    info: *mut SlotInfo,
+    size: usize,
+) -> c_int {
+    run("tell what the slot is", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let got = context.check(context.inner.slot_info(slot))?;
+        // SAFETY: the caller's pointer and size.
+        unsafe { copy_out(&got, info, size) }
+    })
+}
+
+/// Tells state and counters of the context.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_get_status(
+    context: *const Context,
+    status: *mut Status,
+    size: usize,
+) -> c_int {
+    run("tell the state of the context", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let got = context.check(context.inner.status())?;
+        // SAFETY: the caller's pointer and size.
+        unsafe { copy_out(&got, status, size) }
+    })
+}
+
+/// Chooses the engine, by its UUID or, of the emulated card's engines, by its name; and slots by a mask (0: all that have the engine).
+#[no_mangle]
+pub unsafe extern "C" fn fermata_setup(
+    context: *const Context,
+    engine: *const c_char,
+    slot_mask: u32,
+) -> c_int {
+    run("choose the engine", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        // SAFETY: the caller's string.
+        let engine = unsafe { engine_of(engine) }?;
+        context
+            .check(context.inner.setup(engine, slot_mask))
+            .map(drop)
+    })
+}
+
+/// Tells the value of a parameter (FERMATA_PARAM_*).
+#[no_mangle]
+pub unsafe extern "C" fn fermata_get_param(
+    context: *const Context,
+    param: u32,
+    value: *mut u64,
+) -> c_int {
+    run("tell a parameter", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let value = room(value, "value")?;
+        let got = context.check(context.inner.param(param_of(param)?))?;
+        // SAFETY: the caller's pointer.
+        unsafe { value.write(got) };
+        Ok(())
+    })
+}
+
+/// Sets a parameter (FERMATA_PARAM_*).
+#[no_mangle]
+pub unsafe extern "C" fn fermata_set_param(
+    context: *const Context,
+    param: u32,
+    value: u64,
+) -> c_int {
+    run("set a parameter", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        context.check(context.inner.set_param(param_of(param)?, value))
+    })
+}
+
+fn param_of(number: u32) -> Result<fermata::Param, Failure> {
+    fermata::Param::of(number).ok_or_else(|| {
+        Failure::Argument(format!(
+            "there is no parameter {number}: give a FERMATA_PARAM_* of fermata.h"
+        ))
+    })
+}
+
+/// Announces that a job will be started in so many nanoseconds, at most 10 s (struct fermata_hint of fermata.h). UINT64_MAX takes that
+/// back.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_hint(context: *const Context, ahead_ns: u64) -> c_int {
+    run("announce a job", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let ahead = (ahead_ns != u64::MAX).then(|| std::time::Duration::from_nanos(ahead_ns));
+        context.check(context.inner.hint(ahead))
+    })
+}
+
+/// Joins the gang of the context of this number (struct fermata_gang of fermata.h); 0: leaves the gang.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_join_gang(context: *const Context, number: u32) -> c_int {
+    run("join a gang", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        context.check(match number {
+            0 => context.inner.leave_gang(),
+            number => context.inner.join_gang(number),
+        })
+    })
+}

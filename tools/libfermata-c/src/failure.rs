@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What functions return when they fail: a number, and a message for people.
+
+use fermata::Error;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Why a function fails.
+pub(crate) enum Failure {
+    /// The driver refused a call; the object.
+    Call(String, Error),
+    /// The job failed; the object, the errno, the reason.
+    Job(String, c_int, String),
+    /// The function refuses an argument.
+    Argument(String),
+}
+
+/// What bodies of functions return.
+pub(crate) type Outcome = Result<(), Failure>;
+
+impl Failure {
+    fn errno(&self) -> c_int {
+        match self {
+            Self::Call(_, error) => error.errno(),
+            Self::Job(_, errno, _) => *errno,
+            Self::Argument(_) => libc::EINVAL,
+        }
+    }
+
+    fn message(&self, what: &str) -> String {
+        match self {
+            Self::Call(object, error) => format!("{object}: {what}: {}", error.explained()),
+            Self::Job(object, _, why) => format!("{object}: {what}: {why}"),
+            Self::Argument(why) => format!("{what}: {why}"),
+        }
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+fn set_message(text: &str) {
+    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+    MESSAGE.with(|message| message.replace(text));
+}
+
+/// Runs the body of a function, whose purpose is `what`. A panic, which is a mistake in the library, does not
+/// unwind into the program: the function returns -ENOTRECOVERABLE.
+pub(crate) fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => {
+            set_message(&failure.message(what));
+            -failure.errno()
+        }
+        Err(_) => {
+            set_message(&format!(
+                "{what}: internal error of libfermata; the error output has a report"
+            ));
+            -libc::ENOTRECOVERABLE
+        }
+    }
+}
+
+/// Returns why the last function failed that failed in this thread: object, cause and remedy. The text is valid until another
+/// function fails in this thread, or the thread ends. Without a failure the text is empty.
+#[no_mangle]
+pub extern "C" fn fermata_message() -> *const c_char {
+    MESSAGE.with(|message| message.borrow().as_ptr())
+}
