@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up and a sha256; c-library all: all of them but
- * the last, which takes the card away.
+ * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up and a sha256;
+ * c-library all: all of them but the last, which takes the card away.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,14 +29,19 @@ static void fail(int line, const char *what, long got)
 	exit(1);
 }
 
-#define IS(call, wanted) do { long got = (call); if (got != (long)(wanted)) fail(__LINE__, #call, got); } while (0)
+#define IS(call, wanted) do { \
+	long got = (call); \
+	if (got != (long)(wanted)) \
+		fail(__LINE__, #call, got); \
+} while (0)
 #define OK(call) IS(call, 0)
 #define TRUE(condition) IS(!!(condition), 1)
 #define SAYS(words) TRUE(strstr(fermata_message(), words))
 
 static const unsigned char abc[32] = {
-	0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea, 0x41, 0x41, 0x40, 0xde, 0x5d, 0xae, 0x22, 0x23,
-	0xb0, 0x03, 0x61, 0xa3, 0x96, 0x17, 0x7a, 0x9c, 0xb4, 0x10, 0xff, 0x61, 0xf2, 0x00, 0x15, 0xad,
+	0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea, 0x41, 0x41, 0x40,
+	0xde, 0x5d, 0xae, 0x22, 0x23, 0xb0, 0x03, 0x61, 0xa3, 0x96, 0x17,
+	0x7a, 0x9c, 0xb4, 0x10, 0xff, 0x61, 0xf2, 0x00, 0x15, 0xad,
 };
 
 /* A context with arena and snapshot buffer. */
@@ -69,7 +74,9 @@ static void end(struct tenant t)
 static void write_registers(fermata_context *context, uint64_t a, uint64_t b, uint64_t c)
 {
 	const struct fermata_reg registers[] = {
-		{ .offset = 0x30, .value = a }, { .offset = 0x38, .value = b }, { .offset = 0x40, .value = c },
+		{ .offset = 0x30, .value = a },
+		{ .offset = 0x38, .value = b },
+		{ .offset = 0x40, .value = c },
 	};
 
 	OK(fermata_write_registers(context, registers, 3));
@@ -88,9 +95,10 @@ static struct tenant hashes(void)
 {
 	struct tenant t = begin("sha256");
 	const uint32_t results[] = { 0x38, 0x58, 0x60, 0x68, 0x70 };
+	uint64_t base = fermata_arena_base(t.arena);
 
 	memcpy(t.memory + PAGE, "abc", 3);
-	write_registers(t.context, fermata_arena_base(t.arena) + PAGE, 3, fermata_arena_base(t.arena));
+	write_registers(t.context, base + PAGE, 3, base);
 	OK(fermata_declare_results(t.context, results, 5));
 	return t;
 }
@@ -134,7 +142,10 @@ static void arena(void)
 static void job(void)
 {
 	struct tenant t = hashes();
-	struct fermata_reg results[] = { { .offset = 0x38 }, { .offset = 0x58 }, { .offset = 0x60 }, { .offset = 0x68 }, { .offset = 0x70 } };
+	struct fermata_reg results[] = {
+		{ .offset = 0x38 }, { .offset = 0x58 }, { .offset = 0x60 },
+		{ .offset = 0x68 }, { .offset = 0x70 },
+	};
 	uint64_t number = 0;
 	int i;
 
@@ -247,7 +258,8 @@ static void snapshot(void)
 {
 	struct tenant t = counts(3000000);
 	fermata_context *other;
-	uint64_t *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct fermata_status there;
 	char state[PAGE];
 
@@ -283,8 +295,9 @@ static void snapshot(void)
 static void failing(void)
 {
 	struct tenant t = hashes();
+	uint64_t base = fermata_arena_base(t.arena);
 
-	write_registers(t.context, fermata_arena_base(t.arena) + 16 * PAGE, 3, fermata_arena_base(t.arena));
+	write_registers(t.context, base + 16 * PAGE, 3, base);
 	OK(fermata_start(t.context, 0, NULL));
 	OK(fermata_wait(t.context, FERMATA_EVENT_DONE, UINT64_MAX, NULL));
 	IS(fermata_job_result(t.context), -EFAULT);
@@ -428,13 +441,16 @@ static void interrupt(int flags, int wanted)
 {
 	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
 	struct itimerval once = { .it_value.tv_usec = 50000 };
+	uint64_t deadline = UINT64_MAX;
 	struct tenant t = counts(0);
 
+	if (wanted == -ETIMEDOUT)
+		deadline = fermata_deadline_in(1000 * MS);
 	handled = 0;
 	OK(sigaction(SIGALRM, &action, NULL));
 	OK(fermata_start(t.context, 0, NULL));
 	OK(setitimer(ITIMER_REAL, &once, NULL));
-	IS(fermata_wait(t.context, FERMATA_EVENT_DONE, fermata_deadline_in(wanted == -EINTR ? UINT64_MAX : 1000 * MS), NULL), wanted);
+	IS(fermata_wait(t.context, FERMATA_EVENT_DONE, deadline, NULL), wanted);
 	IS(handled, SIGALRM);
 	end(t);
 }
@@ -517,11 +533,15 @@ static void gone(void)
 	end(t);
 }
 
-static const struct { const char *name; void (*run)(void); } tests[] = {
-	{ "arena", arena }, { "job", job }, { "deadline", deadline }, { "poll", by_poll }, { "eventfd", by_eventfd }, { "hold", hold },
-	{ "snapshot", snapshot }, { "failing", failing }, { "errors", errors }, { "descriptor", descriptor }, { "share", share },
-	{ "parameters", parameters }, { "sizes", sizes }, { "signals", signals }, { "threads", threads }, { "cards", cards },
-	{ "gone", gone },
+static const struct {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	{ "arena", arena }, { "job", job }, { "deadline", deadline }, { "poll", by_poll },
+	{ "eventfd", by_eventfd }, { "hold", hold }, { "snapshot", snapshot },
+	{ "failing", failing }, { "errors", errors }, { "descriptor", descriptor },
+	{ "share", share }, { "parameters", parameters }, { "sizes", sizes },
+	{ "signals", signals }, { "threads", threads }, { "cards", cards }, { "gone", gone },
 };
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
 /*
  * One job, from its beginning to its end: the SHA-256 of a word.
  *
- *	cc -o hash hash.c $(pkg-config --cflags --libs libfermata)
+ *	cc hash.c -o hash $(pkg-config --cflags --libs libfermata)
  *	./hash abc
  */
 #include <libfermata.h>
@@ -35,7 +35,10 @@ int main(int argc, char **argv)
 	memory = fermata_arena_address(arena);
 	memcpy(memory + DATA, word, length);
 
-	/* The registers of the emulated card's engine (docs/card.md): data, their length, where the digest goes. */
+	/*
+	 * The registers of the emulated card's engine (docs/card.md): data, their length, where the
+	 * digest goes.
+	 */
 	const struct fermata_reg registers[] = {
 		{ .offset = 0x30, .value = fermata_arena_base(arena) + DATA },
 		{ .offset = 0x38, .value = length },

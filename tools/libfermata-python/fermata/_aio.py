@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Waits of coroutines: a context has one eventfd, which the event loop watches while coroutines wait for the context."""
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+
+from ._enums import Event
+
+_watches = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Watch:
+    def __init__(self, loop):
+        self.loop = loop
+        self.waiters = {}
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        loop.add_reader(self.fd, self.ready)
+
+    def ready(self):
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        self.wake()
+
+    def wake(self):
+        for changed in self.waiters:
+            changed.set()
+
+    def events(self):
+        wanted = Event(0)
+        for events in self.waiters.values():
+            wanted |= events
+        return wanted
+
+    def end(self):
+        self.loop.remove_reader(self.fd)
+        os.close(self.fd)
+
+
+def _watch(context, loop):
+    with _lock:
+        watch = _watches.get(context)
+        if watch is None:
+            watch = _watches[context] = _Watch(loop)
+        elif watch.loop is not loop:
+            raise RuntimeError("coroutines of another event loop wait for this context: wait in one loop at a time")
+    return watch
+
+
+def _leave(context, watch, changed):
+    del watch.waiters[changed]
+    # The card may be gone, or the context closed.
+    with contextlib.suppress(OSError, ValueError):
+        if watch.waiters:
+            context.set_eventfd(watch.fd, watch.events())
+        else:
+            context.set_eventfd(-1, 0)
+    if not watch.waiters:
+        with _lock:
+            del _watches[context]
+        watch.end()
+
+
+async def wait(context, events):
+    """Return those of `events` that hold, as soon as one does."""
+    watch = _watch(context, asyncio.get_running_loop())
+    changed = asyncio.Event()
+    watch.waiters[changed] = Event(events)
+    try:
+        context.set_eventfd(watch.fd, watch.events())
+        while True:
+            changed.clear()
+            with contextlib.suppress(TimeoutError):
+                return context.wait(events, timeout=0)
+            await changed.wait()
+    finally:
+        _leave(context, watch, changed)
+
+
+def closed(context):
+    """Wake the coroutines that wait for a context that was closed: their next call tells them."""
+    with _lock:
+        watch = _watches.get(context)
+    if watch is not None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, too
+            watch.loop.call_soon_threadsafe(watch.wake)

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Arenas as buffers: numpy arrays and memoryviews of them share the engine's memory.
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The memory of a context, which the engine shares. It is a buffer: numpy.frombuffer(arena, dtype) and memoryview(arena) make views of the
+/// memory, without a copy, which keep the arena mapped as long as they live.
+#[pyclass(frozen, module = "fermata")]
+pub(crate) struct Arena {
+    state: Mutex<Mapping>,
+    base: u64,
+    length: usize,
+}
+
+struct Mapping {
+    /// None: closed.
+    arena: Option<fermata::Arena>,
+    /// Views that point into the memory.
+    views: usize,
+}
+
+impl Arena {
+    pub(crate) fn new(arena: fermata::Arena) -> Self {
+        let (base, length) = (arena.base(), arena.length());
+        Self {
+            state: Mutex::new(Mapping {
+                arena: Some(arena),
+                views: 0,
+            }),
+            base,
+            length,
+        }
+    }
+
+    fn mapping(&self) -> MutexGuard<'_, Mapping> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Arena {
+    /// The device address of the first byte: what registers of the engine want.
+    #[getter]
+    fn base(&self) -> u64 {
+        self.base
+    }
+
+    fn __len__(&self) -> usize {
+        self.length
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<fermata.Arena of {} bytes at {:#x}>",
+            self.length, self.base
+        )
+    }
+
+    /// Ends the mapping. The memory itself stays the context's. BufferError: views of it live.
+    fn close(&self) -> PyResult<()> {
+        let mut mapping = self.mapping();
+        if mapping.views > 0 {
+            return Err(PyBufferError::new_err(format!(
+                "{} views of the arena live: delete the arrays and memoryviews of it first",
+                mapping.views
+            )));
+        }
+        mapping.arena = None;
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close()
+    }
+
+    /// # Safety
+    ///
+    /// Python calls it, with a view to fill in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut mapping = this.mapping();
+        let Some(arena) = &mapping.arena else {
+            // SAFETY: Python's view; the protocol wants this after an error.
+            unsafe { (*view).obj = std::ptr::null_mut() };
+            return Err(PyValueError::new_err("the arena is closed"));
+        };
+        let memory = arena.as_ptr().as_ptr().cast();
+        let length = this.length as ffi::Py_ssize_t;
+        // SAFETY: the memory stays mapped while `views` counts the view, which has a reference to this object.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory, length, 0, flags) };
+        if filled < 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        mapping.views += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// Python calls it once for each view that was filled in.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.mapping().views -= 1;
+    }
+}
