@@ -43,7 +43,8 @@ thread_local! {
 
 fn set_message(text: &str) {
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    MESSAGE.with(|message| message.replace(text));
+    // No message while the thread ends, and its message is gone.
+    let _ = MESSAGE.try_with(|message| message.replace(text));
 }
 
 /// Runs the body of a function, whose purpose is `what`. A panic, which is a mistake in the library, does not
@@ -68,5 +69,34 @@ pub(crate) fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
 /// function fails in this thread, or the thread ends. Without a failure the text is empty.
 #[no_mangle]
 pub extern "C" fn fermata_message() -> *const c_char {
-    MESSAGE.with(|message| message.borrow().as_ptr())
+    let message = MESSAGE.try_with(|message| message.borrow().as_ptr());
+    message.unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn message() -> String {
+        // SAFETY: a string of this thread, which is copied at once.
+        unsafe { CStr::from_ptr(fermata_message()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    #[test]
+    fn panics_end_in_an_error() {
+        assert_eq!(message(), "");
+        assert_eq!(run("test", || Ok(())), 0);
+        assert_eq!(run("test", || panic!("on purpose")), -libc::ENOTRECOVERABLE);
+        assert!(message().starts_with("test: internal error of libfermata"));
+    }
+
+    #[test]
+    fn messages_have_no_end_inside() {
+        let failure = || Err(Failure::Argument("a\0b".into()));
+        assert_eq!(run("test", failure), -libc::EINVAL);
+        assert_eq!(message(), "test: a?b");
+    }
 }
