@@ -256,7 +256,7 @@ static void hold(void)
 /* A job goes on in another context, in memory of the program's own. */
 static void snapshot(void)
 {
-	struct tenant t = counts(3000000);
+	struct tenant t = counts(6000000);
 	fermata_context *other;
 	uint64_t *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -280,11 +280,11 @@ static void snapshot(void)
 	OK(fermata_create_snapshot(other, NULL));
 	IS(fermata_start(other, FERMATA_START_SAVED, NULL), -ENODATA);
 	OK(fermata_write_snapshot(other, 0, state, PAGE));
-	write_registers(other, 3000000, 0, fermata_arena_base(t.arena));
+	write_registers(other, 6000000, 0, fermata_arena_base(t.arena));
 	OK(fermata_start(other, FERMATA_START_SAVED, NULL));
 	OK(fermata_wait(other, FERMATA_EVENT_DONE, UINT64_MAX, NULL));
 	OK(fermata_job_result(other));
-	IS(memory[0], 3000000);
+	IS(memory[0], 6000000);
 	OK(fermata_get_status(other, &there, sizeof(there)));
 	IS(there.finished, 1);
 	fermata_close(other);
@@ -400,6 +400,10 @@ static void parameters(void)
 	OK(fermata_hint(t.context, 100 * MS));
 	OK(fermata_hint(t.context, UINT64_MAX));
 	IS(fermata_hint(t.context, 100000 * MS), -ERANGE);
+	OK(fermata_reserve(t.context, MS, 10 * MS, 20 * MS));
+	IS(fermata_reserve(t.context, MS, 30 * MS, 20 * MS), -ERANGE);
+	IS(fermata_reserve(t.context, 19 * MS, 20 * MS, 20 * MS), -EBUSY);
+	OK(fermata_reserve(t.context, 0, 0, 0));
 	IS(fermata_join_gang(t.context, 12345), -ESRCH);
 	OK(fermata_join_gang(t.context, 0));
 	end(t);

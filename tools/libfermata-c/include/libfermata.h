@@ -108,6 +108,12 @@ int fermata_get_param(const fermata_context *context, uint32_t param, uint64_t *
 int fermata_set_param(const fermata_context *context, uint32_t param, uint64_t value);
 
 /**
+ * Reserves time on a slot: so many nanoseconds by a deadline after the beginning of each period (struct fermata_reserve of fermata.h). All
+ * three 0: drops the reservation. -EBUSY: there is not so much time to promise. -EPERM: this takes CAP_SYS_NICE.
+ */
+int fermata_reserve(const fermata_context *context, uint64_t budget_ns, uint64_t deadline_ns, uint64_t period_ns);
+
+/**
  * Announces that a job will be started in so many nanoseconds, at most 10 s (struct fermata_hint of fermata.h). UINT64_MAX takes that
  * back.
  */

@@ -3,11 +3,12 @@
 
 use crate::failure::{run, Failure, Outcome};
 use fermata::uapi::{CardInfo, SlotInfo, Status};
-use fermata::{EngineId, Error};
+use fermata::{EngineId, Error, Reservation};
 use std::ffi::{c_char, c_int, CStr, OsStr};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// One open file of a card: one tenant, with at most one job at a time.
 pub struct Context {
@@ -325,6 +326,28 @@ fn param_of(number: u32) -> Result<fermata::Param, Failure> {
     })
 }
 
+/// Reserves time on a slot: so many nanoseconds by a deadline after the beginning of each period (struct fermata_reserve of fermata.h). All
+/// three 0: drops the reservation. -EBUSY: there is not so much time to promise. -EPERM: this takes CAP_SYS_NICE.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_reserve(
+    context: *const Context,
+    budget_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+) -> c_int {
+    run("reserve time", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        let reservation = Reservation {
+            budget: Duration::from_nanos(budget_ns),
+            deadline: Duration::from_nanos(deadline_ns),
+            period: Duration::from_nanos(period_ns),
+        };
+        let is_any = (budget_ns, deadline_ns, period_ns) != (0, 0, 0);
+        context.check(context.inner.reserve(0, is_any.then_some(reservation)))
+    })
+}
+
 /// Announces that a job will be started in so many nanoseconds, at most 10 s (struct fermata_hint of fermata.h). UINT64_MAX takes that
 /// back.
 #[no_mangle]
@@ -332,7 +355,7 @@ pub unsafe extern "C" fn fermata_hint(context: *const Context, ahead_ns: u64) ->
     run("announce a job", || {
         // SAFETY: the caller's pointers.
         let context = unsafe { given(context, "context") }?;
-        let ahead = (ahead_ns != u64::MAX).then(|| std::time::Duration::from_nanos(ahead_ns));
+        let ahead = (ahead_ns != u64::MAX).then(|| Duration::from_nanos(ahead_ns));
         context.check(context.inner.hint(ahead))
     })
 }

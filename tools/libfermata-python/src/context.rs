@@ -3,7 +3,7 @@
 
 use crate::arena::Arena;
 use crate::{failure, status};
-use fermata::{uapi, EngineId, Error, Events, Param};
+use fermata::{uapi, EngineId, Error, Events, Param, Reservation};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -157,7 +157,7 @@ impl Context {
         // A call in another thread may use it still.
         let opened = slf.get().slot().take();
         if opened.is_some() {
-            drop(opened);
+            py.detach(move || drop(opened));
             py.import("fermata._aio")?.call_method1("closed", (slf,))?;
         }
         Ok(())
@@ -450,6 +450,21 @@ impl Context {
         let param = param_of(param)?;
         self.call(py, "set a parameter", move |context| {
             context.set_param(param, value)
+        })
+    }
+
+    /// Reserves time on a slot, in seconds: budget, by deadline after the beginning of each period. All three 0: drops the reservation. OSError
+    /// with EBUSY: there is not so much time to promise. PermissionError: this takes CAP_SYS_NICE.
+    fn reserve(&self, py: Python<'_>, budget: f64, deadline: f64, period: f64) -> PyResult<()> {
+        let reservation = Reservation {
+            budget: time_of(budget)?,
+            deadline: time_of(deadline)?,
+            period: time_of(period)?,
+        };
+        let times = [reservation.budget, reservation.deadline, reservation.period];
+        let is_any = times.iter().any(|time| !time.is_zero());
+        self.call(py, "reserve time", move |context| {
+            context.reserve(0, is_any.then_some(reservation))
         })
     }
 

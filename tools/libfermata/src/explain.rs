@@ -13,7 +13,7 @@ impl Error {
             }
             Self::Exists => "a context has one engine, one arena and one snapshot buffer: open another context",
             Self::NotFound => "look which cards, engines and jobs there are: `fermatactl info` and `fermatactl list` show them",
-            Self::Busy => "wait for the end of the job, or, to read its state, until the job is held",
+            Self::Busy => "wait for the end of the job, or until the job is held, to read its state; of a reservation, ask for less time",
             Self::NotPermitted => {
                 "be a member of the group fermata to open a card (adduser NAME fermata); docs/security.md tells what else takes a capability"
             }
