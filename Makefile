@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin
+.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin kubernetes
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -136,6 +136,13 @@ criu-plugin:
 	@install -D -m 644 build/cargo/release/libfermata_criu.so build/criu/fermata.so
 	@install build/cargo/release/fermata-criu-mixture build/criu/mixture
 
+# The program of tools/kubernetes (PROFILE=dev: not optimised), and the test that plays the kubelet's part.
+KUBERNETES := build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,release)
+kubernetes:
+	@vm/enter python3 -m fermatavm.kubernetes build --profile $(or $(PROFILE),release) --locked --quiet --bins --examples
+	@install -D -s $(KUBERNETES)/fermata-kubernetes build/kubernetes/fermata-kubernetes
+	@install -D -s $(KUBERNETES)/examples/kubelet build/kubernetes/kubelet
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -153,6 +160,7 @@ help:
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
+	@echo '  make kubernetes        the device plugin for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'

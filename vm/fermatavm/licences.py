@@ -2,7 +2,8 @@
 """Check the licences of what the programs and libraries of the workspace link, as docs/dependencies.md says.
 
 Each member has one of the licences in MAY_LINK, and each crate that a member links, directly or not, has a licence that this allows.
-Crates that only build or test link are not distributed, and do not count. The SPDX lines of a member's files name its licence.
+Crates that only build or test link are not distributed, and do not count. The SPDX lines of a member's files name its licence. An argument
+names another workspace than that of the top folder.
 """
 
 import json
@@ -92,7 +93,7 @@ def complaints(metadata):
 
 def main():
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"]
-    metadata = json.loads(subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True).stdout)
+    metadata = json.loads(subprocess.run(command, cwd=TOP.joinpath(*sys.argv[1:]), capture_output=True, text=True, check=True).stdout)
     wrong = sorted(complaints(metadata))
     for complaint in wrong:
         print(complaint)

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The interfaces of the kubelet, for the program and for the test that plays the kubelet's part.
+
+#![allow(
+    missing_docs,
+    clippy::pedantic,
+    reason = "compiled from the kubelet's .proto files"
+)]
+
+/// How a device plugin registers, and what a device plugin serves.
+pub mod deviceplugin {
+    tonic::include_proto!("v1beta1");
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The options of the device plugin.
+
+use crate::shares;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// The arguments of `fermata-kubernetes plugin`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Shares of each card, 1 to 100; a share has the weight of a group for which nothing is set
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST)))]
+    pub(crate) shares: u32,
+    /// How cards come into containers
+    #[arg(long, value_enum, default_value = "node")]
+    pub(crate) pass: Pass,
+    /// The resource that pods ask for
+    #[arg(long, value_name = "NAME", default_value = "fermata.dev/share")]
+    pub(crate) resource: String,
+    /// Where the kubelet has the sockets of plugins
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/device-plugins"
+    )]
+    pub(crate) directory: PathBuf,
+    /// The cgroup (version 2) in which the kubelet makes kubepods
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    pub(crate) cgroup_root: PathBuf,
+}
+
+/// How cards come into containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pass {
+    /// The kubelet tells the runtime the card's node
+    #[default]
+    Node,
+    /// The kubelet (from 1.29) tells the runtime a device of CDI, which /etc/cdi/fermata.json has
+    Cdi,
+    /// The same by an annotation, for older kubelets
+    CdiAnnotation,
+}
+
+#[cfg(test)]
+impl Default for Options {
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            options: Options,
+        }
+        <Command as clap::Parser>::parse_from(["plugin"]).options
+    }
+}
