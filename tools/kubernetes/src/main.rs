@@ -4,6 +4,8 @@
 mod cards;
 mod cgroup;
 mod checkpoint;
+#[cfg(test)]
+mod manifests;
 mod options;
 mod plugin;
 mod serve;

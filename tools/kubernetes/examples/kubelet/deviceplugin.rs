@@ -12,6 +12,7 @@ use fermata_kubernetes::deviceplugin::{
     ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };
 use rustix::process::{kill_process, Pid, Signal};
+use serde::Deserialize as _;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -35,7 +36,8 @@ const SLICES: u64 = 10_000;
 
 const HEAVY: &str = "11111111-2222-3333-4444-555555555555";
 const LIGHT: &str = "66666666-7777-8888-9999-000000000000";
-const ENDLESS: &str = "run counter_up --count 1000000000000000 --set timeslice=500us";
+/// The pods that docs/kubernetes.md has.
+const PODS: &str = include_str!("../../../../packaging/kubernetes/pods.yaml");
 
 /// The kubelet's registration of plugins.
 #[derive(Clone)]
@@ -244,11 +246,29 @@ fn prefer(available: &[String], wanted: &[String], size: i32) -> PreferredAlloca
     }
 }
 
+/// Returns shares and arguments of each pod of a manifest.
+fn manifest(text: &str) -> Result<Vec<(usize, Vec<String>)>> {
+    let documents = serde_yaml_ng::Deserializer::from_str(text);
+    let pods = documents.map(|document| {
+        let pod = k8s_openapi::api::core::v1::Pod::deserialize(document)?;
+        let container = pod.spec.context("no spec")?.containers.remove(0);
+        let limits = container
+            .resources
+            .and_then(|resources| resources.limits)
+            .context("no limits")?;
+        Ok((
+            limits[RESOURCE].0.parse()?,
+            container.args.unwrap_or_default(),
+        ))
+    });
+    pods.collect()
+}
+
 /// Two pods have time on a slot as they have shares, within 1 %.
 async fn ratio(card: &Card, heavy: &mut Pod, light: &mut Pod) -> Result<()> {
-    let slot = format!("{ENDLESS} --card {}", card.number);
-    heavy.start(&slot)?;
-    light.start(&slot)?;
+    let pods = manifest(PODS)?;
+    heavy.start(card, &pods[0].1)?;
+    light.start(card, &pods[1].1)?;
     let runs = |pod: &Pod| pod.runs(card);
     let slices = |heavy: &Pod, light: &Pod| Ok::<_, anyhow::Error>(runs(heavy)?.0 + runs(light)?.0);
     // Both run before the first figures are taken.
@@ -278,11 +298,9 @@ async fn ratio(card: &Card, heavy: &mut Pod, light: &mut Pod) -> Result<()> {
 /// An engine hangs, and its slot cannot be reset: its shares are not healthy any more.
 async fn quarantine(card: &Card, lists: &mut Streaming<ListAndWatchResponse>) -> Result<()> {
     let mut pod = Pod::make("quarantine", "kubepods/podquarantine")?;
-    for _ in 0..2 {
-        pod.start(&format!(
-            "{ENDLESS} --card {} --set preempt-timeout=50ms",
-            card.number
-        ))?;
+    for (_, mut arguments) in manifest(PODS)? {
+        arguments.extend(["--set", "preempt-timeout=50ms"].map(Into::into));
+        pod.start(card, &arguments)?;
     }
     while pod.runs(card)?.0 < 4 {
         sleep(Duration::from_millis(50)).await;
@@ -423,7 +441,11 @@ async fn weights(
     light: &mut Pod,
 ) -> Result<()> {
     let (client, kubelet) = (&mut session.client, &session.kubelet);
-    let (of_heavy, of_light) = (shares(relay, 0..9), shares(relay, 9..10));
+    let pods = manifest(PODS)?;
+    let (of_heavy, of_light) = (
+        shares(relay, 0..pods[0].0),
+        shares(relay, pods[0].0..pods[0].0 + pods[1].0),
+    );
     let answer = client.pre_start_container(pre_start(&of_heavy)).await;
     points.point(
         "a container does not start before the kubelet knows its pod",

@@ -38,11 +38,14 @@ impl Pod {
         Ok(card.registered_group(File::open(&self.cgroup)?.as_fd())?)
     }
 
-    /// Starts fermatactl in the pod's container.
-    pub(crate) fn start(&mut self, arguments: &str) -> Result<()> {
+    /// Starts fermatactl in the pod's container, on a card.
+    pub(crate) fn start(&mut self, card: &Card, arguments: &[String]) -> Result<()> {
         let cgroup = self.cgroup.join("container/cgroup.procs");
         let mut command = Command::new("fermatactl");
-        command.args(arguments.split(' ')).stdout(Stdio::null());
+        command
+            .args(arguments)
+            .args(["--card", &card.number.to_string()])
+            .stdout(Stdio::null());
         // SAFETY: the closure only writes to a file. This process has one thread, so that no lock of
         // the allocator can be held by another.
         unsafe { command.pre_exec(move || fs::write(&cgroup, "0")) };
