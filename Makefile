@@ -136,12 +136,14 @@ criu-plugin:
 	@install -D -m 644 build/cargo/release/libfermata_criu.so build/criu/fermata.so
 	@install build/cargo/release/fermata-criu-mixture build/criu/mixture
 
-# The program of tools/kubernetes (PROFILE=dev: not optimised), and the test that plays the kubelet's part.
-KUBERNETES := build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,release)
+# The program of tools/kubernetes, and the test that plays the kubelet's part; with PROFILE=dev not optimised, in build/kubernetes-dev.
+KUBERNETES := $(if $(filter dev,$(PROFILE)),debug,release)
 kubernetes:
 	@vm/enter python3 -m fermatavm.kubernetes build --profile $(or $(PROFILE),release) --locked --quiet --bins --examples
-	@install -D -s $(KUBERNETES)/fermata-kubernetes build/kubernetes/fermata-kubernetes
-	@install -D -s $(KUBERNETES)/examples/kubelet build/kubernetes/kubelet
+	@# Checks that run beside each other make the same.
+	@flock build/.kubernetes.lock sh -ec 'for file in fermata-kubernetes examples/kubelet; do \
+		from=build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(KUBERNETES)/$$file; to=build/kubernetes$(if $(filter debug,$(KUBERNETES)),-dev)/$${file##*/}; \
+		[ "$$to" -nt "$$from" ] || install -D -s "$$from" "$$to"; done'
 
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
@@ -160,7 +162,7 @@ help:
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
-	@echo '  make kubernetes        the device plugin for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
+	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .common import TOP, say
 
-PERMISSIVE = {"MIT", "Zlib", "Unlicense", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "Unicode-3.0"}
+PERMISSIVE = {"MIT", "Zlib", "Unlicense", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0"}
 # Licences that a member may link, by the member's licence. GPL-2.0 means version 2 only, which cannot be combined with Apache-2.0.
 MAY_LINK = {
     "GPL-2.0": PERMISSIVE | {"GPL-2.0", "GPL-2.0-or-later"},

@@ -11,3 +11,18 @@
 pub mod deviceplugin {
     tonic::include_proto!("v1beta1");
 }
+
+/// What a DRA driver serves.
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// How a DRA driver tells the health of devices.
+pub mod health {
+    tonic::include_proto!("v1alpha1");
+}
+
+/// How a DRA driver registers.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}

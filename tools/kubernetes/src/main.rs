@@ -4,16 +4,21 @@
 mod cards;
 mod cgroup;
 mod checkpoint;
+mod claim;
+mod dra;
+mod driver;
 #[cfg(test)]
 mod manifests;
 mod options;
 mod plugin;
 mod serve;
 mod shares;
+mod slice;
+mod socket;
 mod weights;
 
 use clap::{Parser, Subcommand};
-use options::Options;
+use options::{DraOptions, Options};
 use std::process::ExitCode;
 
 /// Give the pods of a Kubernetes node shares of cards
@@ -28,6 +33,8 @@ struct Arguments {
 enum Command {
     /// Serve shares of all cards as a device plugin (v1beta1)
     Plugin(Options),
+    /// Serve claims of all cards as a driver for dynamic resource allocation (resource.k8s.io/v1)
+    Dra(DraOptions),
 }
 
 /// Says something to the log.
@@ -38,6 +45,7 @@ fn say(words: &str) {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Plugin(options) => serve::plugin(options),
+        Command::Dra(options) => dra::serve(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,14 +2,20 @@
 //! The manifests of packaging/kubernetes are what Kubernetes reads, and suit this program.
 
 use crate::options::Options;
+use crate::slice::DRIVER;
 use crate::{Arguments, Command};
 use clap::Parser as _;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use serde::{de::DeserializeOwned, Deserialize as _, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 const PLUGIN: &str = include_str!("../../../packaging/kubernetes/plugin.yaml");
+const DRA: &str = include_str!("../../../packaging/kubernetes/dra.yaml");
+const CLAIMS: &str = include_str!("../../../packaging/kubernetes/claims.yaml");
 const PODS: &str = include_str!("../../../packaging/kubernetes/pods.yaml");
 
 fn documents(text: &str) -> Vec<Value> {
@@ -72,7 +78,9 @@ fn the_plugin_has_what_it_needs() {
         version_of(container.image.as_ref()),
         env!("CARGO_PKG_VERSION")
     );
-    let Command::Plugin(options) = arguments.command;
+    let Command::Plugin(options) = arguments.command else {
+        panic!("the device plugin")
+    };
     let usual = Options::default();
     assert_eq!(options.shares, usual.shares);
     let directory = usual.directory.to_str().unwrap();
@@ -107,4 +115,97 @@ fn the_pods_share_a_card() {
             .unwrap()
     });
     assert_eq!(shares.sum::<u32>(), Options::default().shares);
+}
+
+#[test]
+fn the_driver_has_what_it_needs() {
+    let mut kinds = Vec::new();
+    for document in documents(DRA) {
+        kinds.push(document["kind"].as_str().unwrap().to_string());
+        match &kinds.last().unwrap()[..] {
+            "ServiceAccount" => drop(typed::<ServiceAccount>(&document)),
+            "ClusterRole" => drop(typed::<ClusterRole>(&document)),
+            "ClusterRoleBinding" => drop(typed::<ClusterRoleBinding>(&document)),
+            "DeviceClass" => drop(typed::<DeviceClass>(&document)),
+            "DaemonSet" => {
+                let spec = typed::<DaemonSet>(&document).spec.unwrap();
+                assert_eq!(
+                    spec.selector.match_labels,
+                    spec.template.metadata.unwrap().labels
+                );
+                let spec = spec.template.spec.unwrap();
+                let env = spec.containers[0].env.iter().flatten();
+                let names: Vec<_> = env.map(|variable| &variable.name[..]).collect();
+                assert_eq!(names, ["NODE_NAME"]);
+                // A copy that has the name of a node, as the kubelet would set the variable.
+                let mut with_name = spec.clone();
+                let arguments = with_name.containers[0].args.as_mut().unwrap();
+                arguments.push("--node-name=n1".into());
+                let (container, arguments) = container(&with_name);
+                assert_eq!(
+                    version_of(container.image.as_ref()),
+                    env!("CARGO_PKG_VERSION")
+                );
+                let Command::Dra(options) = arguments.command else {
+                    panic!("the driver")
+                };
+                for path in [&options.plugins, &options.registry] {
+                    let path = path.to_str().unwrap();
+                    assert_eq!(on_node(&spec, path), path);
+                }
+                assert_eq!(
+                    on_node(&spec, options.cgroup_root.to_str().unwrap()),
+                    "/sys/fs/cgroup"
+                );
+                assert_eq!(on_node(&spec, "/dev"), "/dev");
+            }
+            kind => panic!("{kind}"),
+        }
+    }
+    let wanted = [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DaemonSet",
+        "DeviceClass",
+        "DeviceClass",
+    ];
+    assert_eq!(kinds, wanted);
+}
+
+#[test]
+fn claims_are_of_classes_and_templates_that_are_there() {
+    let classes: BTreeSet<String> = documents(DRA)
+        .iter()
+        .filter(|document| document["kind"] == "DeviceClass")
+        .map(|document| document["metadata"]["name"].as_str().unwrap().into())
+        .collect();
+    let mut templates = BTreeSet::new();
+    for document in documents(CLAIMS) {
+        if document["kind"] == "Pod" {
+            let spec = typed::<Pod>(&document).spec.unwrap();
+            assert_eq!(
+                version_of(spec.containers[0].image.as_ref()),
+                env!("CARGO_PKG_VERSION")
+            );
+            let claims = spec.resource_claims.unwrap();
+            assert!(templates.contains(claims[0].resource_claim_template_name.as_ref().unwrap()));
+            let used = spec.containers[0]
+                .resources
+                .as_ref()
+                .unwrap()
+                .claims
+                .as_ref()
+                .unwrap();
+            assert_eq!(used[0].name, claims[0].name);
+        } else {
+            let template = typed::<ResourceClaimTemplate>(&document);
+            for request in template.spec.spec.devices.unwrap().requests.unwrap() {
+                let class = request.exactly.unwrap().device_class_name;
+                assert!(classes.contains(&class) && class.ends_with(DRIVER));
+            }
+            templates.insert(template.metadata.name.unwrap());
+        }
+    }
+    assert_eq!(templates.len(), 3);
 }

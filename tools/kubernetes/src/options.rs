@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options of the device plugin.
+//! The options of the device plugin and of the DRA driver.
 
 use crate::shares;
+use crate::slice::Capacity;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -27,6 +28,42 @@ pub(crate) struct Options {
     /// The cgroup (version 2) in which the kubelet makes kubepods
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     pub(crate) cgroup_root: PathBuf,
+}
+
+/// The arguments of `fermata-kubernetes dra`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DraOptions {
+    /// The name of the node in the cluster
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub(crate) node_name: String,
+    /// Shares of each card, 1 to 100; a share has the weight of a group for which nothing is set
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST)))]
+    pub(crate) shares: u32,
+    /// Memory for the arenas and snapshots of each card's claims, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub(crate) arena_memory_mib: u64,
+    /// Where the kubelet has the folders of plugins
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins")]
+    pub(crate) plugins: PathBuf,
+    /// Where the kubelet looks for plugins that register
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/plugins_registry"
+    )]
+    pub(crate) registry: PathBuf,
+    /// The cgroup (version 2) in which the kubelet makes kubepods
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    pub(crate) cgroup_root: PathBuf,
+}
+
+impl DraOptions {
+    pub(crate) fn capacity(&self) -> Capacity {
+        Capacity {
+            shares: self.shares,
+            arena_memory: self.arena_memory_mib << 20,
+        }
+    }
 }
 
 /// How cards come into containers.

@@ -23,7 +23,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 /// The kind of the devices in the specification that `fermatactl cdi generate` writes.
-const CDI_KIND: &str = "fermata.dev/card";
+pub(crate) const CDI_KIND: &str = "fermata.dev/card";
 
 /// Options of the plugin that the kubelet has to know.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {

@@ -4,22 +4,18 @@
 use crate::cards::{self, Cards};
 use crate::options::Options;
 use crate::plugin::{Plugin, OPTIONS};
+use crate::socket;
 use anyhow::{bail, Context as _, Result};
 use fermata_kubernetes::deviceplugin::{
     device_plugin_server::DevicePluginServer, registration_client::RegistrationClient,
     RegisterRequest,
 };
-use rustix::fs::Mode;
 use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
-use tokio::net::UnixListener;
-use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 use tonic::Code;
 
@@ -35,10 +31,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Serves shares of all cards until a signal comes.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn plugin(options: Options) -> Result<()> {
-    // Only root talks to the plugin.
-    rustix::process::umask(Mode::from_raw_mode(0o077));
-    let mut term = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    socket::for_root_only();
     let (cards, following) = cards::follow();
     let plugin = Plugin {
         options: options.into(),
@@ -48,8 +41,7 @@ pub(crate) async fn plugin(options: Options) -> Result<()> {
         done = serve(&plugin) => done,
         () = keep_weights(&plugin, cards) => Ok(()),
         done = following => done.context("the cards"),
-        _ = term.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        done = socket::signal_comes() => done,
     }
 }
 
@@ -86,10 +78,10 @@ async fn serve(plugin: &Plugin) -> Result<()> {
     let (own, kubelet) = (directory.join(SOCKET), directory.join(KUBELET));
     loop {
         let current = kubelet_at(&kubelet).await;
-        let listener = listen(&own)?;
+        let incoming = socket::listen(&own)?;
         let mine = identity(&own);
         let service = Server::builder().add_service(DevicePluginServer::new(plugin.clone()));
-        let server = tokio::spawn(service.serve_with_incoming(UnixListenerStream::new(listener)));
+        let server = tokio::spawn(service.serve_with_incoming(incoming));
         if register(&kubelet, &plugin.options.resource).await? {
             while identity(&own) == mine && identity(&kubelet) == Some(current) {
                 sleep(PERIOD).await;
@@ -114,18 +106,6 @@ async fn kubelet_at(path: &Path) -> (u64, i64, i64) {
         }
         sleep(PERIOD).await;
     }
-}
-
-/// Listens at the plugin's socket, in place of one that a former plugin has left.
-fn listen(path: &PathBuf) -> Result<UnixListener> {
-    let name = || path.display().to_string();
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => bail!("{}: not a socket: remove it", name()),
-        Ok(_) => fs::remove_file(path).with_context(name)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(name),
-    }
-    UnixListener::bind(path).with_context(name)
 }
 
 /// Registers the plugin. Returns whether the kubelet has answered; one that refuses the plugin is an

@@ -3,6 +3,7 @@
 
 use crate::card::Card;
 use crate::pod::Pod;
+use crate::program::{Program, LIMIT};
 use crate::Points;
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_kubernetes::deviceplugin::{
@@ -11,14 +12,13 @@ use fermata_kubernetes::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Device, Empty,
     ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };
-use rustix::process::{kill_process, Pid, Signal};
 use serde::Deserialize as _;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
@@ -30,8 +30,6 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 const RESOURCE: &str = "fermata.dev/share";
 const SHARES: usize = 10;
-/// Deadline of everything that the test waits for.
-const LIMIT: Duration = Duration::from_secs(120);
 const SLICES: u64 = 10_000;
 
 const HEAVY: &str = "11111111-2222-3333-4444-555555555555";
@@ -126,54 +124,12 @@ impl Drop for Kubelet {
     }
 }
 
-/// The program that is tested.
-struct Plugin {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Plugin {
-    fn start(program: &Path, folder: &Path) -> Result<Self> {
-        let log = folder.join("log");
-        let child = Command::new(program)
-            .args(["plugin", "--shares", &SHARES.to_string(), "--directory"])
-            .arg(folder)
-            .stderr(File::create(&log)?)
-            .spawn()?;
-        Ok(Self { child, log })
-    }
-
-    /// Waits for the end. Returns status and log.
-    async fn end(&mut self) -> Result<(Option<i32>, String)> {
-        let ended = async {
-            loop {
-                if let Some(status) = self.child.try_wait()? {
-                    return anyhow::Ok(status.code());
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let code = timeout(LIMIT, ended)
-            .await
-            .context("the plugin does not end")??;
-        Ok((code, fs::read_to_string(&self.log)?))
-    }
-
-    fn terminate(&self) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().try_into()?).context("no process")?;
-        Ok(kill_process(pid, Signal::TERM)?)
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for line in fs::read_to_string(&self.log).unwrap_or_default().lines() {
-            println!("# {line}");
-        }
-    }
+fn start(program: &Path, folder: &Path) -> Result<Program> {
+    let mut command = Command::new(program);
+    command
+        .args(["plugin", "--shares", &SHARES.to_string(), "--directory"])
+        .arg(folder);
+    Program::start(&mut command, folder)
 }
 
 fn shares(card: &Card, numbers: std::ops::Range<usize>) -> Vec<String> {
@@ -546,7 +502,7 @@ pub(crate) async fn test(program: &Path, points: &mut Points) -> Result<()> {
     let slice = format!("kubepods-pod{}.slice", LIGHT.replace('-', "_"));
     let mut light = Pod::make(LIGHT, &format!("kubepods.slice/{slice}"))?;
 
-    let mut plugin = Plugin::start(program, folder)?;
+    let mut plugin = start(program, folder)?;
     let mut session = Session::begin(Kubelet::start(folder, false)?).await?;
     registration(&mut session, points, [&relay, &other]).await?;
     allocation(&mut session, points, &relay, &other).await?;
@@ -586,7 +542,7 @@ pub(crate) async fn test(program: &Path, points: &mut Points) -> Result<()> {
     drop((plugin, session));
 
     let _kubelet = Kubelet::start(folder, true)?;
-    let mut plugin = Plugin::start(program, folder)?;
+    let mut plugin = start(program, folder)?;
     let ended = plugin.end().await?;
     let is_told = ended.0 == Some(1) && ended.1.contains("the resource name is not mine");
     points.holds(

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `kubelet PROGRAM`: plays the kubelet's part against the device plugin PROGRAM, in a machine with
-//! two emulated cards, a relay card and one of the fermata profile. Prints TAP.
+//! `kubelet PROGRAM`: plays the part of the kubelet, and of the API server, against the program, in
+//! a machine with two emulated cards, a relay card and one of the fermata profile. Prints TAP.
 
 #![allow(missing_docs, reason = "a test")]
 
+mod api;
 mod card;
 mod deviceplugin;
+mod dra;
 mod pod;
+mod program;
 
 use anyhow::Result;
 use std::path::PathBuf;
@@ -52,7 +55,12 @@ async fn main() -> ExitCode {
         failed: false,
     };
     println!("TAP version 13");
-    if let Err(error) = deviceplugin::test(&program, &mut points).await {
+    // The last one leaves a card with a slot out of use.
+    let done = match dra::test(&program, &mut points).await {
+        Ok(()) => deviceplugin::test(&program, &mut points).await,
+        failed => failed,
+    };
+    if let Err(error) = done {
         println!("Bail out! {error:#}");
         return ExitCode::FAILURE;
     }

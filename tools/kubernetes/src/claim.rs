@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a `ResourceClaim` gives to pods.
+
+use crate::shares;
+use crate::slice::{Capacity, ARENA_MEMORY, DRIVER, SHARES};
+use anyhow::{bail, ensure, Context as _, Result};
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
+};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The highest weight of a group.
+const MOST_WEIGHT: u32 = 10_000;
+const MOST_PRIORITY: u32 = 31;
+/// Percent of a slot.
+const MOST_CAP: u32 = 800;
+
+/// The driver's parameters in a `DeviceClass` or a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CardConfig {
+    /// Priority of the pod's contexts, and the highest that they can have.
+    priority: Option<u32>,
+    /// Weight of each share.
+    weight: Option<u32>,
+    /// The pod's jobs go before those of others, at once.
+    latency_critical: Option<bool>,
+    /// Percent of a slot for all of the pod's contexts.
+    cap: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind")]
+enum Parameters {
+    CardConfig {
+        #[serde(rename = "apiVersion")]
+        api_version: String,
+        #[serde(flatten)]
+        fields: BTreeMap<String, serde_json::Value>,
+    },
+}
+
+impl CardConfig {
+    fn read(parameters: &serde_json::Value) -> Result<Self> {
+        let Parameters::CardConfig {
+            api_version,
+            fields,
+        } = Parameters::deserialize(parameters)?;
+        ensure!(
+            api_version == "fermata.dev/v1",
+            "apiVersion {api_version} is not fermata.dev/v1"
+        );
+        let config: Self = serde_json::from_value(serde_json::to_value(fields)?)?;
+        let in_range = |what: &str, value: Option<u32>, least: u32, most: u32| {
+            let good = value.is_none_or(|value| (least..=most).contains(&value));
+            ensure!(good, "{what} has to be {least} to {most}");
+            Ok(())
+        };
+        in_range("priority", config.priority, 0, MOST_PRIORITY)?;
+        in_range("weight", config.weight, 1, MOST_WEIGHT)?;
+        in_range("cap", config.cap, 1, MOST_CAP)?;
+        Ok(config)
+    }
+}
+
+/// What a pod gets of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) weight: u32,
+    pub(crate) bytes: u64,
+    pub(crate) priority: Option<u32>,
+    pub(crate) latency_critical: bool,
+    /// Percent of a slot; 0: no cap.
+    pub(crate) cap: u32,
+}
+
+/// A part of a card that a claim has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) device: String,
+    pub(crate) request: String,
+    pub(crate) share_id: Option<String>,
+    settings: Settings,
+}
+
+/// A claim, as far as it concerns the driver on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) grants: Vec<Grant>,
+    /// UIDs of the pods that use the claim.
+    pub(crate) pods: BTreeSet<String>,
+}
+
+impl Claim {
+    /// Reads a claim that is allocated in a pool.
+    pub(crate) fn read(claim: &ResourceClaim, pool: &str, capacity: Capacity) -> Result<Self> {
+        let status = claim.status.as_ref();
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+        let devices = devices.context("the claim is not allocated")?;
+        let configs = devices.config.as_deref().unwrap_or_default();
+        let results = devices.results.iter().flatten();
+        let own = results.filter(|result| result.driver == DRIVER && result.pool == pool);
+        let grants = own
+            .map(|result| grant(result, configs, capacity))
+            .collect::<Result<_>>()?;
+        let users = status
+            .and_then(|status| status.reserved_for.as_ref())
+            .into_iter()
+            .flatten();
+        let pods = users.filter(|user| {
+            user.resource == "pods" && user.api_group.as_deref().unwrap_or_default().is_empty()
+        });
+        Ok(Self {
+            grants,
+            pods: pods.map(|pod| pod.uid.clone()).collect(),
+        })
+    }
+}
+
+/// Reads what a claim has of a device. A cluster without consumable capacity gives whole devices.
+fn grant(
+    result: &DeviceRequestAllocationResult,
+    configs: &[DeviceAllocationConfiguration],
+    capacity: Capacity,
+) -> Result<Grant> {
+    let consumed = |name: &str, whole: u64| match &result.consumed_capacity {
+        Some(consumed) => consumed
+            .get(name)
+            .map_or(Ok(0), |quantity| number(&quantity.0)),
+        None => Ok(whole),
+    };
+    let shares = consumed(SHARES, capacity.shares.into())?;
+    let config = config_of(&result.request, configs)?;
+    let weight = shares.saturating_mul(config.weight.unwrap_or(shares::WEIGHT).into());
+    let weight = u32::try_from(weight)
+        .ok()
+        .filter(|weight| (1..=MOST_WEIGHT).contains(weight));
+    let settings = Settings {
+        weight: weight
+            .with_context(|| format!("{shares} shares have no weight of 1 to {MOST_WEIGHT}"))?,
+        bytes: consumed(ARENA_MEMORY, capacity.arena_memory)?,
+        priority: config.priority,
+        latency_critical: config.latency_critical.unwrap_or(false),
+        cap: config.cap.unwrap_or(0),
+    };
+    Ok(Grant {
+        device: result.device.clone(),
+        request: result.request.clone(),
+        share_id: result.share_id.clone(),
+        settings,
+    })
+}
+
+/// Returns the driver's parameters for a request. Users write claims: a claim can lower the cap of
+/// its class, and nothing else.
+fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<CardConfig> {
+    let mut found = CardConfig::default();
+    for config in configs {
+        let requests = config.requests.as_deref().unwrap_or_default();
+        let is_for = |name: &String| {
+            name == request
+                || request
+                    .split_once('/')
+                    .is_some_and(|(main, _)| main == name)
+        };
+        if !requests.is_empty() && !requests.iter().any(is_for) {
+            continue;
+        }
+        let Some(opaque) = config
+            .opaque
+            .as_ref()
+            .filter(|opaque| opaque.driver == DRIVER)
+        else {
+            continue;
+        };
+        let one =
+            CardConfig::read(&opaque.parameters.0).context("the parameters for fermata.dev")?;
+        if config.source == "FromClass" {
+            found = CardConfig {
+                priority: one.priority.or(found.priority),
+                weight: one.weight.or(found.weight),
+                latency_critical: one.latency_critical.or(found.latency_critical),
+                cap: one.cap.or(found.cap),
+            };
+        } else {
+            let asked = CardConfig { cap: None, ..one };
+            if asked != CardConfig::default() {
+                bail!(
+                    "only a DeviceClass can set priority, weight and latencyCritical, not a claim"
+                );
+            }
+            found.cap = found.cap.into_iter().chain(one.cap).min();
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a whole number with a unit, as the API server writes quantities.
+fn number(text: &str) -> Result<u64> {
+    const UNITS: [(&str, u64); 12] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
+        ("Ei", 1 << 60),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+        ("P", 1_000_000_000_000_000),
+        ("", 1),
+    ];
+    let read = UNITS.iter().find_map(|(unit, factor)| {
+        let digits = text.strip_suffix(unit)?;
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number: u64 = digits.parse().ok().filter(|_| is_number)?;
+        number.checked_mul(*factor)
+    });
+    read.with_context(|| format!("{text} is no whole quantity"))
+}
+
+/// Returns what a pod gets of each device, of all its claims. Pods that share a claim share what
+/// the claim has.
+pub(crate) fn of_pod<'a>(
+    claims: impl Iterator<Item = &'a Claim>,
+    pod: &str,
+) -> BTreeMap<String, Settings> {
+    let mut devices: BTreeMap<String, Settings> = BTreeMap::new();
+    let own = claims.filter(|claim| claim.pods.contains(pod));
+    for (claim, grant) in own.flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
+    {
+        let (one, users) = (grant.settings, claim.pods.len() as u64);
+        let part = Settings {
+            weight: (u64::from(one.weight) / users).max(1) as u32,
+            bytes: (one.bytes / users).max(1),
+            cap: one.cap / users as u32 + u32::from(u64::from(one.cap) % users != 0),
+            ..one
+        };
+        let sum = devices.entry(grant.device.clone());
+        sum.and_modify(|sum| {
+            *sum = Settings {
+                weight: (sum.weight + part.weight).min(MOST_WEIGHT),
+                bytes: sum.bytes.saturating_add(part.bytes),
+                priority: sum.priority.max(part.priority),
+                latency_critical: sum.latency_critical || part.latency_critical,
+                cap: if sum.cap == 0 || part.cap == 0 {
+                    0
+                } else {
+                    (sum.cap + part.cap).min(MOST_CAP)
+                },
+            };
+        })
+        .or_insert(part);
+    }
+    devices
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "values of json!()")]
+mod tests {
+    use super::*;
+    use serde_json::{json, Value};
+
+    const CAPACITY: Capacity = Capacity {
+        shares: 10,
+        arena_memory: 1 << 30,
+    };
+
+    /// A claim with results and configurations, for pods.
+    fn read(results: Value, config: Value, pods: &[&str]) -> Result<Claim> {
+        let pods: Vec<_> = pods
+            .iter()
+            .map(|uid| json!({"resource": "pods", "name": uid, "uid": uid}))
+            .collect();
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {},
+            "status": {"allocation": {"devices": {"results": results, "config": config}}, "reservedFor": pods}});
+        Claim::read(&serde_json::from_value(claim)?, "n1", CAPACITY)
+    }
+
+    fn result(request: &str, device: &str, consumed: Value) -> Value {
+        json!({"driver": DRIVER, "pool": "n1", "request": request, "device": device, "shareID": "s",
+            "consumedCapacity": consumed})
+    }
+
+    fn config(source: &str, requests: Value, mut parameters: Value) -> Value {
+        parameters["apiVersion"] = "fermata.dev/v1".into();
+        parameters["kind"] = "CardConfig".into();
+        json!({"source": source, "requests": requests, "opaque": {"driver": DRIVER, "parameters": parameters}})
+    }
+
+    fn settings(claim: &Claim, pod: &str, device: &str) -> Settings {
+        of_pod([claim].into_iter(), pod)[device]
+    }
+
+    #[test]
+    fn consumed_capacity_is_weight_and_memory() {
+        let other = json!({"driver": "example.com", "pool": "n1", "request": "r", "device": "gpu"});
+        let elsewhere = json!({"driver": DRIVER, "pool": "n2", "request": "r", "device": "card"});
+        let claim = read(
+            json!([
+                other,
+                elsewhere,
+                result("r", "card", json!({"shares": "9", "arenaMemory": "512Mi"}))
+            ]),
+            json!(null),
+            &["p"],
+        )
+        .unwrap();
+        assert_eq!(claim.grants.len(), 1);
+        assert_eq!(claim.grants[0].share_id.as_deref(), Some("s"));
+        let wanted = Settings {
+            weight: 900,
+            bytes: 512 << 20,
+            ..Settings::default()
+        };
+        assert_eq!(settings(&claim, "p", "card"), wanted);
+        let whole = read(json!([result("r", "card", json!(null))]), json!([]), &["p"]).unwrap();
+        assert_eq!(
+            (
+                settings(&whole, "p", "card").weight,
+                settings(&whole, "p", "card").bytes
+            ),
+            (1000, 1 << 30)
+        );
+    }
+
+    #[test]
+    fn a_class_sets_what_a_claim_cannot() {
+        let results = json!([
+            result("r", "a", json!({"shares": "2", "arenaMemory": "4Ki"})),
+            result("s/first", "b", json!({"shares": "1", "arenaMemory": "4Ki"})),
+        ]);
+        let all = json!({"priority": 7, "weight": 50, "latencyCritical": true, "cap": 60});
+        let claim = read(
+            results.clone(),
+            json!([
+                config("FromClass", json!(["r"]), all.clone()),
+                config("FromClaim", json!(["s"]), json!({"cap": 80})),
+                config("FromClaim", json!([]), json!({"cap": 90})),
+                {"source": "FromClaim", "opaque": {"driver": "example.com", "parameters": {"any": "thing"}}},
+            ]),
+            &["p"],
+        )
+        .unwrap();
+        let wanted = Settings {
+            weight: 100,
+            bytes: 4096,
+            priority: Some(7),
+            latency_critical: true,
+            cap: 60,
+        };
+        assert_eq!(settings(&claim, "p", "a"), wanted);
+        assert_eq!(settings(&claim, "p", "b").cap, 80);
+        assert_eq!(settings(&claim, "p", "b").priority, None);
+
+        for (parameters, words) in [
+            (json!({"priority": 1}), "only a DeviceClass"),
+            (json!({"latencyCritical": false}), "only a DeviceClass"),
+            (json!({"weight": 100, "cap": 5}), "only a DeviceClass"),
+            (json!({"cap": 0}), "cap has to be"),
+            (json!({"cap": 801}), "cap has to be"),
+            (json!({"caps": 8}), "caps"),
+        ] {
+            let error = read(
+                results.clone(),
+                json!([config("FromClaim", json!([]), parameters)]),
+                &["p"],
+            );
+            let words_of = format!("{:#}", error.unwrap_err());
+            assert!(words_of.contains(words), "{words_of}");
+        }
+        let kind = json!([{"source": "FromClass", "opaque": {"driver": DRIVER, "parameters": {"kind": "Other"}}}]);
+        assert!(read(results.clone(), kind, &["p"]).is_err());
+        let heavy = json!([config("FromClass", json!([]), json!({"weight": 10_000}))]);
+        assert!(read(results, heavy, &["p"]).is_err());
+    }
+
+    #[test]
+    fn pods_share_what_their_claims_have() {
+        let one = json!([result(
+            "r",
+            "card",
+            json!({"shares": "3", "arenaMemory": "12Ki"})
+        )]);
+        let caps = json!([config("FromClaim", json!([]), json!({"cap": 25}))]);
+        let shared = read(one.clone(), caps.clone(), &["p", "q"]).unwrap();
+        let own = read(one, json!([]), &["p"]).unwrap();
+        let part = settings(&shared, "q", "card");
+        assert_eq!((part.weight, part.bytes, part.cap), (150, 6144, 13));
+        let both = of_pod([&shared, &own].into_iter(), "p")["card"];
+        assert_eq!((both.weight, both.bytes, both.cap), (450, 6144 + 12288, 0));
+        assert!(of_pod([&shared].into_iter(), "x").is_empty());
+    }
+
+    #[test]
+    fn quantities_are_whole() {
+        for (text, wanted) in [
+            ("0", 0),
+            ("9", 9),
+            ("4Ki", 4096),
+            ("3k", 3000),
+            ("1Ei", 1 << 60),
+        ] {
+            assert_eq!(number(text).unwrap(), wanted);
+        }
+        for text in [
+            "",
+            "Ki",
+            "-1",
+            "+1",
+            "1.5",
+            "1500m",
+            "1e3",
+            "16Ei",
+            "1 Gi",
+            "99999999999999999999",
+        ] {
+            assert!(number(text).is_err(), "{text}");
+        }
+        let claim = read(
+            json!([result("r", "card", json!({"shares": "0"}))]),
+            json!([]),
+            &["p"],
+        );
+        assert!(claim.is_err());
+        let unallocated = serde_json::from_value(json!({"metadata": {}, "spec": {}})).unwrap();
+        assert!(Claim::read(&unallocated, "n1", CAPACITY).is_err());
+    }
+}
