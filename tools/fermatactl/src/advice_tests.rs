@@ -69,14 +69,18 @@ const CALLS: [(&str, &[Call]); 16] = [
 ];
 
 /// Errors of calls that fermatactl does not make so.
-const NEVER: [(&str, &str, &str); 11] = [
+const NEVER: [(&str, &str, &str); 15] = [
     ("setup", "ENXIO", "of the calls before it"),
     ("setup", "EINVAL", "it names no slots"),
     ("arena_create", "EFAULT", "FERMATA_ARENA_USER"),
     ("arena_create", "EOPNOTSUPP", "FERMATA_ARENA_USER"),
     ("arena_create", "EBADF", "FERMATA_ARENA_SHARED"),
+    ("arena_create", "EPERM", "memory of another process"),
+    ("arena_create", "ESRCH", "memory of another process"),
     ("snapshot_create", "EFAULT", "FERMATA_SNAPSHOT_USER"),
     ("snapshot_create", "EOPNOTSUPP", "FERMATA_SNAPSHOT_USER"),
+    ("snapshot_create", "EPERM", "memory of another process"),
+    ("snapshot_create", "ESRCH", "memory of another process"),
     ("start", "ETIME", "the error of a job"),
     ("context_info", "ENOENT", "the end of the list"),
     ("wait", "EINTR", "the library waits again"),

@@ -123,7 +123,7 @@ fn setup_steps(file: u8, rng: &mut impl Rng) -> Vec<Step> {
         exact("setup", vec![0, engine, 0]),
         exact("arena_create", vec![0, 4 * 4096, 0, u64::MAX, 0, 0, 0]),
         Action::Map(4 * 4096),
-        exact("snapshot_create", vec![0, 0, u64::MAX]),
+        exact("snapshot_create", vec![0, 0, u64::MAX, 0, 0]),
         exact("results", vec![0, 2, 0, 0]),
         exact("regs_write", vec![0, 6, 0, rng.random_range(0..256)]),
         exact("start", vec![0]),
