@@ -29,6 +29,8 @@ use tonic::{Request, Response, Status};
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 /// How long after a failure the slice is written again.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long the answer to a refusal takes at most.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How often the slice is compared.
 const PERIOD: Duration = Duration::from_secs(60);
 /// How long the API server may take to answer.
@@ -60,12 +62,19 @@ pub(crate) async fn serve(options: DraOptions) -> Result<()> {
     tokio::select! {
         done = service => done.context("the service"),
         done = registration => done.context("the registration"),
-        Some(words) = refused.recv() => bail!("the kubelet refuses to register {DRIVER}: {words}"),
+        Some(words) = answered(&mut refused) => bail!("the kubelet refuses to register {DRIVER}: {words}"),
         () = driver.keep_settled() => Ok(()),
         () = publish(&client, &node, capacity, cards) => Ok(()),
         done = following => done.context("the cards"),
         done = socket::signal_comes() => done,
     }
+}
+
+/// Waits for a refusal, and until the kubelet has the answer to it.
+async fn answered(refused: &mut mpsc::Receiver<String>) -> Option<String> {
+    let words = refused.recv().await;
+    sleep(ANSWER).await;
+    words
 }
 
 /// Answers the kubelet's plugin watcher.

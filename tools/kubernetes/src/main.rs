@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-kubernetes`: shares of cards for the pods of a node (docs/kubernetes.md).
 
+mod authority;
 mod cards;
 mod cgroup;
 mod checkpoint;

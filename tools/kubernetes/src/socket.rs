@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Sockets of a service for the kubelet.
 
+use crate::authority;
 use anyhow::{bail, Context as _, Result};
 use rustix::fs::Mode;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 
 /// Makes sockets and files of the program root's only.
 pub(crate) fn for_root_only() {
@@ -17,7 +19,7 @@ pub(crate) fn for_root_only() {
 }
 
 /// Listens at a socket, in place of one that a former program has left.
-pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream> {
+pub(crate) fn listen(path: &Path) -> Result<impl Stream<Item = io::Result<UnixStream>>> {
     let name = || path.display().to_string();
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => bail!("{}: not a socket: remove it", name()),
@@ -26,7 +28,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListenerStream> {
         Err(error) => return Err(error).with_context(name),
     }
     let listener = UnixListener::bind(path).with_context(name)?;
-    Ok(UnixListenerStream::new(listener))
+    Ok(UnixListenerStream::new(listener).map(|client| authority::corrected(client?)))
 }
 
 /// Waits for a signal that ends the program.

@@ -20,7 +20,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use tokio::net::UnixListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -136,6 +137,56 @@ fn shares(card: &Card, numbers: std::ops::Range<usize>) -> Vec<String> {
     numbers
         .map(|number| format!("{}-{number}", card.address))
         .collect()
+}
+
+/// Calls the plugin as kubelets before 1.26 do, with the socket's path as authority. Returns the
+/// status of HTTP in the answer.
+async fn old_call(socket: &Path) -> Result<u8> {
+    /// A frame of stream 1, or 0 for settings.
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let stream = u8::from(kind != 4);
+        [
+            &[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream],
+            payload,
+        ]
+        .concat()
+    }
+    let path = socket.to_string_lossy();
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/v1beta1.DevicePlugin/GetDevicePluginOptions"),
+        (":authority", &path),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ] {
+        block.push(0);
+        for text in [name, value] {
+            block.push(text.len() as u8);
+            block.extend(text.as_bytes());
+        }
+    }
+    let mut stream = UnixStream::connect(socket).await?;
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, &[]),
+        frame(1, 4, &block),
+        frame(0, 1, &[0; 5]),
+    ];
+    stream.write_all(&request.concat()).await?;
+    loop {
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).await?;
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([header[1], header[2]]))];
+        stream.read_exact(&mut payload).await?;
+        match header[3] {
+            // The first header is the status, of the static table.
+            1 => return payload.first().copied().context("no headers"),
+            3 | 7 => bail!("the plugin breaks the call off: {payload:?}"),
+            _ => {}
+        }
+    }
 }
 
 /// Returns the devices of the next list.
@@ -299,8 +350,16 @@ async fn registration(session: &mut Session, points: &mut Points, cards: [&Card;
         request,
     );
     let socket = session.kubelet.folder.join(&request.endpoint);
-    let mode = fs::metadata(socket)?.permissions().mode() & 0o777;
+    let mode = fs::metadata(&socket)?.permissions().mode() & 0o777;
     points.holds("only root talks to the plugin", mode == 0o700, mode);
+    let answer = timeout(LIMIT, old_call(&socket)).await?;
+    // 8 of the static table is the status 200.
+    let is_served = answer.as_ref().is_ok_and(|status| *status == 0x88);
+    points.holds(
+        "a kubelet whose authority is a path is served",
+        is_served,
+        answer,
+    );
     let told = session
         .client
         .get_device_plugin_options(Empty {})
