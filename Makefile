@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo criu-plugin kubernetes
+.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo slurm-demo criu-plugin kubernetes
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -128,6 +128,9 @@ epoch:
 guest-demo:
 	@vm/run guestdemo
 
+slurm-demo: criu-plugin
+	@vm/run slurmdemo
+
 # The plugin is loaded by CRIU, so it is no static program as others are.
 DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo
 criu-plugin:
@@ -161,6 +164,7 @@ help:
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
 	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
+	@echo '  make slurm-demo        six jobs of two users on two nodes of Slurm, one of which is drained (3 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
 	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'

@@ -132,12 +132,16 @@ fn main() -> Result<()> {
     let (first, first_arena) = begin(&hash(0))?;
     let (second, second_arena) = begin(&read(0))?;
     let (third, third_arena) = begin(&hash(0))?;
+    let word = std::env::args().nth(2).unwrap_or_default();
     // An arena whose pages the program has no more.
-    let unmaps = std::env::args().nth(2).is_some_and(|word| word == "unmap");
-    let _unmapped = unmaps
+    let _unmapped = (word == "unmap")
         .then(|| begin_with_own_memory(&hash(0)).map(|(context, _)| context))
         .transpose()?;
-    let (fourth, fourth_arena) = begin_with_own_memory(&hash(0))?;
+    // Without CAP_SYS_PTRACE CRIU does not restore memory of the program's own.
+    let (fourth, fourth_arena) = match &word[..] {
+        "allocated" => begin(&hash(0)),
+        _ => begin_with_own_memory(&hash(0)),
+    }?;
     second.join_gang(first.status()?.context)?;
     third.set_param(Param::Priority, 10)?;
     let lines = thread::scope(|scope| {

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# Slurm with two nodes in the machine: the files of packaging/slurm as they are, munge, users alice and bob. For packaging/tests/slurm
+# and packaging/tests/slurm-demo, in the Debian system with the layer of Slurm and CRIU.
+
+LOG=/var/log/slurm
+
+# The scripts of the packages did not run.
+prepare() {
+	groupadd --system fermata
+	for user in munge slurm; do useradd --system "$user"; done
+	useradd --uid 1500 --create-home --groups fermata alice
+	useradd --uid 1501 --create-home --groups fermata bob
+	for program in slurmctld slurmd slurmstepd; do ln -s "$program-wlm" "/usr/sbin/$program"; done
+	mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge /var/spool/slurmctld $LOG /etc/slurm
+	head -c 1024 /dev/urandom >/etc/munge/munge.key
+	chmod 400 /etc/munge/munge.key
+	chown -R munge:munge /run/munge /var/log/munge /var/lib/munge /etc/munge
+	chmod 755 /run/munge
+	chgrp fermata /dev/fermata0 /dev/fermata1
+	chmod 660 /dev/fermata0 /dev/fermata1
+	hostname fermata
+	ip link set lo up
+	ip address add 10.99.0.1/32 dev lo
+	echo "10.99.0.1 fermata n1 n2" >>/etc/hosts
+	cp /fermata/packaging/slurm/*.conf /fermata/packaging/slurm/fermata.toml /etc/slurm/
+	install -m 755 /fermata/packaging/slurm/fermata-prolog /fermata/packaging/slurm/fermata-epilog /etc/slurm/
+	install -m 755 /machine/bin/fermata-slurm /machine/bin/fermatactl /machine/bin/fermata-checkpoint /usr/bin/
+	mkdir -p /usr/lib/criu
+	cp /fermata/build/criu/fermata.so /usr/lib/criu/
+	install -m 755 /fermata/build/criu/mixture /usr/bin/mixture
+	# As docs/slurm.md says: users of cards may dump and restore their own programs.
+	chgrp fermata /usr/sbin/criu
+	chmod 750 /usr/sbin/criu
+	setcap cap_checkpoint_restore+ep /usr/sbin/criu
+	ulimit -l unlimited
+	setpriv --reuid=munge --regid=munge --clear-groups munged
+}
+as() { user=$1; shift; (cd "/home/$user" && exec setpriv --reuid="$user" --regid="$user" --init-groups env HOME="/home/$user" USER="$user" "$@"); }
+wait_until() { tries=0; until "$@" >/tmp/waits 2>&1; do [ $((tries += 1)) -lt 600 ] || { cat /tmp/waits; return 1; }; sleep 0.3; done; }
+nodes_are() { [ "$(sinfo --noheader --Node --format=%T | sort -u)" = "$1" ]; }
+# A node has only its own card in /dev, as on a machine of its own: Slurm keeps jobs from the cards of the node's gres.conf, and from no others.
+start_node() {
+	unshare --mount sh -ec '
+		mkdir -p /tmp/dev
+		mount -t tmpfs dev /tmp/dev
+		cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "/dev/$2" /tmp/dev/
+		ln -s /proc/self/fd /tmp/dev/fd
+		mkdir /tmp/dev/pts /tmp/dev/shm
+		mount --bind /dev/pts /tmp/dev/pts
+		chmod 1777 /tmp/dev/shm
+		mount --move /tmp/dev /dev
+		exec slurmd -N "$1"' start_node "$1" "$2"
+}
+start_slurm() {
+	slurmctld && start_node n1 fermata0 && start_node n2 fermata1 && wait_until nodes_are idle && return
+	sinfo; tail -n 20 $LOG/*.log
+	return 1
+}
+# A batch job: user, name of its output in the home folder, options of sbatch, --, what its script runs. Prints its number.
+submit() {
+	user=$1 name=$2
+	shift 2
+	options=
+	while [ "$1" != -- ]; do options="$options $1"; shift; done
+	shift
+	printf '#!/bin/sh\n%s\n' "$*" >"/tmp/$name.sh"
+	chmod 755 "/tmp/$name.sh"
+	# shellcheck disable=SC2086 # options are words
+	as "$user" sbatch --parsable --open-mode=append --output="/home/$user/$name" --job-name="$name" $options "/tmp/$name.sh"
+}
+state_is() { [ "$(squeue --noheader --states=all --jobs="$1" --format=%T)" = "$2" ]; }
+node_is() { [ "$(squeue --noheader --jobs="$1" --states=RUNNING --format=%N)" = "$2" ]; }
+ends() { wait_until state_is "$1" COMPLETED && return; scontrol show job "$1"; tail -n 20 $LOG/*.log; return 1; }
+# All jobs that are on a node leave the node, and go on elsewhere. Slurm holds them back for a while, unless it is told otherwise.
+drain() {
+	jobs=$(squeue --noheader --nodelist="$1" --states=RUNNING --format=%A)
+	scontrol update NodeName="$1" State=DRAIN Reason=maintenance
+	for job in $jobs; do scontrol requeue "$job"; done
+	for job in $jobs; do wait_until state_is "$job" PENDING; scontrol update JobId="$job" StartTime=now; done
+}
+undrain() { scontrol update NodeName="$1" State=RESUME; }
+cgroup_of() { find /sys/fs/cgroup -type d -name "job_$1" | head -n 1; }
+# A figure of the job's group on a card.
+figure() { fermatactl --json group "$1" "$(cgroup_of "$2")" | sed "s/.*\"$3\":\([0-9a-z]*\)[,}].*/\1/"; }
+comment_of() { scontrol show job "$1" | sed -n 's/^ *AdminComment=//p'; }

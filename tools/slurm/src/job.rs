@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What slurmctld knows of a job.
+
+use anyhow::{bail, ensure, Context as _, Result};
+use serde::Deserialize;
+use std::process::Command;
+use std::time::Duration;
+
+/// In `AdminComment` a part of ours begins so.
+const TIME: &str = "card seconds:";
+
+/// What slurmctld says of a job that has ended.
+const FINISHED: &str = "Job has already finished";
+
+/// A job.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Job {
+    #[serde(default)]
+    pub(crate) account: String,
+    #[serde(default)]
+    pub(crate) qos: String,
+    #[serde(default)]
+    admin_comment: String,
+    /// Of each node of the job, in order.
+    #[serde(default)]
+    gres_detail: Vec<String>,
+    #[serde(rename = "job_resources")]
+    resources: Option<Resources>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resources {
+    nodes: Nodes,
+}
+
+#[derive(Debug, Deserialize)]
+struct Nodes {
+    #[serde(default)]
+    allocation: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    jobs: Vec<Job>,
+}
+
+impl Job {
+    pub(crate) fn ask(id: u32) -> Result<Self> {
+        let id = id.to_string();
+        let text = scontrol(&["show", "job", &id, "--json"])?;
+        Self::parse(&text).with_context(|| format!("scontrol show job {id} --json"))
+    }
+
+    fn parse(text: &[u8]) -> Result<Self> {
+        let answer: Answer = serde_json::from_slice(text)?;
+        let mut jobs = answer.jobs.into_iter();
+        match (jobs.next(), jobs.next()) {
+            (Some(job), None) => Ok(job),
+            _ => bail!("the answer is not of one job"),
+        }
+    }
+
+    /// Returns how many shards the job has of each card of a node of which it has any, in the order
+    /// of the cards. A card as a whole has `all`.
+    pub(crate) fn shards(&self, node: &str, all: u32) -> Result<Vec<u32>> {
+        let resources = self.resources.as_ref();
+        let nodes = resources.map_or(&[][..], |resources| &resources.nodes.allocation);
+        let index = nodes.iter().position(|one| one.name == node);
+        let index = index.with_context(|| format!("the job is not on node {node}"))?;
+        let detail = self.gres_detail.get(index).map_or("", String::as_str);
+        shards_of(detail, all).with_context(|| format!("gres \"{detail}\""))
+    }
+
+    /// Adds time on slots of cards of a node to the job's `AdminComment`. Slurm takes no comment for
+    /// a job that has finished, only for one that is requeued.
+    pub(crate) fn add_time(&self, id: u32, node: &str, time: Duration) -> Result<()> {
+        let comment = with_time(&self.admin_comment, node, time);
+        let updated = scontrol(&[
+            "update",
+            &format!("JobId={id}"),
+            &format!("AdminComment={comment}"),
+        ]);
+        match updated {
+            Err(error) if error.to_string().contains(FINISHED) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+}
+
+fn scontrol(arguments: &[&str]) -> Result<Vec<u8>> {
+    let done = Command::new("scontrol").args(arguments).output();
+    let done = done.context("scontrol")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(
+        done.status.success(),
+        "scontrol {}: {}",
+        arguments.join(" "),
+        said.trim()
+    );
+    Ok(done.stdout)
+}
+
+/// Reads such as `shard:fermata:2(2/8,0/8)`, `gpu:fermata:1(IDX:0)`: numbers of cards, or shards of
+/// each card.
+fn shards_of(detail: &str, all: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for gres in split_outside(detail) {
+        let (name, rest) = gres.split_once(':').unwrap_or((gres, ""));
+        let inner = rest
+            .split_once('(')
+            .and_then(|(_, inner)| inner.strip_suffix(')'));
+        match name {
+            "gpu" => {
+                let count = rest.split('(').next().unwrap_or("");
+                let count = count.rsplit(':').next().unwrap_or("").parse()?;
+                found.extend(std::iter::repeat_n(all, count));
+            }
+            "shard" => {
+                let inner = inner.context("no shards of cards in parentheses")?;
+                for part in inner.split(',') {
+                    let number = part.split('/').next().unwrap_or("");
+                    found.extend(Some(number.parse()?).filter(|&number: &u32| number > 0));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Splits at commas that are not in parentheses.
+fn split_outside(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let parts = text.split(|letter| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    });
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+/// Returns a comment with the time on this node added; what others have written stays.
+fn with_time(comment: &str, node: &str, time: Duration) -> String {
+    let (ours, others): (Vec<_>, Vec<_>) = comment
+        .split("; ")
+        .filter(|part| !part.is_empty())
+        .partition(|part| part.starts_with(TIME));
+    let words = ours
+        .iter()
+        .flat_map(|part| part[TIME.len()..].split_whitespace());
+    let mut times: Vec<(String, f64)> = words
+        .filter_map(|word| {
+            let (node, seconds) = word.split_once('=')?;
+            Some((node.to_owned(), seconds.parse().ok()?))
+        })
+        .collect();
+    match times.iter_mut().find(|(name, _)| name == node) {
+        Some((_, seconds)) => *seconds += time.as_secs_f64(),
+        None => times.push((node.to_owned(), time.as_secs_f64())),
+    }
+    let mut text = TIME.to_owned();
+    for (node, seconds) in times {
+        text += &format!(" {node}={seconds:.3}");
+    }
+    let all = others.into_iter().map(str::to_owned).chain([text]);
+    all.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_those_of_each_card() {
+        let of = |detail| shards_of(detail, 8).unwrap();
+        assert_eq!(of("shard:fermata:2(2/8,0/8)"), [2]);
+        assert_eq!(of("shard:2(0/8,2/8)"), [2]);
+        assert_eq!(of("shard:fermata:9(8/8,1/8)"), [8, 1]);
+        assert_eq!(of("gpu:fermata:2(IDX:0-1)"), [8, 8]);
+        assert_eq!(of("gpu:1(IDX:0),license:3"), [8]);
+        assert_eq!(of(""), [0; 0]);
+        assert!(shards_of("shard:2", 8).is_err());
+        assert!(shards_of("gpu:fermata:x(IDX:0)", 8).is_err());
+    }
+
+    #[test]
+    fn time_is_added_by_node_and_other_words_stay() {
+        let second = Duration::from_millis(1500);
+        let once = with_time("", "n1", second);
+        assert_eq!(once, "card seconds: n1=1.500");
+        let twice = with_time(&once, "n2", second);
+        assert_eq!(twice, "card seconds: n1=1.500 n2=1.500");
+        let thrice = with_time(&twice, "n1", second);
+        assert_eq!(thrice, "card seconds: n1=3.000 n2=1.500");
+        let other = with_time("a note; more", "n1", second);
+        assert_eq!(other, "a note; more; card seconds: n1=1.500");
+        assert_eq!(
+            with_time(&other, "n1", second),
+            "a note; more; card seconds: n1=3.000"
+        );
+    }
+}

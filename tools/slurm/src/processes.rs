@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The processes of the program, and their jobs on cards, which are held while Slurm suspends the
+//! job: Slurm stops processes, and a card goes on without them.
+
+use anyhow::{Context as _, Result};
+use fermata::{owner, Context};
+use rustix::process::{kill_process, Pid, Signal};
+use std::fs;
+
+/// Where Slurm and the driver know cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Returns the path of the caller's cgroup (version 2), from the root of cgroups.
+pub(crate) fn own_cgroup() -> Result<String> {
+    let text = fs::read_to_string("/proc/self/cgroup")?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+    Ok(path
+        .context("the process is in no cgroup of version 2: CgroupPlugin=cgroup/v2 of cgroup.conf")?
+        .to_owned())
+}
+
+/// Returns the path of a directory of cgroups.
+pub(crate) fn directory(cgroup: &str) -> String {
+    format!("{CGROUPS}{cgroup}")
+}
+
+/// What is stopped and held.
+#[derive(Default)]
+pub(crate) struct Suspended {
+    stopped: Vec<Pid>,
+    held: Vec<Context>,
+}
+
+impl Suspended {
+    /// Stops all processes of the caller's cgroup but the caller and those above it, and holds
+    /// their jobs. Jobs that are held already stay so afterwards.
+    pub(crate) fn suspend(&mut self) -> Result<()> {
+        let processes = others()?;
+        for &pid in &processes {
+            // It may have ended.
+            if kill_process(pid, Signal::STOP).is_ok() {
+                self.stopped.push(pid);
+            }
+        }
+        for pid in processes {
+            let pid = pid.as_raw_nonzero().get() as u32;
+            for number in owner::descriptors(pid).unwrap_or_default() {
+                let context = owner::context(pid, number)
+                    .with_context(|| format!("descriptor {number} of process {pid}"))?;
+                // Without a job there is nothing to hold, and nobody who starts one.
+                if !is_held(&context) && context.preempt(true).is_ok() {
+                    self.held.push(context);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all that was suspended go on.
+    pub(crate) fn resume(&mut self) {
+        for context in self.held.drain(..) {
+            // The job may have ended before it was held.
+            let _ = context.resume();
+        }
+        for pid in self.stopped.drain(..) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+    }
+}
+
+fn is_held(context: &Context) -> bool {
+    let status = context.status();
+    status.is_ok_and(|status| fermata::State::from(status.state) == fermata::State::Held)
+}
+
+fn others() -> Result<Vec<Pid>> {
+    let path = format!("{}/cgroup.procs", directory(&own_cgroup()?));
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let own = line_of_parents();
+    let all = text.lines().filter_map(|line| line.parse().ok());
+    Ok(all
+        .filter(|pid| !own.contains(pid))
+        .filter_map(Pid::from_raw)
+        .collect())
+}
+
+/// Returns the process and those above it.
+fn line_of_parents() -> Vec<i32> {
+    let mut line = vec![std::process::id() as i32];
+    while let Some(parent) = line.last().and_then(|&pid| parent_of(pid)) {
+        line.push(parent);
+    }
+    line
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok().filter(|&parent| parent > 0)
+}
