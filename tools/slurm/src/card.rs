@@ -92,7 +92,11 @@ impl Card {
             return Ok(None);
         };
         let run = match File::open(&member.cgroup) {
-            Ok(cgroup) => Some(self.file.registered_group(cgroup.as_fd())?.run),
+            Ok(cgroup) => match self.file.registered_group(cgroup.as_fd()) {
+                // The card was bound again meanwhile, or the registration was removed.
+                Err(Error::NotFound) => None,
+                group => Some(group?.run),
+            },
             Err(_) => None,
         };
         fs::remove_file(&path)?;

@@ -197,7 +197,9 @@ impl Run {
         let [out, err] = ends;
         if !succeeds(command.stdout(out).stderr(err))? {
             let log = fs::read_to_string(image.join("restore.log")).unwrap_or_default();
-            if log.contains("File exists") && log.contains("Can't fork for") {
+            let is_taken = log.contains("Can't fork for") && log.contains("File exists");
+            // The number of a thread.
+            if is_taken || log.contains("Unable to create a thread: -17") {
                 return Err(PidInUse.into());
             }
             bail!(
