@@ -162,7 +162,7 @@ static const char * const call_names[CALLS] = {
 	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "CONFIG", "OUTCOME", "mmap", "poll"
 };
 
-static u8 own_page[FM_PAGE] __attribute__((aligned(FM_PAGE)));
+static u8 own[ARENA] __attribute__((aligned(FM_PAGE)));
 
 static int call(enum call call, int fd, u64 dice)
 {
@@ -231,8 +231,7 @@ static int call(enum call call, int fd, u64 dice)
 			arena.fd = look(dice >> 8);
 		} else if (dice & 2) {
 			arena.flags = FERMATA_ARENA_USER;
-			arena.length = FM_PAGE;
-			arena.user_addr = (uintptr_t)own_page;
+			arena.user_addr = (uintptr_t)own;
 			arena.pid = dice & 4 ? getpid() : 0;
 		}
 		return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
