@@ -3,11 +3,12 @@
 //! migrates jobs between cards.
 
 use anyhow::{anyhow, bail, Context as _, Result};
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
     receive, restore_file, save, send, store, Content, Description, Part, Refusal, Restored,
 };
+use fermata_command_line::OfParser;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, Pid, Signal};
 use serde::Serialize;
@@ -73,17 +74,8 @@ enum Command {
         /// Where to wait: tcp:HOST:PORT, unix:PATH, or a device
         at: Endpoint,
     },
-    /// Print completions of commands and options for a shell
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-    /// Write the manual pages to a folder, a page for each command
-    Man {
-        /// An existing folder
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-    },
+    #[command(flatten)]
+    OfParser(OfParser),
 }
 
 /// What to do with a job that has arrived.
@@ -200,8 +192,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
             let restored = receive(&at.accept()?, &end.device)?;
             end.wait_for_end(&restored)
         }
-        Command::Completions { shell } => completions(*shell).map(|()| true),
-        Command::Man { folder } => man(folder).map(|()| true),
+        Command::OfParser(command) => command.run::<Arguments>().map(|()| true),
     }
 }
 
@@ -214,20 +205,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Prints completions for a shell, made of the parser.
-fn completions(shell: clap_complete::Shell) -> Result<()> {
-    let (mut parser, mut text) = (Arguments::command(), Vec::new());
-    let name = parser.get_name().to_owned();
-    clap_complete::generate(shell, &mut parser, name, &mut text);
-    Ok(std::io::stdout().lock().write_all(&text)?)
-}
-
-/// Writes a manual page for each command, made of the parser, to a folder that is there.
-fn man(folder: &Path) -> Result<()> {
-    let written = clap_mangen::generate_to(Arguments::command(), folder);
-    written.with_context(|| folder.display().to_string())
 }
 
 /// The owner of a job.

@@ -14,13 +14,11 @@ mod serve;
 mod settings;
 mod state_file;
 
-use anyhow::{Context as _, Result};
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+use fermata_command_line::OfParser;
 use options::Serve;
 use remote::{Daemon, Transfer};
 use serve::serve;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Give a virtual machine a card of its own, whose jobs run on the host's card.
@@ -41,17 +39,8 @@ enum Command {
     Load(Transfer),
     /// Let a card go on that `save` has stopped
     Continue(Daemon),
-    /// Print completions of commands and options for a shell
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
-    /// Write the manual pages to a folder, a page for each command
-    Man {
-        /// An existing folder
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-    },
+    #[command(flatten)]
+    OfParser(OfParser),
 }
 
 fn main() -> ExitCode {
@@ -60,8 +49,7 @@ fn main() -> ExitCode {
         Command::Save(transfer) => transfer.save(),
         Command::Load(transfer) => transfer.load(),
         Command::Continue(daemon) => daemon.go_on(),
-        Command::Completions { shell } => completions(shell),
-        Command::Man { folder } => man(&folder),
+        Command::OfParser(command) => command.run::<Arguments>(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,23 +60,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints completions for a shell, made of the parser.
-fn completions(shell: clap_complete::Shell) -> Result<()> {
-    let (mut parser, mut text) = (Arguments::command(), Vec::new());
-    let name = parser.get_name().to_owned();
-    clap_complete::generate(shell, &mut parser, name, &mut text);
-    Ok(std::io::stdout().lock().write_all(&text)?)
-}
-
-/// Writes a manual page for each command, made of the parser, to a folder that is there.
-fn man(folder: &Path) -> Result<()> {
-    let written = clap_mangen::generate_to(Arguments::command(), folder);
-    written.with_context(|| folder.display().to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {
