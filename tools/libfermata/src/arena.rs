@@ -2,7 +2,7 @@
 //! The memory that a context shares with its engine.
 
 use crate::{Error, Result};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,14 +30,27 @@ impl Arena {
         at: Option<usize>,
     ) -> Result<Self> {
         let fixed = at.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
+        let flags = libc::MAP_SHARED | fixed;
+        Self::new(at.unwrap_or(0), length, flags, file.as_raw_fd(), offset)
+    }
+
+    /// Maps new anonymous memory.
+    pub(crate) fn anonymous(length: usize) -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mut arena = Self::new(0, length, flags, -1, 0)?;
+        arena.base = arena.address() as u64;
+        Ok(arena)
+    }
+
+    fn new(at: usize, length: usize, flags: i32, file: RawFd, offset: u64) -> Result<Self> {
         // SAFETY: a new mapping, where nothing else is.
         let memory = unsafe {
             libc::mmap(
-                std::ptr::without_provenance_mut(at.unwrap_or(0)),
+                std::ptr::without_provenance_mut(at),
                 length,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | fixed,
-                file.as_raw_fd(),
+                flags,
+                file,
                 offset as libc::off_t,
             )
         };
@@ -49,25 +62,6 @@ impl Arena {
             memory,
             length,
             base: 0,
-        })
-    }
-
-    /// Maps new anonymous memory.
-    pub(crate) fn anonymous(length: usize) -> Result<Self> {
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        // SAFETY: a new mapping, where nothing else is.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(Error::last());
-        }
-        let memory = NonNull::new(memory.cast::<u8>()).ok_or(Error::NoMemory)?;
-        Ok(Self {
-            memory,
-            length,
-            base: memory.as_ptr() as u64,
         })
     }
 
