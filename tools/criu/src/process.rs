@@ -12,11 +12,7 @@ use std::sync::OnceLock;
 /// Returns whether a device number is one of the module.
 pub(crate) fn is_card(device: u64) -> bool {
     static MAJOR: OnceLock<Option<u32>> = OnceLock::new();
-    let major = MAJOR.get_or_init(|| {
-        let devices = fs::read_to_string("/proc/devices").ok()?;
-        let line = devices.lines().find(|line| line.ends_with(" fermata"))?;
-        line.split_whitespace().next()?.parse().ok()
-    });
+    let major = MAJOR.get_or_init(|| fermata::major().ok().flatten());
     *major == Some(rustix::fs::major(device))
 }
 

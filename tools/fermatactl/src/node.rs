@@ -30,7 +30,7 @@ fn check_driver(path: &Path, metadata: &Metadata, card: Option<u32>) -> Result<(
     if !metadata.file_type().is_char_device() {
         return Err(no_card(path, "it is no character device"));
     }
-    match (major(), card) {
+    match (fermata::major(), card) {
         (Ok(None), Some(card)) => Err(Presence::NotLoaded.without_node(Some(card))),
         (Ok(ours), _) if ours != Some(rustix::fs::major(metadata.rdev())) => Err(no_card(
             path,
@@ -141,7 +141,7 @@ impl Presence {
             return Self::Loaded(Some(cards));
         }
         match fs::read_to_string(root.join("proc/devices")) {
-            Ok(devices) if major_in(&devices).is_some() => Self::Loaded(None),
+            Ok(devices) if fermata::major_in(&devices).is_some() => Self::Loaded(None),
             Err(_) if !class.exists() => Self::Unknown,
             _ => Self::NotLoaded,
         }
@@ -221,21 +221,6 @@ fn names_of(cards: &[u32]) -> String {
 /// Returns the number in the name of a card.
 pub(crate) fn number_in(name: &str) -> Option<u32> {
     name.strip_prefix("fermata")?.parse().ok()
-}
-
-/// Returns the major number of the module's devices: `Ok(None)` if the module is not loaded, an
-/// error without /proc.
-pub(crate) fn major() -> std::io::Result<Option<u32>> {
-    fs::read_to_string("/proc/devices").map(|devices| major_in(&devices))
-}
-
-/// Returns the major number in the contents of /proc/devices: lines of a number and a name, block
-/// devices last.
-fn major_in(devices: &str) -> Option<u32> {
-    let characters = devices.lines().take_while(|line| *line != "Block devices:");
-    let mut pairs = characters.filter_map(|line| line.trim().split_once(' '));
-    let (number, _) = pairs.find(|(_, name)| *name == "fermata")?;
-    number.parse().ok()
 }
 
 #[cfg(test)]

@@ -58,6 +58,21 @@ impl Context {
     }
 }
 
+/// Returns the major number of the module's devices: `Ok(None)` if the module is not loaded, an
+/// error without /proc.
+pub fn major() -> std::io::Result<Option<u32>> {
+    std::fs::read_to_string("/proc/devices").map(|devices| major_in(&devices))
+}
+
+/// Returns the major number in the contents of /proc/devices: lines of a number and a name, block
+/// devices last.
+pub fn major_in(devices: &str) -> Option<u32> {
+    let characters = devices.lines().take_while(|line| *line != "Block devices:");
+    let mut pairs = characters.filter_map(|line| line.trim().split_once(' '));
+    let (number, _) = pairs.find(|(_, name)| *name == "fermata")?;
+    number.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

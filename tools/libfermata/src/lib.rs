@@ -41,7 +41,7 @@ pub mod uapi;
 pub mod work;
 
 pub use arena::Arena;
-pub use cards::{card_numbers, devices};
+pub use cards::{card_numbers, devices, major, major_in};
 pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
