@@ -71,8 +71,7 @@ impl FromStr for Engine {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let engine = EngineId::named(text).map_or_else(|| text.parse(), Ok);
-        engine.map(Self).map_err(|_| {
+        EngineId::of(text).map(Self).map_err(|_| {
             let names = EngineId::KNOWN.map(|(_, name)| name);
             format!("neither an engine's UUID nor one of {}", names.join(", "))
         })
