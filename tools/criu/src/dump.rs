@@ -213,12 +213,11 @@ fn dump_context(
     let dumped = dump.contexts.get(&(card, status.context));
     let dumped = dumped.context("its process was not stopped before")?;
     let config = context.config(None, 0)?;
-    if has_own_memory(&config) {
-        dumped.late.context(
-            "its arena or its snapshot buffer is memory that no process of the dump has any more \
-             where the context got it",
-        )?;
-    }
+    ensure!(
+        dumped.late.is_some() || !has_own_memory(&config),
+        "its arena or its snapshot buffer is memory that no process of the dump has any more \
+         where the context got it"
+    );
     if config.events != 0 && dumped.late.is_none_or(|late| late.eventfd.is_none()) {
         // An eventfd that nobody can read any more is no loss.
         for eventfd in &dump.eventfds {

@@ -3,6 +3,7 @@
 
 use crate::criu;
 use anyhow::{Context as _, Result};
+use fermata_checkpoint::Absent;
 use rustix::fs::{openat, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,16 @@ pub(crate) struct Late {
     pub(crate) arena: Option<OwnArena>,
     /// The snapshot buffer, if it is the process's own memory.
     pub(crate) snapshot: Option<OwnMemory>,
+}
+
+impl Late {
+    /// Returns the memory that the context has not until then.
+    pub(crate) fn absent(&self) -> Absent {
+        Absent {
+            arena: self.arena.is_some(),
+            snapshot: self.snapshot.is_some(),
+        }
+    }
 }
 
 /// An eventfd.

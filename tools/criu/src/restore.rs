@@ -74,10 +74,7 @@ fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> Result<T> {
 /// complete process has.
 fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Context> {
     let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
-    let absent = Absent {
-        arena: dumped.late.is_some_and(|late| late.arena.is_some()),
-        snapshot: dumped.late.is_some_and(|late| late.snapshot.is_some()),
-    };
+    let absent = dumped.late.map_or(Absent::default(), |late| late.absent());
     let restored = fermata_checkpoint::restore_without(BufReader::new(from), device, absent)?;
     let (parameters, reservation) = &restored.refused;
     if !parameters.is_empty() || *reservation {
@@ -247,7 +244,7 @@ fn complete(
         let done = unsafe { context.create_snapshot_of(process.pid(), address, length) };
         done.context("its snapshot buffer")?;
     }
-    if late.arena.is_some() || late.snapshot.is_some() {
+    if late.absent() != Absent::default() {
         let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
         let content = Content::new(BufReader::new(from))?;
         begin(context, dumped, content.description().job)?;
