@@ -5,15 +5,15 @@
 use crate::advice::Call;
 use crate::card::Card;
 use crate::number::{number_in, time_in, Parsed};
-use fermata::{uapi, Control, Param, Policy, Reservation};
+use fermata::{uapi, Control, GroupSettings, Param, Policy, Reservation};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 // The ranges in `uapi/fermata.h`.
-pub(crate) const PRIORITIES: RangeInclusive<u64> = 0..=31;
-pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=10_000;
+pub(crate) const PRIORITIES: RangeInclusive<u64> = 0..=GroupSettings::MAX_PRIORITY as u64;
+pub(crate) const WEIGHTS: RangeInclusive<u64> = 1..=GroupSettings::MAX_WEIGHT as u64;
 /// Ranges of reservations.
 const BUDGET_MIN: Duration = Duration::from_micros(100);
 const MILLISECOND: Duration = Duration::from_millis(1);

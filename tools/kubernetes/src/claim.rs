@@ -4,17 +4,12 @@
 use crate::shares;
 use crate::slice::{Capacity, ARENA_MEMORY, DRIVER, SHARES};
 use anyhow::{bail, ensure, Context as _, Result};
+use fermata::GroupSettings;
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The highest weight of a group.
-const MOST_WEIGHT: u32 = 10_000;
-const MOST_PRIORITY: u32 = 31;
-/// Percent of a slot.
-const MOST_CAP: u32 = 800;
 
 /// The driver's parameters in a `DeviceClass` or a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -57,9 +52,9 @@ impl CardConfig {
             ensure!(good, "{what} has to be {least} to {most}");
             Ok(())
         };
-        in_range("priority", config.priority, 0, MOST_PRIORITY)?;
-        in_range("weight", config.weight, 1, MOST_WEIGHT)?;
-        in_range("cap", config.cap, 1, MOST_CAP)?;
+        in_range("priority", config.priority, 0, GroupSettings::MAX_PRIORITY)?;
+        in_range("weight", config.weight, 1, GroupSettings::MAX_WEIGHT)?;
+        in_range("cap", config.cap, 1, GroupSettings::MAX_CAP)?;
         Ok(config)
     }
 }
@@ -136,10 +131,14 @@ fn grant(
     let weight = shares.saturating_mul(config.weight.unwrap_or(shares::WEIGHT).into());
     let weight = u32::try_from(weight)
         .ok()
-        .filter(|weight| (1..=MOST_WEIGHT).contains(weight));
+        .filter(|weight| (1..=GroupSettings::MAX_WEIGHT).contains(weight));
     let settings = Settings {
-        weight: weight
-            .with_context(|| format!("{shares} shares have no weight of 1 to {MOST_WEIGHT}"))?,
+        weight: weight.with_context(|| {
+            format!(
+                "{shares} shares have no weight of 1 to {}",
+                GroupSettings::MAX_WEIGHT
+            )
+        })?,
         bytes: consumed(ARENA_MEMORY, capacity.arena_memory)?,
         priority: config.priority,
         latency_critical: config.latency_critical.unwrap_or(false),
@@ -242,14 +241,14 @@ pub(crate) fn of_pod<'a>(
         let sum = devices.entry(grant.device.clone());
         sum.and_modify(|sum| {
             *sum = Settings {
-                weight: (sum.weight + part.weight).min(MOST_WEIGHT),
+                weight: (sum.weight + part.weight).min(GroupSettings::MAX_WEIGHT),
                 bytes: sum.bytes.saturating_add(part.bytes),
                 priority: sum.priority.max(part.priority),
                 latency_critical: sum.latency_critical || part.latency_critical,
                 cap: if sum.cap == 0 || part.cap == 0 {
                     0
                 } else {
-                    (sum.cap + part.cap).min(MOST_CAP)
+                    (sum.cap + part.cap).min(GroupSettings::MAX_CAP)
                 },
             };
         })

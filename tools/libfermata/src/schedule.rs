@@ -95,6 +95,15 @@ pub struct GroupSettings {
     pub exclusive: Option<u32>,
 }
 
+impl GroupSettings {
+    /// The largest weight; the smallest is 1.
+    pub const MAX_WEIGHT: u32 = 10_000;
+    /// The highest priority; the lowest is 0.
+    pub const MAX_PRIORITY: u32 = 31;
+    /// The largest cap: all of eight slots.
+    pub const MAX_CAP: u32 = 800;
+}
+
 /// A registered group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {

@@ -2,14 +2,16 @@
 //! The file that says what accounts and QOS mean on a card.
 
 use anyhow::{ensure, Context as _, Result};
+use fermata::GroupSettings;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// What the driver takes.
-const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
-const PRIORITIES: std::ops::RangeInclusive<u32> = 0..=31;
-const CAPS: std::ops::RangeInclusive<u32> = 0..=800;
+const WEIGHTS: RangeInclusive<u32> = 1..=GroupSettings::MAX_WEIGHT;
+const PRIORITIES: RangeInclusive<u32> = 0..=GroupSettings::MAX_PRIORITY;
+const CAPS: RangeInclusive<u32> = 0..=GroupSettings::MAX_CAP;
 
 /// The file.
 #[derive(Debug, Deserialize)]

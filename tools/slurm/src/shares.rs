@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Weights of the jobs that share a card.
 
+use fermata::GroupSettings;
+use serde::{Deserialize, Serialize};
+
 /// The largest weight of a group.
-const MOST: u64 = 10_000;
+const MOST: u64 = GroupSettings::MAX_WEIGHT as u64;
 
 /// What a job has of a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Share {
     /// Parts of the card that the job is promised.
     pub(crate) shards: u32,

@@ -62,7 +62,7 @@ fn max_priority(text: &str) -> Parsed<u32> {
 }
 
 fn cap(text: &str) -> Parsed<u32> {
-    in_range(text, 800)
+    in_range(text, GroupSettings::MAX_CAP.into())
 }
 
 fn max_contexts(text: &str) -> Parsed<u32> {
