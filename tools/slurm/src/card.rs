@@ -24,17 +24,8 @@ pub(crate) fn allowed() -> Result<Vec<PathBuf>> {
 #[derive(Debug, Deserialize, Serialize)]
 struct Member {
     cgroup: PathBuf,
-    shards: u32,
-    weight: u32,
-}
-
-impl Member {
-    fn share(&self) -> Share {
-        Share {
-            shards: self.shards,
-            weight: self.weight,
-        }
-    }
+    #[serde(flatten)]
+    share: Share,
 }
 
 /// A card, and the files of its jobs. Nobody else changes them meanwhile.
@@ -76,8 +67,10 @@ impl Card {
         self.register(cgroup, &settings)?;
         let member = Member {
             cgroup: cgroup.into(),
-            shards,
-            weight: terms.weight,
+            share: Share {
+                shards,
+                weight: terms.weight,
+            },
         };
         let path = self.path(job);
         fs::write(&path, serde_json::to_vec(&member)?)
@@ -121,7 +114,7 @@ impl Card {
             }
             members.push(member);
         }
-        let shares: Vec<_> = members.iter().map(Member::share).collect();
+        let shares: Vec<_> = members.iter().map(|member| member.share).collect();
         for (member, weight) in members.iter().zip(weights(&shares, card_shards)) {
             let settings = GroupSettings {
                 weight: Some(weight),
