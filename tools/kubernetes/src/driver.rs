@@ -144,7 +144,7 @@ impl Driver {
         let mut first = Ok(());
         for pod in pods {
             let devices = claim::of_pod(claims.values().flatten(), pod);
-            match weights::settle(&self.options.cgroup_root, &by_name, pod, &devices) {
+            match weights::settle(&self.options.node.cgroup_root, &by_name, pod, &devices) {
                 Ok(done) => is_there |= done,
                 // The others get theirs.
                 Err(error) => first = first.and(Err(error)),
@@ -181,7 +181,7 @@ impl Driver {
                 is_there,
                 "no pod of the claim has a cgroup below {}: the kubelet has to run with cgroupsPerQOS, and its \
                  cgroupRoot as --cgroup-root",
-                self.options.cgroup_root.display()
+                self.options.node.cgroup_root.display()
             );
             self.keep(&claims)
         });

@@ -82,13 +82,13 @@ fn the_plugin_has_what_it_needs() {
         panic!("the device plugin")
     };
     let usual = Options::default();
-    assert_eq!(options.shares, usual.shares);
+    assert_eq!(options.node.shares, usual.node.shares);
     let directory = usual.directory.to_str().unwrap();
     assert_eq!(options.directory, usual.directory);
     assert_eq!(on_node(&spec, directory), directory);
     assert_eq!(
-        on_node(&spec, options.cgroup_root.to_str().unwrap()),
-        usual.cgroup_root.to_str().unwrap()
+        on_node(&spec, options.node.cgroup_root.to_str().unwrap()),
+        usual.node.cgroup_root.to_str().unwrap()
     );
     assert_eq!(on_node(&spec, "/dev"), "/dev");
 }
@@ -114,7 +114,7 @@ fn the_pods_share_a_card() {
             .parse::<u32>()
             .unwrap()
     });
-    assert_eq!(shares.sum::<u32>(), Options::default().shares);
+    assert_eq!(shares.sum::<u32>(), Options::default().node.shares);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn the_driver_has_what_it_needs() {
                     assert_eq!(on_node(&spec, path), path);
                 }
                 assert_eq!(
-                    on_node(&spec, options.cgroup_root.to_str().unwrap()),
+                    on_node(&spec, options.node.cgroup_root.to_str().unwrap()),
                     "/sys/fs/cgroup"
                 );
                 assert_eq!(on_node(&spec, "/dev"), "/dev");

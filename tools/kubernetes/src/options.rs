@@ -6,12 +6,22 @@ use crate::slice::Capacity;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// The arguments of `fermata-kubernetes plugin`.
+/// Arguments of both: the cards and the pods of the node.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NodeOptions {
     /// Shares of each card, 1 to 100; a share has the weight of a group for which nothing is set
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST)))]
     pub(crate) shares: u32,
+    /// The cgroup (version 2) in which the kubelet makes kubepods
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    pub(crate) cgroup_root: PathBuf,
+}
+
+/// The arguments of `fermata-kubernetes plugin`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
     /// How cards come into containers
     #[arg(long, value_enum, default_value = "node")]
     pub(crate) pass: Pass,
@@ -25,9 +35,6 @@ pub(crate) struct Options {
         default_value = "/var/lib/kubelet/device-plugins"
     )]
     pub(crate) directory: PathBuf,
-    /// The cgroup (version 2) in which the kubelet makes kubepods
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
-    pub(crate) cgroup_root: PathBuf,
 }
 
 /// The arguments of `fermata-kubernetes dra`.
@@ -36,9 +43,8 @@ pub(crate) struct DraOptions {
     /// The name of the node in the cluster
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub(crate) node_name: String,
-    /// Shares of each card, 1 to 100; a share has the weight of a group for which nothing is set
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST)))]
-    pub(crate) shares: u32,
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
     /// Memory for the arenas and snapshots of each card's claims, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub(crate) arena_memory_mib: u64,
@@ -52,15 +58,12 @@ pub(crate) struct DraOptions {
         default_value = "/var/lib/kubelet/plugins_registry"
     )]
     pub(crate) registry: PathBuf,
-    /// The cgroup (version 2) in which the kubelet makes kubepods
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
-    pub(crate) cgroup_root: PathBuf,
 }
 
 impl DraOptions {
     pub(crate) fn capacity(&self) -> Capacity {
         Capacity {
-            shares: self.shares,
+            shares: self.node.shares,
             arena_memory: self.arena_memory_mib << 20,
         }
     }

@@ -70,7 +70,7 @@ impl Plugin {
         for name in names {
             let share = Share::parse(name)?;
             let card = cards.get(&share.card);
-            let known = card.filter(|_| share.number < self.options.shares);
+            let known = card.filter(|_| share.number < self.options.node.shares);
             let card = known.with_context(|| format!("this node has no share {name}"))?;
             if !card.is_healthy() {
                 bail!("the card {} is not healthy", share.card);
@@ -84,7 +84,7 @@ impl Plugin {
     fn start(&self, names: &[String]) -> Result<()> {
         let pods = checkpoint::read(&self.options.directory, &self.options.resource)?;
         let uid = checkpoint::owner(&pods, names)?;
-        let cgroups = &self.options.cgroup_root;
+        let cgroups = &self.options.node.cgroup_root;
         if !weights::set(cgroups, &self.cards.borrow(), uid, &pods[uid])? {
             bail!(
                 "the pod {uid} has no cgroup below {}: the kubelet has to run with cgroupsPerQOS, and its cgroupRoot \
@@ -103,9 +103,12 @@ impl Plugin {
         };
         for (uid, names) in &pods {
             // A pod that has no cgroup has ended, or has not begun.
-            if let Err(error) =
-                weights::set(&self.options.cgroup_root, &self.cards.borrow(), uid, names)
-            {
+            if let Err(error) = weights::set(
+                &self.options.node.cgroup_root,
+                &self.cards.borrow(),
+                uid,
+                names,
+            ) {
                 crate::say(&format!("{error:#}"));
             }
         }
@@ -168,7 +171,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let shares = self.options.shares;
+        let shares = self.options.node.shares;
         let cards = WatchStream::new(self.cards.clone());
         let devices = cards.map(move |cards| Ok(Self::devices(&cards, shares)));
         Ok(Response::new(Box::pin(devices)))
@@ -225,6 +228,7 @@ impl DevicePlugin for Plugin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::NodeOptions;
 
     fn card(number: u32, slots: u32) -> Card {
         Card {
@@ -241,8 +245,12 @@ mod tests {
             ("b".into(), card(1, 2)),
             ("c".into(), card(2, 0)),
         ];
-        let options = Options {
+        let node = NodeOptions {
             shares: 3,
+            ..Options::default().node
+        };
+        let options = Options {
+            node,
             pass,
             ..Options::default()
         };
