@@ -129,7 +129,7 @@ guest-demo:
 	@vm/run guestdemo
 
 slurm-demo: criu-plugin
-	@vm/run slurmdemo
+	@vm/run slurm demo
 
 # The plugin is loaded by CRIU, so it is no static program as others are.
 DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo

@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, host, module, tsc
+from . import guest, host, layer, module, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -424,7 +424,10 @@ def parser():
     add("--kexec", metavar="COMMAND", help="put kernel and initrd of a second kernel, which runs COMMAND, into the machine's /boot")
     add("--disk", metavar="SIZE", help="plug an empty disk, /dev/vda, to hibernate to")
     add("--debian", action="store_true", help="share the build root, a Debian system, in which `debian CMD` runs commands")
-    add("--layer", metavar="FOLDER", help="lay the files of this folder over the Debian system")
+    add(
+        "--layer", metavar="NAME=PACKAGE,...",
+        help="lay Debian packages over the Debian system; where they cannot be had, the output is TAP's plan of a test that is skipped",
+    )  # fmt: skip
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
     add("--allow", action="append", default=[], metavar="REGEX", help="complaints of the kernel that are expected")
     add("--allow-card", action="store_true", help="do not fail when the card ends with a status other than 0")
@@ -466,6 +469,14 @@ def prepare(options):
 def run(options):
     """Prepare and run the machine; return the status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.layer:
+        name, _, packages = options.layer.partition("=")
+        try:
+            options.layer = layer.make(name, packages.split(","))
+        except layer.Unreachable as error:
+            say(error)
+            print("1..0 # SKIP no packages")
+            return 0
     kernel, ko = prepare(options)
     if options.shell:
         say("starting the machine; exit or ^D ends it, kernel messages are in dmesg")

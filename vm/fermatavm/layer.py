@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
 """Debian packages that one test needs, as a folder of files that `vm/boot --layer` lays over the Debian system of the build root.
 
-python3 -m fermatavm.layer NAME PACKAGE... prints the folder, which is in the cache and is made on first use. The packages' scripts do
-not run. The status is 75 if Debian's archive cannot be reached.
+The folder is in the cache and is made on first use. The packages' scripts do not run.
 """
 
 import hashlib
-import os
 import shutil
-import sys
 from pathlib import Path
 
 from .common import CACHE, host_path, locked, need_space, run, say
+
+
+class Unreachable(Exception):
+    """Debian's archive cannot be reached."""
 
 
 def key(packages):
@@ -29,14 +30,13 @@ def download(packages, folder):
     options = [word for option in [*places, "APT::Sandbox::User=root", "Debug::NoLocking=1"] for word in ("-o", option)]
     update = ["apt-get", *options, "-o", "APT::Update::Error-Mode=any", "update"]
     if run(update, log=folder / "log", check=False).returncode:
-        say(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
-        sys.exit(os.EX_TEMPFAIL)
+        raise Unreachable(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
     run(["apt-get", *options, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
     return sorted((folder / "archives").glob("*.deb"))
 
 
 def make(name, packages):
-    """Return the folder with the files of `packages`."""
+    """Return the folder with the files of `packages`. Raise Unreachable."""
     root = CACHE / f"layer-{name}-{key(packages)}"
     with locked(root.with_name(f"{root.name}.lock")):
         if not root.exists():
@@ -50,6 +50,3 @@ def make(name, packages):
             shutil.rmtree(temporary)
     return root
 
-
-if __name__ == "__main__":
-    print(make(sys.argv[1], sys.argv[2:]))
