@@ -131,22 +131,24 @@ guest-demo:
 slurm-demo: criu-plugin
 	@vm/run slurm demo
 
+# $(call keep,FROM,TO,OPTIONS of install): TO is a copy of FROM, and is replaced at once if FROM is newer. Checks that run beside each other keep the same files.
+keep = flock build/.keep.lock sh -ec '[ "$(2)" -nt "$(1)" ] || { install -D $(3) "$(1)" "$(2).new"; mv "$(2).new" "$(2)"; }'
+
 # The plugin is loaded by CRIU, so it is no static program as others are.
 DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo
 criu-plugin:
 	@$(DYNAMIC) rustc --release --locked --quiet --package fermata-criu --lib --crate-type cdylib
 	@$(DYNAMIC) build --release --locked --quiet --package fermata-criu --bins
-	@install -D -m 644 build/cargo/release/libfermata_criu.so build/criu/fermata.so
-	@install build/cargo/release/fermata-criu-mixture build/criu/mixture
+	@$(call keep,build/cargo/release/libfermata_criu.so,build/criu/fermata.so,-m 644)
+	@$(call keep,build/cargo/release/fermata-criu-mixture,build/criu/mixture)
 
 # The program of tools/kubernetes, and the test that plays the kubelet's part; with PROFILE=dev not optimised, in build/kubernetes-dev.
-KUBERNETES := $(if $(filter dev,$(PROFILE)),debug,release)
+KUBERNETES := build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,release)
+KEPT := build/kubernetes$(if $(filter dev,$(PROFILE)),-dev)
 kubernetes:
 	@vm/enter python3 -m fermatavm.kubernetes build --profile $(or $(PROFILE),release) --locked --quiet --bins --examples
-	@# Checks that run beside each other make the same.
-	@flock build/.kubernetes.lock sh -ec 'for file in fermata-kubernetes examples/kubelet; do \
-		from=build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(KUBERNETES)/$$file; to=build/kubernetes$(if $(filter debug,$(KUBERNETES)),-dev)/$${file##*/}; \
-		[ "$$to" -nt "$$from" ] || install -D -s "$$from" "$$to"; done'
+	@$(call keep,$(KUBERNETES)/fermata-kubernetes,$(KEPT)/fermata-kubernetes,-s)
+	@$(call keep,$(KUBERNETES)/examples/kubelet,$(KEPT)/kubelet,-s)
 
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
