@@ -41,7 +41,7 @@ pub(crate) struct ContextRecord {
     pub(crate) results: Vec<(u32, u64)>,
     /// Members of a gang of the card have the same number; 0: it is in none.
     pub(crate) gang: u32,
-    /// What only a complete process can have.
+    /// Parts that are restored when a process is complete.
     pub(crate) late: Option<Late>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Past {
     pub(crate) fault_flags: u32,
 }
 
-/// What a process completes of a context when the process itself is complete.
+/// Parts of a context that are restored when the process that has them is complete.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Late {
     /// The process, by its number in its own pid namespace.
@@ -70,7 +70,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// Returns the memory that the context has not until then.
+    /// Returns the memory that the context lacks until the process is complete.
     pub(crate) fn absent(&self) -> Absent {
         Absent {
             arena: self.arena.is_some(),

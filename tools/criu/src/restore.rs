@@ -225,7 +225,7 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Gives a context what only its process has.
+/// Restores the parts of a context that need its complete process.
 fn complete(
     context: &Context,
     id: i32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which pod has which shares: the kubelet tells plugins only the names of devices, and keeps the
+//! The shares of each pod: the kubelet tells plugins only the names of devices, and keeps the
 //! pods' UIDs in a file beside the plugins' sockets.
 //! Source: kubernetes, pkg/kubelet/cm/devicemanager/checkpoint.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a `ResourceClaim` gives to pods.
+//! The settings that a `ResourceClaim` gives to pods.
 
 use crate::shares;
 use crate::slice::{Capacity, ARENA_MEMORY, DRIVER, SHARES};
@@ -59,7 +59,7 @@ impl CardConfig {
     }
 }
 
-/// What a pod gets of a card.
+/// The part of a card that a pod gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) weight: u32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kubelet calls of a DRA driver, and the claims that are prepared on the node.
+//! The calls of the kubelet to a DRA driver, and the claims that are prepared on the node.
 
 use crate::cards::{Card, Cards};
 use crate::claim::{self, Claim, Grant};
@@ -42,7 +42,7 @@ const HEALTH: Duration = Duration::from_secs(5);
 /// How long the API server may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What is kept in a file, because a kubelet prepares a claim once.
+/// The state that is kept in a file, because a kubelet prepares a claim once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct ClaimKey {
     namespace: String,

@@ -12,7 +12,7 @@ pub mod deviceplugin {
     tonic::include_proto!("v1beta1");
 }
 
-/// What a DRA driver serves.
+/// The services of a DRA driver.
 pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kubelet calls.
+//! The calls of the kubelet to the device plugin.
 
 use crate::cards::{Card, Cards};
 use crate::checkpoint;

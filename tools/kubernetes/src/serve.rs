@@ -66,7 +66,7 @@ async fn keep_weights(plugin: &Plugin, mut cards: watch::Receiver<Cards>) {
     }
 }
 
-/// What tells a socket from another one of the same name.
+/// Returns what distinguishes a socket from another socket of the same name.
 fn identity(path: &Path) -> Option<(u64, i64, i64)> {
     let there = fs::symlink_metadata(path).ok()?;
     Some((there.ino(), there.ctime(), there.ctime_nsec()))

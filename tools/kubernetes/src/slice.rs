@@ -19,7 +19,7 @@ pub(crate) const ARENA_MEMORY: &str = "arenaMemory";
 /// Memory of arenas is given in pages.
 const PAGE: u64 = 4096;
 
-/// What of a card can be given to claims.
+/// The parts of a card that claims can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) shares: u32,

@@ -110,7 +110,7 @@ impl fmt::Display for EngineId {
 #[error("not a UUID such as 4c494e4b-4544-4c49-5354-000000000001")]
 pub struct NoUuid;
 
-/// What names no engine.
+/// A text that names no engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no engine: give a UUID such as 4c494e4b-4544-4c49-5354-000000000001, or the name of an engine of the emulated card, such as sha256")]
 pub struct UnknownEngine(String);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Hook {
-    /// What accounts and QOS have of a card
+    /// The file with the terms of accounts and QOS
     #[arg(long, value_name = "FILE", default_value = "/etc/slurm/fermata.toml")]
     settings: PathBuf,
     /// A folder of this node for what is known of jobs on its cards

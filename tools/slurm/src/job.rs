@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What slurmctld knows of a job.
+//! A job, as slurmctld knows it.
 
 use anyhow::{bail, ensure, Context as _, Result};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// In `AdminComment` a part of ours begins so.
 const TIME: &str = "card seconds:";
 
-/// What slurmctld says of a job that has ended.
+/// The answer of slurmctld about a job that has ended.
 const FINISHED: &str = "Job has already finished";
 
 /// A job.

@@ -24,7 +24,7 @@ pub(crate) fn directory(cgroup: &str) -> String {
     format!("{CGROUPS}{cgroup}")
 }
 
-/// What is stopped and held.
+/// Processes that are stopped, and contexts whose jobs are held.
 #[derive(Default)]
 pub(crate) struct Suspended {
     stopped: Vec<Pid>,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// What the driver takes.
+/// The ranges of the driver.
 const WEIGHTS: RangeInclusive<u32> = 1..=GroupSettings::MAX_WEIGHT;
 const PRIORITIES: RangeInclusive<u32> = 0..=GroupSettings::MAX_PRIORITY;
 const CAPS: RangeInclusive<u32> = 0..=GroupSettings::MAX_CAP;
@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     qos: BTreeMap<String, Terms>,
 }
 
-/// What an account or a QOS has; `None`: as what comes after it.
+/// The terms of an account or a QOS. `None`: those of the account, or of the default, hold.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Terms {
@@ -36,7 +36,7 @@ struct Terms {
     cap: Option<u32>,
 }
 
-/// What holds for a job.
+/// The terms of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JobTerms {
     pub(crate) weight: u32,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The largest weight of a group.
 const MOST: u64 = GroupSettings::MAX_WEIGHT as u64;
 
-/// What a job has of a card.
+/// The part of a card that a job has.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Share {
     /// Parts of the card that the job is promised.

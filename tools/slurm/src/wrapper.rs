@@ -49,7 +49,7 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
-/// What CRIU has to be told of the outputs that the program had.
+/// How a program was saved. CRIU is told the pipes of its standard output and standard error.
 #[derive(Deserialize, Serialize)]
 struct Record {
     /// Names of the pipes of standard output and standard error; `None`: saved by

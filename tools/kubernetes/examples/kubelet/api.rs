@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the driver uses of an API server: a node, slices and claims, as Kubernetes 1.34 has their
+//! The objects of an API server that the driver uses: a node, slices and claims, as Kubernetes 1.34 has their
 //! types.
 
 use anyhow::Result;

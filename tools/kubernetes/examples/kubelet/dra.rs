@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-/// What docs/kubernetes.md has.
+/// The configuration in docs/kubernetes.md.
 const CLAIMS: &str = include_str!("../../../../packaging/kubernetes/claims.yaml");
 const CLASSES: &str = include_str!("../../../../packaging/kubernetes/dra.yaml");
 
@@ -90,7 +90,7 @@ fn device_of(card: &Card) -> String {
     format!("card-{}", card.address.replace([':', '.'], "-"))
 }
 
-/// What the kubelet knows of a claim.
+/// A claim, as the kubelet knows it.
 fn known(name: &str) -> Claim {
     Claim {
         namespace: "default".into(),
@@ -120,7 +120,7 @@ impl Session {
         for folder in [&plugins, &registry] {
             fs::create_dir_all(folder)?;
         }
-        // That of a former driver.
+        // A slice of a former driver.
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(program);
         command.args(["dra", "--shares=10", "--arena-memory-mib=64"]);
