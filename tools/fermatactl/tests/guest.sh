@@ -218,6 +218,12 @@ until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0
 point "a hint for a program that waits" ctl hint 0 "$C" 5ms
 point "it is taken back, as JSON" json hint hint 0 "$C" never
 kill $three 2>/dev/null
+mknod /tmp/node c "$major" 0
+fermatactl run --card /tmp/node counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+elsewhere=$!
+until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0.1; done
+point "a hint for a program that has the card by another node" ctl hint 0 "$C" 5ms
+kill $elsewhere 2>/dev/null
 point "a hint that is too far" wrong "1h is out of range: give 1us to 10s" ctl hint 0 "$A" 1h
 point "a hint for no context" wrong "0 is not the number of a context" ctl hint 0 0 1ms
 

@@ -23,17 +23,23 @@ use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags}
 use std::io;
 use std::os::fd::RawFd;
 
-/// What the devices of cards begin with.
-const DEVICES: &str = "/dev/fermata";
+/// The line of a fdinfo file by which the driver names itself (docs/statistics.md).
+const DRIVER: &str = "drm-driver:\tfermata";
 
-/// The descriptors of a process that are cards, in ascending order.
+/// Returns the descriptors of a process that are cards, in ascending order.
+///
+/// The path of a descriptor does not tell: a node may be mounted anywhere. `stat()` tells, but never
+/// returns where the descriptor is a file of a FUSE daemon that does not answer.
 pub fn descriptors(pid: u32) -> io::Result<Vec<RawFd>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         let entry = entry?;
-        // It may have been closed meanwhile.
-        let target = std::fs::read_link(entry.path()).unwrap_or_default();
-        if target.to_string_lossy().starts_with(DEVICES) {
+        // The descriptor may have been closed meanwhile.
+        let info = std::fs::read(entry.path()).unwrap_or_default();
+        if info
+            .split(|&byte| byte == b'\n')
+            .any(|line| line == DRIVER.as_bytes())
+        {
             let name = entry.file_name();
             found.extend(name.to_str().and_then(|fd| fd.parse::<RawFd>().ok()));
         }
