@@ -108,6 +108,7 @@ enum stage {
 	OPEN,		/* an open file */
 	SET_UP,		/* with an engine */
 	ARENA,		/* and an arena that is not mapped */
+	OWN,		/* with an engine, and memory of the program as the arena */
 	READY,		/* a job can be started */
 	ENDED,		/* one has run */
 	RUNNING,	/* one runs, for long */
@@ -117,7 +118,7 @@ enum stage {
 #define LENGTH	(4 * FM_PAGE)
 #define STEPS	100
 
-static void set_up(struct scene *s, bool arena)
+static void set_up(struct scene *s, enum stage stage)
 {
 	struct fermata_setup setup = {
 		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
@@ -125,8 +126,13 @@ static void set_up(struct scene *s, bool arena)
 	};
 	struct fermata_arena_create create = { .size = sizeof(create), .length = LENGTH };
 
+	if (stage == OWN) {
+		create.flags = FERMATA_ARENA_USER;
+		create.length = FM_PAGE;
+		create.user_addr = (uintptr_t)s->own;
+	}
 	fm_must(s->c.fd, FERMATA_IOC_SETUP, &setup, "SETUP");
-	if (arena) {
+	if (stage != SET_UP) {
 		fm_must(s->c.fd, FERMATA_IOC_ARENA_CREATE, &create, "ARENA_CREATE");
 		s->c.off = create.mmap_offset;
 	}
@@ -158,7 +164,7 @@ static void prepare(struct scene *s, enum stage stage)
 	if (stage >= FRESH && stage < READY)
 		s->c.fd = fm_open_dev(0);
 	if (stage >= SET_UP && stage < READY)
-		set_up(s, stage == ARENA);
+		set_up(s, stage);
 	if (stage == SET_UP)
 		s->lender = lender();
 	if (stage < READY)
@@ -349,6 +355,7 @@ WALK_IOCTL(snapshot_write, READY, SNAPSHOT_WRITE, 0, snapshot_write, .length = s
 	   .buffer = (uintptr_t)s->buffer)
 WALK_IOCTL(regs_list, READY, REGS_LIST, 0, regs, .count = 2, .regs = (uintptr_t)s->regs)
 WALK_IOCTL(config, READY, CONFIG, 0, config, .fd = -1)
+WALK_IOCTL(config_of_own_memory, OWN, CONFIG, 0, config, .fd = -1, .pid = getpid())
 WALK_IOCTL(outcome, HELD, OUTCOME, 0, outcome, .state = FERMATA_STATE_HELD, .count = 1,
 	   .regs = (uintptr_t)s->regs)
 WALK_IOCTL(preempt, RUNNING, PREEMPT, 0, preempt)
