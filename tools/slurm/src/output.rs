@@ -5,7 +5,7 @@
 use anyhow::Result;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{fcntl_setfl, fstat, OFlags};
-use rustix::io::Errno;
+use rustix::io::{retry_on_intr, Errno};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -49,7 +49,7 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
     let mut buffer = vec![0; 1 << 16];
     let mut ends = false;
     loop {
-        match rustix::io::read(from, &mut buffer) {
+        match retry_on_intr(|| rustix::io::read(from, &mut *buffer)) {
             Ok(0) => return Ok(()),
             Ok(length) => {
                 to.write_all(&buffer[..length])?;
@@ -61,10 +61,10 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
                     PollFd::new(from, PollFlags::IN),
                     PollFd::new(stopped, PollFlags::IN),
                 ];
-                poll(&mut both, None)?;
+                // The thread handles signals of the process, too.
+                retry_on_intr(|| poll(&mut both, None))?;
                 ends = !both[1].revents().is_empty();
             }
-            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -73,7 +73,10 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::thread::JoinHandleExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -97,5 +100,24 @@ mod tests {
         }
         output.finish();
         assert_eq!(sink.0.lock().unwrap().len(), 100_000);
+    }
+
+    #[test]
+    fn a_signal_does_not_end_the_copying() {
+        let handled = Arc::<AtomicBool>::default();
+        signal_hook::flag::register(libc::SIGUSR1, handled.clone()).unwrap();
+        let sink = Sink::default();
+        let (output, pipe) = Output::start(sink.clone()).unwrap();
+        let thread = output.thread.as_pthread_t();
+        // The thread has nothing to copy, and polls.
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(10));
+            // SAFETY: the thread has not been joined.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        }
+        rustix::io::write(&pipe, &[7; 1000]).unwrap();
+        output.finish();
+        assert!(handled.load(Ordering::Relaxed));
+        assert_eq!(sink.0.lock().unwrap().len(), 1000);
     }
 }
