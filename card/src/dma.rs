@@ -100,6 +100,14 @@ impl DmaSpace {
             .largest()
     }
 
+    /// Returns IOVA and length of the range around `iova` that is shared and writable, without a hole.
+    pub fn range_around(&self, iova: u64) -> Option<(u64, u64)> {
+        self.map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .range_around(iova)
+    }
+
     fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
         self.map
             .read()
@@ -252,6 +260,17 @@ impl DmaMap {
     }
 
     fn largest(&self) -> Option<(u64, u64)> {
+        let ranges = self.ranges().into_iter();
+        ranges.max_by_key(|(_, length)| *length)
+    }
+
+    fn range_around(&self, iova: u64) -> Option<(u64, u64)> {
+        let is_around = |&(start, length): &(u64, u64)| iova.wrapping_sub(start) < length;
+        self.ranges().into_iter().find(is_around)
+    }
+
+    /// IOVAs and lengths of the ranges that are shared and writable, without a hole.
+    fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (&start, mapping) in &self.mappings {
             if mapping.backing.is_none() || !mapping.writable {
@@ -263,7 +282,7 @@ impl DmaMap {
                 _ => ranges.push((start, length)),
             }
         }
-        ranges.into_iter().max_by_key(|(_, length)| *length)
+        ranges
     }
 
     /// Resolves all of the range before anything is touched.

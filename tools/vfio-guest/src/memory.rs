@@ -38,6 +38,26 @@ pub(crate) fn charged_once() -> Result<()> {
     Ok(())
 }
 
+/// Memory that two windows have in common in part is charged once, where all memory is pinned.
+pub(crate) fn pinned_as_a_whole() -> Result<()> {
+    let daemon = Daemon::start("whole", &["--slots", SLOTS, "--pin-memory"])?;
+    let mut guest = Guest::plug(daemon.socket())?;
+    let hash = Hash::new(&guest, 0, 0x1d00)?;
+    let (job, count, checksum) = membench(&guest, 1, 0x1d01)?;
+    for job in [&hash.job, &job] {
+        guest.prepare(job)?;
+        guest.window(job.slot, BASE, GPA + job.window * WINDOW, 2 * WINDOW)?;
+        guest.go(job)?;
+    }
+    guest.finish(&hash.job)?;
+    guest.finish(&job)?;
+    hash.check(&mut guest)?;
+    ensure!(guest.slot(1, 0x48)? == count && guest.slot(1, 0x60)? == checksum);
+    let pinned = daemon.pinned()?;
+    ensure!((RAM..RAM + WINDOW).contains(&pinned), "{pinned} bytes");
+    Ok(())
+}
+
 /// The contexts of a window that the daemon has closed do not stay on the host.
 pub(crate) fn many_snapshots() -> Result<()> {
     let daemon = Daemon::start("snapshots", &["--slots", SLOTS])?;

@@ -37,6 +37,10 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
         "windows in the same memory are charged once",
         memory::charged_once,
     ),
+    (
+        "windows that overlap, in memory that is pinned as a whole",
+        memory::pinned_as_a_whole,
+    ),
     ("many snapshots of one window", memory::many_snapshots),
     ("other memory at the same place", memory::replaced),
     ("a window of more than 4 GiB, in huge pages", memory::large),

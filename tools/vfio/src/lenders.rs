@@ -46,10 +46,18 @@ impl Lender {
 }
 
 /// The lenders of a guest.
-#[derive(Default)]
-pub(crate) struct Lenders(Mutex<Vec<Weak<Lender>>>);
+pub(crate) struct Lenders {
+    /// A lender has all memory around the window for which it is made, not only that of the window.
+    whole: bool,
+    list: Mutex<Vec<Weak<Lender>>>,
+}
 
 impl Lenders {
+    pub(crate) fn new(whole: bool) -> Self {
+        let list = Mutex::default();
+        Self { whole, list }
+    }
+
     /// Returns a lender that has all of `window`: one that is there, or a new one with the context
     /// that `open` returns.
     pub(crate) fn of(
@@ -63,10 +71,21 @@ impl Lenders {
         if let Some(lender) = all.find(|lender| lender.has(&window, memory)) {
             return Ok(lender);
         }
-        let lender = Arc::new(Lender::new(open()?, window, memory)?);
+        let lender = Arc::new(Lender::new(open()?, self.lent(window, memory), memory)?);
         lenders.retain(|lender| lender.strong_count() > 0);
         lenders.push(Arc::downgrade(&lender));
         Ok(lender)
+    }
+
+    /// Returns the memory of a new lender that must have all of `window`.
+    fn lent(&self, window: Range<u64>, memory: &DmaSpace) -> Range<u64> {
+        let around = self.whole.then(|| memory.range_around(window.start));
+        let around = around
+            .flatten()
+            .map(|(start, length)| start..start + length);
+        around
+            .filter(|around| includes(around, &window))
+            .unwrap_or(window)
     }
 
     /// Forgets lenders of memory that is not the guest's any more. To be called before other memory
@@ -78,7 +97,7 @@ impl Lenders {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Lender>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -50,6 +50,10 @@ pub(crate) struct Options {
     /// Let the guest's jobs go before those of others, at once
     #[arg(long)]
     latency_critical: bool,
+    /// Pin all of the guest's memory that has no hole around a window, when the first job uses the
+    /// window, so that no memory is charged twice, whatever windows the guest has
+    #[arg(long)]
+    pub(crate) pin_memory: bool,
 }
 
 /// The profiles that a guest's card can have.
@@ -96,6 +100,7 @@ impl Options {
             priority: self.priority.or(others.priority),
             cap: self.cap.or(others.cap),
             latency_critical: self.latency_critical || others.latency_critical,
+            pin_memory: self.pin_memory || others.pin_memory,
         }
     }
 
@@ -178,5 +183,6 @@ mod tests {
         assert!(options.device.is_some() && options.profile.is_some());
         assert_ne!(options.slots, defaults.slots);
         assert_eq!(options.params().len(), 4);
+        assert!(options.pin_memory);
     }
 }

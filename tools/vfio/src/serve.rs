@@ -35,7 +35,7 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     let settings = Arc::new(Settings {
         device: options.device(),
         params: options.params(),
-        lenders: Lenders::default(),
+        lenders: Lenders::new(options.pin_memory),
     });
     let config = configure(&options, &settings)?;
     let maker = |kind| HostSlot::new(settings.clone(), kind).map(|s| Arc::new(s) as Arc<_>);
