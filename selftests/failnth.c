@@ -316,6 +316,8 @@ WALK_IOCTL(arena_create_of_a_process, SET_UP, ARENA_CREATE, -EEXIST, arena_creat
 WALK_IOCTL(arena_create_of_another_context, SET_UP, ARENA_CREATE, -EEXIST, arena_create,
 	   .flags = FERMATA_ARENA_SHARED, .length = FM_PAGE, .fd = s->lender)
 WALK_IOCTL(snapshot_create, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create)
+WALK_IOCTL(snapshot_create_of_own_memory, SET_UP, SNAPSHOT_CREATE, -EEXIST, snapshot_create,
+	   .flags = FERMATA_SNAPSHOT_USER, .length = FM_PAGE, .user_addr = (uintptr_t)s->own)
 WALK_IOCTL(start, READY, START, -EBUSY, start)
 WALK_IOCTL(start_held, READY, START, -EBUSY, start, .flags = FERMATA_START_HELD)
 WALK_IOCTL(status, READY, STATUS, 0, status)
@@ -378,6 +380,8 @@ static int map(struct scene *s)
 	if (at == MAP_FAILED)
 		return -errno;
 	s->mapped = at;
+	/* The page fault may fail for want of memory; the access is then made again. */
+	*(volatile u8 *)at = 1;
 	return 0;
 }
 

@@ -18,8 +18,8 @@ from .kernel import DEBUG, kernel_named
 # Functions of the kernel that the module calls, as regular expressions: those in which a fault can be injected, ...
 CAN_FAIL = re.compile(
     r"rust_helper_kv?realloc_node_align|_copy_(from|to)_user|.*UserSliceReader.*|.*UserSliceWriter.*"
-    r"|alloc_pages_exact_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
-    r"|pin_user_pages_fast|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create|alloc_chrdev_region|__pci_register_driver"
+    r"|(__)?alloc_pages(_exact)?_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
+    r"|pin_user_pages_(fast|remote)|vfs_kern_mount|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create|alloc_chrdev_region|__pci_register_driver"
     r"|pci_iomap|pci_request_region|.*>::alloc_irq_vectors|rust_helper_devm_add_action_or_reset|request_threaded_irq"
 )
 # ... and those in which no fault can be injected, or in which a fault makes no difference to the caller. A function in neither list
@@ -34,6 +34,9 @@ CANNOT_FAIL = re.compile(
     r"|do_timens_ktime_to_host|security_locked_down|eventfd_signal_mask|vmalloc_to_page|seq_printf|sysfs_emit"
     r"|__srcu_check_read_flavor|(__)?trace_(event_buffer_\w+|event_printf|print_\w+_seq|raw_output_prep|trigger_soft_disabled)"
     r"|perf_trace_(buf_alloc|run_bpf_submit)|preempt_schedule_notrace_thunk"
+    r"|__might_resched|__mmap_lock_do_trace_\w+|__msecs_to_jiffies|fs_reclaim_\w+|mutex_lock_nested|down_read|split_page"
+    r"|queue_work_on|flush_(delayed_)?work|cancel_delayed_work_sync|f(get|put)|dput|mmput|kern_unmount|get_fs_type|vfs_getattr_nosec"
+    r"|cgroup_get_from_id|find_get_pid|get_pid_task|get_task_mm"
 )
 # Rust frees memory by krealloc() to size 0.
 FREES = re.compile(r"::free\b|drop_in_place|as core::ops::drop::Drop>::drop")
@@ -42,12 +45,14 @@ NEVER = [
     # The memory was reserved before, by with_capacity().
     (r"Vec<.*>>::reserve", r"Vec<(?!.*Arc<).*>>::(push|extend_with)"),
     (r"Vec<.*AppRegister.*>>::reserve", r"ioctl::Call>::\w+"),
+    (r"Vec<u64, .*>>::reserve", r"cgroup::Reference>::lineage"),
+    (r"Vec<.*image::ContextRef.*>>::push", r"card::Card>::new"),
     (r"Vec<.*>>::extend_with", r"Vec<.*>>::from_elem"),
     # __GFP_NOWARN: the fault is not logged; or the size exceeds the page allocator's maximum, and no allocation is tried.
-    (r"alloc_pages_exact_noprof|alloc_contig_pages_noprof", r"fermata_contig_alloc"),
-    (r"fermata_contig_alloc", r".*"),
+    (r"alloc_pages_exact_noprof|alloc_contig_pages_noprof|__alloc_pages_noprof", r"fermata_(contig|pages)_alloc"),
+    (r"fermata_(contig|pages)_alloc", r".*"),
     # An allocation larger than a page is first tried without a warning.
-    (r"Vec<.*(sched::(entity|table)::\w+|image::ContextRef).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
+    (r"Vec<.*(sched::(entity|table)::\w+|image::ContextRef|client::Client).*, .*KVmalloc>>::(with_capacity|reserve)", r".*"),
     (r"rust_helper_kvrealloc_node_align", r"Vec<.*(sched::(entity|table)::\w+|image::ContextRef).*>>::reserve"),
     # Copies of functions that are inlined at all calls.
     (r"__pci_register_driver", r"Adapter.* as kernel::driver::RegistrationOps>::register"),
@@ -55,7 +60,9 @@ NEVER = [
     (r"rust_helper_kvrealloc_node_align", r"KVmalloc as .*Allocator>::alloc"),
     (r"pci::io::Bar<\d+>>::new", r"iomap_region_sized::<\d+>"),
     # The IOMMU takes addresses and page tables for a page from its caches.
-    (r"dma_map_sgtable", r".*"),
+    (r"dma_map_sgtable|UnmappedMemory>::map_for|Option<.*relay::UnmappedImage>>::map::<.*>", r".*"),
+    # Called by a kworker, where no fault is injected.
+    (r"vfs_kern_mount", r"fermata_mount_make"),
 ]
 FRAME = re.compile(r"^ (?:<TASK> )?([\w.$]+)\+0x([0-9a-f]+)/0x[0-9a-f]+ \[fermata\]")
 FAULT = "FAULT_INJECTION: forcing a failure"
