@@ -8,23 +8,25 @@ LOG=/var/log/slurm
 # The scripts of the packages did not run.
 prepare() {
 	groupadd --system fermata
-	for user in munge slurm; do useradd --system "$user"; done
+	for user in munge slurm mysql; do useradd --system "$user"; done
 	useradd --uid 1500 --create-home --groups fermata alice
 	useradd --uid 1501 --create-home --groups fermata bob
 	for program in slurmctld slurmd slurmstepd; do ln -s "$program-wlm" "/usr/sbin/$program"; done
-	mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge /var/spool/slurmctld $LOG /etc/slurm
+	mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge /run/mysqld /var/lib/mysql /var/spool/slurmctld $LOG /etc/slurm
 	head -c 1024 /dev/urandom >/etc/munge/munge.key
 	chmod 400 /etc/munge/munge.key
 	chown -R munge:munge /run/munge /var/log/munge /var/lib/munge /etc/munge
+	chown -R mysql:mysql /run/mysqld /var/lib/mysql
 	chmod 755 /run/munge
-	chgrp fermata /dev/fermata0 /dev/fermata1
-	chmod 660 /dev/fermata0 /dev/fermata1
+	chgrp fermata /dev/fermata?
+	chmod 660 /dev/fermata?
 	hostname fermata
 	ip link set lo up
 	ip address add 10.99.0.1/32 dev lo
 	echo "10.99.0.1 fermata n1 n2" >>/etc/hosts
 	cp /fermata/packaging/slurm/*.conf /fermata/packaging/slurm/fermata.toml /etc/slurm/
 	install -m 755 /fermata/packaging/slurm/fermata-prolog /fermata/packaging/slurm/fermata-epilog /etc/slurm/
+	chmod 600 /etc/slurm/slurmdbd.conf
 	install -m 755 /machine/bin/fermata-slurm /machine/bin/fermatactl /machine/bin/fermata-checkpoint /usr/bin/
 	mkdir -p /usr/lib/criu
 	cp /fermata/build/criu/fermata.so /usr/lib/criu/
@@ -39,21 +41,30 @@ prepare() {
 as() { user=$1; shift; (cd "/home/$user" && exec setpriv --reuid="$user" --regid="$user" --init-groups env HOME="/home/$user" USER="$user" "$@"); }
 wait_until() { tries=0; until "$@" >/tmp/waits 2>&1; do [ $((tries += 1)) -lt 600 ] || { cat /tmp/waits; return 1; }; sleep 0.3; done; }
 nodes_are() { [ "$(sinfo --noheader --Node --format=%T | sort -u)" = "$1" ]; }
-# A node has only its own card in /dev, as on a machine of its own: Slurm keeps jobs from the cards of the node's gres.conf, and from no others.
+database_answers() { mariadb --execute "SELECT 1"; }
+accounting_answers() { sacctmgr --noheader show cluster; }
+start_accounting() {
+	mariadb-install-db --user=mysql --datadir=/var/lib/mysql >$LOG/mariadb-install.log 2>&1 || return
+	mariadbd --user=mysql --datadir=/var/lib/mysql --skip-networking --socket=/run/mysqld/mysqld.sock >$LOG/mariadb.log 2>&1 &
+	wait_until database_answers && slurmdbd && wait_until accounting_answers && /fermata/packaging/slurm/accounting
+}
+# A node has only its own cards in /dev, as on a machine of its own: Slurm keeps jobs from the cards of the node's gres.conf, and from no others.
 start_node() {
 	unshare --mount sh -ec '
 		mkdir -p /tmp/dev
 		mount -t tmpfs dev /tmp/dev
-		cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "/dev/$2" /tmp/dev/
+		node=$1
+		shift
+		cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "$@" /tmp/dev/
 		ln -s /proc/self/fd /tmp/dev/fd
 		mkdir /tmp/dev/pts /tmp/dev/shm
 		mount --bind /dev/pts /tmp/dev/pts
 		chmod 1777 /tmp/dev/shm
 		mount --move /tmp/dev /dev
-		exec slurmd -N "$1"' start_node "$1" "$2"
+		exec slurmd -N "$node"' start_node "$@"
 }
 start_slurm() {
-	slurmctld && start_node n1 fermata0 && start_node n2 fermata1 && wait_until nodes_are idle && return
+	start_accounting && slurmctld && start_node n1 /dev/fermata0 && start_node n2 /dev/fermata1 /dev/fermata2 && wait_until nodes_are idle && return
 	sinfo; tail -n 20 $LOG/*.log
 	return 1
 }
@@ -83,4 +94,6 @@ undrain() { scontrol update NodeName="$1" State=RESUME; }
 cgroup_of() { find /sys/fs/cgroup -type d -name "job_$1" | head -n 1; }
 # A figure of the job's group on a card.
 figure() { fermatactl --json group "$1" "$(cgroup_of "$2")" | sed "s/.*\"$3\":\([0-9a-z]*\)[,}].*/\1/"; }
-comment_of() { scontrol show job "$1" | sed -n 's/^ *AdminComment=//p'; }
+comment_of() { sacct --allocations --noheader --parsable2 --format=AdminComment%400 --jobs="$1"; }
+# The comment of job $1 tells the time on node $2. The epilog comes after the job.
+has_time_on() { comment_of "$1" | grep "card seconds:.* $2=[0-9.]*[1-9]"; }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Jobs of Slurm share the cards of two nodes (docs/slurm.md), in a machine with two cards and the Debian system with Slurm and CRIU.
+"""Jobs of Slurm share the cards of two nodes (docs/slurm.md), in a machine with three cards and the Debian system with Slurm, MariaDB and CRIU.
 
 python3 -m fermatavm.slurm test|demo [OPTION of vm/boot]... runs packaging/tests/slurm, which prints TAP, or packaging/tests/slurm-demo.
 build/criu must be up to date (make criu-plugin).
@@ -11,9 +11,11 @@ from . import boot, layer
 from .common import die
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "criu", "libcap2-bin"]
+# The database of slurmdbd, which ends at once with the libmariadb3 of trixie, 11.8.9 ("Number of columns in result").
+PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core", "libmariadb3/bookworm"]
 CARD = ["--card", "profile=fermata,slots=sha256+membench+counter_up,0.speed=1,1.speed=1,2.speed=1"]
 OPTIONS = ["--debian", "--layer", f"slurm={','.join(PACKAGES)}", "--memory", "2G", "--iommu", "intel", "--timeout", "1200"]
-OPTIONS += [*CARD, *CARD, "--params", "preempt_timeout_us=10000000"]
+OPTIONS += [*CARD, *CARD, *CARD, "--params", "preempt_timeout_us=10000000"]
 SCRIPTS = {"test": "slurm", "demo": "slurm-demo"}
 
 

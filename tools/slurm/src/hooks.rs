@@ -2,6 +2,7 @@
 //! Prolog and epilog, which slurmd runs as root in the cgroup of the job's extern step.
 
 use crate::card::{self, Card};
+use crate::comment;
 use crate::job::Job;
 use crate::processes::{directory, own_cgroup};
 use crate::settings::Settings;
@@ -72,7 +73,7 @@ impl Hook {
         let log = OpenOptions::new().append(true).create(true).open(&self.log);
         let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
         written.with_context(|| self.log.display().to_string())?;
-        Job::ask(id)?.add_time(id, &node, time)
+        comment::add_time(id, &node, time)
     }
 }
 

@@ -4,13 +4,6 @@
 use anyhow::{bail, ensure, Context as _, Result};
 use serde::Deserialize;
 use std::process::Command;
-use std::time::Duration;
-
-/// In `AdminComment` a part of ours begins so.
-const TIME: &str = "card seconds:";
-
-/// The answer of slurmctld about a job that has ended.
-const FINISHED: &str = "Job has already finished";
 
 /// A job.
 #[derive(Debug, Deserialize)]
@@ -20,7 +13,7 @@ pub(crate) struct Job {
     #[serde(default)]
     pub(crate) qos: String,
     #[serde(default)]
-    admin_comment: String,
+    pub(crate) admin_comment: String,
     /// Of each node of the job, in order.
     #[serde(default)]
     gres_detail: Vec<String>,
@@ -52,7 +45,7 @@ struct Answer {
 impl Job {
     pub(crate) fn ask(id: u32) -> Result<Self> {
         let id = id.to_string();
-        let text = scontrol(&["show", "job", &id, "--json"])?;
+        let text = call("scontrol", &["show", "job", &id, "--json"])?;
         Self::parse(&text).with_context(|| format!("scontrol show job {id} --json"))
     }
 
@@ -76,29 +69,26 @@ impl Job {
         shards_of(detail, all).with_context(|| format!("gres \"{detail}\""))
     }
 
-    /// Adds time on slots of cards of a node to the job's `AdminComment`. Slurm takes no comment for
-    /// a job that has finished, only for one that is requeued.
-    pub(crate) fn add_time(&self, id: u32, node: &str, time: Duration) -> Result<()> {
-        let comment = with_time(&self.admin_comment, node, time);
-        let updated = scontrol(&[
-            "update",
-            &format!("JobId={id}"),
-            &format!("AdminComment={comment}"),
-        ]);
-        match updated {
-            Err(error) if error.to_string().contains(FINISHED) => Ok(()),
-            done => done.map(drop),
-        }
+    /// Returns the number of its nodes.
+    pub(crate) fn nodes(&self) -> usize {
+        let resources = self.resources.as_ref();
+        resources.map_or(0, |resources| resources.nodes.allocation.len())
     }
 }
 
-fn scontrol(arguments: &[&str]) -> Result<Vec<u8>> {
-    let done = Command::new("scontrol").args(arguments).output();
-    let done = done.context("scontrol")?;
-    let said = String::from_utf8_lossy(&done.stderr);
+/// Calls a program of Slurm, and returns its output.
+pub(crate) fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.with_context(|| program.to_owned())?;
+    // sacctmgr tells some errors on its standard output.
+    let said = match &*done.stderr {
+        [] => &done.stdout,
+        _ => &done.stderr,
+    };
+    let said = String::from_utf8_lossy(said);
     ensure!(
         done.status.success(),
-        "scontrol {}: {}",
+        "{program} {}: {}",
         arguments.join(" "),
         said.trim()
     );
@@ -147,33 +137,6 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns a comment with the time on this node added; what others have written stays.
-fn with_time(comment: &str, node: &str, time: Duration) -> String {
-    let (ours, others): (Vec<_>, Vec<_>) = comment
-        .split("; ")
-        .filter(|part| !part.is_empty())
-        .partition(|part| part.starts_with(TIME));
-    let words = ours
-        .iter()
-        .flat_map(|part| part[TIME.len()..].split_whitespace());
-    let mut times: Vec<(String, f64)> = words
-        .filter_map(|word| {
-            let (node, seconds) = word.split_once('=')?;
-            Some((node.to_owned(), seconds.parse().ok()?))
-        })
-        .collect();
-    match times.iter_mut().find(|(name, _)| name == node) {
-        Some((_, seconds)) => *seconds += time.as_secs_f64(),
-        None => times.push((node.to_owned(), time.as_secs_f64())),
-    }
-    let mut text = TIME.to_owned();
-    for (node, seconds) in times {
-        text += &format!(" {node}={seconds:.3}");
-    }
-    let all = others.into_iter().map(str::to_owned).chain([text]);
-    all.collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,22 +152,5 @@ mod tests {
         assert_eq!(of(""), [0; 0]);
         assert!(shards_of("shard:2", 8).is_err());
         assert!(shards_of("gpu:fermata:x(IDX:0)", 8).is_err());
-    }
-
-    #[test]
-    fn time_is_added_by_node_and_other_words_stay() {
-        let second = Duration::from_millis(1500);
-        let once = with_time("", "n1", second);
-        assert_eq!(once, "card seconds: n1=1.500");
-        let twice = with_time(&once, "n2", second);
-        assert_eq!(twice, "card seconds: n1=1.500 n2=1.500");
-        let thrice = with_time(&twice, "n1", second);
-        assert_eq!(thrice, "card seconds: n1=3.000 n2=1.500");
-        let other = with_time("a note; more", "n1", second);
-        assert_eq!(other, "a note; more; card seconds: n1=1.500");
-        assert_eq!(
-            with_time(&other, "n1", second),
-            "a note; more; card seconds: n1=3.000"
-        );
     }
 }

@@ -3,6 +3,7 @@
 //! a program when Slurm ends its job, and restores the program where Slurm starts the job again.
 
 mod card;
+mod comment;
 mod hooks;
 mod image;
 mod job;
