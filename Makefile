@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo slurm-demo criu-plugin kubernetes
+.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo slurm-demo criu-plugin kubernetes kubernetes-test
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -150,6 +150,10 @@ kubernetes:
 	@$(call keep,$(KUBERNETES)/fermata-kubernetes,$(KEPT)/fermata-kubernetes,-s)
 	@$(call keep,$(KUBERNETES)/examples/kubelet,$(KEPT)/kubelet,-s)
 
+kubernetes-test:
+	@$(MAKE) --no-print-directory kubernetes PROFILE=dev
+	@vm/run cluster
+
 help:
 	@echo 'Against the running kernel, or the one that KRELEASE= or KDIR= names:'
 	@echo '  make                   build fermata.ko'
@@ -169,6 +173,8 @@ help:
 	@echo '  make slurm-demo        six jobs of two users on two nodes of Slurm, one of which is drained (3 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
 	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
+	@echo '  make kubernetes-test   the device plugin with the API server, the scheduler and the kubelet of Kubernetes 1.20.2, which are built first'
+	@echo '                         (18 minutes) from Debian'"'"'s source, and kept'
 	@echo '  make check             everything that a change can break, tried once (6 minutes, the first time 22); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
