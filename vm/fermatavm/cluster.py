@@ -4,8 +4,8 @@
 python3 -m fermatavm.cluster [OPTION of vm/boot]... runs packaging/tests/cluster, which prints TAP. build/kubernetes-dev must be up to
 date (make kubernetes PROFILE=dev). python3 -m fermatavm.cluster --build only builds the programs of Kubernetes.
 
-The programs are built from the source package of Debian bookworm, with bookworm's Go, and kept in the cache. Debian's own package has
-kubectl only, and its Go is the last that compiles this source.
+The programs are built from the source package of Debian bookworm, with bookworm's Go, and kept in the cache. Debian's binary package has
+kubectl only.
 """
 
 import hashlib
@@ -61,8 +61,8 @@ def download(folder):
 
 def openapi_packages(source):
     """Return the packages whose types the API server describes, as generators of Kubernetes name them."""
-    marked = set()
-    for below, name in (("staging/src/k8s.io", "k8s.io"), ("vendor/k8s.io/kube-openapi", "k8s.io/kube-openapi"), ("pkg", "k8s.io/kubernetes/pkg")):
+    marked, openapi = set(), "k8s.io/kube-openapi"
+    for below, name in (("staging/src/k8s.io", "k8s.io"), (f"vendor/{openapi}", openapi), ("pkg", "k8s.io/kubernetes/pkg")):
         for file in (source / below).rglob("*.go"):
             if "+k8s:openapi-gen=" in file.read_text():
                 marked.add(f"{name}/{file.parent.relative_to(source / below)}")
@@ -82,15 +82,17 @@ def compile_programs(folder):
             run(["dpkg-deb", "--extract", files / name, folder / "go"], log=log)
     root = folder / "go/usr/lib/go-1.19"
     environment = os.environ | {
-        "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "GOROOT": str(root), "GOPATH": str(folder / "path"), "GOCACHE": str(folder / "objects"),
-        "GOTMPDIR": str(folder / "objects"), "GO111MODULE": "off", "GOPROXY": "off", "CGO_ENABLED": "0", "GOMAXPROCS": str(JOBS),
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "GOROOT": str(root), "GOPATH": str(folder / "path"),
+        "GOCACHE": str(folder / "objects"), "GOTMPDIR": str(folder / "objects"),
+        "GO111MODULE": "off", "GOPROXY": "off", "CGO_ENABLED": "0", "GOMAXPROCS": str(JOBS),
     }  # fmt: skip
     (folder / "objects").mkdir()
     go = ["nice", "go", "build", "-p", JOBS]
     generator, generated = folder / "openapi-gen", "pkg/generated/openapi"
     run([*go, "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"], log=log, cwd=source, env=environment)
-    command = ["nice", generator, "--logtostderr", "--input-dirs", ",".join(openapi_packages(source)), "--output-file-base", "zz_generated.openapi"]
-    command += ["--output-package", f"k8s.io/kubernetes/{generated}", "--report-filename", folder / "violations"]
+    command = ["nice", generator, "--logtostderr", "--input-dirs", ",".join(openapi_packages(source))]
+    command += ["--output-package", f"k8s.io/kubernetes/{generated}", "--output-file-base", "zz_generated.openapi"]
+    command += ["--report-filename", folder / "violations"]
     run([*command, "--go-header-file", "hack/boilerplate/boilerplate.generatego.txt"], log=log, cwd=source, env=environment)
     major, minor, _ = VERSION.split(".")
     values = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
@@ -111,7 +113,7 @@ def programs():
             need_space(6)
             temporary, timer = folder.with_name(f"{folder.name}.tmp"), Timer()
             shutil.rmtree(temporary, ignore_errors=True)
-            say(f"building Kubernetes {VERSION} from Debian's source (about 15 minutes): {host_path(temporary / 'log')}")
+            say(f"building Kubernetes {VERSION} from Debian's source (15 to 20 minutes): {host_path(temporary / 'log')}")
             download(temporary)
             compile_programs(temporary)
             (temporary / "programs").rename(folder)
