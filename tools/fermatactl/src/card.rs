@@ -130,6 +130,26 @@ impl Card {
         names.iter().map(Self::open).collect()
     }
 
+    /// Opens the named card, or those of all cards that can be opened: a job of Slurm may open its
+    /// own cards of a node, and no others.
+    pub(crate) fn open_any(name: Option<&CardName>) -> Result<Vec<Self>> {
+        if let Some(name) = name {
+            return Ok(vec![Self::open(name)?]);
+        }
+        let mut cards = Vec::new();
+        let mut refusal = None;
+        for name in all()? {
+            match Self::open(&name) {
+                Ok(card) => cards.push(card),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        if cards.is_empty() {
+            return Err(refusal.unwrap_or_else(|| Presence::look().without_node(None)));
+        }
+        Ok(cards)
+    }
+
     /// Opens the named card, or the only card.
     pub(crate) fn open_one(name: Option<&CardName>) -> Result<Self> {
         if let Some(name) = name {

@@ -157,9 +157,8 @@ impl Run {
 
     /// Opens the named card, or the first card with the engine.
     fn card_with_engine(&self) -> Result<Card> {
-        let names: Vec<_> = self.card.iter().cloned().collect();
         let mut there = Vec::new();
-        for card in Card::open_all(&names)? {
+        for card in Card::open_any(self.card.as_ref())? {
             let slots = card.file.slots_of(self.engine.0);
             if !slots
                 .map_err(|error| card.refused("its slots", Call::SlotInfo, error))?
