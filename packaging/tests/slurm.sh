@@ -46,7 +46,7 @@ accounting_answers() { sacctmgr --noheader show cluster; }
 start_accounting() {
 	mariadb-install-db --user=mysql --datadir=/var/lib/mysql >$LOG/mariadb-install.log 2>&1 || return
 	mariadbd --user=mysql --datadir=/var/lib/mysql --skip-networking --socket=/run/mysqld/mysqld.sock >$LOG/mariadb.log 2>&1 &
-	wait_until database_answers && slurmdbd && wait_until accounting_answers && /fermata/packaging/slurm/accounting
+	wait_until database_answers && slurmdbd && wait_until accounting_answers && /fermata/packaging/slurm/accounting >"$LOG/accounting.log"
 }
 # A node has only its own cards in /dev, as on a machine of its own: Slurm keeps jobs from the cards of the node's gres.conf, and from no others.
 start_node() {
