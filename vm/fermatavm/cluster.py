@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 
 from . import boot, layer
 from .common import CACHE, JOBS, Timer, die, host_path, locked, need_space, run, say
@@ -39,21 +38,11 @@ OPTIONS += ["--card", "profile=relay,slots=counter_up", "--params", "preempt_tim
 
 
 def download(folder):
-    """Download FILES with the build root's apt, from the archive that the build root comes from. Raise layer.Unreachable."""
-    for name in ("lists/partial", "archives/partial", "files"):
-        (folder / name).mkdir(parents=True)
-    [_, archive, *_] = Path("/etc/apt/sources.list").read_text().split()
-    (folder / "sources.list").write_text("".join(f"{kind} {archive} {SUITE} main\n" for kind in ("deb", "deb-src")))
-    places = {"State::Lists": "lists", "Cache": "", "Cache::archives": "archives", "Etc::sourcelist": "sources.list"}
-    # The build root is read-only, and apt cannot become another user in a user namespace.
-    options = [f"Dir::{key}={folder / place}" for key, place in places.items()]
-    options += ["Dir::Etc::sourceparts=-", "APT::Sandbox::User=root", "Debug::NoLocking=1", "Acquire::Languages=none"]
-    apt = ["apt-get", *(word for option in options for word in ("-o", option))]
-    log = folder / "log"
-    if run([*apt, "-o", "APT::Update::Error-Mode=any", "update"], log=log, check=False).returncode:
-        raise layer.Unreachable(f"Debian's archive cannot be reached: see {host_path(log)}")
+    """Download FILES from the archive that the build root comes from. Raise layer.Unreachable."""
+    apt = layer.apt(folder, [SUITE], kinds=("deb", "deb-src"))
+    (folder / "files").mkdir()
     for wanted in (["source", "--download-only", SOURCE], ["download", *GO]):
-        run([*apt, *wanted], log=log, cwd=folder / "files")
+        run([*apt, *wanted], log=folder / "log", cwd=folder / "files")
     for name, wanted in FILES.items():
         if hashlib.sha256((folder / "files" / name).read_bytes()).hexdigest() != wanted:
             die(f"{name} is not the file that FILES names")

@@ -19,7 +19,8 @@ from .kernel import DEBUG, kernel_named
 CAN_FAIL = re.compile(
     r"rust_helper_kv?realloc_node_align|_copy_(from|to)_user|.*UserSliceReader.*|.*UserSliceWriter.*"
     r"|(__)?alloc_pages(_exact)?_noprof|alloc_contig_pages_noprof|dma_alloc_attrs|dma_map_sgtable|sg_alloc_table_from_pages_segment"
-    r"|pin_user_pages_(fast|remote)|vfs_kern_mount|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create|alloc_chrdev_region|__pci_register_driver"
+    r"|pin_user_pages_(fast|remote)|vfs_kern_mount|vm_insert_page|cdev_alloc|cdev_add|device_create_with_groups|class_create"
+    r"|alloc_chrdev_region|__pci_register_driver"
     r"|pci_iomap|pci_request_region|.*>::alloc_irq_vectors|rust_helper_devm_add_action_or_reset|request_threaded_irq"
 )
 # ... and those in which no fault can be injected, or in which a fault makes no difference to the caller. A function in neither list

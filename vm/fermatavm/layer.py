@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Debian packages that one test needs, as a folder of files that `vm/boot --layer` lays over the Debian system of the build root.
 
-The folder is in the cache and is made on first use. The packages' scripts do not run. PACKAGE/SUITE is the package of another suite of Debian.
+The folder is in the cache and is made on first use. The packages' scripts do not run. PACKAGE/SUITE is the
+package of another suite of Debian.
 """
 
 import hashlib
@@ -23,24 +24,27 @@ def key(packages):
     return hashlib.sha256(" ".join(packages).encode() + installed).hexdigest()[:12]
 
 
-def sources(suites):
-    """The build root's line for its own suite, for each of `suites`."""
-    kind, *options, _, component = SOURCES.read_text().splitlines()[0].split()
-    return "".join(f"{' '.join([kind, *options, suite, component])}\n" for suite in suites)
+def apt(folder, suites, kinds=("deb",)):
+    """Return the command apt-get, with lists in `folder` of the build root's suite and of `suites`. Raise Unreachable."""
+    for name in ("lists/partial", "archives/partial", "sources"):
+        (folder / name).mkdir(parents=True)
+    _, *options, _, component = SOURCES.read_text().splitlines()[0].split()
+    lines = [" ".join([kind, *options, suite, component]) for suite in suites for kind in kinds]
+    (folder / "sources/suites.list").write_text("".join(f"{line}\n" for line in lines))
+    places = {"State::Lists": "lists", "Cache": "", "Cache::archives": "archives", "Etc::SourceParts": "sources"}
+    # The build root is read-only, and apt cannot become another user in a user namespace.
+    options = [*(f"Dir::{key}={folder / place}" for key, place in places.items()), "APT::Sandbox::User=root", "Debug::NoLocking=1"]
+    command = ["apt-get", *(word for option in options for word in ("-o", option))]
+    if run([*command, "-o", "APT::Update::Error-Mode=any", "update"], log=folder / "log", check=False).returncode:
+        raise Unreachable(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
+    return command
 
 
 def download(packages, folder):
     """Download the packages, and those on which they depend and the build root has not. Return the files."""
-    for name in ("lists/partial", "archives/partial", "sources"):
-        (folder / name).mkdir(parents=True)
-    (folder / "sources/suites.list").write_text(sources({suite for _, _, suite in (name.partition("/") for name in packages) if suite}))
-    places = [f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}", f"Dir::Cache::archives={folder}/archives", f"Dir::Etc::SourceParts={folder}/sources"]
-    # The build root is read-only, and apt cannot become another user in a user namespace.
-    options = [word for option in [*places, "APT::Sandbox::User=root", "Debug::NoLocking=1"] for word in ("-o", option)]
-    update = ["apt-get", *options, "-o", "APT::Update::Error-Mode=any", "update"]
-    if run(update, log=folder / "log", check=False).returncode:
-        raise Unreachable(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
-    run(["apt-get", *options, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
+    suites = {suite for _, _, suite in (name.partition("/") for name in packages) if suite}
+    command = apt(folder, suites)
+    run([*command, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
     return sorted((folder / "archives").glob("*.deb"))
 
 
