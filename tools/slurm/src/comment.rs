@@ -17,7 +17,7 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// Characters of a comment that sacct is asked for. The default cuts comments.
 const MOST_CHARACTERS: u32 = 4096;
 
-/// Who keeps the comment.
+/// The daemon that keeps the comment.
 #[derive(Clone, Copy)]
 enum Keeper {
     /// slurmctld, which changes the comment until the job has finished.
@@ -29,12 +29,12 @@ enum Keeper {
 /// Adds time on slots of a node's cards to the comment of a job. The comment of a job that has
 /// finished stays if no slurmdbd keeps it.
 pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
-    let job = Job::ask(id)?;
+    let mut job = Job::ask(id)?;
     // Else the epilogs of several nodes write the comment, and slurmctld tells slurmdbd its own.
     let is_only_writer = job.nodes() <= 1 && job.admin_comment.is_empty();
     let mut keeper = Keeper::Controller;
     for _ in 0..TRIES {
-        let comment = with_time(&keeper.comment(id)?, node, time);
+        let comment = with_time(&keeper.comment(id, &job)?, node, time);
         if let Err(error) = keeper.set(id, &comment) {
             if !error.to_string().contains(FINISHED) {
                 return Err(error);
@@ -49,7 +49,8 @@ pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
             return Ok(());
         }
         sleep(SETTLES);
-        if time_on(&keeper.comment(id)?, node) == time_on(&comment, node) {
+        job = Job::ask(id)?;
+        if time_on(&keeper.comment(id, &job)?, node) == time_on(&comment, node) {
             return Ok(());
         }
     }
@@ -57,16 +58,17 @@ pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
 }
 
 impl Keeper {
-    fn comment(self, id: u32) -> Result<String> {
-        let of_controller = || Ok(Job::ask(id)?.admin_comment);
-        match self {
-            Self::Controller => of_controller(),
-            // slurmdbd may not have been told the comment yet.
-            Self::Database => match recorded_comment(id)? {
-                comment if comment.is_empty() => of_controller(),
-                comment => Ok(comment),
-            },
-        }
+    /// Returns the comment of `job`, which slurmctld has just told.
+    fn comment(self, id: u32, job: &Job) -> Result<String> {
+        let recorded = match self {
+            Self::Controller => String::new(),
+            Self::Database => recorded_comment(id)?,
+        };
+        // slurmdbd may not have been told the comment yet.
+        Ok(match recorded.as_str() {
+            "" => job.admin_comment.clone(),
+            _ => recorded,
+        })
     }
 
     fn set(self, id: u32, comment: &str) -> Result<()> {
