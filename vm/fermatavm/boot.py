@@ -7,7 +7,7 @@ of the command, or
   121  the card failed or found a violation of the protocol
   122  the kernel complained (Oops, BUG, WARNING, IOMMU fault, ...): the lines are shown
   123  the machine ended before the command did
-  124  the time limit
+  124  the time limit: the last lines of the cards' logs and the stacks of the machine's programs are shown
 """
 
 import argparse
@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import guest, host, layer, module, tsc
+from . import guest, host, layer, module, stacks, tsc
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
 
@@ -47,6 +47,8 @@ TROUBLE = re.compile(
 CPU = "max,la57=off"
 # Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
+# Lines of a card's log that are shown if the command does not end.
+CARD_LINES = 5
 IOMMUS = {
     "none": ([], ""),
     "intel": (["-device", "intel-iommu,caching-mode=on"], "intel_iommu=on iommu.strict=1"),
@@ -277,7 +279,9 @@ class Vm:
     def verdict(self, timed_out):
         """Return the run's status, the most serious finding first; each finding has a line that says where to look."""
         out, opt = self.out, self.options
+        console = (out / "console").read_text(errors="replace")
         if timed_out:
+            self.show_what_runs()
             self.end()
         (out / "files").mkdir(exist_ok=True)
         if (out / "files.tar").stat().st_size:
@@ -286,7 +290,7 @@ class Vm:
         statuses = [card.stop() for card in self.cards]
         complaints = [
             line
-            for line in (out / "console").read_text(errors="replace").splitlines()
+            for line in console.splitlines()
             if TROUBLE.search(line) and not any(re.search(allowed, line) for allowed in opt.allow)
         ]
         guest_status = (out / "status").read_text().strip()
@@ -313,6 +317,14 @@ class Vm:
                 return CARD_FAILED
         return int(guest_status)
 
+    def show_what_runs(self):
+        stacks.threads("qemu", self.qemu)
+        for card in self.cards:
+            stacks.threads(f"card {card.index}", card.process)
+            for line in card.log.read_text(errors="replace").splitlines()[-CARD_LINES:]:
+                say(f"card {card.index}: {line}")
+        stacks.show(self.host, self.out / "console")
+
     def disk(self):
         file = Path(self.tmp) / "disk"
         with open(file, "wb") as disk:
@@ -337,7 +349,7 @@ class Vm:
         accel, clock = self.accel, ""
         if self.accel == "tcg":
             accel, clock = "tcg,thread=multi", clock_arguments(self.kernel)
-        append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 "
+        append = "console=ttyS0 panic=-1 oops=panic no_timer_check quiet loglevel=6 sysrq_always_enabled "
         append += f"{clock} {iommu_append} {self.kernel.append} {opt.append}"
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         cmd += self.disk() if opt.disk else []

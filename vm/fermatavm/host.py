@@ -111,6 +111,10 @@ class Host:
             self.monitor = Monitor(self.monitor_path)
         return self.monitor.ask(command, **arguments)
 
+    def press_keys(self, *keys):
+        """Press keys of the machine's keyboard together."""
+        self.ask("send-key", keys=[{"type": "qcode", "data": key} for key in keys])
+
     def unplug(self, number):
         device = self.cards[number].device()
         self.ask("device_del", id=device["id"])
