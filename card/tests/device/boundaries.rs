@@ -156,7 +156,7 @@ fn blockmix_stops_between_blocks_only_and_goes_on() {
             set_mix(&mut rig, LEN, 512, 7);
             rig.sw(3, CTL, START_RESUME);
             if stops.len() <= STOPS {
-                rig.wait_running(3);
+                rig.wait_restored(3);
                 assert_eq!(rig.sr(3, STOPPED_AT), at);
             }
             if stops.len() == STOPS {

@@ -314,6 +314,16 @@ impl Rig {
         }
     }
 
+    /// Waits until the status tells what a restore took. Before that, the card does not say what the
+    /// result registers read.
+    pub fn wait_restored(&mut self, slot: u64) {
+        let begin = Instant::now();
+        while self.sr(slot, CTL) >> 12 & 0xf_ffff == 0 {
+            assert!(begin.elapsed() < LIMIT, "slot {slot} is not restored");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     /// A list that never ends. Returns its head.
     pub fn endless(&self, at: u64) -> u64 {
         self.put64(at, at);
