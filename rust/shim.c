@@ -34,7 +34,7 @@ static_assert(sizeof(struct fermata_snapshot_read) == 32);
 static_assert(sizeof(struct fermata_snapshot_write) == 32);
 static_assert(sizeof(struct fermata_reg) == 16);
 static_assert(sizeof(struct fermata_regs) == 24);
-static_assert(sizeof(struct fermata_config) == 64);
+static_assert(sizeof(struct fermata_config) == 72);
 static_assert(sizeof(struct fermata_outcome) == 56);
 static_assert(sizeof(struct fermata_start) == 16);
 static_assert(sizeof(struct fermata_preempt) == 16);

@@ -136,7 +136,7 @@ arguments! {
         regs: u64,
     }
     /// `struct fermata_config`
-    Config, 64 {
+    Config, 72 {
         size: u32,
         flags: u32,
         arena_flags: u32,
@@ -150,6 +150,7 @@ arguments! {
         fd: i32,
         gang: u32,
         pid: u32,
+        hint_ns: u64,
     }
     /// `struct fermata_outcome`
     Outcome, 56 {

@@ -626,6 +626,22 @@ FM_TEST(travel, config_of_eventfd_and_job)
 	EXPECT_EQ(0, config_of(c.fd, -1).start_flags);
 }
 
+FM_TEST(travel, config_of_hints)
+{
+	const u64 ahead = 9000 * FM_MS;
+	struct fm_ctx c;
+	u64 left;
+
+	fm_ctx_new(&c, FM_LIST, ARENA);
+	EXPECT_EQ(0, config_of(c.fd, -1).hint_ns);
+	ASSERT_EQ(0, fm_hint(c.fd, fm_now() + ahead));
+	left = config_of(c.fd, -1).hint_ns;
+	EXPECT_GE(ahead, left);
+	EXPECT_LT(0, left);
+	ASSERT_EQ(0, fm_hint(c.fd, 0));
+	EXPECT_EQ(0, config_of(c.fd, -1).hint_ns);
+}
+
 FM_TEST(travel, config_of_gangs)
 {
 	struct fermata_gang join = { .size = sizeof(join), .flags = FERMATA_GANG_JOIN };

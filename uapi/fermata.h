@@ -218,13 +218,15 @@ struct fermata_slot_info {
  * @gang:		out: the same number for all members of a gang, and for no other
  *			context of the card; 0: the context is in no gang
  * @pid:		in: a process in the caller's pid namespace, or 0
+ * @hint_ns:		out: nanoseconds until @at of the hint that stands
+ *			(FERMATA_IOC_HINT), at least 1; 0: there is none
  *
  * FERMATA_CONFIG_IN_PLACE: the arena or the snapshot buffer is a program's own memory, and
  * the process @pid has these pages mapped at @arena_addr and @snapshot_addr now.  Its own
  * memory, read there, is what the engine has.
  *
  * With struct fermata_status, FERMATA_IOC_REGS_LIST, _PARAM and _RESERVE all that is
- * needed to make the context anew elsewhere.  A hint is not told: it lapses.
+ * needed to make the context anew elsewhere.
  *
  * EBADF: @fd is no descriptor.  EINVAL: also an @fd that is no eventfd.  With @pid:
  * EPERM, ESRCH: as with FERMATA_ARENA_USER.  EINTR: a fatal signal came.
@@ -243,6 +245,7 @@ struct fermata_config {
 	__s32 fd;
 	__u32 gang;
 	__u32 pid;
+	__aligned_u64 hint_ns;
 };
 
 /**

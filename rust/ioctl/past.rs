@@ -7,7 +7,8 @@ use crate::{
     argument::check_flags,
     bar::Fault,
     image::MAX_RESULTS,
-    sched::{Failure, PastJobs},
+    monotonic,
+    sched::{Failure, PastJobs, Time},
     trace,
     uapi::{self, state},
 };
@@ -15,6 +16,14 @@ use kernel::{bindings, prelude::*};
 
 /// Jobs that are told of at most: the number of the next job stays far from its end.
 const JOBS_MAX: u64 = 1 << 62;
+
+/// Returns the nanoseconds from now until a time, at least 1; zero for the time zero.
+fn time_until(at: Time) -> u64 {
+    if at == Time::ZERO {
+        return 0;
+    }
+    at.since(monotonic::now()).as_ns().max(1)
+}
 
 impl Call<'_> {
     pub(super) fn config(&self) -> Result {
@@ -45,6 +54,7 @@ impl Call<'_> {
             fd: config.fd,
             gang: gang.map_or(0, trace::number),
             pid: config.pid,
+            hint_ns: time_until(stats.hint),
         };
         user.write()
     }

@@ -79,6 +79,8 @@ pub struct Stats {
     pub finished: u64,
     /// Jobs failed.
     pub failed: u64,
+    /// The time of the hint that stands; zero: there is none.
+    pub hint: Time,
     /// Hints given: [`Event::Hint`](super::Event::Hint).
     pub hints: u64,
     /// Of these, those that were followed by a job.
@@ -278,8 +280,8 @@ impl SchedContext {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }
 
-    /// Returns what the context has done. `no_slot` and the throttling of its group are left to the
-    /// caller.
+    /// Returns what the context has done. `no_slot`, the throttling of its group and its hint are
+    /// left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
         let waited = match self.state {
             JobState::Queued => now.since(self.queued_at),
@@ -302,6 +304,7 @@ impl SchedContext {
             replays: self.restarts.count().into(),
             finished: self.finished,
             failed: self.failed,
+            hint: Time::ZERO,
             hints: self.hints.given.into(),
             hints_used: self.hints.used.into(),
             hints_wasted: self.hints.wasted.into(),

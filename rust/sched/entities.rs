@@ -195,6 +195,11 @@ impl Entities {
         Time::from_ns(self.se(ctx).node.key())
     }
 
+    /// Returns when a context will need a slot, if a hint stands.
+    pub(super) fn standing_hint(&self, ctx: ContextIndex) -> Option<Time> {
+        self[ctx].has_hint().then(|| self.hint(ctx))
+    }
+
     /// Returns the key of the group of a context.
     pub(super) fn key_of(&self, ctx: ContextIndex) -> GroupKey {
         self[self[ctx].group].kind.key

@@ -108,8 +108,7 @@ impl Scheduler {
     /// Takes the hint of a context out of its list before something changes that its place depends
     /// on; [`Self::put_hint`] puts it back.
     pub(super) fn take_hint(&mut self, ctx: ContextIndex) -> Option<Time> {
-        let context = &self.entities[ctx];
-        let hint = context.has_hint().then(|| self.entities.hint(ctx));
+        let hint = self.entities.standing_hint(ctx);
         if hint.is_some() {
             self.dequeue(ctx);
         }

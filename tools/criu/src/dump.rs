@@ -25,6 +25,7 @@ struct Dumped {
     user: u32,
     /// Its job was held here.
     resumes: bool,
+    hint_ns: u64,
     late: Option<Late>,
 }
 
@@ -104,6 +105,7 @@ fn hold_context(
                 context,
                 user,
                 resumes: is_held && !was_held,
+                hint_ns: config.hint_ns,
                 late: None,
             })
         }
@@ -253,6 +255,7 @@ fn dump_context(
         start_flags: config.start_flags,
         results: results_of(context)?,
         gang: config.gang,
+        hint_ns: dumped.hint_ns,
         late: dumped.late,
     })
 }

@@ -41,6 +41,9 @@ pub(crate) struct ContextRecord {
     pub(crate) results: Vec<(u32, u64)>,
     /// Members of a gang of the card have the same number; 0: it is in none.
     pub(crate) gang: u32,
+    /// Nanoseconds until the time of its hint; 0: no hint stood.
+    #[serde(default)]
+    pub(crate) hint_ns: u64,
     /// Parts that are restored when a process is complete.
     pub(crate) late: Option<Late>,
 }

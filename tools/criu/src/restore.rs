@@ -13,6 +13,7 @@ use std::ffi::CStr;
 use std::io::BufReader;
 use std::os::fd::{AsFd, IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The environment variable of CRIU that names another card's node.
 const DEVICE: &str = "FERMATA_CRIU_DEVICE";
@@ -214,6 +215,9 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
             complete(&context, entry.id, &dumped, late, &process)
                 .with_context(|| format!("context {}", dumped.number))?;
         }
+        if dumped.hint_ns != 0 {
+            give_hint(&context, dumped.hint_ns);
+        }
         if dumped.resumes {
             held.push(context);
         }
@@ -223,6 +227,13 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
         context.resume()?;
     }
     Ok(())
+}
+
+/// Gives a hint whose time was `ns` away when the program was dumped.
+fn give_hint(context: &Context, ns: u64) {
+    if let Err(error) = context.hint(Some(Duration::from_nanos(ns))) {
+        tell(&format!("a hint is lost: {error}"));
+    }
 }
 
 /// Restores the parts of a context that need its complete process.

@@ -40,7 +40,7 @@ layout! {
     Regs { size: u32, flags: u32, count: u32, reserved: u32, regs: u64 }
     Config {
         size: u32, flags: u32, arena_flags: u32, snapshot_flags: u32, arena_addr: u64, arena_offset: u64, snapshot_addr: u64,
-        lender: u32, start_flags: u32, events: u32, fd: i32, gang: u32, pid: u32,
+        lender: u32, start_flags: u32, events: u32, fd: i32, gang: u32, pid: u32, hint_ns: u64,
     }
     Outcome {
         size: u32, flags: u32, state: u32, error: u32, finished: u64, failed: u64, fault_addr: u64, fault_flags: u32,

@@ -9,10 +9,14 @@ use fermata::{Arena, Context, Events, Param};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::ptr;
 use std::thread;
+use std::time::Duration;
 
 const HASHED: u64 = 3000;
+/// The driver takes hints for the next 10 s.
+const AHEAD: Duration = Duration::from_secs(9);
 
 /// How a thread waits for its job.
 #[derive(Clone, Copy)]
@@ -117,7 +121,24 @@ fn chain(
     Ok(line)
 }
 
+/// Announces a job. Prints whether the hint stands once the file /tmp/go is there.
+fn announce() -> Result<()> {
+    let context = open(&Work::Sha256 { length: HASHED })?;
+    context.hint(Some(AHEAD))?;
+    while !Path::new("/tmp/go").exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let left = Duration::from_nanos(context.config(None, 0)?.hint_ns);
+    let stands = left > Duration::ZERO && left < AHEAD;
+    println!("the hint {}", if stands { "stands" } else { "is gone" });
+    Ok(())
+}
+
 fn main() -> Result<()> {
+    let word = std::env::args().nth(2).unwrap_or_default();
+    if word == "announce" {
+        return announce();
+    }
     let rounds = std::env::args()
         .nth(1)
         .map_or(Ok(50), |word| word.parse())?;
@@ -132,7 +153,6 @@ fn main() -> Result<()> {
     let (first, first_arena) = begin(&hash(0))?;
     let (second, second_arena) = begin(&read(0))?;
     let (third, third_arena) = begin(&hash(0))?;
-    let word = std::env::args().nth(2).unwrap_or_default();
     // An arena whose pages the program has no more.
     let _unmapped = (word == "unmap")
         .then(|| begin_with_own_memory(&hash(0)).map(|(context, _)| context))
