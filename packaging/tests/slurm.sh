@@ -35,7 +35,8 @@ prepare() {
 	chgrp fermata /usr/sbin/criu
 	chmod 750 /usr/sbin/criu
 	setcap cap_checkpoint_restore+ep /usr/sbin/criu
-	ulimit -l unlimited
+	# The limit that systemd gives slurmd; its word for no limit is the shell's "unlimited".
+	ulimit -l "$(sed -n 's/^LimitMEMLOCK=//p' /fermata/packaging/slurm/memlock.conf | sed 's/infinity/unlimited/')"
 	setpriv --reuid=munge --regid=munge --clear-groups munged
 }
 as() { user=$1; shift; (cd "/home/$user" && exec setpriv --reuid="$user" --regid="$user" --init-groups env HOME="/home/$user" USER="$user" "$@"); }
