@@ -117,24 +117,11 @@ impl Card {
         })
     }
 
-    /// Opens the named cards, or all cards.
+    /// Opens the named cards; without a name, the cards that can be opened: a job of Slurm may open
+    /// its own cards of a node, and no others.
     pub(crate) fn open_all(names: &[CardName]) -> Result<Vec<Self>> {
-        let names = if names.is_empty() {
-            all()?
-        } else {
-            names.to_vec()
-        };
-        if names.is_empty() {
-            return Err(Presence::look().without_node(None));
-        }
-        names.iter().map(Self::open).collect()
-    }
-
-    /// Opens the named card, or those of all cards that can be opened: a job of Slurm may open its
-    /// own cards of a node, and no others.
-    pub(crate) fn open_any(name: Option<&CardName>) -> Result<Vec<Self>> {
-        if let Some(name) = name {
-            return Ok(vec![Self::open(name)?]);
+        if !names.is_empty() {
+            return names.iter().map(Self::open).collect();
         }
         let mut cards = Vec::new();
         let mut refusal = None;

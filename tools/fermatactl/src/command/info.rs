@@ -148,7 +148,7 @@ fn about_context(context: &ContextView) -> String {
 /// List cards, their slots, and the contexts on them
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Only these cards
+    /// These cards; without one, all that may be opened
     #[arg(value_name = "CARD")]
     cards: Vec<CardName>,
 }

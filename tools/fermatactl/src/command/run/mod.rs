@@ -158,7 +158,7 @@ impl Run {
     /// Opens the named card, or the first card with the engine.
     fn card_with_engine(&self) -> Result<Card> {
         let mut there = Vec::new();
-        for card in Card::open_any(self.card.as_ref())? {
+        for card in Card::open_all(self.card.as_slice())? {
             let slots = card.file.slots_of(self.engine.0);
             if !slots
                 .map_err(|error| card.refused("its slots", Call::SlotInfo, error))?

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// with --once, --count or --json it prints plain text (or JSON), an interval at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// Only these cards
+    /// These cards; without one, all that may be opened
     #[arg(value_name = "CARD")]
     cards: Vec<CardName>,
     /// How long an interval is: 100ms to 1h
