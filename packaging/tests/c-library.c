@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up and a sha256;
+ * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up, a sha256 and a queue;
  * c-library all: all of them but the last, which takes the card away.
  */
 #define _GNU_SOURCE
@@ -409,6 +409,98 @@ static void parameters(void)
 	end(t);
 }
 
+static void post(struct tenant t, fermata_queue *queue, struct fermata_queue_job job)
+{
+	uint64_t number = UINT64_MAX;
+
+	OK(fermata_post(queue, &job, &number));
+	IS(number, job.tag);
+	if (fermata_needs_doorbell(queue))
+		OK(fermata_ring(t.context));
+}
+
+static struct fermata_queue_status reap(struct tenant t, fermata_queue *queue, uint64_t wanted)
+{
+	const uint32_t events = FERMATA_EVENT_COMPLETED | FERMATA_EVENT_EMPTY | FERMATA_EVENT_DONE;
+	struct fermata_queue_status done;
+	uint64_t number;
+
+	while (fermata_reap(queue, &done, &number) == -EAGAIN)
+		OK(fermata_wait(t.context, events, UINT64_MAX, NULL));
+	IS(number, wanted);
+	IS(done.tag, wanted);
+	IS(done.header & FERMATA_QUEUE_COMPLETE, FERMATA_QUEUE_COMPLETE);
+	return done;
+}
+
+#define ENTRIES 8
+static void by_queue(void)
+{
+	struct tenant t = begin("queue");
+	uint64_t base = fermata_arena_base(t.arena), i;
+	struct fermata_queue_job copy = {
+		.op = FERMATA_QUEUE_OP_COPY, .src = base + PAGE, .dst = base + PAGE + 512, .length = 9
+	};
+	struct fermata_queue_job crc = {
+		.op = FERMATA_QUEUE_OP_CRC32C, .tag = ENTRIES, .src = base + PAGE, .length = 9
+	};
+	struct fermata_queue_job bad = { .op = 99, .tag = ENTRIES + 1 };
+	struct fermata_queue_job last = { .op = FERMATA_QUEUE_OP_END, .tag = ENTRIES + 2 };
+	struct fermata_queue_status done;
+	struct fermata_reg registers[4];
+	fermata_queue *queue = (void *)1;
+
+	IS(fermata_queue_length(ENTRIES), ENTRIES * 96 + 128);
+	IS(fermata_create_queue(t.arena, 0, 6, &queue), -EINVAL);
+	SAYS("6 entries at offset 0: entries is a power of two");
+	IS(fermata_create_queue(t.arena, 8, ENTRIES, &queue), -EINVAL);
+	IS(fermata_create_queue(t.arena, 2 * PAGE - 64, ENTRIES, &queue), -EINVAL);
+	IS((uintptr_t)queue, 1);
+	OK(fermata_create_queue(t.arena, 0, ENTRIES, &queue));
+	OK(fermata_queue_registers(queue, registers));
+	OK(fermata_write_registers(t.context, registers, 4));
+	IS(fermata_reap(queue, &done, NULL), -EAGAIN);
+	SAYS("reap a job: no job is complete");
+
+	/* Each job copies what the job before has copied. */
+	memcpy(t.memory + PAGE, "123456789", 9);
+	for (i = 0; i < ENTRIES - 1; i++, copy.src = copy.dst, copy.dst += 16, copy.tag++)
+		post(t, queue, copy);
+	IS(fermata_post(queue, &copy, NULL), -EAGAIN);
+	SAYS("post a job: the queue is full");
+	IS(fermata_queue_outstanding(queue), ENTRIES - 1);
+	OK(fermata_start(t.context, 0, NULL));
+	for (i = 0; i < ENTRIES - 1; i++)
+		IS(reap(t, queue, i).error, 0);
+	OK(memcmp(t.memory + PAGE + 512 + (ENTRIES - 2) * 16, "123456789", 9));
+
+	/* The engine has left its slot. */
+	OK(fermata_wait(t.context, FERMATA_EVENT_EMPTY, UINT64_MAX, NULL));
+	IS(fermata_needs_doorbell(queue), 1);
+	copy.length = 0;
+	post(t, queue, copy);
+	post(t, queue, crc);
+	post(t, queue, bad);
+	post(t, queue, last);
+	IS(reap(t, queue, copy.tag).result, 0);
+	done = reap(t, queue, crc.tag);
+	IS(done.error, 0);
+	IS(done.result, 0xe3069283);
+	IS(reap(t, queue, bad.tag).error, EINVAL);
+	IS(reap(t, queue, last.tag).error, 0);
+	wait_for(t, FERMATA_EVENT_DONE);
+	OK(fermata_job_result(t.context));
+	IS(fermata_queue_completed(queue), ENTRIES + 3);
+	IS(fermata_queue_outstanding(queue), 0);
+
+	/* The memory is there as long as the queue. */
+	fermata_unmap_arena(t.arena);
+	IS(fermata_queue_completed(queue), ENTRIES + 3);
+	fermata_free_queue(queue);
+	fermata_free_queue(NULL);
+	fermata_close(t.context);
+}
+
 /* Programs and libraries of different versions: structures of other sizes. */
 static void sizes(void)
 {
@@ -427,11 +519,11 @@ static void sizes(void)
 	IS(s.beyond[0] | s.beyond[7], 0);
 	IS(fermata_get_status(t.context, &s.status, 4), -EINVAL);
 	OK(fermata_get_card_info(t.context, &card, sizeof(card)));
-	IS(card.slots, 2);
+	IS(card.slots, 3);
 	IS(card.uapi_version, FERMATA_UAPI_VERSION);
 	OK(fermata_get_slot_info(t.context, 1, &slot, sizeof(slot)));
 	IS(slot.afu_id_lo, 3);
-	IS(fermata_get_slot_info(t.context, 2, &slot, sizeof(slot)), -EINVAL);
+	IS(fermata_get_slot_info(t.context, 3, &slot, sizeof(slot)), -EINVAL);
 	end(t);
 }
 
@@ -544,7 +636,7 @@ static const struct {
 	{ "arena", arena }, { "job", job }, { "deadline", deadline }, { "poll", by_poll },
 	{ "eventfd", by_eventfd }, { "hold", hold }, { "snapshot", snapshot },
 	{ "failing", failing }, { "errors", errors }, { "descriptor", descriptor },
-	{ "share", share }, { "parameters", parameters }, { "sizes", sizes },
+	{ "share", share }, { "parameters", parameters }, { "queue", by_queue }, { "sizes", sizes },
 	{ "signals", signals }, { "threads", threads }, { "cards", cards }, { "gone", gone },
 };
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""python_module.py NUMBER: TAP points, from NUMBER on, of the Python module on /dev/fermata0, which has a counter_up and a sha256."""
+"""python_module.py NUMBER: TAP points, from NUMBER on, of the Python module on /dev/fermata0, which has a counter_up, a sha256 and a
+queue."""
 
 import asyncio
 import contextlib
@@ -458,6 +459,62 @@ def test_constants_are_those_of_the_header():
         assert constants(kind) == {member.name: member.value for member in enumeration}, kind
 
 
+def test_jobs_are_posted_to_a_queue_and_reaped():
+    def reap(number):
+        while not (job := queue.reap()):
+            context.wait(Event.COMPLETED | Event.EMPTY | Event.DONE)
+        assert (job.number, job.tag) == (number, 10 * number), job
+        return job
+
+    def ring():
+        if queue.needs_doorbell:
+            context.ring()
+
+    context, arena = tenant("queue")
+    assert fermata.Queue.length(8) == 8 * 96 + 128
+    for offset, entries in ((0, 6), (8, 8), (2 * PAGE - 64, 8)):
+        with raises(ValueError, f"{entries} entries at offset {offset}: entries is a power of two"):
+            fermata.Queue(arena, offset, entries)
+    queue = fermata.Queue(arena, 0, 8)
+    context.write_registers(queue.registers)
+    memory, at = numpy.frombuffer(arena, dtype=numpy.uint8), arena.base + PAGE
+    memory[PAGE : PAGE + 9] = list(b"123456789")
+    assert queue.reap() is None
+    for number in range(7):
+        assert queue.copy(at, at + 64 * (number + 1), 9, tag=10 * number) == number
+    with raises(BlockingIOError, "the queue is full", errno.EAGAIN):
+        queue.end()
+    assert len(queue) == 7
+    context.start()
+    assert [reap(number).error for number in range(7)] == [0] * 7
+    assert memory[PAGE + 448 : PAGE + 457].tobytes() == b"123456789"
+    context.wait(Event.EMPTY)
+    assert queue.needs_doorbell
+    queue.fill(at + 512, 12, 0x0807060504030201, tag=70)
+    queue.crc32c(at, 9, tag=80)
+    queue.sha256(at, 9, at + 1024, tag=90)
+    queue.copy(at, at, 1 << 62, tag=100)
+    ring()
+    assert reap(7).result == 0
+    assert memory[PAGE + 512 : PAGE + 524].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]
+    assert reap(8).result == 0xE3069283
+    assert reap(9).error == 0 and memory[PAGE + 1024 : PAGE + 1056].tobytes() == hashlib.sha256(b"123456789").digest()
+    assert reap(10).error == errno.EINVAL
+    queue.end(tag=110)
+    ring()
+    assert reap(11).error == 0
+    context.wait()
+    context.job_result()
+    assert (queue.completed, len(queue)) == (12, 0)
+    # The memory is there as long as the queue.
+    del memory
+    arena.close()
+    context.close()
+    assert queue.completed == 12
+    with raises(ValueError, "the arena is closed"):
+        fermata.Queue(arena, 0, 8)
+
+
 def test_structures_have_the_members_of_the_header():
     def members(name):
         body = re.search(rf"struct fermata_{name} {{(.*?)}};", HEADER, re.S).group(1)
@@ -468,7 +525,7 @@ def test_structures_have_the_members_of_the_header():
     assert set(vars(context.card_info())) == members("card_info") - {"flags"}
     slots = [context.slot_info(slot) for slot in range(context.card_info().slots)]
     assert set(vars(slots[0])) == members("slot_info") - {"afu_id_lo", "afu_id_hi"} | {"uuid", "engine"}
-    assert [slot.engine for slot in slots] == ["counter_up", "sha256"]
+    assert [slot.engine for slot in slots] == ["counter_up", "sha256", "queue"]
     assert fermata.devices() == [Path(CARD)], fermata.devices()
     with fermata.Context(CARD) as other:
         assert other.setup("sha256") == other.status().context != context.status().context

@@ -27,6 +27,11 @@ typedef struct fermata_arena fermata_arena;
  */
 typedef struct fermata_context fermata_context;
 
+/**
+ * A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h).
+ */
+typedef struct fermata_queue fermata_queue;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -162,7 +167,7 @@ uint64_t fermata_arena_base(const fermata_arena *arena);
 size_t fermata_arena_length(const fermata_arena *arena);
 
 /**
- * Ends the mapping of an arena. The arena itself stays the context's. NULL is ignored.
+ * Ends the mapping of an arena, once its queues are freed. The arena itself stays the context's. NULL is ignored.
  */
 void fermata_unmap_arena(fermata_arena *arena);
 
@@ -242,6 +247,55 @@ int fermata_set_eventfd(const fermata_context *context, int fd, uint32_t events)
  * broke its protocol; -ENODEV: the card is gone.
  */
 int fermata_job_result(const fermata_context *context);
+
+/**
+ * Returns the length in bytes of a queue with so many entries: jobs that are posted and not reaped, and one that stays free.
+ */
+size_t fermata_queue_length(uint32_t entries);
+
+/**
+ * Makes a queue in the arena, before the job of the queue engine is started: the bytes from offset, a multiple of 64, on are zeroed, and
+ * the queue's own until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to FERMATA_QUEUE_MAX_ENTRIES.
+ */
+int fermata_create_queue(const fermata_arena *arena, size_t offset, uint32_t entries, fermata_queue **queue);
+
+/**
+ * Fills in the four registers that tell the engine of the queue, for fermata_write_registers().
+ */
+int fermata_queue_registers(const fermata_queue *queue, struct fermata_reg *registers);
+
+/**
+ * Posts a job: op, tag, src, dst, length and arg of struct fermata_queue_job. *number, if number is not NULL, is the job's number in the
+ * queue, from 0 on. -EAGAIN: the queue is full. After the last of several jobs, see fermata_needs_doorbell().
+ */
+int fermata_post(const fermata_queue *queue, const struct fermata_queue_job *job, uint64_t *number);
+
+/**
+ * Returns 1 if the engine has left its slot or is about to, so that jobs that were posted wait for fermata_ring(); else 0, also if queue
+ * is NULL.
+ */
+int fermata_needs_doorbell(const fermata_queue *queue);
+
+/**
+ * Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
+ * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete (wait for FERMATA_EVENT_COMPLETED).
+ */
+int fermata_reap(const fermata_queue *queue, struct fermata_queue_status *status, uint64_t *number);
+
+/**
+ * Returns how many jobs are complete since the queue was made, reaped or not; 0 if queue is NULL.
+ */
+uint64_t fermata_queue_completed(const fermata_queue *queue);
+
+/**
+ * Returns how many jobs were posted and are not reaped; 0 if queue is NULL.
+ */
+uint64_t fermata_queue_outstanding(const fermata_queue *queue);
+
+/**
+ * Frees a queue. What the engine has of it stays in the arena. NULL is ignored.
+ */
+void fermata_free_queue(fermata_queue *queue);
 
 #ifdef __cplusplus
 }  // extern "C"

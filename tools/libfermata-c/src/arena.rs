@@ -5,10 +5,19 @@ use crate::context::{give, given, room, Context};
 use crate::failure::{run, Failure};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The memory of a context, as the program has it mapped.
 pub struct Arena {
-    inner: fermata::Arena,
+    pub(crate) inner: Arc<fermata::Arena>,
+}
+
+impl Arena {
+    fn new(arena: fermata::Arena) -> Self {
+        Self {
+            inner: Arc::new(arena),
+        }
+    }
 }
 
 /// Makes the arena of the context, zeroed, and maps it: length is a multiple of the page size. Its device address is that of the mapping,
@@ -25,7 +34,7 @@ pub unsafe extern "C" fn fermata_create_arena(
         let arena = room(arena, "arena")?;
         let made = context.check(context.inner.create_arena(length))?;
         // SAFETY: the caller's pointer.
-        unsafe { give(Arena { inner: made }, arena) };
+        unsafe { give(Arena::new(made), arena) };
         Ok(())
     })
 }
@@ -46,9 +55,9 @@ pub unsafe extern "C" fn fermata_share_arena(
         let lender = unsafe { given(lender, "lender") }?;
         let arena = room(arena, "arena")?;
         let shared = context.inner.share_arena(&lender.inner, offset, length);
-        let inner = context.check(shared)?;
+        let shared = context.check(shared)?;
         // SAFETY: the caller's pointer.
-        unsafe { give(Arena { inner }, arena) };
+        unsafe { give(Arena::new(shared), arena) };
         Ok(())
     })
 }
@@ -66,7 +75,7 @@ pub unsafe extern "C" fn fermata_map_arena(
         let mapped = context.check(context.inner.map_arena())?;
         let mapped = mapped.ok_or_else(|| context.failure(fermata::Error::NotFound))?;
         // SAFETY: the caller's pointer.
-        unsafe { give(Arena { inner: mapped }, arena) };
+        unsafe { give(Arena::new(mapped), arena) };
         Ok(())
     })
 }
@@ -115,7 +124,7 @@ pub unsafe extern "C" fn fermata_arena_length(arena: *const Arena) -> usize {
     arena.map_or(0, |arena| arena.inner.length())
 }
 
-/// Ends the mapping of an arena. The arena itself stays the context's. NULL is ignored.
+/// Ends the mapping of an arena, once its queues are freed. The arena itself stays the context's. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_unmap_arena(arena: *mut Arena) {
     let _ = run("end a mapping", || -> Result<(), Failure> {

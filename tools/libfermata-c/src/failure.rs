@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     Job(String, c_int, String),
     /// The function refuses an argument.
     Argument(String),
+    /// A queue is full, or has no complete job.
+    Queue(&'static str),
 }
 
 /// What bodies of functions return.
@@ -25,6 +27,7 @@ impl Failure {
             Self::Call(_, error) => error.errno(),
             Self::Job(_, errno, _) => *errno,
             Self::Argument(_) => libc::EINVAL,
+            Self::Queue(_) => libc::EAGAIN,
         }
     }
 
@@ -33,6 +36,7 @@ impl Failure {
             Self::Call(object, error) => format!("{object}: {what}: {}", error.explained()),
             Self::Job(object, _, why) => format!("{object}: {what}: {why}"),
             Self::Argument(why) => format!("{what}: {why}"),
+            Self::Queue(why) => format!("{what}: {why}"),
         }
     }
 }

@@ -17,7 +17,10 @@ mod arena;
 
 mod jobs;
 
+mod queue;
+
 pub use arena::*;
 pub use context::*;
 pub use failure::fermata_message;
 pub use jobs::*;
+pub use queue::*;

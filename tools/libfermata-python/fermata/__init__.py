@@ -6,6 +6,6 @@ which numpy makes arrays without a copy. `help(fermata.Context)` describes the c
 """
 
 from ._enums import Event, Param, State
-from ._fermata import Arena, Context, JobError, __version__, devices
+from ._fermata import Arena, Context, JobError, Queue, __version__, devices
 
-__all__ = ["Arena", "Context", "Event", "JobError", "Param", "State", "__version__", "devices"]
+__all__ = ["Arena", "Context", "Event", "JobError", "Param", "Queue", "State", "__version__", "devices"]

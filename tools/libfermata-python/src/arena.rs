@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of a context, which the engine shares. It is a buffer: numpy.frombuffer(arena, dtype) and memoryview(arena) make views of the
 /// memory, without a copy, which keep the arena mapped as long as they live.
@@ -18,7 +18,7 @@ pub(crate) struct Arena {
 
 struct Mapping {
     /// None: closed.
-    arena: Option<fermata::Arena>,
+    arena: Option<Arc<fermata::Arena>>,
     /// Views that point into the memory.
     views: usize,
 }
@@ -28,7 +28,7 @@ impl Arena {
         let (base, length) = (arena.base(), arena.length());
         Self {
             state: Mutex::new(Mapping {
-                arena: Some(arena),
+                arena: Some(Arc::new(arena)),
                 views: 0,
             }),
             base,
@@ -36,9 +36,18 @@ impl Arena {
         }
     }
 
+    /// Returns the memory, for a queue, which keeps it mapped.
+    pub(crate) fn mapped(&self) -> PyResult<Arc<fermata::Arena>> {
+        self.mapping().arena.clone().ok_or_else(closed)
+    }
+
     fn mapping(&self) -> MutexGuard<'_, Mapping> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn closed() -> PyErr {
+    PyValueError::new_err("the arena is closed")
 }
 
 #[pymethods]
@@ -60,7 +69,7 @@ impl Arena {
         )
     }
 
-    /// Ends the mapping. The memory itself stays the context's. BufferError: views of it live.
+    /// Ends the mapping, once its queues are gone. The memory itself stays the context's. BufferError: views of it live.
     fn close(&self) -> PyResult<()> {
         let mut mapping = self.mapping();
         if mapping.views > 0 {
@@ -99,7 +108,7 @@ impl Arena {
         let Some(arena) = &mapping.arena else {
             // SAFETY: Python's view; the protocol wants this after an error.
             unsafe { (*view).obj = std::ptr::null_mut() };
-            return Err(PyValueError::new_err("the arena is closed"));
+            return Err(closed());
         };
         let memory = arena.as_ptr().as_ptr().cast();
         let length = this.length as ffi::Py_ssize_t;

@@ -7,6 +7,7 @@
 mod arena;
 mod context;
 mod failure;
+mod queue;
 mod status;
 
 use pyo3::pymodule;
@@ -20,6 +21,8 @@ mod _fermata {
     use crate::context::Context;
     #[pymodule_export]
     use crate::failure::JobError;
+    #[pymodule_export]
+    use crate::queue::Queue;
 
     use pyo3::prelude::*;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Structures of the driver as objects with attributes.
 
+use fermata::queue::Reaped;
 use fermata::uapi::{CardInfo, SlotInfo, Status};
 use fermata::EngineId;
 use pyo3::prelude::*;
@@ -41,6 +42,18 @@ pub(crate) fn of_slot<'py>(py: Python<'py>, info: &SlotInfo) -> PyResult<Bound<'
     fields.set_item("engine", engine.name())?;
     set!(fields, info: slot, state_pages, flags, switches, busy_ns, resets, save_ns, restore_ns, group, storms, resumes, preemptions,
         finished, faults, timeouts, spurious);
+    namespace(py, &fields)
+}
+
+pub(crate) fn of_reaped<'py>(py: Python<'py>, job: &Reaped) -> PyResult<Bound<'py, PyAny>> {
+    let fields = PyDict::new(py);
+    let (result, error) = match job.outcome {
+        Ok(result) => (result, 0),
+        Err(error) => (0, error.errno()),
+    };
+    set!(fields, job: number, tag);
+    fields.set_item("result", result)?;
+    fields.set_item("error", error)?;
     namespace(py, &fields)
 }
 

@@ -222,10 +222,15 @@ impl<'a> Queue<'a> {
     /// Posts a job, without a look at whether the engine is there: after the last of several,
     /// [`Queue::needs_doorbell`]. Returns its number; `None`: the queue is full.
     pub fn push(&mut self, operation: Operation, tag: u64) -> Option<u64> {
+        self.push_job(&operation.job(tag))
+    }
+
+    /// Does the same with a job as the engine reads it; `header` and `reserved` are the queue's own.
+    pub fn push_job(&mut self, job: &QueueJob) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        let (number, job) = (self.tail, operation.job(tag));
+        let number = self.tail;
         let members = [
             (offset_of!(QueueJob, tag), job.tag),
             (offset_of!(QueueJob, src), job.src),

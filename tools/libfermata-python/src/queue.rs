@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Job queues.
+
+use crate::arena::Arena;
+use crate::status;
+use fermata::queue::Operation;
+use fermata::Error;
+use pyo3::exceptions::{PyBlockingIOError, PyValueError};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A job queue in an arena, for one job of a queue engine: its jobs take no call.
+///
+/// Queue(arena, offset, entries) is made before context.write_registers(queue.registers) and context.start(). The bytes from offset, a multiple
+/// of 64, on are zeroed, and the queue's own until the job has ended. entries is a power of two, 2 to 65536. Addresses are those of the engine:
+/// arena.base and what follows. Methods that post a job return its number in the queue; BlockingIOError: the queue is full.
+#[pyclass(frozen, module = "fermata")]
+pub(crate) struct Queue {
+    /// In the memory of the arena.
+    inner: Mutex<fermata::queue::Queue<'static>>,
+    /// Keeps the memory mapped. Dropped after `inner`.
+    _arena: Arc<fermata::Arena>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, fermata::queue::Queue<'static>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, operation: Operation, tag: u64) -> PyResult<u64> {
+        let posted = self.lock().push(operation, tag);
+        posted.ok_or_else(|| {
+            PyBlockingIOError::new_err((Error::Again.errno(), "the queue is full: reap jobs first"))
+        })
+    }
+}
+
+#[pymethods]
+impl Queue {
+    #[new]
+    fn new(arena: &Arena, offset: usize, entries: usize) -> PyResult<Self> {
+        let arena = arena.mapped()?;
+        // SAFETY: the queue keeps the arena, whose address in the `Arc` does not change.
+        let memory = unsafe { &*Arc::as_ptr(&arena) };
+        let made = fermata::queue::Queue::new(memory, offset, entries);
+        let inner = made.map_err(|_| {
+            PyValueError::new_err(format!(
+                "{entries} entries at offset {offset}: entries is a power of two from 2 to 65536, offset a multiple of 64, and the queue \
+                 lies within the arena"
+            ))
+        })?;
+        Ok(Self {
+            inner: Mutex::new(inner),
+            _arena: arena,
+        })
+    }
+
+    /// The length in bytes of a queue with so many entries.
+    #[staticmethod]
+    fn length(entries: u32) -> usize {
+        fermata::queue::Queue::bytes(entries as usize)
+    }
+
+    /// The registers that tell the engine of the queue, for write_registers().
+    #[getter]
+    fn registers(&self) -> Vec<(u32, u64)> {
+        self.lock().registers().into()
+    }
+
+    /// Posts a copy of length bytes, in pieces of 64 from the beginning on.
+    #[pyo3(signature = (src, dst, length, tag=0))]
+    fn copy(&self, src: u64, dst: u64, length: u64, tag: u64) -> PyResult<u64> {
+        self.post(Operation::Copy { src, dst, length }, tag)
+    }
+
+    /// Posts writes of the eight bytes of pattern, again and again, to length bytes.
+    #[pyo3(signature = (dst, length, pattern, tag=0))]
+    fn fill(&self, dst: u64, length: u64, pattern: u64, tag: u64) -> PyResult<u64> {
+        let fill = Operation::Fill {
+            dst,
+            length,
+            pattern,
+        };
+        self.post(fill, tag)
+    }
+
+    /// Posts a hash, whose 32 bytes go to digest.
+    #[pyo3(signature = (src, length, digest, tag=0))]
+    fn sha256(&self, src: u64, length: u64, digest: u64, tag: u64) -> PyResult<u64> {
+        let hash = Operation::Sha256 {
+            src,
+            length,
+            digest,
+        };
+        self.post(hash, tag)
+    }
+
+    /// Posts a CRC-32C, which is the result that reap() tells; crc: that of what comes before.
+    #[pyo3(signature = (src, length, crc=0, tag=0))]
+    fn crc32c(&self, src: u64, length: u64, crc: u32, tag: u64) -> PyResult<u64> {
+        self.post(Operation::Crc32c { src, length, crc }, tag)
+    }
+
+    /// Posts the end of the engine's job, after all others.
+    #[pyo3(signature = (tag=0))]
+    fn end(&self, tag: u64) -> PyResult<u64> {
+        self.post(Operation::End, tag)
+    }
+
+    /// Whether the engine has left its slot or is about to, so that jobs that were posted wait for context.ring().
+    #[getter]
+    fn needs_doorbell(&self) -> bool {
+        self.lock().needs_doorbell()
+    }
+
+    /// Takes the oldest complete job out of the queue: its number, its tag, its result, and its error, 0 or EINVAL: the engine has refused the
+    /// job. None: no job is complete; context.wait(Event.COMPLETED) waits for one.
+    fn reap<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let reaped = self.lock().reap();
+        reaped.map(|job| status::of_reaped(py, &job)).transpose()
+    }
+
+    /// How many jobs are complete since the queue was made, reaped or not.
+    #[getter]
+    fn completed(&self) -> u64 {
+        self.lock().completed()
+    }
+
+    /// How many jobs were posted and are not reaped.
+    fn __len__(&self) -> usize {
+        self.lock().outstanding() as usize
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<fermata.Queue with {} jobs that are not reaped>",
+            self.lock().outstanding()
+        )
+    }
+}
