@@ -47,8 +47,6 @@ TROUBLE = re.compile(
 CPU = "max,la57=off"
 # Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
-# Lines of a card's log that are shown if the command does not end.
-CARD_LINES = 5
 IOMMUS = {
     "none": ([], ""),
     "intel": (["-device", "intel-iommu,caching-mode=on"], "intel_iommu=on iommu.strict=1"),
@@ -198,6 +196,7 @@ class Vm:
             with contextlib.ExitStack() as stack:
                 self.out = out_folder(stack, self.options.name)
                 self.tmp = stack.enter_context(tempfile.TemporaryDirectory(prefix="vm-"))
+                self.monitor = f"{self.tmp}/stacks.qmp"
                 stack.callback(self.end)
                 status = self._run(time.monotonic() + patience)
             if status is not None:
@@ -281,7 +280,7 @@ class Vm:
         out, opt = self.out, self.options
         console = (out / "console").read_text(errors="replace")
         if timed_out:
-            self.show_what_runs()
+            stacks.show(self.qemu, self.cards, self.monitor, out / "console")
             self.end()
         (out / "files").mkdir(exist_ok=True)
         if (out / "files.tar").stat().st_size:
@@ -316,14 +315,6 @@ class Vm:
                 say(f"card {card.index} ended with status {status}: see {where}/card{card.index}.log")
                 return CARD_FAILED
         return int(guest_status)
-
-    def show_what_runs(self):
-        stacks.threads("qemu", self.qemu)
-        for card in self.cards:
-            stacks.threads(f"card {card.index}", card.process)
-            for line in card.log.read_text(errors="replace").splitlines()[-CARD_LINES:]:
-                say(f"card {card.index}: {line}")
-        stacks.show(self.host, self.out / "console")
 
     def disk(self):
         file = Path(self.tmp) / "disk"
@@ -367,6 +358,7 @@ class Vm:
             cmd += port(f"fermata.{name}", f"file,path={out}/{file}")
         for card in self.cards:
             cmd += card.qemu()
+        cmd += ["-qmp", f"unix:{self.monitor},server=on,wait=off"]
         cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
         if opt.debian:
             cmd += share("debian", "/")

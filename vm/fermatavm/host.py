@@ -51,6 +51,10 @@ class Monitor:
             raise OSError(answer["error"]["desc"])
         return answer["return"]
 
+    def press_keys(self, *keys):
+        """Press keys of the machine's keyboard together."""
+        self.ask("send-key", keys=[{"type": "qcode", "data": key} for key in keys])
+
     def until_deleted(self, device):
         """Wait until QEMU has released the device."""
 
@@ -110,10 +114,6 @@ class Host:
         if not self.monitor:
             self.monitor = Monitor(self.monitor_path)
         return self.monitor.ask(command, **arguments)
-
-    def press_keys(self, *keys):
-        """Press keys of the machine's keyboard together."""
-        self.ask("send-key", keys=[{"type": "qcode", "data": key} for key in keys])
 
     def unplug(self, number):
         device = self.cards[number].device()

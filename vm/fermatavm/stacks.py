@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tell what the programs and processors of a machine do, and the processes that emulate the machine, for a command that does not end."""
+"""Show what a machine does whose command exceeds its time limit: the stacks of the machine's programs, the busy threads of QEMU and of
+the cards, and the last lines of the cards' logs."""
 
 import contextlib
 import os
@@ -8,25 +9,27 @@ import time
 from pathlib import Path
 
 from .common import say
+from .host import Monitor
 
-TASK = re.compile(r"task:(\S+)\s+state:.* pid:(\d+) .*ppid:(\d+)")
+TASK = re.compile(r"task:(.+?)\s+state:.* pid:(\d+) .*ppid:(\d+)")
 FRAME = re.compile(r"\] +(?!\?)(\S+\+0x\S+/0x\S+.*)")
 PROCESSOR = re.compile(r"CPU: \d+ .*|RIP: .*")
-# Seconds without a new line after which an answer is complete, and seconds to wait for that.
+# The kernel's answer is complete after so many seconds without a new line. Seconds to wait for the answer.
 QUIET, PATIENCE = 1, 20
 KTHREADD = "2"
-MOST_LINES = 150
+# Lines that are shown at most of the stacks, and of the log of a card.
+MOST_LINES, CARD_LINES = 150, 5
 # Threads with less processor time in seconds are not shown.
 LEAST_TIME = 1
 
 
-def ask(host, console):
-    """Press the keys for messages of all levels, tasks and processors. Return the lines that the kernel writes to its console."""
+def ask(monitor, console):
+    """Press the keys for messages of all levels, processors and tasks. Return the lines that the kernel writes to its console."""
     start = size = console.stat().st_size
-    for key in ("8", "t", "l"):
-        host.press_keys("alt", "sysrq", key)
-    changed = begun = time.monotonic()
-    while time.monotonic() < min(changed + QUIET, begun + PATIENCE):
+    for key in ("8", "l", "t"):
+        monitor.press_keys("alt", "sysrq", key)
+    begun = changed = time.monotonic()
+    while time.monotonic() < begun + PATIENCE and (size == start or time.monotonic() < changed + QUIET):
         time.sleep(0.1)
         if size != (size := console.stat().st_size):
             changed = time.monotonic()
@@ -36,7 +39,7 @@ def ask(host, console):
 
 
 def of_programs(lines):
-    """Return the lines that tell what the programs do, without threads of the kernel, and what the processors do."""
+    """Return the lines that tell what the processors do, and the stacks of programs, without threads of the kernel."""
     shown, is_program = [], False
     for line in lines:
         if task := TASK.search(line):
@@ -53,17 +56,7 @@ def of_programs(lines):
     return shown
 
 
-def show(host, console):
-    try:
-        lines = of_programs(ask(host, console))
-    except OSError as error:
-        say(f"the kernel's stacks are not shown: {error}")
-        return
-    for line in lines[:MOST_LINES]:
-        say(line)
-
-
-def threads(name, process):
+def show_threads(name, process):
     """Show name, state and processor time of the busy threads of a process of the host, and where the threads sleep."""
     for task in sorted(Path(f"/proc/{process.pid}/task").iterdir()):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -72,3 +65,21 @@ def threads(name, process):
             seconds = (int(numbers[10]) + int(numbers[11])) / os.sysconf("SC_CLK_TCK")
             if seconds >= LEAST_TIME:
                 say(f"{name}: thread {thread}: {seconds:.0f} s, {state} {(task / 'wchan').read_text()}")
+
+
+def show(qemu, cards, monitor_path, console):
+    """Show all that can be had: a machine that is frozen does not answer."""
+    try:
+        show_threads("qemu", qemu)
+        for card in cards:
+            show_threads(f"card {card.index}", card.process)
+            for line in card.log.read_text(errors="replace").splitlines()[-CARD_LINES:]:
+                say(f"card {card.index}: {line}")
+        lines = of_programs(ask(Monitor(monitor_path), console))
+    except (OSError, ValueError) as error:
+        say(f"the stacks of the machine's programs are not shown: {error}")
+        return
+    for line in lines[:MOST_LINES]:
+        say(line)
+    if len(lines) > MOST_LINES:
+        say(f"{len(lines) - MOST_LINES} lines more are in the console's log")
