@@ -117,8 +117,8 @@ impl Card {
         })
     }
 
-    /// Opens the named cards; without a name, the cards that can be opened: a job of Slurm may open
-    /// its own cards of a node, and no others.
+    /// Opens the named cards; without a name, the cards that the caller may open: a job of Slurm may
+    /// open its own cards of a node, and no others.
     pub(crate) fn open_all(names: &[CardName]) -> Result<Vec<Self>> {
         if !names.is_empty() {
             return names.iter().map(Self::open).collect();
@@ -128,7 +128,8 @@ impl Card {
         for name in all()? {
             match Self::open(&name) {
                 Ok(card) => cards.push(card),
-                Err(error) => refusal = refusal.or(Some(error)),
+                Err(error) if error.is_not_permitted() => refusal = refusal.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
         if cards.is_empty() {

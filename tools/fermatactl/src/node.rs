@@ -66,7 +66,7 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
     let device = path.display();
     let wanted = Access::READ_OK | Access::WRITE_OK;
     if rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS).is_ok() {
-        return Trouble::new(
+        return Trouble::not_permitted(
             format!("{device}: not permitted to open the node, although its mode allows it"),
             format!(
                 "a container's device cgroup, a mount with nodev or a security module forbids it; \
@@ -75,7 +75,7 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
             ),
         );
     }
-    Trouble::new(
+    Trouble::not_permitted(
         format!("{device}: not permitted to open the node"),
         who_may(metadata),
     )

@@ -34,6 +34,8 @@ enum Kind {
     WrongArguments,
     /// The command was executed, and the job has failed.
     JobFailed,
+    /// The caller may not open a card.
+    NotPermitted,
     /// The reader of the output has closed it.
     ClosedOutput,
 }
@@ -60,6 +62,14 @@ impl Trouble {
     pub(crate) fn job_failed(error: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             kind: Kind::JobFailed,
+            ..Self::new(error, advice)
+        }
+    }
+
+    /// Returns the error for a card that the caller may not open.
+    pub(crate) fn not_permitted(error: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            kind: Kind::NotPermitted,
             ..Self::new(error, advice)
         }
     }
@@ -98,11 +108,16 @@ impl Trouble {
     /// Returns the exit status.
     pub(crate) fn status(&self) -> ExitCode {
         match self.kind {
-            Kind::NotDone => ExitCode::FAILURE,
+            Kind::NotDone | Kind::NotPermitted => ExitCode::FAILURE,
             Kind::WrongArguments => ExitCode::from(2),
             Kind::JobFailed => ExitCode::from(3),
             Kind::ClosedOutput => ExitCode::SUCCESS,
         }
+    }
+
+    /// Returns whether the caller may not open the card.
+    pub(crate) fn is_not_permitted(&self) -> bool {
+        self.kind == Kind::NotPermitted
     }
 
     /// Returns whether the reader has closed the output, as in `fermatactl list | head -1`.

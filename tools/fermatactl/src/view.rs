@@ -85,8 +85,8 @@ pub(crate) struct ContextView {
 }
 
 impl CardView {
-    /// Reads the present state of the cards of these names; without a name, of the cards that can be
-    /// opened.
+    /// Reads the present state of the cards of these names; without a name, of the cards that the
+    /// caller may open.
     pub(crate) fn all(names: &[CardName]) -> Result<Vec<Self>> {
         Card::open_all(names)?.iter().map(Self::of).collect()
     }
