@@ -219,7 +219,7 @@ struct fermata_slot_info {
  *			context of the card; 0: the context is in no gang
  * @pid:		in: a process in the caller's pid namespace, or 0
  * @hint_ns:		out: nanoseconds until @at of the hint that stands
- *			(FERMATA_IOC_HINT), at least 1; 0: there is none
+ *			(FERMATA_IOC_HINT), 1 also if @at has passed; 0: there is none
  *
  * FERMATA_CONFIG_IN_PLACE: the arena or the snapshot buffer is a program's own memory, and
  * the process @pid has these pages mapped at @arena_addr and @snapshot_addr now.  Its own

@@ -17,11 +17,8 @@ use kernel::{bindings, prelude::*};
 /// Jobs that are told of at most: the number of the next job stays far from its end.
 const JOBS_MAX: u64 = 1 << 62;
 
-/// Returns the nanoseconds from now until a time, at least 1; zero for the time zero.
-fn time_until(at: Time) -> u64 {
-    if at == Time::ZERO {
-        return 0;
-    }
+/// Returns the nanoseconds from now until a time, at least 1.
+fn ns_until(at: Time) -> u64 {
     at.since(monotonic::now()).as_ns().max(1)
 }
 
@@ -54,7 +51,7 @@ impl Call<'_> {
             fd: config.fd,
             gang: gang.map_or(0, trace::number),
             pid: config.pid,
-            hint_ns: time_until(stats.hint),
+            hint_ns: stats.hint.map_or(0, ns_until),
         };
         user.write()
     }

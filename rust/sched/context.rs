@@ -79,8 +79,8 @@ pub struct Stats {
     pub finished: u64,
     /// Jobs failed.
     pub failed: u64,
-    /// The time of the hint that stands; zero: there is none.
-    pub hint: Time,
+    /// The time of the hint that stands.
+    pub hint: Option<Time>,
     /// Hints given: [`Event::Hint`](super::Event::Hint).
     pub hints: u64,
     /// Of these, those that were followed by a job.
@@ -304,7 +304,7 @@ impl SchedContext {
             replays: self.restarts.count().into(),
             finished: self.finished,
             failed: self.failed,
-            hint: Time::ZERO,
+            hint: None,
             hints: self.hints.given.into(),
             hints_used: self.hints.used.into(),
             hints_wasted: self.hints.wasted.into(),

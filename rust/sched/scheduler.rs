@@ -340,7 +340,7 @@ impl Scheduler {
         Ok(Stats {
             no_slot: self.has_no_slot(ctx),
             throttled: self.waits_for_limit(ctx),
-            hint: self.entities.standing_hint(ctx).unwrap_or_default(),
+            hint: self.entities.standing_hint(ctx),
             ..self.entities[ctx].stats(now)
         })
     }

@@ -15,6 +15,8 @@ use std::os::fd::{AsFd, IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A hint for a time that has passed would be refused.
+const SOONEST_HINT: Duration = Duration::from_millis(1);
 /// The environment variable of CRIU that names another card's node.
 const DEVICE: &str = "FERMATA_CRIU_DEVICE";
 
@@ -215,9 +217,7 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
             complete(&context, entry.id, &dumped, late, &process)
                 .with_context(|| format!("context {}", dumped.number))?;
         }
-        if dumped.hint_ns != 0 {
-            give_hint(&context, dumped.hint_ns);
-        }
+        give_hint(&context, dumped.hint_ns)?;
         if dumped.resumes {
             held.push(context);
         }
@@ -229,11 +229,17 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Gives a hint whose time was `ns` away when the program was dumped.
-fn give_hint(context: &Context, ns: u64) {
-    if let Err(error) = context.hint(Some(Duration::from_nanos(ns))) {
+/// Gives a hint for a time that was `ns` away when the program was dumped; 0: there was no hint. Other
+/// descriptors and processes may have the context as well: one of them gives the hint.
+fn give_hint(context: &Context, ns: u64) -> Result<()> {
+    if ns == 0 || context.status()?.hints != 0 {
+        return Ok(());
+    }
+    let ahead = Duration::from_nanos(ns).max(SOONEST_HINT);
+    if let Err(error) = context.hint(Some(ahead)) {
         tell(&format!("a hint is lost: {error}"));
     }
+    Ok(())
 }
 
 /// Restores the parts of a context that need its complete process.

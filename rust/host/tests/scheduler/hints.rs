@@ -157,14 +157,14 @@ fn the_last_hint_counts() {
     hint(&mut world, lc, MS).unwrap();
     world.run_for(200 * US);
     hint(&mut world, lc, 5 * MS).unwrap();
-    assert_eq!(world.stats(lc).hint, ns(world.now + 5 * MS));
+    assert_eq!(world.stats(lc).hint, Some(ns(world.now + 5 * MS)));
     world.run_for(4 * MS);
     assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(MS);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     // Taken back while the slot stands vacant for it: that is as wrong as not to come.
     cancel(&mut world, lc).unwrap();
-    assert_eq!(world.stats(lc).hint, ns(0));
+    assert_eq!(world.stats(lc).hint, None);
     world.run_for(60 * US);
     assert_eq!(world.machine.reserved_for(sid(0)), None);
     assert_eq!(counts(&world, lc), [2, 0, 1, 0]);
