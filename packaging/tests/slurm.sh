@@ -35,7 +35,7 @@ prepare() {
 	chgrp fermata /usr/sbin/criu
 	chmod 750 /usr/sbin/criu
 	setcap cap_checkpoint_restore+ep /usr/sbin/criu
-	# The limit that systemd gives slurmd; its word for no limit is the shell's "unlimited".
+	# The limit that systemd gives slurmd: systemd's `infinity` is `unlimited` in the shell.
 	ulimit -l "$(sed -n 's/^LimitMEMLOCK=//p' /fermata/packaging/slurm/memlock.conf | sed 's/infinity/unlimited/')"
 	setpriv --reuid=munge --regid=munge --clear-groups munged
 }
