@@ -460,15 +460,17 @@ def test_constants_are_those_of_the_header():
 
 
 def test_jobs_are_posted_to_a_queue_and_reaped():
-    def reap(number):
-        while not (job := queue.reap()):
-            context.wait(Event.COMPLETED | Event.EMPTY | Event.DONE)
-        assert (job.number, job.tag) == (number, 10 * number), job
-        return job
-
-    def ring():
-        if queue.needs_doorbell:
-            context.ring()
+    def reap(count):
+        """Return jobs by number, which may become complete in any order."""
+        jobs, happened = {}, 0
+        while len(jobs) < count:
+            if job := queue.reap():
+                assert job.tag == 10 * job.number, job
+                jobs[job.number] = job
+            else:
+                assert not happened & Event.DONE, jobs
+                happened = context.wait(Event.COMPLETED | Event.DONE)
+        return jobs
 
     context, arena = tenant("queue")
     assert fermata.Queue.length(8) == 8 * 96 + 128
@@ -476,7 +478,7 @@ def test_jobs_are_posted_to_a_queue_and_reaped():
         with raises(ValueError, f"{entries} entries at offset {offset}: entries is a power of two"):
             fermata.Queue(arena, offset, entries)
     queue = fermata.Queue(arena, 0, 8)
-    context.write_registers(queue.registers)
+    context.write_registers([*queue.registers, (queue.COALESCE_COUNT, 1)])
     memory, at = numpy.frombuffer(arena, dtype=numpy.uint8), arena.base + PAGE
     memory[PAGE : PAGE + 9] = list(b"123456789")
     assert queue.reap() is None
@@ -484,28 +486,32 @@ def test_jobs_are_posted_to_a_queue_and_reaped():
         assert queue.copy(at, at + 64 * (number + 1), 9, tag=10 * number) == number
     with raises(BlockingIOError, "the queue is full", errno.EAGAIN):
         queue.end()
-    assert len(queue) == 7
+    assert queue.outstanding == 7
     context.start()
-    assert [reap(number).error for number in range(7)] == [0] * 7
+    jobs = reap(7)
+    assert [jobs[number].error for number in range(7)] == [0] * 7
     assert memory[PAGE + 448 : PAGE + 457].tobytes() == b"123456789"
     context.wait(Event.EMPTY)
-    assert queue.needs_doorbell
     queue.fill(at + 512, 12, 0x0807060504030201, tag=70)
     queue.crc32c(at, 9, tag=80)
     queue.sha256(at, 9, at + 1024, tag=90)
     queue.copy(at, at, 1 << 62, tag=100)
-    ring()
-    assert reap(7).result == 0
-    assert memory[PAGE + 512 : PAGE + 524].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]
-    assert reap(8).result == 0xE3069283
-    assert reap(9).error == 0 and memory[PAGE + 1024 : PAGE + 1056].tobytes() == hashlib.sha256(b"123456789").digest()
-    assert reap(10).error == errno.EINVAL
+    assert queue.needs_doorbell
+    context.ring()
+    jobs = reap(4)
+    assert jobs[7].result == 0 and memory[PAGE + 512 : PAGE + 524].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]
+    assert jobs[8].result == 0xE3069283
+    assert jobs[9].error == 0 and memory[PAGE + 1024 : PAGE + 1056].tobytes() == hashlib.sha256(b"123456789").digest()
+    assert jobs[10].error == errno.EINVAL
     queue.end(tag=110)
-    ring()
-    assert reap(11).error == 0
+    if queue.needs_doorbell:
+        # The engine may have found the end before it left.
+        with contextlib.suppress(FileNotFoundError):
+            context.ring()
+    assert reap(1)[11].error == 0
     context.wait()
     context.job_result()
-    assert (queue.completed, len(queue)) == (12, 0)
+    assert (queue.completed, queue.outstanding) == (12, 0)
     # The memory is there as long as the queue.
     del memory
     arena.close()

@@ -3,11 +3,11 @@
  * libfermata: the calls of fermata for programs. The file is generated from the library's source.
  *
  * Functions that return int return 0, or the negative number of an error (-ENODEV: the card is gone; fermata.h tells what an error means
- * at which call). fermata_message() then tells in words what failed and what helps. EACCES is told as -EPERM.
+ * at which call), unless they say otherwise. fermata_message() then tells in words what failed and what helps. EACCES is told as -EPERM.
  *
- * All functions may be called by several threads at once, also for one context, except that a context and an arena are closed when no
- * other call uses them. Structures are those of fermata.h; `size` is their sizeof, so that programs and libraries of different versions
- * work together. Pointers must be valid; NULL is -EINVAL.
+ * All functions may be called by several threads at once, also for one object, except that a context is closed, an arena unmapped and a
+ * queue freed when no other call uses the object. Structures are those of fermata.h; `size` is their sizeof, so that programs and libraries
+ * of different versions work together. Pointers must be valid; NULL is -EINVAL, unless a function says otherwise.
  */
 
 #ifndef LIBFERMATA_H
@@ -28,7 +28,8 @@ typedef struct fermata_arena fermata_arena;
 typedef struct fermata_context fermata_context;
 
 /**
- * A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h).
+ * A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h). An access to the queue of a card
+ * that is gone raises SIGBUS, as to the arena.
  */
 typedef struct fermata_queue fermata_queue;
 
@@ -167,7 +168,8 @@ uint64_t fermata_arena_base(const fermata_arena *arena);
 size_t fermata_arena_length(const fermata_arena *arena);
 
 /**
- * Ends the mapping of an arena, once its queues are freed. The arena itself stays the context's. NULL is ignored.
+ * Ends the mapping of an arena, or leaves that to fermata_free_queue() if there are queues in the arena. The arena itself stays the
+ * context's. NULL is ignored.
  */
 void fermata_unmap_arena(fermata_arena *arena);
 
@@ -249,18 +251,21 @@ int fermata_set_eventfd(const fermata_context *context, int fd, uint32_t events)
 int fermata_job_result(const fermata_context *context);
 
 /**
- * Returns the length in bytes of a queue with so many entries: jobs that are posted and not reaped, and one that stays free.
+ * Returns how many bytes a queue with so many entries takes. One entry always stays free.
  */
 size_t fermata_queue_length(uint32_t entries);
 
 /**
- * Makes a queue in the arena, before the job of the queue engine is started: the bytes from offset, a multiple of 64, on are zeroed, and
- * the queue's own until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to FERMATA_QUEUE_MAX_ENTRIES.
+ * Makes a queue in an arena that is mapped, before the job of the queue engine is started. The bytes from offset, a multiple of 64, are
+ * zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to
+ * FERMATA_QUEUE_MAX_ENTRIES. The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed, or the queue
+ * does not fit into the arena.
  */
 int fermata_create_queue(const fermata_arena *arena, size_t offset, uint32_t entries, fermata_queue **queue);
 
 /**
- * Fills in the four registers that tell the engine of the queue, for fermata_write_registers().
+ * Fills in the four registers that tell the engine where the queue is, for fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs
+ * FERMATA_QUEUE_REG_COALESCE_COUNT: with 0 the engine tells of jobs only when it leaves its slot.
  */
 int fermata_queue_registers(const fermata_queue *queue, struct fermata_reg *registers);
 
@@ -271,14 +276,14 @@ int fermata_queue_registers(const fermata_queue *queue, struct fermata_reg *regi
 int fermata_post(const fermata_queue *queue, const struct fermata_queue_job *job, uint64_t *number);
 
 /**
- * Returns 1 if the engine has left its slot or is about to, so that jobs that were posted wait for fermata_ring(); else 0, also if queue
- * is NULL.
+ * Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for fermata_ring(); else 0, also if queue is NULL.
+ * fermata_ring() gives -ENOENT if the engine has reached a job with FERMATA_QUEUE_OP_END meanwhile.
  */
 int fermata_needs_doorbell(const fermata_queue *queue);
 
 /**
  * Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
- * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete (wait for FERMATA_EVENT_COMPLETED).
+ * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED, _EMPTY or _DONE.
  */
 int fermata_reap(const fermata_queue *queue, struct fermata_queue_status *status, uint64_t *number);
 
@@ -293,7 +298,8 @@ uint64_t fermata_queue_completed(const fermata_queue *queue);
 uint64_t fermata_queue_outstanding(const fermata_queue *queue);
 
 /**
- * Frees a queue. What the engine has of it stays in the arena. NULL is ignored.
+ * Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The engine can go on with jobs that were
+ * posted. NULL is ignored.
  */
 void fermata_free_queue(fermata_queue *queue);
 

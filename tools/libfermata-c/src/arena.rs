@@ -124,7 +124,8 @@ pub unsafe extern "C" fn fermata_arena_length(arena: *const Arena) -> usize {
     arena.map_or(0, |arena| arena.inner.length())
 }
 
-/// Ends the mapping of an arena, once its queues are freed. The arena itself stays the context's. NULL is ignored.
+/// Ends the mapping of an arena, or leaves that to fermata_free_queue() if there are queues in the arena. The arena itself stays the
+/// context's. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_unmap_arena(arena: *mut Arena) {
     let _ = run("end a mapping", || -> Result<(), Failure> {

@@ -2,8 +2,9 @@
 //! What functions return when they fail: a number, and a message for people.
 
 use fermata::Error;
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, CString};
+use std::ffi::{c_char, c_int, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Why a function fails.
@@ -14,8 +15,8 @@ pub(crate) enum Failure {
     Job(String, c_int, String),
     /// The function refuses an argument.
     Argument(String),
-    /// A queue is full, or has no complete job.
-    Queue(&'static str),
+    /// A queue is full, or has no complete job: programs call again and again, so the message is ready.
+    Again(&'static CStr),
 }
 
 /// What bodies of functions return.
@@ -27,26 +28,31 @@ impl Failure {
             Self::Call(_, error) => error.errno(),
             Self::Job(_, errno, _) => *errno,
             Self::Argument(_) => libc::EINVAL,
-            Self::Queue(_) => libc::EAGAIN,
+            Self::Again(_) => libc::EAGAIN,
         }
     }
 
-    fn message(&self, what: &str) -> String {
-        match self {
+    fn message(&self, what: &str) -> Cow<'static, CStr> {
+        owned(&match self {
             Self::Call(object, error) => format!("{object}: {what}: {}", error.explained()),
             Self::Job(object, _, why) => format!("{object}: {what}: {why}"),
             Self::Argument(why) => format!("{what}: {why}"),
-            Self::Queue(why) => format!("{what}: {why}"),
-        }
+            Self::Again(why) => return Cow::Borrowed(why),
+        })
     }
 }
 
 thread_local! {
-    static MESSAGE: RefCell<CString> = RefCell::default();
+    static MESSAGE: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
 }
 
-fn set_message(text: &str) {
-    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+fn owned(text: &str) -> Cow<'static, CStr> {
+    CString::new(text.replace('\0', "?"))
+        .unwrap_or_default()
+        .into()
+}
+
+fn set_message(text: Cow<'static, CStr>) {
     // No message while the thread ends, and its message is gone.
     let _ = MESSAGE.try_with(|message| message.replace(text));
 }
@@ -57,13 +63,13 @@ pub(crate) fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => {
-            set_message(&failure.message(what));
+            set_message(failure.message(what));
             -failure.errno()
         }
         Err(_) => {
-            set_message(&format!(
+            set_message(owned(&format!(
                 "{what}: internal error of libfermata; the error output has a report"
-            ));
+            )));
             -libc::ENOTRECOVERABLE
         }
     }
@@ -80,7 +86,6 @@ pub extern "C" fn fermata_message() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CStr;
 
     fn message() -> String {
         // SAFETY: a string of this thread, which is copied at once.

@@ -9,7 +9,8 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h).
+/// A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h). An access to the queue of a card
+/// that is gone raises SIGBUS, as to the arena.
 pub struct Queue {
     /// In the memory of the arena.
     inner: Mutex<fermata::queue::Queue<'static>>,
@@ -23,14 +24,16 @@ impl Queue {
     }
 }
 
-/// Returns the length in bytes of a queue with so many entries: jobs that are posted and not reaped, and one that stays free.
+/// Returns how many bytes a queue with so many entries takes. One entry always stays free.
 #[no_mangle]
 pub extern "C" fn fermata_queue_length(entries: u32) -> usize {
     fermata::queue::Queue::bytes(entries as usize)
 }
 
-/// Makes a queue in the arena, before the job of the queue engine is started: the bytes from offset, a multiple of 64, on are zeroed, and
-/// the queue's own until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to FERMATA_QUEUE_MAX_ENTRIES.
+/// Makes a queue in an arena that is mapped, before the job of the queue engine is started. The bytes from offset, a multiple of 64, are
+/// zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to
+/// FERMATA_QUEUE_MAX_ENTRIES. The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed, or the queue
+/// does not fit into the arena.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_create_queue(
     arena: *const Arena,
@@ -62,7 +65,8 @@ pub unsafe extern "C" fn fermata_create_queue(
     })
 }
 
-/// Fills in the four registers that tell the engine of the queue, for fermata_write_registers().
+/// Fills in the four registers that tell the engine where the queue is, for fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs
+/// FERMATA_QUEUE_REG_COALESCE_COUNT: with 0 the engine tells of jobs only when it leaves its slot.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_registers(
     queue: *const Queue,
@@ -97,7 +101,7 @@ pub unsafe extern "C" fn fermata_post(
         // SAFETY: the caller's pointers.
         let (queue, job) = unsafe { (given(queue, "queue")?, given(job, "job")?) };
         let posted = queue.lock().push_job(job);
-        let posted = posted.ok_or(Failure::Queue("the queue is full: reap jobs first"))?;
+        let posted = posted.ok_or(Failure::Again(c"the queue is full: reap jobs first"))?;
         if !number.is_null() {
             // SAFETY: the caller's pointer.
             unsafe { number.write(posted) };
@@ -106,8 +110,8 @@ pub unsafe extern "C" fn fermata_post(
     })
 }
 
-/// Returns 1 if the engine has left its slot or is about to, so that jobs that were posted wait for fermata_ring(); else 0, also if queue
-/// is NULL.
+/// Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for fermata_ring(); else 0, also if queue is NULL.
+/// fermata_ring() gives -ENOENT if the engine has reached a job with FERMATA_QUEUE_OP_END meanwhile.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
     // SAFETY: the caller's pointer.
@@ -118,7 +122,7 @@ pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
 }
 
 /// Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
-/// job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete (wait for FERMATA_EVENT_COMPLETED).
+/// job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED, _EMPTY or _DONE.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_reap(
     queue: *const Queue,
@@ -130,7 +134,9 @@ pub unsafe extern "C" fn fermata_reap(
         let queue = unsafe { given(queue, "queue") }?;
         let status = room(status, "status")?;
         let reaped = queue.lock().reap();
-        let reaped = reaped.ok_or(Failure::Queue("no job is complete"))?;
+        let reaped = reaped.ok_or(Failure::Again(
+            c"no job of the queue is complete: wait for FERMATA_EVENT_COMPLETED, _EMPTY or _DONE",
+        ))?;
         let (result, error) = match reaped.outcome {
             Ok(result) => (result, 0),
             Err(error) => (0, error.errno() as u32),
@@ -169,7 +175,8 @@ pub unsafe extern "C" fn fermata_queue_outstanding(queue: *const Queue) -> u64 {
     queue.map_or(0, |queue| queue.lock().outstanding())
 }
 
-/// Frees a queue. What the engine has of it stays in the arena. NULL is ignored.
+/// Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The engine can go on with jobs that were
+/// posted. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_free_queue(queue: *mut Queue) {
     let _ = run("free a queue", || -> Result<(), Failure> {

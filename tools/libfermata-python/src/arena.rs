@@ -69,7 +69,7 @@ impl Arena {
         )
     }
 
-    /// Ends the mapping, once its queues are gone. The memory itself stays the context's. BufferError: views of it live.
+    /// Ends the mapping, or leaves that to the last queue in the arena. The memory itself stays the context's. BufferError: views of it live.
     fn close(&self) -> PyResult<()> {
         let mut mapping = self.mapping();
         if mapping.views > 0 {

@@ -4,7 +4,7 @@
 use crate::arena::Arena;
 use crate::status;
 use fermata::queue::Operation;
-use fermata::Error;
+use fermata::{uapi, Error};
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A job queue in an arena, for one job of a queue engine: its jobs take no call.
 ///
 /// Queue(arena, offset, entries) is made before context.write_registers(queue.registers) and context.start(). The bytes from offset, a multiple
-/// of 64, on are zeroed, and the queue's own until the job has ended. entries is a power of two, 2 to 65536. Addresses are those of the engine:
-/// arena.base and what follows. Methods that post a job return its number in the queue; BlockingIOError: the queue is full.
+/// of 64, are zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two, 2 to 65536. ValueError: entries
+/// or offset is not allowed, or the queue does not fit into the arena. Addresses are those of the engine: arena.base and what follows. Methods
+/// that post a job return its number in the queue; BlockingIOError: the queue is full. An access to the queue of a card that is gone ends the
+/// program by SIGBUS, as to the arena.
 #[pyclass(frozen, module = "fermata")]
 pub(crate) struct Queue {
     /// In the memory of the arena.
@@ -55,13 +57,22 @@ impl Queue {
         })
     }
 
-    /// The length in bytes of a queue with so many entries.
+    /// The register whose value, a number of jobs, has the engine tell of complete jobs by Event.COMPLETED while it runs. With 0 it tells of jobs
+    /// only when it leaves its slot.
+    #[classattr]
+    const COALESCE_COUNT: u32 = uapi::QUEUE_REG_COALESCE_COUNT;
+
+    /// The register of the time in microseconds after which the engine tells of fewer jobs; 0: at once.
+    #[classattr]
+    const COALESCE_US: u32 = uapi::QUEUE_REG_COALESCE_US;
+
+    /// How many bytes a queue with so many entries takes. One entry always stays free.
     #[staticmethod]
     fn length(entries: u32) -> usize {
         fermata::queue::Queue::bytes(entries as usize)
     }
 
-    /// The registers that tell the engine of the queue, for write_registers().
+    /// The registers that tell the engine where the queue is, for write_registers(): pairs of offset and value.
     #[getter]
     fn registers(&self) -> Vec<(u32, u64)> {
         self.lock().registers().into()
@@ -95,7 +106,7 @@ impl Queue {
         self.post(hash, tag)
     }
 
-    /// Posts a CRC-32C, which is the result that reap() tells; crc: that of what comes before.
+    /// Posts a CRC-32C, which is the result that reap() tells; crc: the CRC of the preceding bytes.
     #[pyo3(signature = (src, length, crc=0, tag=0))]
     fn crc32c(&self, src: u64, length: u64, crc: u32, tag: u64) -> PyResult<u64> {
         self.post(Operation::Crc32c { src, length, crc }, tag)
@@ -107,14 +118,15 @@ impl Queue {
         self.post(Operation::End, tag)
     }
 
-    /// Whether the engine has left its slot or is about to, so that jobs that were posted wait for context.ring().
+    /// Whether the engine has left its slot or is about to, so that posted jobs wait for context.ring(). ring() raises FileNotFoundError if the
+    /// engine has reached the end meanwhile.
     #[getter]
     fn needs_doorbell(&self) -> bool {
         self.lock().needs_doorbell()
     }
 
-    /// Takes the oldest complete job out of the queue: its number, its tag, its result, and its error, 0 or EINVAL: the engine has refused the
-    /// job. None: no job is complete; context.wait(Event.COMPLETED) waits for one.
+    /// Takes the oldest complete job out of the queue: an object with number, tag, result and error. error is 0, or EINVAL: the engine has refused
+    /// the job. None: no job is complete; wait for Event.COMPLETED, EMPTY or DONE.
     fn reap<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let reaped = self.lock().reap();
         reaped.map(|job| status::of_reaped(py, &job)).transpose()
@@ -127,8 +139,9 @@ impl Queue {
     }
 
     /// How many jobs were posted and are not reaped.
-    fn __len__(&self) -> usize {
-        self.lock().outstanding() as usize
+    #[getter]
+    fn outstanding(&self) -> u64 {
+        self.lock().outstanding()
     }
 
     fn __repr__(&self) -> String {

@@ -225,7 +225,7 @@ impl<'a> Queue<'a> {
         self.push_job(&operation.job(tag))
     }
 
-    /// Does the same with a job as the engine reads it; `header` and `reserved` are the queue's own.
+    /// Posts a job given as [`QueueJob`], as [`Queue::push`] does; its `header` and `reserved` are ignored.
     pub fn push_job(&mut self, job: &QueueJob) -> Option<u64> {
         if !self.has_room() {
             return None;
