@@ -367,6 +367,12 @@ pub const LARGE: &[Bounds] = &[
         ..RELAY
     },
     Bounds {
+        name: "relay, 1 slot, 2 contexts, relay faults, freeze",
+        relay_faults: true,
+        freeze: true,
+        ..RELAY
+    },
+    Bounds {
         name: "relay, 1 slot, 2 contexts, faults, freeze",
         faults: true,
         freeze: true,
