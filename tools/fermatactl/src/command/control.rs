@@ -171,7 +171,10 @@ impl Hint {
                 answer.context,
                 time(ns)
             ),
-            None => format!("{}: context {}: no job for now", card.name, answer.context),
+            None => format!(
+                "{}: context {}: the hint is taken back",
+                card.name, answer.context
+            ),
         })
     }
 }
