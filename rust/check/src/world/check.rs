@@ -208,8 +208,7 @@ impl World {
             let kept = self.machine.reserved_for(id).is_some();
             let claimed = self.machine.claimed_for(id).is_some();
             // Each decision starts one job, and the timer brings the next decision at once.
-            let timely = self.slots[i].timer.is_some_and(|at| at <= self.now);
-            let follows = self.bounds.relay && timely;
+            let follows = self.slots[i].timer.is_some_and(|at| at <= self.now);
             vacant && !kept && !claimed && !follows && usable & id.bit() != 0
         });
         let idle = idle.count();
