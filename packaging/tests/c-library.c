@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up, a sha256 and a queue;
+ * c-library NAME: one test of the C library on /dev/fermata0, which has a counter_up, a sha256 and
+ * a queue;
  * c-library all: all of them but the last, which takes the card away.
  */
 #define _GNU_SOURCE
@@ -456,7 +457,8 @@ static void by_queue(void)
 	struct tenant t = begin("queue");
 	uint64_t base = fermata_arena_base(t.arena), i;
 	struct fermata_queue_job copy = {
-		.op = FERMATA_QUEUE_OP_COPY, .src = base + PAGE, .dst = base + PAGE + 512, .length = 9
+		.op = FERMATA_QUEUE_OP_COPY, .src = base + PAGE, .dst = base + PAGE + 512,
+		.length = 9
 	};
 	struct fermata_queue_job crc = {
 		.op = FERMATA_QUEUE_OP_CRC32C, .tag = ENTRIES, .src = base + PAGE, .length = 9
