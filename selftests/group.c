@@ -996,7 +996,7 @@ FM_TEST(group, defect_03_cap_of_a_group)
 	struct fermata_status st;
 	u64 begin, time, had = 0;
 	struct fm_ctx c[3];
-	int i, tries;
+	int i, tries, ran;
 
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
@@ -1016,15 +1016,16 @@ FM_TEST(group, defect_03_cap_of_a_group)
 		fm_sleep_us(1500000);
 		card_runs_of(c[0].slot, c, after, 3);
 		time = fm_now() - begin;
-		for (i = 0, had = 0; i < 3; i++)
+		for (i = 0, had = 0, ran = 0; i < 3; i++) {
 			had += after[i].run_ns - before[i].run_ns;
-		TH_LOG("a group with a cap of 20 %% has %d %%", (int)(had * 100 / time));
-		if (fm_percent_within(had, time, 10, 24))
+			ran += after[i].run_ns > before[i].run_ns;
+		}
+		TH_LOG("a group with a cap of 20 %% has %d %%, %d run", (int)(had * 100 / time), ran);
+		/* Where the machine stands still, one run may use up the time of all. */
+		if (ran == 3 && fm_percent_within(had, time, 10, 24))
 			break;
 	}
 	EXPECT_GT(8, tries);
-	for (i = 0; i < 3; i++)
-		EXPECT_LT(before[i].run_ns, after[i].run_ns);
 	/* Those that wait are shown as such, and go on when it ends. */
 	g.cap = 1;
 	fm_group(FIRST, &g);
