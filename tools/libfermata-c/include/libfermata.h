@@ -283,7 +283,8 @@ int fermata_needs_doorbell(const fermata_queue *queue);
 
 /**
  * Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
- * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED, _EMPTY or _DONE.
+ * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED,
+ * _EMPTY or _DONE.
  */
 int fermata_reap(const fermata_queue *queue, struct fermata_queue_status *status, uint64_t *number);
 

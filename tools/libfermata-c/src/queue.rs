@@ -4,22 +4,20 @@
 use crate::arena::Arena;
 use crate::context::{give, given, room};
 use crate::failure::{run, Failure};
+use fermata::queue::SharedQueue;
 use fermata::uapi::{QueueJob, QueueStatus, Reg, QUEUE_COMPLETE, QUEUE_STARTED};
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h). An access to the queue of a card
 /// that is gone raises SIGBUS, as to the arena.
 pub struct Queue {
-    /// In the memory of the arena.
-    inner: Mutex<fermata::queue::Queue<'static>>,
-    /// Keeps the memory mapped. Dropped after `inner`.
-    _arena: Arc<fermata::Arena>,
+    inner: Mutex<SharedQueue>,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, fermata::queue::Queue<'static>> {
+    fn lock(&self) -> MutexGuard<'_, SharedQueue> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -45,10 +43,7 @@ pub unsafe extern "C" fn fermata_create_queue(
         // SAFETY: the caller's pointers.
         let arena = unsafe { given(arena, "arena") }?;
         let queue = room(queue, "queue")?;
-        let arena = arena.inner.clone();
-        // SAFETY: the queue keeps the arena, whose address in the `Arc` does not change.
-        let memory = unsafe { &*Arc::as_ptr(&arena) };
-        let made = fermata::queue::Queue::new(memory, offset, entries as usize);
+        let made = SharedQueue::shared(arena.inner.clone(), offset, entries as usize);
         let inner = made.map_err(|_| {
             Failure::Argument(format!(
                 "{entries} entries at offset {offset}: entries is a power of two from 2 to 65536, offset a multiple of 64, and the \
@@ -57,7 +52,6 @@ pub unsafe extern "C" fn fermata_create_queue(
         })?;
         let made = Queue {
             inner: Mutex::new(inner),
-            _arena: arena,
         };
         // SAFETY: the caller's pointer.
         unsafe { give(made, queue) };
@@ -122,7 +116,8 @@ pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
 }
 
 /// Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
-/// job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED, _EMPTY or _DONE.
+/// job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED,
+/// _EMPTY or _DONE.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_reap(
     queue: *const Queue,

@@ -3,11 +3,11 @@
 
 use crate::arena::Arena;
 use crate::status;
-use fermata::queue::Operation;
+use fermata::queue::{Operation, SharedQueue};
 use fermata::{uapi, Error};
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A job queue in an arena, for one job of a queue engine: its jobs take no call.
 ///
@@ -18,14 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// program by SIGBUS, as to the arena.
 #[pyclass(frozen, module = "fermata")]
 pub(crate) struct Queue {
-    /// In the memory of the arena.
-    inner: Mutex<fermata::queue::Queue<'static>>,
-    /// Keeps the memory mapped. Dropped after `inner`.
-    _arena: Arc<fermata::Arena>,
+    inner: Mutex<SharedQueue>,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, fermata::queue::Queue<'static>> {
+    fn lock(&self) -> MutexGuard<'_, SharedQueue> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,10 +38,7 @@ impl Queue {
 impl Queue {
     #[new]
     fn new(arena: &Arena, offset: usize, entries: usize) -> PyResult<Self> {
-        let arena = arena.mapped()?;
-        // SAFETY: the queue keeps the arena, whose address in the `Arc` does not change.
-        let memory = unsafe { &*Arc::as_ptr(&arena) };
-        let made = fermata::queue::Queue::new(memory, offset, entries);
+        let made = SharedQueue::shared(arena.mapped()?, offset, entries);
         let inner = made.map_err(|_| {
             PyValueError::new_err(format!(
                 "{entries} entries at offset {offset}: entries is a power of two from 2 to 65536, offset a multiple of 64, and the queue \
@@ -53,7 +47,6 @@ impl Queue {
         })?;
         Ok(Self {
             inner: Mutex::new(inner),
-            _arena: arena,
         })
     }
 

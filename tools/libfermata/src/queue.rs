@@ -6,6 +6,7 @@ use crate::uapi::{self, QueueControl, QueueJob, QueueStatus};
 use crate::{Arena, Error, Result};
 use std::mem::offset_of;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
+use std::sync::Arc;
 
 const VALID: u64 = uapi::QUEUE_VALID as u64;
 const COMPLETE: u64 = uapi::QUEUE_COMPLETE as u64;
@@ -114,10 +115,30 @@ pub struct Reaped {
     pub outcome: Result<u64>,
 }
 
+/// The memory of a queue in an arena that the queue keeps mapped.
+#[derive(Debug)]
+pub struct SharedWords {
+    arena: Arc<Arena>,
+    offset: usize,
+    count: usize,
+}
+
+impl AsRef<[AtomicU64]> for SharedWords {
+    fn as_ref(&self) -> &[AtomicU64] {
+        self.arena.words(self.offset, self.count)
+    }
+}
+
+/// A queue in borrowed memory.
+pub type Queue<'a> = QueueIn<&'a [AtomicU64]>;
+
+/// A queue that keeps its arena mapped.
+pub type SharedQueue = QueueIn<SharedWords>;
+
 /// A queue in memory, for one START of a queue engine. One thread posts and reaps at a time.
 #[derive(Debug)]
-pub struct Queue<'a> {
-    words: &'a [AtomicU64],
+pub struct QueueIn<M> {
+    words: M,
     device: u64,
     entries: usize,
     /// Number of the next job to be posted.
@@ -127,6 +148,32 @@ pub struct Queue<'a> {
     reaped: u64,
     /// By entry: posted and not reaped.
     open: Vec<bool>,
+}
+
+impl SharedQueue {
+    /// Makes one in an arena, as [`Queue::new`] does.
+    pub fn shared(arena: Arc<Arena>, offset: usize, entries: usize) -> Result<Self> {
+        let count = words_in(&arena, offset, entries)?;
+        let device = arena.base() + offset as u64;
+        let words = SharedWords {
+            arena,
+            offset,
+            count,
+        };
+        Self::over(words, device, entries)
+    }
+}
+
+/// Returns how many words of the arena a queue at `offset` takes. [`Error::Invalid`]: it does not fit.
+fn words_in(arena: &Arena, offset: usize, entries: usize) -> Result<usize> {
+    let fits = ENTRIES.contains(&entries)
+        && offset
+            .checked_add(Queue::bytes(entries))
+            .is_some_and(|end| end <= arena.length());
+    if offset % ALIGN != 0 || !fits {
+        return Err(Error::Invalid);
+    }
+    Ok(Queue::bytes(entries) / WORD)
 }
 
 impl<'a> Queue<'a> {
@@ -139,28 +186,23 @@ impl<'a> Queue<'a> {
     /// own. `entries` is a power of two, 2 to 65,536, `offset` a multiple of 64. The engine must
     /// not have started yet.
     pub fn new(arena: &'a Arena, offset: usize, entries: usize) -> Result<Self> {
-        let fits = ENTRIES.contains(&entries)
-            && offset
-                .checked_add(Self::bytes(entries))
-                .is_some_and(|end| end <= arena.length());
-        if offset % ALIGN != 0 || !fits {
-            return Err(Error::Invalid);
-        }
-        let words = arena.words(offset, Self::bytes(entries) / WORD);
+        let words = arena.words(offset, words_in(arena, offset, entries)?);
         Self::over(words, arena.base() + offset as u64, entries)
     }
+}
 
+impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
     /// Makes one in words that an engine has at the device address `device`.
-    pub fn over(words: &'a [AtomicU64], device: u64, entries: usize) -> Result<Self> {
+    pub fn over(words: M, device: u64, entries: usize) -> Result<Self> {
+        let count = || Queue::bytes(entries) / WORD;
         let allowed = ENTRIES.contains(&entries)
             && entries.is_power_of_two()
             && device % ALIGN as u64 == 0
-            && words.len() >= Self::bytes(entries) / WORD;
+            && words.as_ref().len() >= count();
         if !allowed {
             return Err(Error::Invalid);
         }
-        let words = &words[..Self::bytes(entries) / WORD];
-        words
+        words.as_ref()[..count()]
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
         Ok(Self {
@@ -199,16 +241,16 @@ impl<'a> Queue<'a> {
 
     /// A word of a job, by its byte.
     fn job(&self, number: u64, at: usize) -> &AtomicU64 {
-        &self.words[(self.entry(number) * size_of::<QueueJob>() + at) / WORD]
+        &self.words.as_ref()[(self.entry(number) * size_of::<QueueJob>() + at) / WORD]
     }
 
     fn status(&self, number: u64, at: usize) -> &AtomicU64 {
         let entry = self.entry(number) * size_of::<QueueStatus>();
-        &self.words[self.statuses() + (entry + at) / WORD]
+        &self.words.as_ref()[self.statuses() + (entry + at) / WORD]
     }
 
     fn control_word(&self, at: usize) -> &AtomicU64 {
-        &self.words[self.control() + at / WORD]
+        &self.words.as_ref()[self.control() + at / WORD]
     }
 
     /// Whether a job can be posted: it takes two free pairs.
