@@ -38,6 +38,8 @@ pub const RUNNING: u64 = 1;
 pub const FINISH: u64 = 2;
 pub const PAUSED: u64 = 4;
 pub const CTL: u64 = 0x18;
+/// The status without START_COUNT and what the last restore took.
+const STATE: u64 = 0xfff;
 pub const SNAPSHOT: u64 = 0x28;
 pub const TAG: u64 = 0x50;
 /// Nothing that is waited for takes as long, on any machine.
@@ -239,7 +241,7 @@ impl Rig {
 
     /// Status without START_COUNT and what the last restore took.
     pub fn status(&mut self, slot: u64) -> u64 {
-        self.sr(slot, CTL) & 0xfff
+        self.sr(slot, CTL) & STATE
     }
 
     pub fn offset(&mut self, slot: u64, val: u64) {
@@ -284,9 +286,14 @@ impl Rig {
     }
 
     pub fn wait(&mut self, slot: u64, want: impl Fn(u64) -> bool) -> u64 {
+        self.wait_status(slot, |status| want(status & STATE)) & STATE
+    }
+
+    /// Waits for a status, of which all bits are looked at.
+    fn wait_status(&mut self, slot: u64, want: impl Fn(u64) -> bool) -> u64 {
         let begin = Instant::now();
         loop {
-            let status = self.status(slot);
+            let status = self.sr(slot, CTL);
             if want(status) {
                 return status;
             }
@@ -317,11 +324,7 @@ impl Rig {
     /// Waits until the status tells what a restore took. Before that, the card does not say what the
     /// result registers read.
     pub fn wait_restored(&mut self, slot: u64) {
-        let begin = Instant::now();
-        while self.sr(slot, CTL) >> 12 & 0xf_ffff == 0 {
-            assert!(begin.elapsed() < LIMIT, "slot {slot} is not restored");
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        self.wait_status(slot, |status| status >> 12 & 0xf_ffff != 0);
     }
 
     /// A list that never ends. Returns its head.
