@@ -1026,6 +1026,8 @@ FM_TEST(group, defect_03_cap_of_a_group)
 			break;
 	}
 	EXPECT_GT(8, tries);
+	for (i = 0; i < 3; i++)
+		EXPECT_LT(before[i].run_ns, after[i].run_ns);
 	/* Those that wait are shown as such, and go on when it ends. */
 	g.cap = 1;
 	fm_group(FIRST, &g);
