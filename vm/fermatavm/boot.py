@@ -13,6 +13,7 @@ of the command, or
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import math
@@ -369,20 +370,33 @@ class Vm:
         return cmd + opt.qemu
 
 
-def out_folder(stack, name):
-    """Return build/vm/NAME, emptied; without a name, the first such folder that no other run uses."""
-    for attempt in [name] if name else ["boot", *(f"boot.{n}" for n in range(1, 100))]:
-        out = BUILD / "vm" / attempt
-        out.mkdir(parents=True, exist_ok=True)
-        lock = stack.enter_context(open(out.with_name(f".{attempt}.lock"), "w"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if name else fcntl.LOCK_NB))
-        except BlockingIOError:
-            continue
-        subprocess.run(["rm", "-rf", out], check=True)
-        out.mkdir()
-        return out
+@functools.cache
+def lock_named(name):
+    """Lock build/vm/NAME for this process until the process ends, since programs read the folder after the run. Return the lock."""
+    lock = open(BUILD / f"vm/.{name}.lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def lock_unnamed(stack):
+    """Lock the first of build/vm/boot, boot.1, ... that no other run uses, for this run. Return its name."""
+    for name in ["boot", *(f"boot.{n}" for n in range(1, 100))]:
+        lock = stack.enter_context(open(BUILD / f"vm/.{name}.lock", "w"))
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return name
     return die("too many machines run in this checkout")
+
+
+def out_folder(stack, name):
+    """Return the empty folder of a run, which no other process uses."""
+    (BUILD / "vm").mkdir(parents=True, exist_ok=True)
+    if name:
+        lock_named(name)
+    out = BUILD / "vm" / (name or lock_unnamed(stack))
+    subprocess.run(["rm", "-rf", out], check=True)
+    out.mkdir()
+    return out
 
 
 def size_in_mib(text):
@@ -419,7 +433,7 @@ def parser():
     add("--params", default="", metavar="ARGS", help="parameters of fermata.ko")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
-    add("--guest", choices=["all", "selftests", "none"], default="all", help="programs of this tree to put into the machine (none: they are not built)")
+    add("--guest", choices=["all", "selftests", "none"], default="all", help="programs of this tree in the machine (none: they are not built)")
     add("--release", action="store_true", help="programs and card with all optimisations, as for benchmarks")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run the fuzzer (tools/fuzz) on the debug kernel, beginning with tools/fuzz/corpus.txt, and print the reached part of the module.
 
-The status is that of vm/boot: not 0 if the kernel or the card complained. The report is build/reports/fuzz.json. With --keep,
+The status is that of vm/boot: not 0 if the kernel or the card complained. The report is build/reports/fuzz-PROFILE.json. With --keep,
 programs that reached a new place are added to the corpus.
 """
 
@@ -49,15 +49,16 @@ def main():
     parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail if less of the calls' code is reached")
     parser.add_argument("--keep", action="store_true", help="add new programs to the corpus")
     args = parser.parse_args()
+    name = f"fuzz-{args.profile}"
     ko = module.build(kernel_named(DEBUG).ensure())
     options = ["--kernel", DEBUG, "--card", f"profile={args.profile},slots=linkedlist+membench+sha256+blockmix"]
-    options += ["--iommu", args.iommu, "--name", "fuzz"]
+    options += ["--iommu", args.iommu, "--name", name]
     options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
     # The card accepts snapshots that the fuzzer writes.
     script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
     fuzz = ["fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
     status = boot.run(boot.parse([*options, "--", "sh", "-c", script, "-", *fuzz]))
-    files = BUILD / "vm/fuzz/files"
+    files = BUILD / f"vm/{name}/files"
     if not (files / "fuzz.json").exists():
         say("the fuzzer did not end")
         sys.exit(status or 1)
@@ -67,7 +68,7 @@ def main():
         if there[part]:
             print(f"# {part}: {of[part]} of {there[part]} places ({100 * of[part] // there[part]} %)")
     report = json.loads((files / "fuzz.json").read_text()) | {"places": {part: [of[part], there[part]] for part in there}}
-    write_report("fuzz", report)
+    write_report(name, report)
     if args.keep and (files / "found").exists():
         with CORPUS.open("a") as corpus:
             corpus.write("\n" + (files / "found").read_text())
