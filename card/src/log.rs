@@ -8,7 +8,7 @@ use crate::event::{Event, What};
 use crate::history::History;
 use crate::ledger::Ledger;
 use std::io::{BufRead, Write};
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -88,27 +88,40 @@ impl Recorder {
     }
 }
 
-const FLUSH: Duration = Duration::from_millis(200);
+/// How often the thread looks for events. If it waited for them, each event would wake the thread,
+/// and the wake-up would delay the thread of the card that records the event.
+const PERIOD: Duration = Duration::from_millis(1);
+/// After so many looks in vain, the log is flushed, and the thread waits for the next event.
+const LOOKS: u32 = 200;
+
+/// Returns the next message, or `None` if all recorders are gone.
+fn next(rx: &Receiver<Message>, out: &mut dyn Write) -> Option<Message> {
+    for _ in 0..LOOKS {
+        match rx.try_recv() {
+            Err(TryRecvError::Empty) => std::thread::sleep(PERIOD),
+            other => return other.ok(),
+        }
+    }
+    let _ = out.flush();
+    rx.recv().ok()
+}
 
 fn run(rx: &Receiver<Message>, mut out: Box<dyn Write + Send>) {
     let mut judge = Judge::default();
-    loop {
-        match rx.recv_timeout(FLUSH) {
-            Ok(Message::Event(event)) => {
+    while let Some(message) = next(rx, &mut out) {
+        match message {
+            Message::Event(event) => {
                 let verdicts = judge.step(&event);
                 write_event(&mut out, &event);
                 for what in verdicts {
                     write_event(&mut out, &Event { t: event.t, what });
                 }
             }
-            Ok(Message::Ask(question, reply)) => {
+            Message::Ask(question, reply) => {
                 let _ = out.flush();
                 let _ = reply.send(question(&judge));
             }
-            Err(RecvTimeoutError::Timeout) => {
-                let _ = out.flush();
-            }
-            Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Message::Stop => break,
         }
     }
     let _ = out.flush();
