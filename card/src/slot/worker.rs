@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// How long an engine sleeps when it has used up its credit.
 const NAP: Duration = Duration::from_micros(100);
+/// How late an idle host may wake a thread.
+const WAKE_UP: Duration = Duration::from_micros(40);
 
 /// How a job left the engine.
 pub(super) enum End {
@@ -311,15 +313,22 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         if allowed > 0 {
             return Order::Step(allowed.min(slot.engine.chunk()));
         }
-        let nap = nap(&state, now);
-        state = sleep(slot, state, nap);
+        state = doze(slot, state, now);
     }
 }
 
-/// Returns how long an engine without credit sleeps: at most until it is to stop.
-fn nap(state: &State, now: u64) -> Duration {
-    let left = |(_, due): (_, u64)| Duration::from_nanos(due.saturating_sub(now).max(1));
-    state.relay.deadline().map_or(NAP, |due| left(due).min(NAP))
+/// Lets an engine without credit sleep, at most until it is to stop. The last moments before that
+/// pass awake, so that the stop is as punctual as a card's timer.
+fn doze<'a>(slot: &'a Slot, state: MutexGuard<'a, State>, now: u64) -> MutexGuard<'a, State> {
+    let deadline = state.relay.deadline();
+    let left = deadline.map(|(_, due)| Duration::from_nanos(due.saturating_sub(now)));
+    let nap = left.map_or(NAP, |left| left.saturating_sub(WAKE_UP).min(NAP));
+    if nap.is_zero() {
+        drop(state);
+        std::hint::spin_loop();
+        return slot.lock();
+    }
+    sleep(slot, state, nap)
 }
 
 /// Shows the engine's counters in the registers.
@@ -339,8 +348,7 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     while !state.aborted() && held(&state) {
         let now = now_ns();
         slot.stop_when_due(&mut state, now);
-        let nap = nap(&state, now);
-        state = sleep(slot, state, nap);
+        state = doze(slot, state, now);
     }
     if state.aborted() {
         return End::Aborted;
