@@ -433,7 +433,7 @@ def parser():
     add("--params", default="", metavar="ARGS", help="parameters of fermata.ko")
     add("--no-load", action="store_true", help="put /fermata.ko into the machine, but do not load it")
     add("--no-module", action="store_true", help="neither build nor load fermata.ko")
-    add("--guest", choices=["all", "selftests", "none"], default="all", help="programs of this tree in the machine (none: they are not built)")
+    add("--guest", choices=["all", "selftests", "none"], default="all", help="programs of this tree in the machine (none: not built)")
     add("--release", action="store_true", help="programs and card with all optimisations, as for benchmarks")
     add("--module", metavar="PATH", help="another fermata.ko")
     add("--add", action="append", default=[], metavar="PATH:NAME", help="put a file or tree into the machine")

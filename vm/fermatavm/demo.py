@@ -61,7 +61,8 @@ def epoch(arguments):
         return status
     title = ["--title", "The first figure of EPOCH, as the card saw it"]
     figure = [*timeline, "--from", "t1", *NAMES]
-    return draw(figure, ["--to", "t6+100", *title, "--svg", REPORTS / "epoch.svg"], ["--to", "end", "--trace", REPORTS / "epoch-trace.json"])
+    trace = ["--to", "end", "--trace", REPORTS / "epoch-trace.json"]
+    return draw(figure, ["--to", "t6+100", *title, "--svg", REPORTS / "epoch.svg"], trace)
 
 
 def main():

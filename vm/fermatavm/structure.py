@@ -10,11 +10,11 @@ python3 -m fermatavm.structure --edges  also prints the uses within rust/sched.
 
 A method belongs to the file that defines the method. A call by `self` calls a method of the type of the enclosing `impl`. Any other
 call counts only if one file defines all methods of this name."""
+
 import collections
 import pathlib
 import re
 import sys
-
 
 LINES_MAX = 60
 PARAMETERS_MAX = 6
@@ -59,8 +59,12 @@ class Source:
         self.path = path
         self.name = str(path.relative_to(RUST))
         self.text = STRING.sub(blank, path.read_text(encoding="utf-8"))
-        self.impls = [(m.start(), closing(self.text, m.end() - 1, "{", "}"), (m.group(2), bool(m.group(1)))) for m in IMPL.finditer(self.text)]
+        self.impls = [self.impl_at(match) for match in IMPL.finditer(self.text)]
         self.functions = list(self.find_functions())
+
+    def impl_at(self, match):
+        """Return begin, end and owner of an `impl`, as `type_at` returns the owner."""
+        return match.start(), closing(self.text, match.end() - 1, "{", "}"), (match.group(2), bool(match.group(1)))
 
     def type_at(self, place):
         """Return the type whose `impl` encloses a position, and whether the `impl` is of a trait."""
@@ -73,7 +77,8 @@ class Source:
             if begin < 0:
                 continue
             if self.text[match.end()] == "<":
-                begin = self.text.index("(", closing(self.text, match.end(), "<", ">") if "->" not in self.text[match.end():begin] else begin)
+                has_bound = "->" in self.text[match.end() : begin]
+                begin = self.text.index("(", begin if has_bound else closing(self.text, match.end(), "<", ">"))
             end = closing(self.text, begin, "(", ")")
             body = re.compile(r"[{;]").search(self.text, end)
             if not body:
