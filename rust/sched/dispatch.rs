@@ -171,10 +171,9 @@ impl Scheduler {
         if self.slots[id].claim.is_some() {
             return self.fill_claimed(cx, id);
         }
-        let taken = self.claimants(class);
         let first = match cx.is_throttling() {
             true => None,
-            false => self.next_turn(cx.now, id, &taken),
+            false => self.pick_next(cx.now, id),
         };
         let kept_for = self.reserve_for(cx.now, id, first.map(|(ctx, _)| ctx));
         // The context that would be next if all that is announced were there.
@@ -217,8 +216,7 @@ impl Scheduler {
         if cx.is_throttling() {
             return;
         }
-        let taken = self.claimants(class);
-        let Some((ctx, Turn::Alone)) = self.next_turn(cx.now, id, &taken) else {
+        let Some((ctx, Turn::Alone)) = self.pick_next(cx.now, id) else {
             return;
         };
         if self.reserve_for(cx.now, id, Some(ctx)).is_some() {
