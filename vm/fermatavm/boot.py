@@ -370,12 +370,13 @@ class Vm:
         return cmd + opt.qemu
 
 
+HELD = contextlib.ExitStack()
+
+
 @functools.cache
 def lock_named(name):
-    """Lock build/vm/NAME for this process until the process ends, since programs read the folder after the run. Return the lock."""
-    lock = open(BUILD / f"vm/.{name}.lock", "w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+    """Lock build/vm/NAME for this process until the process ends, since programs read the folder after the run."""
+    HELD.enter_context(locked(BUILD / f"vm/.{name}.lock"))
 
 
 def lock_unnamed(stack):
