@@ -125,8 +125,7 @@ impl Scheduler {
         if cx.is_throttling() || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
             return None;
         }
-        let taken = self.claimants(slot.class);
-        match self.next_turn(cx.now, id, &taken)? {
+        match self.pick_next(cx.now, id)? {
             (ctx, Turn::Alone) if !self.entities.is_ganged(ctx) => Some(ctx),
             _ => None,
         }
@@ -138,8 +137,7 @@ impl Scheduler {
         let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
             return;
         };
-        let taken = self.claimants(self.slots[id].class);
-        let first = self.next_turn(cx.now, id, &taken);
+        let first = self.pick_next(cx.now, id);
         let outranks = first.is_some_and(|(first, _)| self.is_preempted_now(claim.ctx, first));
         if outranks {
             self.drop_claims_of(claim.ctx);

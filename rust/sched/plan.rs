@@ -211,17 +211,6 @@ impl Scheduler {
         (!is_leaving).then_some(starving)
     }
 
-    /// Returns the context that a slot which is vacant is given to, and what comes of its turn.
-    pub(super) fn pick_next(&self, now: Time, id: SlotId) -> Option<(ContextIndex, Turn)> {
-        let class = self.slots[id].class;
-        if self.entities.nr_ganged == 0 {
-            // No slot is claimed.
-            let next = self.queues[class].pick_next(&self.entities, id.bit().into())?;
-            return Some((next, Turn::Alone));
-        }
-        self.next_turn(now, id, &self.claimants(class))
-    }
-
     /// Returns the first context that waits for the slot and that no slot which is about to be
     /// vacant will take.
     pub(super) fn candidate(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
