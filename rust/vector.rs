@@ -2,10 +2,11 @@
 
 //! An interrupt vector, and limits on the processor time that its interrupts take.
 //!
-//! An interrupt is spurious if no slot of the vector has changed: it costs a handler and a trapped
-//! read. Many spurious interrupts in a short time are a storm: the vector is switched off, its
-//! slots go on by their timers, which poll a busy slot every 10 ms, and the vector is switched on
-//! again after a delay that grows from storm to storm.
+//! An interrupt is spurious if no slot of the vector has changed, and no change that was read before
+//! accounts for the interrupt: it costs a handler and a trapped read. Many spurious interrupts in a
+//! short time are a storm: the vector is switched off, its slots go on by their timers, which poll a
+//! busy slot every 10 ms, and the vector is switched on again after a delay that grows from storm to
+//! storm.
 //!
 //! Interrupts that tell of nothing but completions in job queues are not spurious, and a program
 //! chooses how many there are. A token bucket bounds their rate: when the bucket is empty the
@@ -47,8 +48,7 @@ const BURST: u64 = 32;
 /// ... or those of this time at the allowed rate, if these are more.
 const BURST_SPAN: Duration = Duration::from_ms(10);
 
-/// Spurious interrupts within [`SPAN`] that are no storm. A job causes at most one, which comes
-/// late, after a timer has polled the slot; and timers poll a slot less than once in a millisecond.
+/// Spurious interrupts within [`SPAN`] that are no storm.
 const SPURIOUS_MAX: u32 = 16;
 /// The time in which spurious interrupts are counted.
 const SPAN: Duration = Duration::from_ms(10);

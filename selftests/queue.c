@@ -184,6 +184,32 @@ FM_TEST(queue, no_doorbell_is_lost)
 	TH_LOG("%llu of %u jobs rang", (unsigned long long)q.rings, jobs);
 }
 
+/*
+ * The engine tells of its last completion, and then leaves. Both are read in one go; the interrupt
+ * that comes behind is not spurious.
+ */
+FM_TEST(queue, leaving_is_no_storm)
+{
+	u64 storms, spurious;
+	struct fm_queue q;
+	u32 i;
+
+	if (never_leaves())
+		SKIP(return, "no engine leaves by itself");
+	fm_queue_new(&q, ENTRIES, DATA, 1, 0);
+	until_empty(&q);
+	storms = fm_sysfs_number(q.c.slot, "storms");
+	spurious = fm_sysfs_number(q.c.slot, "spurious_interrupts");
+	for (i = 0; i < 300; i++) {
+		post_next(&q);
+		fm_queue_tell(&q);
+		ASSERT_GOOD(reap_next(&q));
+		until_empty(&q);
+	}
+	EXPECT_EQ(storms, fm_sysfs_number(q.c.slot, "storms"));
+	EXPECT_GT(spurious + 30, fm_sysfs_number(q.c.slot, "spurious_interrupts"));
+}
+
 /* Two tenants' queues and their jobs in hand survive each other's slices. */
 FM_TEST(queue, preempted)
 {

@@ -251,6 +251,7 @@ impl Card {
         if core::mem::replace(&mut state.slots[slot].completions, events) == events {
             return;
         }
+        state.slots[slot].await_irqs(1);
         if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) =
             state.scheduler.slot_state(slot)
         {
@@ -265,7 +266,7 @@ impl Card {
 impl EventSink for Card {
     fn interrupt(&self, vector: &Vector<Self>) -> bool {
         let slots = vector.slots();
-        let mut is_useful = false;
+        let (mut is_useful, mut is_awaited) = (false, false);
         let mut completed = None;
         for slot in self.slots_in(slots) {
             // Locked for each slot: behind a shared vector, each can have all registers to load.
@@ -287,10 +288,13 @@ impl EventSink for Card {
             }
             let after = seen(&state);
             is_useful |= after != before;
+            // One interrupt tells of one event, which may have been read before.
+            is_awaited = is_awaited || state.slots[slot].take_awaited_irq();
             if after.0 == before.0 && after.1 != before.1 {
                 completed = Some(slot);
             }
         }
+        is_useful |= is_awaited;
         self.note_interrupt(slots, is_useful);
         if let Some(slot) = completed {
             self.limit_completions(vector, slot);

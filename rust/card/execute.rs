@@ -205,6 +205,11 @@ impl Executor<'_> {
     fn end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
         self.slots[slot].histograms.note_end(run);
         let card = self.card;
+        let queues = card.slots[slot.index()].queues;
+        if run.reason != EndReason::Aborted {
+            // An engine with a queue may have told of completions before it left the slot.
+            self.slots[slot].await_irqs(1 + u8::from(queues));
+        }
         let Some(context) = context_of(self.contexts, ctx) else {
             return;
         };
@@ -219,7 +224,7 @@ impl Executor<'_> {
         } else if !context.image().capture(&card.bar, slot) {
             self.outbox.suspect(slot);
         }
-        if card.slots[slot.index()].queues {
+        if queues {
             // The engine reports its last completions by leaving the slot.
             context.notify(&card.delivery, Notice::Completed);
         }

@@ -44,9 +44,30 @@ pub(super) struct CardSlot {
     pub(super) writer: Option<(ContextId, GroupKey)>,
     /// How many completion events the engine had counted when they were read last.
     pub(super) completions: u64,
+    /// Interrupts for events that were read before their interrupts came: these may still come.
+    awaited_irqs: u8,
     /// The status is to be read when the timer of the slot fires, which it does at once.
     pub(super) is_unread: bool,
     pub(super) histograms: SlotHistograms,
+}
+
+/// Interrupts of a slot that may still come once their events were read: one that the interrupt
+/// controller holds while the handler runs, and one on its way to the controller.
+const AWAITED_IRQS_MAX: u8 = 2;
+
+impl CardSlot {
+    /// Notes that events were read for each of which the card raises an interrupt.
+    pub(super) fn await_irqs(&mut self, events: u8) {
+        self.awaited_irqs = AWAITED_IRQS_MAX.min(self.awaited_irqs + events);
+    }
+
+    /// Returns whether an interrupt of the slot's vector may be one that was awaited, which it then
+    /// is no longer.
+    pub(super) fn take_awaited_irq(&mut self) -> bool {
+        let is_awaited = self.awaited_irqs != 0;
+        self.awaited_irqs -= u8::from(is_awaited);
+        is_awaited
+    }
 }
 
 impl Slots {
@@ -57,6 +78,7 @@ impl Slots {
                 shadow: ShadowRegs::CLEAR,
                 writer: None,
                 completions: 0,
+                awaited_irqs: 0,
                 is_unread: false,
                 histograms <- init_zeroed(),
             })
@@ -73,6 +95,7 @@ impl Slots {
         for slot in self.slots.iter_mut() {
             slot.shadow = ShadowRegs::CLEAR;
             slot.writer = None;
+            slot.awaited_irqs = 0;
             slot.is_unread = false;
         }
     }
