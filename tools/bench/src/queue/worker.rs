@@ -18,8 +18,10 @@ const DATA: usize = 0;
 const DIGESTS: usize = 64;
 const QUEUE: usize = DIGESTS + 64 * ENTRIES;
 const ARENA: usize = (QUEUE + Queue::bytes(ENTRIES)).next_multiple_of(4096);
-/// Length of the jobs that keep the engine busy while others are posted.
+/// Length and number of the jobs that keep the engine busy while others are posted, for tens of
+/// milliseconds with the fastest SHA-256.
 const LONG: usize = 1 << 20;
+const LONG_JOBS: u64 = 64;
 
 /// How jobs are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -168,7 +170,7 @@ impl Worker {
     /// Posts long jobs, which keep the engine busy for a while.
     pub(crate) fn occupy(&mut self) -> Result<()> {
         let queue = self.queue.as_mut().context("no queue")?;
-        for number in 0..4 {
+        for number in 0..LONG_JOBS {
             let long = Operation::Sha256 {
                 src: self.arena.base() + ARENA as u64,
                 length: LONG as u64,
