@@ -252,20 +252,26 @@ pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
 /// The property of recovery.
 pub const RECOVERS: &str = "from every state: when the card behaves, all that wait run, all jobs end, all closed is released";
 
-/// The first property that does not hold, with the way to where it does not; none if all hold everywhere.
-pub fn failure(checker: &impl Checker<Bounds>) -> Option<String> {
-    let mut missing = None;
-    for property in checker.model().properties() {
-        let path = checker.discovery(property.name);
-        match (property.expectation, path) {
-            (Expectation::Sometimes, None) => {
-                missing = Some(format!("never reached: {}", property.name));
-            }
-            (Expectation::Sometimes, Some(_)) | (_, None) => {}
-            (_, Some(path)) => return Some(story(property.name, path)),
-        }
-    }
-    missing
+/// The first rule that is broken, with the way to where it is; none if all hold in all states that were visited.
+pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
+    let properties = checker.model().properties();
+    let mut rules = properties.iter().filter(|property| !is_reached(property));
+    rules.find_map(|property| {
+        let path = checker.discovery(property.name)?;
+        Some(story(property.name, path))
+    })
+}
+
+/// What must happen on some way, and was not seen.
+pub fn unreached(checker: &impl Checker<Bounds>) -> Option<String> {
+    let properties = checker.model().properties();
+    let mut reached = properties.iter().filter(|property| is_reached(property));
+    let missing = reached.find(|property| checker.discovery(property.name).is_none())?;
+    Some(format!("never reached: {}", missing.name))
+}
+
+fn is_reached(property: &Property<Bounds>) -> bool {
+    property.expectation == Expectation::Sometimes
 }
 
 fn story(name: &str, path: Path<World, Step>) -> String {

@@ -3,7 +3,7 @@
 //! The quick configurations, completely: every state, every property (docs/proof.md). Where `FERMATA_MODEL` is set, only those
 //! whose name has it in it.
 
-use fermata_check::{checker, failure, Bounds, QUICK};
+use fermata_check::{breach, checker, unreached, Bounds, QUICK};
 use stateright::Checker;
 
 /// More than any of them has: a state space that grows beyond it has a field in its key that counts for ever.
@@ -19,7 +19,7 @@ fn check(chosen: impl Fn(&Bounds) -> bool) {
             .target_state_count(STATES)
             .spawn_bfs()
             .join();
-        if let Some(why) = failure(&checker) {
+        if let Some(why) = breach(&checker).or_else(|| unreached(&checker)) {
             panic!("{}: {why}", bounds.name);
         }
         assert!(checker.state_count() < STATES, "{} grows", bounds.name);
