@@ -10,7 +10,7 @@
 //!
 //! Interrupts that tell of nothing but completions in job queues are not spurious, and a program
 //! chooses how many there are. A token bucket bounds their rate: when the bucket is empty the
-//! vector is switched off until there is a token, or until a slot of the vector is told to pause.
+//! vector is switched off until there is a token, or until a job of its slots is to be saved.
 //! An interrupt that was raised meanwhile is delivered then.
 
 use crate::{
@@ -289,9 +289,9 @@ impl<S: EventSink> Vector<S> {
 
     /// Takes a token for an interrupt that told of completions only, of which there may be one
     /// every `interval`. Returns `true` if the bucket is empty: the vector was switched off until
-    /// there is a token, for a millisecond at least. Under the card's lock, so that no PAUSE comes
-    /// in between.
-    pub(crate) fn completed(&self, interval: Duration) -> bool {
+    /// there is a token, for a millisecond at least, but no longer than until `save_due`. Under the
+    /// card's lock, so that no PAUSE comes in between.
+    pub(crate) fn completed(&self, interval: Duration, save_due: Option<Time>) -> bool {
         let mut line_state = self.line_state.lock();
         let LineState::On(mut line) = *line_state else {
             return false;
@@ -305,7 +305,8 @@ impl<S: EventSink> Vector<S> {
         disable_irq_nosync(line.irq);
         *line_state = LineState::Throttled(line);
         self.throttled.add(1, Relaxed);
-        self.timer.arm(until.max(now + THROTTLE_MIN));
+        let until = until.max(now + THROTTLE_MIN);
+        self.timer.arm(save_due.map_or(until, |due| until.min(due)));
         true
     }
 

@@ -289,8 +289,10 @@ impl EventSink for Card {
             let after = seen(&state);
             is_useful |= after != before;
             // One interrupt tells of one event, which may have been read before.
-            is_awaited = is_awaited || state.slots[slot].take_awaited_irq();
-            if after.0 == before.0 && after.1 != before.1 {
+            let tells_of_earlier = !is_awaited && state.slots[slot].take_awaited_irq();
+            is_awaited |= tells_of_earlier;
+            let queues = self.slots[slot.index()].queues;
+            if after.0 == before.0 && (after.1 != before.1 || queues && tells_of_earlier) {
                 completed = Some(slot);
             }
         }
@@ -312,16 +314,18 @@ impl EventSink for Card {
 }
 
 impl Card {
-    /// Limits the rate of interrupts of `vector`, by which `slot` reported a completion, unless a
-    /// PAUSED is awaited.
+    /// Limits the rate of interrupts of `vector`, by which `slot` reported a completion. The vector
+    /// is not off while a job of its slots is being saved.
     fn limit_completions(&self, vector: &Vector<Self>, slot: SlotId) {
         let mut state = self.state.lock();
-        let is_pausing = |slot| {
-            let slot_state = state.scheduler.slot_state(slot);
-            matches!(slot_state, Some(SlotState::Pausing(_)))
-        };
-        let is_awaited = self.slots_in(vector.slots()).any(is_pausing);
-        if !is_awaited && vector.completed(self.limits.completion_interval) {
+        let vector_slots = self.slots_in(vector.slots());
+        let save_due = vector_slots
+            .filter_map(|slot| state.scheduler.save_due(slot))
+            .min();
+        if save_due.is_some_and(|due| due <= now()) {
+            return;
+        }
+        if vector.completed(self.limits.completion_interval, save_due) {
             self.note_throttled(&mut state, slot);
         }
     }

@@ -386,6 +386,12 @@ impl Scheduler {
         Some(self.slots.find(slot)?.fsm.report())
     }
 
+    /// Returns when the job on a slot is to be saved that was told to pause; `None`: it was not, or
+    /// stops at a boundary. An interrupt tells of the end of the save.
+    pub fn save_due(&self, slot: SlotId) -> Option<Time> {
+        self.slots.find(slot)?.fsm.save_due()
+    }
+
     /// Returns the context on a slot with a relay and the number of its run, whose record the caller
     /// looks for at each interrupt and after each status read; `None`: no record is awaited.
     pub fn awaited_run(&self, slot: SlotId) -> Option<(ContextId, u32)> {

@@ -159,6 +159,13 @@ impl SlotFsm {
         }
     }
 
+    /// Returns when the job is to be saved that was told to pause. `None`: it was not, or stops at a
+    /// boundary.
+    pub(super) fn save_due(&self) -> Option<Time> {
+        let pause = self.run()?.pause.as_ref()?;
+        (!pause.boundary).then_some(pause.since)
+    }
+
     pub(super) fn is_vacant(&self) -> bool {
         matches!(self.state, State::Vacant)
     }
