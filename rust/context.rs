@@ -381,12 +381,7 @@ impl Context {
 
     /// Declares the result registers.
     pub(crate) fn declare_results(&self, registers: &[AppRegister]) -> Result {
-        let id = self.id()?;
-        if self.card.job(id)?.0.is_live() {
-            return Err(EBUSY);
-        }
-        self.card
-            .with_image(id, |image| image.declare_results(registers))
+        self.card.declare_results(self.id()?, registers)
     }
 
     /// Returns the registers that the program has written, with their values, or the registers that

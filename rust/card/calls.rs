@@ -119,6 +119,18 @@ impl Card {
         state.scheduler.set_past(ctx, past).map_err(refused)
     }
 
+    /// Declares the result registers of a context. `EBUSY`: its job is not over.
+    pub(crate) fn declare_results(&self, ctx: ContextId, registers: &[AppRegister]) -> Result {
+        let mut state = self.state.lock();
+        let (job, _) = state.scheduler.job(ctx).map_err(refused)?;
+        if job.is_live() {
+            return Err(EBUSY);
+        }
+        let context = state.context(ctx).ok_or(ENODEV)?;
+        context.image().declare_results(registers);
+        Ok(())
+    }
+
     /// Sets the values of results of a job that is held. `EBUSY`: it is not held; `EINVAL`: a result
     /// is not declared.
     pub(crate) fn set_results(&self, ctx: ContextId, results: &[(AppRegister, u64)]) -> Result {
