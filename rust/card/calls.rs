@@ -285,6 +285,7 @@ impl Card {
     }
 
     fn write_some_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
+        let _one_call = self.register_calls.lock();
         let mut state = self.state.lock();
         let State {
             scheduler,
@@ -294,6 +295,10 @@ impl Card {
         } = &mut **state;
         // A relay loads registers from memory, for the next run.
         let slot = scheduler.slot_of(ctx).filter(|_| relay.is_none());
+        if let Some(slot) = slot {
+            // The next context on the slot waits until these registers are cleared.
+            slots[slot].writer = scheduler.group_of(ctx).ok().map(|group| (ctx, group));
+        }
         let image = context_of(contexts, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
             let slot = slot.map(|slot| (slot, &mut slots[slot].shadow));
@@ -318,6 +323,7 @@ impl Card {
     }
 
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
+        let _one_call = self.register_calls.lock();
         let mut state = self.state.lock();
         let occupied = state.scheduler.slot_of(ctx);
         let slot = occupied.filter(|&slot| self.has_restored(&state, slot));
