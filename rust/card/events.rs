@@ -23,6 +23,12 @@ use kernel::prelude::*;
 /// Contexts that [`Card::sweep`] visits while it holds the card's lock with interrupts off.
 const CONTEXTS_AT_ONCE: u32 = 16;
 
+/// Records of a slot that are taken in while the card's lock is held with interrupts off. A card
+/// that keeps to the protocol has at most two ready: of a run, and of the one that follows it.
+const RECORDS_AT_ONCE: usize = 4;
+/// When the others are looked for.
+const RECORDS_LATER: Duration = Duration::from_ms(1);
+
 /// Events of the card.
 impl Card {
     /// Handles the timer of `slot`. Interrupt context.
@@ -167,16 +173,22 @@ impl Card {
             }
         }
         for slot in self.slots_in(outbox.reads) {
-            state.slots[slot].is_unread = true;
-            self.events[slot.index()].arm(now());
+            self.read_at(state, slot, now());
         }
+    }
+
+    /// Has the timer of `slot` read the status.
+    fn read_at(&self, state: &mut State, slot: SlotId, at: Time) {
+        state.slots[slot].is_unread = true;
+        self.events[slot.index()].arm(at);
     }
 
     /// Takes in the records that the relay of `slot` has left. `false`: there is none.
     fn take_records(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) -> bool {
-        let mut found = false;
-        while let Some(record) = self.next_record(state, slot) {
-            found = true;
+        for found in 0..RECORDS_AT_ONCE {
+            let Some(record) = self.next_record(state, slot) else {
+                return found != 0;
+            };
             outbox.results_lost = record.results_lost;
             if record.run.reason == LeftReason::Fault {
                 outbox.fault = Fault {
@@ -189,7 +201,8 @@ impl Card {
                 scheduler.take_record(at, slot, &record.run, out);
             });
         }
-        found
+        self.read_at(state, slot, now() + RECORDS_LATER);
+        true
     }
 
     /// Returns the record that is awaited of `slot`, if the card has written it.
