@@ -176,14 +176,18 @@ unsafe extern "C" fn poll(
     file: *mut bindings::file,
     table: *mut bindings::poll_table,
 ) -> bindings::__poll_t {
-    // SAFETY: The VFS holds the file during the call; `table` is that of the call. The context
-    // keeps its wait queue until the file is released, and so longer than the poller is on the
-    // queue.
-    let context = unsafe {
-        let context = context(file);
-        bindings::poll_wait(file, context.client.notifier.queue().as_ptr(), table);
-        context
-    };
+    // SAFETY: The VFS holds the file during the call.
+    let context = unsafe { context(file) };
+    let mut notifiers = [Some(&context.client.notifier), None];
+    // The card tells only contexts that are set up one by one.
+    if context.id().is_err() {
+        notifiers[1] = Some(&context.card.bystanders);
+    }
+    for notifier in notifiers.into_iter().flatten() {
+        // SAFETY: `table` is that of the call. The context keeps its wait queue and that of its
+        // card until the file is released, and so longer than the poller is on the queue.
+        unsafe { bindings::poll_wait(file, notifier.queue().as_ptr(), table) };
+    }
     if context.card.is_gone() {
         return uapi::poll::GONE;
     }

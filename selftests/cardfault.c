@@ -420,31 +420,6 @@ FM_TEST(fault, point_05_write_after_paused_in_another_window)
 	ASSERT_GOOD(fm_job_wrong(&c[0], &e[0]));
 }
 
-struct poller {
-	struct fm_thread t;
-	int fd;
-	short revents;
-};
-
-static void poll_gone(void *arg)
-{
-	struct poller *poller = arg;
-	struct pollfd p = { .fd = poller->fd, .events = POLLIN };
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	int rc;
-
-	rc = poll(&p, 1, FM_GUARD_MS);
-	/* At the end of its time poll() looks again, and would find what it was not told. */
-	poller->revents = rc == 1 && fm_now() < end ? p.revents : 0;
-}
-
-/* Returns when the poller sleeps: one that comes later would see for itself. */
-static void poller_start(struct poller *poller, int fd)
-{
-	poller->fd = fd;
-	fm_thread_asleep(&poller->t, poll_gone, poller, SYS_poll);
-}
-
 /* All-ones: the card is gone, and stays so for whoever had it open. */
 static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 {
@@ -452,7 +427,8 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	struct fm_gone_waiter w;
 	struct fm_expect e;
 	int bare = fm_open_dev(0), rc;
-	struct poller poller;
+	struct fm_gone_poller pollers[2];
+	int i;
 
 	ASSERT_NE(NULL, fm_pci());
 	fm_ctx_new(&running, FM_LIST, 64 * 1024);
@@ -460,8 +436,9 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	card_speed(running.slot, 1);
 	fm_job_endless(&running);
 	fm_job_list(&idle, 100, 1000, 1, &e);
-	/* A context without a job can wait for the card's end as well. */
-	poller_start(&poller, idle.fd);
+	/* A context without a job can wait for the card's end as well, set up or not. */
+	fm_gone_poller_start(&pollers[0], idle.fd);
+	fm_gone_poller_start(&pollers[1], bare);
 	if (wait_first) {
 		ASSERT_EQ(0, fm_start(running.fd));
 		card_until_runs(running.slot, running.token);
@@ -478,8 +455,10 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 		w.rc = fm_wait_until(running.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
 	}
 	EXPECT_EQ(-ENODEV, w.rc);
-	pthread_join(poller.t.thread, NULL);
-	EXPECT_EQ(POLLERR | POLLHUP, poller.revents);
+	for (i = 0; i < 2; i++) {
+		pthread_join(pollers[i].t.thread, NULL);
+		EXPECT_EQ(POLLERR | POLLHUP, pollers[i].revents);
+	}
 	EXPECT_EQ(0, fm_calls_not_gone(running.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(idle.fd));
 	EXPECT_EQ(0, fm_calls_not_gone(bare));

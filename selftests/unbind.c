@@ -102,6 +102,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 	};
 	struct fm_ctx running, queued, held, done, again;
 	struct fm_gone_waiter w[3];
+	struct fm_gone_poller poller;
 	u64 n, errors = 0;
 	struct fm_expect e;
 	int i;
@@ -131,6 +132,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		fm_gone_waiter_start(&w[0], running.fd);
 		fm_gone_waiter_start(&w[1], queued.fd);
 		fm_gone_waiter_start(&w[2], held.fd);
+		fm_gone_poller_start(&poller, bare);
 
 		if (card_present())
 			errors = card_counter(held.slot, "dma_errors");
@@ -153,6 +155,8 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 			pthread_join(w[i].t.thread, NULL);
 			EXPECT_EQ(-ENODEV, w[i].rc);
 		}
+		pthread_join(poller.t.thread, NULL);
+		EXPECT_EQ(POLLERR | POLLHUP, poller.revents);
 		EXPECT_EQ(8, read(efd, &n, 8));
 		EXPECT_EQ(0, fm_calls_not_gone(bare));
 		EXPECT_EQ(0, fm_calls_not_gone(running.fd));

@@ -238,6 +238,7 @@ impl Card {
     fn read_more(&self, state: &mut State, slot: SlotId, status: Status, outbox: &mut Outbox) {
         if status.is_gone() {
             self.presence.note_death();
+            self.tell_bystanders();
         } else if status.fault() {
             match self.bar.fault(slot) {
                 Ok(fault) => {

@@ -65,6 +65,7 @@ impl Card {
             // that follows.
             let _ = self.handle(&mut state, Event::Gone);
             self.bar.reset(u8::MAX);
+            self.tell_bystanders();
         });
         // Also of a card that did not answer: it may be back.
         settle(&self.bar, &self.identity, &self.limits);

@@ -28,6 +28,7 @@ use crate::{
     gate::UnplugGuard,
     limits::Limits,
     monotonic::now,
+    notifier::{Notice, Notifier},
     presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
@@ -215,6 +216,12 @@ impl Card {
     /// Whether the card is gone: unbound, unplugged or dead.
     pub(crate) fn is_gone(&self) -> bool {
         self.presence.is_gone()
+    }
+
+    /// Tells those who only wait for the end of the card that it has come. Any context, under any
+    /// lock.
+    fn tell_bystanders(&self) {
+        self.delivery.tell(&self.bystanders, Notice::Gone);
     }
 
     /// Requests the interrupt `irq` of vector number `vector`, which tells of the slots of `slots`.

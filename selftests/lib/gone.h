@@ -81,4 +81,29 @@ static inline void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd)
 	fm_thread_asleep(&w->t, fm_gone_wait, w, SYS_ioctl);
 }
 
+struct fm_gone_poller {
+	struct fm_thread t;
+	int fd;
+	short revents;
+};
+
+static void fm_gone_poll(void *arg)
+{
+	struct fm_gone_poller *poller = arg;
+	struct pollfd p = { .fd = poller->fd, .events = POLLIN };
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	int rc;
+
+	rc = poll(&p, 1, FM_GUARD_MS);
+	/* At the end of its time poll() looks again, and would find what it was not told. */
+	poller->revents = rc == 1 && fm_now() < end ? p.revents : 0;
+}
+
+/* Returns when the poller sleeps: one that comes later would see for itself. */
+static inline void fm_gone_poller_start(struct fm_gone_poller *poller, int fd)
+{
+	poller->fd = fd;
+	fm_thread_asleep(&poller->t, fm_gone_poll, poller, SYS_poll);
+}
+
 #endif /* _FM_GONE_H */
