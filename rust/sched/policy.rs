@@ -9,13 +9,15 @@
 use core::cmp::Ordering;
 
 use super::context::SchedContext;
-use super::{Duration, Params, Time, Urgency};
+use super::{Duration, Params, Urgency};
 
 /// How a card shares its slots. One for all classes of a card;
 /// [`Scheduler::set_policy`](super::Scheduler::set_policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Time on slots in proportion to the weights of groups, and of the contexts of a group.
+    /// Time on slots in proportion to the weights of groups, and of the contexts of a group: each
+    /// entity has a virtual time that passes while it is on a slot, faster the lower its weight, and
+    /// the one with the least virtual time goes first.
     #[default]
     Fair,
     /// One slice each, in turn.
@@ -55,116 +57,16 @@ const RANK_LC: u8 = 1;
 /// Rank of best-effort contexts.
 const RANK_BE: u8 = 2;
 
-/// What a policy decides. All of it is O(1).
-trait Policy {
-    /// Returns whether a context competes through its group, so that time is shared between groups
-    /// first.
-    fn by_group(&self, ctx: &SchedContext) -> bool;
-
-    /// Returns what a context of that virtual time is ordered by while it waits; lower goes first,
-    /// equals in the order in which they came.
-    fn key(&self, ctx: &SchedContext, vruntime: u64) -> u64;
-
-    /// Returns when `runs` makes way for `waits`, which is of the same rank.
-    fn preempt(&self, runs: &SchedContext, waits: &SchedContext) -> Preempt;
-}
-
-/// Weighted fair: each entity has a virtual time that passes while it is on a slot, faster the
-/// lower its weight, and the one with the least virtual time goes first. A job that is still behind
-/// the next one at the end of its slice runs on until it is not: a switch that would be taken back
-/// at once is not made.
-struct Fair;
-
-impl Policy for Fair {
-    fn by_group(&self, _: &SchedContext) -> bool {
-        true
-    }
-
-    fn key(&self, _: &SchedContext, vruntime: u64) -> u64 {
-        vruntime
-    }
-
-    fn preempt(&self, _: &SchedContext, _: &SchedContext) -> Preempt {
-        Preempt::AtVruntime
-    }
-}
-
-struct RoundRobin;
-
-impl Policy for RoundRobin {
-    fn by_group(&self, _: &SchedContext) -> bool {
-        false
-    }
-
-    fn key(&self, _: &SchedContext, _: u64) -> u64 {
-        0
-    }
-
-    fn preempt(&self, _: &SchedContext, _: &SchedContext) -> Preempt {
-        Preempt::AtSliceEnd
-    }
-}
-
-struct Priority;
-
-impl Policy for Priority {
-    fn by_group(&self, _: &SchedContext) -> bool {
-        false
-    }
-
-    fn key(&self, ctx: &SchedContext, _: u64) -> u64 {
-        (Params::PRIORITY_MAX - ctx.params.priority.min(Params::PRIORITY_MAX)).into()
-    }
-
-    fn preempt(&self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
-        lower_first(waits.params.priority, runs.params.priority).unwrap_or(Preempt::AtSliceEnd)
-    }
-}
-
-struct Deadline;
-
-impl Deadline {
-    fn deadline(ctx: &SchedContext) -> Option<Time> {
-        let params = &ctx.params;
-        (params.budget != Duration::ZERO).then(|| ctx.bandwidth.deadline(params))
-    }
-}
-
-impl Policy for Deadline {
-    fn by_group(&self, ctx: &SchedContext) -> bool {
-        ctx.params.budget == Duration::ZERO
-    }
-
-    fn key(&self, ctx: &SchedContext, vruntime: u64) -> u64 {
-        Self::deadline(ctx).map_or(vruntime, Time::as_ns)
-    }
-
-    fn preempt(&self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
-        match (Self::deadline(runs), Self::deadline(waits)) {
-            (Some(runs), Some(waits)) => lower_first(runs, waits).unwrap_or(Preempt::Never),
-            _ => Preempt::AtVruntime,
-        }
-    }
-}
-
 impl PolicyKind {
-    fn policy(self) -> &'static dyn Policy {
-        match self {
-            Self::Fair => &Fair,
-            Self::RoundRobin => &RoundRobin,
-            Self::Priority => &Priority,
-            Self::Deadline => &Deadline,
-        }
-    }
-
     /// Returns whether virtual times decide.
     pub(super) fn is_fair(self) -> bool {
         matches!(self, Self::Fair | Self::Deadline)
     }
 
-    /// Returns whether a context competes through its group.
+    /// Returns whether a context competes through its group, so that time is shared between groups
+    /// first.
     pub(super) fn by_group(self, ctx: &SchedContext) -> bool {
-        self.policy().by_group(ctx)
+        self.is_fair() && !self.reserves(ctx)
     }
 
     /// Returns whether a context has a reservation that is in force.
@@ -187,15 +89,40 @@ impl PolicyKind {
         self.rank(ctx) < RANK_BE
     }
 
-    /// Returns rank and key of a context that waits, lower first.
+    /// Returns what a context of that virtual time is ordered by while it waits: its rank, and then
+    /// its key. Lower goes first, equals in the order in which they came.
     pub(super) fn place(self, ctx: &SchedContext, vruntime: u64) -> (u8, u64) {
-        (self.rank(ctx), self.policy().key(ctx, vruntime))
+        let key = match self {
+            Self::Deadline if self.reserves(ctx) => ctx.bandwidth.deadline(&ctx.params).as_ns(),
+            Self::Fair | Self::Deadline => vruntime,
+            Self::RoundRobin => 0,
+            Self::Priority => Params::PRIORITY_MAX
+                .saturating_sub(ctx.params.priority)
+                .into(),
+        };
+        (self.rank(ctx), key)
     }
 
     /// Returns when `runs` makes way for `waits`.
     pub(super) fn preempt(self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
         lower_first(self.rank(runs), self.rank(waits))
-            .unwrap_or_else(|| self.policy().preempt(runs, waits))
+            .unwrap_or_else(|| self.preempt_equal(runs, waits))
+    }
+
+    /// Returns when `runs` makes way for `waits`, which is of the same rank. Under a fair policy a
+    /// job that is still behind the next one at the end of its slice runs on until it is not: a
+    /// switch that would be taken back at once is not made.
+    fn preempt_equal(self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
+        match self {
+            Self::Deadline if self.reserves(runs) => {
+                let deadline = |ctx: &SchedContext| ctx.bandwidth.deadline(&ctx.params);
+                lower_first(deadline(runs), deadline(waits)).unwrap_or(Preempt::Never)
+            }
+            Self::Fair | Self::Deadline => Preempt::AtVruntime,
+            Self::RoundRobin => Preempt::AtSliceEnd,
+            Self::Priority => lower_first(waits.params.priority, runs.params.priority)
+                .unwrap_or(Preempt::AtSliceEnd),
+        }
     }
 
     /// Returns whether the work of `runs` is best-effort, and preempted at once by that of `comes`.

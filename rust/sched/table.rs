@@ -139,7 +139,7 @@ impl<T> Spare<T> {
 
     /// Returns whether an index did not resolve since the last call.
     pub(super) fn was_used(&self) -> bool {
-        self.used.swap(false, Relaxed)
+        self.used.load(Relaxed) && self.used.swap(false, Relaxed)
     }
 }
 
