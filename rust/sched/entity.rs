@@ -75,6 +75,10 @@ impl Node {
         }
     }
 
+    pub(super) fn set_key(&mut self, key: u64) {
+        self.key = key;
+    }
+
     /// Returns the key alone: of trees that are ordered by time.
     pub(super) const fn key(&self) -> u64 {
         self.key

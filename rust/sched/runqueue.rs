@@ -153,11 +153,19 @@ impl RunQueue {
     /// Moves a group to where its new virtual time belongs; among equals it keeps its turn. O(log
     /// n).
     pub(super) fn requeue_group(&mut self, entities: &mut Entities, group: GroupIndex) {
-        let entity = &entities.se(group);
-        if entity.node.key() != entity.vruntime {
-            if let Some(key) = self.unlink_group(entities, group) {
-                self.link_group(entities, group, key);
-            }
+        let entity = entities.se(group);
+        let (parent, key) = (entity.parent, entity.vruntime);
+        if entity.node.key() == key || !entities[group].waits() {
+            return;
+        }
+        let mut stays = false;
+        self.with_tree(entities, parent, |tree, entities| {
+            stays = tree.change_last_key(entities, group.into(), key);
+        });
+        if !stays {
+            let key = entities.se(group).node.sched_key();
+            self.unlink(entities, group.into());
+            self.link_group(entities, group, key);
         }
     }
 }

@@ -69,6 +69,22 @@ impl Tree {
         self.rebalance(table, Some(at));
     }
 
+    /// Gives an entity that is in this tree another key, if it is last before and after that.
+    /// Returns whether it was. O(1).
+    pub(super) fn change_last_key(
+        &mut self,
+        table: &mut impl EntityTable,
+        at: EntityRef,
+        key: u64,
+    ) -> bool {
+        let is_alone = self.ends == [Some(at); 2];
+        let stays = self.ends[RIGHT] == Some(at) && (is_alone || key >= table[at].node.key());
+        if stays {
+            table[at].node.set_key(key);
+        }
+        stays
+    }
+
     /// Removes an entity that is in this tree. O(log n).
     pub(super) fn remove(&mut self, table: &mut impl EntityTable, at: EntityRef) {
         let gone = core::mem::replace(&mut table[at].node, Node::UNLINKED);
