@@ -14,6 +14,9 @@ impl SlotFsm {
     /// The card cannot be asked any more: the run is lost. The caller resets the slot, and calls
     /// [`SlotFsm::end_lost_run`].
     pub(super) fn cut_off(&mut self, now: Time) -> Option<RunOver> {
+        if let State::Resetting(reset) = &mut self.state {
+            (reset.settling, reset.next) = (true, now + LOST_WAIT);
+        }
         let &Run { ctx, started, .. } = self.run()?;
         self.stats.busy += now.since(started);
         self.idle_since = None;

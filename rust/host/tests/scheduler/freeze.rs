@@ -55,6 +55,37 @@ fn jobs_go_on_where_they_were() {
     }
 }
 
+/// An answer of all-ones would be the end of the card.
+#[test]
+fn slot_in_reset_is_not_asked_after_the_card_is_cut_off() {
+    let mut world = World::new(&[BASE], 8);
+    let ctx = world.tenant(2 * MS);
+    world.start(ctx, MS).unwrap();
+    while !matches!(
+        world.machine.slot_state(sid(0)),
+        Some(SlotState::Resetting(_))
+    ) {
+        world.run_for(MS / 20);
+    }
+    world.machine.cut_off(ns(world.now));
+    let mut actions = Vec::new();
+    for ms in 1..=20 {
+        let now = ns(world.now + ms * MS);
+        let timer = Event::Timer { slot: sid(0) };
+        let handled = world
+            .machine
+            .handle(now, timer, &mut |action| actions.push(action));
+        assert_eq!(handled, Ok(()));
+    }
+    let touches = |action: &Action| {
+        matches!(
+            action,
+            Action::ReadStatus { .. } | Action::Reset { .. } | Action::Quarantine { .. }
+        )
+    };
+    assert!(!actions.iter().any(touches), "{actions:?}");
+}
+
 #[test]
 fn owners_may_ask_for_anything_meanwhile() {
     let mut world = World::new(&[FERMATA], 8);
