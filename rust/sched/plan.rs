@@ -162,7 +162,8 @@ impl Scheduler {
     }
 
     /// Returns when a run has to make way for a waiter in another group, which may have a smaller
-    /// virtual time than `next` in the same group.
+    /// virtual time than `next` in the same group, and which no slot that is about to be vacant
+    /// will take.
     fn other_turn_end(
         &self,
         cx: &Cx<'_>,
@@ -173,12 +174,15 @@ impl Scheduler {
     ) -> Option<(Time, PauseCause)> {
         let (own, _) = self.entities.siblings(run.ctx.at(), next);
         let mut above = self.entities[own].parent;
+        let class = self.slots[id].class;
+        let taken = self.takers(cx.now, class, self.free_soon(class));
         let mut first = None;
         while let Some(group) = above {
-            let queue = &self.queues[self.slots[id].class];
+            let queue = &self.queues[class];
             let other = queue.pick_sibling(&self.entities, group.into(), id.bit().into());
             let other = other.filter(|&other| {
-                !self.is_claiming(other) && !matches!(self.turn_on(cx.now, id, other), Turn::Later)
+                let is_taken = taken.contains(&Some(other));
+                !is_taken && !matches!(self.turn_on(cx.now, id, other), Turn::Later)
             });
             let other = other.and_then(|other| self.turn_end(run, other, slice));
             first = earlier(first, other);

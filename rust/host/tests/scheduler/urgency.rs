@@ -144,6 +144,24 @@ fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
     assert_eq!(world.stats(lc).slices, 1);
 }
 
+/// Another context of the best-effort group waits, too, and any slot will do.
+#[test]
+fn lc_that_may_use_all_slots_takes_one() {
+    for policy in [PolicyKind::Fair, PolicyKind::Deadline] {
+        let mut world = world(3, policy);
+        for _ in 0..4 {
+            let be = world.tenant(100 * MS);
+            world.start(be, ENDLESS).unwrap();
+        }
+        let lc = world.open(0, critical()).unwrap();
+        world.run_for(MS);
+        let from = world.log.len();
+        world.start(lc, MS).unwrap();
+        let actions = world.actions(from);
+        assert!(matches!(actions[..], [Action::Pause { .. }]), "{actions:?}");
+    }
+}
+
 #[test]
 fn lc_may_be_said_and_taken_back_while_it_waits() {
     let mut world = world(1, PolicyKind::Fair);
