@@ -50,19 +50,6 @@ impl Scheduler {
         self.for_lineage(ctx, parent, |entity| entity.charge(span));
     }
 
-    /// Deducts time from the limits of a context and of its groups.
-    pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
-        self.entities[ctx].bandwidth.spend(span);
-        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
-            return;
-        }
-        let mut next = self.entities[self.entities[ctx].group].registration;
-        while let Some(at) = next {
-            self.entities[at].bandwidth.spend(span);
-            next = self.entities[at].parent;
-        }
-    }
-
     /// Changes the virtual times of the groups from `parent` upwards, in the class of `ctx`.
     fn for_lineage(
         &mut self,

@@ -90,6 +90,21 @@ impl Scheduler {
         }
     }
 
+    /// Deducts time from the limits that hold for a context.
+    pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
+        if !matches!(self.limit(&self.entities[ctx]), Limit::None) {
+            self.entities[ctx].bandwidth.spend(span);
+        }
+        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
+            return;
+        }
+        let mut next = self.entities[self.entities[ctx].group].registration;
+        while let Some(at) = next {
+            self.entities[at].bandwidth.spend(span);
+            next = self.entities[at].parent;
+        }
+    }
+
     /// Returns whether work of a context that came now would be throttled.
     pub(super) fn is_throttled(&self, now: Time, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];

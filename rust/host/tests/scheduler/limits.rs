@@ -226,6 +226,46 @@ fn budget_is_not_renewed_by_starting_again_or_by_new_parameters() {
     assert!(had < 0.21, "{had}");
 }
 
+/// Whatever ran before.
+#[test]
+fn a_limit_begins_without_a_debt() {
+    for is_reserved in [false, true] {
+        let mut world = world(1, PolicyKind::Fair);
+        let params = if is_reserved {
+            reservation(5_000, 10_000, 10_000)
+        } else {
+            Params::DEFAULT
+        };
+        let ctx = world.open(0, params).unwrap();
+        world.start(ctx, ENDLESS).unwrap();
+        world.run_for(10_000 * MS);
+        if is_reserved {
+            world.set_policy(PolicyKind::Deadline).unwrap();
+        } else {
+            world.set_params(ctx, capped(50)).unwrap();
+        }
+        let ran = world.stats(ctx).run.as_ns();
+        world.run_for(1_000 * MS);
+        let had = (world.stats(ctx).run.as_ns() - ran) as f64 / (1_000 * MS) as f64;
+        assert!((0.49..0.56).contains(&had), "{had}");
+    }
+}
+
+#[test]
+fn budget_is_not_renewed_by_changing_the_policy() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let ctx = world.open(0, reservation(2_000, 10_000, 10_000)).unwrap();
+    world.start(ctx, ENDLESS).unwrap();
+    let begin = world.now;
+    for _ in 0..1_000 {
+        world.run_for(MS);
+        world.set_policy(PolicyKind::Fair).unwrap();
+        world.set_policy(PolicyKind::Deadline).unwrap();
+    }
+    let had = used(&world, ctx, begin);
+    assert!(had < 0.21, "{had}");
+}
+
 #[test]
 fn earliest_deadline_goes_first_at_once() {
     let mut world = world(1, PolicyKind::Deadline);
