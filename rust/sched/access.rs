@@ -99,7 +99,7 @@ impl Scheduler {
         let context = &mut self.entities[ctx];
         context.params = params;
         self.entities.se_mut(ctx).weight = params.weight.into();
-        if old.cap != params.cap {
+        if old.limits_differ(&params) {
             self.refill_caps(now, ctx);
         }
         let reserved = &mut self.queues[class].reserved;
@@ -158,6 +158,7 @@ impl Scheduler {
             self.dequeue(ctx);
         }
         self.move_to(ctx, key);
+        self.refill_caps(now, ctx);
         self.update_allowed(ctx);
         if runs || queued {
             self.place(now, ctx);

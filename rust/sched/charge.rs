@@ -28,6 +28,20 @@ impl Scheduler {
         self.charge(ctx, parent, span);
     }
 
+    /// Charges all runs that are under way until `now`.
+    pub(super) fn charge_runs(&mut self, now: Time) {
+        self.for_runs(|scheduler, ctx| scheduler.update_curr(now, ctx));
+    }
+
+    /// Does something with all contexts on slots, which must leave them there.
+    pub(super) fn for_runs(&mut self, mut act: impl FnMut(&mut Self, ContextIndex)) {
+        for id in self.slots.ids() {
+            if let Some(ctx) = self.slots[id].fsm.run().map(|run| run.ctx.at()) {
+                act(self, ctx);
+            }
+        }
+    }
+
     fn note_registered_run(&mut self, group: GroupIndex, span: Duration) {
         let mut next = self.entities[group].registration;
         while let Some(at) = next {

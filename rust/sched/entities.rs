@@ -228,11 +228,6 @@ impl Entities {
         self.lineage(group).any(|group| self[group].kind.key == key)
     }
 
-    /// Returns whether a context belongs to a group or to one below that.
-    pub(super) fn is_below(&self, ctx: ContextIndex, group: GroupIndex) -> bool {
-        self.lineage(self[ctx].group).any(|above| above == group)
-    }
-
     /// Counts contexts of a group and of those above it.
     fn count_contexts(&mut self, group: GroupIndex, change: impl Fn(u32) -> u32) {
         let mut next = Some(group);

@@ -65,9 +65,11 @@ impl Scheduler {
             Some(at) => at,
             None => self.register(key)?,
         };
+        self.charge_runs(now);
         self.set_group_cap(now, at, settings.cap);
         self.entities[at].settings = settings;
-        self.nest(now, at, parent);
+        self.nest(at, parent);
+        self.for_runs(|scheduler, ctx| scheduler.refill_caps(now, ctx));
         for id in self.slots.ids() {
             let exclusive = &mut self.slots[id].exclusive;
             if settings.slots & id.bit() != 0 {
@@ -99,9 +101,10 @@ impl Scheduler {
         if self.entities.has_registered_below(at) {
             return Err(Refusal::Busy);
         }
+        self.charge_runs(now);
         self.set_group_cap(now, at, 0);
         self.entities[at].settings = GroupSettings::DEFAULT;
-        self.nest(now, at, None);
+        self.nest(at, None);
         for group in self.groups_of(key).into_iter().flatten() {
             self.entities[group].registration = None;
         }
@@ -251,13 +254,13 @@ impl Scheduler {
         Ok(at)
     }
 
-    /// Puts a registered group below `parent`, and lets it compete at the weight that is set.
-    fn nest(&mut self, now: Time, at: RegistrationIndex, parent: Option<RegistrationIndex>) {
+    /// Puts a registered group below `parent`, and lets it compete at the weight that is set. All
+    /// runs were charged.
+    fn nest(&mut self, at: RegistrationIndex, parent: Option<RegistrationIndex>) {
         self.entities[at].parent = parent;
         let key = self.entities[at].key;
         let above = parent.map(|parent| self.entities[parent].key);
         for group in self.groups_of(key).into_iter().flatten() {
-            self.charge_below(now, group);
             let weight = self.entities[at].settings.weight;
             self.entities.se_mut(group).weight = weight.into();
             let kind = self.entities[group].kind;
@@ -269,18 +272,6 @@ impl Scheduler {
                 self.move_below(group, above);
             }
             self.forget_plans(kind.class);
-        }
-    }
-
-    /// Charges the runs of a group's contexts until `now`.
-    fn charge_below(&mut self, now: Time, group: GroupIndex) {
-        let class = self.entities[group].kind.class;
-        for id in self.class_slots(class) {
-            let run = self.slots[id].fsm.run();
-            let ctx = run.map(|run| run.ctx.at());
-            if let Some(ctx) = ctx.filter(|&ctx| self.entities.is_below(ctx, group)) {
-                self.update_curr(now, ctx);
-            }
         }
     }
 

@@ -57,19 +57,11 @@ impl Scheduler {
 
     /// Puts another policy into force. Jobs that run stay; their slices go on by the new rules.
     pub(super) fn change_policy(&mut self, now: Time, policy: PolicyKind) {
-        let mut running = [None; super::MAX_SLOTS];
-        for (place, slot) in running.iter_mut().zip(self.slots.iter()) {
-            *place = slot.fsm.run().map(|run| run.ctx.at());
-        }
-        for ctx in running.into_iter().flatten() {
-            self.update_curr(now, ctx);
-        }
+        self.charge_runs(now);
         self.policy = policy;
         // A gang of which a member was started is started as a whole.
         self.keep_claims(|claim| claim.begun);
-        for ctx in running.into_iter().flatten() {
-            self.reset_context(now, ctx);
-        }
+        self.for_runs(|scheduler, ctx| scheduler.reset_context(now, ctx));
         self.forget_all_plans();
         self.sweep = Sweep::new(Pass::ResetGroup);
     }
@@ -108,6 +100,7 @@ impl Scheduler {
         let class = context.class;
         if context.charging {
             self.update_curr(now, ctx);
+            self.refill_caps(now, ctx);
             self.entities.deactivate(ctx);
         }
         let hint = self.take_hint(ctx);

@@ -5,8 +5,8 @@
 use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    CardConfig, ContextId, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal,
-    Scheduler, SlotState, Urgency,
+    CardConfig, ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind,
+    Refusal, Scheduler, SlotState, Urgency,
 };
 use fermata_sched_host::storage;
 use proptest::prelude::*;
@@ -184,6 +184,54 @@ proptest! {
         let part = had / (2_000 / every) as f64;
         // A context that moves keeps the rest of its slice.
         prop_assert!(part < 0.5 + 3.0 / every as f64, "{part}");
+    }
+}
+
+/// A cap that begins to hold for a run is not charged for the time before, of which it keeps a window.
+#[test]
+fn a_cap_begins_without_a_debt() {
+    fn reserve(world: &mut World, ctx: ContextId) {
+        let params = Params {
+            budget: Duration::from_ms(9),
+            deadline: Duration::from_ms(10),
+            period: Duration::from_ms(10),
+            ..Params::DEFAULT
+        };
+        world.set_params(ctx, params).unwrap();
+        world.set_policy(PolicyKind::Deadline).unwrap();
+        world.move_to(ctx, B).unwrap();
+        world.run_for(10_005 * MS);
+        assert_eq!(world.machine.slot_of(ctx), Some(sid(0)));
+    }
+    let changes: [fn(&mut World, ContextId); 5] = [
+        |world, _| world.set_group(A, capped(50)).unwrap(),
+        |world, _| world.set_group_below(A, Some(B), DEFAULT).unwrap(),
+        |world, ctx| world.move_to(ctx, B).unwrap(),
+        |world, ctx| {
+            reserve(world, ctx);
+            world.set_policy(PolicyKind::Fair).unwrap();
+        },
+        |world, ctx| {
+            reserve(world, ctx);
+            world.set_params(ctx, Params::DEFAULT).unwrap();
+        },
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        let mut world = world(1, PolicyKind::Fair);
+        world.set_group(A, DEFAULT).unwrap();
+        world.set_group(B, capped(50)).unwrap();
+        let ctx = busy(&mut world, A, 1)[0];
+        world.run_for(10_000 * MS);
+        change(&mut world, ctx);
+        let ran = world.stats(ctx).run.as_ns();
+        // Charges the run once more.
+        world.run_for(500 * MS);
+        world
+            .set_params(ctx, world.machine.params(ctx).unwrap())
+            .unwrap();
+        world.run_for(500 * MS);
+        let had = (world.stats(ctx).run.as_ns() - ran) as f64 / (1_000 * MS) as f64;
+        assert!((0.49..0.56).contains(&had), "{i}: {had}");
     }
 }
 
