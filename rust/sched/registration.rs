@@ -206,16 +206,22 @@ impl Scheduler {
         key: GroupKey,
     ) -> [Option<GroupIndex>; MAX_SLOTS * URGENCIES.len()] {
         let mut groups = [None; MAX_SLOTS * URGENCIES.len()];
-        let classes = self.queues.ids();
-        let kinds = classes.flat_map(|class| URGENCIES.map(|urgency| (class, urgency)));
-        for (place, (class, urgency)) in groups.iter_mut().zip(kinds) {
-            *place = self.entities.find_group(&GroupKind {
+        for (place, kind) in groups.iter_mut().zip(self.kinds(key)) {
+            *place = self.entities.find_group(&kind);
+        }
+        groups
+    }
+
+    /// Iterates over the parts that a group may have.
+    fn kinds(&self, key: GroupKey) -> impl Iterator<Item = GroupKind> {
+        let kinds = move |class| {
+            URGENCIES.map(|urgency| GroupKind {
                 key,
                 class,
                 urgency,
-            });
-        }
-        groups
+            })
+        };
+        self.queues.ids().flat_map(kinds)
     }
 
     /// Returns the registration of `parent`, if `key` may be below it.
@@ -260,14 +266,20 @@ impl Scheduler {
         self.entities[at].parent = parent;
         let key = self.entities[at].key;
         let above = parent.map(|parent| self.entities[parent].key);
-        for group in self.groups_of(key).into_iter().flatten() {
-            let weight = self.entities[at].settings.weight;
-            self.entities.se_mut(group).weight = weight.into();
-            let kind = self.entities[group].kind;
+        for kind in self.kinds(key) {
+            if self.entities.find_group(&kind).is_none() {
+                continue;
+            }
             let above = above.and_then(|key| {
                 let kind = GroupKind { key, ..kind };
                 self.entities.make_group(&kind)
             });
+            // The group above may have taken the place of the group.
+            let Some(group) = self.entities.find_group(&kind) else {
+                continue;
+            };
+            let weight = self.entities[at].settings.weight;
+            self.entities.se_mut(group).weight = weight.into();
             if self.entities.se(group).parent != above {
                 self.move_below(group, above);
             }

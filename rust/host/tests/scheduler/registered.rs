@@ -235,6 +235,23 @@ fn a_cap_begins_without_a_debt() {
     }
 }
 
+/// The group that moves is the one that was without contexts for longest, and no place is free.
+#[test]
+fn a_group_above_takes_no_place_of_the_group_below() {
+    let mut world = World::new(&[FERMATA], 2);
+    for key in 1..20 {
+        let ctx = world.open_in(GroupKey(key), 0, Params::DEFAULT).unwrap();
+        world.close(ctx).unwrap();
+    }
+    let above = GroupKey(20);
+    world.set_group(above, DEFAULT).unwrap();
+    for key in (1..20).map(GroupKey) {
+        world.set_group_below(key, Some(above), DEFAULT).unwrap();
+        world.remove_group(key).unwrap();
+    }
+    world.open_in(above, 0, Params::DEFAULT).unwrap();
+}
+
 #[test]
 fn settings_hold_without_a_context() {
     let mut world = world(1, PolicyKind::Fair);
