@@ -53,6 +53,7 @@ impl Scheduler {
     /// none. `None`: no job that was not told to pause is on the slot, or it makes way for nothing
     /// that is known.
     pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
+        self.slots[id].fsm.unpaused()?;
         let queue = &mut self.queues[self.slots[id].class];
         if core::mem::take(&mut queue.replan) {
             for id in slots_in(queue.slots) {

@@ -107,6 +107,24 @@ fn who_follows_a_long_slice_is_named_at_its_end() {
     assert_eq!(named(&world), Some(b));
 }
 
+/// The limit of the job, at 100 ms, passes meanwhile.
+#[test]
+fn a_closed_job_that_is_not_dropped_in_time_is_stopped_by_a_reset() {
+    let mut world = World::new(&[RELAY], 8);
+    let params = Params {
+        cap: 50,
+        ..Params::DEFAULT
+    };
+    let ctx = world.open(0, params).unwrap();
+    world.run_for(500 * MS);
+    world.start(ctx, ENDLESS).unwrap();
+    world.run_for(95 * MS);
+    world.card.set_hang(0);
+    world.close(ctx).unwrap();
+    world.run_for(300 * MS);
+    assert!(world.released.contains(&ctx));
+}
+
 /// Another slot may become vacant for the only context that waits.
 #[test]
 fn the_last_context_that_waits_is_named_at_the_end_of_a_slice() {
