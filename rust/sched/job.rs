@@ -130,7 +130,7 @@ impl Scheduler {
                 } else {
                     context.yields = true;
                 }
-                if let Some(slot) = context.slot {
+                if let Some(slot) = self.slot_with(ctx) {
                     self.pause(cx, slot, None, PauseCause::Request);
                 }
             }
@@ -191,8 +191,8 @@ impl Scheduler {
     }
 
     /// Closes a context that is in no gang. A context on no slot is released at once; a job on a
-    /// slot is stopped by a reset, or dropped by a relay, because its snapshot is of no use any more, and its memory may
-    /// go only when the slot is quiescent.
+    /// slot is stopped by a reset, or dropped by a relay, because its snapshot is of no use any
+    /// more, and its memory may go only when the slot is quiescent.
     pub(super) fn close(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
         let context = &self.entities[ctx];
@@ -201,14 +201,8 @@ impl Scheduler {
             self.stop_waiting(cx.now, ctx, JobState::Idle);
         }
         if state == JobState::Running || (stuck && !self.gone) {
-            let context = &mut self.entities[ctx];
-            context.closing = true;
-            let name = self.entities.id(ctx);
-            let on = |slot: &super::SlotId| {
-                let run = self.slots[*slot].fsm.run();
-                run.is_some_and(|run| run.ctx == name)
-            };
-            if let Some(slot) = self.entities[ctx].slot.filter(on) {
+            self.entities[ctx].closing = true;
+            if let Some(slot) = self.slot_with(ctx) {
                 if self.slots[slot].fsm.config.has_relay() {
                     self.slots[slot].payer = None;
                     self.slots[slot].fsm.drop_job(cx);

@@ -366,10 +366,7 @@ impl Scheduler {
     /// and reads may be forwarded: from Load until the end of the run is observed or the slot is
     /// reset.
     pub fn slot_of(&self, id: ContextId) -> Option<SlotId> {
-        let ctx = self.entities.owned(id).ok()?;
-        let slot = self.entities[ctx].slot?;
-        let run = self.slots[slot].fsm.run()?;
-        (run.ctx == id).then_some(slot)
+        self.slot_with(self.entities.owned(id).ok()?)
     }
 
     /// Returns whether the run on a slot began with a restore, of whose end the status tells

@@ -233,6 +233,14 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Returns the slot that the job of a context is on; `None`: it is on no slot, or the context is
+    /// only named for one.
+    pub(super) fn slot_with(&self, ctx: ContextIndex) -> Option<SlotId> {
+        let slot = self.entities[ctx].slot?;
+        let run = self.slots[slot].fsm.run()?;
+        (run.ctx.at() == ctx).then_some(slot)
+    }
+
     /// Iterates over the contexts on slots of a class.
     pub(super) fn running(&self, class: SlotId) -> impl Iterator<Item = ContextIndex> + '_ {
         let slots = self.class_slots(class);

@@ -117,7 +117,7 @@ impl Scheduler {
         self.pause_one(cx, id, payer, cause, due);
         let mut next = self.entities[ctx].gang;
         while let Some(mate) = next.filter(|&mate| mate != ctx) {
-            if let Some(id) = self.entities[mate].slot {
+            if let Some(id) = self.slot_with(mate) {
                 self.pause_one(cx, id, None, PauseCause::Gang, cx.now);
             }
             next = self.entities[mate].gang;

@@ -107,6 +107,26 @@ fn who_follows_a_long_slice_is_named_at_its_end() {
     assert_eq!(named(&world), Some(b));
 }
 
+/// A context that is only named does not run: what is asked of it concerns no job on the slot.
+#[test]
+fn a_named_context_is_preempted_alone() {
+    for hold in [false, true] {
+        let (mut world, [a, b]) = tenants(RELAY);
+        world.run_for(10 * US);
+        assert_eq!(named(&world), Some(b));
+        let from = world.log.len();
+        world.event(Event::Preempt { ctx: b, hold }).unwrap();
+        world.run_for(900 * US);
+        assert_eq!(world.machine.slot_of(a), Some(sid(0)));
+        assert_eq!(world.stats(a).preemptions, 0);
+        let is_pause = |(_, action): &(u64, Action)| matches!(action, Action::Pause { .. });
+        assert!(!world.log[from..].iter().any(is_pause));
+        if hold {
+            assert_eq!(world.state(b), JobState::Held);
+        }
+    }
+}
+
 /// The limit of the job, at 100 ms, passes meanwhile.
 #[test]
 fn a_closed_job_that_is_not_dropped_in_time_is_stopped_by_a_reset() {
