@@ -20,8 +20,7 @@ impl Scheduler {
     /// ends the slices that are over if a context waits, and arms the timers, at once for what
     /// else is to be filled. O(log n) in the number of contexts; a card has at most eight slots.
     pub(super) fn reschedule(&mut self, cx: &mut Cx<'_>, class: SlotId) {
-        if self.entities.nr_ganged != 0 {
-            // A gang may have members of several classes.
+        if self.are_classes_tied() {
             return self.reschedule_all(cx);
         }
         self.decide(cx, class);

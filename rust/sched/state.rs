@@ -250,12 +250,21 @@ impl Scheduler {
     /// Has all plans made anew.
     pub(super) fn forget_all_plans(&mut self) {
         for class in self.queues.ids() {
-            self.forget_plans(class);
+            self.queues[class].replan = true;
         }
     }
 
-    /// Has the plans of a class made anew.
+    /// Has the plans made anew that depend on what happens in a class.
     pub(super) fn forget_plans(&mut self, class: SlotId) {
-        self.queues[class].replan = true;
+        match self.are_classes_tied() {
+            true => self.forget_all_plans(),
+            false => self.queues[class].replan = true,
+        }
+    }
+
+    /// Returns whether what happens in a class matters to the other classes: a gang may have members
+    /// of several classes.
+    pub(super) fn are_classes_tied(&self) -> bool {
+        self.entities.nr_ganged != 0
     }
 }

@@ -89,6 +89,25 @@ fn a_hold_that_has_not_come_about_is_taken_back_from_all() {
     assert_eq!(states(&world, gang), [JobState::Done; 2]);
 }
 
+/// While the other member is still to start, the first one has no end of its slice.
+#[test]
+fn members_that_start_one_after_another_end_their_slices() {
+    let (mut world, gang) = gang_on(FERMATA);
+    let capped = Params {
+        cap: 99,
+        ..Params::DEFAULT
+    };
+    world.set_params(gang[0], capped).unwrap();
+    let other = world.open(0, Params::DEFAULT).unwrap();
+    world.start(other, ENDLESS).unwrap();
+    for ctx in gang {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(100 * MS);
+    assert!(world.stats(gang[0]).slices > 5);
+    assert!(world.stats(other).slices > 5);
+}
+
 #[test]
 fn whoever_has_no_job_takes_no_part() {
     let (mut world, gang) = gang_on(FERMATA);
