@@ -423,9 +423,7 @@ impl Scheduler {
             if self.may_serve(cx.now, ctx) {
                 self.serve_hint(cx, class, ctx);
             } else if !self.is_served(ctx) && self.in_backoff(cx.now, &self.entities[ctx]) {
-                self.dequeue(ctx);
-                let ignored = &mut self.entities[ctx].hints.ignored;
-                *ignored = ignored.saturating_add(1);
+                self.end_hint(cx.now, ctx, Ending::Expired);
             }
         }
     }

@@ -376,6 +376,21 @@ fn a_slot_that_fails_is_not_waited_for() {
     assert_eq!(live.count(), 1);
 }
 
+/// Two slots are kept, one of them is taken by other work, and the other hint is taken back.
+#[test]
+fn a_hint_that_is_ignored_after_it_took_a_slot_was_wasted() {
+    let (mut world, _, first) = busy(2);
+    let [second, other] = [(); 2].map(|()| world.open(0, critical()).unwrap());
+    hint(&mut world, first, MS).unwrap();
+    hint(&mut world, second, MS).unwrap();
+    world.run_for(MS - 1);
+    let kept = [0, 1].map(|i| world.machine.reserved_for(sid(i)).unwrap());
+    world.start(other, ENDLESS).unwrap();
+    let taken = world.machine.slot_of(other).unwrap().index();
+    cancel(&mut world, kept[1 - taken]).unwrap();
+    assert_eq!(counts(&world, kept[taken]), [1, 0, 1, 0]);
+}
+
 #[test]
 fn finish_may_come_before_the_pause_for_a_hint() {
     let (mut world, be, lc) = busy(1);
