@@ -77,8 +77,8 @@ impl Scheduler {
             return;
         };
         let context = &self.entities[ctx];
-        let is_stranded = context.state == JobState::Queued
-            && self.check_mask(context.class, context.params.mask).is_err();
+        let queued = context.state == JobState::Queued;
+        let is_stranded = queued && self.check_mask(context.class, context.params.mask).is_err();
         if self.gone {
             self.lose_context(cx, ctx);
         } else if is_stranded {
@@ -88,7 +88,7 @@ impl Scheduler {
             cx.act(Action::Wake { ctx, wake });
         } else if self.sweep.pass == Pass::ResetContext {
             self.reset_context(cx.now, ctx);
-        } else if context.linked == Linked::Ineligible && !self.has_no_slot(ctx) {
+        } else if queued && (context.linked == Linked::Ineligible) != self.has_no_slot(ctx) {
             self.change_access(cx.now, ctx);
         }
     }

@@ -130,6 +130,36 @@ fn defect_04_quarantine_during_a_change_of_the_policy() {
     assert!(wait.iter().all(|&ctx| world.state(ctx) == failed));
 }
 
+/// Nobody but contexts that may use no slot any more have waited for longer.
+#[test]
+fn the_boost_sees_past_contexts_of_a_quarantined_slot() {
+    let mut world = World::new(&[FERMATA; 2], 16);
+    world.set_policy(PolicyKind::Priority).unwrap();
+    let group = GroupKey(1);
+    world.set_exclusive(2, Some(group)).unwrap();
+    let hung = world.tenant(MS);
+    world.start(hung, ENDLESS).unwrap();
+    for _ in 0..8 {
+        let ctx = world.tenant(MS);
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    let [low, high] = [0, 1].map(|priority| {
+        let params = Params {
+            priority,
+            mask: 2,
+            ..Params::DEFAULT
+        };
+        world.open_in(group, 0, params).unwrap()
+    });
+    world.start(high, ENDLESS).unwrap();
+    world.start(low, ENDLESS).unwrap();
+    world.card.slots[0].ignore_resets = u32::MAX;
+    world.close(hung).unwrap();
+    world.run_for(1_500 * MS);
+    assert_ne!(world.quarantined, 0);
+    assert_ne!(world.stats(low).slices, 0);
+}
+
 /// What a group had under another policy does not count against the group.
 #[test]
 fn groups_begin_anew_under_another_policy() {
