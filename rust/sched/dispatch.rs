@@ -178,8 +178,10 @@ impl Scheduler {
         // The context that would be next if all that is announced were there.
         let next = kept_for.or(first.map(|(ctx, _)| ctx));
         if let Some(ctx) = next.and_then(|next| self.starves(cx.now, id, next)) {
-            let turn = self.turn(cx.now, ctx, true);
-            return self.give(cx, id, (ctx, turn), true);
+            match self.turn(cx.now, ctx, true) {
+                Turn::Later => {}
+                turn => return self.give(cx, id, (ctx, turn), true),
+            }
         }
         match (kept_for, first) {
             (None, Some(first)) => self.give(cx, id, first, false),

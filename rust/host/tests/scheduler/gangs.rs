@@ -108,6 +108,42 @@ fn members_that_start_one_after_another_end_their_slices() {
     assert!(world.stats(other).slices > 5);
 }
 
+/// A gang claims two slots, and a member of another gang, which starves, is on one of them.
+#[test]
+fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
+    let mut world = World::new(&[FERMATA; 3], 16);
+    world.set_boost(Duration::from_ms(50)).unwrap();
+    let mut open = |mask: u8, ms| {
+        let params = Params {
+            mask,
+            timeslice: Duration::from_ms(ms),
+            ..Params::DEFAULT
+        };
+        world.open(0, params).unwrap()
+    };
+    let starving = [open(1, 400), open(2, 2), open(4, 2)];
+    let claiming = [open(1, 400), open(2, 400)];
+    let (second, third, next) = (open(2, 400), open(4, 1_000), open(4, 2));
+    for gang in [&starving[..], &claiming[..]] {
+        for &ctx in &gang[1..] {
+            world.set_gang(ctx, Some(gang[0])).unwrap();
+        }
+    }
+    world.start(starving[0], ENDLESS).unwrap();
+    world.start(third, 450 * MS).unwrap();
+    world.run_until(300 * MS);
+    world.start(second, ENDLESS).unwrap();
+    world.run_for(MS);
+    for ctx in [starving[1], starving[2], claiming[0], claiming[1], next] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_until(449 * MS);
+    assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
+    world.run_until(460 * MS);
+    assert_eq!(world.state(third), JobState::Done);
+    assert_eq!(world.machine.slot_of(next), Some(sid(2)));
+}
+
 #[test]
 fn whoever_has_no_job_takes_no_part() {
     let (mut world, gang) = gang_on(FERMATA);
