@@ -263,8 +263,8 @@ impl Scheduler {
     }
 
     /// Returns whether what happens in a class matters to the other classes: a gang may have members
-    /// of several classes.
+    /// of several classes, and the cap of a group holds for all its contexts together.
     pub(super) fn are_classes_tied(&self) -> bool {
-        self.entities.nr_ganged != 0
+        self.entities.nr_ganged != 0 || self.entities.nr_capped != 0
     }
 }

@@ -252,6 +252,26 @@ fn a_group_above_takes_no_place_of_the_group_below() {
     world.open_in(above, 0, Params::DEFAULT).unwrap();
 }
 
+/// One cap holds for contexts on slots of several classes.
+#[test]
+fn a_cap_is_shared_by_contexts_of_several_classes() {
+    let other = SlotPlan {
+        class: 1,
+        ..FERMATA
+    };
+    let mut world = World::new(&[FERMATA, other], 8);
+    world.set_group(A, capped(50)).unwrap();
+    let both = [0, 1].map(|class| world.open_in(A, class, Params::DEFAULT).unwrap());
+    world.run_for(500 * MS);
+    for ctx in both {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    // What was kept of the cap, 50 ms, and a quarter of a slot's time for each.
+    world.run_for(40 * MS);
+    let throttled = both.map(|ctx| world.stats(ctx).throttled);
+    assert_eq!(throttled, [true; 2]);
+}
+
 #[test]
 fn settings_hold_without_a_context() {
     let mut world = world(1, PolicyKind::Fair);
