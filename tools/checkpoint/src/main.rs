@@ -94,9 +94,7 @@ fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
     let context = owner.context()?;
     let arena = arena_of(&context)?;
     let held = State::from(context.status()?.state) == State::Held;
-    if context.preempt(true).is_ok() {
-        context.wait(Events::ANY, None)?;
-    }
+    context.hold(None).context("the job cannot be held")?;
     let written = store(file, |to| save(&context, arena.as_ref(), to));
     let stays = held || hold && written.is_ok();
     if !stays {

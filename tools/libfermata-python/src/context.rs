@@ -43,10 +43,7 @@ impl Opened {
 
     /// Takes the job off its slot for good. Returns whether the engine has left the memory.
     fn stop(&self) -> bool {
-        match self.context.preempt(true) {
-            Ok(()) => self.context.wait(Events::ANY, Some(LEAVE)).is_ok(),
-            Err(error) => matches!(error, Error::NotFound | Error::NotReady),
-        }
+        matches!(self.context.hold(Some(LEAVE)), Ok(_) | Err(Error::NotReady))
     }
 }
 

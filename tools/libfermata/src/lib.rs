@@ -38,6 +38,7 @@ mod schedule;
 mod statistics;
 mod travel;
 pub mod uapi;
+mod wait;
 pub mod work;
 
 pub use arena::Arena;
@@ -333,14 +334,20 @@ impl Context {
     }
 
     /// Takes the job off its slot, and waits until the job is held, for `limit` at most (`None`: as
-    /// long as needed). Returns whether the job is held; `false`: there is no job, or the job has
-    /// ended.
+    /// long as needed), also where the file is `O_NONBLOCK`, which another process may have made it.
+    /// Returns whether the job is held; `false`: there is no job, or the job has ended. After an
+    /// error the job goes on.
     pub fn hold(&self, limit: Option<Duration>) -> Result<bool> {
         match self.preempt(true) {
             Err(Error::NotFound) => return Ok(false),
             done => done?,
         }
-        Ok(self.wait(Events::ANY, limit)?.contains(Events::HELD))
+        let waited = wait::until_ready(self, limit, || self.wait_until(Events::ANY, 0));
+        if waited.is_err() {
+            // The job may have ended.
+            let _ = self.resume();
+        }
+        Ok(waited?.contains(Events::HELD))
     }
 
     /// Preempts the job of this context (0), or of the one of this number.

@@ -280,6 +280,8 @@ impl HostContext {
         if matches!(was, Job::Running) {
             if let Err(error) = self.hold() {
                 tell(format_args!("a job cannot be stopped: {error}"));
+                // The job stays off the slot if it leaves the slot later.
+                let _ = self.context.preempt(true);
             }
         }
     }

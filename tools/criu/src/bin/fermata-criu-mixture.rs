@@ -7,6 +7,7 @@ use anyhow::{ensure, Result};
 use fermata::work::{Access, Outcome, Work, DATA};
 use fermata::{Arena, Context, Events, Param};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -115,6 +116,9 @@ fn chain(
         context.param(Param::Priority)?,
         context.gang_members()?
     )?;
+    if fcntl_getfl(context)?.contains(OFlags::NONBLOCK) {
+        line.push_str(", not blocking");
+    }
     ensure!(status.failed == 0 && arena.is_at_base(), "{name}: failed");
     if matches!(wait, Wait::Eventfd) {
         write!(line, ", signals {signalled}")?;
@@ -165,6 +169,8 @@ fn main() -> Result<()> {
     }?;
     second.join_gang(first.status()?.context)?;
     third.set_param(Param::Priority, 10)?;
+    // Its thread waits by poll().
+    fcntl_setfl(&third, OFlags::NONBLOCK)?;
     let lines = thread::scope(|scope| {
         let threads = [
             scope.spawn(|| chain("first", &first, &first_arena, rounds, Wait::Eventfd, hash)),
