@@ -200,6 +200,7 @@ def test_descriptor_can_be_polled():
 def test_coroutines_wait_for_many_jobs():
     async def one(word):
         context, memory = hashing(word)
+        os.set_blocking(context.fileno(), word != b"word 0")
         context.start()
         assert await context.wait_async() == Event.DONE
         context.job_result()

@@ -73,7 +73,8 @@ async def wait(context, events):
         context.set_eventfd(watch.fd, watch.events())
         while True:
             changed.clear()
-            with contextlib.suppress(TimeoutError):
+            # BlockingIOError: the descriptor does not block.
+            with contextlib.suppress(TimeoutError, BlockingIOError):
                 return context.wait(events, timeout=0)
             await changed.wait()
     finally:
