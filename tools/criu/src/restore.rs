@@ -144,14 +144,16 @@ fn last_status(past: &Past) -> uapi::Status {
     status
 }
 
-/// Lets other processes find the context, and lets the context be in its gang.
+/// Lets other processes find the context, and lets the context be in its gang: all members join the
+/// first one in the table, which processes that are restored at the same time agree on.
 fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Result<()> {
     let number = context.status()?.context;
     let card = rustix::fs::fstat(context)?.st_rdev;
     let name = node.file_name().and_then(|name| name.to_str());
-    table::add(Entry {
+    let name = table::name_of(name.context("a node without a name")?)?;
+    let place = table::add(Entry {
         id,
-        name: table::name_of(name.context("a node without a name")?)?,
+        name,
         numbers: (dumped.number, number),
         card,
         gang: dumped.gang,
@@ -159,10 +161,8 @@ fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Resu
     if dumped.gang == 0 {
         return Ok(());
     }
-    let is_mate = |entry: &Entry| {
-        (entry.card, entry.gang) == (card, dumped.gang) && entry.numbers.1 != number
-    };
-    match table::find(is_mate)? {
+    let is_mate = |entry: &Entry| (entry.card, entry.name, entry.gang) == (card, name, dumped.gang);
+    match table::find_before(place, is_mate)? {
         Some(mate) => Ok(context.join_gang(mate.numbers.1)?),
         None => Ok(()),
     }

@@ -72,8 +72,8 @@ pub(crate) fn name_of(name: &str) -> Result<[u8; NAME]> {
     Ok(bytes)
 }
 
-/// Adds a context.
-pub(crate) fn add(entry: Entry) -> Result<()> {
+/// Adds a context. Returns the number of its place: how many contexts were added before.
+pub(crate) fn add(entry: Entry) -> Result<usize> {
     let table = table()?;
     let taken = table.taken.fetch_add(1, Ordering::Relaxed);
     let Some(place) = table.places.get(taken) else {
@@ -82,7 +82,7 @@ pub(crate) fn add(entry: Entry) -> Result<()> {
     // SAFETY: The place was taken here, and is not complete.
     unsafe { *place.entry.get() = entry };
     place.is_complete.store(true, Ordering::Release);
-    Ok(())
+    Ok(taken)
 }
 
 /// Returns the first context of which `is_it` holds.
@@ -92,4 +92,54 @@ pub(crate) fn find(is_it: impl Fn(&Entry) -> bool) -> Result<Option<Entry>> {
     // SAFETY: A complete entry does not change.
     let mut entries = complete.map(|place| unsafe { *place.entry.get() });
     Ok(entries.find(|entry| is_it(entry)))
+}
+
+/// Returns the first context of which `is_it` holds among those before the place `end`: the same one
+/// whenever a process asks. Waits for processes that have taken a place and have not written the entry
+/// yet; CRIU ends all processes if one of them ends too early.
+pub(crate) fn find_before(end: usize, is_it: impl Fn(&Entry) -> bool) -> Result<Option<Entry>> {
+    let mut entries = table()?.places[..end].iter().map(|place| {
+        while !place.is_complete.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: A complete entry does not change.
+        unsafe { *place.entry.get() }
+    });
+    Ok(entries.find(|entry| is_it(entry)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many processes add members at the same time, all members but one join that one.
+    #[test]
+    fn members_of_a_gang_agree_on_the_first() {
+        const MEMBERS: i32 = 64;
+        make().unwrap();
+        let entry = |id| Entry {
+            id,
+            name: name_of("fermata0").unwrap(),
+            numbers: (0, 0),
+            card: 0,
+            gang: 1,
+        };
+        let first_before = |id| {
+            let place = add(entry(id)).unwrap();
+            let first = find_before(place, |entry| entry.gang == 1).unwrap();
+            first.map(|first| first.id)
+        };
+        let firsts: Vec<Option<i32>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..MEMBERS)
+                .map(|id| scope.spawn(move || first_before(id)))
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.collect()
+        });
+        let root = firsts.iter().position(Option::is_none).unwrap();
+        for (id, first) in firsts.iter().enumerate() {
+            let wanted = (id != root).then_some(root as i32);
+            assert_eq!(*first, wanted, "member {id}");
+        }
+    }
 }
