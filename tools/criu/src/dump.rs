@@ -6,6 +6,7 @@ use crate::image::{
     self, ContextRecord, EventfdRecord, Late, OwnArena, OwnMemory, Part, Past, Record,
 };
 use crate::process::{index_of, is_card, Process};
+use crate::table::Key;
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata::{uapi, Context, Error, Param, State};
 use rustix::fs::OFlags;
@@ -29,15 +30,12 @@ struct Dumped {
     late: Option<Late>,
 }
 
-/// The card of a context, and a number there.
-type Key = (u64, u32);
-
 /// What the dump has come across.
 #[derive(Default)]
 struct Dump {
     contexts: HashMap<Key, Dumped>,
-    /// Gangs whose jobs were held here, all at once.
-    gangs: HashSet<Key>,
+    /// Cards and numbers of gangs whose jobs were held here, all at once.
+    gangs: HashSet<(u64, u32)>,
     /// Eventfds of the processes.
     eventfds: Vec<OwnedFd>,
 }
@@ -277,8 +275,10 @@ fn results_of(context: &Context) -> Result<Vec<(u32, u64)>> {
 pub(crate) fn resume_all() {
     let Dump { contexts, .. } = std::mem::take(&mut *dump());
     for dumped in contexts.into_values().filter(|dumped| dumped.resumes) {
-        if let Err(error) = dumped.context.resume() {
-            complain(&format!("a job does not go on: {error}"));
+        match dumped.context.resume() {
+            // A job of a gang that went on with another member's, and has ended.
+            Ok(()) | Err(Error::NotFound) => {}
+            Err(error) => complain(&format!("a job does not go on: {error}")),
         }
     }
 }

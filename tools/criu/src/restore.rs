@@ -4,11 +4,12 @@
 use crate::criu::{complain, forget_mapped_file, tell};
 use crate::image::{self, ContextRecord, EventfdRecord, Late, OwnMemory, Part, Past, Record};
 use crate::process::{index_of, is_card, split_offset, Process};
-use crate::table::{self, Entry};
+use crate::table::{self, Entry, Key};
 use anyhow::{ensure, Context as _, Result};
-use fermata::{uapi, Context, Events, Param, State};
+use fermata::{uapi, Context, Error, Events, Param, State};
 use fermata_checkpoint::{Absent, Content, Job};
 use rustix::fs::OFlags;
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::io::BufReader;
 use std::os::fd::{AsFd, IntoRawFd, RawFd};
@@ -147,8 +148,7 @@ fn last_status(past: &Past) -> uapi::Status {
 /// Lets other processes find the context, and lets the context be in its gang: all members join the
 /// first one in the table, which processes that are restored at the same time agree on.
 fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Result<()> {
-    let number = context.status()?.context;
-    let card = rustix::fs::fstat(context)?.st_rdev;
+    let (card, number) = key_of(context)?;
     let name = node.file_name().and_then(|name| name.to_str());
     let name = table::name_of(name.context("a node without a name")?)?;
     let place = table::add(Entry {
@@ -183,7 +183,7 @@ pub(crate) fn mapping(path: &CStr, offset: u64) -> Result<Option<(RawFd, u64)>> 
     };
     let ours = Process::new(std::process::id() as i32)?;
     for (_, context) in ours.contexts()? {
-        if is_entry(&context, &entry)? {
+        if key_of(&context)? == entry.key() {
             forget_mapped_file()?;
             return Ok(Some((context.into_file().into_raw_fd(), in_arena)));
         }
@@ -191,42 +191,61 @@ pub(crate) fn mapping(path: &CStr, offset: u64) -> Result<Option<(RawFd, u64)>> 
     Ok(None)
 }
 
-fn is_entry(context: &Context, entry: &Entry) -> Result<bool> {
+/// Returns the card of a context, and the context's number there.
+fn key_of(context: &Context) -> Result<Key> {
     let card = rustix::fs::fstat(context)?.st_rdev;
-    Ok((card, context.status()?.context) == (entry.card, entry.numbers.1))
+    Ok((card, context.status()?.context))
 }
 
 /// Completes the contexts of a process, which is complete and stopped, and lets their jobs go on.
+/// A context that cannot be completed, or whose job cannot go on, holds up no other.
+///
+/// # Errors
+///
+/// The first error.
 pub(crate) fn resume(pid: i32) -> Result<()> {
     let process = Process::new(pid)?;
     let (inner_pid, _) = process.identity()?;
     let mut held = Vec::new();
+    let mut seen = HashSet::new();
+    let mut done = Ok(());
     for (_, context) in process.contexts()? {
-        let card = rustix::fs::fstat(&context)?.st_rdev;
-        let number = context.status()?.context;
-        let is_it = |entry: &Entry| (entry.card, entry.numbers.1) == (card, number);
-        let Some(entry) = table::find(is_it)? else {
-            continue;
-        };
-        let record = Record::load(entry.id)?.and_then(|record| record.context);
-        let dumped = record.context("a record is missing")?;
-        if let Some(late) = &dumped.late {
-            if late.process != inner_pid {
-                continue;
-            }
-            complete(&context, entry.id, &dumped, late, &process)
-                .with_context(|| format!("context {}", dumped.number))?;
-        }
-        give_hint(&context, dumped.hint_ns)?;
-        if dumped.resumes {
-            held.push(context);
+        let prepared = key_of(&context).and_then(|key| {
+            // A context may have several descriptors.
+            Ok(seen.insert(key) && prepare(&context, key, &process, inner_pid)?)
+        });
+        match prepared {
+            Ok(true) => held.push(context),
+            prepared => done = done.and(prepared.map(drop)),
         }
     }
     // Members of a gang begin together.
     for context in held {
-        context.resume()?;
+        match context.resume() {
+            // Another process that has the context let the job go on, and the job has ended.
+            Err(Error::NotFound) => {}
+            resumed => done = done.and(resumed.map_err(Into::into)),
+        }
     }
-    Ok(())
+    done
+}
+
+/// Completes a context, as far as the process `process` can. Returns whether its job goes on now.
+fn prepare(context: &Context, key: Key, process: &Process, inner_pid: i32) -> Result<bool> {
+    let Some(entry) = table::find(|entry| entry.key() == key)? else {
+        return Ok(false);
+    };
+    let record = Record::load(entry.id)?.and_then(|record| record.context);
+    let dumped = record.context("a record is missing")?;
+    if let Some(late) = &dumped.late {
+        if late.process != inner_pid {
+            return Ok(false);
+        }
+        complete(context, entry.id, &dumped, late, process)
+            .with_context(|| format!("context {}", dumped.number))?;
+    }
+    give_hint(context, dumped.hint_ns)?;
+    Ok(dumped.resumes)
 }
 
 /// Gives a hint for a time that was `ns` away when the program was dumped; 0: there was no hint. Other

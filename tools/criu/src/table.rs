@@ -28,6 +28,16 @@ pub(crate) struct Entry {
     pub(crate) gang: u32,
 }
 
+/// The card of a context, and the context's number there.
+pub(crate) type Key = (u64, u32);
+
+impl Entry {
+    /// Returns the key of the context now.
+    pub(crate) fn key(&self) -> Key {
+        (self.card, self.numbers.1)
+    }
+}
+
 struct Place {
     is_complete: AtomicBool,
     entry: UnsafeCell<Entry>,
