@@ -13,6 +13,7 @@ mod file;
 mod migrate;
 mod restore;
 mod save;
+mod timed;
 
 pub use container::Refusal;
 pub use content::{Content, Part};

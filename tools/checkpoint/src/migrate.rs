@@ -12,9 +12,11 @@ use crate::container::{Kind, Writer};
 use crate::description::{Description, Job};
 use crate::restore::{restore, Restored};
 use crate::save::{arena_parts, at, describe, write_state, SaveError};
+use crate::timed::Timed;
 use crate::Refusal;
-use fermata::{Arena, Context};
+use fermata::{uapi, Arena, Context, State};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,9 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 5;
 /// With fewer changed bytes than this, the job is held and the rest copied.
 const FEW: u64 = 1 << 20;
+/// Limit for each read and write of the sender before `go`: the job may be held meanwhile. The
+/// receiver reads without a pause, but for making the arena.
+const SILENCE: Duration = Duration::from_secs(60);
 /// Poll interval of the receiver for the job to run.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
@@ -99,14 +104,18 @@ impl<'a> Copied<'a> {
 
 /// Migrates the job of a context to the receiver at the other end of `stream`. The job may run,
 /// wait, or be held. On success the context is of no use any more: close it. After an error the job
-/// is as before, except after [`MoveError::Unknown`].
-pub fn send<S>(context: &Context, arena: Option<&Arena>, stream: &S) -> Result<Moved, MoveError>
-where
-    for<'a> &'a S: Read + Write,
-{
-    let held = fermata::State::from(status(context)?.state) == fermata::State::Held;
-    match offer(context, arena, stream, held) {
-        Ok((moved, since)) => commit(stream, moved, since),
+/// is as before, except after [`MoveError::Unknown`]. The file of the stream is `O_NONBLOCK`
+/// afterwards. A receiver that neither reads nor answers for a minute is given up, unless it may have
+/// the job.
+pub fn send(
+    context: &Context,
+    arena: Option<&Arena>,
+    stream: &impl AsFd,
+) -> Result<Moved, MoveError> {
+    let held = State::from(status(context)?.state) == State::Held;
+    let limited = Timed::new(stream, Some(SILENCE)).map_err(SaveError::Output)?;
+    match offer(context, arena, &limited, held) {
+        Ok((moved, since)) => commit(&limited.without_limit(), moved, since),
         Err(error) => {
             if !held {
                 // The job may have ended.
@@ -117,7 +126,7 @@ where
     }
 }
 
-fn status(context: &Context) -> Result<fermata::uapi::Status, SaveError> {
+fn status(context: &Context) -> Result<uapi::Status, SaveError> {
     context.status().map_err(at("the card does not answer"))
 }
 
