@@ -231,19 +231,31 @@ where
     let kept = |error: std::io::Error| ReceiveError::KeptBySender(error.to_string());
     send_line(stream, READY).map_err(kept)?;
     expect_line(stream, GO).map_err(ReceiveError::KeptBySender)?;
-    restored.start().map_err(ReceiveError::Lost)?;
-    while restored
-        .context
-        .status()
-        .map_err(ReceiveError::Lost)?
-        .slices
-        == 0
-    {
+    let begun = begin(&restored);
+    let answer = begun.map_or_else(|error| error.to_string(), |()| RUNNING.into());
+    // The job is here, whether or not the sender receives the message.
+    let _ = send_line(stream, &answer);
+    begun.map(|()| restored).map_err(ReceiveError::Lost)
+}
+
+/// Resumes the job, and waits until the job has been on a slot.
+fn begin(restored: &Restored) -> Result<(), fermata::Error> {
+    restored.start()?;
+    loop {
+        if let Some(begun) = has_begun(&restored.context.status()?) {
+            return begun;
+        }
         std::thread::sleep(POLL_INTERVAL);
     }
-    // The job runs, whether or not the sender receives the message.
-    let _ = send_line(stream, RUNNING);
-    Ok(restored)
+}
+
+/// Returns whether a job has been on a slot; `None`: not yet; an error: the job failed before.
+fn has_begun(status: &uapi::Status) -> Option<Result<(), fermata::Error>> {
+    match State::from(status.state) {
+        _ if status.slices > 0 => Some(Ok(())),
+        State::Failed => Some(Err(fermata::Error::from_errno(status.error as i32))),
+        _ => None,
+    }
 }
 
 fn send_line<S>(stream: &S, line: &str) -> std::io::Result<()>
