@@ -29,6 +29,8 @@ const FEW: u64 = 1 << 20;
 const SILENCE: Duration = Duration::from_secs(60);
 /// Poll interval of the receiver for the job to run.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Maximum length of a line, in bytes.
+const LINE: u64 = 4096;
 
 const READY: &str = "ready";
 const GO: &str = "go";
@@ -267,17 +269,56 @@ where
     stream.flush()
 }
 
-/// Receives a line, which must be `line`; the error is the line that was received instead.
+/// Receives a line, which must be `line`; the error is the line that was received instead, safe to
+/// print.
 fn expect_line<S>(stream: &S, line: &str) -> Result<(), String>
 where
     for<'a> &'a S: Read,
 {
-    // The sender sends nothing more before the answer, so the buffer loses no data.
-    let mut heard = String::new();
-    match BufReader::new(stream).read_line(&mut heard) {
+    // The other end sends nothing more before the answer, so the buffer loses no data.
+    let mut heard = Vec::new();
+    match BufReader::new(stream.take(LINE)).read_until(b'\n', &mut heard) {
         Err(error) => Err(error.to_string()),
         Ok(0) => Err("it has hung up".into()),
-        Ok(_) if heard.trim_end() == line => Ok(()),
-        Ok(_) => Err(heard.trim_end().into()),
+        Ok(_) => match String::from_utf8_lossy(&heard).trim_end() {
+            heard if heard == line => Ok(()),
+            other => Err(other.escape_debug().to_string()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_line_is_bounded_and_safe_to_print() {
+        let hear = |sent: &[u8]| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(sent).unwrap();
+            expect_line(&ours, READY)
+        };
+        assert_eq!(hear(b"ready\n"), Ok(()));
+        assert_eq!(hear(b"\x1b[2Jno\xff\n"), Err("\\u{1b}[2Jno\u{fffd}".into()));
+        assert_eq!(hear(&[b'a'; 5000]), Err("a".repeat(4096)));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert_eq!(expect_line(&ours, READY), Err("it has hung up".into()));
+    }
+
+    #[test]
+    fn a_job_that_fails_before_its_first_slice_is_lost() {
+        let status = |state, slices| uapi::Status {
+            state,
+            slices,
+            error: fermata::Error::Protocol.errno() as u32,
+            ..Default::default()
+        };
+        assert_eq!(has_begun(&status(uapi::STATE_QUEUED, 0)), None);
+        assert_eq!(has_begun(&status(uapi::STATE_RUNNING, 1)), Some(Ok(())));
+        assert_eq!(has_begun(&status(uapi::STATE_FAILED, 1)), Some(Ok(())));
+        let failed = has_begun(&status(uapi::STATE_FAILED, 0));
+        assert_eq!(failed, Some(Err(fermata::Error::Protocol)));
     }
 }
