@@ -256,7 +256,10 @@ pub(crate) fn arena_of(context: &Context) -> Result<Option<Arena>> {
         Error::Invalid => {
             anyhow!("its arena is the program's own memory: only the program itself can save it")
         }
-        Error::NoAddress => anyhow!("its arena has no device address yet: it was never mapped"),
+        Error::NoAddress => anyhow!(
+            "its arena was never mapped, or has the device address 0: only an arena with another \
+             device address can be saved"
+        ),
         error => anyhow!("its arena cannot be mapped: {error}"),
     })
 }

@@ -142,7 +142,8 @@ int fermata_create_arena(const fermata_context *context, size_t length, fermata_
 int fermata_share_arena(const fermata_context *context, const fermata_context *lender, size_t offset, size_t length, fermata_arena **arena);
 
 /**
- * Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena.
+ * Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena. -EDESTADDRREQ: nobody has mapped
+ * the arena before, or its device address is 0.
  */
 int fermata_map_arena(const fermata_context *context, fermata_arena **arena);
 

@@ -62,7 +62,8 @@ pub unsafe extern "C" fn fermata_share_arena(
     })
 }
 
-/// Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena.
+/// Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena. -EDESTADDRREQ: nobody has mapped
+/// the arena before, or its device address is 0.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_map_arena(
     context: *const Context,

@@ -19,9 +19,13 @@ impl Context {
         self.file.into()
     }
 
-    /// Maps the arena that the context has; `None`: it has none. [`Error::NoAddress`]: nobody has
-    /// mapped it before, so that it has no device address, and this mapping would give it one;
-    /// [`Error::Invalid`]: it is the program's own memory.
+    /// Maps the arena that the context has; `None`: it has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAddress`]: nobody has mapped the arena before, so that it has no device address, and
+    /// this mapping would give it one; or its device address is 0, which the driver reports in the
+    /// same way. [`Error::Invalid`]: it is the program's own memory.
     pub fn map_arena(&self) -> Result<Option<Arena>> {
         let status = self.status()?;
         if status.arena_length == 0 {
