@@ -140,20 +140,29 @@ impl Executor {
 
 impl Shared {
     fn close(&self, file: usize) {
-        let fd = self.files[file].swap(-1, Ordering::AcqRel);
-        if fd >= 0 {
+        self.put_file(file, -1);
+    }
+
+    /// Gives a file a descriptor, and closes the one before. Another thread may do the same.
+    fn put_file(&self, file: usize, fd: i32) {
+        let before = self.files[file].swap(fd, Ordering::AcqRel);
+        if before >= 0 {
             // SAFETY: `swap` has taken the descriptor, so no other thread closes it.
-            unsafe { libc::close(fd) };
+            unsafe { libc::close(before) };
         }
     }
 
-    /// Unmaps the arena of a file. The low bits of the address hold the number of pages, which is
-    /// less than 4096.
     fn unmap(&self, file: usize) {
-        let mapped = self.mapped[file].swap(0, Ordering::AcqRel);
-        if mapped != 0 {
-            // SAFETY: `map` made the mapping, and only `map` accesses it.
-            unsafe { libc::munmap((mapped & !(PAGE - 1)) as _, (mapped & (PAGE - 1)) * PAGE) };
+        self.put_mapping(file, 0);
+    }
+
+    /// Gives a file a mapping of its arena, and unmaps the one before. The low bits of the address
+    /// hold the number of pages, which is less than 4096.
+    fn put_mapping(&self, file: usize, mapped: usize) {
+        let before = self.mapped[file].swap(mapped, Ordering::AcqRel);
+        if before != 0 {
+            // SAFETY: `map` made the mapping, and `swap` has taken it.
+            unsafe { libc::munmap((before & !(PAGE - 1)) as _, (before & (PAGE - 1)) * PAGE) };
         }
     }
 }
@@ -280,14 +289,14 @@ impl Worker {
         // SAFETY: The path is a C string.
         let fd = unsafe { libc::open(self.device.as_ptr(), flags) };
         if fd >= 0 {
-            self.shared.close(file);
-            self.shared.files[file].store(fd, Ordering::Release);
+            self.shared.put_file(file, fd);
         }
         fd
     }
 
     fn map(&self, file: usize, fd: i32, length: usize) -> i32 {
-        if length / PAGE >= PAGE {
+        let pages = length.div_ceil(PAGE);
+        if pages >= PAGE {
             return -1;
         }
         // SAFETY: A new mapping.
@@ -304,7 +313,6 @@ impl Worker {
         if memory == libc::MAP_FAILED {
             return -1;
         }
-        self.shared.unmap(file);
         // SAFETY: No other code knows the new mapping. The kernel writes to it, so that missing
         // memory gives an error instead of a signal.
         unsafe {
@@ -312,7 +320,7 @@ impl Worker {
             libc::read(zero, memory, length);
             libc::close(zero);
         }
-        self.shared.mapped[file].store(memory as usize | length.div_ceil(PAGE), Ordering::Release);
+        self.shared.put_mapping(file, memory as usize | pages);
         0
     }
 
@@ -341,7 +349,7 @@ impl Worker {
     /// Writes the value that the kernel sees.
     fn fill(&self, to: &mut [u8], member: &Member, value: u64) {
         let meant = match member.kind {
-            Kind::Deadline if value > 0 && value < 1000 => now() + value * 1_000_000,
+            Kind::Deadline if value > 0 && value < 1000 => fermata::now_ns() + value * 1_000_000,
             Kind::Deadline | Kind::Small | Kind::Length | Kind::Duration => value,
             Kind::Context => match self.shared.contexts.get(value.wrapping_sub(1) as usize) {
                 Some(number) => number.load(Ordering::Relaxed).into(),
@@ -417,16 +425,6 @@ impl Worker {
     }
 }
 
-fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Maximum number of addresses of a run.
 const ENTRIES: usize = 1 << 16;
 // KCOV_INIT_TRACE, KCOV_ENABLE and KCOV_TRACE_PC of linux/kcov.h.
@@ -492,5 +490,33 @@ impl Kcov {
     fn reached(&self) -> impl Iterator<Item = u64> + '_ {
         let count = (self.word(0).load(Ordering::Relaxed) as usize).min(ENTRIES - 1);
         (1..=count).map(|n| self.word(n).load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read, os::fd::IntoRawFd, os::unix::net::UnixStream};
+
+    #[test]
+    fn threads_that_open_the_same_file_lose_no_descriptor() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let shared = Shared::default();
+        shared.files[0].store(-1, Ordering::Relaxed);
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let theirs = theirs.try_clone().unwrap();
+                let shared = &shared;
+                scope.spawn(move || {
+                    for _ in 0..50_000 {
+                        shared.put_file(0, theirs.try_clone().unwrap().into_raw_fd());
+                    }
+                });
+            }
+        });
+        shared.close(0);
+        drop(theirs);
+        ours.set_nonblocking(true).unwrap();
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0, "a descriptor is open");
     }
 }
