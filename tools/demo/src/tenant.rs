@@ -3,7 +3,9 @@
 //! value a line. Its job is computed by the engine, and once more by the processor.
 
 use anyhow::{bail, Context as _, Result};
+use fermata::work::{Access, Outcome, Work, DATA, LINE, NODE, REG_TAG};
 use fermata::{Arena, Context, EngineId, Events, Param, State};
+use fermata_card::engine::splitmix64;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -145,9 +147,8 @@ fn go(job: &Job, context: &Context, arena: &Arena) -> Result<Ending> {
     })
 }
 
-/// Offset of the data, behind the results that the engine writes.
-const DATA: usize = 4096;
-const TAG: u32 = 0x50;
+/// Nodes of the ring without end.
+const RING: usize = 16;
 
 /// A job of a tenant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -182,13 +183,6 @@ pub(crate) enum Job {
     },
 }
 
-fn splitmix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
-
 /// Returns bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -198,22 +192,40 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 impl Job {
+    /// Returns what the engine does. `head`: the offset of a list's first node.
+    fn work(&self, head: usize) -> Work {
+        match *self {
+            Self::List { nodes, seed } => Work::LinkedList {
+                head,
+                limit: 0,
+                seed,
+                length: nodes * NODE as u64,
+            },
+            Self::Endless => Work::LinkedList {
+                head,
+                limit: 0,
+                seed: 0,
+                length: (RING * NODE) as u64,
+            },
+            Self::Membench { bytes, count, seed } => Work::Membench {
+                length: bytes,
+                count,
+                seed,
+                access: Access::Update,
+                random: true,
+            },
+            Self::Sha256 { length, .. } => Work::Sha256 { length },
+        }
+    }
+
     /// Returns the engine for the job.
     pub(crate) fn engine(&self) -> EngineId {
-        match self {
-            Self::List { .. } | Self::Endless => EngineId::LINKED_LIST,
-            Self::Membench { .. } => EngineId::MEMBENCH,
-            Self::Sha256 { .. } => EngineId::SHA256,
-        }
+        self.work(DATA).engine()
     }
 
     /// Returns the engine's name.
     pub(crate) fn engine_name(&self) -> &'static str {
-        match self {
-            Self::List { .. } | Self::Endless => "linkedlist",
-            Self::Membench { .. } => "membench",
-            Self::Sha256 { .. } => "sha256",
-        }
+        self.engine().name().unwrap_or_default()
     }
 
     /// Returns a description of the job.
@@ -228,119 +240,84 @@ impl Job {
         }
     }
 
-    fn data_bytes(&self) -> u64 {
-        match self {
-            Self::List { nodes, .. } => nodes * 16,
-            Self::Endless => 16 * 16,
-            Self::Membench { bytes, .. } => *bytes,
-            Self::Sha256 { length, .. } => *length,
-        }
-    }
-
     /// Returns the size of the arena.
     pub(crate) fn arena_bytes(&self) -> usize {
-        DATA + self.data_bytes().next_multiple_of(4096) as usize
-    }
-
-    fn result_registers(&self) -> &'static [u32] {
-        match self {
-            Self::List { .. } | Self::Endless => &[0x38, 0x40],
-            Self::Membench { .. } => &[0x48, 0x60],
-            Self::Sha256 { .. } => &[0x38, 0x58, 0x60, 0x68, 0x70],
-        }
+        self.work(DATA).arena_length()
     }
 
     /// Writes data to the arena and values to the registers. Returns the expected result, computed
     /// by the processor.
     pub(crate) fn prepare(&self, context: &Context, arena: &Arena, token: u64) -> Result<String> {
-        let base = arena.base();
-        let data = base + DATA as u64;
-        arena.write(0, &[0; 64]);
-        let (registers, expected) = match self {
+        let mut head = DATA;
+        let expected = match self {
             Self::List { nodes, seed } => {
-                let (head, expected) = build_list(arena, *nodes, *seed);
-                let registers = vec![(0x30, head), (0x38, 0), (0x40, *seed), (0x48, base)];
-                (registers, expected)
+                let (first, expected) = build_list(arena, *nodes, *seed);
+                head = first;
+                expected
             }
             Self::Endless => {
-                for node in 0..16 {
-                    let next = data + (node + 1) % 16 * 16;
-                    arena.store(DATA + node as usize * 16, next);
-                    arena.store(DATA + node as usize * 16 + 8, node);
+                for node in 0..RING {
+                    let next = arena.base() + (DATA + (node + 1) % RING * NODE) as u64;
+                    arena.store(DATA + node * NODE, next);
+                    arena.store(DATA + node * NODE + 8, node as u64);
                 }
-                let registers = vec![(0x30, data), (0x38, 0), (0x40, 0), (0x48, base)];
-                (registers, String::new())
+                String::new()
             }
-            Self::Membench { bytes, count, seed } => {
-                let expected = update_lines(arena, *bytes, *count, *seed);
-                let registers = vec![
-                    (0x30, data),
-                    (0x38, *bytes),
-                    (0x40, *count),
-                    (0x48, *seed),
-                    (0x58, 6),
-                    (0x60, base),
-                ];
-                (registers, expected)
-            }
+            Self::Membench { bytes, count, seed } => update_lines(arena, *bytes, *count, *seed),
             Self::Sha256 { path, from, length } => {
                 let mut file = File::open(path).with_context(|| path.display().to_string())?;
                 file.seek(SeekFrom::Start(*from))?;
                 let mut bytes = vec![0; *length as usize];
                 file.read_exact(&mut bytes)?;
                 arena.write(DATA, &bytes);
-                let registers = vec![(0x30, data), (0x38, *length), (0x40, base)];
-                (registers, hex(&Sha256::digest(&bytes)))
+                hex(&Sha256::digest(&bytes))
             }
         };
-        context.write_registers(&registers)?;
-        context.write_registers(&[(TAG, token)])?;
-        context.declare_results(self.result_registers())?;
+        self.work(head).load(context, arena)?;
+        context.write_registers(&[(REG_TAG, token)])?;
         Ok(expected)
     }
 
     /// Returns the job's result from the arena, which must agree with the registers.
     pub(crate) fn outcome(&self, context: &Context, arena: &Arena) -> Result<String> {
-        let registers = context.read_registers(self.result_registers())?;
-        let (memory, registers) = match self {
-            Self::List { .. } | Self::Endless => (
-                format!("{} {:016x}", arena.load(0), arena.load(8)),
-                format!("{} {:016x}", registers[0], registers[1]),
-            ),
-            Self::Membench { bytes, .. } => {
-                let buffer = hex(&Sha256::digest(arena.read(DATA, *bytes as usize)));
-                (
-                    format!("{} {:016x} {buffer}", arena.load(0), arena.load(8)),
-                    format!("{} {:016x} {buffer}", registers[0], registers[1]),
-                )
-            }
-            Self::Sha256 { .. } => {
-                let words = registers[1..].iter().flat_map(|word| word.to_le_bytes());
-                (hex(&arena.read(0, 32)), hex(&words.collect::<Vec<_>>()))
-            }
-        };
+        let work = self.work(DATA);
+        let memory = self.text(&work.outcome(arena), arena);
+        let registers = self.text(&work.outcome_of_registers(context)?, arena);
         if memory == registers {
             Ok(memory)
         } else {
             Ok(format!("arena {memory}, registers {registers}"))
         }
     }
+
+    /// Formats a result; that of a membench has the digest of the buffer, too.
+    fn text(&self, outcome: &Outcome, arena: &Arena) -> String {
+        match (outcome, self) {
+            (Outcome::Checksum { count, checksum }, Self::Membench { bytes, .. }) => {
+                let buffer = Sha256::digest(arena.read(DATA, *bytes as usize));
+                format!("{count} {checksum:016x} {}", hex(&buffer))
+            }
+            (Outcome::Checksum { count, checksum }, _) => format!("{count} {checksum:016x}"),
+            (Outcome::Digest(digest), _) => hex(digest),
+            (Outcome::Bits { count, bits }, _) => format!("{count} {bits:x}"),
+        }
+    }
 }
 
-/// Builds a list over all data in a random order. Returns the address of the first node, and the
+/// Builds a list over all data in a random order. Returns the offset of the first node, and the
 /// result of a walk.
-fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
+fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (usize, String) {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     for last in (1..order.len()).rev() {
         order.swap(
             last,
-            (splitmix(seed ^ last as u64) % (last as u64 + 1)) as usize,
+            (splitmix64(seed ^ last as u64) % (last as u64 + 1)) as usize,
         );
     }
-    let offset = |node: u32| DATA + node as usize * 16;
+    let offset = |node: u32| DATA + node as usize * NODE;
     let mut checksum = seed;
     for (step, &node) in order.iter().enumerate() {
-        let value = splitmix(seed.wrapping_mul(31).wrapping_add(step as u64));
+        let value = splitmix64(seed.wrapping_mul(31).wrapping_add(step as u64));
         let next = order
             .get(step + 1)
             .map_or(0, |&next| arena.base() + offset(next) as u64);
@@ -348,24 +325,23 @@ fn build_list(arena: &Arena, nodes: u64, seed: u64) -> (u64, String) {
         arena.store(offset(node) + 8, value);
         checksum = checksum.rotate_left(1) ^ value;
     }
-    let head = arena.base() + offset(order[0]) as u64;
-    (head, format!("{nodes} {checksum:016x}"))
+    (offset(order[0]), format!("{nodes} {checksum:016x}"))
 }
 
 /// Fills a buffer with numbers. Returns the result of updates in random order.
 fn update_lines(arena: &Arena, bytes: u64, count: u64, seed: u64) -> String {
-    let mut words: Vec<u64> = (0..bytes / 8).map(|i| splitmix(seed * 3 + i)).collect();
+    let mut words: Vec<u64> = (0..bytes / 8).map(|i| splitmix64(seed * 3 + i)).collect();
     for (i, word) in words.iter().enumerate() {
         arena.store(DATA + i * 8, *word);
     }
-    let lines = bytes / 64;
+    let lines = bytes / LINE;
     let mut checksum = 0_u64;
     for access in 0..count {
-        let line = splitmix(seed.wrapping_add(access)) % lines;
+        let line = splitmix64(seed.wrapping_add(access)) % lines;
         for index in line * 8..line * 8 + 8 {
             let word = &mut words[index as usize];
             checksum = checksum.rotate_left(5) ^ *word;
-            *word ^= splitmix(seed ^ index);
+            *word ^= splitmix64(seed ^ index);
         }
     }
     let mut hash = Sha256::new();
