@@ -11,7 +11,7 @@ const OUTPUT: usize = 0x1000;
 const ELF: usize = 0x2000;
 const OUTPUT_ROOM: usize = ELF - OUTPUT;
 /// The engine's end word of a program that has called `exit()`.
-const EXITED: u64 = 1;
+pub const EXITED: u64 = 1;
 
 /// How long an arena for a program of `length` bytes is: bytes, whole pages. What follows in a
 /// longer one is the caller's.

@@ -6,14 +6,11 @@ use super::stream::Stream;
 use crate::format::{hex, Hex};
 use crate::trouble::{Result, Trouble};
 use fermata::queue::Queue;
-use fermata::riscv;
+use fermata::riscv::{self, EXITED};
 use fermata::work::{write_list, Access, Outcome, Work, DATA, LINE, NODE};
 use fermata::{Arena, Context, EngineId, Error};
 use serde::Serialize;
 use std::ops::RangeInclusive;
-
-/// The RISC-V engine's result of a program that has called `exit()`.
-const EXITED: u64 = 1;
 
 /// A job for an engine.
 #[derive(Clone, Debug)]
