@@ -10,7 +10,7 @@ use fermata_checkpoint::{
 };
 use fermata_command_line::OfParser;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -107,6 +107,7 @@ fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
 }
 
 fn send_to(owner: &Owner, kill: bool, to: &Endpoint) -> Result<()> {
+    let process = owner.process()?;
     let context = owner.context()?;
     let arena = arena_of(&context)?;
     let moved = send(&context, arena.as_ref(), &to.connect()?)?;
@@ -119,7 +120,8 @@ fn send_to(owner: &Owner, kill: bool, to: &Endpoint) -> Result<()> {
         moved.bytes_held
     );
     if kill {
-        owner.kill()?;
+        pidfd_send_signal(&process, Signal::KILL)
+            .with_context(|| format!("process {}", owner.pid))?;
     }
     Ok(())
 }
@@ -241,12 +243,12 @@ impl Owner {
         }
     }
 
-    /// Kills the owner.
-    pub(crate) fn kill(&self) -> Result<()> {
+    /// Returns the program, whose number may be another program's by the end of a migration.
+    fn process(&self) -> Result<OwnedFd> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| anyhow!("{} is no process", self.pid))?;
-        let killed = kill_process(pid, Signal::KILL);
-        killed.with_context(|| format!("process {}", self.pid))
+        let process = pidfd_open(pid, PidfdFlags::empty());
+        process.with_context(|| format!("process {}", self.pid))
     }
 }
 
