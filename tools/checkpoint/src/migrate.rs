@@ -11,7 +11,7 @@
 use crate::container::{Kind, Writer};
 use crate::description::{Description, Job};
 use crate::restore::{restore, Restored};
-use crate::save::{arena_parts, at, describe, write_state, SaveError};
+use crate::save::{arena_parts, at, check_still, describe, write_state, SaveError};
 use crate::timed::Timed;
 use crate::Refusal;
 use fermata::{uapi, Arena, Context, State};
@@ -174,6 +174,7 @@ where
     let bytes_held = copied.send(&mut writer).map_err(output)?;
     writer.end().map_err(output)?;
     expect_line(stream, READY).map_err(MoveError::Refused)?;
+    check_still(context, &description)?;
     let moved = Moved {
         without_running: Duration::ZERO,
         bytes_before,

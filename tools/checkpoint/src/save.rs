@@ -42,7 +42,16 @@ pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<
             }
         }
     }
+    check_still(context, &description)?;
     Ok(writer.end()?.1)
+}
+
+/// Checks that no job has run since `description` was made: the owner may have resumed the job or
+/// started one, so that the arena was copied while it changed.
+pub(crate) fn check_still(context: &Context, description: &Description) -> Result<(), SaveError> {
+    let now = describe(context)?;
+    let is_same = now.job == description.job && now.account.slices == description.account.slices;
+    is_same.then_some(()).ok_or(SaveError::NotHeld)
 }
 
 /// Returns the description of a context whose job is held, or that has no job.
