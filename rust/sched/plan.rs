@@ -113,7 +113,8 @@ impl Scheduler {
             first = None;
         } else if let Some(claim) = &self.slots[id].claim {
             first = Some((claim.at, self.claim_cause(claim)));
-        } else if let Some(next) = next {
+        } else if let Some(next) = next.filter(|_| first.is_none_or(|(at, _)| at > slice)) {
+            // Others take the slot at the end of the slice, not sooner.
             first = earlier(first, self.other_turn_end(cx, id, run, next, slice));
             let boost = self
                 .boost_end(id)
