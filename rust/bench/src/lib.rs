@@ -6,7 +6,6 @@
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Event, GroupKey, LeftReason, NewJob, NextRun,
     Params, PolicyKind, Profile, RunRecord, Scheduler, SlotId, Status, Stop, Time, Urgency,
-    MAX_SLOTS,
 };
 use fermata_sched_host::{card, storage};
 
@@ -71,7 +70,7 @@ pub struct Contended {
     contexts: Vec<ContextId>,
     urgent: ContextId,
     now: u64,
-    slots: [Slot; MAX_SLOTS],
+    slots: Vec<Slot>,
     relay: bool,
     /// STARTs so far.
     starts: u64,
@@ -140,7 +139,7 @@ impl Contended {
             contexts: all,
             urgent,
             now: 0,
-            slots: [Slot::default(); MAX_SLOTS],
+            slots: vec![Slot::default(); slots],
             relay: case.relay,
             starts: 0,
         };
@@ -200,7 +199,7 @@ impl Contended {
     }
 
     fn event(&mut self, event: Event) {
-        let done = self.call(|machine, now, out| machine.handle(now, event, &mut |it| out(it)));
+        let done = self.call(|machine, now, out| machine.handle(now, event, out));
         done.expect("nothing is refused");
     }
 
