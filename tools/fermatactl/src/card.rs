@@ -117,23 +117,15 @@ impl Card {
         })
     }
 
-    /// Opens the named cards; without a name, the cards that the caller may open: a job of Slurm may
-    /// open its own cards of a node, and no others.
+    /// Opens the named cards; without a name, the cards that are not gone and that the caller may
+    /// open: a job of Slurm may open its own cards of a node, and no others.
     pub(crate) fn open_all(names: &[CardName]) -> Result<Vec<Self>> {
         if !names.is_empty() {
             return names.iter().map(Self::open).collect();
         }
-        let mut cards = Vec::new();
-        let mut refusal = None;
-        for name in all()? {
-            match Self::open(&name) {
-                Ok(card) => cards.push(card),
-                Err(error) if error.is_not_permitted() => refusal = refusal.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
+        let cards = of_present(all()?.iter().map(Self::open))?;
         if cards.is_empty() {
-            return Err(refusal.unwrap_or_else(|| Presence::look().without_node(None)));
+            return Err(Presence::look().without_node(None));
         }
         Ok(cards)
     }
@@ -226,6 +218,23 @@ impl Card {
             Error::NoContext => self.no_context(context),
             error => self.refused(&format!("{doing} context {context}"), call, error),
         }
+    }
+}
+
+/// Returns the results of the cards that are not gone and that the caller may open. Fails with the
+/// error of the first of the others if there is no result, and with any error of another kind.
+pub(crate) fn of_present<T>(results: impl Iterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let (mut present, mut absent) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => present.push(value),
+            Err(error) if error.is_without_card() => absent = absent.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match absent {
+        Some(error) if present.is_empty() => Err(error),
+        _ => Ok(present),
     }
 }
 
@@ -350,6 +359,18 @@ mod tests {
         }
         let elsewhere: CardName = "./card".parse().unwrap();
         assert_eq!(number_of(&elsewhere.0), None);
+    }
+
+    #[test]
+    fn cards_without_access_are_left_out_unless_there_is_no_other() {
+        let gone = || Err(Trouble::of_call("fermata0", Call::ContextInfo, Error::Gone));
+        let refused = || Err(Trouble::not_permitted("fermata1", ""));
+        assert_eq!(of_present([gone(), Ok(2), refused()].into_iter()).unwrap(), [2]);
+        let error = of_present::<u32>([gone(), refused()].into_iter()).unwrap_err();
+        assert!(error.to_string().starts_with("fermata0: "), "{error}");
+        let other = Err(Trouble::of_call("fermata2", Call::ContextInfo, Error::NoMemory));
+        assert!(of_present([Ok(1), other].into_iter()).is_err());
+        assert_eq!(of_present::<u32>([].into_iter()).unwrap(), [0; 0]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn no_card_behind(path: &Path, card: Option<u32>) -> Trouble {
         Presence::Loaded(Some(cards)) if cards.is_empty() => {
             Presence::Loaded(Some(cards)).without_node(card)
         }
-        _ => Trouble::new(
+        _ => Trouble::gone(
             format!("{}: the card of this node is gone", path.display()),
             "`dmesg` tells why; `fermatactl list` shows which cards there are",
         ),

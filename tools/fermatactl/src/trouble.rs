@@ -36,6 +36,8 @@ enum Kind {
     JobFailed,
     /// The caller may not open a card.
     NotPermitted,
+    /// The card is gone.
+    Gone,
     /// The reader of the output has closed it.
     ClosedOutput,
 }
@@ -74,10 +76,22 @@ impl Trouble {
         }
     }
 
+    /// Returns the error for a card that is gone.
+    pub(crate) fn gone(error: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            kind: Kind::Gone,
+            ..Self::new(error, advice)
+        }
+    }
+
     /// Returns the error for a refused call; `doing` describes the action.
     pub(crate) fn of_call(doing: &str, call: Call, error: Error) -> Self {
         let (cause, remedy) = advice::explain(call, error);
-        Self::new(format!("{doing}: {cause}"), remedy)
+        let make = match error {
+            Error::Gone => Self::gone,
+            _ => Self::new,
+        };
+        make(format!("{doing}: {cause}"), remedy)
     }
 
     /// Returns the error for a file.
@@ -108,16 +122,16 @@ impl Trouble {
     /// Returns the exit status.
     pub(crate) fn status(&self) -> ExitCode {
         match self.kind {
-            Kind::NotDone | Kind::NotPermitted => ExitCode::FAILURE,
+            Kind::NotDone | Kind::NotPermitted | Kind::Gone => ExitCode::FAILURE,
             Kind::WrongArguments => ExitCode::from(2),
             Kind::JobFailed => ExitCode::from(3),
             Kind::ClosedOutput => ExitCode::SUCCESS,
         }
     }
 
-    /// Returns whether the caller may not open the card.
-    pub(crate) fn is_not_permitted(&self) -> bool {
-        self.kind == Kind::NotPermitted
+    /// Returns whether the caller may not open the card, or the card is gone.
+    pub(crate) fn is_without_card(&self) -> bool {
+        matches!(self.kind, Kind::NotPermitted | Kind::Gone)
     }
 
     /// Returns whether the reader has closed the output, as in `fermatactl list | head -1`.

@@ -2,8 +2,7 @@
 //! The data that commands show, as text and as JSON (docs/fermatactl.md).
 
 use crate::advice::Call;
-use crate::card::{Card, CardName};
-use crate::card::{Figures, Monitor};
+use crate::card::{of_present, Card, CardName, Figures, Monitor};
 use crate::process;
 use crate::trouble::Result;
 use fermata::{uapi, EngineId, State};
@@ -85,10 +84,16 @@ pub(crate) struct ContextView {
 }
 
 impl CardView {
-    /// Reads the present state of the cards of these names; without a name, of the cards that the
-    /// caller may open.
+    /// Reads the present state of the cards of these names; without a name, of the cards that are
+    /// not gone and that the caller may open.
     pub(crate) fn all(names: &[CardName]) -> Result<Vec<Self>> {
-        Card::open_all(names)?.iter().map(Self::of).collect()
+        let cards = Card::open_all(names)?;
+        let views = cards.iter().map(Self::of);
+        if names.is_empty() {
+            of_present(views)
+        } else {
+            views.collect()
+        }
     }
 
     /// Reads the present state of a card.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Samples of cards, and their differences, which `top` shows.
 
-use crate::card::Card;
+use crate::card::{of_present, Card};
 use crate::format::{since, Spread};
 use crate::trouble::{Result, Trouble};
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{Histogram, SlotHistogram};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,16 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     at: Instant,
-    cards: Vec<CardView>,
-    /// Measurements of each card's slots.
-    measured: Vec<Vec<Measured>>,
+    /// The cards that are not gone, by index among the sampled cards.
+    cards: BTreeMap<usize, CardSample>,
+}
+
+/// A sample of a card.
+#[derive(Clone, Debug)]
+struct CardSample {
+    view: CardView,
+    /// Measurements of the slots.
+    measured: Vec<Measured>,
 }
 
 /// The driver's measurements of a slot.
@@ -38,16 +46,25 @@ impl Measured {
 }
 
 impl Sample {
+    /// Samples the cards that are not gone. Fails if all are gone.
     pub(super) fn take(cards: &[Card]) -> Result<Self> {
-        let views = cards.iter().map(CardView::of).collect::<Result<Vec<_>>>()?;
-        let measured = cards.iter().zip(&views).map(|(card, view)| {
-            let slots = view.slots.iter();
-            slots.map(|slot| Measured::of(card, slot.slot)).collect()
-        });
+        let samples = cards.iter().map(CardSample::of).enumerate();
+        let samples = of_present(samples.map(|(index, sample)| Ok((index, sample?))))?;
         Ok(Self {
             at: Instant::now(),
+            cards: samples.into_iter().collect(),
+        })
+    }
+}
+
+impl CardSample {
+    fn of(card: &Card) -> Result<Self> {
+        let view = CardView::of(card)?;
+        let slots = view.slots.iter();
+        let measured = slots.map(|slot| Measured::of(card, slot.slot));
+        Ok(Self {
             measured: measured.collect::<Result<_>>()?,
-            cards: views,
+            view,
         })
     }
 }
@@ -62,6 +79,9 @@ pub(super) struct Frame {
 /// A card in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CardFrame {
+    /// Index among the sampled cards.
+    #[serde(skip)]
+    pub(super) index: usize,
     pub(super) card: Option<u32>,
     pub(super) device: PathBuf,
     pub(super) policy: Option<&'static str>,
@@ -73,7 +93,7 @@ pub(super) struct CardFrame {
 /// A slot in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SlotRow {
-    /// Index of the card in the frame.
+    /// Index of the card among the sampled cards.
     #[serde(skip)]
     pub(super) card: usize,
     #[serde(flatten)]
@@ -92,7 +112,7 @@ pub(super) struct SlotRow {
 /// A context in an interval.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ContextRow {
-    /// Index of the card in the frame.
+    /// Index of the card among the sampled cards.
     #[serde(skip)]
     pub(super) card: usize,
     #[serde(flatten)]
@@ -110,18 +130,17 @@ fn percent(now: u64, before: u64, interval: Duration) -> f64 {
 }
 
 impl Frame {
-    /// Returns the difference of two samples of the same cards.
+    /// Returns the difference of two samples of the same cards. A card that is gone in one of them
+    /// is left out.
     pub(super) fn between(before: &Sample, now: &Sample) -> Self {
         let interval = now.at.saturating_duration_since(before.at);
-        let pairs = now.cards.iter().zip(&before.cards).enumerate();
+        let pairs = now.cards.iter().filter_map(|(index, now)| {
+            let before = before.cards.get(index)?;
+            Some(CardFrame::between(*index, before, now, interval))
+        });
         Self {
             interval_ns: interval.as_nanos() as u64,
-            cards: pairs
-                .map(|(index, (card, old))| {
-                    let measured = (&before.measured[index][..], &now.measured[index][..]);
-                    CardFrame::between(index, (old, card), measured, interval)
-                })
-                .collect(),
+            cards: pairs.collect(),
         }
     }
 
@@ -138,20 +157,19 @@ impl Frame {
     pub(super) fn name(&self, card: usize, number: u32) -> String {
         match &self.cards[..] {
             [_] => number.to_string(),
-            cards => format!("{}/{number}", cards[card].card.unwrap_or(card as u32)),
+            cards => {
+                let shown = cards.iter().find(|shown| shown.index == card);
+                let name = shown.and_then(|shown| shown.card);
+                format!("{}/{number}", name.unwrap_or(card as u32))
+            }
         }
     }
 }
 
 impl CardFrame {
-    /// Each pair is of the earlier and the later sample.
-    fn between(
-        index: usize,
-        (before, now): (&CardView, &CardView),
-        measured: (&[Measured], &[Measured]),
-        interval: Duration,
-    ) -> Self {
-        let measured = measured.1.iter().zip(measured.0);
+    fn between(index: usize, before: &CardSample, now: &CardSample, interval: Duration) -> Self {
+        let measured = now.measured.iter().zip(&before.measured);
+        let (before, now) = (&before.view, &now.view);
         let slot = |((slot, before), (now_of, before_of)): (_, (&Measured, &Measured))| {
             let (slot, before): (&SlotView, &SlotView) = (slot, before);
             let context = slot.context.and_then(|context| now.context(context));
@@ -179,6 +197,7 @@ impl CardFrame {
             }
         };
         Self {
+            index,
             card: now.card,
             device: now.device.clone(),
             policy: now.policy,
@@ -186,5 +205,43 @@ impl CardFrame {
             slots: slots.map(slot).collect(),
             contexts: now.contexts.iter().map(context).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: Instant, indices: &[usize]) -> Sample {
+        let card = |index: &usize| {
+            let view = CardView {
+                card: Some(*index as u32 + 5),
+                device: PathBuf::new(),
+                interface_version: 0,
+                features: vec![],
+                policy: None,
+                boost_ns: None,
+                max_contexts: 0,
+                max_arena_bytes: 0,
+                slots: vec![],
+                contexts: vec![],
+            };
+            let measured = vec![];
+            (*index, CardSample { view, measured })
+        };
+        let cards = indices.iter().map(card).collect();
+        Sample { at, cards }
+    }
+
+    #[test]
+    fn a_card_that_goes_is_left_out() {
+        let now = Instant::now();
+        let both = sample(now, &[0, 1]);
+        let frame = Frame::between(&both, &both);
+        assert_eq!((frame.name(0, 9), frame.name(1, 9)), ("5/9".into(), "6/9".into()));
+        let frame = Frame::between(&both, &sample(now, &[1]));
+        let [card] = &frame.cards[..] else { panic!() };
+        assert_eq!((card.index, card.card), (1, Some(6)));
+        assert_eq!(frame.name(1, 9), "9");
     }
 }

@@ -21,8 +21,9 @@ pub(super) enum Mode {
 pub(super) enum Request {
     None,
     Quit,
-    /// Act on a context of a card of the frame.
+    /// Act on a context.
     Control {
+        /// Index among the sampled cards.
         card: usize,
         context: u32,
         control: Control,

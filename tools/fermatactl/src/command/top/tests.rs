@@ -81,6 +81,7 @@ fn screen() -> Screen {
     let frame = Frame {
         interval_ns: 1_000_000_000,
         cards: vec![CardFrame {
+            index: 0,
             card: Some(0),
             device: "/dev/fermata0".into(),
             policy: Some("fair"),
@@ -181,7 +182,7 @@ fn wide_terminals_have_more_columns() {
 fn long_numbers() -> Screen {
     let mut screen = screen();
     let mut other = screen.frame.cards[0].clone();
-    other.card = Some(63);
+    (other.index, other.card) = (1, Some(63));
     for (card, index) in screen.frame.cards.iter_mut().chain([&mut other]).zip(0..) {
         for row in &mut card.slots {
             row.card = index;
@@ -430,7 +431,7 @@ fn pipes_have_every_column() {
 fn several_cards_are_told_apart() {
     let mut screen = screen();
     let mut other = screen.frame.cards[0].clone();
-    other.card = Some(7);
+    (other.index, other.card) = (1, Some(7));
     for row in &mut other.contexts {
         row.card = 1;
     }
