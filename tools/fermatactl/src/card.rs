@@ -183,12 +183,18 @@ impl Card {
         }
     }
 
-    /// Returns the figures of all tenants from sysfs.
+    /// Returns whether the driver tells the caller other users' figures.
+    pub(crate) fn tells_all(&self) -> bool {
+        let histogram = self.file.slot_histogram(0, SlotHistogram::Gap);
+        !matches!(histogram, Err(Error::NotPermitted))
+    }
+
+    /// Returns the figures of all tenants from sysfs, if the driver does not tell them.
     pub(crate) fn monitor(&self) -> Option<Monitor> {
-        match self.file.slot_histogram(0, SlotHistogram::Gap) {
-            Err(Error::NotPermitted) => Monitor::read(self.device()),
-            _ => None,
+        if self.tells_all() {
+            return None;
         }
+        Monitor::read(self.device())
     }
 
     /// Returns the error for the number of a context that does not exist.
@@ -365,10 +371,17 @@ mod tests {
     fn cards_without_access_are_left_out_unless_there_is_no_other() {
         let gone = || Err(Trouble::of_call("fermata0", Call::ContextInfo, Error::Gone));
         let refused = || Err(Trouble::not_permitted("fermata1", ""));
-        assert_eq!(of_present([gone(), Ok(2), refused()].into_iter()).unwrap(), [2]);
+        assert_eq!(
+            of_present([gone(), Ok(2), refused()].into_iter()).unwrap(),
+            [2]
+        );
         let error = of_present::<u32>([gone(), refused()].into_iter()).unwrap_err();
         assert!(error.to_string().starts_with("fermata0: "), "{error}");
-        let other = Err(Trouble::of_call("fermata2", Call::ContextInfo, Error::NoMemory));
+        let other = Err(Trouble::of_call(
+            "fermata2",
+            Call::ContextInfo,
+            Error::NoMemory,
+        ));
         assert!(of_present([Ok(1), other].into_iter()).is_err());
         assert_eq!(of_present::<u32>([].into_iter()).unwrap(), [0; 0]);
     }

@@ -41,10 +41,11 @@ pub(crate) struct SlotView {
     /// The group that the slot serves exclusively, if the caller may know it.
     pub(crate) exclusive_group: Option<u64>,
     pub(crate) snapshot_bytes: u64,
-    pub(crate) switches: u64,
-    pub(crate) busy_ns: u64,
-    pub(crate) resets: u64,
-    pub(crate) interrupt_storms: u64,
+    /// Null if the caller may not know other users' figures; likewise the next three.
+    pub(crate) switches: Option<u64>,
+    pub(crate) busy_ns: Option<u64>,
+    pub(crate) resets: Option<u64>,
+    pub(crate) interrupt_storms: Option<u64>,
     pub(crate) save_ns: u64,
     pub(crate) restore_ns: u64,
 }
@@ -67,20 +68,21 @@ pub(crate) struct ContextView {
     pub(crate) command: Option<String>,
     /// Null if the caller may not know it.
     pub(crate) group: Option<u64>,
-    /// Number of the current or last job; 0 before the first job.
-    pub(crate) job: u64,
-    pub(crate) priority: u32,
-    pub(crate) weight: u32,
-    pub(crate) latency_critical: bool,
-    /// Null with an older driver; likewise the next three.
+    /// Number of the current or last job; 0 before the first job. Null if the caller may not know
+    /// it; likewise all from here on.
+    pub(crate) job: Option<u64>,
+    pub(crate) priority: Option<u32>,
+    pub(crate) weight: Option<u32>,
+    pub(crate) latency_critical: Option<bool>,
+    /// Null with an older driver, too; likewise the next two.
     pub(crate) timeslice_ns: Option<u64>,
     pub(crate) preempt_timeout_ns: Option<u64>,
     /// Percent of a slot; 0 without a cap.
     pub(crate) cap: Option<u32>,
-    pub(crate) run_ns: u64,
-    pub(crate) wait_ns: u64,
-    pub(crate) slices: u64,
-    pub(crate) preemptions: u64,
+    pub(crate) run_ns: Option<u64>,
+    pub(crate) wait_ns: Option<u64>,
+    pub(crate) slices: Option<u64>,
+    pub(crate) preemptions: Option<u64>,
 }
 
 impl CardView {
@@ -101,12 +103,13 @@ impl CardView {
         let info = card.file.card_info();
         let info = info.map_err(|error| card.refused("what it is", Call::CardInfo, error))?;
         let contexts = card.contexts()?;
+        let tells_all = card.tells_all();
         let slots = (0..info.slots)
             .map(|slot| {
                 let info = card.file.slot_info(slot);
                 let info =
                     info.map_err(|error| card.refused("its slots", Call::SlotInfo, error))?;
-                Ok(SlotView::of(&info, &contexts))
+                Ok(SlotView::of(&info, &contexts, tells_all))
             })
             .collect::<Result<Vec<_>>>()?;
         let (policy, boost) = match card.file.policy() {
@@ -130,7 +133,7 @@ impl CardView {
                 .collect(),
             slots,
         };
-        if let Some(monitor) = card.monitor() {
+        if let Some(monitor) = Monitor::read(card.device()).filter(|_| !tells_all) {
             view.fill_in(&monitor);
         }
         Ok(view)
@@ -189,7 +192,9 @@ pub(crate) fn numbers_of_bits(mask: u32) -> Vec<u32> {
 }
 
 impl SlotView {
-    fn of(info: &uapi::SlotInfo, contexts: &[uapi::ContextInfo]) -> Self {
+    /// Makes the view of a slot. Unless `tells_all`, the driver gives 0 for other users' figures.
+    fn of(info: &uapi::SlotInfo, contexts: &[uapi::ContextInfo], tells_all: bool) -> Self {
+        let told = |figure| Some(figure).filter(|_| tells_all);
         let engine = EngineId {
             low: info.afu_id_lo,
             high: info.afu_id_hi,
@@ -203,10 +208,10 @@ impl SlotView {
             flags: names_of_bits(info.flags.into(), &SLOT_FLAGS),
             exclusive_group: Some(info.group).filter(|group| *group != 0),
             snapshot_bytes: u64::from(info.state_pages) * 4096,
-            switches: info.switches,
-            busy_ns: info.busy_ns,
-            resets: info.resets,
-            interrupt_storms: info.storms,
+            switches: told(info.switches),
+            busy_ns: told(info.busy_ns),
+            resets: told(info.resets),
+            interrupt_storms: told(info.storms),
             save_ns: info.save_ns,
             restore_ns: info.restore_ns,
         }
@@ -215,10 +220,10 @@ impl SlotView {
     fn fill_in(&mut self, figures: &Figures) {
         let context = figures.find("context").and_then(|n| u32::try_from(n).ok());
         self.context = context.filter(|context| *context != 0);
-        self.switches = figures.of("starts");
-        self.busy_ns = figures.of("busy_ns");
-        self.resets = figures.of("resets");
-        self.interrupt_storms = figures.of("storms");
+        self.switches = figures.find("starts");
+        self.busy_ns = figures.find("busy_ns");
+        self.resets = figures.find("resets");
+        self.interrupt_storms = figures.find("storms");
     }
 
     /// Returns the engine's name, or its UUID.
@@ -228,12 +233,13 @@ impl SlotView {
 }
 
 impl ContextView {
-    fn of(info: &uapi::ContextInfo, slots: &[SlotView]) -> Self {
+    pub(crate) fn of(info: &uapi::ContextInfo, slots: &[SlotView]) -> Self {
         let allowed = numbers_of_bits(info.slot_mask);
         // All slots that a context may use have the same engine.
         let engine = slots.iter().find(|slot| allowed.contains(&slot.slot));
-        // A timeslice is never 0.
-        let tells_more = info.timeslice_ns != 0;
+        // Neither a weight nor a timeslice is 0; older drivers tell no timeslice.
+        let (tells, tells_more) = (info.weight != 0, info.timeslice_ns != 0);
+        let told = |figure: u64| Some(figure).filter(|_| tells);
         let pid = u32::try_from(info.pid)
             .ok()
             .filter(|pid| *pid != uapi::NO_PID);
@@ -248,17 +254,17 @@ impl ContextView {
             pid,
             command: pid.and_then(process::command),
             group: Some(info.group).filter(|group| *group != 0),
-            job: info.job,
-            priority: info.priority,
-            weight: info.weight,
-            latency_critical: info.latency_critical != 0,
+            job: told(info.job),
+            priority: Some(info.priority).filter(|_| tells),
+            weight: Some(info.weight).filter(|_| tells),
+            latency_critical: Some(info.latency_critical != 0).filter(|_| tells),
             timeslice_ns: Some(info.timeslice_ns).filter(|_| tells_more),
             preempt_timeout_ns: Some(info.preempt_timeout_ns).filter(|_| tells_more),
             cap: Some(info.cap).filter(|_| tells_more),
-            run_ns: info.run_ns,
-            wait_ns: info.wait_ns,
-            slices: info.slices,
-            preemptions: info.preemptions,
+            run_ns: told(info.run_ns),
+            wait_ns: told(info.wait_ns),
+            slices: told(info.slices),
+            preemptions: told(info.preemptions),
         }
     }
 
@@ -268,13 +274,13 @@ impl ContextView {
         self.pid = small("pid");
         self.command = self.pid.and_then(process::command);
         self.group = figures.find("group");
-        self.priority = small("priority").unwrap_or(0);
-        self.weight = small("weight").unwrap_or(0);
-        self.job = figures.of("job");
-        self.run_ns = figures.of("run_ns");
-        self.wait_ns = figures.of("wait_ns");
-        self.slices = figures.of("slices");
-        self.preemptions = figures.of("preemptions");
+        self.priority = small("priority");
+        self.weight = small("weight");
+        self.job = figures.find("job");
+        self.run_ns = figures.find("run_ns");
+        self.wait_ns = figures.find("wait_ns");
+        self.slices = figures.find("slices");
+        self.preemptions = figures.find("preemptions");
     }
 
     /// Returns the engine's name, or its UUID.
@@ -334,11 +340,41 @@ mod tests {
             attributes: uapi::STATUS_DISABLED,
             ..Default::default()
         };
-        let slots = [SlotView::of(&slot, &[context])];
+        let slots = [SlotView::of(&slot, &[context], true)];
         assert_eq!(slots[0].context, Some(7));
         let view = ContextView::of(&context, &slots);
         assert_eq!((view.engine_name(), view.slot), ("sha256", Some(2)));
         assert_eq!(view.state_text(), "running,disabled");
         assert_eq!((view.pid, view.group), (None, None));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_tell_is_null() {
+        let slot = uapi::SlotInfo::default();
+        let figures = |tells_all| {
+            let json = serde_json::to_value(SlotView::of(&slot, &[], tells_all)).unwrap();
+            ["switches", "busy_ns", "resets", "interrupt_storms"].map(|name| json[name].clone())
+        };
+        assert!(figures(true).iter().all(|figure| *figure == 0));
+        assert!(figures(false).iter().all(serde_json::Value::is_null));
+
+        let names = [
+            "job",
+            "priority",
+            "weight",
+            "latency_critical",
+            "timeslice_ns",
+            "run_ns",
+            "wait_ns",
+            "slices",
+            "preemptions",
+        ];
+        let mut context = uapi::ContextInfo::default();
+        let of_others = serde_json::to_value(ContextView::of(&context, &[])).unwrap();
+        (context.weight, context.timeslice_ns) = (1, 1);
+        let own = serde_json::to_value(ContextView::of(&context, &[])).unwrap();
+        for name in names {
+            assert!(of_others[name].is_null() && !own[name].is_null(), "{name}");
+        }
     }
 }

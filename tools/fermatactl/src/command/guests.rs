@@ -33,11 +33,12 @@ struct Guest {
     name: Option<String>,
     /// Null for a socket that only the daemon's file of options names.
     socket: Option<String>,
-    contexts: usize,
-    contexts_on_slots: usize,
+    /// Null if the caller may not know whose contexts there are; likewise the next three.
+    contexts: Option<usize>,
+    contexts_on_slots: Option<usize>,
     /// Of the contexts that the daemon has now, as `wait_ns`.
-    run_ns: u64,
-    wait_ns: u64,
+    run_ns: Option<u64>,
+    wait_ns: Option<u64>,
 }
 
 impl Guests {
@@ -54,14 +55,20 @@ impl Guest {
     /// Takes the contexts of the daemon from all `contexts`.
     fn of(pid: u32, contexts: &[&ContextView]) -> Self {
         let own = || contexts.iter().filter(|context| context.pid == Some(pid));
+        let is_told = own().next().is_some() || contexts.iter().all(|other| other.pid.is_some());
+        let told = |count| Some(count).filter(|_| is_told);
+        let time = |of: fn(&ContextView) -> Option<u64>| {
+            let times = own().map(|context| of(context));
+            times.sum::<Option<u64>>().filter(|_| is_told)
+        };
         Self {
             pid,
             name: process::cgroup(pid).as_deref().and_then(instance),
             socket: socket(&process::arguments(pid).unwrap_or_default()),
-            contexts: own().count(),
-            contexts_on_slots: own().filter(|context| context.slot.is_some()).count(),
-            run_ns: own().map(|context| context.run_ns).sum(),
-            wait_ns: own().map(|context| context.wait_ns).sum(),
+            contexts: told(own().count()),
+            contexts_on_slots: told(own().filter(|context| context.slot.is_some()).count()),
+            run_ns: time(|context| context.run_ns),
+            wait_ns: time(|context| context.wait_ns),
         }
     }
 }
@@ -101,10 +108,10 @@ fn text_of(guests: &[Guest]) -> String {
         vec![
             guest.pid.to_string(),
             or_dash(guest.name.as_deref()),
-            guest.contexts.to_string(),
-            guest.contexts_on_slots.to_string(),
-            time(guest.run_ns),
-            time(guest.wait_ns),
+            or_dash(guest.contexts),
+            or_dash(guest.contexts_on_slots),
+            or_dash(guest.run_ns.map(time)),
+            or_dash(guest.wait_ns.map(time)),
             or_dash(guest.socket.as_deref()),
         ]
     };
@@ -122,6 +129,25 @@ mod tests {
         assert_eq!(of("fermata-vfio.service"), None);
         assert_eq!(of("ssh.service"), None);
         assert_eq!(instance(""), None);
+    }
+
+    #[test]
+    fn contexts_that_may_be_the_guests_are_not_counted_as_none() {
+        let view = |pid| {
+            ContextView::of(
+                &fermata::uapi::ContextInfo {
+                    pid,
+                    ..Default::default()
+                },
+                &[],
+            )
+        };
+        let (pid, own, hidden) = (std::process::id(), view(std::process::id() as i32), view(0));
+        let count = |contexts: &[&ContextView]| Guest::of(pid, contexts).contexts;
+        assert_eq!(count(&[]), Some(0));
+        assert_eq!(count(&[&hidden]), None);
+        assert_eq!(count(&[&own, &hidden]), Some(1));
+        assert_eq!(Guest::of(pid, &[&hidden]).run_ns, None);
     }
 
     #[test]

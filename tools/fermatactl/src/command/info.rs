@@ -62,6 +62,14 @@ fn percent(percent: u32) -> String {
     }
 }
 
+fn yes_or_no(value: bool) -> &'static str {
+    if value {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
 fn about_card(card: &CardView) -> String {
     let boost = match card.boost_ns {
         None => "unknown".into(),
@@ -97,12 +105,12 @@ fn about_slot(slot: &SlotView) -> String {
         ("context on it", or_dash(slot.context)),
         ("flags", words(&slot.flags)),
         ("snapshot", bytes(slot.snapshot_bytes)),
-        ("switches", slot.switches.to_string()),
-        ("busy", time(slot.busy_ns)),
+        ("switches", or_dash(slot.switches)),
+        ("busy", or_dash(slot.busy_ns.map(time))),
         ("mean save", time(slot.save_ns)),
         ("mean restore", time(slot.restore_ns)),
-        ("resets", slot.resets.to_string()),
-        ("interrupt storms", slot.interrupt_storms.to_string()),
+        ("resets", or_dash(slot.resets)),
+        ("interrupt storms", or_dash(slot.interrupt_storms)),
     ];
     if let Some(group) = slot.exclusive_group {
         pairs.push(("only for group", group.to_string()));
@@ -119,17 +127,12 @@ fn about_context(context: &ContextView) -> String {
         ("process", or_dash(context.pid)),
         ("command", or_dash(context.command.as_deref())),
         ("group", or_dash(context.group)),
-        ("job", context.job.to_string()),
-        ("priority", context.priority.to_string()),
-        ("weight", context.weight.to_string()),
+        ("job", or_dash(context.job)),
+        ("priority", or_dash(context.priority)),
+        ("weight", or_dash(context.weight)),
         (
             "latency-critical",
-            if context.latency_critical {
-                "yes"
-            } else {
-                "no"
-            }
-            .into(),
+            or_dash(context.latency_critical.map(yes_or_no)),
         ),
         ("timeslice", or_dash(context.timeslice_ns.map(time))),
         (
@@ -137,10 +140,10 @@ fn about_context(context: &ContextView) -> String {
             or_dash(context.preempt_timeout_ns.map(time)),
         ),
         ("cap", or_dash(context.cap.map(percent))),
-        ("ran", time(context.run_ns)),
-        ("waited", time(context.wait_ns)),
-        ("slices", context.slices.to_string()),
-        ("preemptions", context.preemptions.to_string()),
+        ("ran", or_dash(context.run_ns.map(time))),
+        ("waited", or_dash(context.wait_ns.map(time))),
+        ("slices", or_dash(context.slices)),
+        ("preemptions", or_dash(context.preemptions)),
     ];
     format!("context {}\n", context.context) + &lines(&pairs)
 }
@@ -199,9 +202,9 @@ fn slots(slots: &[SlotView]) -> String {
             slot.slot.to_string(),
             slot.engine_name().into(),
             or_dash(slot.context),
-            slot.switches.to_string(),
-            time(slot.busy_ns),
-            slot.resets.to_string(),
+            or_dash(slot.switches),
+            or_dash(slot.busy_ns.map(time)),
+            or_dash(slot.resets),
             slot.flags.join(","),
         ]
     };
@@ -218,9 +221,9 @@ fn contexts(contexts: &[ContextView]) -> String {
             context.state_text(),
             context.engine_name().into(),
             or_dash(context.slot),
-            time(context.run_ns),
-            time(context.wait_ns),
-            context.slices.to_string(),
+            or_dash(context.run_ns.map(time)),
+            or_dash(context.wait_ns.map(time)),
+            or_dash(context.slices),
             or_dash(context.pid),
             or_dash(context.command.as_deref()),
         ]

@@ -2,10 +2,8 @@
 //! `fermatactl stats`: counters and histograms.
 
 use crate::advice::Call;
-use crate::card::Monitor;
-use crate::card::{Card, CardName};
-use crate::format::Spread;
-use crate::format::{table, time};
+use crate::card::{Card, CardName, Monitor};
+use crate::format::{or_dash, table, time, Spread};
 use crate::number;
 use crate::trouble::{Out, Result};
 use crate::view::{CardView, ContextView, SlotView};
@@ -151,19 +149,19 @@ impl Slot {
         let view = &self.view;
         let counters = [
             ("switches", view.switches),
-            ("resumes", self.resumes),
-            ("preemptions", self.preemptions),
-            ("finished", self.finished),
-            ("faults", self.faults),
-            ("timeouts", self.timeouts),
+            ("resumes", Some(self.resumes)),
+            ("preemptions", Some(self.preemptions)),
+            ("finished", Some(self.finished)),
+            ("faults", Some(self.faults)),
+            ("timeouts", Some(self.timeouts)),
             ("resets", view.resets),
-            ("spurious interrupts", self.spurious_interrupts),
+            ("spurious interrupts", Some(self.spurious_interrupts)),
         ];
         let text = format!(
             "slot {} {}: busy {}\n  {}\n",
             view.slot,
             view.engine_name(),
-            time(view.busy_ns),
+            or_dash(view.busy_ns.map(time)),
             counted(&counters)
         );
         let Some(histograms) = &self.histograms else {
@@ -223,8 +221,8 @@ impl OfContext {
             "context {} {}: ran {}, waited {}\n  {}\n",
             view.context,
             view.engine_name(),
-            time(view.run_ns),
-            time(view.wait_ns),
+            or_dash(view.run_ns.map(time)),
+            or_dash(view.wait_ns.map(time)),
             counted(&counters)
         );
         let Some(histograms) = &self.histograms else {
@@ -238,10 +236,10 @@ impl OfContext {
     }
 }
 
-fn counted(counters: &[(&str, u64)]) -> String {
+fn counted(counters: &[(&str, Option<u64>)]) -> String {
     let texts: Vec<_> = counters
         .iter()
-        .map(|(name, count)| format!("{count} {name}"))
+        .map(|(name, count)| format!("{} {name}", or_dash(*count)))
         .collect();
     texts.join(", ")
 }

@@ -4,7 +4,7 @@
 //! its last digits looks like another number.
 
 use super::sample::{ContextRow, Frame, SlotRow};
-use crate::format::{or_dash, time};
+use crate::format::{or_dash, time, Spread};
 use std::cmp::Ordering;
 
 /// A column of contexts.
@@ -122,21 +122,21 @@ impl Column {
                 .into(),
             Self::Engine => view.engine_name().into(),
             Self::Slot => or_dash(view.slot),
-            Self::Priority if view.latency_critical => "LC".into(),
-            Self::Priority => view.priority.to_string(),
-            Self::Weight => view.weight.to_string(),
+            Self::Priority if view.latency_critical == Some(true) => "LC".into(),
+            Self::Priority => or_dash(view.priority),
+            Self::Weight => or_dash(view.weight),
             Self::Slice => or_dash(view.timeslice_ns.map(time)),
-            Self::Share => format!("{:.1}", row.run_percent),
-            Self::Run => time(view.run_ns),
-            Self::Wait => format!("{:.1}", row.wait_percent),
-            Self::Slices => count(view.slices),
-            Self::Preemptions => count(view.preemptions),
+            Self::Share => or_dash(row.run_percent.map(one_digit)),
+            Self::Run => or_dash(view.run_ns.map(time)),
+            Self::Wait => or_dash(row.wait_percent.map(one_digit)),
+            Self::Slices => or_dash(view.slices.map(count)),
+            Self::Preemptions => or_dash(view.preemptions.map(count)),
             Self::Pid => or_dash(view.pid),
             Self::Command => or_dash(view.command.as_deref()),
         }
     }
 
-    /// Compares two rows by the column: numbers descend, texts ascend.
+    /// Compares two rows by the column: numbers descend, texts ascend, unknown numbers are last.
     fn compare(self, a: &ContextRow, b: &ContextRow) -> Ordering {
         let (x, y) = (&a.view, &b.view);
         match self {
@@ -154,15 +154,25 @@ impl Column {
             }
             Self::Weight => y.weight.cmp(&x.weight),
             Self::Slice => y.timeslice_ns.cmp(&x.timeslice_ns),
-            Self::Share => b.run_percent.total_cmp(&a.run_percent),
+            Self::Share => descending(a.run_percent, b.run_percent),
             Self::Run => y.run_ns.cmp(&x.run_ns),
-            Self::Wait => b.wait_percent.total_cmp(&a.wait_percent),
+            Self::Wait => descending(a.wait_percent, b.wait_percent),
             Self::Slices => y.slices.cmp(&x.slices),
             Self::Preemptions => y.preemptions.cmp(&x.preemptions),
             Self::Pid => x.pid.cmp(&y.pid),
             Self::Command => x.command.cmp(&y.command),
         }
     }
+}
+
+/// Compares two percentages in descending order; an unknown one is last.
+fn descending(a: Option<f64>, b: Option<f64>) -> Ordering {
+    let order = |percent: Option<f64>| percent.unwrap_or(-1.0);
+    order(b).total_cmp(&order(a))
+}
+
+fn one_digit(value: f64) -> String {
+    format!("{value:.1}")
 }
 
 /// Formats a count with at most five characters.
@@ -364,6 +374,10 @@ impl TableColumn for SlotColumn {
     }
 }
 
+fn quantile(spread: Option<&Spread>, of: fn(&Spread) -> Option<u64>) -> String {
+    or_dash(spread.and_then(of).map(time))
+}
+
 impl SlotColumn {
     pub(super) fn cell(self, row: &SlotRow, frame: &Frame) -> String {
         let view = &row.view;
@@ -371,12 +385,12 @@ impl SlotColumn {
             Self::Slot => frame.name(row.card, view.slot),
             Self::Engine => view.engine_name().into(),
             Self::Context => or_dash(view.context),
-            Self::Busy => format!("{:.1}", row.busy_percent),
-            Self::Switches => format!("{:.0}", row.switches_per_second),
-            Self::Gap50 => or_dash(row.gap.p50_ns.map(time)),
-            Self::Gap99 => or_dash(row.gap.p99_ns.map(time)),
-            Self::Latency50 => or_dash(row.latency.p50_ns.map(time)),
-            Self::Latency99 => or_dash(row.latency.p99_ns.map(time)),
+            Self::Busy => or_dash(row.busy_percent.map(one_digit)),
+            Self::Switches => or_dash(row.switches_per_second.map(|rate| format!("{rate:.0}"))),
+            Self::Gap50 => quantile(row.gap.as_ref(), |gap| gap.p50_ns),
+            Self::Gap99 => quantile(row.gap.as_ref(), |gap| gap.p99_ns),
+            Self::Latency50 => quantile(row.latency.as_ref(), |latency| latency.p50_ns),
+            Self::Latency99 => quantile(row.latency.as_ref(), |latency| latency.p99_ns),
             Self::Flags => view.flags.join(","),
         }
     }

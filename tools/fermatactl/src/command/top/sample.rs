@@ -3,7 +3,7 @@
 
 use crate::card::{of_present, Card};
 use crate::format::{since, Spread};
-use crate::trouble::{Result, Trouble};
+use crate::trouble::Result;
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{Histogram, SlotHistogram};
 use serde::Serialize;
@@ -27,20 +27,18 @@ struct CardSample {
     measured: Vec<Measured>,
 }
 
-/// The driver's measurements of a slot.
+/// The driver's measurements of a slot, which include other users'. Not every user may see them.
 #[derive(Clone, Debug)]
 struct Measured {
-    gap: Histogram,
-    latency: Histogram,
+    gap: Option<Histogram>,
+    latency: Option<Histogram>,
 }
 
 impl Measured {
     fn of(card: &Card, slot: u32) -> Result<Self> {
-        // Figures of slots include other users', which not every user may see.
-        let of = |which| Ok::<_, Trouble>(card.slot_histogram(slot, which)?.unwrap_or_default());
         Ok(Self {
-            gap: of(SlotHistogram::Gap)?,
-            latency: of(SlotHistogram::Latency)?,
+            gap: card.slot_histogram(slot, SlotHistogram::Gap)?,
+            latency: card.slot_histogram(slot, SlotHistogram::Latency)?,
         })
     }
 }
@@ -101,12 +99,12 @@ pub(super) struct SlotRow {
     /// Command of the context on the slot.
     pub(super) command: Option<String>,
     /// Percent of the interval.
-    pub(super) busy_percent: f64,
-    pub(super) switches_per_second: f64,
+    pub(super) busy_percent: Option<f64>,
+    pub(super) switches_per_second: Option<f64>,
     /// From the end of a run to the next START, in the interval.
-    pub(super) gap: Spread,
+    pub(super) gap: Option<Spread>,
     /// From the arrival of latency-critical jobs to their START, in the interval.
-    pub(super) latency: Spread,
+    pub(super) latency: Option<Spread>,
 }
 
 /// A context in an interval.
@@ -118,15 +116,19 @@ pub(super) struct ContextRow {
     #[serde(flatten)]
     pub(super) view: ContextView,
     /// Percent of the interval: on a slot, and queued.
-    pub(super) run_percent: f64,
-    pub(super) wait_percent: f64,
+    pub(super) run_percent: Option<f64>,
+    pub(super) wait_percent: Option<f64>,
 }
 
 /// Returns the part of an interval in percent, at most 100, although the clock is read a little
 /// later than the counter.
-fn percent(now: u64, before: u64, interval: Duration) -> f64 {
+fn percent(now: Option<u64>, before: Option<u64>, interval: Duration) -> Option<f64> {
     let ns = interval.as_nanos().max(1) as f64;
-    (now.saturating_sub(before) as f64 * 100.0 / ns).min(100.0)
+    Some((now?.saturating_sub(before?) as f64 * 100.0 / ns).min(100.0))
+}
+
+fn spread(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Spread> {
+    Some(Spread::from(&since(now?, before?)))
 }
 
 impl Frame {
@@ -173,14 +175,17 @@ impl CardFrame {
         let slot = |((slot, before), (now_of, before_of)): (_, (&Measured, &Measured))| {
             let (slot, before): (&SlotView, &SlotView) = (slot, before);
             let context = slot.context.and_then(|context| now.context(context));
-            let switches = slot.switches.saturating_sub(before.switches);
+            let switches = slot.switches.zip(before.switches);
+            let per_second = |(now, before): (u64, u64)| {
+                now.saturating_sub(before) as f64 / interval.as_secs_f64().max(1e-9)
+            };
             SlotRow {
                 card: index,
                 command: context.and_then(|context| context.command.clone()),
                 busy_percent: percent(slot.busy_ns, before.busy_ns, interval),
-                switches_per_second: switches as f64 / interval.as_secs_f64().max(1e-9),
-                gap: Spread::from(&since(&now_of.gap, &before_of.gap)),
-                latency: Spread::from(&since(&now_of.latency, &before_of.latency)),
+                switches_per_second: switches.map(per_second),
+                gap: spread(now_of.gap.as_ref(), before_of.gap.as_ref()),
+                latency: spread(now_of.latency.as_ref(), before_of.latency.as_ref()),
                 view: slot.clone(),
             }
         };
@@ -188,7 +193,8 @@ impl CardFrame {
         let context = |context: &ContextView| {
             // A new context began at 0.
             let before = before.context(context.context);
-            let (run, wait) = before.map_or((0, 0), |before| (before.run_ns, before.wait_ns));
+            let (run, wait) =
+                before.map_or((Some(0), Some(0)), |before| (before.run_ns, before.wait_ns));
             ContextRow {
                 card: index,
                 run_percent: percent(context.run_ns, run, interval),
@@ -238,7 +244,10 @@ mod tests {
         let now = Instant::now();
         let both = sample(now, &[0, 1]);
         let frame = Frame::between(&both, &both);
-        assert_eq!((frame.name(0, 9), frame.name(1, 9)), ("5/9".into(), "6/9".into()));
+        assert_eq!(
+            (frame.name(0, 9), frame.name(1, 9)),
+            ("5/9".into(), "6/9".into())
+        );
         let frame = Frame::between(&both, &sample(now, &[1]));
         let [card] = &frame.cards[..] else { panic!() };
         assert_eq!((card.index, card.card), (1, Some(6)));

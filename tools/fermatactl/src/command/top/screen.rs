@@ -168,7 +168,9 @@ impl Screen {
 
 /// Returns the priority one step from the present one.
 fn priority(row: &ContextRow, step: i32) -> Option<Control> {
-    let to = row.view.priority.checked_add_signed(step)?;
+    // The driver refuses a caller who may not know the priority.
+    let from = row.view.priority.unwrap_or(16);
+    let to = from.checked_add_signed(step)?;
     let to = u64::from(to);
     PRIORITIES
         .contains(&to)

@@ -31,18 +31,18 @@ fn slot(number: u32, context: Option<u32>) -> SlotRow {
             flags: vec![],
             exclusive_group: None,
             snapshot_bytes: 4096,
-            switches: 1000,
-            busy_ns: 1,
-            resets: 0,
-            interrupt_storms: 0,
+            switches: Some(1000),
+            busy_ns: Some(1),
+            resets: Some(0),
+            interrupt_storms: Some(0),
             save_ns: 0,
             restore_ns: 0,
         },
         command: None,
-        busy_percent: 97.25,
-        switches_per_second: 499.6,
-        gap: spread(),
-        latency: Spread::from(&Histogram::EMPTY),
+        busy_percent: Some(97.25),
+        switches_per_second: Some(499.6),
+        gap: Some(spread()),
+        latency: Some(Spread::from(&Histogram::EMPTY)),
     }
 }
 
@@ -60,20 +60,20 @@ fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
             pid: Some(4_000_000 + number),
             command: Some(format!("/usr/bin/tenant --number {number} --of-many")),
             group: None,
-            job: 1,
-            priority: 16,
-            weight: 100,
-            latency_critical: number == 3,
+            job: Some(1),
+            priority: Some(16),
+            weight: Some(100),
+            latency_critical: Some(number == 3),
             timeslice_ns: Some(2_000_000),
             preempt_timeout_ns: None,
             cap: None,
-            run_ns: 12_345_678_901,
-            wait_ns: 5,
-            slices: 1_234_567,
-            preemptions: 1_234_566,
+            run_ns: Some(12_345_678_901),
+            wait_ns: Some(5),
+            slices: Some(1_234_567),
+            preemptions: Some(1_234_566),
         },
-        run_percent,
-        wait_percent: 100.0,
+        run_percent: Some(run_percent),
+        wait_percent: Some(100.0),
     }
 }
 
@@ -186,7 +186,7 @@ fn long_numbers() -> Screen {
     for (card, index) in screen.frame.cards.iter_mut().chain([&mut other]).zip(0..) {
         for row in &mut card.slots {
             row.card = index;
-            row.switches_per_second = 123_456.0;
+            row.switches_per_second = Some(123_456.0);
             row.view.context = Some(u32::MAX - 1);
             row.view.flags = vec!["quarantined", "boundary", "exclusive"];
         }
@@ -194,9 +194,9 @@ fn long_numbers() -> Screen {
             row.card = index;
             row.view.context = u32::MAX - row.view.context;
             row.view.timeslice_ns = Some(9_999_999);
-            row.view.run_ns = 123_456 * 3_600_000_000_000;
-            row.view.slices = u64::MAX;
-            row.view.preemptions = u64::MAX;
+            row.view.run_ns = Some(123_456 * 3_600_000_000_000);
+            row.view.slices = Some(u64::MAX);
+            row.view.preemptions = Some(u64::MAX);
             row.view.engine = Some("counter_down");
         }
     }
@@ -354,11 +354,11 @@ fn keys_control_what_is_selected() {
         }
     ));
     // It stays selected wherever it goes.
-    screen.frame.cards[0].contexts[0].run_percent = 99.0;
+    screen.frame.cards[0].contexts[0].run_percent = Some(99.0);
     let up = press(&mut screen, &[KeyCode::Char('+')]);
     let raised = Control::Param(Param::Priority, 17);
     assert!(matches!(up, Request::Control { context: 1, control, .. } if control == raised));
-    screen.frame.cards[0].contexts[0].view.priority = 31;
+    screen.frame.cards[0].contexts[0].view.priority = Some(31);
     assert_eq!(press(&mut screen, &[KeyCode::Char('+')]), Request::None);
     assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Request::Quit);
     // Gone: nothing is done to another one.
@@ -393,6 +393,40 @@ fn rows_are_sorted_and_filtered() {
         screen.order.by = *column;
         assert_eq!(shown(&screen).len(), 3);
     }
+}
+
+#[test]
+fn what_is_not_told_is_no_number() {
+    let mut screen = screen();
+    let card = &mut screen.frame.cards[0];
+    let row = &mut card.contexts[1];
+    (row.run_percent, row.wait_percent) = (None, None);
+    row.view = ContextView {
+        priority: None,
+        latency_critical: None,
+        weight: None,
+        run_ns: None,
+        slices: None,
+        preemptions: None,
+        timeslice_ns: None,
+        ..row.view.clone()
+    };
+    let slot = &mut card.slots[0];
+    (slot.busy_percent, slot.switches_per_second, slot.gap) = (None, None, None);
+    let shown = text(&screen.frame, &screen.order);
+    let cells = |line: &str| {
+        line.split_whitespace()
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    let lines: Vec<_> = shown.lines().map(cells).collect();
+    assert_eq!(
+        lines[2],
+        ["0", "linkedlist", "2", "-", "-", "-", "-", "-", "-"]
+    );
+    let last = lines.last().unwrap();
+    assert_eq!(last[..3], ["2", "running", "linkedlist"]);
+    assert_eq!(last[3..12], ["-"; 9]);
 }
 
 #[test]
