@@ -32,9 +32,9 @@ const REST: Duration = Duration::from_millis(20);
 
 /// Record what the driver decides and does, and draw it: slots as tracks, contexts as colours
 ///
-/// It records until COMMAND ends, for --duration, or until it is interrupted (^C). The trace can be
-/// opened at <https://ui.perfetto.dev> or in chrome://tracing, the picture in any browser. Takes
-/// root. The exit status is that of COMMAND.
+/// It records until COMMAND ends, for --duration, or until it is interrupted (^C), which kills
+/// COMMAND. The trace can be opened at <https://ui.perfetto.dev> or in chrome://tracing, the picture
+/// in any browser. Takes root. The exit status is that of COMMAND.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Trace {
     /// Only this card
@@ -82,9 +82,22 @@ struct Answer {
     status: Option<i32>,
 }
 
+/// The command, killed when the value is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A command that has ended is neither killed nor waited for again.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The events recorded so far.
 #[derive(Default)]
 struct Record {
+    /// The number of the selected card.
+    only: Option<u32>,
     cards: BTreeMap<u32, Reader>,
     /// Commands of processes, looked up when a process first appears.
     commands: BTreeMap<u32, String>,
@@ -95,7 +108,10 @@ struct Record {
 
 impl Trace {
     pub(crate) fn run(&self, out: Out) -> Result<Ending> {
-        let only = self.only()?;
+        let mut record = Record {
+            only: self.only()?,
+            ..Record::default()
+        };
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
@@ -108,27 +124,16 @@ impl Trace {
         // are refused at once. Files of an earlier trace remain if nothing can be recorded.
         let mut text = self.text.as_ref().map(create).transpose()?;
         drop(create(&self.output)?);
-        let mut child = self.spawn()?;
-        let mut record = Record::default();
-        let mut status = None;
-        let mut is_last = false;
-        loop {
-            while self.read(&mut instance, only, &mut record, text.as_mut())? {}
-            if is_last {
-                break;
-            }
-            if let Some(ended) = child.as_mut().map(Child::try_wait) {
-                let ended = ended.map_err(|error| self.trouble_of_command(&error))?;
-                status = ended.map(|status| status.code().unwrap_or(-1));
-            }
-            let is_over = self.duration.is_some_and(|most| begin.elapsed() >= most);
-            if status.is_some() || is_over || stop.load(Ordering::Relaxed) {
-                instance.stop()?;
-                is_last = true;
-            } else {
-                std::thread::sleep(REST);
-            }
-        }
+        let mut command = self.spawn()?;
+        let status = self.record(
+            &mut instance,
+            &mut record,
+            text.as_mut(),
+            command.as_mut(),
+            &stop,
+        )?;
+        instance.stop()?;
+        while self.read(&mut instance, &mut record, text.as_mut())? {}
         let lost = instance.lost()?;
         drop(instance);
         if let Some(text) = &mut text {
@@ -157,13 +162,13 @@ impl Trace {
         }
     }
 
-    fn spawn(&self) -> Result<Option<Child>> {
+    fn spawn(&self) -> Result<Option<Running>> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Ok(None);
         };
         let child = Command::new(program).args(arguments).spawn();
         child
-            .map(Some)
+            .map(|child| Some(Running(child)))
             .map_err(|error| self.trouble_of_command(&error))
     }
 
@@ -179,11 +184,39 @@ impl Trace {
         Trouble::of_file(self.text.as_deref().unwrap_or(&self.output), error)
     }
 
+    /// Reads events until the command ends, the duration is over, or `stop` is set. Returns the exit
+    /// status of the command, if it has ended.
+    fn record(
+        &self,
+        instance: &mut Instance,
+        record: &mut Record,
+        mut text: Option<&mut BufWriter<File>>,
+        mut command: Option<&mut Running>,
+        stop: &AtomicBool,
+    ) -> Result<Option<i32>> {
+        let begin = Instant::now();
+        loop {
+            // The driver may record events as fast as they are read.
+            if !self.read(instance, record, text.as_deref_mut())? {
+                std::thread::sleep(REST);
+            }
+            if let Some(command) = command.as_deref_mut() {
+                let ended = command.0.try_wait();
+                if let Some(status) = ended.map_err(|error| self.trouble_of_command(&error))? {
+                    return Ok(Some(status.code().unwrap_or(-1)));
+                }
+            }
+            let is_over = self.duration.is_some_and(|most| begin.elapsed() >= most);
+            if is_over || stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Reads recorded events. Returns whether there were any.
     fn read(
         &self,
         instance: &mut Instance,
-        only: Option<u32>,
         record: &mut Record,
         text: Option<&mut BufWriter<File>>,
     ) -> Result<bool> {
@@ -194,7 +227,7 @@ impl Trace {
             text.write_all(read)
                 .map_err(|error| self.trouble_of_text(&error))?;
         }
-        record.take(read, only)?;
+        record.take(read)?;
         Ok(count != 0)
     }
 
@@ -307,7 +340,7 @@ fn name_engines(number: u32, trace: &mut driver::Trace) {
 
 impl Record {
     /// Parses data, which may begin and end within a line.
-    fn take(&mut self, read: &[u8], only: Option<u32>) -> Result<()> {
+    fn take(&mut self, read: &[u8]) -> Result<()> {
         self.rest.extend_from_slice(read);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
             return Ok(());
@@ -315,18 +348,18 @@ impl Record {
         let rest = self.rest.split_off(end + 1);
         let lines = std::mem::replace(&mut self.rest, rest);
         for line in String::from_utf8_lossy(&lines).lines() {
-            self.take_line(line, only)
+            self.take_line(line)
                 .map_err(|error| Trouble::new(format!("{error:#}"), VERSIONS))?;
         }
         Ok(())
     }
 
-    fn take_line(&mut self, line: &str, only: Option<u32>) -> anyhow::Result<()> {
+    fn take_line(&mut self, line: &str) -> anyhow::Result<()> {
         let Line::Event(event) = driver::parse(line)? else {
             return Ok(());
         };
         let card = event.card()?;
-        if only.is_some_and(|only| only != card) {
+        if self.only.is_some_and(|only| only != card) {
             return Ok(());
         }
         self.events += 1;
@@ -491,6 +524,7 @@ fn refused(path: &Path, error: &std::io::Error) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{Args, FromArgMatches};
 
     #[test]
     fn lines_may_come_in_pieces() {
@@ -498,15 +532,58 @@ mod tests {
         let line = "a-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=65536 pid=0 \
              resume=0 why=turn\n";
         let (head, tail) = line.as_bytes().split_at(40);
-        record.take(head, None).unwrap();
+        record.take(head).unwrap();
         assert_eq!(record.events, 0);
-        record.take(tail, None).unwrap();
-        record.take(line.as_bytes(), Some(0)).unwrap();
+        record.take(tail).unwrap();
+        record.only = Some(0);
+        record.take(line.as_bytes()).unwrap();
         assert_eq!(record.events, 1);
         assert_eq!(record.cards.keys().collect::<Vec<_>>(), [&2]);
         assert!(record
-            .take(b"a-1 x: fermata_start: card=fermata2\n", None)
+            .take(b"a-1 x: fermata_start: card=fermata2\n")
             .is_err());
+    }
+
+    fn trace(words: &[&str]) -> Trace {
+        let words = ["trace"].iter().chain(words);
+        let matches = Trace::augment_args(clap::Command::new("trace")).get_matches_from(words);
+        Trace::from_arg_matches(&matches).unwrap()
+    }
+
+    /// An instance whose events never end.
+    fn endless() -> Instance {
+        Instance {
+            folder: "/nowhere".into(),
+            pipe: Some(File::open("/dev/zero").unwrap()),
+        }
+    }
+
+    #[test]
+    fn recording_ends_while_events_are_recorded() {
+        let record = |trace: &Trace, command: Option<&mut Running>, stop: bool| {
+            let (mut record, stop) = (Record::default(), AtomicBool::new(stop));
+            trace.record(&mut endless(), &mut record, None, command, &stop)
+        };
+        assert_eq!(
+            record(&trace(&["--duration", "1ms"]), None, false).unwrap(),
+            None
+        );
+        assert_eq!(record(&trace(&[]), None, true).unwrap(), None);
+        let with_command = trace(&["--", "sh", "-c", "exit 3"]);
+        let mut command = with_command.spawn().unwrap();
+        assert_eq!(
+            record(&with_command, command.as_mut(), false).unwrap(),
+            Some(3)
+        );
+    }
+
+    #[test]
+    fn the_command_does_not_outlive_the_recording() {
+        let command = trace(&["--", "sleep", "1000"]).spawn().unwrap().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", command.0.id()));
+        assert!(process.exists());
+        drop(command);
+        assert!(!process.exists());
     }
 
     #[test]
