@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 const FOLDER: &str = "/dev";
-const PREFIX: &str = "fermata";
 
 /// The name of a card: its number, its name, or the path of its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +24,15 @@ impl FromStr for CardName {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let name = text.strip_prefix(PREFIX).unwrap_or(text);
         if text.contains('/') {
-            Ok(Self(PathBuf::from(text)))
-        } else if name.parse::<u32>().is_ok() {
-            Ok(Self(Path::new(FOLDER).join(format!("{PREFIX}{name}"))))
-        } else {
-            Err("a card is a number (0), a name (fermata0) or a device (/dev/fermata0)".into())
+            return Ok(Self(PathBuf::from(text)));
+        }
+        let name = format!("fermata{}", text.strip_prefix("fermata").unwrap_or(text));
+        match fermata::card_number(name.as_ref()) {
+            Some(_) => Ok(Self(Path::new(FOLDER).join(name))),
+            None => {
+                Err("a card is a number (0), a name (fermata0) or a device (/dev/fermata0)".into())
+            }
         }
     }
 }
@@ -45,19 +46,16 @@ impl fmt::Display for CardName {
 
 /// Returns the number of a card by the name of its device.
 fn number_of(path: &Path) -> Option<u32> {
-    node::number_in(path.file_name()?.to_str()?)
+    fermata::card_number(path.file_name()?)
 }
 
 /// Returns all cards, by number.
 pub(crate) fn all() -> Result<Vec<CardName>> {
-    let folder = Path::new(FOLDER);
-    let entries = fs::read_dir(folder).map_err(|error| Trouble::of_file(folder, &error))?;
-    let paths = entries.flatten().map(|entry| entry.path());
-    let mut found: Vec<_> = paths
-        .filter_map(|path| Some((number_of(&path)?, path)))
-        .collect();
-    found.sort();
-    Ok(found.into_iter().map(|(_, path)| CardName(path)).collect())
+    let devices = fermata::devices().map_err(|error| {
+        let error = io::Error::from_raw_os_error(error.errno());
+        Trouble::of_file(Path::new(FOLDER), &error)
+    })?;
+    Ok(devices.into_iter().map(CardName).collect())
 }
 
 /// The device node of a card, as it is without opening the node.
@@ -89,7 +87,7 @@ impl Node {
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
             Err(error) => return Some(Err(Trouble::of_file(&path, &error))),
         };
-        let device = fs::canonicalize(format!("/sys/class/{PREFIX}/{PREFIX}{number}/device")).ok();
+        let device = fs::canonicalize(format!("/sys/class/fermata/fermata{number}/device")).ok();
         let address = device.as_deref().and_then(Path::file_name);
         Some(Ok(Self {
             number,
@@ -360,7 +358,7 @@ mod tests {
             assert_eq!(name.to_string(), "fermata3");
             assert_eq!(number_of(&name.0), Some(3));
         }
-        for text in ["", "card0", "fermata", "-1", "fermata0x"] {
+        for text in ["", "card0", "fermata", "-1", "+3", "fermata+3", "fermata0x"] {
             assert!(text.parse::<CardName>().is_err(), "{text}");
         }
         let elsewhere: CardName = "./card".parse().unwrap();

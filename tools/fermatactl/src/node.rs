@@ -136,7 +136,9 @@ impl Presence {
         let class = root.join("sys/class");
         if let Ok(entries) = fs::read_dir(class.join("fermata")) {
             let names = entries.flatten().map(|entry| entry.file_name());
-            let mut cards: Vec<_> = names.filter_map(|name| number_in(name.to_str()?)).collect();
+            let mut cards: Vec<_> = names
+                .filter_map(|name| fermata::card_number(&name))
+                .collect();
             cards.sort_unstable();
             return Self::Loaded(Some(cards));
         }
@@ -216,11 +218,6 @@ pub(crate) fn pass_on(card: u32) -> String {
 fn names_of(cards: &[u32]) -> String {
     let names: Vec<_> = cards.iter().map(|card| format!("fermata{card}")).collect();
     names.join(", ")
-}
-
-/// Returns the number in the name of a card.
-pub(crate) fn number_in(name: &str) -> Option<u32> {
-    name.strip_prefix("fermata")?.parse().ok()
 }
 
 #[cfg(test)]

@@ -22,15 +22,15 @@ fn devices_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let mut found: Vec<_> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            number(path.file_name()?).map(|number| (number, path))
+            card_number(path.file_name()?).map(|number| (number, path))
         })
         .collect();
     found.sort_unstable();
     Ok(found)
 }
 
-/// The number of the card that has this node.
-fn number(name: &OsStr) -> Option<u32> {
+/// The number of the card whose node, and folder in `/sys/class/fermata`, has this name.
+pub fn card_number(name: &OsStr) -> Option<u32> {
     let digits = name.to_str()?.strip_prefix("fermata")?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| is_number)

@@ -42,7 +42,7 @@ mod wait;
 pub mod work;
 
 pub use arena::Arena;
-pub use cards::{card_numbers, devices, major, major_in};
+pub use cards::{card_number, card_numbers, devices, major, major_in};
 pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};

@@ -13,8 +13,10 @@ mod stats;
 mod top;
 mod trace;
 
+use crate::arguments;
 use crate::trouble::{Out, Result};
 use clap::Subcommand;
+use fermata_command_line::OfParser;
 use std::process::ExitCode;
 
 /// The result of a command that was executed.
@@ -54,8 +56,8 @@ pub(crate) enum Command {
     Hint(control::Hint),
     Stats(stats::Stats),
     Trace(trace::Trace),
-    Completions(crate::arguments::Completions),
-    Man(crate::arguments::Man),
+    #[command(flatten)]
+    OfParser(OfParser),
 }
 
 impl Command {
@@ -78,8 +80,7 @@ impl Command {
             Self::Hint(command) => command.run(out)?,
             Self::Stats(command) => command.run(out)?,
             Self::Trace(command) => return command.run(out),
-            Self::Completions(command) => command.run()?,
-            Self::Man(command) => command.run()?,
+            Self::OfParser(command) => arguments::write(command)?,
         }
         Ok(Ending::Done)
     }

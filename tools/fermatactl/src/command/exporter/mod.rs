@@ -10,7 +10,6 @@ mod http;
 mod metrics;
 mod pages;
 
-use crate::node;
 use crate::trouble::{Result, Trouble};
 use cards::Card;
 use http::{Answer, Listener};
@@ -120,7 +119,7 @@ impl Collector {
     fn page(&mut self, format: Format) -> String {
         let entries = fs::read_dir(CLASS).into_iter().flatten().flatten();
         self.seen
-            .extend(entries.filter_map(|entry| node::number_in(entry.file_name().to_str()?)));
+            .extend(entries.filter_map(|entry| fermata::card_number(&entry.file_name())));
         let folders = self.seen.iter().map(|number| format!("fermata{number}"));
         let cards: Vec<(String, Option<Card>)> = folders
             .map(|name| {
