@@ -4,6 +4,7 @@
 python3 -m fermatavm.structure          exits 1 with messages if
     files of rust/sched use each other in a cycle, by `use` or by calls of methods,
     a file in rust/*.rs uses rust/card and rust/card uses the file,
+    docs/architecture.md does not name a file of the module,
     a function in rust/ has more than 60 lines or 6 parameters, or
     code of the module has a retired identifier instead of a standard term (docs/glossary.md).
 python3 -m fermatavm.structure --edges  also prints the uses within rust/sched.
@@ -28,6 +29,8 @@ RETIRED = {
     "may_have_any_number", "or_again", "parked", "press", "press_all", "save_none", "stands_for", "starved", "step_out", "useless",
     "virtual_ns",
 }
+# Folders whose files docs/architecture.md names one by one.
+NAMED = (".", "card", "context", "sched")
 MODULE = (".", "card", "context", "ioctl", "measure", "sched", "sysfs")
 
 STRING = re.compile(r'//[^\n]*|/\*.*?\*/|b?r?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
@@ -191,6 +194,12 @@ def main():
     for source in sources("."):
         if source.path.stem in by_card and "card" in modules(source.text):
             bad.append(f"rust/{source.name} uses rust/card, and rust/card uses it")
+    named = set(re.findall(r"`([\w./]+)`", (RUST.parent / "docs/architecture.md").read_text()))
+    for source in (source for folder in NAMED for source in sources(folder)):
+        path = source.path
+        names = {path.name, f"{path.parent.name}/{path.name}"} | ({path.stem} if path.parent.name == "sched" else set())
+        if not named & names:
+            bad.append(f"docs/architecture.md does not name rust/{source.name}")
     for source in (source for folder in MODULE for source in sources(folder)):
         for match in re.finditer(r"\w+", source.text):
             if match.group(0) in RETIRED:
