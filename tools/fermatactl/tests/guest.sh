@@ -68,6 +68,9 @@ point "with the node, without sysfs and proc" container "mknod /dev/fermata0 c $
 point "with a node that may not be opened" says "although its mode allows it" \
 	container "mount -t tmpfs -o nodev none /dev; mknod -m 666 /dev/fermata0 c $major 0" fermatactl list
 point "with a node of no card" says "the card of this node is gone" container "mknod /dev/fermata0 c $major 9" fermatactl list
+point "with a node of no card beside that of a card" container "mknod /dev/fermata0 c $major 0; mknod /dev/fermata9 c $major 9" fermatactl list
+point "and so does top" container "mknod /dev/fermata0 c $major 0; mknod /dev/fermata9 c $major 9" fermatactl top --once --interval 100ms
+point "unless the node is named" says "the card of this node is gone" container "mknod /dev/fermata0 c $major 0; mknod /dev/fermata9 c $major 9" fermatactl list 0 9
 point "with a node of another driver" says "/dev/fermata0 is not a fermata card" container "mknod /dev/fermata0 c 1 3" fermatactl list
 point "with a folder for the node" says "/dev/fermata0 is not a fermata card" container "mkdir /dev/fermata0" fermatactl list
 point "files that are no cards" says "/etc/passwd is not a fermata card" ctl list /etc/passwd
@@ -291,6 +294,8 @@ sed -i s/fermata:x:999:/fermata:x:999:tenant/ /etc/group
 point "a member of its group" tenant fermatactl list
 chmod 666 /dev/fermata0
 point "no pids of others for a tenant" sh -c "su tenant -c 'fermatactl list' | grep -q 'counter_up.* -  -\$'"
+point "no parameters and times of others, and no 0 for them" sh -c "su tenant -c 'fermatactl info 0 $A' | grep -qE '^  weight +-\$'"
+point "nor counters of slots" sh -c "su tenant -c 'fermatactl --json list' | grep -q '\"busy_ns\":null'"
 point "no control for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl hold 0 $A"
 point "no policy for a tenant" says "CAP_SYS_ADMIN" tenant "fermatactl set 0 policy=fair"
 point "a larger weight takes CAP_SYS_NICE" says "more than the default takes CAP_SYS_NICE" tenant "fermatactl run counter_up --count 1 --set weight=300"
