@@ -368,6 +368,11 @@ mod tests {
     #[test]
     fn cards_without_access_are_left_out_unless_there_is_no_other() {
         let gone = || Err(Trouble::of_call("fermata0", Call::ContextInfo, Error::Gone));
+        let without_node = || Err(Presence::Loaded(Some(vec![1])).without_node(Some(0)));
+        assert_eq!(
+            of_present([without_node(), Ok(2)].into_iter()).unwrap(),
+            [2]
+        );
         let refused = || Err(Trouble::not_permitted("fermata1", ""));
         assert_eq!(
             of_present([gone(), Ok(2), refused()].into_iter()).unwrap(),

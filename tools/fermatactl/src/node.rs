@@ -153,32 +153,32 @@ impl Presence {
     pub(crate) fn without_node(&self, wanted: Option<u32>) -> Trouble {
         let whose = wanted.map_or_else(|| "a card".into(), |wanted| names_of(&[wanted]));
         match self {
-            Self::NotLoaded => Trouble::new(
+            Self::NotLoaded => Trouble::gone(
                 "there is no card: the module fermata is not loaded",
                 "load the module: `modprobe fermata` (`insmod fermata.ko` if the module is not \
                      installed), on the host of a container",
             ),
-            Self::Loaded(Some(cards)) if cards.is_empty() => Trouble::new(
+            Self::Loaded(Some(cards)) if cards.is_empty() => Trouble::gone(
                 "there is no card: the module fermata is loaded, but no card is bound to it",
                 "`lspci -d 1af4: -k` shows whether a card is plugged and which driver has the \
                      card, `dmesg | grep fermata` why the card was refused",
             ),
             Self::Loaded(Some(cards)) => match wanted {
-                Some(wanted) if !cards.contains(&wanted) => Trouble::new(
+                Some(wanted) if !cards.contains(&wanted) => Trouble::gone(
                     format!("there is no card fermata{wanted}"),
                     format!("there are: {}", names_of(cards)),
                 ),
                 Some(wanted) => hidden(&[wanted]),
                 None => hidden(cards),
             },
-            Self::Loaded(None) => Trouble::new(
+            Self::Loaded(None) => Trouble::gone(
                 format!(
                     "/dev has no node of {whose}: the module fermata is loaded, but without \
                      sysfs it cannot be told which cards are bound"
                 ),
                 format!("mount sysfs on /sys, and try again; {}", pass_on(0)),
             ),
-            Self::Unknown => Trouble::new(
+            Self::Unknown => Trouble::gone(
                 format!(
                     "/dev has no node of {whose}, and neither /sys nor /proc/devices can be \
                      read to tell why"
@@ -195,7 +195,7 @@ impl Presence {
 /// Returns the error for cards that are bound, but have no node in this container.
 fn hidden(cards: &[u32]) -> Trouble {
     let first = cards.first().copied().unwrap_or(0);
-    Trouble::new(
+    Trouble::gone(
         format!(
             "/dev has no node of a card, but the machine has {}",
             names_of(cards)

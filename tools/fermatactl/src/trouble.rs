@@ -36,7 +36,7 @@ enum Kind {
     JobFailed,
     /// The caller may not open a card.
     NotPermitted,
-    /// The card is gone.
+    /// The card is gone, or has no node.
     Gone,
     /// The reader of the output has closed it.
     ClosedOutput,
@@ -76,7 +76,7 @@ impl Trouble {
         }
     }
 
-    /// Returns the error for a card that is gone.
+    /// Returns the error for a card that is gone, or has no node.
     pub(crate) fn gone(error: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             kind: Kind::Gone,
