@@ -11,6 +11,7 @@ use super::context::SchedContext;
 use super::entities::GROUP_DEPTH_MAX;
 use super::entity::SchedEntity;
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
+use super::policy::Limit;
 use super::state::Scheduler;
 use super::{Duration, SlotId, Time};
 
@@ -62,6 +63,21 @@ impl Scheduler {
         self.entities.se_mut(ctx).charge(span);
         self.spend(ctx, span);
         self.for_lineage(ctx, parent, |entity| entity.charge(span));
+    }
+
+    /// Deducts time from the limits that hold for a context.
+    pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
+        if self.policy.limit(&self.entities[ctx]) != Limit::None {
+            self.entities[ctx].bandwidth.spend(span);
+        }
+        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
+            return;
+        }
+        let mut next = self.entities[self.entities[ctx].group].registration;
+        while let Some(at) = next {
+            self.entities[at].bandwidth.spend(span);
+            next = self.entities[at].parent;
+        }
     }
 
     /// Changes the virtual times of the groups from `parent` upwards, in the class of `ctx`.

@@ -12,6 +12,7 @@ use super::bandwidth::Bandwidth;
 use super::context::{Linked, SchedContext};
 use super::event::Cx;
 use super::ids::{ContextIndex, EntityKind, GroupIndex, RegistrationIndex};
+use super::policy::Limit;
 use super::run::Run;
 use super::state::Scheduler;
 use super::time::earliest;
@@ -20,23 +21,7 @@ use super::{Duration, Params, SlotId, Time};
 /// The entities that one decision lets wait for a slot again; the timer brings the others.
 const UNTHROTTLE_MAX: usize = 4;
 
-/// Which limit holds for a context.
-enum Limit {
-    None,
-    Reservation,
-    /// Percent of a slot.
-    Cap(u64),
-}
-
 impl Scheduler {
-    fn limit(&self, context: &SchedContext) -> Limit {
-        match context.params.cap {
-            _ if self.policy.reserves(context) => Limit::Reservation,
-            0 | 100.. => Limit::None,
-            cap => Limit::Cap(cap.into()),
-        }
-    }
-
     /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
     /// slot before.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
@@ -54,7 +39,7 @@ impl Scheduler {
 
     /// Returns until when a context that wants a slot is throttled by a limit of its own.
     fn throttled_until(&mut self, now: Time, ctx: ContextIndex, wakes: bool) -> Option<Time> {
-        let limit = self.limit(&self.entities[ctx]);
+        let limit = self.policy.limit(&self.entities[ctx]);
         let context = &mut self.entities[ctx];
         match limit {
             Limit::None => None,
@@ -73,7 +58,7 @@ impl Scheduler {
     /// Refills the caps of a context and of its groups, so that time which was not used before is
     /// kept for no longer than a cap keeps it.
     pub(super) fn refill_caps(&mut self, now: Time, ctx: ContextIndex) {
-        if let Limit::Cap(cap) = self.limit(&self.entities[ctx]) {
+        if let Limit::Cap(cap) = self.policy.limit(&self.entities[ctx]) {
             let bandwidth = &mut self.entities[ctx].bandwidth;
             bandwidth.refill(now, cap, Duration::ZERO);
         }
@@ -90,25 +75,10 @@ impl Scheduler {
         }
     }
 
-    /// Deducts time from the limits that hold for a context.
-    pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
-        if !matches!(self.limit(&self.entities[ctx]), Limit::None) {
-            self.entities[ctx].bandwidth.spend(span);
-        }
-        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
-            return;
-        }
-        let mut next = self.entities[self.entities[ctx].group].registration;
-        while let Some(at) = next {
-            self.entities[at].bandwidth.spend(span);
-            next = self.entities[at].parent;
-        }
-    }
-
     /// Returns whether work of a context that came now would be throttled.
     pub(super) fn is_throttled(&self, now: Time, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
-        let own = match self.limit(context) {
+        let own = match self.policy.limit(context) {
             Limit::None => false,
             Limit::Reservation => context.bandwidth.is_exhausted(now, &context.params),
             Limit::Cap(cap) => context.bandwidth.is_spent(now, cap, Duration::ZERO),
@@ -120,7 +90,7 @@ impl Scheduler {
     pub(super) fn limit_end(&self, run: &Run, ctx: ContextIndex) -> Option<Time> {
         let context = &self.entities[ctx];
         let (since, bandwidth) = (context.charged_until, &context.bandwidth);
-        let own = match self.limit(context) {
+        let own = match self.policy.limit(context) {
             Limit::None => None,
             Limit::Reservation => return Some(bandwidth.budget_end(since)),
             Limit::Cap(cap) => bandwidth.cap_end(since, cap, 1, Duration::ZERO),

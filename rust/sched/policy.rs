@@ -41,6 +41,15 @@ pub(super) enum Preempt {
     Never,
 }
 
+/// Which limit holds for a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    None,
+    Reservation,
+    /// Percent of a slot.
+    Cap(u64),
+}
+
 /// Of two that differ, the lower value goes first, at once.
 fn lower_first<T: Ord>(runs: T, waits: T) -> Option<Preempt> {
     match waits.cmp(&runs) {
@@ -72,6 +81,15 @@ impl PolicyKind {
     /// Returns whether a context has a reservation that is in force.
     pub(super) fn reserves(self, ctx: &SchedContext) -> bool {
         self == Self::Deadline && ctx.params.budget != Duration::ZERO
+    }
+
+    /// Returns the limit that holds for a context itself.
+    pub(super) fn limit(self, ctx: &SchedContext) -> Limit {
+        match ctx.params.cap {
+            _ if self.reserves(ctx) => Limit::Reservation,
+            0 | 100.. => Limit::None,
+            cap => Limit::Cap(cap.into()),
+        }
     }
 
     /// Returns the rank of a context, which comes before all keys: latency-critical work goes first
