@@ -11,6 +11,9 @@ use k8s_openapi::api::resource::v1::{
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The priority of contexts that nobody changes.
+const DEFAULT_PRIORITY: u32 = 16;
+
 /// The driver's parameters in a `DeviceClass` or a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -227,7 +230,7 @@ pub(crate) fn of_pod<'a>(
     claims: impl Iterator<Item = &'a Claim>,
     pod: &str,
 ) -> BTreeMap<String, Settings> {
-    let mut devices: BTreeMap<String, Settings> = BTreeMap::new();
+    let mut devices: BTreeMap<String, Vec<Settings>> = BTreeMap::new();
     let own = claims.filter(|claim| claim.pods.contains(pod));
     for (claim, grant) in own.flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
     {
@@ -238,23 +241,44 @@ pub(crate) fn of_pod<'a>(
             cap: one.cap / users as u32 + u32::from(u64::from(one.cap) % users != 0),
             ..one
         };
-        let sum = devices.entry(grant.device.clone());
-        sum.and_modify(|sum| {
-            *sum = Settings {
-                weight: (sum.weight + part.weight).min(GroupSettings::MAX_WEIGHT),
-                bytes: sum.bytes.saturating_add(part.bytes),
-                priority: sum.priority.max(part.priority),
-                latency_critical: sum.latency_critical || part.latency_critical,
-                cap: if sum.cap == 0 || part.cap == 0 {
-                    0
-                } else {
-                    (sum.cap + part.cap).min(GroupSettings::MAX_CAP)
-                },
-            };
-        })
-        .or_insert(part);
+        devices.entry(grant.device.clone()).or_default().push(part);
     }
-    devices
+    let sums = devices
+        .into_iter()
+        .map(|(device, parts)| (device, sum(&parts)));
+    sums.collect()
+}
+
+/// Adds what a pod has of a device by several grants. All contexts of the pod have the urgency and
+/// the priority of the most urgent grant, so only the caps of such grants bound the pod: a plain
+/// share does not lift the cap of an urgent one.
+fn sum(parts: &[Settings]) -> Settings {
+    let priority = parts.iter().filter_map(|part| part.priority).max();
+    let is_raised = priority.is_some_and(|priority| priority > DEFAULT_PRIORITY);
+    let latency_critical = parts.iter().any(|part| part.latency_critical);
+    let caps = [
+        sum_of_caps(parts, |part| !latency_critical || part.latency_critical),
+        sum_of_caps(parts, |part| !is_raised || part.priority == priority),
+    ];
+    let weight: u32 = parts.iter().map(|part| part.weight).sum();
+    let bytes = parts.iter().map(|part| part.bytes);
+    Settings {
+        weight: weight.min(GroupSettings::MAX_WEIGHT),
+        bytes: bytes.fold(0, u64::saturating_add),
+        priority,
+        latency_critical,
+        cap: caps.into_iter().flatten().min().unwrap_or(0),
+    }
+}
+
+/// Returns the cap of the grants that `counts` tells. `None`: one of them has no cap.
+fn sum_of_caps(parts: &[Settings], counts: impl Fn(&Settings) -> bool) -> Option<u32> {
+    let caps = parts
+        .iter()
+        .filter(|part| counts(part))
+        .map(|part| part.cap);
+    let sum: Option<u32> = caps.map(|cap| (cap > 0).then_some(cap)).sum();
+    sum.map(|cap| cap.min(GroupSettings::MAX_CAP))
 }
 
 #[cfg(test)]
@@ -393,6 +417,39 @@ mod tests {
         let both = of_pod([&shared, &own].into_iter(), "p")["card"];
         assert_eq!((both.weight, both.bytes, both.cap), (450, 6144 + 12288, 0));
         assert!(of_pod([&shared].into_iter(), "x").is_empty());
+    }
+
+    #[test]
+    fn a_plain_share_does_not_lift_the_cap_of_an_urgent_one() {
+        let part = |latency_critical, priority, cap| Settings {
+            weight: 100,
+            bytes: 4096,
+            priority,
+            latency_critical,
+            cap,
+        };
+        let (plain, slow) = (part(false, None, 0), part(false, None, 20));
+        let (critical, high) = (part(true, None, 50), part(false, Some(20), 30));
+        let cap = |parts: &[Settings]| sum(parts).cap;
+        for (parts, wanted) in [
+            (&[plain, slow][..], 0),
+            (&[slow, slow], 40),
+            (&[critical, plain], 50),
+            (&[plain, critical], 50),
+            (&[critical, slow, critical], 100),
+            (&[high, plain], 30),
+            (&[high, critical], 30),
+            (&[part(false, Some(20), 0), critical], 50),
+            (&[high, part(false, Some(17), 0)], 30),
+            (&[part(true, Some(20), 0), critical, plain], 0),
+            // A lower priority is no advantage.
+            (&[part(false, Some(2), 10), plain], 0),
+            (&[part(true, None, 500), part(true, None, 500)], 800),
+        ] {
+            assert_eq!(cap(parts), wanted, "{parts:?}");
+        }
+        let both = sum(&[plain, part(true, Some(20), 50)]);
+        assert_eq!((both.latency_critical, both.priority), (true, Some(20)));
     }
 
     #[test]
