@@ -10,6 +10,14 @@ use std::path::{Path, PathBuf};
 /// is beside them.
 const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
+/// Whether a text can be a UID, which is part of the names of cgroups. Static pods have hashes.
+pub(crate) fn is_uid(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 /// Returns where the cgroup of a pod may be below the cgroup that the kubelet has. No other folder
 /// is looked into: a container may own folders farther below.
 fn places(root: &Path, uid: &str) -> Vec<PathBuf> {

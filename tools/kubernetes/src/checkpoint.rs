@@ -3,6 +3,7 @@
 //! pods' UIDs in a file beside the plugins' sockets.
 //! Source: kubernetes, pkg/kubelet/cm/devicemanager/checkpoint.
 
+use crate::cgroup::is_uid;
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,14 +88,6 @@ fn parse(text: &[u8], resource: &str) -> Result<Pods> {
         pods.entry(entry.pod_uid).or_default().extend(names);
     }
     Ok(pods)
-}
-
-/// Whether a text can be a UID, which is part of the names of cgroups. Static pods have hashes.
-pub(crate) fn is_uid(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// Returns the UID of the pod that has all these devices.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The settings that a `ResourceClaim` gives to pods.
 
+use crate::cgroup::is_uid;
 use crate::shares;
 use crate::slice::{Capacity, ARENA_MEMORY, DRIVER, SHARES};
 use anyhow::{bail, ensure, Context as _, Result};
@@ -110,9 +111,13 @@ impl Claim {
         let pods = users.filter(|user| {
             user.resource == "pods" && user.api_group.as_deref().unwrap_or_default().is_empty()
         });
+        let uid = |uid: &String| {
+            ensure!(is_uid(uid), "{uid:?} is not the UID of a pod");
+            Ok(uid.clone())
+        };
         Ok(Self {
             grants,
-            pods: pods.map(|pod| pod.uid.clone()).collect(),
+            pods: pods.map(|pod| uid(&pod.uid)).collect::<Result<_>>()?,
         })
     }
 }
@@ -450,6 +455,15 @@ mod tests {
         }
         let both = sum(&[plain, part(true, Some(20), 50)]);
         assert_eq!((both.latency_critical, both.priority), (true, Some(20)));
+    }
+
+    #[test]
+    fn claims_of_what_is_no_uid_are_refused() {
+        let results = json!([result("r", "card", json!({"shares": "1"}))]);
+        for uid in ["", "../../x", "a/b"] {
+            let error = read(results.clone(), json!([]), &["p", uid]).unwrap_err();
+            assert!(error.to_string().contains("UID"), "{error}");
+        }
     }
 
     #[test]
