@@ -17,6 +17,9 @@ use fermata_card::log::Recorder;
 use fermata_card::maker::EngineMaker;
 use fermata_card::vfio::Server;
 use rustix::fs::Mode;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +56,7 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     let end = server.run(|error| tell(format_args!("the virtual machine is lost: {error}")));
     card.stop();
     for path in control.into_iter().chain([socket]) {
-        let _ = std::fs::remove_file(path);
+        let _ = remove_socket(path);
     }
     end.context("vfio-user socket")
 }
@@ -117,11 +120,23 @@ fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         bail!("{}: another daemon serves it", path.display());
     }
-    let _ = std::fs::remove_file(path);
+    remove_socket(path).with_context(|| path.display().to_string())?;
     let before = rustix::process::umask(!mode);
     let bound = UnixListener::bind(path).with_context(|| path.display().to_string());
     rustix::process::umask(before);
     bound
+}
+
+/// Removes a socket, and nothing else: a daemon of root must not remove a file for a wrong path.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            Err(io::Error::other("not a socket: remove it"))
+        }
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -137,10 +152,24 @@ mod tests {
         drop(first);
         for (mode, bits) in [(GROUP, 0o660), (OWNER, 0o600)] {
             let second = listen(&path, mode).unwrap();
-            let metadata = std::fs::metadata(&path).unwrap();
+            let metadata = fs::metadata(&path).unwrap();
             assert_eq!(metadata.permissions().mode() & 0o777, bits);
             drop(second);
         }
-        std::fs::remove_file(&path).unwrap();
+        remove_socket(&path).unwrap();
+        assert!(!path.exists());
+        remove_socket(&path).unwrap();
+    }
+
+    #[test]
+    fn only_a_socket_is_replaced() {
+        let name = format!("fermata-vfio-file-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "kept").unwrap();
+        let error = listen(&path, GROUP).unwrap_err();
+        assert!(format!("{error:#}").contains("not a socket"), "{error:#}");
+        remove_socket(&path).unwrap_err();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+        fs::remove_file(&path).unwrap();
     }
 }
