@@ -9,6 +9,7 @@ use fermata::{Context, Error, GroupSettings};
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,16 +73,24 @@ impl Card {
                 weight: terms.weight,
             },
         };
-        let path = self.path(job);
-        fs::write(&path, serde_json::to_vec(&member)?)
-            .with_context(|| path.display().to_string())?;
+        self.store(job, &member)?;
         self.share(card_shards)
+    }
+
+    /// Writes the file of a job in one step: a file that was written in part only would be read by
+    /// the prologs of all later jobs.
+    fn store(&self, job: u32, member: &Member) -> Result<()> {
+        let (path, new) = (self.path(job), self.folder.join("new"));
+        let written =
+            fs::write(&new, serde_json::to_vec(member)?).and_then(|()| fs::rename(&new, &path));
+        written.with_context(|| path.display().to_string())
     }
 
     /// Takes a job off the card. Returns the time that it had on slots; `None`: it was not there.
     pub(crate) fn leave(&self, job: u32, card_shards: u32) -> Result<Option<Duration>> {
         let path = self.path(job);
         let Some(member) = read(&path)? else {
+            remove(&path)?;
             return Ok(None);
         };
         let run = match File::open(&member.cgroup) {
@@ -92,7 +101,7 @@ impl Card {
             },
             Err(_) => None,
         };
-        fs::remove_file(&path)?;
+        remove(&path)?;
         self.share(card_shards)?;
         Ok(run)
     }
@@ -103,17 +112,7 @@ impl Card {
 
     /// Sets the weights of all jobs on the card.
     fn share(&self, card_shards: u32) -> Result<()> {
-        let mut members = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let Some(member) = read(&path)? else { continue };
-            // The job has ended, and its epilog did not run.
-            if !member.cgroup.exists() {
-                fs::remove_file(&path)?;
-                continue;
-            }
-            members.push(member);
-        }
+        let members = self.members()?;
         let shares: Vec<_> = members.iter().map(|member| member.share).collect();
         for (member, weight) in members.iter().zip(weights(&shares, card_shards)) {
             let settings = GroupSettings {
@@ -125,11 +124,31 @@ impl Card {
         Ok(())
     }
 
+    /// Returns the jobs on the card. Removes the files of jobs that have ended.
+    fn members(&self) -> Result<Vec<Member>> {
+        let mut members = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if name.is_none_or(|name| name.parse::<u32>().is_err()) {
+                continue;
+            }
+            let Some(member) = read(&path)? else { continue };
+            // The job has ended, and its epilog did not run.
+            if !member.cgroup.exists() {
+                remove(&path)?;
+                continue;
+            }
+            members.push(member);
+        }
+        Ok(members)
+    }
+
     fn register(&self, cgroup: &Path, settings: &GroupSettings) -> Result<()> {
         let name = || cgroup.display().to_string();
         let directory = match File::open(cgroup) {
             // The job ends at this moment.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             directory => directory.with_context(name)?,
         };
         match self.file.set_group(directory.as_fd(), settings) {
@@ -139,10 +158,84 @@ impl Card {
     }
 }
 
+/// Reads the file of a job. `None`: there is no such file, or it is not the file of a job, which is
+/// no reason to refuse other jobs the card.
 fn read(path: &Path) -> Result<Option<Member>> {
     let name = || path.display().to_string();
-    match fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        text => serde_json::from_slice(&text.with_context(name)?).with_context(name),
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(name)?,
+    };
+    match serde_json::from_slice(&text) {
+        Ok(member) => Ok(Some(member)),
+        Err(error) => {
+            eprintln!(
+                "fermata-slurm: {}: {error}: the weight of this job stays as it is: remove the file",
+                name()
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        done => done.with_context(|| path.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(state: &Path) -> Card {
+        Card::open(Path::new("/dev/null"), state).unwrap()
+    }
+
+    fn member(cgroup: &Path) -> Member {
+        Member {
+            cgroup: cgroup.into(),
+            share: Share {
+                shards: 2,
+                weight: 100,
+            },
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_of_a_job_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = card(folder.path());
+        card.store(1, &member(folder.path())).unwrap();
+        let whole = fs::read(card.path(1)).unwrap();
+        fs::write(card.path(2), &whole[..whole.len() / 2]).unwrap();
+        fs::write(card.path(3), "").unwrap();
+        fs::write(card.folder.join("new"), &whole).unwrap();
+        card.store(4, &member(Path::new("/nowhere"))).unwrap();
+        let members = card.members().unwrap();
+        assert_eq!(members.len(), 1);
+        assert_eq!(members[0].cgroup, folder.path());
+        assert!(!card.path(4).exists());
+    }
+
+    #[test]
+    fn a_job_whose_file_cannot_be_read_leaves_the_card() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = card(folder.path());
+        fs::write(card.path(2), "{").unwrap();
+        assert_eq!(card.leave(2, 8).unwrap(), None);
+        assert!(!card.path(2).exists());
+        assert_eq!(card.leave(2, 8).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = card(folder.path());
+        card.store(1, &member(folder.path())).unwrap();
+        fs::create_dir(card.folder.join("new")).unwrap();
+        card.store(1, &member(Path::new("/nowhere"))).unwrap_err();
+        assert_eq!(card.members().unwrap().len(), 1);
     }
 }
