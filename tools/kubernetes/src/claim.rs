@@ -243,7 +243,8 @@ pub(crate) fn of_pod<'a>(
         let part = Settings {
             weight: (u64::from(one.weight) / users).max(1) as u32,
             bytes: (one.bytes / users).max(1),
-            cap: one.cap / users as u32 + u32::from(u64::from(one.cap) % users != 0),
+            // 0 would be no cap.
+            cap: (one.cap / users as u32).max(one.cap.min(1)),
             ..one
         };
         devices.entry(grant.device.clone()).or_default().push(part);
@@ -409,19 +410,27 @@ mod tests {
 
     #[test]
     fn pods_share_what_their_claims_have() {
-        let one = json!([result(
+        let results = json!([result(
             "r",
             "card",
             json!({"shares": "3", "arenaMemory": "12Ki"})
         )]);
         let caps = json!([config("FromClaim", json!([]), json!({"cap": 25}))]);
-        let shared = read(one.clone(), caps.clone(), &["p", "q"]).unwrap();
-        let own = read(one, json!([]), &["p"]).unwrap();
+        let shared = read(results.clone(), caps.clone(), &["p", "q"]).unwrap();
+        let own = read(results.clone(), json!([]), &["p"]).unwrap();
         let part = settings(&shared, "q", "card");
-        assert_eq!((part.weight, part.bytes, part.cap), (150, 6144, 13));
+        assert_eq!((part.weight, part.bytes, part.cap), (150, 6144, 12));
         let both = of_pod([&shared, &own].into_iter(), "p")["card"];
         assert_eq!((both.weight, both.bytes, both.cap), (450, 6144 + 12288, 0));
         assert!(of_pod([&shared].into_iter(), "x").is_empty());
+
+        let uids: Vec<_> = (0..20).map(|number| number.to_string()).collect();
+        let uids: Vec<_> = uids.iter().map(String::as_str).collect();
+        let cap = |pods: usize| {
+            let claim = read(results.clone(), caps.clone(), &uids[..pods]).unwrap();
+            settings(&claim, "0", "card").cap
+        };
+        assert_eq!([cap(1), cap(3), cap(13), cap(20)], [25, 8, 1, 1]);
     }
 
     #[test]
