@@ -21,9 +21,9 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -111,10 +111,8 @@ impl Driver {
     /// Writes which claims are prepared.
     fn keep(&self, claims: &Claims) -> Result<()> {
         let names: Vec<_> = claims.keys().collect();
-        let (file, new) = (self.file(), self.file().with_extension("new"));
-        let written =
-            fs::write(&new, serde_json::to_vec(&names)?).and_then(|()| fs::rename(&new, &file));
-        written.with_context(|| file.display().to_string())
+        let file = self.file();
+        replace(&file, &serde_json::to_vec(&names)?).with_context(|| file.display().to_string())
     }
 
     /// Reads a claim from the API server.
@@ -245,6 +243,16 @@ impl Driver {
             }
         }
     }
+}
+
+/// Replaces a file in one step, which holds after a power failure, too: the driver does not start
+/// with a part of the file.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
 }
 
 /// Says what went wrong with a claim to the log, and returns the words for the kubelet.
