@@ -9,7 +9,7 @@ use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::control::Control;
 use fermata_card::engine::EngineKind;
 use fermata_card::log::{replay, Recorder};
-use fermata_card::vfio::Server;
+use fermata_card::vfio::{remove_socket, Server};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixListener;
@@ -96,7 +96,7 @@ fn check(log: &Path) -> Result<ExitCode> {
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {
-    let _ = std::fs::remove_file(path);
+    remove_socket(path).with_context(|| path.display().to_string())?;
     UnixListener::bind(path).with_context(|| path.display().to_string())
 }
 

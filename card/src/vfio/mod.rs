@@ -14,8 +14,12 @@ use link::{command, receive, words, Fields, Link, Message, MAX_FDS, MAX_TRANSFER
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +36,23 @@ const IRQ_DATA_NONE: u32 = 1;
 const IRQ_DATA_EVENTFD: u32 = 1 << 2;
 const IRQ_ACTION_TRIGGER: u32 = 1 << 5;
 const MAP_WRITE: u32 = 2;
+
+/// Removes the socket at a path, if there is one, and nothing else: a daemon of root must not remove
+/// a file for a wrong path.
+///
+/// # Errors
+///
+/// Something else is at the path, or the socket cannot be removed.
+pub fn remove_socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            Err(io::Error::other("not a socket: remove it"))
+        }
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
 
 /// Serves a card to one client after the other.
 pub struct Server {

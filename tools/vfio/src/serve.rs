@@ -15,11 +15,8 @@ use fermata_card::config::{CardConfig, IrqKind, Settings as SlotSettings};
 use fermata_card::engine::EngineKind;
 use fermata_card::log::Recorder;
 use fermata_card::maker::EngineMaker;
-use fermata_card::vfio::Server;
+use fermata_card::vfio::{remove_socket, Server};
 use rustix::fs::Mode;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -127,21 +124,10 @@ fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
     bound
 }
 
-/// Removes a socket, and nothing else: a daemon of root must not remove a file for a wrong path.
-fn remove_socket(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => {
-            Err(io::Error::other("not a socket: remove it"))
-        }
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
