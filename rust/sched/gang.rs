@@ -134,7 +134,7 @@ impl Scheduler {
     ) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
         self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, hold));
-        self.reschedule_all(cx);
+        self.reschedule(cx, self.entities[ctx].class);
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Scheduler {
                 scheduler.resume(cx.now, ctx);
             }
         });
-        self.reschedule_all(cx);
+        self.reschedule(cx, self.entities[ctx].class);
         Ok(())
     }
 

@@ -180,7 +180,7 @@ impl Scheduler {
             JobState::Empty => {
                 self.check_resume(ctx)?;
                 self.resume(cx.now, ctx);
-                self.reschedule_all(cx);
+                self.reschedule(cx, self.entities[ctx].class);
             }
             JobState::Running if context.on_stop == OnStop::Requeue => {
                 context.on_stop = OnStop::Rung;
