@@ -54,8 +54,7 @@ impl Scheduler {
 
     /// Returns whether a context may use no slot that is in use.
     pub(super) fn has_no_slot(&self, ctx: ContextIndex) -> bool {
-        let context = &self.entities[ctx];
-        self.queues[context.class].usable & self.entities.se(ctx).slots() == 0
+        self.usable_slots(ctx) == 0
     }
 
     /// Brings the queue of a context in line after something that decides on its slots has changed.

@@ -53,12 +53,6 @@ impl Scheduler {
         matches!(self.entities[ctx].linked, Linked::Ready | Linked::Behind)
     }
 
-    /// Returns the slots of its class that a context may use.
-    pub(super) fn usable_slots(&self, ctx: ContextIndex) -> u8 {
-        let usable = self.queues[self.entities[ctx].class].usable;
-        usable & self.entities.se(ctx).slots()
-    }
-
     /// Returns what comes of the turn of a context, which waits; `boosted`: by the starvation
     /// boost.
     pub(super) fn turn(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Turn {

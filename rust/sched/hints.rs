@@ -346,13 +346,10 @@ impl Scheduler {
                 _ => break,
             }
         }
-        let usable = self.queues[class].usable;
         for id in self.class_slots(class) {
             let ctx = self.slots[id].reserved_for();
             let ctx = ctx.and_then(|ctx| self.entities.find(ctx));
-            let is_of_use =
-                |ctx: ContextIndex| self.entities.se(ctx).slots() & usable & id.bit() != 0;
-            if ctx.is_some_and(|ctx| !is_of_use(ctx)) {
+            if ctx.is_some_and(|ctx| self.usable_slots(ctx) & id.bit() == 0) {
                 self.give_up_slot(now, id);
             }
         }
@@ -433,12 +430,12 @@ impl Scheduler {
     fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
         let mut leaving = self.leaving_for(cx.now, class, ctx);
         if leaving.is_none() {
-            leaving = self.withdraw_for(class, ctx);
+            leaving = self.withdraw_for(ctx);
         }
         if let Some(id) = leaving {
             self.stop_early(cx.now, id, ctx);
             self.reserve_slot(cx, id, ctx, false);
-        } else if let Some(id) = self.yielding_to(class, ctx) {
+        } else if let Some(id) = self.yielding_to(ctx) {
             self.reserve_slot(cx, id, ctx, true);
             let waiter = self.entities.id(ctx);
             let cause = PauseCause::Hint { waiter };
@@ -466,10 +463,9 @@ impl Scheduler {
 
     /// Withdraws a context that is named to run next on a slot and that makes way for the work of
     /// `ctx`. Returns the slot.
-    fn withdraw_for(&mut self, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+    fn withdraw_for(&mut self, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];
-        let slots = self.queues[class].usable & self.entities.se(ctx).slots();
-        let id = slots_in(slots).find(|&id| {
+        let id = slots_in(self.usable_slots(ctx)).find(|&id| {
             let slot = &self.slots[id];
             let is_kept = slot.reserved_for().is_some() || slot.claim.is_some();
             let named = slot.nominees.next.filter(|named| !named.boosted);
@@ -496,10 +492,9 @@ impl Scheduler {
 
     /// Returns the slot of a job that makes way for the work of `ctx`: of several the one whose job
     /// the policy puts last.
-    fn yielding_to(&self, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+    fn yielding_to(&self, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];
-        let slots = self.queues[class].usable & self.entities.se(ctx).slots();
-        let yielding = slots_in(slots).filter_map(|id| {
+        let yielding = slots_in(self.usable_slots(ctx)).filter_map(|id| {
             let slot = &self.slots[id];
             let run = slot
                 .fsm

@@ -25,9 +25,8 @@ impl Scheduler {
     /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
     /// slot before.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
-        let context = &self.entities[ctx];
-        let class = context.class;
-        if self.queues[class].usable & self.entities.se(ctx).slots() == 0 {
+        let class = self.entities[ctx].class;
+        if self.usable_slots(ctx) == 0 {
             self.entities[ctx].linked = Linked::Ineligible;
         } else if let Some(at) = self.throttled_until(now, ctx, wakes) {
             self.queues[class].throttle(&mut self.entities, ctx, at);

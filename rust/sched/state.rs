@@ -217,6 +217,12 @@ impl Scheduler {
         self.policy.preempt(runs, waits) == Preempt::Now
     }
 
+    /// Returns the slots of its class that a context may use.
+    pub(super) fn usable_slots(&self, ctx: ContextIndex) -> u8 {
+        let usable = self.queues[self.entities[ctx].class].usable;
+        usable & self.entities.se(ctx).slots()
+    }
+
     /// Checks that one of the slots of `mask` is in use.
     pub(super) fn check_mask(&self, class: SlotId, mask: u8) -> Result<(), Refusal> {
         if self.queues[class].usable & mask == 0 {
