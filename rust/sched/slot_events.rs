@@ -5,7 +5,6 @@
 use super::event::Cx;
 use super::run::Run;
 use super::slot_fsm::{Progress, SlotFsm, State};
-use super::status::RunFacts;
 use super::{Duration, Status};
 
 impl SlotFsm {
@@ -13,14 +12,7 @@ impl SlotFsm {
     pub(super) fn status(&mut self, cx: &mut Cx<'_>, status: Status) -> Progress {
         match self.state {
             State::Running(run) => {
-                let facts = RunFacts {
-                    started: run.started,
-                    seen_running: run.seen_running,
-                    suspect: run.suspect,
-                    pausing: run.pause.is_some(),
-                    count: self.count,
-                };
-                let class = status.classify(&self.config, &facts, cx.now);
+                let class = status.classify(&self.config, &run, self.count, cx.now);
                 self.run_status(cx, status, class)
             }
             State::Resetting(reset) => self.reset_status(cx, reset, status),

@@ -2,6 +2,7 @@
 
 //! The status register of a slot (docs/card.md, Status), and what a status says of a run.
 
+use super::run::Run;
 use super::slot_config::SlotConfig;
 use super::{Duration, Profile, Time};
 
@@ -89,21 +90,6 @@ impl Status {
     }
 }
 
-/// What is known of a run whose status was read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RunFacts {
-    /// When START was written.
-    pub(super) started: Time,
-    /// Base: RUNNING was read.
-    pub(super) seen_running: bool,
-    /// Fermata: a status from before the START was read.
-    pub(super) suspect: bool,
-    /// PAUSE was written.
-    pub(super) pausing: bool,
-    /// Fermata: the START_COUNT after its START.
-    pub(super) count: u32,
-}
-
 /// What a status says of the job on the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatusClass {
@@ -126,19 +112,25 @@ pub(super) enum StatusClass {
 }
 
 impl Status {
-    /// Returns what the status says of a run.
-    pub(super) fn classify(self, config: &SlotConfig, run: &RunFacts, now: Time) -> StatusClass {
+    /// Returns what the status says of a run, after whose START the slot counts `count`.
+    pub(super) fn classify(
+        self,
+        config: &SlotConfig,
+        run: &Run,
+        count: u32,
+        now: Time,
+    ) -> StatusClass {
         match config.profile {
-            Profile::Fermata => self.classify_fermata(config, run),
-            Profile::Relay => self.classify_relay(run),
+            Profile::Fermata => self.classify_fermata(config, run, count),
+            Profile::Relay => self.classify_relay(run, count),
             Profile::Base { .. } => self.classify_base(run, now),
         }
     }
 
     /// The count tells a status of this run from an older one. A read that follows the START cannot
     /// show an older one, unless the card did not take the START.
-    fn classify_fermata(self, config: &SlotConfig, run: &RunFacts) -> StatusClass {
-        if self.start_count() != run.count {
+    fn classify_fermata(self, config: &SlotConfig, run: &Run, count: u32) -> StatusClass {
+        if self.start_count() != count {
             return if run.suspect {
                 StatusClass::Violation
             } else {
@@ -151,14 +143,14 @@ impl Status {
             Phase::Finish | Phase::Paused if self.snapshot_error() => StatusClass::SnapshotError,
             Phase::Finish => StatusClass::Finished,
             Phase::Paused if config.queues && self.empty() => StatusClass::Empty,
-            Phase::Paused if run.pausing => StatusClass::Paused,
+            Phase::Paused if run.pause.is_some() => StatusClass::Paused,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
         }
     }
 
     /// A run that has ended left a record, which is read after the status: none was found.
-    fn classify_relay(self, run: &RunFacts) -> StatusClass {
-        let is_own = self.start_count() == run.count;
+    fn classify_relay(self, run: &Run, count: u32) -> StatusClass {
+        let is_own = self.start_count() == count;
         match self.phase() {
             Phase::Running if is_own => StatusClass::Running,
             _ if is_own || run.suspect => StatusClass::Violation,
@@ -169,12 +161,12 @@ impl Status {
 
     /// There is no count; but the slot was reset before the START, so that an older status can only
     /// be IDLE.
-    fn classify_base(self, run: &RunFacts, now: Time) -> StatusClass {
+    fn classify_base(self, run: &Run, now: Time) -> StatusClass {
         let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
         match self.phase() {
             Phase::Running => StatusClass::Running,
             Phase::Finish => StatusClass::Finished,
-            Phase::Paused if run.pausing => StatusClass::Paused,
+            Phase::Paused if run.pause.is_some() => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
         }
