@@ -17,17 +17,23 @@ impl SlotFsm {
         if let State::Resetting(reset) = &mut self.state {
             (reset.settling, reset.next) = (true, now + LOST_WAIT);
         }
-        let &Run { ctx, started, .. } = self.run()?;
-        self.stats.busy += now.since(started);
+        let over = self.lose_run(now)?;
         self.idle_since = None;
         self.enter(State::Resetting(Reset {
-            ctx,
+            ctx: over.ctx,
             outcome: Outcome::Failed(Failure::Snapshot),
             settling: true,
             released: false,
             tries: 0,
             next: now + LOST_WAIT,
         }));
+        Some(over)
+    }
+
+    /// Measures the run on the slot, of which nothing is saved.
+    fn lose_run(&mut self, now: Time) -> Option<RunOver> {
+        let &Run { ctx, started, .. } = self.run()?;
+        self.stats.busy += now.since(started);
         Some(RunOver {
             ctx,
             saved: false,
@@ -70,19 +76,12 @@ impl SlotFsm {
 
     /// The card is gone. Returns the run that has ended by that.
     pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>) -> Option<RunOver> {
-        let over = self.run().map(|&Run { ctx, started, .. }| (ctx, started));
+        let over = self.lose_run(cx.now);
         self.state = State::Gone;
         self.window = None;
         if self.timer.take().is_some() {
             cx.act(Action::Disarm { slot: self.id });
         }
-        let (ctx, started) = over?;
-        self.stats.busy += cx.now.since(started);
-        Some(RunOver {
-            ctx,
-            saved: false,
-            save: None,
-            paused_at: None,
-        })
+        over
     }
 }
