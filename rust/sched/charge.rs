@@ -67,10 +67,11 @@ impl Scheduler {
 
     /// Deducts time from the limits that hold for a context.
     pub(super) fn spend(&mut self, ctx: ContextIndex, span: Duration) {
-        if self.policy.limit(&self.entities[ctx]) != Limit::None {
+        let limit = self.policy.limit(&self.entities[ctx]);
+        if limit != Limit::None {
             self.entities[ctx].bandwidth.spend(span);
         }
-        if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
+        if self.entities.nr_capped == 0 || limit == Limit::Reservation {
             return;
         }
         let mut next = self.entities[self.entities[ctx].group].registration;

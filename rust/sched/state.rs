@@ -239,8 +239,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns the slot that the job of a context is on; `None`: it is on no slot, or the context is
-    /// only named for one.
+    /// Returns the slot that the job of a context is on; `None`: the job is on no slot, or the
+    /// context is only named for a slot.
     pub(super) fn slot_with(&self, ctx: ContextIndex) -> Option<SlotId> {
         let slot = self.entities[ctx].slot?;
         let run = self.slots[slot].fsm.run()?;
@@ -268,8 +268,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether what happens in a class matters to the other classes: a gang may have members
-    /// of several classes, and the cap of a group holds for all its contexts together.
+    /// Returns whether what happens in a class matters to the other classes: a gang may have
+    /// members of several classes, and the cap of a group holds for all its contexts together.
     pub(super) fn are_classes_tied(&self) -> bool {
         self.entities.nr_ganged != 0 || self.entities.nr_capped != 0
     }
