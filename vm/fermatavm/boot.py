@@ -191,8 +191,8 @@ class Vm:
         self.started = time.monotonic()
 
     def run(self):
-        """Run the machine; restart it up to twice if the kernel hangs in boot, which happens on a busy host before any code of this
-        project runs."""
+        """Run the machine; restart it up to twice if the kernel hangs or crashes in boot, which happens under TCG on a busy host before
+        any code of this project runs."""
         for patience in (HANGS_IN_BOOT, HANGS_IN_BOOT, math.inf):
             with contextlib.ExitStack() as stack:
                 self.out = out_folder(stack, self.options.name)
@@ -202,7 +202,7 @@ class Vm:
                 status = self._run(time.monotonic() + patience)
             if status is not None:
                 break
-            say(f"the kernel has not started its first process within {patience} s: restarting the machine")
+            say("the kernel has not started its first process: restarting the machine")
         return status
 
     def has_begun(self):
@@ -217,7 +217,8 @@ class Vm:
                 process.wait()
 
     def _run(self, begins):
-        """Return the status, or None if the machine's first process has not started at the time `begins`."""
+        """Return the status, or None if the machine's first process has not started at the time `begins`, or when the machine ended
+        before that."""
         opt, out = self.options, self.out
         self.cards = [Card(i, spec, out, self.tmp, profile_of(opt).card) for i, spec in enumerate(opt.card)]
         for card in self.cards:
@@ -274,6 +275,8 @@ class Vm:
             time.sleep(0.03)
         for tail in tails:
             tail.copy()
+        if begins != math.inf and self.qemu.returncode == 0 and not self.has_begun():
+            return None
         return self.verdict(timed_out)
 
     def verdict(self, timed_out):
