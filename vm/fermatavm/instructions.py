@@ -16,7 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .common import JOBS, TOP, die, run, say, write_report
+from .common import BUILD, JOBS, TOP, die, run, say, write_report
 from .guest import MEASURED
 
 BASELINE = TOP / "rust/bench/instructions.json"
@@ -44,6 +44,26 @@ def count(case):
     return round(int(found.group(1)) / times)
 
 
+def functions(case):
+    """Return the functions of rust/sched that run in a case `POLICY OPERATION`, by file. The program is built without optimizations,
+    which inline functions."""
+    target = BUILD / "unoptimized"
+    options = ["--config", "profile.dev.opt-level=0", "--target-dir", target, "--locked", "--quiet", "-j", JOBS]
+    run(["cargo", "build", *options, "--package", "fermata-sched-bench", "--bins"], cwd=TOP)
+    (program,) = target.glob(f"**/debug/{PROGRAM.name}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no", "--collect-atstart=no"]
+        run(["valgrind", *options, "--toggle-collect=*counted*", program, *case.split()], capture_output=True)
+        found, file = {}, None
+        for line in out.read_text().splitlines():
+            if line.startswith("fl="):
+                file = re.search(r"/sched/(\w+)\.rs$", line)
+            elif line.startswith("fn=") and file:
+                found.setdefault(file.group(1), set()).add(line)
+    return found
+
+
 def compare(counts, known):
     """Return a line for each count that differs from the baseline."""
     wrong = [f"{case}: not in the baseline" for case in counts if case not in known]
@@ -58,7 +78,15 @@ def compare(counts, known):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--update", action="store_true", help="write the baseline of this compiler")
+    parser.add_argument("--files", metavar="CASE", help="print only the files of rust/sched that a case such as 'fair start-vacant' "
+                        "passes through, with the number of functions")  # fmt: skip
     args = parser.parse_args()
+    if args.files:
+        found = functions(args.files)
+        for file in sorted(found):
+            print(f"{file:<16} {len(found[file]):>4}")
+        print(f"{len(found)} files, {sum(map(len, found.values()))} functions")
+        return
     build = ["cargo", "build", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
     run(build, cwd=TOP)
     cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()

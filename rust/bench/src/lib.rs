@@ -93,7 +93,7 @@ struct Slot {
 }
 
 impl Contended {
-    /// One slot that `contexts` contexts want, at least 2.
+    /// One slot that `contexts` contexts want, at least 2; or none but the urgent one, with 0.
     ///
     /// # Panics
     ///

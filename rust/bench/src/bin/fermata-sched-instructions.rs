@@ -26,23 +26,24 @@ enum Operation {
     Urgent,
     /// The urgent job's START alone, as the ioctl brings it.
     Start,
+    /// The same, on a vacant slot that nobody else wants.
+    StartVacant,
     /// A waiting context is held, and resumed: two ioctls.
     Hold,
     /// A parameter is set.
     SetParam,
 }
 
-const OPERATIONS: [(&str, Operation); 5] = [
+const OPERATIONS: [(&str, Operation); 6] = [
     ("switch", Operation::Switch),
     ("urgent", Operation::Urgent),
     ("start", Operation::Start),
+    ("start-vacant", Operation::StartVacant),
     ("hold-resume", Operation::Hold),
     ("set-param", Operation::SetParam),
 ];
 
 fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) {
-    // Not in the order in which they were made.
-    let ctx = it.contexts()[round * 29 % CONTEXTS];
     let run = |it: &mut Contended, what: &dyn Fn(&mut Contended)| {
         if count {
             counted(|| what(it));
@@ -50,6 +51,8 @@ fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) 
             what(it);
         }
     };
+    // Not in the order in which they were made.
+    let context = |it: &Contended| it.contexts()[round * 29 % CONTEXTS];
     let event = |it: &mut Contended, event| {
         it.call(|machine, now, out| machine.handle(now, event, &mut |action| out(action)))
             .expect("nothing is refused");
@@ -61,16 +64,18 @@ fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) 
         Operation::Urgent => run(it, &|it| {
             it.interrupt();
         }),
-        Operation::Start => {
+        Operation::Start | Operation::StartVacant => {
             run(it, &|it| it.start_urgent());
             it.interrupt();
         }
         Operation::Hold => {
+            let ctx = context(it);
             run(it, &|it| event(it, Event::Preempt { ctx, hold: true }));
             run(it, &|it| event(it, Event::Resume { ctx }));
             it.switch();
         }
         Operation::SetParam => run(it, &|it| {
+            let ctx = context(it);
             it.call(|machine, now, out| {
                 let mut params = machine.params(ctx).expect("it is there");
                 params.weight = 1 + (params.weight + 7) % Params::WEIGHT_MAX;
@@ -97,7 +102,11 @@ fn main() {
         }
         return;
     };
-    let mut it = Contended::new(*case, CONTEXTS);
+    let contexts = match operation {
+        Operation::StartVacant => 0,
+        _ => CONTEXTS,
+    };
+    let mut it = Contended::new(*case, contexts);
     for round in 0..2 * TIMES {
         perform(&mut it, *operation, round, round >= TIMES);
     }
