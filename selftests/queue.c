@@ -359,7 +359,7 @@ FM_TEST(queue, completions_are_told_in_time)
 #define AT_ONCE	32	/* after a quiet time */
 
 /* The interrupts that the driver's handler has been called for. */
-static u64 interrupts(void)
+static u64 handled_irqs(void)
 {
 	FILE *file = fopen("/proc/interrupts", "r");
 	char line[1024], *at, *end;
@@ -478,7 +478,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 		before += s.slices;
 	}
 	begin = fm_now();
-	count = interrupts();
+	count = handled_irqs();
 	events = card_counter(rings[0].c.slot, "events");
 	/* Three interrupts for each turn: its end, and what comes before the vector is off again. */
 	do {
@@ -488,7 +488,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 			fm_status(rings[i].c.fd, &s);
 			slices += s.slices;
 		}
-		seen = interrupts() - count;
+		seen = handled_irqs() - count;
 		allowed = AT_ONCE + 3 * (slices - before) +
 			  (RATE + 100) * (fm_now() - begin) / (1000 * FM_MS) + 8;
 	} while (fm_now() < begin + 2000 * FM_MS ||
