@@ -92,9 +92,6 @@ impl Scheduler {
         if relays {
             self.post_orders(cx, class);
         }
-        if cx.is_throttling() {
-            self.forget_plans(class);
-        }
     }
 
     /// Arms the timers of a class.
@@ -105,6 +102,10 @@ impl Scheduler {
         for id in self.class_slots(class) {
             let next = self.next_timer(cx, id);
             self.slots[id].fsm.arm(cx, next);
+        }
+        if cx.is_throttling(class) {
+            // These plans know of nobody who is next.
+            self.forget_plans(class);
         }
     }
 
@@ -170,7 +171,7 @@ impl Scheduler {
         if self.slots[id].claim.is_some() {
             return self.fill_claimed(cx, id);
         }
-        let first = match cx.is_throttling() {
+        let first = match cx.is_throttling(class) {
             true => None,
             false => self.pick_next(cx.now, id),
         };
@@ -214,7 +215,7 @@ impl Scheduler {
             return;
         }
         self.throttle_next(cx, class);
-        if cx.is_throttling() {
+        if cx.is_throttling(class) {
             return;
         }
         let Some((ctx, Turn::Alone)) = self.pick_next(cx.now, id) else {
@@ -330,7 +331,7 @@ impl Scheduler {
         }
         let next = earliest(own, self.next_unthrottle(class));
         let next = earliest(next, self.next_hint(cx.now, class));
-        let throttle = cx.is_throttling().then_some(cx.now + THROTTLE_NEXT);
+        let throttle = cx.is_throttling(class).then_some(cx.now + THROTTLE_NEXT);
         earliest(next, throttle)
     }
 

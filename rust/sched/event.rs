@@ -2,7 +2,7 @@
 
 //! What goes into the scheduler and what comes out of it.
 
-use super::{ContextId, Duration, Order, SlotId, Status, Time};
+use super::{ContextId, Duration, Order, SlotId, Status, Time, MAX_SLOTS};
 
 /// How a job starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -291,10 +291,11 @@ pub(super) struct Cx<'a> {
     pub(super) now: Time,
     out: &'a mut dyn FnMut(Action),
     has_started: bool,
-    throttles: u8,
+    /// What may still be throttled in each class.
+    throttles: [u8; MAX_SLOTS],
 }
 
-/// Groups and contexts that one decision throttles.
+/// Groups and contexts of a class that one decision throttles.
 const THROTTLE_MAX: u8 = 8;
 
 impl<'a> Cx<'a> {
@@ -303,7 +304,7 @@ impl<'a> Cx<'a> {
             now,
             out,
             has_started: false,
-            throttles: THROTTLE_MAX,
+            throttles: [THROTTLE_MAX; MAX_SLOTS],
         }
     }
 
@@ -318,15 +319,17 @@ impl<'a> Cx<'a> {
         !core::mem::replace(&mut self.has_started, true)
     }
 
-    /// Returns whether the decision may throttle one more.
-    pub(super) fn may_throttle(&mut self) -> bool {
-        let left = self.throttles.checked_sub(1);
-        self.throttles = left.unwrap_or(0);
+    /// Returns whether the decision may throttle one more of a class.
+    pub(super) fn may_throttle(&mut self, class: SlotId) -> bool {
+        let throttles = &mut self.throttles[class.index() % MAX_SLOTS];
+        let left = throttles.checked_sub(1);
+        *throttles = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Returns whether there may be more to throttle: then nobody is next on a slot for certain.
-    pub(super) fn is_throttling(&self) -> bool {
-        self.throttles == 0
+    /// Returns whether there may be more to throttle in a class: then nobody is next on a slot for
+    /// certain.
+    pub(super) fn is_throttling(&self, class: SlotId) -> bool {
+        self.throttles[class.index() % MAX_SLOTS] == 0
     }
 }

@@ -122,7 +122,7 @@ impl Scheduler {
         let slot = &self.slots[id];
         let claim = slot.claim.filter(|claim| !claim.begun)?;
         let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
-        if cx.is_throttling() || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
+        if cx.is_throttling(slot.class) || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
             return None;
         }
         match self.pick_next(cx.now, id)? {

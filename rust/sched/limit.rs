@@ -213,7 +213,7 @@ impl Scheduler {
                 let Some(ctx) = next.find(|&ctx| self.spent_cap(cx.now, ctx).is_some()) else {
                     break;
                 };
-                if !cx.may_throttle() {
+                if !cx.may_throttle(class) {
                     return;
                 }
                 self.throttle_group_of(cx.now, ctx);

@@ -221,7 +221,7 @@ impl Scheduler {
     /// vacant will take.
     pub(super) fn candidate(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
         let class = self.slots[id].class;
-        if cx.is_throttling() {
+        if cx.is_throttling(class) {
             return None;
         }
         let leaving = self.free_soon(class);

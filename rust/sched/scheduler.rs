@@ -117,8 +117,13 @@ impl Scheduler {
             }
             Event::Close { ctx } => {
                 let ctx = self.entities.owned(ctx)?;
+                let were_tied = self.are_classes_tied();
                 self.leave_gang(cx.now, ctx);
                 self.close(cx, ctx);
+                // Other members of the gang may wait in other classes.
+                if were_tied && !self.are_classes_tied() {
+                    self.reschedule_all(cx);
+                }
             }
             Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
             Event::Status { slot, status } => self.status(cx, slot, status),

@@ -144,6 +144,27 @@ fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
 }
 
+/// The other member waits in another class, and for nobody any more.
+#[test]
+fn closing_a_throttled_member_lets_the_other_one_run() {
+    let (mut world, gang) = gang_on(FERMATA);
+    let capped = Params {
+        cap: 10,
+        ..Params::DEFAULT
+    };
+    world.set_params(gang[0], capped).unwrap();
+    for ctx in gang {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    while !world.stats(gang[0]).throttled || world.state(gang[1]) != JobState::Queued {
+        world.run_for(MS);
+        assert!(world.now < 1_000 * MS, "no member is throttled");
+    }
+    world.close(gang[0]).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.state(gang[1]), JobState::Running);
+}
+
 #[test]
 fn whoever_has_no_job_takes_no_part() {
     let (mut world, gang) = gang_on(FERMATA);

@@ -272,6 +272,27 @@ fn a_cap_is_shared_by_contexts_of_several_classes() {
     assert_eq!(throttled, [true; 2]);
 }
 
+/// Its members are throttled some at a time.
+#[test]
+fn crowd_at_its_cap_keeps_no_other_class_from_its_slots() {
+    let other = SlotPlan {
+        class: 1,
+        ..FERMATA
+    };
+    let mut world = World::new(&[FERMATA, other], 128);
+    world.set_policy(PolicyKind::RoundRobin).unwrap();
+    world.set_group(A, capped(5)).unwrap();
+    world.run_for(500 * MS);
+    let _ = busy(&mut world, A, 60);
+    let pair = [0; 2].map(|_| world.open(1, Params::DEFAULT).unwrap());
+    for ctx in pair {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(200 * MS);
+    let slices = pair.map(|ctx| world.stats(ctx).slices);
+    assert!(slices.iter().all(|&slices| slices > 43), "{slices:?}");
+}
+
 #[test]
 fn settings_hold_without_a_context() {
     let mut world = world(1, PolicyKind::Fair);
