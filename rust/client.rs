@@ -182,6 +182,11 @@ pub(crate) struct Client {
     #[pin]
     pub(crate) memory: Mutex<Memory>,
     pub(crate) notifier: Arc<Notifier>,
+    /// Held by a call that accesses the registers of the context's slot. So no more of these calls
+    /// than contexts on slots wait for the card's raw lock with interrupts off, and a call waits for
+    /// calls of its own program only. No lock but the raw lock is taken under it.
+    #[pin]
+    pub(crate) register_calls: Mutex<()>,
 }
 
 impl Client {
@@ -195,6 +200,7 @@ impl Client {
             try_pin_init!(Self {
                 opener,
                 part <- new_mutex!(Some(part), "fermata_context"),
+                register_calls <- new_mutex!((), "fermata_register_calls"),
                 setup: SetOnce::new(),
                 revoked: AtomicFlag::new(false),
                 left_behind: AtomicFlag::new(false),

@@ -285,7 +285,6 @@ impl Card {
     }
 
     fn write_some_registers(&self, ctx: ContextId, registers: &[(AppRegister, u64)]) -> Result {
-        let _one_call = self.register_calls.lock();
         let mut state = self.state.lock();
         let State {
             scheduler,
@@ -323,7 +322,6 @@ impl Card {
     }
 
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
-        let _one_call = self.register_calls.lock();
         let mut state = self.state.lock();
         let occupied = state.scheduler.slot_of(ctx);
         let slot = occupied.filter(|&slot| self.has_restored(&state, slot));

@@ -5,7 +5,7 @@
 use super::{
     execute::{cookie, Executor, Outbox},
     now,
-    state::State,
+    state::{IrqCause, State},
     Card,
 };
 use crate::{
@@ -24,7 +24,8 @@ use kernel::prelude::*;
 const CONTEXTS_AT_ONCE: u32 = 16;
 
 /// Records of a slot that are taken in while the card's lock is held with interrupts off. A card
-/// that keeps to the protocol has at most two ready: of a run, and of the one that follows it.
+/// that keeps to the protocol has at most three ready: of a run, of the one that follows, and with
+/// BACK of the run that the slot goes back to. Every further run needs another order.
 const RECORDS_AT_ONCE: usize = 4;
 /// When the others are looked for.
 const RECORDS_LATER: Duration = Duration::from_ms(1);
@@ -265,7 +266,7 @@ impl Card {
         if core::mem::replace(&mut state.slots[slot].completions, events) == events {
             return;
         }
-        state.slots[slot].await_irqs(1);
+        state.slots[slot].await_completion();
         if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) =
             state.scheduler.slot_state(slot)
         {
@@ -303,10 +304,12 @@ impl EventSink for Card {
             let after = seen(&state);
             is_useful |= after != before;
             // One interrupt tells of one event, which may have been read before.
-            let tells_of_earlier = !is_awaited && state.slots[slot].take_awaited_irq();
-            is_awaited |= tells_of_earlier;
-            let queues = self.slots[slot.index()].queues;
-            if after.0 == before.0 && (after.1 != before.1 || queues && tells_of_earlier) {
+            let told = match is_awaited {
+                true => None,
+                false => state.slots[slot].take_awaited(),
+            };
+            is_awaited |= told.is_some();
+            if after.0 == before.0 && (after.1 != before.1 || told == Some(IrqCause::Completion)) {
                 completed = Some(slot);
             }
         }

@@ -14,7 +14,10 @@ use crate::{
     notifier::Notice,
     regs::Command,
     relay::Relay,
-    sched::{Action, ContextId, Duration, EndReason, Failure, RunEnd, SlotId, StartTimes, Wake},
+    sched::{
+        Action, ContextId, Duration, EndReason, Failure, Order, RunEnd, SlotId, StartTimes, Stop,
+        Wake,
+    },
 };
 use kernel::prelude::*;
 
@@ -109,7 +112,7 @@ impl Executor<'_> {
                 late,
                 ..
             } => self.pause(slot, boundary, late),
-            Action::Order { slot, order } => card.bar.order(slot, &order),
+            Action::Order { slot, order } => self.order(slot, &order),
             Action::Reset { slot, hold, .. } => card.reset_slot(self.slots, slot, hold),
             Action::Ended { slot, ctx, run } => self.end(slot, ctx, &run),
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
@@ -202,13 +205,27 @@ impl Executor<'_> {
         }
     }
 
+    fn order(&mut self, slot: SlotId, order: &Order) {
+        let card = self.card;
+        card.bar.order(slot, order);
+        let stops_now = match order.stop {
+            Stop::Paused { after, .. } => after == Duration::ZERO,
+            Stop::Dropped => true,
+            Stop::Never | Stop::Vacant => false,
+        };
+        // A job that was told to stop later may have to stop at once.
+        if let Some(vector) = card.vector_of(slot).filter(|_| stops_now) {
+            vector.end_throttle();
+        }
+    }
+
     fn end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
         self.slots[slot].histograms.note_end(run);
         let card = self.card;
         let queues = card.slots[slot.index()].queues;
         if run.reason != EndReason::Aborted {
             // An engine with a queue may have told of completions before it left the slot.
-            self.slots[slot].await_irqs(1 + u8::from(queues));
+            self.slots[slot].await_end(1 + u8::from(queues));
         }
         let Some(context) = context_of(self.contexts, ctx) else {
             return;

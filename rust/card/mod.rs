@@ -92,10 +92,6 @@ pub(crate) struct Card {
     pub(crate) delivery: Delivery,
     /// Is told when the card goes, for pollers of contexts that are not set up.
     pub(crate) bystanders: Arc<Notifier>,
-    /// Held by the call that accesses registers of a slot for its program: at most one such call
-    /// waits for `state`, with interrupts off, however many there are.
-    #[pin]
-    register_calls: Mutex<()>,
     /// On the heap: it would fill the stack of whoever makes a card.
     #[pin]
     state: RawSpinLock<KBox<State>>,
@@ -173,7 +169,6 @@ impl Card {
                 presence <- Presence::new(),
                 delivery <- Delivery::new(),
                 bystanders: Arc::pin_init(Notifier::new(), GFP_KERNEL)?,
-                register_calls <- new_mutex!((), "fermata_register_calls"),
                 state <- new_raw_spinlock!(state, "fermata_card"),
                 registry <- new_mutex!(Registry::new(limits.contexts)?, "fermata_registry"),
                 // SAFETY: `OFFSET` is that of this field. `shut_down`, which comes before the end,

@@ -44,8 +44,10 @@ pub(super) struct CardSlot {
     pub(super) writer: Option<(ContextId, GroupKey)>,
     /// How many completion events the engine had counted when they were read last.
     pub(super) completions: u64,
-    /// Interrupts for events that were read before their interrupts came: these may still come.
-    awaited_irqs: u8,
+    /// A completion was read whose interrupt may still come.
+    awaits_completion: bool,
+    /// Interrupts that may still come for ends of runs that were read.
+    awaited_ends: u8,
     /// The status is to be read when the timer of the slot fires, which it does at once.
     pub(super) is_unread: bool,
     pub(super) histograms: SlotHistograms,
@@ -53,20 +55,34 @@ pub(super) struct CardSlot {
 
 /// Interrupts of a slot that may still come once their events were read: one that the interrupt
 /// controller holds while the handler runs, and one on its way to the controller.
-const AWAITED_IRQS_MAX: u8 = 2;
+const AWAITED_ENDS_MAX: u8 = 2;
+
+/// What an interrupt tells of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IrqCause {
+    Completion,
+    End,
+}
 
 impl CardSlot {
-    /// Notes that events were read for each of which the card raises an interrupt.
-    pub(super) fn await_irqs(&mut self, events: u8) {
-        self.awaited_irqs = AWAITED_IRQS_MAX.min(self.awaited_irqs + events);
+    /// Notes that a completion was read.
+    pub(super) fn await_completion(&mut self) {
+        self.awaits_completion = true;
     }
 
-    /// Returns whether an interrupt of the slot's vector may be one that was awaited, which it then
-    /// is no longer.
-    pub(super) fn take_awaited_irq(&mut self) -> bool {
-        let is_awaited = self.awaited_irqs != 0;
-        self.awaited_irqs -= u8::from(is_awaited);
-        is_awaited
+    /// Notes that the end of a run was read, for which the card raises so many interrupts at most.
+    pub(super) fn await_end(&mut self, interrupts: u8) {
+        self.awaited_ends = AWAITED_ENDS_MAX.min(self.awaited_ends + interrupts);
+    }
+
+    /// Returns what an interrupt of the slot's vector tells of if the event was read before. The
+    /// interrupt is not awaited any longer.
+    pub(super) fn take_awaited(&mut self) -> Option<IrqCause> {
+        if core::mem::take(&mut self.awaits_completion) {
+            return Some(IrqCause::Completion);
+        }
+        self.awaited_ends = self.awaited_ends.checked_sub(1)?;
+        Some(IrqCause::End)
     }
 }
 
@@ -78,7 +94,8 @@ impl Slots {
                 shadow: ShadowRegs::CLEAR,
                 writer: None,
                 completions: 0,
-                awaited_irqs: 0,
+                awaits_completion: false,
+                awaited_ends: 0,
                 is_unread: false,
                 histograms <- init_zeroed(),
             })
@@ -95,7 +112,8 @@ impl Slots {
         for slot in self.slots.iter_mut() {
             slot.shadow = ShadowRegs::CLEAR;
             slot.writer = None;
-            slot.awaited_irqs = 0;
+            slot.awaits_completion = false;
+            slot.awaited_ends = 0;
             slot.is_unread = false;
         }
     }

@@ -17,14 +17,17 @@ use kernel::{
 impl Call<'_> {
     pub(super) fn regs_write(&self) -> Result {
         let (regs, _) = self.registers(uapi::MAX_REGS)?;
+        let _one_call = self.context.client.register_calls.lock();
         self.context.card.write_registers(self.context.id()?, &regs)
     }
 
     pub(super) fn regs_read(&self) -> Result {
         let (mut regs, array) = self.registers(uapi::MAX_REGS)?;
-        self.context
-            .card
-            .read_registers(self.context.id()?, &mut regs)?;
+        {
+            let _one_call = self.context.client.register_calls.lock();
+            let id = self.context.id()?;
+            self.context.card.read_registers(id, &mut regs)?;
+        }
         write_registers(array, &regs)
     }
 
