@@ -273,6 +273,7 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         control: true,
         gangs: true,
+        depth: Some(10),
         ..PLAIN
     },
     Bounds {
@@ -280,21 +281,25 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         contexts: 3,
         gang: true,
+        depth: Some(15),
         ..PLAIN
     },
     Bounds {
         name: "fermata, 2 slots, 3 contexts",
         slots: 2,
         contexts: 3,
+        depth: Some(17),
         ..PLAIN
     },
     Bounds {
         name: "fermata, 1 slot, 2 contexts, all",
+        depth: Some(13),
         ..FULL
     },
     Bounds {
         name: "base, 1 slot, 2 contexts, all",
         base: true,
+        depth: Some(17),
         ..FULL
     },
     Bounds {
@@ -313,6 +318,7 @@ pub const LARGE: &[Bounds] = &[
         name: "fermata, 1 slot, 3 contexts, control",
         contexts: 3,
         control: true,
+        depth: Some(19),
         ..PLAIN
     },
     Bounds {
@@ -320,6 +326,7 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         control: true,
         masks: true,
+        depth: Some(10),
         ..PLAIN
     },
     Bounds {
@@ -329,6 +336,7 @@ pub const LARGE: &[Bounds] = &[
         access: true,
         reopen: true,
         gone: true,
+        depth: Some(11),
         ..PLAIN
     },
     Bounds {
@@ -336,6 +344,7 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         contexts: 3,
         hints: true,
+        depth: Some(13),
         ..PLAIN
     },
     Bounds {
@@ -343,6 +352,7 @@ pub const LARGE: &[Bounds] = &[
         base: true,
         slots: 2,
         contexts: 3,
+        depth: Some(18),
         ..PLAIN
     },
     Bounds {
@@ -400,12 +410,14 @@ pub const LARGE: &[Bounds] = &[
         contexts: 3,
         first_urgent: true,
         control: true,
+        depth: Some(10),
         ..RELAY
     },
     Bounds {
         name: "relay, 2 slots, 3 contexts",
         slots: 2,
         contexts: 3,
+        depth: Some(13),
         ..RELAY
     },
     Bounds {
@@ -413,6 +425,7 @@ pub const LARGE: &[Bounds] = &[
         slots: 2,
         control: true,
         masks: true,
+        depth: Some(10),
         ..RELAY
     },
 ];
