@@ -104,7 +104,7 @@ class Step:
                 inner += 1
                 inner_failed += not good
                 what = f"{program}: {what}"
-            if "# SKIP" in what:
+            if good and "# SKIP" in what:
                 self.skipped += 1
             elif good:
                 self.passed += 1
