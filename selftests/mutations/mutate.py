@@ -3,15 +3,19 @@
 
 The mutations stand in selftests/mutations/table.toml. First the tests that are named there must pass on the module as it is.
 Then each mutated module is built in build/mutations/NAME, booted, and its test run: it must fail. A machine that hangs or
-crashes, or a card that finds a violation, is a failure as well. The last line is `N passed, N failed`; passed is caught.
+crashes, or a card that finds a violation, is a failure as well. A boot may take twice the time that the test took before, and
+hangs when it does not end in the longer time of a second boot either. The last line is `N passed, N failed`; passed is caught.
 """
 
 import argparse
+import itertools
+import math
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 
 from fermatavm import boot
@@ -20,8 +24,11 @@ from fermatavm.kernel import kernel_named
 
 TABLE = TOP / "selftests/mutations/table.toml"
 OUT = BUILD / "mutations"
+# How much longer a boot may take the second time.
+LONGER = 3
 PARTS = ("Kbuild", "include", "rust", "uapi")
 RESULT = re.compile(r"^(ok|not ok) \d+ (\S+)(.*)$")
+BEGIN = re.compile(r"^# uptime ([\d.]+) (\S+)$")
 WHERE = re.compile(r"^#\s+(\S+\.c:\d+:.*)$")
 HOW = {
     boot.CARD_FAILED: "the card found a violation",
@@ -89,13 +96,21 @@ class Mutation:
         else:
             self.ko = objects / "fermata.ko"
 
-    def run(self, timeout):
-        """Whether the test fails, and how."""
+    def boot_until_begun(self, timeout):
+        """Boot, and again if the test does not begin. Returns what `run_tests` does, and whether the test began."""
         for _ in range(2):
             status, log, console = run_tests(self.name, self.configuration, self.ko, [(self.program, self.test)], timeout)
             if any(line.startswith("#  RUN") for line in log):
-                break
-        else:
+                return status, log, console, True
+        return status, log, console, False
+
+    def run(self, timeout):
+        """Whether the test fails, and how."""
+        status, log, console, begun = self.boot_until_begun(timeout)
+        if begun and status == boot.TIMED_OUT and not any(line.startswith("not ok") for line in log):
+            print(f"{self.name}: no end in {timeout} seconds; once more, with {LONGER * timeout}", flush=True)
+            status, log, console, begun = self.boot_until_begun(LONGER * timeout)
+        if not begun:
             return False, f"the test did not begin: see build/mutations/mutation-{self.name}.log"
         if "init: fermata.ko does not load" in console or any("no /dev/fermata0" in line for line in log):
             return False, "the module does not load, or takes no card"
@@ -111,11 +126,12 @@ class Mutation:
 def run_tests(name, configuration, ko, tests, timeout):
     """Boot with `ko` (None: the module as it is) and run tests. Returns the status, the log's lines and the kernel's log."""
     kernel, card, iommu, params, more, env = configuration
-    script = "; ".join(f"/selftests/{program} -t {test} || status=1" for program, test in tests)
+    uptime = "read -r up _ </proc/uptime; echo \"# uptime $up"
+    script = "; ".join(f'{uptime} {program}.{test}"; /selftests/{program} -t {test} || status=1' for program, test in tests)
     name = re.sub(r"[^\w.+-]+", "-", f"mutation-{name}")
     args = ["--kernel", kernel, "--card", f"profile={card}", "--iommu", iommu, "--params", params, "--name", name]
     args += ["--timeout", str(timeout), *(["--module", str(ko)] if ko else []), *more.split()]
-    command = ["sh", "-c", f"status=0; {script}; exit $status"]
+    command = ["sh", "-c", f'status=0; {script}; {uptime} end"; exit $status']
     with open(OUT / f"{name}.log", "wb") as log:
         done = subprocess.run(
             [sys.executable, "-m", "fermatavm.boot", *args, "--", "env", "FERMATA_REQUIRE_CARD=1", *env.split(), *command],
@@ -129,16 +145,25 @@ def run_tests(name, configuration, ko, tests, timeout):
     )
 
 
+def seconds_of(log, whole):
+    """Return what a boot for each of the tests alone takes, in seconds, when a boot for all of them took `whole`."""
+    begins = [(float(found.group(1)), found.group(2)) for line in log if (found := BEGIN.match(line))]
+    took = {test: end - begin for (begin, test), (end, _) in itertools.pairwise(begins)}
+    return {test: whole - sum(took.values()) + seconds for test, seconds in took.items()}
+
+
 def baseline(mutations):
-    """Run what is named for each configuration on the module as it is. Returns the tests that do not pass."""
-    bad = []
+    """Run what is named for each configuration on the module as it is. Returns the tests that do not pass, and the seconds of each."""
+    bad, seconds = [], {}
     groups = {}
     for mutation in mutations:
         groups.setdefault(mutation.configuration, set()).add((mutation.program, mutation.test))
     for configuration, tests in groups.items():
         name = "-".join(filter(None, ("none", *configuration)))
         print(f"the module as it is, {' '.join(filter(None, configuration))}: {len(tests)} tests", flush=True)
+        begin = time.monotonic()
         status, log, _ = run_tests(name, configuration, None, sorted(tests), 60 + 60 * len(tests))
+        seconds |= {(configuration, test): took for test, took in seconds_of(log, time.monotonic() - begin).items()}
         passed = {}
         for line in log:
             if result := RESULT.match(line):
@@ -149,13 +174,13 @@ def baseline(mutations):
         for test in missing:
             print(f"    {test} does not pass (or is skipped), status {status}: see build/mutations/mutation-{name}.log", flush=True)
         bad += [(configuration, test) for test in missing]
-    return bad
+    return bad, seconds
 
 
 def run_all(mutations, timeout):
     """Build the next while one is booted. Returns rows of the table."""
     rows = []
-    bad = baseline(mutations)
+    bad, seconds = baseline(mutations)
     mutations[0].build()
     for number, mutation in enumerate(mutations):
         ahead = None
@@ -169,7 +194,7 @@ def run_all(mutations, timeout):
         elif mutation.failure:
             caught, how = False, mutation.failure
         else:
-            caught, how = mutation.run(timeout)
+            caught, how = mutation.run(max(timeout, math.ceil(2 * seconds.get((mutation.configuration, test), 0))))
         print(f"[{number + 1}/{len(mutations)}] {mutation.name}: {'caught' if caught else 'NOT CAUGHT'} ({timer}): {how}", flush=True)
         rows.append((mutation, caught, how))
         shutil.rmtree(mutation.out / "module", ignore_errors=True)
@@ -183,7 +208,7 @@ def main():
     parser.add_argument("name", nargs="*", help="only these")
     parser.add_argument("--check", action="store_true", help="only see that every text still stands where the table says")
     parser.add_argument("--list", action="store_true", help="list them")
-    parser.add_argument("--timeout", default=90, type=int, metavar="SECONDS", help="limit for a boot (default 90)")
+    parser.add_argument("--timeout", default=90, type=int, metavar="SECONDS", help="least limit for a boot (default 90)")
     args = parser.parse_args()
     mutations = [Mutation(entry) for entry in tomllib.loads(TABLE.read_text())["mutation"]]
     names = [mutation.name for mutation in mutations]
