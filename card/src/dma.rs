@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 /// The client's own memory access, for what it did not share.
 pub trait Remote: Send + Sync {
@@ -174,7 +174,8 @@ struct Mapping {
 #[derive(Default)]
 struct DmaMap {
     mappings: BTreeMap<u64, Mapping>,
-    files: HashMap<FileId, Arc<Ram>>,
+    /// Only mappings and views keep a file, so that memory and descriptor go with the last of them.
+    files: HashMap<FileId, Weak<Ram>>,
 }
 
 impl DmaMap {
@@ -224,11 +225,12 @@ impl DmaMap {
     fn file(&mut self, fd: &OwnedFd) -> Result<Arc<Ram>, Errno> {
         let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
         let id = file_id(fd.as_fd()).map_err(errno)?;
-        if let Some(ram) = self.files.get(&id) {
-            return Ok(ram.clone());
+        if let Some(ram) = self.files.get(&id).and_then(Weak::upgrade) {
+            return Ok(ram);
         }
         let ram = Arc::new(Ram::map(fd.as_fd()).map_err(errno)?);
-        self.files.insert(id, ram.clone());
+        self.files.retain(|_, ram| ram.strong_count() > 0);
+        self.files.insert(id, Arc::downgrade(&ram));
         Ok(ram)
     }
 
@@ -515,6 +517,50 @@ mod tests {
             Err(Errno::INVAL)
         );
         space.unmap(0x9_0000, 0);
+    }
+
+    /// How many descriptors and mappings of this process are of files with that name.
+    fn holds(name: &str) -> (usize, usize) {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+        let targets = fds.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        (
+            targets
+                .filter(|path| path.to_string_lossy().contains(name))
+                .count(),
+            maps.lines().filter(|line| line.contains(name)).count(),
+        )
+    }
+
+    #[test]
+    fn memory_without_a_mapping_is_let_go() {
+        let (space, name) = (DmaSpace::default(), "let-go-by-the-card");
+        let named = || {
+            let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&fd, 0x2000).unwrap();
+            fd
+        };
+        let ram = named();
+        for page in 0..2 {
+            let again = ram.try_clone().unwrap();
+            space
+                .map(page * 0x1000, 0x1000, true, Some((again, page * 0x1000)))
+                .unwrap();
+        }
+        drop(ram);
+        space.unmap(0, 0x1000);
+        assert_eq!(holds(name), (1, 1), "the other half is mapped");
+        let view = space.view(0x1000, 0x1000).unwrap();
+        space.unmap(0x1000, 0x1000);
+        drop(view);
+        assert_eq!(holds(name), (0, 0));
+        for _ in 0..3 {
+            let beyond = space.map(0, 0x3000, true, Some((named(), 0)));
+            assert_eq!(beyond, Err(Errno::INVAL));
+        }
+        assert_eq!(holds(name), (0, 0), "refused");
+        let map = space.map.read().unwrap();
+        assert_eq!(map.files.len(), 1, "what is gone is not remembered");
     }
 
     #[test]
