@@ -3,7 +3,10 @@
 
 use crate::config::{CardConfig, IrqKind, Profile};
 use crate::regs::{MSIX_PBA, MSIX_TABLE};
-use std::os::fd::OwnedFd;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{fcntl_setfl, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Size of PCI Express configuration space.
@@ -174,11 +177,19 @@ pub struct Irqs(Mutex<[Option<OwnedFd>; VECTORS]>);
 impl Irqs {
     /// Sets, or with `None` takes away, one vector. A vector that the card does not have is
     /// ignored.
-    pub fn set(&self, vector: usize, fd: Option<OwnedFd>) {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the descriptor is no eventfd.
+    pub fn set(&self, vector: usize, fd: Option<OwnedFd>) -> Result<(), Errno> {
+        if fd.as_ref().is_some_and(|fd| !is_eventfd(fd.as_fd())) {
+            return Err(Errno::INVAL);
+        }
         let mut vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(v) = vectors.get_mut(vector) {
             *v = fd;
         }
+        Ok(())
     }
 
     /// Takes all vectors away.
@@ -186,7 +197,7 @@ impl Irqs {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
     }
 
-    /// Signals a vector. False when nobody listens. With `fold`, a vector beyond those in use goes
+    /// Signals a vector. False when nobody listens, or the counter is full. With `fold`, a vector beyond those in use goes
     /// to one of them, as MSI with fewer messages than were asked for does.
     pub fn fire(&self, vector: usize, fold: bool) -> bool {
         let vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,7 +211,29 @@ impl Irqs {
             vector
         };
         let fd = vectors.get(vector).and_then(Option::as_ref);
-        fd.is_some_and(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()).is_ok())
+        fd.is_some_and(|fd| signal(fd.as_fd()).is_ok())
+    }
+}
+
+fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+        .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+}
+
+/// Adds 1 to an eventfd, unless its counter is full. The client shares the open file description:
+/// what it has set of `O_NONBLOCK` does not count.
+fn signal(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl_setfl(fd, OFlags::NONBLOCK)?;
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    match poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)],
+        Some(&now),
+    )? {
+        0 => Err(Errno::AGAIN),
+        _ => rustix::io::write(fd, &1u64.to_ne_bytes()).map(drop),
     }
 }
 
@@ -208,6 +241,7 @@ impl Irqs {
 mod tests {
     use super::*;
     use crate::engine::EngineKind;
+    use rustix::event::{eventfd, EventfdFlags};
 
     fn plain(profile: Profile, irq: IrqKind) -> CardConfig {
         CardConfig::new(profile, irq, &[EngineKind::Sha256]).unwrap()
@@ -260,5 +294,32 @@ mod tests {
         let mut data = [7; 4];
         space.read(u64::MAX, &mut data);
         assert_eq!(data, [0; 4]);
+    }
+
+    #[test]
+    fn a_full_eventfd_holds_nobody_up() {
+        let irqs = Irqs::default();
+        let full = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        irqs.set(0, Some(full.try_clone().unwrap())).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let fired = irqs.fire(0, false);
+            // The client makes it a blocking one again.
+            fcntl_setfl(&full, OFlags::empty()).unwrap();
+            let again = irqs.fire(0, false);
+            rustix::io::read(&full, &mut [0; 8]).unwrap();
+            tell.send((fired, again, irqs.fire(0, false))).unwrap();
+        });
+        let told = told.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(told, Ok((false, false, true)));
+    }
+
+    #[test]
+    fn only_an_eventfd_is_a_vector() {
+        let irqs = Irqs::default();
+        let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(irqs.set(0, Some(file)), Err(Errno::INVAL));
+        assert!(!irqs.fire(0, false));
     }
 }

@@ -248,7 +248,7 @@ impl Server {
         );
         if flags & IRQ_DATA_EVENTFD != 0 {
             let mut fds = fds.into_iter();
-            (start..end).for_each(|v| irqs.set(v, fds.next()));
+            (start..end).try_for_each(|v| irqs.set(v, fds.next()))?;
         } else if flags & IRQ_DATA_NONE != 0 && count == 0 {
             irqs.clear();
         }
