@@ -5,7 +5,7 @@
 mod relay;
 mod snapshots;
 
-use crate::config::{CardConfig, Profile, Settings, SlotConfig};
+use crate::config::{CardConfig, Profile, Settings};
 use crate::dma::LINE;
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
@@ -179,7 +179,7 @@ struct Reasons {
 }
 
 impl SlotView {
-    fn new(config: &SlotConfig) -> Self {
+    fn new(settings: Settings) -> Self {
         Self {
             phase: Phase::Idle,
             running_tag: 0,
@@ -191,7 +191,7 @@ impl SlotView {
             reset_at: None,
             drain_until: 0,
             unflushed: false,
-            settings: config.settings,
+            settings,
             in_reset: false,
             reasons: Reasons::default(),
             relay: RelayView::default(),
@@ -217,9 +217,12 @@ impl Checker {
         let t = event.t;
         match &event.what {
             What::Card { config } => {
-                *self = Self::default();
-                self.config = Some(config.clone());
-                self.power_on();
+                let slots = config.slots.iter().map(|slot| SlotView::new(slot.settings));
+                *self = Self {
+                    slots: slots.collect(),
+                    config: Some(config.clone()),
+                    ..Self::default()
+                };
             }
             What::DeviceReset => self.power_on(),
             What::Dead { on } => self.dead = *on,
@@ -366,9 +369,11 @@ impl Checker {
         });
     }
 
+    /// Forgets all of the slots but their settings, which outlive every reset.
     fn power_on(&mut self) {
-        let slots = self.config.iter().flat_map(|c| &c.slots);
-        self.slots = slots.map(SlotView::new).collect();
+        for view in &mut self.slots {
+            *view = SlotView::new(view.settings);
+        }
         self.contexts = 0;
     }
 

@@ -633,6 +633,32 @@ fn unasked_irq() {
     }
 }
 
+/// A START that the settle time as it was set forbids, and that of the configuration does not.
+#[test]
+fn settings_outlive_resets_for_the_checker_too() {
+    for how in 0..3 {
+        let mut rig = rig(Profile::Base);
+        rig.ask("set slot=1 settle_us=60000000");
+        match how {
+            0 => rig.card().device_reset(),
+            1 => {
+                rig.ask("fault slot=0 dead=1");
+                rig.ask("fault slot=0 dead=0");
+            }
+            _ => {
+                rig.reconnect();
+                rig.plug(IrqKind::None);
+            }
+        }
+        rig.master();
+        rig.reset_and_settle(1);
+        start(&mut rig, A);
+        rig.saw("start_undrained", 1);
+        let (online, offline) = rig.replay();
+        assert_eq!(online, offline, "{how}");
+    }
+}
+
 #[test]
 fn every_kind_has_a_test() {
     let source = concat!(
