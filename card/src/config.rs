@@ -106,7 +106,7 @@ fn default_linger_us() -> u64 {
 }
 
 /// Snapshots beyond this size are refused as a setting.
-const MAX_STATE_PAGES: u64 = 1024;
+const MAX_STATE_PAGES: u64 = 4096;
 /// Times beyond a minute are refused as a setting.
 const MAX_US: u64 = 60_000_000;
 
@@ -263,4 +263,19 @@ pub fn parse_number(text: &str) -> Result<u64, String> {
         None => text.parse(),
     }
     .map_err(|_| format!("bad number {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_snapshot_is_one_frame_unless_frames_are_set() {
+        let mut settings = Settings::default_for(EngineKind::Sha256);
+        settings.set("state_pages", 4096).unwrap();
+        assert!(settings.set("state_pages", 4097).is_err());
+        assert_eq!(settings.frame(), 4096 * 4096);
+        settings.set("frame_bytes", 4096 * 4096).unwrap();
+        assert!(settings.set("frame_bytes", 4096 * 4096 + 1).is_err());
+    }
 }
