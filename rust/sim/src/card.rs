@@ -110,7 +110,7 @@ impl Slot {
     pub(crate) fn step(&mut self) -> Step {
         match self.engine {
             Engine::Restoring { since, until } => {
-                self.restored = ((until - since) / 1_000).min(0xf_ffff);
+                self.restored = (until - since).div_ceil(1_000).clamp(1, 0xf_ffff);
                 self.engine = Engine::Working { since: until };
                 Step::Next(until + self.left)
             }
@@ -145,5 +145,28 @@ impl Slot {
             Engine::Paused => 4,
         };
         Status::from_raw(phase | (self.restored << 12) | (u64::from(self.count) << 32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fermata_sched_host::sched::Duration;
+
+    #[test]
+    fn the_status_tells_what_a_restore_took_rounded_up() {
+        for (restore, told) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (1 << 50, 0xf_ffff)] {
+            let mut slot = Slot::new();
+            slot.load(3);
+            slot.start(0, 3, 10, Some(restore));
+            assert_eq!(
+                slot.status().restore(),
+                Duration::ZERO,
+                "during the restore"
+            );
+            slot.step();
+            let told = Duration::from_us(told);
+            assert_eq!(slot.status().restore(), told, "{restore} ns");
+        }
     }
 }
