@@ -62,7 +62,7 @@ pub struct Row {
     pub be_kept: Option<f64>,
     /// The part of the time with a job on the slot, saves and restores included.
     pub utilisation: f64,
-    /// Saves per second.
+    /// Saves per second until the end.
     pub saves_per_s: f64,
     /// STARTs, resumes included.
     pub starts: u64,

@@ -52,7 +52,7 @@ pub struct Outcome {
     pub lc: Vec<u64>,
     /// Those of BE requests.
     pub be: Vec<u64>,
-    /// BE requests that ended between the warm-up and the end.
+    /// BE requests that ended between the warm-up and the end, whenever they came.
     pub be_done: u64,
     /// Requests that came in time and had not ended when the simulation did.
     pub unfinished: u64,
@@ -66,7 +66,7 @@ pub struct Outcome {
     pub decisions: u64,
     /// STARTs, resumes included.
     pub starts: u64,
-    /// Saves.
+    /// Saves until the end.
     pub saves: u64,
     /// PAUSEs written.
     pub pauses: u64,

@@ -95,6 +95,33 @@ fn a_switch_takes_what_the_costs_say() {
     assert_eq!((slices.starts, slices.saves), (3, 1));
 }
 
+/// The history above. BE, which came before the warm-up, ends within the time that counts; or it is saved after that time.
+#[test]
+fn throughput_counts_what_ends_between_the_warm_up_and_the_end() {
+    let plan = |mode, warm_up, end| Plan {
+        mode,
+        costs: Costs::DEFAULT,
+        cards: 1,
+        slots: 1,
+        clients: vec![vec![
+            one(&[(0, Some(5 * MS))], Kind::Be),
+            one(&[(MS, Some(MS))], Kind::Lc),
+        ]],
+        gangs: false,
+        seed: 0,
+        warm_up,
+        end,
+        drain: S,
+    };
+    let across = run(&plan(Mode::NO_PREEMPTION, 500 * US, S));
+    assert_eq!((across.be_done, across.be.len()), (1, 0));
+    let before = run(&plan(Mode::NO_PREEMPTION, 10 * MS, S));
+    assert_eq!((before.be_done, before.be.len()), (0, 0));
+    let beyond = run(&plan(Mode::slices(2 * MS), 0, 3 * MS / 2));
+    assert_eq!((beyond.be_done, beyond.be.len()), (0, 1));
+    assert_eq!((beyond.starts, beyond.saves), (3, 0));
+}
+
 #[test]
 fn a_trace_is_followed() {
     let text = "time_us,client,kind,work_us\n0,a,BE,5000\n1000,b,LC,1000\n20000,b,LC,1000\n";

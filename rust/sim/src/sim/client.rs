@@ -137,16 +137,22 @@ impl Sim<'_> {
     pub(super) fn heard(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
         let came = client.current.take().expect("a request was under way");
-        if came < self.plan.warm_up {
+        let counted = self.plan.warm_up..self.plan.end;
+        if client.kind == Kind::Be && counted.contains(&self.now) {
+            self.outcome.be_done += 1;
+        }
+        if came < counted.start {
             return;
         }
         match client.kind {
             Kind::Lc => self.outcome.lc.push(self.now - came),
-            Kind::Be => {
-                self.outcome.be.push(self.now - came);
-                self.outcome.be_done += u64::from(self.now < self.plan.end);
-            }
+            Kind::Be => self.outcome.be.push(self.now - came),
         }
+    }
+
+    /// Counts a save, if it is one until the end.
+    pub(super) fn note_save(&mut self) {
+        self.outcome.saves += u64::from(self.now < self.plan.end);
     }
 
     /// The job of a client has so much work left after a run.

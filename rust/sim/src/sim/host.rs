@@ -173,7 +173,7 @@ impl Sim<'_> {
         match it.pause(self.now, save) {
             Some(at) => {
                 self.await_engine(slot, at);
-                self.outcome.saves += 1;
+                self.note_save();
             }
             None => self.outcome.dropped += 1,
         }

@@ -87,7 +87,9 @@ impl Sim<'_> {
         self.note_work(id, left.work);
         let is_saved = matches!(left.reason, LeftReason::Paused | LeftReason::NotRun);
         self.clients[id as usize].saved = is_saved;
-        self.outcome.saves += u64::from(left.reason == LeftReason::Paused);
+        if left.reason == LeftReason::Paused {
+            self.note_save();
+        }
     }
 
     /// Gives the records that a slot has left, and that are awaited, to the scheduler. `false`: there is none.
