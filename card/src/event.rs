@@ -250,6 +250,8 @@ pub enum What {
     },
     /// A late record is in memory.
     RecordLanded { slot: usize, run: u32 },
+    /// Memory did not answer when a late record, or the rest of a torn one, was to come.
+    RecordLost { slot: usize, run: u32 },
     /// A save begins or ends at these guest-physical ranges.
     Save {
         slot: usize,

@@ -226,6 +226,7 @@ fn slot_of(what: &What) -> Option<usize> {
         | What::Take { slot, .. }
         | What::Record { slot, .. }
         | What::RecordLanded { slot, .. }
+        | What::RecordLost { slot, .. }
         | What::Save { slot, .. }
         | What::Dma { slot, .. }
         | What::DmaError { slot, .. }

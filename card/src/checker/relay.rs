@@ -101,6 +101,7 @@ impl Checker {
                 view.reasons.irq = true;
                 view.relay.late.take_if(|late| *late == run);
             }
+            What::RecordLost { slot, run } => self.lose_record(slot, run),
             _ => {}
         }
     }
@@ -320,6 +321,18 @@ impl Checker {
         }
         if let Some(named) = named.filter(|named| named.changes(seen)) {
             self.changed(slot, named.context, "during its run");
+        }
+    }
+
+    /// A record that was to come later never comes.
+    fn lose_record(&mut self, slot: usize, run: u32) {
+        self.slots[slot].relay.late.take_if(|late| *late == run);
+        // Of a card that is dead nothing comes to memory.
+        if !self.dead {
+            self.violate(
+                Kind::RecordMissing,
+                format!("slot {slot}: memory did not answer for the late record of run {run}"),
+            );
         }
     }
 

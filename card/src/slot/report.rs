@@ -108,11 +108,11 @@ impl Slot {
                 return;
             }
             let (head, last) = bytes.split_at(Record::LAST);
-            if slot.put(at, &[head, last]) && !last.is_empty() {
-                let index = slot.index;
-                slot.host
-                    .recorder
-                    .record(What::RecordLanded { slot: index, run });
+            let (index, recorder) = (slot.index, &slot.host.recorder);
+            if !slot.put(at, &[head, last]) {
+                recorder.record(What::RecordLost { slot: index, run });
+            } else if !last.is_empty() {
+                recorder.record(What::RecordLanded { slot: index, run });
                 slot.interrupt(&mut state);
             }
         });

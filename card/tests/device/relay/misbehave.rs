@@ -73,6 +73,26 @@ fn a_late_record_does_not_outlive_a_reset_of_the_function() {
 }
 
 #[test]
+fn a_late_record_that_memory_refuses_is_missing() {
+    let mut card = rig("delay_record=30000");
+    card.order(1, 1 | at(0));
+    card.rig.wait(1, |status| status == PAUSED);
+    card.rig.no_master();
+    let begin = Instant::now();
+    while !card.rig.violations().contains_key("record_missing") {
+        assert!(begin.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    card.rig.master();
+    card.begin(1, 1, 0);
+    card.order(1, 2 | at(0));
+    card.wait(1, 2);
+    let seen = card.rig.violations();
+    assert_eq!(seen.get("record_missing"), Some(&1));
+    assert!(!seen.contains_key("early_load"), "nothing comes any more");
+}
+
+#[test]
 fn ignore_order() {
     let mut card = rig("ignore_order=2");
     card.order(1, 1 | next(1) | at(0));
