@@ -257,9 +257,7 @@ FM_TEST(memcg, defect_17_contiguous_memory_is_bounded)
 		SKIP(return, "behind an IOMMU all memory is charged");
 	if (!fm_module_known())
 		SKIP(return, "FERMATA_MODULE does not name the module");
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load("max_contiguous_mib=16");
-	fm_until_node();
+	fm_module_reload("max_contiguous_mib=16");
 	fds[0] = set_up();
 	fds[1] = set_up();
 	fds[2] = set_up();
@@ -284,9 +282,7 @@ FM_TEST(memcg, defect_17_contiguous_memory_is_bounded)
 	close(fds[0]);
 	close(fds[1]);
 	close(fds[2]);
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
-	fm_until_node();
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
 TEST_HARNESS_MAIN

@@ -407,9 +407,7 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 		SKIP(return, "no engine tells");
 	if (!fm_module_known())
 		SKIP(return, "FERMATA_MODULE does not name the module");
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load("completion_rate=100");
-	fm_until_node();
+	fm_module_reload("completion_rate=100");
 	make_endless(&ring);
 	fm_param(ring.c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
 	begin = fm_now();
@@ -445,9 +443,7 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 		fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
 	card_speed(q.c.slot, 0);
 	fm_ctx_close(&q.c);
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
-	fm_until_node();
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
 /*
@@ -466,9 +462,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 		SKIP(return, "no engine tells");
 	if (!fm_module_known())
 		SKIP(return, "FERMATA_MODULE does not name the module");
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load("completion_rate=100");
-	fm_until_node();
+	fm_module_reload("completion_rate=100");
 	for (i = 0; i < 2; i++) {
 		make_endless(&rings[i]);
 		ASSERT_EQ(0, fm_start(rings[i].c.fd));
@@ -499,9 +493,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	EXPECT_LE(seen, allowed);
 	for (i = 0; i < 2; i++)
 		fm_ctx_close(&rings[i].c);
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
-	fm_until_node();
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
 /* What an urgent tenant posts goes before another one's queue, which is saved for it. */

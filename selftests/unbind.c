@@ -73,9 +73,7 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 	for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct fm_policy p;
 
-		ASSERT_EQ(0, fm_module_remove());
-		fm_module_load(good[i].args);
-		fm_until_node();
+		fm_module_reload(good[i].args);
 		fd = fm_open_dev(0);
 		ASSERT_LE(0, fd);
 		fm_policy_get(&p);
@@ -89,9 +87,7 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 		/* A PCI driver's cards are bound, or not, before it is loaded. */
 		EXPECT_NE(0, access(fm_dev(), F_OK));
 	}
-	ASSERT_EQ(0, fm_module_remove());
-	fm_module_load(getenv("FERMATA_MODULE_ARGS"));
-	fm_until_node();
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
 FM_TEST(unbind, point_17_unbind_with_open_files)

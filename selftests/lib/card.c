@@ -486,3 +486,13 @@ void fm_until_node(void)
 		fm_sleep_us(1000);
 	}
 }
+
+void fm_module_reload(const char *args)
+{
+	int rc = fm_module_remove();
+
+	if (rc)
+		fm_die("removing the module: %s", strerror(-rc));
+	fm_module_load(args);
+	fm_until_node();
+}

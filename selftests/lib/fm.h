@@ -142,6 +142,8 @@ int fm_module_remove(void);
 /* Loads it; dies when that fails. */
 void fm_module_load(const char *args);
 void fm_until_node(void);
+/* Removes it, loads it, and waits for the card; dies when one of that fails. */
+void fm_module_reload(const char *args);
 
 /* --- contexts ---------------------------------------------------------------- */
 
