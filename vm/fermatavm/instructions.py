@@ -30,14 +30,20 @@ def compiler():
     return text.split()[1]
 
 
-def count(case):
-    """Return the instructions of an operation of a case `POLICY OPERATION`."""
+def callgrind(program, case, *options):
+    """Run an operation of a case `POLICY OPERATION` under callgrind, which counts the function `counted` of the program, by its mangled
+    name. Return callgrind's file, and the finished process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        # Counts the function `counted` of the program, by its mangled name.
-        options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--collect-atstart=no", "--toggle-collect=*counted*"]
-        done = run(["valgrind", *options, PROGRAM, *case.split()], capture_output=True, text=True)
-        found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.M)
+        options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--collect-atstart=no", "--toggle-collect=*counted*", *options]
+        done = run(["valgrind", *options, program, *case.split()], capture_output=True, text=True)
+        return out.read_text(), done
+
+
+def count(case):
+    """Return the instructions of an operation of a case `POLICY OPERATION`."""
+    text, done = callgrind(PROGRAM, case)
+    found = re.search(r"^(?:summary|totals): (\d+)", text, re.M)
     times = int(done.stdout.split()[-1])
     if not found or int(found.group(1)) < times:
         die(f"callgrind counted nothing of {case}: {done.stderr[-500:]}")
@@ -51,16 +57,13 @@ def functions(case):
     options = ["--config", "profile.dev.opt-level=0", "--target-dir", target, "--locked", "--quiet", "-j", JOBS]
     run(["cargo", "build", *options, "--package", "fermata-sched-bench", "--bins"], cwd=TOP)
     (program,) = target.glob(f"**/debug/{PROGRAM.name}")
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        options = ["--tool=callgrind", f"--callgrind-out-file={out}", "--compress-strings=no", "--collect-atstart=no"]
-        run(["valgrind", *options, "--toggle-collect=*counted*", program, *case.split()], capture_output=True)
-        found, file = {}, None
-        for line in out.read_text().splitlines():
-            if line.startswith("fl="):
-                file = re.search(r"/sched/(\w+)\.rs$", line)
-            elif line.startswith("fn=") and file:
-                found.setdefault(file.group(1), set()).add(line)
+    text, _ = callgrind(program, case, "--compress-strings=no")
+    found, file = {}, None
+    for line in text.splitlines():
+        if line.startswith("fl="):
+            file = re.search(r"/sched/(\w+)\.rs$", line)
+        elif line.startswith("fn=") and file:
+            found.setdefault(file.group(1), set()).add(line)
     return found
 
 
