@@ -200,22 +200,26 @@ impl Executor<'_> {
             self.card.bar.command(slot, command);
         }
         self.slots[slot].histograms.note_pause(late);
+        self.end_throttle(slot);
+    }
+
+    /// Lets the interrupt come that tells of the end of a save.
+    fn end_throttle(&self, slot: SlotId) {
         if let Some(vector) = self.card.vector_of(slot) {
             vector.end_throttle();
         }
     }
 
     fn order(&mut self, slot: SlotId, order: &Order) {
-        let card = self.card;
-        card.bar.order(slot, order);
+        self.card.bar.order(slot, order);
         let stops_now = match order.stop {
             Stop::Paused { after, .. } => after == Duration::ZERO,
             Stop::Dropped => true,
             Stop::Never | Stop::Vacant => false,
         };
         // A job that was told to stop later may have to stop at once.
-        if let Some(vector) = card.vector_of(slot).filter(|_| stops_now) {
-            vector.end_throttle();
+        if stops_now {
+            self.end_throttle(slot);
         }
     }
 
