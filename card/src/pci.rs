@@ -197,8 +197,8 @@ impl Irqs {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
     }
 
-    /// Signals a vector. False when nobody listens, or the counter is full. With `fold`, a vector beyond those in use goes
-    /// to one of them, as MSI with fewer messages than were asked for does.
+    /// Signals a vector. False when nobody listens, or the counter is full. With `fold`, a vector
+    /// beyond those in use goes to one of them, as MSI with fewer messages than were asked for does.
     pub fn fire(&self, vector: usize, fold: bool) -> bool {
         let vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let used = vectors

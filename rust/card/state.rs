@@ -57,7 +57,7 @@ pub(super) struct CardSlot {
 /// controller holds while the handler runs, and one on its way to the controller.
 const AWAITED_ENDS_MAX: u8 = 2;
 
-/// What an interrupt tells of.
+/// The event that an interrupt reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum IrqCause {
     Completion,
@@ -75,8 +75,8 @@ impl CardSlot {
         self.awaited_ends = AWAITED_ENDS_MAX.min(self.awaited_ends + interrupts);
     }
 
-    /// Returns what an interrupt of the slot's vector tells of if the event was read before. The
-    /// interrupt is not awaited any longer.
+    /// Returns the event that an interrupt of the slot's vector reports if the event was read before.
+    /// The interrupt is not awaited any longer.
     pub(super) fn take_awaited(&mut self) -> Option<IrqCause> {
         if core::mem::take(&mut self.awaits_completion) {
             return Some(IrqCause::Completion);

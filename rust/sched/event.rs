@@ -291,7 +291,7 @@ pub(super) struct Cx<'a> {
     pub(super) now: Time,
     out: &'a mut dyn FnMut(Action),
     has_started: bool,
-    /// What may still be throttled in each class.
+    /// How many groups and contexts may still be throttled in each class.
     throttles: [u8; MAX_SLOTS],
 }
 

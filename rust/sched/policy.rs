@@ -41,7 +41,7 @@ pub(super) enum Preempt {
     Never,
 }
 
-/// Which limit holds for a context.
+/// The limit that holds for a context itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     None,

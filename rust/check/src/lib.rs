@@ -252,7 +252,7 @@ pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
 /// The property of recovery.
 pub const RECOVERS: &str = "from every state: when the card behaves, all that wait run, all jobs end, all closed is released";
 
-/// The first rule that is broken, with the way to where it is; none if all hold in all states that were visited.
+/// Returns the first rule that is broken, with the path to the state; `None`: all rules hold in all states that were visited.
 pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut rules = properties.iter().filter(|property| !is_reached(property));
@@ -262,7 +262,7 @@ pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
     })
 }
 
-/// What must happen on some way, and was not seen.
+/// Returns the first event that must be possible and was not seen.
 pub fn unreached(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut reached = properties.iter().filter(|property| is_reached(property));

@@ -50,7 +50,7 @@ fn check(bounds: &Bounds) -> Result<(), String> {
         .spawn_bfs()
         .join();
     let is_cut_off = begin.elapsed().as_secs() >= limit;
-    // What a cut-off run has not reached may lie further on.
+    // A search that was cut off may not have come to the states that must be reached.
     let failure = fermata_check::breach(&checker)
         .or_else(|| fermata_check::unreached(&checker).filter(|_| !is_cut_off));
     println!(

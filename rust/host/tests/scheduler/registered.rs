@@ -266,7 +266,7 @@ fn a_cap_is_shared_by_contexts_of_several_classes() {
     for ctx in both {
         world.start(ctx, ENDLESS).unwrap();
     }
-    // What was kept of the cap, 50 ms, and a quarter of a slot's time for each.
+    // The group has kept 50 ms of the cap, and each context has a quarter of a slot's time.
     world.run_for(40 * MS);
     let throttled = both.map(|ctx| world.stats(ctx).throttled);
     assert_eq!(throttled, [true; 2]);
