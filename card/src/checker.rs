@@ -379,7 +379,7 @@ impl Checker {
 
     fn forget_guest(&mut self) {
         self.power_on();
-        self.snapshots = Snapshots::default();
+        self.snapshots.forget();
         self.owners.clear();
         self.canaries.clear();
         self.enforce = false;

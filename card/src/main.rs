@@ -8,7 +8,8 @@ use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::control::Control;
 use fermata_card::engine::EngineKind;
-use fermata_card::log::{replay, Recorder};
+use fermata_card::event::What;
+use fermata_card::log::{replay, Judge, Recorder};
 use fermata_card::vfio::{remove_socket, Server};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -35,7 +36,7 @@ enum Command {
     },
 }
 
-/// Serve an emulated card
+/// Serve an emulated card; exit 1 when its checker has found violations
 #[derive(Args)]
 struct Serve {
     /// vfio-user socket, for QEMU
@@ -56,6 +57,9 @@ struct Serve {
     /// Have the capability of address translation services, which the card makes no use of
     #[arg(long)]
     ats: bool,
+    /// Take each restore of a state that this card has not saved for valid, as `imports on` does
+    #[arg(long)]
+    imports: bool,
     /// The engine of each slot
     #[arg(
         long,
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.serve) {
         (Some(Command::Check { log }), _) => check(&log),
-        (None, Some(args)) => serve(&args).map(|()| ExitCode::SUCCESS),
+        (None, Some(args)) => serve(&args),
         (None, None) => Err(anyhow!(
             "--socket, --control and --log are needed, or check LOG"
         )),
@@ -88,11 +92,16 @@ fn check(log: &Path) -> Result<ExitCode> {
     let file = File::open(log).with_context(|| log.display().to_string())?;
     let judge = replay(BufReader::new(file)).with_context(|| log.display().to_string())?;
     println!("{}", judge.checker.text());
-    if judge.checker.total() == 0 {
+    let Some(last) = violation(&judge) else {
         return Ok(ExitCode::SUCCESS);
-    }
-    println!("last: {}", judge.checker.why());
+    };
+    println!("{last}");
     Ok(ExitCode::FAILURE)
+}
+
+/// Returns the last violation, if there is any.
+fn violation(judge: &Judge) -> Option<String> {
+    (judge.checker.total() != 0).then(|| format!("last: {}", judge.checker.why()))
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {
@@ -100,7 +109,7 @@ fn listen(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).with_context(|| path.display().to_string())
 }
 
-fn serve(args: &Serve) -> Result<()> {
+fn serve(args: &Serve) -> Result<ExitCode> {
     let mut config =
         CardConfig::new(args.profile, args.irq, &args.slots).map_err(|e| anyhow!(e))?;
     config.ats = args.ats;
@@ -112,6 +121,9 @@ fn serve(args: &Serve) -> Result<()> {
     let log = File::create(&args.log).with_context(|| args.log.display().to_string())?;
     let (recorder, writer) = Recorder::start(Box::new(BufWriter::with_capacity(1 << 18, log)));
     let card = Card::new(config, recorder.clone());
+    if args.imports {
+        recorder.record(What::Imports { on: true });
+    }
     let server = Arc::new(Server::new(card.clone(), listen(&args.socket)?));
     let control = listen(&args.control)?;
     server.stop_on_signals()?;
@@ -121,9 +133,15 @@ fn serve(args: &Serve) -> Result<()> {
     println!("ready");
     let end = server.run(|error| eprintln!("vfio-user client lost: {error}"));
     card.stop();
+    let last = recorder.ask(|judge| violation(judge).unwrap_or_default());
     recorder.stop();
     let _ = writer.join();
     let _ = std::fs::remove_file(&args.socket);
     let _ = std::fs::remove_file(&args.control);
-    end.context("vfio-user socket")
+    end.context("vfio-user socket")?;
+    if last.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{last}");
+    Ok(ExitCode::FAILURE)
 }

@@ -73,12 +73,12 @@ class Card:
         irq = options.pop("irq", "none" if profile == "base" else "msix")
         slots = options.pop("slots", "linkedlist+membench+sha256")
         self.program = Path(options.pop("program", program))
-        ats = ["--ats"] if options.pop("ats", None) else []
+        switches = [f"--{name}" for name in ("ats", "imports") if options.pop(name, None)]
         self.index, self.out = index, out
         self.socket, self.control = f"{run}/card{index}.sock", f"{run}/card{index}.ctl"
         self.log = out / f"card{index}.log"
         self.cmd = [self.program, "--socket", self.socket, "--control", self.control, "--log", self.log]
-        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ","), *ats]
+        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ","), *switches]
         for key, value in options.items():
             if not re.match(r"\d+\.", key):
                 die(f"--card: no such option: {key}")
@@ -424,7 +424,7 @@ def parser():
         "--card", action="append", default=[], metavar="SPEC",
         help="plug a card; SPEC is profile=base|fermata|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
-        " ats=1 for the capability of address translation services,"
+        " ats=1 for the capability of address translation services, imports=1 to accept states that the card has not saved,"
         " program=PATH for another server. May be given several times",
     )  # fmt: skip
     add("--shell", action="store_true", help="an interactive shell instead of a command")

@@ -51,13 +51,11 @@ def main():
     args = parser.parse_args()
     name = f"fuzz-{args.profile}"
     ko = module.build(kernel_named(DEBUG).ensure())
-    options = ["--kernel", DEBUG, "--card", f"profile={args.profile},slots=linkedlist+membench+sha256+blockmix"]
+    options = ["--kernel", DEBUG, "--card", f"profile={args.profile},slots=linkedlist+membench+sha256+blockmix,imports=1"]
     options += ["--iommu", args.iommu, "--name", name]
     options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
-    # The card accepts snapshots that the fuzzer writes.
-    script = 'echo 0 imports on >/dev/virtio-ports/fermata.card0 && exec /selftests/leftovers "$@"'
-    fuzz = ["fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
-    status = boot.run(boot.parse([*options, "--", "sh", "-c", script, "-", *fuzz]))
+    fuzz = ["/selftests/leftovers", "fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
+    status = boot.run(boot.parse([*options, "--", *fuzz]))
     files = BUILD / f"vm/{name}/files"
     if not (files / "fuzz.json").exists():
         say("the fuzzer did not end")

@@ -30,11 +30,19 @@ pub(super) struct Snapshots {
     /// Tenants whose next restore is of a state that this card has not saved, and its digest where
     /// that is known.
     imports: HashMap<u64, Option<u64>>,
-    /// Every restore may be of such a state.
+    /// Every restore may be of such a state, whichever client the card has.
     pub(super) any: bool,
 }
 
 impl Snapshots {
+    /// The memory of the snapshots is gone.
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            any: self.any,
+            ..Self::default()
+        };
+    }
+
     /// A job begins.
     pub(super) fn begin(&mut self) -> u64 {
         self.last_job += 1;

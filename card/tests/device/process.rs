@@ -81,7 +81,7 @@ fn a_session() {
         ["d ok total=1 bad_access=1"]
     );
     assert_eq!(ask(dir.path(), "e quit\n"), ["e ok"]);
-    assert!(child.wait().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(!dir.path().join("s").exists());
     let output = check(dir.path());
     assert_eq!(output.status.code(), Some(1));
@@ -107,10 +107,29 @@ fn a_card_with_relay() {
             "c ok"
         ]
     );
-    assert!(child.wait().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
     let output = check(dir.path());
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"total=1 order_bad=1\n"));
+}
+
+#[test]
+fn violations_that_were_cleared_do_not_fail_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(dir.path(), &["--imports"]);
+    let mut client = Client::new(&dir.path().join("s")).unwrap();
+    client.region_write(0, 0x20, &[0; 4]).unwrap();
+    let replies = ask(
+        dir.path(),
+        "a violations\nb violations clear\nc violations\nd quit\n",
+    );
+    assert_eq!(
+        replies,
+        ["a ok total=1 bad_access=1", "b ok", "c ok total=0", "d ok"]
+    );
+    assert!(child.wait().unwrap().success());
+    let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+    assert!(log.contains(r#""e":"imports","on":true"#), "{log}");
 }
 
 #[test]

@@ -319,6 +319,11 @@ fn imported_at_any_time() {
         resume(&mut rig, A);
         quiet(&mut rig, Profile::Fermata);
     }
+    rig.reconnect();
+    rig.plug(IrqKind::Msix);
+    rig.master();
+    resume(&mut rig, A);
+    quiet(&mut rig, Profile::Fermata);
     rig.clean();
     rig.ask("imports off");
     resume(&mut rig, A);
