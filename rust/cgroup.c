@@ -51,7 +51,7 @@ static struct vfsmount *fermata_mount_get(void)
 {
 	guard(mutex)(&fermata_mount_lock);
 	if (!fermata_mount) {
-		queue_work(system_unbound_wq, &fermata_mount_work);
+		queue_work(system_dfl_wq, &fermata_mount_work);
 		flush_work(&fermata_mount_work);
 	}
 	return fermata_mount;
