@@ -181,11 +181,11 @@ impl Model for Bounds {
     }
 }
 
-/// Whether a configuration lets something happen, its name, and whether it has happened on the way to a state.
+/// Whether an event can occur in a configuration, the name of the event, and whether the step to a state has brought it.
 type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 
 impl Bounds {
-    /// What must happen on some way, so that the rules were put to the test.
+    /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
     fn reached(&self) -> [Reached; 40] {
         let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
@@ -198,43 +198,43 @@ impl Bounds {
             (true, "a job is resumed", |_, world| world.seen.resumed),
             (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
             (!self.calm, "a context is released", |_, world| world.seen.released),
-            (self.imports, "a job goes on from a state that was brought in", |_, world| world.seen.imported),
+            (self.imports, "a job starts from an imported state", |_, world| world.seen.imported),
             (self.imports && control, "a job starts held", |_, world| world.seen.started_held),
             (control, "a job is held", |_, world| world.seen.held),
-            (control, "PAUSE meets a restore", |_, world| world.seen.pause_in_restore),
-            (self.gangs && control, "a job is held together with another one", |_, world| world.seen.together),
+            (control, "PAUSE arrives during a restore", |_, world| world.seen.pause_in_restore),
+            (self.gangs && control, "members of a gang are held together", |_, world| world.seen.together),
             (contended, "a slot is claimed for a gang", |_, world| world.seen.claimed),
-            (contended, "a member of a gang starts after another one", |_, world| world.seen.followed),
-            (hints, "a slot is kept vacant while one waits", |_, world| world.seen.kept),
+            (contended, "a member of a gang is due to follow another one onto a slot", |_, world| world.seen.followed),
+            (hints, "a slot is reserved while a job waits", |_, world| world.seen.kept),
             (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
             (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),
-            (self.queues, "a job leaves with an empty queue", |_, world| world.seen.emptied),
-            (self.queues, "a doorbell finds its job on the slot", |_, world| world.seen.rung),
+            (self.queues, "a job leaves its slot because its queue is empty", |_, world| world.seen.emptied),
+            (self.queues, "a doorbell rings while its job is on the slot", |_, world| world.seen.rung),
             (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),
-            (boundary && self.urgent, "a job is stopped before its boundary", |_, world| world.seen.bounded),
-            (faults, "a preempt timeout", |_, world| world.seen.timeout),
-            (faults && !relay, "a lost PAUSE", |_, world| world.seen.pause_lost),
-            (faults, "a reset is tried again", |_, world| world.seen.reset_retried),
-            (faults, "a quarantine", |_, world| world.seen.quarantined),
-            (fermata_faults, "a stale status", |_, world| world.seen.stale),
-            (fermata_faults, "a snapshot fails", |_, world| world.seen.snapshot_failed),
-            (self.freeze, "a job goes on after the card lost its state", |_, world| world.seen.thawed),
+            (boundary && self.urgent, "a cooperative job is told to stop before its boundary", |_, world| world.seen.bounded),
+            (faults, "a preempt timeout expires", |_, world| world.seen.timeout),
+            (faults && !relay, "a PAUSE is lost", |_, world| world.seen.pause_lost),
+            (faults, "a reset is repeated", |_, world| world.seen.reset_retried),
+            (faults, "a slot is quarantined", |_, world| world.seen.quarantined),
+            (fermata_faults, "a stale status is read", |_, world| world.seen.stale),
+            (fermata_faults, "a save or restore fails", |_, world| world.seen.snapshot_failed),
+            (self.freeze, "a job resumes after the card has lost its state", |_, world| world.seen.thawed),
             (gone, "the card is gone", |_, world| world.seen.gone),
-            (relay, "the card goes on with the next context by itself", |_, world| world.seen.relayed),
-            (relay, "an order is dropped, because it comes too late", |_, world| world.seen.order_late),
-            (one_slot, "two records are unread", |_, world| world.seen.two_unread),
-            (one_slot && self.contexts > 2, "a nominee is replaced", |_, world| world.seen.replaced),
-            (one_slot, "a nominee is withdrawn", |_, world| world.seen.withdrawn),
-            (withdrawing, "a context runs that was withdrawn too late", |_, world| world.seen.taken_late),
-            (relay && !self.calm, "a job is stopped without being saved", |_, world| world.seen.dropped),
-            (one_slot, "a restore is broken off", |_, world| world.seen.not_run),
+            (relay, "a relay switches to the next context", |_, world| world.seen.relayed),
+            (relay, "an order arrives too late and is dropped", |_, world| world.seen.order_late),
+            (one_slot, "two records are unread at once", |_, world| world.seen.two_unread),
+            (one_slot && self.contexts > 2, "a named context is replaced by another one", |_, world| world.seen.replaced),
+            (one_slot, "a named context is withdrawn", |_, world| world.seen.withdrawn),
+            (withdrawing, "a relay takes a context before the withdrawal arrives", |_, world| world.seen.taken_late),
+            (relay && !self.calm, "a job is dropped without a save", |_, world| world.seen.dropped),
+            (one_slot, "a restore is aborted", |_, world| world.seen.not_run),
             (relay && self.first_urgent, "latency-critical work is named", |_, world| world.seen.urgent_named),
-            (one_slot && self.first_urgent, "a slot goes back to a job that made way", |_, world| world.seen.went_back),
+            (one_slot && self.first_urgent, "a relay will return to the job that it has preempted (BACK)", |_, world| world.seen.went_back),
             (relay_faults, "an order is ignored", |_, world| world.seen.order_ignored),
             (relay_faults, "a record is lost", |_, world| world.seen.record_lost),
-            (relay_faults, "a record comes too late", |_, world| world.seen.record_late),
+            (relay_faults, "a record arrives too late", |_, world| world.seen.record_late),
             (relay_faults, "an entry is refused", |_, world| world.seen.refused),
-            (relay_faults, "a nominee stays in reach of a slot out of use", |_, world| world.seen.stuck),
+            (relay_faults, "a named context stays in reach of a quarantined slot", |_, world| world.seen.stuck),
         ]
     }
 }
@@ -249,10 +249,11 @@ pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
     }
 }
 
-/// The property of recovery.
-pub const RECOVERS: &str = "from every state: when the card behaves, all that wait run, all jobs end, all closed is released";
+/// The property of recovery (`recovery.rs`).
+pub const RECOVERS: &str =
+    "once the card behaves, waiting jobs run, jobs end and closed contexts are released";
 
-/// Returns the first rule that is broken, with the path to the state; `None`: all rules hold in all states that were visited.
+/// Returns the first rule that is broken, with the path to the state; `None`: all rules hold in all visited states.
 pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut rules = properties.iter().filter(|property| !is_reached(property));
@@ -262,7 +263,7 @@ pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
     })
 }
 
-/// Returns the first event that must be possible and was not seen.
+/// Returns the first event that must occur on some path and did not.
 pub fn unreached(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut reached = properties.iter().filter(|property| is_reached(property));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From every state: once the card behaves, everything that can run does run, everything ends, and everything closed is
+//! From every state: once the card behaves, waiting jobs run, jobs end and closed contexts are
 //! released.
 //!
-//! A checker's "eventually" would have to know which steps are fair. Here fairness is a schedule: every answer of the card
-//! comes, every timer fires in order, and no job is so quick that nobody is preempted for its successor.
+//! The checker's "eventually" has no fairness. Here fairness is a schedule: the card answers
+//! everything, timers fire in order, and jobs run long enough to be preempted.
 
 use fermata_sched_host::sched::{JobState, SlotState};
 
@@ -72,7 +72,7 @@ impl World {
         }
         self.settle_down(runs)?;
         if !self.machine.is_at_rest() {
-            return Err("a frozen machine is never at rest".into());
+            return Err("a frozen scheduler never comes to rest".into());
         }
         self.step(Step::Thaw);
         Ok(())
@@ -85,7 +85,7 @@ impl World {
         for i in waiting {
             let failed = matches!(self.job_state(i), Some(JobState::Failed(_)));
             if runs[i] == 0 && !failed {
-                return Err(format!("context {i} waits for ever"));
+                return Err(format!("context {i} never runs"));
             }
         }
         self.must_have_ended("at rest", false)
@@ -218,7 +218,7 @@ impl World {
             }
             self.step(Step::Timer(i));
         }
-        Err("it never comes to rest".into())
+        Err("the schedule does not end".into())
     }
 
     /// What the card does next of itself.

@@ -90,7 +90,8 @@ impl World {
         self.must_be_captured(i);
     }
 
-    /// What ended by itself has been read, unless nobody wants it any more or it is worth nothing.
+    /// Checks that the results of a run that was not aborted were read, unless the context is closed
+    /// or the job was hit by a fault.
     fn must_be_captured(&mut self, i: usize) {
         // Results are in memory until the next run of the same context.
         if self.bounds.relay {
@@ -115,7 +116,7 @@ impl World {
             .filter(|owner| !owner.closed)
             .and_then(|owner| owner.job);
         let Some(job) = job else {
-            self.must(false, Rule::RunOnce, || "nobody's job".into());
+            self.must(false, Rule::RunOnce, || "no such job".into());
             return;
         };
         self.must_be_due(i, index, job, resume);
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// The slot can take a START, with the context's own window, and serves the context.
+    /// Checks that the slot can take a START, has the context's window, and serves the context.
     fn must_take_start(&mut self, i: usize, index: usize) {
         let active = self.slots[i].active();
         self.must(!active, Rule::OneJobPerSlot, || {
@@ -159,7 +160,7 @@ impl World {
         self.must(taken, Rule::StartTaken, || format!("slot {i}"));
     }
 
-    /// The job may run, goes on from where it was, and has not ended.
+    /// Checks that the job may run, resumes from its own snapshot, and has not ended.
     fn must_be_due(&mut self, i: usize, index: usize, job: Job, resume: bool) {
         let Some(owner) = &self.owners[index] else {
             return;
@@ -314,13 +315,13 @@ impl World {
             }) && !self.may_be_taken_soon(index);
         let owner = self.owners[index].as_mut();
         let Some(owner) = owner.filter(|owner| owner.id == ctx && !owner.closed) else {
-            self.must(false, Rule::ReleasedQuiet, || "told after Close".into());
+            self.must(false, Rule::ReleasedQuiet, || "notified after Close".into());
             return;
         };
         let (hold, snapshot, mask) = (owner.hold, owner.snapshot, owner.mask);
         let work = owner.queue.work;
         let Some(job) = &mut owner.job else {
-            self.must(false, Rule::RunOnce, || "told of no job".into());
+            self.must(false, Rule::RunOnce, || "notified without a job".into());
             return;
         };
         let was = *job;
@@ -335,14 +336,16 @@ impl World {
         match wake {
             Wake::Empty => {
                 self.seen.emptied = true;
-                self.must(!hold, Rule::HoldKept, || "not held, but asked to be".into());
-                self.must(!work, Rule::Doorbell, || "told, with work".into());
+                self.must(!hold, Rule::HoldKept, || "EMPTY instead of held".into());
+                self.must(!work, Rule::Doorbell, || {
+                    "EMPTY, but the queue has work".into()
+                });
                 let kept = !was.finished && snapshot == Snapshot::Complete;
                 self.must(kept, Rule::JobKept, || "empty without a snapshot".into());
             }
             Wake::Held => {
                 self.seen.held = true;
-                self.must(hold, Rule::HoldKept, || "held, but nobody asked".into());
+                self.must(hold, Rule::HoldKept, || "held without a request".into());
                 let kept = !was.finished && (!was.begun || snapshot == Snapshot::Complete);
                 self.must(kept, Rule::JobKept, || "held without a snapshot".into());
             }
@@ -350,7 +353,7 @@ impl World {
                 self.must(was.finished, Rule::JobKept, || "done before its end".into());
             }
             Wake::Failed(Failure::Gone) => {
-                self.must(gone, Rule::Innocent, || "the card is there".into());
+                self.must(gone, Rule::Innocent, || "the card is not gone".into());
             }
             Wake::Failed(failure) => {
                 let stranded = failure == Failure::Protocol && all & mask & !quarantined == 0;

@@ -67,7 +67,7 @@ impl World {
         })
     }
 
-    /// A job on its way to a boundary, if it is, for which one waits that goes before it.
+    /// Checks the timer of a job on its way to a boundary that urgent work waits for.
     fn check_bound(&mut self, i: usize) {
         let Some(SlotState::Pausing(ctx)) = self.machine.slot_state(slot_id(i)) else {
             return;
@@ -84,14 +84,16 @@ impl World {
         self.must(timely, Rule::Bounded, || format!("slot {i}"));
     }
 
-    /// A slot that is kept for a hint, if it is.
+    /// Checks the reservation of a slot for a hint, if there is one.
     fn check_kept(&mut self, i: usize) {
         let Some(holder) = self.machine.reserved_for(slot_id(i)) else {
             return;
         };
         let (now, gone) = (self.now, self.gone);
         let armed = self.slots.iter().any(|slot| slot.timer.is_some());
-        self.must(armed, Rule::TimerArmed, || "a slot is kept for ever".into());
+        self.must(armed, Rule::TimerArmed, || {
+            "a reserved slot, and no timer".into()
+        });
         let stands = self.owners[holder.index()].as_ref().is_some_and(|owner| {
             let idle = owner.id == holder && !owner.closed && owner.live().is_none();
             let timely = owner.hint.is_some_and(|at| now <= at + GRACE);
@@ -112,7 +114,9 @@ impl World {
         let right = self.is_critical(holder) && !waiting.iter().any(|&id| self.is_critical(id));
         if vacant && !waiting.is_empty() {
             self.seen.kept = true;
-            self.must(right, Rule::Kept, || format!("slot {i} from its betters"));
+            self.must(right, Rule::Kept, || {
+                format!("slot {i} is kept from LC work")
+            });
         }
     }
 
@@ -125,7 +129,9 @@ impl World {
         let now = self.time();
         if let Some(dead) = self.dead[i] {
             let refused = self.machine.stats(dead, now).is_err();
-            self.must(refused, Rule::Refused, || "a dead id is taken".into());
+            self.must(refused, Rule::Refused, || {
+                "a released id is accepted".into()
+            });
         }
         let Some(owner) = self.owners[i].clone() else {
             return;
@@ -158,17 +164,17 @@ impl World {
         )
     }
 
-    /// A context that is closed and not released yet.
+    /// Checks a context that is closed and not released yet.
     fn check_closed(&mut self, owner: &Owner) {
         let refused = self.machine.stats(owner.id, self.time()).is_err();
         let on = (0..self.slots.len())
             .any(|i| self.is_on(slot_id(i), owner.id) || self.slots[i].quarantined);
         let on = on || self.is_named(owner.id.index());
-        self.must(refused, Rule::Refused, || "a closed id is taken".into());
+        self.must(refused, Rule::Refused, || "a closed id is accepted".into());
         self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
     }
 
-    /// The job of a context is where the owner and the card say.
+    /// Checks that the scheduler, the owner and the card agree on the job of a context.
     fn check_job(&mut self, i: usize, owner: &Owner, stats: &Stats) {
         let state = stats.state;
         let live = owner.live();
@@ -199,7 +205,7 @@ impl World {
         self.must(!alive, Rule::AfterGone, || format!("{state:?}"));
     }
 
-    /// A job that waits has a slot to wait for, and there are too few vacant ones for it and its gang.
+    /// Checks that a waiting job has a slot that it may use, and that too few of these are vacant for the job and its gang.
     fn check_waiting(&mut self, i: usize, owner: &Owner) {
         let usable = self.all_slots() & owner.mask & !self.quarantined();
         let idle = (0..self.slots.len()).filter(|&i| {
@@ -216,6 +222,8 @@ impl World {
         let may = serves && owner.enabled && !self.frozen && !self.gathers(i);
         let idles = may && idle >= self.needed_slots(i);
         self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
-        self.must(usable != 0, Rule::JobKept, || "waits for nothing".into());
+        self.must(usable != 0, Rule::JobKept, || {
+            "waits, but has no slot".into()
+        });
     }
 }

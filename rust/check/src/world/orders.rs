@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// It follows the run that is known to be on the slot, or the last one of a vacant slot.
+    /// Checks that an order follows the run known to be on the slot, or the last run of a vacant slot.
     fn must_follow(&mut self, i: usize, order: &Order) {
         // As the call that posts the order leaves it.
         let awaited = self.machine.awaited_run(slot_id(i));
@@ -94,7 +94,8 @@ impl World {
         });
     }
 
-    /// A job stops at a boundary if it is cooperative and nobody has waited for too long.
+    /// Checks that a job is told to stop at a boundary exactly if it is cooperative and no urgent
+    /// work has waited too long.
     fn must_stop_right(&mut self, i: usize, order: &Order) {
         let Stop::Paused { boundary, .. } = order.stop else {
             return;
@@ -106,7 +107,8 @@ impl World {
         self.must(right, Rule::Boundary, || format!("{order:?}"));
     }
 
-    /// No other slot has the context that is named, or may take it, and this one does not run it.
+    /// Checks that no other slot runs the named context or may take it, and that this slot does not
+    /// run it.
     fn must_be_free(&mut self, i: usize, ctx: ContextId, after: u32) {
         let index = ctx.index();
         let on =
@@ -119,7 +121,7 @@ impl World {
         self.must(free, Rule::NamedOnce, || format!("context {index}"));
     }
 
-    /// The job of a context that is named anew may run, and goes on from where it was.
+    /// Checks that the job of a newly named context may run, and resumes from its own snapshot.
     fn must_be_nameable(&mut self, i: usize, order: &Order) {
         let Some(next) = order.next else { return };
         let index = next.ctx.index();
@@ -130,7 +132,7 @@ impl World {
             .filter(|owner| !owner.closed)
             .and_then(|owner| Some((owner, owner.job?)))
         else {
-            return self.must(false, Rule::RunOnce, || "nobody's job".into());
+            return self.must(false, Rule::RunOnce, || "no such job".into());
         };
         let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
         let served = self.exclusive.is_none_or(|group| group == owner.group);
@@ -246,7 +248,7 @@ impl World {
         }
     }
 
-    /// A slot is about to be reset, by the driver's will or because the card has broken its word.
+    /// Checks a reset of a slot, by the driver's decision or after a protocol violation of the card.
     pub(super) fn must_be_known(&mut self, i: usize, ctx: ContextId) {
         let mut posted = self.posted.iter().filter(|(j, _)| *j == i);
         let live = posted.any(|(i, order)| self.may_be_taken(*i, order));
@@ -281,7 +283,8 @@ impl World {
         self.check_urgent(i);
     }
 
-    /// Who shall not run is not named. A place is left for the end of the preempt timeout.
+    /// Checks that a context that must not run is not named, unless too many withdrawals are
+    /// unresolved: one place is left for the end of the preempt timeout.
     fn check_named(&mut self, i: usize) {
         let told = &self.slots[i].relay.told;
         let Some(index) = told.posted.as_ref().and_then(named) else {
@@ -299,7 +302,8 @@ impl World {
         });
     }
 
-    /// Once all is delivered, the driver knows what is on the slot and what the slot holds.
+    /// Checks that, with no order or record in flight, the driver knows the run on a slot and the
+    /// order that the slot holds.
     fn check_belief(&mut self, i: usize) {
         let id = slot_id(i);
         let slot = &self.slots[i];
