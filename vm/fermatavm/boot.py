@@ -41,7 +41,7 @@ TROUBLE = re.compile(
     r"|soft lockup|hard LOCKUP|nobody cared|DMAR: .*(fault|\[DMA)|virtio_iommu.*fault|refcount_t:|scheduling while atomic"
     r"|possible recursive|inconsistent lock state|possible circular|suspicious RCU|non-static key|turning off the locking"
     r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption"
-    r"|kmemleak: (Cannot|Memory pool empty)"
+    r"|kmemleak: (Cannot|Memory pool empty)|\[fermata\] enqueued on deprecated"
 )
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
 # the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
