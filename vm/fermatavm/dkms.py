@@ -4,7 +4,7 @@
 The machine's trees are made of links below build/dkms: headers are the kernel's build tree without the files that Debian's headers
 lack; the metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A build that cannot be done must say
 what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
-for `dkms ldtarball`. An argument names another kernel than 7.2.
+for `dkms ldtarball`. An argument names another kernel than 7.2; with --ensure, nothing is built if a run has left its results.
 """
 
 import os
@@ -12,10 +12,12 @@ import shutil
 import subprocess
 import sys
 
-from .common import BUILD, TOP, die, say
+from .common import BUILD, TOP, die, locked, say
 from .kernel import kernel_named
 
 OUT = BUILD / "dkms"
+# The last result of a run.
+TARBALL = OUT / "fermata.dkms.tar.gz"
 
 
 def headers(kernel, release):
@@ -73,8 +75,8 @@ def without(program):
     return str(folder)
 
 
-def main():
-    kernel = kernel_named(sys.argv[1] if sys.argv[1:] else "7.2").ensure()
+def build(name):
+    kernel = kernel_named(name).ensure()
     release = kernel.info["release"]
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "tree").mkdir(parents=True)
@@ -95,11 +97,24 @@ def main():
         die(f"DKMS did not sign the module (signer: {signer or 'none'})")
     shutil.copy(built, OUT / "unsigned.ko")
     subprocess.run(["strip", "--strip-debug", OUT / "unsigned.ko"], check=True)  # takes the signature, too
-    if dkms("mktarball", dkms.name, "-k", release, "--binaries-only", "--archive", "fermata.dkms.tar.gz"):
+    if dkms("mktarball", dkms.name, "-k", release, "--binaries-only", "--archive", TARBALL.name):
         die("dkms mktarball failed")
-    shutil.copy(OUT / "tree" / dkms.name / "tarball/fermata.dkms.tar.gz", OUT)
+    shutil.copy(OUT / "tree" / dkms.name / "tarball" / TARBALL.name, TARBALL)
     print(f"{tree.parent.name}: {OUT.name}/fermata.ko, signed by {signer}")
 
 
+def ensure():
+    with locked(BUILD / ".dkms.lock"):
+        if not TARBALL.exists():
+            build("7.2")
+
+
+def main(name="7.2"):
+    if name == "--ensure":
+        return ensure()
+    with locked(BUILD / ".dkms.lock"):
+        build(name)
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

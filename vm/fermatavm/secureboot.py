@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pexpect
 
-from .common import BUILD, CACHE, die, locked, run
+from . import dkms
+from .common import BUILD, CACHE, locked, run
 from .guest import Archive as Initramfs
 from .guest import add_modules
 from .kernel import Archive, kernel_named
@@ -230,8 +231,7 @@ def report(points, planned):
 
 
 def main():
-    if not (BUILD / "dkms/mok.pub").exists():
-        die("no module that DKMS signed: python3 -m fermatavm.dkms")
+    dkms.ensure()
     kernel = kernel_named("7.2").ensure()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
