@@ -558,7 +558,8 @@ static void handler(int signal)
 static void interrupt(int flags, int wanted)
 {
 	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
-	struct itimerval once = { .it_value.tv_usec = 50000 };
+	/* Again and again: the first signal may come before the wait. */
+	struct itimerval often = { .it_interval.tv_usec = 50000, .it_value.tv_usec = 50000 };
 	uint64_t deadline = UINT64_MAX;
 	struct tenant t = counts(0);
 
@@ -567,8 +568,9 @@ static void interrupt(int flags, int wanted)
 	handled = 0;
 	OK(sigaction(SIGALRM, &action, NULL));
 	OK(fermata_start(t.context, 0, NULL));
-	OK(setitimer(ITIMER_REAL, &once, NULL));
+	OK(setitimer(ITIMER_REAL, &often, NULL));
 	IS(fermata_wait(t.context, FERMATA_EVENT_DONE, deadline, NULL), wanted);
+	OK(setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL));
 	IS(handled, SIGALRM);
 	end(t);
 }

@@ -13,7 +13,8 @@ start_systemd() {
 	END
 	unshare -m -p -f sh -c 'cd /debian && mount --move . / && exec chroot . /bin/sh /root/first' >/report/systemd 2>&1 </dev/null &
 	tries=0
-	until FIRST=$(pidof systemd) || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
+	# A child that systemd has forked has its name until it executes a program.
+	until FIRST=$(pidof systemd) && [ -d "/proc/$FIRST" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
 }
 inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin:/machine/bin "$@"; }
 as() { user=$1; shift; inside setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }

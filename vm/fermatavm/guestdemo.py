@@ -46,7 +46,9 @@ while [ ! -e /run/over ]; do /examples/hash {word} >>/report/host; done & tenant
 debian {qemu} | tee /report/guest | while IFS= read -r line; do echo "# guest: $line"; done
 touch /run/over
 wait $tenant
-fermatactl --json guests >/report/guests
+# The daemon closes the contexts after the guest's machine has ended.
+tries=0
+until fermatactl --json guests >/report/guests && grep -q '"contexts":0,' /report/guests || [ $((tries += 1)) -gt 200 ]; do sleep 0.1; done
 kill $daemon
 """
 

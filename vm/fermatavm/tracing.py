@@ -20,7 +20,15 @@ EXPECTED = {
     "bpftrace": [r"@waited_us\[\d+\]:", r"@why\[\d+\]: \d+"],
     "trace-cmd": [r"fermata_stop: .* why=paused", r"fermata_start: .* resume=1 why=turn"],
 }
-LOAD = "while :; do /selftests/share; done >/dev/null 2>&1 & load=$!"
+LOAD = """
+tenant() {
+	fermatactl run membench /bin/busybox --count 1000000000000 --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
+	load="$load $!"
+}
+tenant
+tenant
+until [ "$(fermatactl list | grep -c 'fermatactl run')" = 2 ]; do sleep 0.1; done
+"""
 
 
 def examples():

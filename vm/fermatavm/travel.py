@@ -16,9 +16,9 @@ from pathlib import Path
 
 from .common import BUILD, TOP, Points, write_report
 
-SLOTS = "profile=fermata,slots=riscv+riscv"
+SLOTS = "profile=fermata,slots=riscv+riscv,0.speed=3,1.speed=3"
 TAG = 0x7A
-# Takes some seconds at the engine's default speed.
+# Takes 15 seconds at this speed.
 PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
 # The beginning of each script: tells the card that a snapshot of another card will be loaded, and waits for a job.
 PRELUDE = f"""
@@ -184,7 +184,7 @@ def main():
     points.point(arrived(restored), "it goes on from the file in a second machine")
     with tempfile.TemporaryDirectory(prefix="travel-") as folder:
         write_files(folder)
-        slots = "profile=fermata,slots=linkedlist,0.speed=4"
+        slots = "profile=fermata,slots=linkedlist,0.speed=1"
         files = Machine("travel-files", FILES, "--iommu", "intel", "--add", f"{folder}:files", slots=slots)
         good = files.ends_well()
     points.point(good and files.left("restored") == RESTORED, "files of earlier and later tools are restored")

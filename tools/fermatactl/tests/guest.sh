@@ -122,7 +122,7 @@ for verb in hold preempt resume disable enable; do
 	point "$verb of two, one of which is not there" says "nothing was done" ctl $verb 0 "$A" 4000000000
 done
 point "the first of them goes on" sh -c "fermatactl info 0 $A | grep -qE 'state +(running|queued)$'"
-fermatactl run counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+fermatactl run counter_up --count 1 --repeat 1000 --hint 10s >/dev/null 2>&1 &
 idle=$!
 until I=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$I" ]; do sleep 0.1; done
 point "hold of two, one of which has no job" says "context $I: the context has no job" ctl hold 0 "$A" "$I"
@@ -203,8 +203,7 @@ point "a trace that cannot be written" sh -c '! fermatactl trace -o /nowhere/tra
 fermatactl set 0 "$A" timeslice=500us
 fermatactl trace --buffer 64 -o /tmp/trace.json >/tmp/lost &
 slow=$!
-until [ -d $tracing/instances/fermatactl-$slow ]; do sleep 0.1; done
-sleep 1
+until grep -q 1 $tracing/instances/fermatactl-$slow/events/fermata/enable 2>/dev/null; do sleep 0.1; done
 kill -STOP $slow
 until cat $tracing/instances/fermatactl-$slow/per_cpu/cpu*/stats | grep -q '^overrun: [1-9]'; do sleep 0.1; done
 kill -CONT $slow
@@ -215,18 +214,20 @@ point "no instance is left behind" sh -c "! ls $tracing/instances | grep ."
 
 # --- hint ----------------------------------------------------------------
 point "a hint while the job runs" says "has not ended" ctl hint 0 "$A" 5ms
-fermatactl run counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+fermatactl run counter_up --count 1 --repeat 1000 --hint 10s >/dev/null 2>&1 &
 three=$!
 until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0.1; done
 point "a hint for a program that waits" ctl hint 0 "$C" 5ms
 point "it is taken back, as JSON" json hint hint 0 "$C" never
 kill $three 2>/dev/null
+wait $three 2>/dev/null
 mknod /tmp/node c "$major" 0
-fermatactl run --card /tmp/node counter_up --count 1 --hint 10s >/dev/null 2>&1 &
+fermatactl run --card /tmp/node counter_up --count 1 --repeat 1000 --hint 10s >/dev/null 2>&1 &
 elsewhere=$!
 until C=$(ctl list | awk '$2 == "idle" { print $1 }') && [ -n "$C" ]; do sleep 0.1; done
 point "a hint for a program that has the card by another node" ctl hint 0 "$C" 5ms
 kill $elsewhere 2>/dev/null
+wait $elsewhere 2>/dev/null
 point "a hint that is too far" wrong "1h is out of range: give 1us to 10s" ctl hint 0 "$A" 1h
 point "a hint for no context" wrong "0 is not the number of a context" ctl hint 0 0 1ms
 
