@@ -184,7 +184,7 @@ def main():
     points.point(arrived(restored), "it goes on from the file in a second machine")
     with tempfile.TemporaryDirectory(prefix="travel-") as folder:
         write_files(folder)
-        slots = "profile=fermata,slots=linkedlist,0.speed=1"
+        slots = "profile=fermata,slots=linkedlist,0.speed=4"
         files = Machine("travel-files", FILES, "--iommu", "intel", "--add", f"{folder}:files", slots=slots)
         good = files.ends_well()
     points.point(good and files.left("restored") == RESTORED, "files of earlier and later tools are restored")
