@@ -302,17 +302,23 @@ impl World {
         stats.is_some_and(|stats| stats.timeouts > 0)
     }
 
-    fn woken(&mut self, ctx: ContextId, wake: Wake) {
-        let index = ctx.index();
-        let (now, settle, gone) = (self.now, self.settle(), self.gone);
-        let quarantined = self.quarantined();
-        let all = self.all_slots();
-        let quiet = self.vanished
-            || gone
+    /// Whether no slot in use can access the memory of the context of this index.
+    fn is_quiet(&self, index: usize) -> bool {
+        let (now, settle) = (self.now, self.settle());
+        self.vanished
+            || self.gone
             || !self.slots.iter().any(|slot| {
                 let stuck = slot.quarantined;
                 slot.last == Some(index) && !stuck && slot.may_touch(now, settle)
-            }) && !self.may_be_taken_soon(index);
+            }) && !self.may_be_taken_soon(index)
+    }
+
+    fn woken(&mut self, ctx: ContextId, wake: Wake) {
+        let index = ctx.index();
+        let gone = self.gone;
+        let quarantined = self.quarantined();
+        let all = self.all_slots();
+        let quiet = self.is_quiet(index);
         let owner = self.owners[index].as_mut();
         let Some(owner) = owner.filter(|owner| owner.id == ctx && !owner.closed) else {
             self.must(false, Rule::ReleasedQuiet, || "notified after Close".into());
