@@ -46,6 +46,8 @@ TROUBLE = re.compile(
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
 # the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
 CPU = "max,la57=off"
+# Milliseconds after which QEMU gives up a card that does not answer. By QEMU's default, 5 s, a card was lost on a busy host.
+CARD_MAY_BE_LATE = {"x-msg-timeout": 60_000}
 # Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
 IOMMUS = {
@@ -97,6 +99,7 @@ class Card:
     def device(self):
         """Return QEMU's options for the device."""
         device = {"driver": "vfio-user-pci", "id": f"card{self.index}", "socket": {"path": self.socket, "type": "unix"}}
+        device |= CARD_MAY_BE_LATE
         return device | ({"bus": f"port{self.index}"} if self.port else {})
 
     def qemu(self):

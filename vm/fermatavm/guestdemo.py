@@ -35,7 +35,8 @@ QEMU = [
     "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi",
     "-cpu", boot.CPU, "-m", "320M", "-object", "memory-backend-memfd,id=mem,size=320M,share=on",
     "-machine", "microvm,acpi=on,pcie=on,memory-backend=mem", "-kernel", "/machine/boot/vmlinuz", "-initrd", "/machine/boot/guest",
-    "-serial", "stdio", "-device", '{"driver":"vfio-user-pci","socket":{"path":"/machine/run/guest.sock","type":"unix"}}',
+    "-serial", "stdio",
+    "-device", '{"driver":"vfio-user-pci","socket":{"path":"/machine/run/guest.sock","type":"unix"},"x-msg-timeout":60000}',
 ]  # fmt: skip
 # What the machine runs. The host's tenant hashes for as long as the guest runs.
 OUTER = """
