@@ -99,20 +99,15 @@ def compare(arguments):
     bound = module.build_in(BUILD / f"bound-{KERNEL}", kernel_named(KERNEL).ensure(), TOP / "tools/bench/module", strict=True)
     watch = HostWatch(BUILD / "bench-host.jsonl")
     watch.start()
-    # vfio-pci needs interrupt remapping.
-    options = [*MARKED, "--iommu", "intel+intremap", "--timeout", "1700", "--qemu=-name", f"--qemu={NAME}"]
+    # vfio-pci needs interrupt remapping. The report judges the violations: those of the drivers that fermata is compared with fail nothing.
+    options = [*MARKED, "--iommu", "intel+intremap", "--allow-card", "--timeout", "1700", "--qemu=-name", f"--qemu={NAME}"]
     options += ["--add", f"{bound}/fermata_bound.ko:bound/fermata_bound.ko"]
     status, out = machine("bench", *options, "--", "fermata-bench", "run", *arguments)
     watch.stop()
     if not (out / "files/visits.json").exists():
         return status or 1
     wrong = report("report", out / "card0.log", out / "files/visits.json", BUILD / "bench-host.jsonl")
-    return wrong or (0 if status == boot.CARD_FAILED and has_violations() else status)
-
-
-def has_violations():
-    """Return whether the report has violations of the card's protocol."""
-    return bool(json.loads((BUILD / "reports/bench.json").read_text())["violations"])
+    return wrong or status
 
 
 def latency(arguments):
