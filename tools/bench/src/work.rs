@@ -2,14 +2,13 @@
 //! The jobs of the tenants: `membench` reads a page again and again, and computes a sum
 //! (docs/card.md). The card is set to 64 bytes a microsecond, so an access takes a microsecond.
 
+use fermata::work::REG_TAG;
 use fermata_card::dma::LINE;
 use std::time::Duration;
 
 /// Time limit for all waits; only a hang reaches it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The register that identifies the job in the card's log.
-pub(crate) const TAG: u32 = 0x50;
 /// Tag of the latency-critical tenant.
 pub(crate) const URGENT_TAG: u64 = 0x4c43;
 /// First tag of the other tenants.
@@ -61,7 +60,7 @@ impl Job {
             (0x48, 0),
             (0x58, 0),
             (0x60, base),
-            (TAG, self.tag),
+            (REG_TAG, self.tag),
         ]
     }
 

@@ -11,6 +11,7 @@
 use crate::report::write;
 use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};
+use fermata::work::REG_TAG;
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
 use fermata_card::client::Control;
 use serde::Serialize;
@@ -24,7 +25,6 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 const STEADY: Duration = Duration::from_millis(40);
 /// A timeslice longer than the figure.
 const LONG: u64 = 10_000_000_000;
-const TAG: u32 = 0x50;
 
 /// Options of `fermata-demo epoch`.
 #[derive(Clone, Debug, clap::Args)]
@@ -262,7 +262,7 @@ fn counters(device: &Path) -> Result<Vec<Count>> {
             (0x30, counts),
             (0x38, number),
             (0x40, arena.base()),
-            (TAG, 16 + number),
+            (REG_TAG, 16 + number),
         ])?;
         running.push((context, arena, engine, counts, number));
     }

@@ -8,7 +8,7 @@ use crate::{
     program::{Action, Program, Step, FILES, THREADS},
 };
 use anyhow::{ensure, Result};
-use fermata::{uapi, EngineId, Policy};
+use fermata::{uapi, work::REG_TAG, EngineId, Policy};
 use std::{
     collections::HashSet,
     ffi::{CString, OsStr},
@@ -405,7 +405,9 @@ impl Worker {
                     } else {
                         0x30 + n % 16 * 8
                     };
-                    let value = if seed == 0 || offset == TAG {
+                    // The card's checker takes a TAG that changes on a slot for the write of
+                    // another tenant's register.
+                    let value = if seed == 0 || offset == u64::from(REG_TAG) {
                         0
                     } else {
                         mixed >> (mixed & 63)
@@ -429,9 +431,6 @@ impl Worker {
     }
 }
 
-/// The register that names the tenant: the card's checker takes another value on a slot for the
-/// write of another tenant's register.
-const TAG: u64 = 0x50;
 /// Maximum number of addresses of a run.
 const ENTRIES: usize = 1 << 16;
 // KCOV_INIT_TRACE, KCOV_ENABLE and KCOV_TRACE_PC of linux/kcov.h.
