@@ -46,8 +46,6 @@ TROUBLE = re.compile(
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
 # the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
 CPU = "max,la57=off"
-# Milliseconds after which QEMU gives up a card that does not answer. By QEMU's default, 5 s, a card was lost on a busy host.
-CARD_MAY_BE_LATE = {"x-msg-timeout": 60_000}
 # Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
 IOMMUS = {
@@ -63,6 +61,12 @@ def share(tag, folder):
     """Share a folder by 9p, for vm/debian. The build root's checkout and cache are file systems of their own, hence `remap`."""
     folder = f"local,id={tag},path={folder},security_model=none,readonly=on,multidevs=remap"
     return ["-fsdev", folder, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+
+
+def vfio_user(socket):
+    """Return QEMU's options for the device behind a socket. QEMU gives up a device that has not answered for a minute: by QEMU's default,
+    5 s, a card was lost on a busy host."""
+    return {"driver": "vfio-user-pci", "socket": {"path": socket, "type": "unix"}, "x-msg-timeout": 60_000}
 
 
 class Card:
@@ -98,8 +102,7 @@ class Card:
 
     def device(self):
         """Return QEMU's options for the device."""
-        device = {"driver": "vfio-user-pci", "id": f"card{self.index}", "socket": {"path": self.socket, "type": "unix"}}
-        device |= CARD_MAY_BE_LATE
+        device = vfio_user(self.socket) | {"id": f"card{self.index}"}
         return device | ({"bus": f"port{self.index}"} if self.port else {})
 
     def qemu(self):

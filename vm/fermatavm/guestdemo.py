@@ -35,8 +35,7 @@ QEMU = [
     "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi",
     "-cpu", boot.CPU, "-m", "320M", "-object", "memory-backend-memfd,id=mem,size=320M,share=on",
     "-machine", "microvm,acpi=on,pcie=on,memory-backend=mem", "-kernel", "/machine/boot/vmlinuz", "-initrd", "/machine/boot/guest",
-    "-serial", "stdio",
-    "-device", '{"driver":"vfio-user-pci","socket":{"path":"/machine/run/guest.sock","type":"unix"},"x-msg-timeout":60000}',
+    "-serial", "stdio", "-device", json.dumps(boot.vfio_user("/machine/run/guest.sock")),
 ]  # fmt: skip
 # What the machine runs. The host's tenant hashes for as long as the guest runs.
 OUTER = """
