@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
-# For tests in a machine of `vm/boot --debian`, after `debian true`: systemd as the first process of namespaces of its own, with the
+# For tests in a machine of `vm/boot --debian`, after `debian true` and tap.sh: systemd as the first process of namespaces of its own, with the
 # Debian system as its root. `inside CMD...` runs a command there as root, `as USER CMD...` as a user with the user's groups.
 
 start_systemd() {
@@ -19,4 +19,4 @@ start_systemd() {
 inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin:/machine/bin "$@"; }
 as() { user=$1; shift; inside setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }
 is_up() { inside systemctl is-system-running 2>/dev/null | grep -qE "running|degraded"; }
-comes_up() { tries=0; until is_up; do [ $((tries += 1)) -lt 300 ] || return 1; sleep 0.2; done; }
+comes_up() { retry 300 0.2 is_up; }

@@ -17,6 +17,16 @@ point() {
 		echo "not ok $number $what"
 	fi
 }
+# Runs a command until it succeeds, at most TRIES times, with PAUSE seconds between. Shows what the last run said if none succeeded.
+retry() {
+	tries=$1
+	pause=$2
+	shift 2
+	until "$@" >/tmp/waits 2>&1; do
+		[ $((tries -= 1)) -gt 0 ] || { cat /tmp/waits; return 1; }
+		sleep "$pause"
+	done
+}
 # The command fails, and what it or the kernel says since then holds the words.
 refused() {
 	words=$1
