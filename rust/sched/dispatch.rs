@@ -3,8 +3,8 @@
 //! The decision: vacant slots are filled, slices end, timers are armed.
 
 use super::event::Cx;
-use super::gang_turn::Turn;
 use super::ids::{slots_in, ContextIndex};
+use super::plan_cache::Turn;
 use super::run::WATCHDOG_PERIOD;
 use super::state::Scheduler;
 use super::time::earliest;
@@ -12,8 +12,11 @@ use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};
 
 /// When the next decision comes where there is more to throttle.
 const THROTTLE_NEXT: Duration = Duration::from_us(50);
-/// Jobs that are paused and gangs that claim slots in one decision.
+/// Slices that one decision ends.
 const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
+/// Slices that one decision ends, or lets gangs claim slots for, where there are gangs: plans then take
+/// longer, and are made anew after each. The timer brings the others at once.
+const GANG_ROUNDS_MAX: usize = 2;
 
 impl Scheduler {
     /// Puts the slots of a class to work after something changed: fills a slot that is vacant,
@@ -109,10 +112,14 @@ impl Scheduler {
         }
     }
 
-    /// Ends the slices of a class that are over, the oldest first, as many as are needed.
+    /// Ends the slices of a class that are over, the oldest first.
     pub(super) fn end_slices(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         self.throttle_next(cx, class);
-        for _ in 0..ROUNDS_MAX {
+        let rounds = match self.entities.nr_ganged {
+            0 => ROUNDS_MAX,
+            _ => GANG_ROUNDS_MAX,
+        };
+        for _ in 0..rounds {
             let id = self.most_overdue(cx, class);
             let Some((id, plan)) = id.and_then(|id| Some((id, self.slots[id].plan?))) else {
                 return;
@@ -141,7 +148,7 @@ impl Scheduler {
         }
         match self.turn(cx.now, waiter, boosted) {
             Turn::Alone => return false,
-            Turn::Together(seats) => self.claim(&seats),
+            Turn::Together(_) => self.claim_together(cx.now, waiter, boosted),
             Turn::Later => self.forget_plans(self.slots[id].class),
         }
         true
@@ -173,7 +180,7 @@ impl Scheduler {
         }
         let first = match cx.is_throttling(class) {
             true => None,
-            false => self.pick_next(cx.now, id),
+            false => self.pick_next(cx, id),
         };
         let kept_for = self.reserve_for(cx.now, id, first.map(|(ctx, _)| ctx));
         // The context that would be next if all that is announced were there.
@@ -218,7 +225,7 @@ impl Scheduler {
         if cx.is_throttling(class) {
             return;
         }
-        let Some((ctx, Turn::Alone)) = self.pick_next(cx.now, id) else {
+        let Some((ctx, Turn::Alone)) = self.pick_next(cx, id) else {
             return;
         };
         if self.reserve_for(cx.now, id, Some(ctx)).is_some() {
@@ -252,8 +259,8 @@ impl Scheduler {
     ) {
         match turn {
             Turn::Alone => self.start_one(cx, id, ctx, boosted),
-            Turn::Together(seats) => {
-                self.claim(&seats);
+            Turn::Together(_) => {
+                self.claim_together(cx.now, ctx, boosted);
                 match self.slots[id].claim.is_some() {
                     true => self.fill_claimed(cx, id),
                     false => self.leave_unfilled(cx, id),
@@ -314,7 +321,7 @@ impl Scheduler {
         let next = if let Some(nominee) = slot.nominees.next {
             Some(nominee.ctx)
         } else if leaving & id.bit() != 0 {
-            self.takers(cx.now, slot.class, leaving)[id.index()]
+            self.takers(cx, slot.class)[id.index()]
         } else {
             self.candidate(cx, id)
         };

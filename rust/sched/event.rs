@@ -2,6 +2,7 @@
 
 //! What goes into the scheduler and what comes out of it.
 
+use super::plan_cache::PlanCache;
 use super::{ContextId, Duration, Order, SlotId, Status, Time, MAX_SLOTS};
 
 /// How a job starts.
@@ -293,6 +294,8 @@ pub(super) struct Cx<'a> {
     has_started: bool,
     /// How many groups and contexts may still be throttled in each class.
     throttles: [u8; MAX_SLOTS],
+    /// What the plans of this call share.
+    pub(super) plan_cache: PlanCache,
 }
 
 /// Groups and contexts of a class that one decision throttles.
@@ -305,6 +308,7 @@ impl<'a> Cx<'a> {
             out,
             has_started: false,
             throttles: [THROTTLE_MAX; MAX_SLOTS],
+            plan_cache: PlanCache::default(),
         }
     }
 

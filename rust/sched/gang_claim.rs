@@ -7,7 +7,6 @@
 //! claims of the other members are kept (`Claim::begun`).
 
 use super::event::Cx;
-use super::gang_turn::{Seats, Turn};
 use super::ids::ContextIndex;
 use super::state::{Claim, Scheduler, Slot};
 use super::{SlotId, Time};
@@ -17,8 +16,11 @@ use super::{SlotId, Time};
 const BACKFILL_SWITCHES: u64 = 2;
 
 impl Scheduler {
-    /// Claims the slots of a gang.
-    pub(super) fn claim(&mut self, seats: &Seats) {
+    /// Claims the slots that the gang of `ctx` takes together in its turn.
+    pub(super) fn claim_together(&mut self, now: Time, ctx: ContextIndex, boosted: bool) {
+        let Some(seats) = self.seats(now, ctx, boosted) else {
+            return;
+        };
         for id in self.slots.ids() {
             if let Some(ctx) = seats.seating.on(id) {
                 self.slots[id].claim = Some(Claim {
@@ -125,10 +127,17 @@ impl Scheduler {
         if cx.is_throttling(slot.class) || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
             return None;
         }
-        match self.pick_next(cx.now, id)? {
-            (ctx, Turn::Alone) if !self.entities.is_ganged(ctx) => Some(ctx),
-            _ => None,
-        }
+        let queue = &self.queues[slot.class];
+        let ctx = queue.pick_next(&self.entities, super::entity::alone(id.bit()))?;
+        (!self.is_preempted_on(cx, id, ctx)).then_some(ctx)
+    }
+
+    /// Returns whether a context that waits for a slot goes before `ctx` at once.
+    fn is_preempted_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
+        self.may_be_outranked(id, ctx)
+            && self
+                .pick_next(cx, id)
+                .is_some_and(|(first, _)| self.is_preempted_now(ctx, first))
     }
 
     /// Drops the claims of the gang that claims `id`, unless a member was started already, if a
@@ -137,9 +146,7 @@ impl Scheduler {
         let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
             return;
         };
-        let first = self.pick_next(cx.now, id);
-        let outranks = first.is_some_and(|(first, _)| self.is_preempted_now(claim.ctx, first));
-        if outranks {
+        if self.is_preempted_on(cx, id, claim.ctx) {
             self.drop_claims_of(claim.ctx);
         }
     }

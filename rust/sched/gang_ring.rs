@@ -6,6 +6,10 @@ use core::iter::{once, successors};
 
 use super::entities::Entities;
 use super::ids::ContextIndex;
+use super::MAX_SLOTS;
+
+/// The members of a gang.
+pub(super) type Members = [Option<ContextIndex>; MAX_SLOTS];
 
 impl Entities {
     /// Iterates over the other members of the gang of `ctx`, in the order of the ring.
@@ -17,6 +21,16 @@ impl Entities {
     /// Iterates over a context and the other members of its gang.
     pub(super) fn gang(&self, ctx: ContextIndex) -> impl Iterator<Item = ContextIndex> + '_ {
         once(ctx).chain(self.mates(ctx))
+    }
+
+    /// Returns a context and the other members of its gang, which has no more members than a card
+    /// has slots.
+    pub(super) fn members(&self, ctx: ContextIndex) -> Members {
+        let mut members = [None; MAX_SLOTS];
+        for (place, member) in members.iter_mut().zip(self.gang(ctx)) {
+            *place = Some(member);
+        }
+        members
     }
 
     /// Returns whether a context is in a gang.

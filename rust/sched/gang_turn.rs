@@ -12,28 +12,19 @@
 //! have changed) are scheduled one by one.
 
 use super::context::Linked;
+use super::event::Cx;
+use super::gang_ring::Members;
 use super::ids::ContextIndex;
+use super::plan_cache::{Taken, Turn};
 use super::seating::Seating;
-use super::state::{Claim, Scheduler};
+use super::state::{Claim, Scheduler, Slot};
 use super::{SlotId, Time, MAX_SLOTS};
 
-/// How many gangs are considered in one decision; after these, only contexts in no gang are.
-const GANGS_MAX: usize = 4;
-
-/// How a context that the policy has picked is put on a slot.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "lives on the stack for one decision"
-)]
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Turn {
-    /// The context is started alone.
-    Alone,
-    /// All members of its gang that wait are started together.
-    Together(Seats),
-    /// Not now: its gang cannot have its slots in time, so other contexts go first.
-    Later,
-}
+/// Gangs that go later and are passed over for a slot; after these, only contexts in no gang may have
+/// the slot.
+const GANGS_MAX: usize = 3;
+/// The same of other members of these gangs.
+const MATES_MAX: usize = MAX_SLOTS;
 
 /// Which member of a gang gets which slot, and when.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +35,6 @@ pub(super) struct Seats {
     pub(super) boosted: bool,
 }
 
-/// Contexts that already have a slot to go to.
-pub(super) type Taken = [Option<ContextIndex>; 2 * MAX_SLOTS];
-
 impl Scheduler {
     /// Returns whether the job of a context waits, and could be put on a slot.
     pub(super) fn is_waiting(&self, ctx: ContextIndex) -> bool {
@@ -56,26 +44,36 @@ impl Scheduler {
     /// Returns what comes of the turn of a context, which waits; `boosted`: by the starvation
     /// boost.
     pub(super) fn turn(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Turn {
-        if !self.entities.is_ganged(ctx) {
+        let Some(seating) = self.seating_of(ctx) else {
             return Turn::Alone;
-        }
-        let mut seating = Seating::EMPTY;
-        for member in self
-            .entities
-            .gang(ctx)
-            .filter(|&member| self.is_waiting(member))
-        {
-            if !seating.add(member, self.usable_slots(member)) {
-                return Turn::Alone;
-            }
-        }
-        if seating.count() < 2 || !seating.fits(u8::MAX) {
-            return Turn::Alone;
-        }
+        };
         if self.makes_way(ctx) {
             return Turn::Later;
         }
-        self.seat(now, ctx, boosted, seating)
+        match self.seat(now, ctx, boosted, seating) {
+            Some(seats) => Turn::Together(seats.seating.slots()),
+            // A member that starves runs alone rather than not at all.
+            None if boosted => Turn::Alone,
+            None => Turn::Later,
+        }
+    }
+
+    /// Returns which slots the members of the gang of a context take, whose turn is
+    /// [`Turn::Together`].
+    pub(super) fn seats(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Option<Seats> {
+        self.seat(now, ctx, boosted, self.seating_of(ctx)?)
+    }
+
+    /// Returns the members of the gang of a context that wait, without slots. `None`: they are
+    /// scheduled one by one.
+    fn seating_of(&self, ctx: ContextIndex) -> Option<Seating> {
+        if !self.entities.is_ganged(ctx) {
+            return None;
+        }
+        let mut seating = Seating::EMPTY;
+        let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
+        let has_room = waiting.all(|member| seating.add(member, self.usable_slots(member)));
+        (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)
     }
 
     /// Returns whether a slot that a member of a gang is on is claimed for another gang.
@@ -87,45 +85,56 @@ impl Scheduler {
         slots.any(|slot| self.slots[slot].claim.is_some())
     }
 
-    fn seat(&self, now: Time, ctx: ContextIndex, boosted: bool, mut seating: Seating) -> Turn {
+    /// Gives the slots that can be had within a slice to the members of a gang, the soonest first.
+    /// `None`: these are too few.
+    fn seat(
+        &self,
+        now: Time,
+        ctx: ContextIndex,
+        boosted: bool,
+        mut seating: Seating,
+    ) -> Option<Seats> {
         let timeslice = self.entities[ctx].params.timeslice;
-        let mut left = self.slots.ids().fold(0, |slots, id| slots | id.bit());
+        let members = self.entities.members(ctx);
+        let is_open = |slot: &Slot| {
+            let is_own = |claim: Claim| members.contains(&Some(claim.ctx));
+            slot.claim.is_none_or(is_own) && slot.reserved_for().is_none()
+        };
+        if self.slots.iter().filter(|slot| is_open(slot)).count() < seating.count() {
+            return None;
+        }
+        let mut offers = [None; MAX_SLOTS];
+        for id in self.slots.ids().filter(|&id| is_open(&self.slots[id])) {
+            let at = self.offer(now, id, ctx, &members, boosted);
+            let latest = now + Self::slice_on(&self.slots[id], timeslice);
+            offers[id.index()] = at.filter(|&at| at <= latest).map(|at| (at, id));
+        }
         let mut at = now;
         while !seating.is_complete() {
-            let offers = super::ids::slots_in(left);
-            let offers = offers.filter_map(|id| Some((self.offer(now, id, ctx, boosted)?, id)));
-            let Some((time, id)) = offers.min_by_key(|&(time, _)| time) else {
-                break;
-            };
-            if time > now + Self::slice_on(&self.slots[id], timeslice) {
-                break;
-            }
-            left &= !id.bit();
+            let soonest = offers.iter_mut().filter(|offer| offer.is_some()).min()?;
+            let (time, id) = soonest.take()?;
             if seating.offer(id) {
                 at = at.max(time);
             }
         }
-        match (seating.is_complete(), boosted) {
-            (true, _) => Turn::Together(Seats {
-                seating,
-                at,
-                boosted,
-            }),
-            // A member that starves runs alone rather than not at all.
-            (false, true) => Turn::Alone,
-            (false, false) => Turn::Later,
-        }
+        Some(Seats {
+            seating,
+            at,
+            boosted,
+        })
     }
 
-    /// Returns when the gang of `ctx` can have a slot, time zero if the slot is vacant. `None`:
-    /// that is not known.
-    fn offer(&self, now: Time, id: SlotId, ctx: ContextIndex, boosted: bool) -> Option<Time> {
+    /// Returns when the gang of `ctx` can have a slot that no other gang claims, time zero if the
+    /// slot is vacant. `None`: that is not known.
+    fn offer(
+        &self,
+        now: Time,
+        id: SlotId,
+        ctx: ContextIndex,
+        members: &Members,
+        boosted: bool,
+    ) -> Option<Time> {
         let slot = &self.slots[id];
-        let is_own = |other| self.entities.gang(ctx).any(|member| member == other);
-        let is_claimed = slot.claim.is_some_and(|claim| !is_own(claim.ctx));
-        if is_claimed || slot.reserved_for().is_some() {
-            return None;
-        }
         if slot.fsm.is_vacant() {
             return Some(Time::ZERO);
         }
@@ -137,7 +146,8 @@ impl Scheduler {
         }
         let run = slot.fsm.unpaused()?;
         let runs = run.ctx.at();
-        if run.boosted || is_own(runs) || self.claim_of_mate(runs).is_some() {
+        let is_own = members.contains(&Some(runs));
+        if run.boosted || is_own || self.claim_of_mate(runs).is_some() {
             return None;
         }
         let end = self.gang_turn_end(id, run, ctx, boosted)?;
@@ -145,57 +155,66 @@ impl Scheduler {
     }
 
     /// Returns the context that a slot which is vacant is given to, and what comes of its turn.
-    pub(super) fn pick_next(&self, now: Time, id: SlotId) -> Option<(ContextIndex, Turn)> {
+    pub(super) fn pick_next(&self, cx: &Cx<'_>, id: SlotId) -> Option<(ContextIndex, Turn)> {
         let class = self.slots[id].class;
         if self.entities.nr_ganged == 0 {
             // No slot is claimed.
             let next = self.queues[class].pick_next(&self.entities, id.bit().into())?;
             return Some((next, Turn::Alone));
         }
-        self.next_turn(now, id, &self.claimants(class))
+        self.next_turn(cx, id, &self.claimants(class))
     }
 
     /// Returns the first context that waits for a slot and is none of `taken`, and what comes of
     /// its turn there. Gangs that go later are passed over.
     pub(super) fn next_turn(
         &self,
-        now: Time,
+        cx: &Cx<'_>,
         id: SlotId,
         taken: &[Option<ContextIndex>],
     ) -> Option<(ContextIndex, Turn)> {
         let queue = &self.queues[self.slots[id].class];
         let mut next = queue.pick_next_but(&self.entities, id.bit().into(), taken);
-        let mut later = [None; GANGS_MAX];
-        let mut places = later.iter_mut();
-        while let Some(ctx) = next {
-            match self.turn_on(now, id, ctx) {
+        let mut mates_left = MATES_MAX;
+        'gangs: for _ in 0..GANGS_MAX {
+            let ctx = next?;
+            match self.turn_on(cx, id, ctx) {
                 Turn::Later => {}
                 turn => return Some((ctx, turn)),
             }
-            let Some(place) = places.next() else {
-                let alone = super::entity::alone(id.bit());
-                let single = queue.pick_next_but(&self.entities, alone, taken)?;
-                return Some((single, Turn::Alone));
-            };
-            *place = Some(ctx);
+            let members = self.entities.members(ctx);
+            let is_passed = |ctx| taken.contains(&Some(ctx)) || members.contains(&Some(ctx));
             next = queue.pick_after(&self.entities, ctx.into(), id.bit().into());
-            while let Some(other) = next.filter(|other| {
-                let mut mates = self.entities.mates(ctx);
-                taken.contains(&Some(*other)) || mates.any(|mate| mate == *other)
-            }) {
+            while let Some(other) = next.filter(|&other| is_passed(other)) {
+                if mates_left == 0 {
+                    break 'gangs;
+                }
+                mates_left -= 1;
                 next = queue.pick_after(&self.entities, other.into(), id.bit().into());
             }
         }
-        None
+        let alone = super::entity::alone(id.bit());
+        let single = queue.pick_next_but(&self.entities, alone, taken)?;
+        Some((single, Turn::Alone))
     }
 
     /// Returns what comes of the turn of a context on a slot: later, if the gang has its turn,
     /// but on other slots.
-    pub(super) fn turn_on(&self, now: Time, id: SlotId, ctx: ContextIndex) -> Turn {
-        match self.turn(now, ctx, false) {
-            Turn::Together(seats) if seats.seating.on(id).is_none() => Turn::Later,
+    pub(super) fn turn_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> Turn {
+        match self.known_turn(cx, ctx) {
+            Turn::Together(slots) if slots & id.bit() == 0 => Turn::Later,
             turn => turn,
         }
+    }
+
+    /// Returns what comes of the turn of a context, which need not be found out again if nothing has
+    /// changed.
+    fn known_turn(&self, cx: &Cx<'_>, ctx: ContextIndex) -> Turn {
+        if !self.entities.is_ganged(ctx) {
+            return Turn::Alone;
+        }
+        let find = || self.turn(cx.now, ctx, false);
+        cx.plan_cache.turn(self.generation, ctx, find)
     }
 
     /// Returns the contexts that have a claim to a slot of a class.
@@ -218,13 +237,10 @@ impl Scheduler {
     /// starvation boost. `None` until all slots that the gang claims are vacant.
     pub(super) fn claimant(&self, id: SlotId) -> Option<(ContextIndex, bool)> {
         let claim = self.slots[id].claim?;
+        let members = self.entities.members(claim.ctx);
         let is_vacant = self.slots.iter().all(|slot| {
-            let claimed = slot.claim.is_some_and(|other| {
-                self.entities
-                    .gang(claim.ctx)
-                    .any(|member| member == other.ctx)
-            });
-            !claimed || slot.fsm.is_vacant()
+            let is_own = |other: Claim| members.contains(&Some(other.ctx));
+            !slot.claim.is_some_and(is_own) || slot.fsm.is_vacant()
         });
         is_vacant.then_some((claim.ctx, claim.boosted))
     }
@@ -235,7 +251,9 @@ impl Scheduler {
         if !self.entities.is_ganged(ctx) {
             return None;
         }
-        let mut claims = self.slots.iter().filter_map(|slot| slot.claim);
-        claims.find(|claim| self.entities.mates(ctx).any(|mate| mate == claim.ctx))
+        let mut claims = self.slots.iter().filter_map(|slot| slot.claim).peekable();
+        claims.peek()?;
+        let members = self.entities.members(ctx);
+        claims.find(|claim| claim.ctx != ctx && members.contains(&Some(claim.ctx)))
     }
 }

@@ -174,6 +174,7 @@ impl Scheduler {
         let Some(reservation) = slot.reservation.take() else {
             return Duration::ZERO;
         };
+        self.generation.advance();
         let stats = &slot.fsm.stats;
         let paused_at = slot.fsm.run().and_then(|run| Some(run.pause?.since));
         let save = match paused_at {
@@ -401,6 +402,8 @@ impl Scheduler {
                 slot: id,
                 ctx: name,
             });
+            // The slot is no offer to a gang any more.
+            self.generation.advance();
         }
         let reservation = self.slots[id].reservation;
         if reservation.is_some_and(|reservation| reservation.ctx != name) {
@@ -428,7 +431,7 @@ impl Scheduler {
     /// Finds a slot for work that is to come: one that will be vacant anyway, or one that
     /// best-effort work leaves.
     fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
-        let mut leaving = self.leaving_for(cx.now, class, ctx);
+        let mut leaving = self.leaving_for(cx, class, ctx);
         if leaving.is_none() {
             leaving = self.withdraw_for(ctx);
         }
@@ -445,10 +448,10 @@ impl Scheduler {
     }
 
     /// Returns a slot about to be vacant with no waiter that goes before `ctx`.
-    fn leaving_for(&self, now: Time, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+    fn leaving_for(&self, cx: &Cx<'_>, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];
         let leaving = self.free_soon(class);
-        let takers = self.takers(now, class, leaving);
+        let takers = self.takers(cx, class);
         let free = slots_in(leaving).find(|&id| {
             let yields = takers[id.index()].is_none_or(|taker| {
                 let taker = &self.entities[taker];

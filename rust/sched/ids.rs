@@ -8,7 +8,7 @@ use core::num::{NonZeroU32, NonZeroU8};
 pub const MAX_SLOTS: usize = 8;
 
 /// Names one slot of a card: 0 to 7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(
     /// The number plus one, so that an `Option` takes no more room.
     NonZeroU8,

@@ -176,6 +176,7 @@ impl Scheduler {
         let Some((at, cap)) = self.spent_cap(now, ctx) else {
             return false;
         };
+        self.generation.advance();
         let used = self.used(now, at);
         let context = &self.entities[ctx];
         let (class, timeslice) = (context.class, context.params.timeslice);

@@ -37,6 +37,7 @@ mod nominee;
 mod order;
 mod params;
 mod plan;
+mod plan_cache;
 mod policy;
 mod registration;
 mod reservation;

@@ -3,8 +3,8 @@
 //! Plans: who is next on a slot, and when and why the job that runs there makes way.
 
 use super::event::Cx;
-use super::gang_turn::{Taken, Turn};
 use super::ids::{slots_in, ContextIndex, EntityKind};
+use super::plan_cache::{Taken, Turn};
 use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
 use super::{Duration, PauseCause, SlotId, Time};
@@ -98,9 +98,12 @@ impl Scheduler {
         let limit = self.limit_end(run, ctx);
         let limit = limit.map(|at| (at, PauseCause::Limit));
         let slice = run.started + length + run.extra;
-        let next = self.candidate(cx, id);
-        let mut first = next.and_then(|next| self.turn_end(run, next, slice));
         let joining = self.claim_of_mate(ctx);
+        let next = match joining.or(self.slots[id].claim) {
+            Some(_) if !self.may_be_outranked(id, ctx) => None,
+            _ => self.candidate(cx, id),
+        };
+        let mut first = next.and_then(|next| self.turn_end(run, next, slice));
         match (next, first) {
             // All members are about to be there, and may be told to pause then.
             _ if joining.is_some_and(|claim| claim.begun) => first = None,
@@ -177,14 +180,13 @@ impl Scheduler {
         let (own, _) = self.entities.siblings(run.ctx.at(), next);
         let mut above = self.entities[own].parent;
         let class = self.slots[id].class;
-        let taken = self.takers(cx.now, class, self.free_soon(class));
         let mut first = None;
         while let Some(group) = above {
             let queue = &self.queues[class];
             let other = queue.pick_sibling(&self.entities, group.into(), id.bit().into());
             let other = other.filter(|&other| {
-                let is_taken = taken.contains(&Some(other));
-                !is_taken && !matches!(self.turn_on(cx.now, id, other), Turn::Later)
+                let is_taken = self.takers(cx, class).contains(&Some(other));
+                !is_taken && !matches!(self.turn_on(cx, id, other), Turn::Later)
             });
             let other = other.and_then(|other| self.turn_end(run, other, slice));
             first = earlier(first, other);
@@ -224,15 +226,19 @@ impl Scheduler {
         if cx.is_throttling(class) {
             return None;
         }
-        let leaving = self.free_soon(class);
-        let next = match leaving {
-            0 => self.pick_next(cx.now, id),
-            _ => {
-                let taken = self.takers(cx.now, class, leaving);
-                self.next_turn(cx.now, id, &taken)
-            }
+        let next = match self.free_soon(class) {
+            0 => self.pick_next(cx, id),
+            _ => self.next_turn(cx, id, &self.takers(cx, class)),
         };
         Some(next?.0)
+    }
+
+    /// Returns whether a context that waits for the slot goes before `ctx` at once: `false` if the
+    /// first one does not. O(log n), whatever gangs there are.
+    pub(super) fn may_be_outranked(&self, id: SlotId, ctx: ContextIndex) -> bool {
+        let queue = &self.queues[self.slots[id].class];
+        let first = queue.pick_next(&self.entities, id.bit().into());
+        first.is_some_and(|first| self.is_preempted_now(ctx, first))
     }
 
     /// Returns the slots of a class that are about to be vacant, or kept vacant for a hint or a
@@ -251,15 +257,20 @@ impl Scheduler {
         soon
     }
 
-    /// Returns who takes each of `slots`, which are about to be vacant, by slot, and then who has
-    /// claims to slots. A slot that is kept for a hint is counted as going to its fallback
-    /// waiter: to end another slice for that one would be a switch too many in most cases.
-    pub(super) fn takers(&self, now: Time, class: SlotId, slots: u8) -> Taken {
+    /// Returns who takes each slot that is about to be vacant, by slot, and then who has claims to
+    /// slots. A slot that is kept for a hint is counted as going to its fallback waiter: to end
+    /// another slice for that one would be a switch too many in most cases.
+    pub(super) fn takers(&self, cx: &Cx<'_>, class: SlotId) -> Taken {
+        let find = || self.find_takers(cx, class);
+        cx.plan_cache.takers(self.generation, class, find)
+    }
+
+    fn find_takers(&self, cx: &Cx<'_>, class: SlotId) -> Taken {
         let mut taken = self.claimants(class);
-        for id in slots_in(slots) {
+        for id in slots_in(self.free_soon(class)) {
             let taker = match self.slots[id].claim {
                 Some(claim) => Some(claim.ctx),
-                None => self.next_turn(now, id, &taken).map(|(ctx, _)| ctx),
+                None => self.next_turn(cx, id, &taken).map(|(ctx, _)| ctx),
             };
             taken[id.index()] = taker;
         }

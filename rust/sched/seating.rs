@@ -9,31 +9,38 @@ use super::{SlotId, MAX_SLOTS};
 /// Contexts, and the slots that they have been given.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seating {
-    /// Each context, and the slots that it may have, a bit each.
-    guests: [Option<(ContextIndex, u8)>; MAX_SLOTS],
+    guests: [Option<ContextIndex>; MAX_SLOTS],
     count: usize,
+    /// By slot: the guests that may have it, a bit each.
+    allowed: [u8; MAX_SLOTS],
     /// By slot: which guest has it.
     seats: [Option<usize>; MAX_SLOTS],
-    seated: usize,
+    /// The guests without a slot, a bit each.
+    standing: u8,
 }
 
 impl Seating {
     pub(super) const EMPTY: Self = Self {
         guests: [None; MAX_SLOTS],
         count: 0,
+        allowed: [0; MAX_SLOTS],
         seats: [None; MAX_SLOTS],
-        seated: 0,
+        standing: 0,
     };
 
     /// Adds a context that may have one of `slots`. `false`: there are as many as slots already.
     pub(super) fn add(&mut self, ctx: ContextIndex, slots: u8) -> bool {
-        let place = self.guests.get_mut(self.count);
-        let fits = place.is_some();
-        if let Some(place) = place {
-            *place = Some((ctx, slots));
-            self.count += 1;
+        let Some(place) = self.guests.get_mut(self.count) else {
+            return false;
+        };
+        *place = Some(ctx);
+        let guest = 1 << self.count;
+        self.standing |= guest;
+        for slot in slots_in(slots) {
+            self.allowed[slot.index()] |= guest;
         }
-        fits
+        self.count += 1;
+        true
     }
 
     /// Returns how many contexts there are.
@@ -43,13 +50,18 @@ impl Seating {
 
     /// Returns whether each context has a slot.
     pub(super) fn is_complete(&self) -> bool {
-        self.seated == self.count
+        self.standing == 0
     }
 
     /// Returns the context that has a slot.
     pub(super) fn on(&self, slot: SlotId) -> Option<ContextIndex> {
-        let guest = self.seats[slot.index()]?;
-        Some(self.guests[guest]?.0)
+        self.guests[self.seats[slot.index()]?]
+    }
+
+    /// Returns the slots that have a context, a bit each.
+    pub(super) fn slots(&self) -> u8 {
+        let seats = slots_in(u8::MAX).filter(|slot| self.seats[slot.index()].is_some());
+        seats.fold(0, |slots, slot| slots | slot.bit())
     }
 
     /// Returns whether all contexts can have one of `slots` each, were these free.
@@ -69,17 +81,16 @@ impl Seating {
         while next < len {
             let (at, _) = reached[next];
             next += 1;
-            for guest in 0..self.count {
-                if self.guests[guest].is_none_or(|(_, slots)| slots & at.bit() == 0) {
-                    continue;
-                }
-                let seat = self.seats.iter().position(|&other| other == Some(guest));
+            let guests = self.allowed[at.index()];
+            if guests & self.standing != 0 {
                 // CAST: below 8.
-                let Some(seat) = seat.and_then(|seat| SlotId::new(seat as u8)) else {
-                    self.shift(slot, at, guest, &reached[..len]);
-                    return true;
-                };
-                if known & seat.bit() == 0 && len < MAX_SLOTS {
+                let guest = (guests & self.standing).trailing_zeros() as usize;
+                self.shift(slot, at, guest, &reached[..len]);
+                return true;
+            }
+            for seat in slots_in(!known) {
+                let guest = self.seats[seat.index()];
+                if guest.is_some_and(|guest| guests & 1 << guest != 0) {
                     known |= seat.bit();
                     reached[len] = (seat, at);
                     len += 1;
@@ -92,6 +103,7 @@ impl Seating {
     /// Gives the slot `at` to a guest without one, and moves the guests on the way to it towards
     /// `first`.
     fn shift(&mut self, first: SlotId, at: SlotId, guest: usize, reached: &[(SlotId, SlotId)]) {
+        self.standing &= !(1 << guest);
         let (mut at, mut guest) = (at, guest);
         for _ in 0..MAX_SLOTS {
             let before = self.seats[at.index()].replace(guest);
@@ -101,6 +113,5 @@ impl Seating {
             let from = reached.iter().find(|&&(slot, _)| slot == at);
             (at, guest) = (from.map_or(first, |&(_, from)| from), before);
         }
-        self.seated += 1;
     }
 }

@@ -4,6 +4,7 @@
 
 use super::entities::Entities;
 use super::ids::{slots_in, ContextIndex, RegistrationIndex};
+use super::plan_cache::Generation;
 use super::policy::{PolicyKind, Preempt};
 use super::reservation::SlotReservation;
 use super::runqueue::RunQueue;
@@ -36,6 +37,8 @@ pub struct Scheduler {
     pub(super) frozen: bool,
     /// What is left to be done for every context (`sweep.rs`).
     pub(super) sweep: Sweep,
+    /// Of what plans are made of (`plan_cache.rs`).
+    pub(super) generation: Generation,
 }
 
 /// A slot: its state machine, and what the scheduler plans for it. Opaque: the caller provides room
@@ -172,6 +175,7 @@ impl Scheduler {
             gone: false,
             frozen: false,
             sweep: Sweep::NONE,
+            generation: Generation::FIRST,
         }
     }
 
@@ -255,6 +259,7 @@ impl Scheduler {
 
     /// Has all plans made anew.
     pub(super) fn forget_all_plans(&mut self) {
+        self.generation.advance();
         for class in self.queues.ids() {
             self.queues[class].replan = true;
         }
@@ -262,6 +267,7 @@ impl Scheduler {
 
     /// Has the plans made anew that depend on what happens in a class.
     pub(super) fn forget_plans(&mut self, class: SlotId) {
+        self.generation.advance();
         match self.are_classes_tied() {
             true => self.forget_all_plans(),
             false => self.queues[class].replan = true,

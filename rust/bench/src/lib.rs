@@ -21,6 +21,13 @@ pub struct Case {
     relay: bool,
 }
 
+impl Case {
+    /// Contexts are in several groups, which never share a gang.
+    pub const fn has_groups(&self) -> bool {
+        self.group != usize::MAX
+    }
+}
+
 const fn case(name: &'static str, policy: PolicyKind, group: usize) -> Case {
     Case {
         name,
@@ -153,9 +160,32 @@ impl Contended {
         it
     }
 
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// The contexts, without the urgent one.
     pub fn contexts(&self) -> &[ContextId] {
         &self.contexts
+    }
+
+    /// Makes `gangs` gangs of `size` contexts each, which do not follow each other in the queue.
+    ///
+    /// # Panics
+    ///
+    /// If the scheduler refuses that.
+    pub fn form_gangs(&mut self, gangs: usize, size: usize) {
+        for gang in 0..gangs {
+            let members = self.contexts.iter().copied().skip(gang).step_by(gangs);
+            let members: Vec<ContextId> = members.take(size).collect();
+            for &member in &members[1..] {
+                let with = Some(members[0]);
+                let formed =
+                    self.call(|machine, now, out| machine.set_gang(now, member, with, out));
+                formed.expect("a gang has no more members than there are slots");
+            }
+        }
     }
 
     /// Calls the machine, and takes in what it wants done.

@@ -3,7 +3,7 @@
 //! What a decision costs, counted and not timed: how often it looks at entries of contexts, which is what misses caches. At worst, not on
 //! average. It grows no faster than the logarithm of the number of contexts.
 
-use fermata_sched_bench::{Case, Contended, CASES};
+use fermata_sched_bench::{Contended, CASES};
 use fermata_sched_host::array::accesses;
 use fermata_sched_host::sched::{Event, Params, Refusal};
 
@@ -52,9 +52,9 @@ impl Run {
     }
 }
 
-/// All that happens to `contexts` contexts on `slots` slots in so many rounds.
-fn worst(case: Case, contexts: usize, slots: usize, rounds: usize) -> Worst {
-    let it = Contended::on(contexts, case, slots);
+/// All that happens in so many rounds.
+fn worst(it: Contended, rounds: usize) -> Worst {
+    let (contexts, slots) = (it.contexts().len(), it.slots());
     let worst = Worst::default();
     let mut run = Run { it, worst };
     let mut random = 1_usize;
@@ -103,8 +103,8 @@ fn check(slots: usize, contexts: usize, log: u64) {
     let rounds = 3 * contexts;
     for case in CASES {
         let name = case.name;
-        let few = worst(case, 64, slots, rounds).all();
-        let many = worst(case, contexts, slots, rounds).all();
+        let few = worst(Contended::on(64, case, slots), rounds).all();
+        let many = worst(Contended::on(contexts, case, slots), rounds).all();
         for ((what, few), (_, many)) in few.into_iter().zip(many) {
             let found = format!(
                 "{name}, {slots} slots, {what}: {few} at 64 contexts, {many} at {contexts}"
@@ -124,4 +124,23 @@ fn a_decision_looks_at_no_more_than_log_n_entries() {
 #[test]
 fn that_holds_for_several_slots() {
     check(4, 1_024, 10);
+}
+
+/// A tenant may make gangs of all its contexts, so that every slot is wanted by gangs which can have it later only.
+#[test]
+fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
+    const CONTEXTS: usize = 512;
+    const SLOTS: usize = 8;
+    const MOST: u64 = 12_000;
+    for case in CASES.into_iter().filter(|case| !case.has_groups()) {
+        for gangs in [1, 2, 4, 8, CONTEXTS / SLOTS] {
+            let mut it = Contended::on(CONTEXTS, case, SLOTS);
+            it.form_gangs(gangs, SLOTS);
+            for (what, found) in worst(it, 3_000).all() {
+                let found_by = format!("{}, {gangs} gangs, {what}: {found}", case.name);
+                println!("{found_by}");
+                assert!(found <= MOST, "{found_by}");
+            }
+        }
+    }
 }

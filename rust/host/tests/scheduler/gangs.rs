@@ -144,6 +144,40 @@ fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
 }
 
+/// The first member of a gang waits alone, because the other one has no job, for a slot that another
+/// gang claims. Whoever goes behind that member has no use of the slot: it would be preempted at once.
+#[test]
+fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
+    let mut world = World::new(&[FERMATA; 2], 16);
+    world.set_policy(PolicyKind::Priority).unwrap();
+    let mut open = |mask: u8, priority| {
+        let params = Params {
+            mask,
+            timeslice: Duration::from_ms(400),
+            priority,
+            ..Params::DEFAULT
+        };
+        world.open(0, params).unwrap()
+    };
+    let (first, second) = (open(1, 4), open(2, 3));
+    let claiming = [open(1, 3), open(2, 3)];
+    let waiting = [open(1, 2), open(2, 2)];
+    let last = open(1, 1);
+    for gang in [claiming, waiting] {
+        world.set_gang(gang[1], Some(gang[0])).unwrap();
+    }
+    world.start(first, 10 * MS).unwrap();
+    world.start(second, ENDLESS).unwrap();
+    world.run_for(MS);
+    for ctx in [claiming[0], claiming[1], waiting[0], last] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_until(150 * MS);
+    assert_eq!(world.state(first), JobState::Done);
+    assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
+    assert_eq!(world.stats(last).slices, 0);
+}
+
 /// The other member waits in another class, and for nobody any more.
 #[test]
 fn closing_a_throttled_member_lets_the_other_one_run() {

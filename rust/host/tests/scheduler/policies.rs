@@ -5,7 +5,7 @@
 use crate::model::share::{check_shares, ran, shares};
 use crate::model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
 use crate::model::{cases, MS, US};
-use fermata_sched_host::sched::{ContextId, Duration, Event, JobState, Params, PolicyKind};
+use fermata_sched_host::sched::{Action, ContextId, Duration, Event, JobState, Params, PolicyKind};
 use proptest::prelude::*;
 
 /// Work without an end.
@@ -159,6 +159,24 @@ fn fair_shares_on_several_slots() {
     }
     run_slices(&mut world, &who, 2_000);
     check_shares(&all_ran(&world, &who), &weights, 0.02).unwrap();
+}
+
+/// One decision ends all of them, and takes into account after each who takes that slot.
+#[test]
+fn of_slices_that_end_together_as_many_end_as_contexts_wait() {
+    const SLOTS: usize = 4;
+    for waiting in 1..SLOTS {
+        let mut world = world(SLOTS, PolicyKind::RoundRobin);
+        let all: Vec<ContextId> = (0..SLOTS + waiting).map(|_| world.tenant(2 * MS)).collect();
+        for ctx in all {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_until(3 * MS);
+        let pauses = world.log.iter();
+        let mut pauses = pauses.filter(|(_, action)| matches!(action, Action::Pause { .. }));
+        let &(first, _) = pauses.next().unwrap();
+        assert_eq!(1 + pauses.filter(|&&(at, _)| at == first).count(), waiting);
+    }
 }
 
 #[test]

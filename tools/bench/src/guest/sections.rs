@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     });
     let context = &contexts[0].context;
     phase!(counted, 6, "POLICY", policies(context)?);
-    phase!(counted, 7, "GANG", gang(&contexts)?);
+    phase!(counted, 7, "GANG", gangs(&contexts)?);
     phase!(counted, 8, "PREEMPT of a gang, to be held", {
         context.preempt(true)?;
         1
@@ -141,15 +141,17 @@ fn policies(context: &Context) -> Result<u64> {
     Ok(policies.len() as u64)
 }
 
-/// Makes a gang of the maximum size, led by the first context.
-fn gang(contexts: &[OwnContext]) -> Result<u64> {
-    let leader = &contexts[0].context;
-    let number = leader.status()?.context;
-    for own in &contexts[1..uapi::MAX_GANG] {
-        own.context.join_gang(number)?;
+/// Makes gangs of the maximum size of all contexts, the first led by the first context.
+fn gangs(contexts: &[OwnContext]) -> Result<u64> {
+    for gang in contexts.chunks(uapi::MAX_GANG) {
+        let leader = &gang[0].context;
+        let number = leader.status()?.context;
+        for own in &gang[1..] {
+            own.context.join_gang(number)?;
+        }
+        ensure!(leader.gang_members()? == gang.len() as u32);
     }
-    ensure!(leader.gang_members()? == uapi::MAX_GANG as u32);
-    Ok(uapi::MAX_GANG as u64)
+    Ok(contexts.len() as u64)
 }
 
 /// Changes the slots that all contexts may use, and changes them back.
