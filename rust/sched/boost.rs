@@ -41,7 +41,8 @@ impl Scheduler {
         for _ in 0..LOOKS_MAX {
             let at = next?;
             let (ctx, entity) = (at.context(), &self.entities[at]);
-            if entity.slots() & slot.bit() != 0 && !queue.is_hidden(&self.entities, ctx) {
+            let is_hidden = queue.is_hidden(&self.entities, ctx) || self.is_kept_back(ctx);
+            if entity.slots() & slot.bit() != 0 && !is_hidden {
                 let since = self.entities[ctx].queued_at.max(queue.boosted_at);
                 return Some((ctx, since + self.boost));
             }

@@ -85,6 +85,11 @@ impl Scheduler {
         slots.any(|slot| self.slots[slot].claim.is_some())
     }
 
+    /// Returns whether the turn of a context comes later, even by the starvation boost.
+    pub(super) fn is_kept_back(&self, ctx: ContextIndex) -> bool {
+        self.makes_way(ctx) && self.seating_of(ctx).is_some()
+    }
+
     /// Gives the slots that can be had within a slice to the members of a gang, the soonest first.
     /// `None`: these are too few.
     fn seat(

@@ -108,29 +108,32 @@ fn members_that_start_one_after_another_end_their_slices() {
     assert!(world.stats(other).slices > 5);
 }
 
-/// A gang claims two slots, and a member of another gang, which starves, is on one of them.
-#[test]
-fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
+/// A gang claims two slots, and a member of another gang, which starves, is on one of them. On the
+/// third slot is a job of `work`, whose slice ends at 450 ms, and another context waits for the slot.
+/// Returns both at 460 ms.
+fn claim_beside_a_gang_that_starves(policy: PolicyKind, work: u64) -> (World, [ContextId; 2]) {
     let mut world = World::new(&[FERMATA; 3], 16);
+    world.set_policy(policy).unwrap();
     world.set_boost(Duration::from_ms(50)).unwrap();
-    let mut open = |mask: u8, ms| {
+    let mut open = |mask: u8, ms, priority| {
         let params = Params {
             mask,
             timeslice: Duration::from_ms(ms),
+            priority,
             ..Params::DEFAULT
         };
         world.open(0, params).unwrap()
     };
-    let starving = [open(1, 400), open(2, 2), open(4, 2)];
-    let claiming = [open(1, 400), open(2, 400)];
-    let (second, third, next) = (open(2, 400), open(4, 1_000), open(4, 2));
+    let starving = [open(1, 400, 1), open(2, 2, 1), open(4, 2, 1)];
+    let claiming = [open(1, 400, 1), open(2, 400, 1)];
+    let (second, third, next) = (open(2, 400, 1), open(4, 450, 2), open(4, 2, 1));
     for gang in [&starving[..], &claiming[..]] {
         for &ctx in &gang[1..] {
             world.set_gang(ctx, Some(gang[0])).unwrap();
         }
     }
     world.start(starving[0], ENDLESS).unwrap();
-    world.start(third, 450 * MS).unwrap();
+    world.start(third, work).unwrap();
     world.run_until(300 * MS);
     world.start(second, ENDLESS).unwrap();
     world.run_for(MS);
@@ -140,8 +143,22 @@ fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
     world.run_until(449 * MS);
     assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
     world.run_until(460 * MS);
+    (world, [third, next])
+}
+
+#[test]
+fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
+    let (world, [third, next]) = claim_beside_a_gang_that_starves(PolicyKind::Fair, 450 * MS);
     assert_eq!(world.state(third), JobState::Done);
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
+}
+
+/// By its priority the job on the third slot makes way for nobody, so that the starvation boost
+/// decides. The gang, which waits longest, goes later all the same: once, the timer fired without end.
+#[test]
+fn the_boost_sees_past_a_gang_that_makes_way() {
+    let (world, [_, next]) = claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS);
+    assert_eq!(world.stats(next).slices, 1);
 }
 
 /// The first member of a gang waits alone, because the other one has no job, for a slot that another
