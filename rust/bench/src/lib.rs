@@ -170,19 +170,26 @@ impl Contended {
         &self.contexts
     }
 
-    /// Makes `gangs` gangs of `size` contexts each, which do not follow each other in the queue.
+    /// Makes `gangs` gangs of as many contexts each as there are slots, which do not follow each other
+    /// in the queue. `apart`: each member may use one slot only, each another one.
     ///
     /// # Panics
     ///
     /// If the scheduler refuses that.
-    pub fn form_gangs(&mut self, gangs: usize, size: usize) {
+    pub fn form_gangs(&mut self, gangs: usize, apart: bool) {
         for gang in 0..gangs {
             let members = self.contexts.iter().copied().skip(gang).step_by(gangs);
-            let members: Vec<ContextId> = members.take(size).collect();
-            for &member in &members[1..] {
-                let with = Some(members[0]);
-                let formed =
-                    self.call(|machine, now, out| machine.set_gang(now, member, with, out));
+            let members: Vec<ContextId> = members.take(self.slots.len()).collect();
+            for (slot, &member) in members.iter().enumerate() {
+                let with = (slot > 0).then_some(members[0]);
+                let formed = self.call(|machine, now, out| {
+                    let mut params = machine.params(member)?;
+                    if apart {
+                        params.mask = 1 << slot;
+                    }
+                    machine.set_params(now, member, params, out)?;
+                    machine.set_gang(now, member, with, out)
+                });
                 formed.expect("a gang has no more members than there are slots");
             }
         }

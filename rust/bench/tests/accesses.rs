@@ -132,12 +132,13 @@ fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     const CONTEXTS: usize = 512;
     const SLOTS: usize = 8;
     const MOST: u64 = 12_000;
-    for case in CASES.into_iter().filter(|case| !case.has_groups()) {
+    let all = CASES.into_iter().filter(|case| !case.has_groups());
+    for (case, apart) in all.flat_map(|case| [(case, false), (case, true)]) {
         for gangs in [1, 2, 4, 8, CONTEXTS / SLOTS] {
             let mut it = Contended::on(CONTEXTS, case, SLOTS);
-            it.form_gangs(gangs, SLOTS);
+            it.form_gangs(gangs, apart);
             for (what, found) in worst(it, 3_000).all() {
-                let found_by = format!("{}, {gangs} gangs, {what}: {found}", case.name);
+                let found_by = format!("{}, {gangs} gangs, {apart}, {what}: {found}", case.name);
                 println!("{found_by}");
                 assert!(found <= MOST, "{found_by}");
             }
