@@ -7,8 +7,8 @@
 //! end. `FERMATA_PROGRAMS` says how many random programs are run, and `FERMATA_PROGRAM` which one alone.
 
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, Event, GroupKey, JobState, NewJob, Params, PolicyKind,
-    Scheduler, SlotId, Status, Time, Urgency,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, JobState, NewJob, Params,
+    PolicyKind, Scheduler, SlotId, Status, Time, Urgency,
 };
 use fermata_sched_host::{card, storage};
 
@@ -18,6 +18,8 @@ const MS: u64 = 1_000 * US;
 const SWITCH: u64 = 40 * US;
 /// What an interrupt, a timer or a decision takes.
 const LATENCY: u64 = US;
+/// Decisions that may do nothing in succession: as many as there are slots, and more.
+const IDLE_MAX: u32 = 32;
 /// Nothing waits for longer than this.
 const END: u64 = 20_000 * MS;
 
@@ -86,6 +88,8 @@ struct World {
     skew: u64,
     waits_since_start: Vec<Option<u64>>,
     done: Vec<bool>,
+    /// Decisions in succession that did nothing but arm a timer for a time in the past.
+    idle: u32,
 }
 
 impl World {
@@ -111,6 +115,7 @@ impl World {
             skew: 0,
             waits_since_start: Vec::new(),
             done: Vec::new(),
+            idle: 0,
         }
     }
 
@@ -158,6 +163,7 @@ impl World {
         self.scheduler
             .handle(now, event, &mut |action| actions.push(action))
             .unwrap();
+        self.note_idle(&actions);
         for action in actions {
             self.act(action);
         }
@@ -208,8 +214,24 @@ impl World {
         }
     }
 
+    /// A timer fires again and again only if that brings something about.
+    fn note_idle(&mut self, actions: &[Action]) {
+        let does_nothing = |action: &Action| match *action {
+            Action::Arm { at, .. } => at <= self.time(),
+            Action::Disarm { .. } => true,
+            _ => false,
+        };
+        let is_idle = !actions.is_empty() && actions.iter().all(does_nothing);
+        self.idle = if is_idle { self.idle + 1 } else { 0 };
+        assert!(self.idle < IDLE_MAX, "a timer fires without end");
+    }
+
     /// Who waits together is started together.
     fn note_start(&mut self, n: usize) {
+        // The boost starts a member that starves alone.
+        if self.scheduler.boost() != Scheduler::BOOST_DEFAULT {
+            return;
+        }
         if let Some(since) = self.waits_since_start[n].take() {
             // Who has come since joins them later.
             self.skew = self.skew.max(self.now - since);
@@ -388,16 +410,30 @@ fn random_world(random: &mut Random) -> World {
     let slots = [2, 2, 3, 4, 8][random.below(5) as usize];
     let policy = POLICIES[random.below(4) as usize];
     let mut world = World::new(slots, 32, policy);
+    if random.one_in(2) {
+        let boost = Duration::from_ms(10 * (random.below(5) + 1));
+        let set = world.scheduler.set_boost(Time::ZERO, boost, &mut |_| ());
+        set.unwrap();
+    }
     for gang in 0..random.below(3) as usize + 1 {
         let members = random.below(slots as u64 - 1) as usize + 2;
         let first = world.ids.len();
         for job in program(random, first, members) {
-            world.add(gang as u64 % 2, Params::DEFAULT, Some(gang), job);
+            let params = Params {
+                timeslice: Duration::from_ms([2, 2, 20, 200][random.below(4) as usize]),
+                priority: random.below(3) as u8,
+                ..Params::DEFAULT
+            };
+            world.add(gang as u64 % 2, params, Some(gang), job);
         }
     }
     for _ in 0..random.below(3) {
-        let job = plain(random, 60);
-        world.add(2 + random.below(2), Params::DEFAULT, None, job);
+        let params = Params {
+            priority: random.below(3) as u8,
+            ..Params::DEFAULT
+        };
+        let job = plain(random, 600);
+        world.add(2 + random.below(2), params, None, job);
     }
     let job = plain(random, 5);
     world.add(9, CRITICAL, None, job);
