@@ -2,10 +2,12 @@
 """Count the instructions of fermata.ko per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin).
 
 The count includes interrupt handler, timer and calls, but not the functions of the kernel that they call. --functions N also prints
-the N functions with most instructions of each phase. --profile relay counts on a card that switches by itself.
+the N functions with most instructions of each phase.
 
 --sections measures the longest section with interrupts off, under a raw spinlock, in instructions and in accesses to registers of the
 card, while calls and events are at the limits of what a user can cause. It fails if a section exceeds SECTION_MAX or ACCESSES_MAX.
+
+--profile relay measures on a card that switches by itself.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from .common import BUILD, TOP, die, run, write_report
 NAME = "module-count"
 CARD = "slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
 # As many slots as a card can have, and as many contexts as a card has by default.
-CARD_OF_SECTIONS = "profile=fermata,slots=" + "+".join(["membench"] * 8)
+CARD_OF_SECTIONS = "slots=" + "+".join(["membench"] * 8)
 CONTEXTS = 4096
 # Limits of a section.
 SECTION_MAX, ACCESSES_MAX = 400_000, 600
@@ -100,14 +102,20 @@ def count_instructions(rest, most, profile):
             print_functions(spent, phase["operations"], BUILD / "module-7.2/fermata.ko", most)
     if report["nothing"] or not all(count for name, count in report.items() if name != "nothing"):
         die('the plugin counted instructions of the phase "nothing", or none of another phase')
-    write_report("module-instructions" if profile == "fermata" else f"module-instructions-{profile}", report)
+    write_report(report_name("module-instructions", profile), report)
 
 
-def find_sections(rest):
+def report_name(name, profile):
+    """Return the name of the report of a measurement: fermata is the profile that has none in it."""
+    return name if profile == "fermata" else f"{name}-{profile}"
+
+
+def find_sections(rest, profile):
     out = BUILD / "sections.out"
     params = f"max_contexts={CONTEXTS} max_contexts_group={CONTEXTS}"
     command = ["sections", "--contexts", str(CONTEXTS), *rest]
-    workload = boot_with_plugin(command, out, "--card", CARD_OF_SECTIONS, "--params", params, "--memory", "2G")
+    card = f"profile={profile},{CARD_OF_SECTIONS}"
+    workload = boot_with_plugin(command, out, "--card", card, "--params", params, "--memory", "2G")
     by_label = sections(out, int(workload["text"], 16))
     starts, names = functions(BUILD / "module-7.2/fermata.ko")
     report = {}
@@ -120,7 +128,7 @@ def find_sections(rest):
         print(f"{phase['name']:<40} {max(found)[0]:>12} {report[phase['name']]['accesses']:>9}")
         for instructions, accesses, offset in sorted({max(found), max(found, key=lambda section: section[1])}):
             print(f"    {instructions:>8} {accesses:>5}  {names[starts[bisect.bisect_right(starts, offset) - 1]][:150]}")
-    write_report("module-sections", report)
+    write_report(report_name("module-sections", profile), report)
     for name, most in ("instructions", SECTION_MAX), ("accesses", ACCESSES_MAX):
         longest = max(report, key=lambda phase: report[phase][name])
         if report[longest][name] > most:
@@ -134,7 +142,7 @@ def main():
     parser.add_argument("--sections", action="store_true", help="measure the longest sections with interrupts off")
     args, rest = parser.parse_known_args()
     if args.sections:
-        find_sections(rest)
+        find_sections(rest, args.profile)
     else:
         count_instructions(rest, args.functions, args.profile)
 
