@@ -76,8 +76,12 @@ impl Scheduler {
         (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)
     }
 
-    /// Returns whether a slot that a member of a gang is on is claimed for another gang.
+    /// Returns whether a slot that a member of a gang is on is claimed, or members of the gang are just
+    /// being started, whom a member that has come since joins later.
     fn makes_way(&self, ctx: ContextIndex) -> bool {
+        if self.claim_of_mate(ctx).is_some_and(|claim| claim.begun) {
+            return true;
+        }
         let mut slots = self
             .entities
             .gang(ctx)

@@ -195,6 +195,41 @@ fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
     assert_eq!(world.stats(last).slices, 0);
 }
 
+/// The claims of those who are just being started are kept.
+#[test]
+fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
+    let mut world = World::new(&[FERMATA; 4], 16);
+    world.set_policy(PolicyKind::Priority).unwrap();
+    let gang = masked(&mut world, [0xf; 4]);
+    let [first, second, third, last] = gang;
+    for ctx in [second, third, last] {
+        world.set_gang(ctx, Some(first)).unwrap();
+    }
+    let other = Params {
+        priority: 0,
+        mask: 8,
+        ..Params::DEFAULT
+    };
+    let other = world.open(0, other).unwrap();
+    for ctx in [other, first, second, third] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(MS);
+    let ctx = first;
+    world.event(Event::Preempt { ctx, hold: true }).unwrap();
+    world.run_for(5 * MS);
+    world.event(Event::Resume { ctx }).unwrap();
+    assert_eq!(world.state(third), JobState::Queued);
+    world.start(last, ENDLESS).unwrap();
+    world.run_for(1);
+    assert_eq!(
+        states(&world, [first, second, third]),
+        [JobState::Running; 3]
+    );
+    world.run_for(5 * MS);
+    assert_eq!(world.state(last), JobState::Running);
+}
+
 /// The other member waits in another class, and for nobody any more.
 #[test]
 fn closing_a_throttled_member_lets_the_other_one_run() {
