@@ -47,7 +47,9 @@ impl Scheduler {
         let Some(seating) = self.seating_of(ctx) else {
             return Turn::Alone;
         };
-        if self.makes_way(ctx) {
+        // A member that comes while others are being started joins them later.
+        let are_starting = self.claim_of_mate(ctx).is_some_and(|claim| claim.begun);
+        if are_starting || self.makes_way(ctx) {
             return Turn::Later;
         }
         match self.seat(now, ctx, boosted, seating) {
@@ -76,12 +78,8 @@ impl Scheduler {
         (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)
     }
 
-    /// Returns whether a slot that a member of a gang is on is claimed, or members of the gang are just
-    /// being started, whom a member that has come since joins later.
+    /// Returns whether a slot that a member of a gang is on is claimed for another gang.
     fn makes_way(&self, ctx: ContextIndex) -> bool {
-        if self.claim_of_mate(ctx).is_some_and(|claim| claim.begun) {
-            return true;
-        }
         let mut slots = self
             .entities
             .gang(ctx)
@@ -89,9 +87,10 @@ impl Scheduler {
         slots.any(|slot| self.slots[slot].claim.is_some())
     }
 
-    /// Returns whether the turn of a context comes later, even by the starvation boost.
+    /// Returns whether members of a gang wait together until another gang has made use of its claims.
     pub(super) fn is_kept_back(&self, ctx: ContextIndex) -> bool {
-        self.makes_way(ctx) && self.seating_of(ctx).is_some()
+        let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
+        self.makes_way(ctx) && waiting.nth(1).is_some()
     }
 
     /// Gives the slots that can be had within a slice to the members of a gang, the soonest first.
