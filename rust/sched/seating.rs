@@ -90,7 +90,7 @@ impl Seating {
             }
             for seat in slots_in(!known) {
                 let guest = self.seats[seat.index()];
-                if guest.is_some_and(|guest| guests & 1 << guest != 0) {
+                if guest.is_some_and(|guest| guests & (1 << guest) != 0) {
                     known |= seat.bit();
                     reached[len] = (seat, at);
                     len += 1;
