@@ -88,6 +88,9 @@ impl Scheduler {
     }
 
     fn is_outranked(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
+        if !self.may_be_outranked(id, ctx) {
+            return false;
+        }
         let next = self.candidate(cx, id);
         next.is_some_and(|next| self.is_preempted_now(ctx, next))
     }
