@@ -27,7 +27,7 @@ CARD = "slots=membench,0.speed=64,0.save_us=100,0.restore_us=100"
 CARD_OF_SECTIONS = "slots=" + "+".join(["membench"] * 8)
 CONTEXTS = 4096
 # Limits of a section.
-SECTION_MAX, ACCESSES_MAX = 400_000, 600
+SECTION_MAX, ACCESSES_MAX = 500_000, 600
 
 
 def build_plugin():
