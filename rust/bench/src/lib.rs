@@ -22,6 +22,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Contexts have reservations, which need all slots of their class.
+    pub const fn has_reservations(&self) -> bool {
+        matches!(self.policy, PolicyKind::Deadline)
+    }
+
     /// Contexts are in several groups, which never share a gang.
     pub const fn has_groups(&self) -> bool {
         self.group != usize::MAX

@@ -133,7 +133,8 @@ fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     const SLOTS: usize = 8;
     const MOST: u64 = 12_000;
     let all = CASES.into_iter().filter(|case| !case.has_groups());
-    for (case, apart) in all.flat_map(|case| [(case, false), (case, true)]) {
+    let all = all.flat_map(|case| [(case, false), (case, true)]);
+    for (case, apart) in all.filter(|(case, apart)| !(*apart && case.has_reservations())) {
         for gangs in [1, 2, 4, 8, CONTEXTS / SLOTS] {
             let mut it = Contended::on(CONTEXTS, case, SLOTS);
             it.form_gangs(gangs, apart);
