@@ -294,7 +294,7 @@ pub(super) struct Cx<'a> {
     has_started: bool,
     /// How many groups and contexts may still be throttled in each class.
     throttles: [u8; MAX_SLOTS],
-    /// What the plans of this call share.
+    /// Answers that the plans made in this call share.
     pub(super) plan_cache: PlanCache,
 }
 

@@ -23,7 +23,7 @@ use super::{SlotId, Time, MAX_SLOTS};
 /// Gangs that go later and are passed over for a slot; after these, only contexts in no gang may have
 /// the slot.
 const GANGS_MAX: usize = 3;
-/// The same of other members of these gangs.
+/// Other members of these gangs that are passed over.
 const MATES_MAX: usize = MAX_SLOTS;
 
 /// Which member of a gang gets which slot, and when.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What plans are made of, as long as nothing changes.
+//! A cache of answers that plans share.
 //!
 //! The plans of all slots ask who takes the slots that are about to be vacant, and what comes of the
 //! turns of the same few gangs. To find a turn out takes a look at every member of the gang and at
@@ -34,14 +34,12 @@ pub(super) type Taken = [Option<ContextIndex>; 2 * MAX_SLOTS];
 pub(super) struct Generation(u32);
 
 impl Generation {
-    pub(super) const FIRST: Self = Self(0);
-
     pub(super) fn advance(&mut self) {
         self.0 = self.0.wrapping_add(1);
     }
 }
 
-/// It matters within a call only: it is no part of what makes two states different.
+/// The number matters within a call only, and is no part of what makes two states different.
 impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Generation")
@@ -53,9 +51,9 @@ impl fmt::Debug for Generation {
 pub(super) struct PlanCache {
     /// When the answers were found.
     generation: Cell<Generation>,
-    /// Who takes the slots of a class that are about to be vacant.
+    /// The contexts that take the slots of a class which are about to be vacant.
     takers: Cell<Option<(SlotId, Taken)>>,
-    /// What comes of the turns of members of gangs.
+    /// The turns of members of gangs.
     turns: [Cell<Option<(ContextIndex, Turn)>>; TURNS_MAX],
     /// How many turns were added since the cache was empty.
     added: Cell<usize>,

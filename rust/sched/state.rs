@@ -37,7 +37,7 @@ pub struct Scheduler {
     pub(super) frozen: bool,
     /// What is left to be done for every context (`sweep.rs`).
     pub(super) sweep: Sweep,
-    /// Of what plans are made of (`plan_cache.rs`).
+    /// The generation of the answers that plans share (`plan_cache.rs`).
     pub(super) generation: Generation,
 }
 
@@ -175,7 +175,7 @@ impl Scheduler {
             gone: false,
             frozen: false,
             sweep: Sweep::NONE,
-            generation: Generation::FIRST,
+            generation: Generation::default(),
         }
     }
 

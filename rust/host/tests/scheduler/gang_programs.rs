@@ -482,7 +482,7 @@ fn run(seed: u64) -> u64 {
 #[test]
 fn no_gang_of_jobs_that_wait_for_each_other_stalls() {
     let programs = std::env::var("FERMATA_PROGRAMS").ok();
-    let programs = programs.map_or(2_000, |programs| programs.parse().unwrap());
+    let programs = programs.map_or(4_000, |programs| programs.parse().unwrap());
     let seed = std::env::var("FERMATA_PROGRAM").ok();
     let seeds = match seed.map(|seed| seed.parse().unwrap()) {
         Some(seed) => seed..seed + 1,

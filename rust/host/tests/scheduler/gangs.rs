@@ -109,9 +109,13 @@ fn members_that_start_one_after_another_end_their_slices() {
 }
 
 /// A gang claims two slots, and a member of another gang, which starves, is on one of them. On the
-/// third slot is a job of `work`, whose slice ends at 450 ms, and another context waits for the slot.
+/// third slot is a job of `work`, with a slice of `slice` ms, and another context waits for the slot.
 /// Returns both at 460 ms.
-fn claim_beside_a_gang_that_starves(policy: PolicyKind, work: u64) -> (World, [ContextId; 2]) {
+fn claim_beside_a_gang_that_starves(
+    policy: PolicyKind,
+    work: u64,
+    slice: u64,
+) -> (World, [ContextId; 2]) {
     let mut world = World::new(&[FERMATA; 3], 16);
     world.set_policy(policy).unwrap();
     world.set_boost(Duration::from_ms(50)).unwrap();
@@ -126,7 +130,7 @@ fn claim_beside_a_gang_that_starves(policy: PolicyKind, work: u64) -> (World, [C
     };
     let starving = [open(1, 400, 1), open(2, 2, 1), open(4, 2, 1)];
     let claiming = [open(1, 400, 1), open(2, 400, 1)];
-    let (second, third, next) = (open(2, 400, 1), open(4, 450, 2), open(4, 2, 1));
+    let (second, third, next) = (open(2, 400, 1), open(4, slice, 2), open(4, 2, 1));
     for gang in [&starving[..], &claiming[..]] {
         for &ctx in &gang[1..] {
             world.set_gang(ctx, Some(gang[0])).unwrap();
@@ -148,16 +152,17 @@ fn claim_beside_a_gang_that_starves(policy: PolicyKind, work: u64) -> (World, [C
 
 #[test]
 fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
-    let (world, [third, next]) = claim_beside_a_gang_that_starves(PolicyKind::Fair, 450 * MS);
+    let (world, [third, next]) =
+        claim_beside_a_gang_that_starves(PolicyKind::Fair, 450 * MS, 1_000);
     assert_eq!(world.state(third), JobState::Done);
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
 }
 
 /// By its priority the job on the third slot makes way for nobody, so that the starvation boost
-/// decides. The gang, which waits longest, goes later all the same: once, the timer fired without end.
+/// decides. The gang, which waits longest, goes later all the same. Formerly, the timer fired without end.
 #[test]
 fn the_boost_sees_past_a_gang_that_makes_way() {
-    let (world, [_, next]) = claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS);
+    let (world, [_, next]) = claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS, 450);
     assert_eq!(world.stats(next).slices, 1);
 }
 
