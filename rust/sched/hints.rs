@@ -16,6 +16,7 @@
 use super::context::SchedContext;
 use super::event::Cx;
 use super::ids::{slots_in, ContextIndex, EntityRef};
+use super::plan_cache::Taken;
 use super::reservation::SlotReservation;
 use super::state::{Scheduler, Slot};
 use super::time::earliest;
@@ -419,9 +420,12 @@ impl Scheduler {
     pub(super) fn serve_hints(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         let usable = self.queues[class].usable;
         let by = cx.now + self.hint_lead(class);
+        // Slots that are kept for hints meanwhile are no offer to the next hint.
+        let mut takers = None;
         for ctx in self.due_hints(class, usable, by).into_iter().flatten() {
             if self.may_serve(cx.now, ctx) {
-                self.serve_hint(cx, class, ctx);
+                let takers = takers.get_or_insert_with(|| self.takers(cx, class));
+                self.serve_hint(cx, ctx, takers);
             } else if !self.is_served(ctx) && self.in_backoff(cx.now, &self.entities[ctx]) {
                 self.end_hint(cx.now, ctx, Ending::Expired);
             }
@@ -430,8 +434,9 @@ impl Scheduler {
 
     /// Finds a slot for work that is to come: one that will be vacant anyway, or one that
     /// best-effort work leaves.
-    fn serve_hint(&mut self, cx: &mut Cx<'_>, class: SlotId, ctx: ContextIndex) {
-        let mut leaving = self.leaving_for(cx, class, ctx);
+    fn serve_hint(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex, takers: &Taken) {
+        let class = self.entities[ctx].class;
+        let mut leaving = self.leaving_for(ctx, takers);
         if leaving.is_none() {
             leaving = self.withdraw_for(ctx);
         }
@@ -443,16 +448,16 @@ impl Scheduler {
             let waiter = self.entities.id(ctx);
             let cause = PauseCause::Hint { waiter };
             self.pause(cx, id, Some(waiter), cause);
+        } else {
+            return;
         }
         self.forget_plans(class);
     }
 
-    /// Returns a slot about to be vacant with no waiter that goes before `ctx`.
-    fn leaving_for(&self, cx: &Cx<'_>, class: SlotId, ctx: ContextIndex) -> Option<SlotId> {
+    /// Returns a slot about to be vacant that is not taken by a waiter which goes before `ctx`.
+    fn leaving_for(&self, ctx: ContextIndex, takers: &Taken) -> Option<SlotId> {
         let context = &self.entities[ctx];
-        let leaving = self.free_soon(class);
-        let takers = self.takers(cx, class);
-        let free = slots_in(leaving).find(|&id| {
+        let free = slots_in(self.free_soon(context.class)).find(|&id| {
             let yields = takers[id.index()].is_none_or(|taker| {
                 let taker = &self.entities[taker];
                 self.policy.yields_to(taker, context)

@@ -66,6 +66,8 @@ pub const CASES: [Case; 7] = [
 ];
 
 const SLICE: Duration = Duration::from_ms(2);
+/// Contexts that announce work: more than one decision looks at.
+const ANNOUNCERS: usize = 24;
 /// A PAUSE is answered after this time, in ns.
 const SAVE: u64 = 50_000;
 /// An urgent job takes this time, in ns.
@@ -81,6 +83,7 @@ pub struct Contended {
     machine: Scheduler,
     contexts: Vec<ContextId>,
     urgent: ContextId,
+    announcers: Vec<ContextId>,
     now: u64,
     slots: Vec<Slot>,
     relay: bool,
@@ -124,7 +127,8 @@ impl Contended {
         for slot in config.slots.iter_mut().flatten().filter(|_| case.relay) {
             slot.profile = Profile::Relay;
         }
-        let mut machine = Scheduler::new(&config, storage(contexts + 1, contexts + 1));
+        let places = contexts + 1 + ANNOUNCERS;
+        let mut machine = Scheduler::new(&config, storage(places, places));
         let set = machine.set_policy(Time::ZERO, case.policy);
         set.expect("the card is there");
         while machine.sweep(Time::ZERO, u32::MAX, &mut |_| {}) {}
@@ -150,6 +154,7 @@ impl Contended {
             machine,
             contexts: all,
             urgent,
+            announcers: Vec::new(),
             now: 0,
             slots: vec![Slot::default(); slots],
             relay: case.relay,
@@ -197,6 +202,32 @@ impl Contended {
                 });
                 formed.expect("a gang has no more members than there are slots");
             }
+        }
+    }
+
+    /// Has [`ANNOUNCERS`] latency-critical contexts without a job, each of another group, announce work for one time.
+    ///
+    /// # Panics
+    ///
+    /// If the scheduler refuses that.
+    pub fn announce(&mut self) {
+        if self.announcers.is_empty() {
+            let add = |group| ContextConfig {
+                class: 0,
+                params: Params {
+                    urgency: Urgency::LatencyCritical,
+                    ..Params::DEFAULT
+                },
+                group: GroupKey(group),
+            };
+            let groups = (0..ANNOUNCERS as u64).map(|group| u64::MAX - group);
+            let all = groups.map(|group| self.machine.add(add(group)).expect("there is room"));
+            self.announcers = all.collect();
+        }
+        let at = Time::from_ns(self.now) + SLICE;
+        for i in 0..ANNOUNCERS {
+            let ctx = self.announcers[i];
+            self.event(Event::Hint { ctx, at });
         }
     }
 

@@ -52,13 +52,16 @@ impl Run {
     }
 }
 
-/// All that happens in so many rounds.
-fn worst(it: Contended, rounds: usize) -> Worst {
+/// All that happens in so many rounds. `announced`: many contexts announce work for one time, now and then.
+fn worst(it: Contended, rounds: usize, announced: bool) -> Worst {
     let (contexts, slots) = (it.contexts().len(), it.slots());
     let worst = Worst::default();
     let mut run = Run { it, worst };
     let mut random = 1_usize;
     for round in 0..rounds {
+        if announced && round % 50 == 0 {
+            run.it.announce();
+        }
         for _ in 0..2 {
             run.decide();
         }
@@ -103,8 +106,8 @@ fn check(slots: usize, contexts: usize, log: u64) {
     let rounds = 3 * contexts;
     for case in CASES {
         let name = case.name;
-        let few = worst(Contended::on(64, case, slots), rounds).all();
-        let many = worst(Contended::on(contexts, case, slots), rounds).all();
+        let few = worst(Contended::on(64, case, slots), rounds, false).all();
+        let many = worst(Contended::on(contexts, case, slots), rounds, false).all();
         for ((what, few), (_, many)) in few.into_iter().zip(many) {
             let found = format!(
                 "{name}, {slots} slots, {what}: {few} at 64 contexts, {many} at {contexts}"
@@ -126,7 +129,8 @@ fn that_holds_for_several_slots() {
     check(4, 1_024, 10);
 }
 
-/// A tenant may make gangs of all its contexts, so that every slot is wanted by gangs which can have it later only.
+/// A tenant may make gangs of all its contexts, so that every slot is wanted by gangs which can have it later only; other tenants may
+/// announce work for one time.
 #[test]
 fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     const CONTEXTS: usize = 512;
@@ -138,7 +142,7 @@ fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
         for gangs in [1, 2, 4, 8, CONTEXTS / SLOTS] {
             let mut it = Contended::on(CONTEXTS, case, SLOTS);
             it.form_gangs(gangs, apart);
-            for (what, found) in worst(it, 3_000).all() {
+            for (what, found) in worst(it, 3_000, true).all() {
                 let found_by = format!("{}, {gangs} gangs, {apart}, {what}: {found}", case.name);
                 println!("{found_by}");
                 assert!(found <= MOST, "{found_by}");
