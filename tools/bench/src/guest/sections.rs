@@ -7,16 +7,18 @@ use super::label::{phase, report_functions, CountReport};
 use super::tenants::{allow_files, open, OwnContext};
 use crate::work::{Job, TAGS};
 use anyhow::{ensure, Context as _, Result};
-use fermata::{uapi, Context, GroupSettings, Policy};
+use fermata::{uapi, Context, GroupSettings, Param, Policy};
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time for slices to end and for jobs to be switched.
 const WHILE: Duration = Duration::from_millis(500);
 /// Number of contexts that write all registers.
 const WRITERS: usize = 128;
+/// Number of contexts without a job, which announce jobs.
+const ANNOUNCERS: usize = 32;
 /// A mask of all slots that a card can have.
 const ALL_SLOTS: u32 = u32::MAX >> 24;
 const CGROUP: &str = "/sys/fs/cgroup/sections";
@@ -59,6 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
             Ok(contexts.len() as u64)
         };
+    let announcers = contexts.split_off(contexts.len() - ANNOUNCERS);
     let (on_slots, others) = contexts.split_at(uapi::MAX_SLOTS);
     each(on_slots, &|context| context.start().map(|_| ()))?;
     phase!(
@@ -105,13 +108,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         context.resume()?;
         1
     });
-    phase!(counted, 10, "GROUP_SET", groups(context)?);
-    phase!(counted, 11, "end of the card", {
+    phase!(counted, 10, "HINT beside gangs", hints(&announcers)?);
+    phase!(counted, 11, "GROUP_SET", groups(context)?);
+    phase!(counted, 12, "end of the card", {
         card.release()?;
         1
     });
-    phase!(counted, 12, "close", {
+    phase!(counted, 13, "close", {
         drop(contexts);
+        drop(announcers);
         number
     });
     counted.write(&options.out)
@@ -151,6 +156,21 @@ fn gangs(contexts: &[OwnContext]) -> Result<u64> {
         }
         ensure!(leader.gang_members()? == gang.len() as u32);
     }
+    Ok(contexts.len() as u64)
+}
+
+/// Announces a job of each latency-critical context for the same time, and starts none.
+fn hints(contexts: &[OwnContext]) -> Result<u64> {
+    for own in contexts {
+        let context = &own.context;
+        context.set_param(Param::LatencyCritical, 1)?;
+    }
+    let at = Instant::now() + WHILE;
+    for own in contexts {
+        let ahead = at.saturating_duration_since(Instant::now());
+        own.context.hint(Some(ahead))?;
+    }
+    std::thread::sleep(2 * WHILE);
     Ok(contexts.len() as u64)
 }
 
