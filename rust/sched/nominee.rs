@@ -10,6 +10,7 @@ use super::context::OnStop;
 use super::event::Cx;
 use super::ids::ContextIndex;
 use super::order::{NextRun, RunRecord};
+use super::policy::Preempt;
 use super::slot_fsm::{After, Outcome, Progress};
 use super::state::{Nominee, Nominees, Scheduler};
 use super::switch::Begin;
@@ -100,7 +101,7 @@ impl Scheduler {
         if self.slots[id].fsm.is_giving_up() {
             self.withdraw(id, true);
         }
-        self.stop_for_next(cx, id);
+        self.stop_for_next(cx.now, id);
         let next = self.slots[id]
             .nominees
             .next
@@ -134,14 +135,13 @@ impl Scheduler {
 
     /// Has a job stop at once that was told to stop at the end of its slice, if the context that was
     /// named preempts the job at once.
-    fn stop_for_next(&mut self, cx: &Cx<'_>, id: SlotId) {
+    fn stop_for_next(&mut self, now: Time, id: SlotId) {
         let slot = &self.slots[id];
         let (Some(nominee), Some(run)) = (slot.nominees.next, slot.fsm.run()) else {
             return;
         };
-        let end = self.turn_end(run, nominee.ctx, cx.now);
-        if matches!(end, Some((_, PauseCause::Outranked { .. }))) {
-            self.slots[id].fsm.stop_now(cx.now);
+        if self.preempt_run(run, nominee.ctx) == Preempt::Now {
+            self.slots[id].fsm.stop_now(now);
         }
     }
 

@@ -267,11 +267,11 @@ impl Scheduler {
 
     /// Has the plans made anew that depend on what happens in a class.
     pub(super) fn forget_plans(&mut self, class: SlotId) {
-        self.generation.advance();
-        match self.are_classes_tied() {
-            true => self.forget_all_plans(),
-            false => self.queues[class].replan = true,
+        if self.are_classes_tied() {
+            return self.forget_all_plans();
         }
+        self.generation.advance();
+        self.queues[class].replan = true;
     }
 
     /// Returns whether what happens in a class matters to the other classes: a gang may have

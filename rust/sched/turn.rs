@@ -22,23 +22,29 @@ impl Scheduler {
         slice: Time,
     ) -> Option<(Time, PauseCause)> {
         let ctx = run.ctx.at();
-        let (context, waits) = (&self.entities[ctx], &self.entities[next]);
         let waiter = self.entities.id(next);
-        let preempt = match self.policy.preempt(context, waits) {
-            _ if run.boosted && !self.policy.reserves(waits) => Preempt::AtSliceEnd,
-            preempt => preempt,
-        };
-        let at = match preempt {
+        let at = match self.preempt_run(run, next) {
             Preempt::Never => return None,
             Preempt::Now => return Some((Time::ZERO, PauseCause::Outranked { waiter })),
             Preempt::AtSliceEnd => slice,
             Preempt::AtVruntime => {
                 let most = run.started + Params::TIMESLICE_MAX;
-                let even = context.charged_until + self.lag(ctx, next);
+                let charged_until = self.entities[ctx].charged_until;
+                let even = charged_until + self.lag(ctx, next);
                 slice.max(even.min(most))
             }
         };
         Some((at, PauseCause::Slice { waiter }))
+    }
+
+    /// Returns when a run makes way for `next` under the policy. A boosted run has its whole slice, unless
+    /// `next` has a reservation.
+    pub(super) fn preempt_run(&self, run: &Run, next: ContextIndex) -> Preempt {
+        let (runs, waits) = (&self.entities[run.ctx.at()], &self.entities[next]);
+        match self.policy.preempt(runs, waits) {
+            _ if run.boosted && !self.policy.reserves(waits) => Preempt::AtSliceEnd,
+            preempt => preempt,
+        }
     }
 
     /// Returns when a run can make way for a gang whose member `next` has its turn: half a slice

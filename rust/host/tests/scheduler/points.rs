@@ -383,6 +383,25 @@ fn point_04_a_last_look_before_the_reset() {
 }
 
 #[test]
+fn point_04_a_status_from_before_the_start_is_no_proof_of_a_hang() {
+    // The job was saved in time, but the status shows for longer than the timeout what was before the START.
+    let mut world = World::new(&[BASE], 8);
+    let params = Params {
+        preempt_timeout: Duration::from_ms(5),
+        ..Params::DEFAULT
+    };
+    let a = world.open(0, params).unwrap();
+    world.card.slots[0].start_lag = 20 * MS;
+    world.start(a, 30 * MS).unwrap();
+    world.run_for(MS);
+    world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+    world.run_for(18 * MS);
+    assert_eq!(world.state(a), JobState::Running);
+    world.run_for(5 * MS);
+    assert_eq!(world.state(a), JobState::Held);
+}
+
+#[test]
 fn point_04_a_slot_that_does_not_reset_is_quarantined() {
     for plan in [FERMATA, BASE] {
         let mut world = World::new(&[plan, plan], 8);
