@@ -8,8 +8,8 @@ use crate::{
     limits::Limits,
     relay::Relay,
     sched::{
-        Bucket, CardConfig, Duration, EntityStorage, Place, Profile, Refusal, RunQueue,
-        SchedEntity, Scheduler, Slot, SlotConfig, Status, Storage,
+        CardConfig, Duration, EntityStorage, Profile, Refusal, RunQueue, Scheduler, Slot,
+        SlotConfig, Status, Storage,
     },
 };
 use kernel::{
@@ -27,7 +27,7 @@ pub(super) fn new_state(
     limits: &Limits,
     relay: Option<KBox<Relay>>,
 ) -> Result<KBox<State>> {
-    let contexts = table(limits.contexts, || None)?;
+    let contexts = table(limits.contexts)?;
     let mut state = State::new(storage(config, limits)?, contexts, relay)?;
     let scheduler = &mut state.scheduler;
     scheduler.add_slots(config);
@@ -50,24 +50,24 @@ fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
     });
     let groups = Scheduler::group_places(contexts, classes.count(), GROUPS_REMEMBERED);
     let entities = EntityStorage {
-        entities: table(contexts + groups, || SchedEntity::EMPTY)?,
-        contexts: table(contexts, || Place::EMPTY)?,
-        groups: table(groups, || Place::EMPTY)?,
-        buckets: table(groups, Bucket::default)?,
-        registrations: table(Scheduler::GROUPS_MAX, || Place::EMPTY)?,
+        entities: table(contexts + groups)?,
+        contexts: table(contexts)?,
+        groups: table(groups)?,
+        buckets: table(groups)?,
+        registrations: table(Scheduler::GROUPS_MAX)?,
     };
     Ok(Storage {
         entities,
-        slots: KBox::init(init_array_from_fn(|_| Slot::EMPTY), GFP_KERNEL)?,
-        queues: KBox::init(init_array_from_fn(|_| RunQueue::EMPTY), GFP_KERNEL)?,
+        slots: KBox::init(init_array_from_fn(|_| Slot::default()), GFP_KERNEL)?,
+        queues: KBox::init(init_array_from_fn(|_| RunQueue::default()), GFP_KERNEL)?,
     })
 }
 
 /// Returns an array of `count` empty places.
-fn table<T>(count: usize, empty: impl Fn() -> T) -> Result<KVVec<T>> {
+fn table<T: Default>(count: usize) -> Result<KVVec<T>> {
     let mut places = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
-        places.push(empty(), GFP_KERNEL)?;
+        places.push(T::default(), GFP_KERNEL)?;
     }
     Ok(places)
 }

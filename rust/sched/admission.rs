@@ -28,8 +28,6 @@ fn density(params: &Params) -> u64 {
 }
 
 impl Reserved {
-    pub(super) const NONE: Self = Self { density: 0 };
-
     /// Returns what is reserved when a context has `new` in place of `old`.
     #[must_use]
     pub(super) fn with(self, old: Option<&Params>, new: Option<&Params>) -> Self {

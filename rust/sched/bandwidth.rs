@@ -13,7 +13,7 @@ use super::{Duration, Params, Time};
 pub(super) const WINDOW: Duration = Duration::from_ms(100);
 
 /// Time on slots that may still be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bandwidth {
     /// Nanoseconds on a slot; below zero: a debt.
     left: i64,
@@ -30,11 +30,6 @@ fn span(ns: i64) -> Duration {
 }
 
 impl Bandwidth {
-    pub(super) const ZERO: Self = Self {
-        left: 0,
-        at: Time::ZERO,
-    };
-
     /// Returns the bandwidth of a cap that begins.
     pub(super) const fn empty(now: Time) -> Self {
         Self { left: 0, at: now }

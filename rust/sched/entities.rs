@@ -13,7 +13,7 @@ use super::entity::SchedEntity;
 use super::fifo::FifoList;
 use super::group::{GroupKind, Registration, SchedGroup};
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex, RegistrationIndex};
-use super::table::{Bucket, EntityStorage, FreeList, Place, Spare};
+use super::table::{Bucket, EntityStorage, Spare, Table};
 use super::{ContextId, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency};
 use crate::array::Array;
 
@@ -26,61 +26,50 @@ pub(super) const GROUP_DEPTH_MAX: usize = 4;
 pub(super) struct Entities {
     /// The entities of contexts, and behind them those of groups, by [`EntityRef`].
     entities: Array<SchedEntity>,
-    contexts: Array<Place<SchedContext>>,
-    groups: Array<Place<SchedGroup>>,
+    contexts: Table<SchedContext>,
+    groups: Table<SchedGroup>,
     buckets: Array<Bucket>,
-    registrations: Array<Place<Registration>>,
-    free_contexts: FreeList,
-    free_groups: FreeList,
-    free_registrations: FreeList,
+    registrations: Table<Registration>,
     /// Groups without members, the one that has been without for longest first.
     remembered: FifoList,
     /// Registered groups with a cap.
     pub(super) nr_capped: u32,
     /// Contexts in gangs.
     pub(super) nr_ganged: u32,
-    spare_entity: Spare<SchedEntity>,
-    spare_context: Spare<SchedContext>,
-    spare_group: Spare<SchedGroup>,
-    spare_registration: Spare<Registration>,
+    spare: Spare<SchedEntity>,
 }
 
 impl Entities {
     /// Returns empty tables. O(length of the storage).
     pub(super) fn new(mut storage: EntityStorage) -> Self {
         storage.buckets.fill(Bucket(None));
-        storage.entities.fill(SchedEntity::new(0));
+        storage.entities.fill(SchedEntity::default());
         let kind = GroupKind {
             key: GroupKey(0),
             class: SlotId::FIRST,
             urgency: Urgency::BestEffort,
         };
         let context = SchedContext::new(SlotId::FIRST, Params::DEFAULT, GroupIndex::new(0));
+        let registration = Registration::new(GroupKey(0));
         Self {
-            free_contexts: FreeList::new(&mut storage.contexts),
-            free_groups: FreeList::new(&mut storage.groups),
-            free_registrations: FreeList::new(&mut storage.registrations),
             entities: storage.entities,
-            contexts: storage.contexts,
-            groups: storage.groups,
+            contexts: Table::new(storage.contexts, context),
+            groups: Table::new(storage.groups, SchedGroup::new(kind)),
             buckets: storage.buckets,
-            registrations: storage.registrations,
-            remembered: FifoList::EMPTY,
+            registrations: Table::new(storage.registrations, registration),
+            remembered: FifoList::default(),
             nr_capped: 0,
             nr_ganged: 0,
-            spare_entity: Spare::new(SchedEntity::new(0)),
-            spare_context: Spare::new(context),
-            spare_group: Spare::new(SchedGroup::new(kind)),
-            spare_registration: Spare::new(Registration::new(GroupKey(0))),
+            spare: Spare::new(SchedEntity::default()),
         }
     }
 
     /// Returns whether an index did not resolve since the last call.
     pub(super) fn was_unresolved(&self) -> bool {
-        self.spare_entity.was_used()
-            | self.spare_context.was_used()
-            | self.spare_group.was_used()
-            | self.spare_registration.was_used()
+        self.spare.was_used()
+            | self.contexts.was_unresolved()
+            | self.groups.was_unresolved()
+            | self.registrations.was_unresolved()
     }
 }
 
@@ -98,7 +87,7 @@ impl Entities {
 
     /// Returns what an entity is of.
     pub(super) fn kind(&self, at: EntityRef) -> EntityKind {
-        if at.at() < self.contexts.len() {
+        if at.at() < self.contexts.len() as usize {
             EntityKind::Context(at.context())
         } else {
             EntityKind::Group(at.group())
@@ -110,27 +99,26 @@ impl Entities {
 impl Entities {
     /// Returns how many contexts there are.
     pub(super) fn nr_contexts(&self) -> u32 {
-        self.free_contexts.used()
+        self.contexts.used()
     }
 
     /// Returns how many contexts fit.
     pub(super) fn capacity(&self) -> usize {
-        self.contexts.len()
+        self.contexts.len() as usize
     }
 
     /// Adds a context of `params` to a group. `None`: the storage is full.
     pub(super) fn add_context(&mut self, kind: &GroupKind, params: Params) -> Option<ContextIndex> {
-        if self.free_contexts.used() as usize == self.capacity() {
+        if self.contexts.used() == self.contexts.len() {
             return None;
         }
         let group = self.join(kind)?;
         self.count_contexts(group, |contexts| contexts + 1);
         let context = SchedContext::new(kind.class, params, group);
-        let ctx = self.free_contexts.add(&mut self.contexts, context);
-        let ctx = ctx.map(ContextIndex::new)?;
+        let ctx = ContextIndex::new(self.contexts.add(context)?);
         *self.se_mut(ctx) = SchedEntity {
             weight: params.weight.into(),
-            ..SchedEntity::new(0)
+            ..SchedEntity::default()
         };
         Some(ctx)
     }
@@ -140,8 +128,8 @@ impl Entities {
         let group = self[ctx].group;
         self.count_contexts(group, |contexts| contexts - 1);
         self.leave(group);
-        *self.se_mut(ctx) = SchedEntity::EMPTY;
-        self.free_contexts.remove(&mut self.contexts, ctx.at());
+        *self.se_mut(ctx) = SchedEntity::default();
+        self.contexts.remove(self.id(ctx).index);
     }
 
     /// Lets a context be a member of another group. `false`: there is no place for the group.
@@ -158,8 +146,8 @@ impl Entities {
 
     /// Returns the index of a context that was not released, whether its owner still lives or not.
     pub(super) fn find(&self, id: ContextId) -> Option<ContextIndex> {
-        let place = self.contexts.get(id.index())?;
-        (place.item.is_some() && place.generation == id.generation).then(|| id.at())
+        let is_there = self.contexts.has(id.index);
+        (is_there && self.contexts.generation(id.index) == id.generation).then(|| id.at())
     }
 
     /// Returns the index of a context that its owner has not closed.
@@ -170,24 +158,23 @@ impl Entities {
 
     /// Returns the id of a context.
     pub(super) fn id(&self, ctx: ContextIndex) -> ContextId {
-        let place = self.contexts.get(ctx.at());
+        // CAST: an index.
+        let index = ctx.at() as u32;
         ContextId {
-            // CAST: an index.
-            index: ctx.at() as u32,
-            generation: place.map_or(0, |place| place.generation),
+            index,
+            generation: self.contexts.generation(index),
         }
     }
 
     /// Returns how many places there are for contexts.
     pub(super) fn context_places(&self) -> u32 {
-        // CAST: storage is far smaller than 2^31 places.
-        self.contexts.len() as u32
+        self.contexts.len()
     }
 
     /// Returns the context at place `index`, if there is one.
     pub(super) fn context_at(&self, index: u32) -> Option<ContextIndex> {
-        let place = self.contexts.get(index as usize)?;
-        place.item.as_ref().map(|_| ContextIndex::new(index))
+        let is_there = self.contexts.has(index);
+        is_there.then(|| ContextIndex::new(index))
     }
 
     /// Returns when a context will need a slot, while a hint stands.
@@ -210,17 +197,13 @@ impl Entities {
 impl Entities {
     /// Returns how many places there are for groups.
     pub(super) fn group_places(&self) -> u32 {
-        // CAST: storage is far smaller than 2^31 places.
-        self.groups.len() as u32
+        self.groups.len()
     }
 
     /// Returns the group at place `index`, if there is one.
     pub(super) fn group_at(&self, index: u32) -> Option<GroupIndex> {
-        let place = self.groups.get(index as usize)?;
-        place
-            .item
-            .as_ref()
-            .map(|_| GroupIndex::new(index + self.context_places()))
+        let is_there = self.groups.has(index);
+        is_there.then(|| GroupIndex::new(index + self.context_places()))
     }
 
     /// Returns whether a group is `key` or below that.
@@ -311,7 +294,7 @@ impl Entities {
 
     /// Adds a group without members below `parent`.
     fn add_group(&mut self, kind: GroupKind, parent: Option<GroupIndex>) -> Option<GroupIndex> {
-        if self.free_groups.used() == self.group_places() {
+        if self.groups.used() == self.groups.len() {
             self.forget_oldest()?;
         }
         let registration = self.find_registration(kind.key);
@@ -321,13 +304,13 @@ impl Entities {
         let first_group = self.context_places();
         let head = self.buckets.get_mut(bucket)?;
         (group.registration, group.chain) = (registration, head.0);
-        let at = self.free_groups.add(&mut self.groups, group)?;
+        let at = self.groups.add(group)?;
         let at = GroupIndex::new(at + first_group);
         *head = Bucket(Some(at));
         *self.se_mut(at) = SchedEntity {
             parent,
             weight: weight.into(),
-            ..SchedEntity::new(0)
+            ..SchedEntity::default()
         };
         if let Some(parent) = parent {
             self.add_member(parent);
@@ -357,9 +340,9 @@ impl Entities {
                 self[before].chain = chain;
             }
         }
-        let index = gone.at() - self.contexts.len();
-        self.free_groups.remove(&mut self.groups, index);
-        *self.se_mut(gone) = SchedEntity::EMPTY;
+        // CAST: an index.
+        self.groups.remove(gone.at() as u32 - self.contexts.len());
+        *self.se_mut(gone) = SchedEntity::default();
         if let Some(parent) = parent {
             self.leave(parent);
         }
@@ -458,26 +441,18 @@ impl Entities {
 impl Entities {
     /// Returns the registration of a group. O(number of registrations).
     pub(super) fn find_registration(&self, key: GroupKey) -> Option<RegistrationIndex> {
-        if self.free_registrations.used() == 0 {
+        if self.registrations.used() == 0 {
             return None;
         }
-        let places = &self.registrations;
-        let found = |place: &Place<Registration>| {
-            let registration = place.item.as_ref();
-            registration.is_some_and(|registration| registration.key == key)
-        };
-        // CAST: as in `group_places`.
-        let at = places.iter().position(found)? as u32;
+        let mut all = self.registrations.iter();
+        let (at, _) = all.find(|(_, registration)| registration.key == key)?;
         Some(RegistrationIndex::new(at))
     }
 
     /// Iterates over all registrations.
     pub(super) fn registrations(&self) -> impl Iterator<Item = RegistrationIndex> + '_ {
-        let places = &self.registrations;
-        let used = (0..)
-            .zip(places.iter())
-            .filter(|(_, place)| place.item.is_some());
-        used.map(|(at, _)| RegistrationIndex::new(at))
+        let all = self.registrations.iter();
+        all.map(|(at, _)| RegistrationIndex::new(at))
     }
 
     /// Iterates over a registration and those above it.
@@ -496,16 +471,14 @@ impl Entities {
 
     /// Adds a registration. `None`: the storage is full.
     pub(super) fn add_registration(&mut self, key: GroupKey) -> Option<RegistrationIndex> {
-        let at = self
-            .free_registrations
-            .add(&mut self.registrations, Registration::new(key));
-        at.map(RegistrationIndex::new)
+        let at = self.registrations.add(Registration::new(key))?;
+        Some(RegistrationIndex::new(at))
     }
 
     /// Removes a registration that no group refers to any more.
     pub(super) fn remove_registration(&mut self, at: RegistrationIndex) {
-        self.free_registrations
-            .remove(&mut self.registrations, at.at());
+        // CAST: an index.
+        self.registrations.remove(at.at() as u32);
     }
 
     /// Returns what is set for a group.
@@ -515,57 +488,43 @@ impl Entities {
     }
 }
 
-/// Finds the items of a table by their index.
+/// Finds the items of a table by their index, of which the first one is `$first`.
 macro_rules! indexed {
-    ($table:ident, $first:expr, $spare:ident, $index:ident => $item:ident) => {
+    ($table:ident, $first:expr, $index:ident => $item:ident) => {
         impl Index<$index> for Entities {
             type Output = $item;
 
             fn index(&self, at: $index) -> &$item {
-                match self.$table.get(at.at().wrapping_sub($first(self))) {
-                    Some(Place {
-                        item: Some(item), ..
-                    }) => item,
-                    _ => self.$spare.get(),
-                }
+                &self.$table[at.at().wrapping_sub($first(self))]
             }
         }
 
         impl IndexMut<$index> for Entities {
             fn index_mut(&mut self, at: $index) -> &mut $item {
                 let first = $first(self);
-                match self.$table.get_mut(at.at().wrapping_sub(first)) {
-                    Some(Place {
-                        item: Some(item), ..
-                    }) => item,
-                    _ => self.$spare.get_mut(),
-                }
+                &mut self.$table[at.at().wrapping_sub(first)]
             }
         }
     };
 }
 
-indexed!(contexts, |_: &Self| 0, spare_context, ContextIndex => SchedContext);
+indexed!(contexts, |_: &Self| 0, ContextIndex => SchedContext);
 // The indices of groups come behind those of contexts.
-indexed!(groups, |it: &Self| it.contexts.len(), spare_group, GroupIndex => SchedGroup);
-indexed!(registrations, |_: &Self| 0, spare_registration, RegistrationIndex => Registration);
+indexed!(groups, |it: &Self| it.capacity(), GroupIndex => SchedGroup);
+indexed!(registrations, |_: &Self| 0, RegistrationIndex => Registration);
 
 impl Index<EntityRef> for Entities {
     type Output = SchedEntity;
 
     fn index(&self, at: EntityRef) -> &SchedEntity {
-        match self.entities.get(at.at()) {
-            Some(entity) => entity,
-            None => self.spare_entity.get(),
-        }
+        let entity = self.entities.get(at.at());
+        entity.unwrap_or_else(|| self.spare.get())
     }
 }
 
 impl IndexMut<EntityRef> for Entities {
     fn index_mut(&mut self, at: EntityRef) -> &mut SchedEntity {
-        match self.entities.get_mut(at.at()) {
-            Some(entity) => entity,
-            None => self.spare_entity.get_mut(),
-        }
+        let entity = self.entities.get_mut(at.at());
+        entity.unwrap_or_else(|| self.spare.get_mut())
     }
 }

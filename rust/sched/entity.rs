@@ -30,7 +30,7 @@ pub(super) struct SchedKey {
 }
 
 /// The links of an entity in a tree. An entity is in one tree at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
     /// The parts of a [`SchedKey`], apart so that they are not padded.
     key: u64,
@@ -45,24 +45,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) const UNLINKED: Self = Self::new(
-        SchedKey {
-            rank: 0,
-            key: 0,
-            turn: 0,
-        },
-        None,
-    );
-
-    pub(super) const fn new(at: SchedKey, parent: Option<EntityRef>) -> Self {
+    pub(super) fn new(at: SchedKey, parent: Option<EntityRef>) -> Self {
         Self {
             key: at.key,
             turn: at.turn,
-            children: [None; 2],
             parent,
             rank: at.rank,
-            height: 0,
-            below: 0,
+            ..Self::default()
         }
     }
 
@@ -86,7 +75,7 @@ impl Node {
 }
 
 /// A scheduling entity. Opaque: the caller provides room for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedEntity {
     pub(super) node: Node,
     /// The slots that the entity may use now, a bit each, also slots that are out of use; and again
@@ -106,21 +95,6 @@ pub struct SchedEntity {
 }
 
 impl SchedEntity {
-    /// An entity of nothing, to fill new storage with.
-    pub const EMPTY: Self = Self::new(0);
-
-    pub(super) const fn new(allowed: u16) -> Self {
-        Self {
-            node: Node::UNLINKED,
-            allowed,
-            older: None,
-            newer: None,
-            parent: None,
-            weight: Params::WEIGHT_DEFAULT as u32,
-            vruntime: 0,
-        }
-    }
-
     /// Returns the slots that the entity may use now, a bit each.
     pub(super) const fn slots(&self) -> u8 {
         // CAST: the upper half says the same again.

@@ -6,7 +6,7 @@ use super::entity::EntityTable;
 use super::ids::EntityRef;
 
 /// The ends of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FifoList {
     /// The entity that came first of those in the list.
     pub(super) oldest: Option<EntityRef>,
@@ -14,11 +14,6 @@ pub(super) struct FifoList {
 }
 
 impl FifoList {
-    pub(super) const EMPTY: Self = Self {
-        oldest: None,
-        newest: None,
-    };
-
     /// Returns whether more than one entity is in the list.
     pub(super) fn has_several(&self) -> bool {
         self.oldest != self.newest

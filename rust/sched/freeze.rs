@@ -80,7 +80,7 @@ impl Scheduler {
         } else {
             *usable &= !slot.bit();
         }
-        let nominees = core::mem::replace(&mut self.slots[slot].nominees, Nominees::NONE);
+        let nominees = core::mem::take(&mut self.slots[slot].nominees);
         let stuck = stuck.and_then(|ctx| self.entities.find(ctx));
         for ctx in nominees.iter().map(|nominee| nominee.ctx).chain(stuck) {
             // No slot can reach its memory any more.
@@ -112,7 +112,7 @@ impl Scheduler {
             let over = self.slots[id].fsm.disconnect(cx);
             self.end_run(cx.now, id, over);
             self.slots[id].reservation = None;
-            self.slots[id].nominees = Nominees::NONE;
+            self.slots[id].nominees = Nominees::default();
         }
         self.sweep.settle_all(true);
     }

@@ -58,7 +58,7 @@ impl Scheduler {
 
     /// Checks whether the members of a gang and one more context could all be on slots.
     fn check_seats(&self, ctx: ContextIndex, with: ContextIndex) -> Result<(), Refusal> {
-        let mut seating = Seating::EMPTY;
+        let mut seating = Seating::default();
         for member in self.entities.gang(with).chain([ctx]) {
             let context = &self.entities[member];
             let slots = self.queues[context.class].slots & context.params.mask;

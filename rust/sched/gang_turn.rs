@@ -72,7 +72,7 @@ impl Scheduler {
         if !self.entities.is_ganged(ctx) {
             return None;
         }
-        let mut seating = Seating::EMPTY;
+        let mut seating = Seating::default();
         let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
         let has_room = waiting.all(|member| seating.add(member, self.usable_slots(member)));
         (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)

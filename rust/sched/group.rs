@@ -81,8 +81,8 @@ impl SchedGroup {
             kind,
             registration: None,
             chain: None,
-            ready: Tree::EMPTY,
-            behind: Tree::EMPTY,
+            ready: Tree::default(),
+            behind: Tree::default(),
             min_vruntime: 0,
             members: 0,
             nr_contexts: 0,
@@ -113,12 +113,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    pub(super) const fn new(key: GroupKey) -> Self {
+    pub(super) fn new(key: GroupKey) -> Self {
         Self {
             key,
             parent: None,
             settings: GroupSettings::DEFAULT,
-            bandwidth: Bandwidth::ZERO,
+            bandwidth: Bandwidth::default(),
             run: Duration::ZERO,
         }
     }

@@ -221,7 +221,7 @@ impl Scheduler {
     /// Lets the context run that the card has taken; all others that were named go back to their
     /// queues.
     fn take_next(&mut self, cx: &mut Cx<'_>, id: SlotId, taken: Option<usize>) {
-        let nominees = core::mem::replace(&mut self.slots[id].nominees, Nominees::NONE);
+        let nominees = core::mem::take(&mut self.slots[id].nominees);
         for nominee in nominees.iter() {
             if taken == Some(self.entities.id(nominee.ctx).index()) {
                 self.end_wait(cx.now, nominee);
@@ -303,7 +303,7 @@ impl Scheduler {
         match progress.after {
             After::Pending => {}
             After::Vacant { outcome, .. } => {
-                self.slots[id].nominees = Nominees::NONE;
+                self.slots[id].nominees = Nominees::default();
                 let outcome = match outcome {
                     Outcome::Failed(failure) => Outcome::Failed(failure),
                     _ => Outcome::Failed(Failure::Protocol),

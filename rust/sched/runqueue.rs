@@ -17,7 +17,7 @@ use super::tree::Tree;
 use super::Time;
 
 /// The run queue of a class, and what is kept for a class. Opaque: the caller provides room for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunQueue {
     /// The slots of the class, a bit each.
     pub(super) slots: u8,
@@ -51,26 +51,6 @@ pub struct RunQueue {
 }
 
 impl RunQueue {
-    /// A queue without contexts, to fill new storage with.
-    pub const EMPTY: Self = Self {
-        slots: 0,
-        usable: 0,
-        ready: Tree::EMPTY,
-        throttled: Tree::EMPTY,
-        nr_throttled_groups: 0,
-        urgent_hints: Tree::EMPTY,
-        common_hints: Tree::EMPTY,
-        backoff_until: Time::ZERO,
-        waiting: FifoList::EMPTY,
-        boosted_at: Time::ZERO,
-        min_vruntime: 0,
-        reserved: Reserved::NONE,
-        has_boundaries: false,
-        relays: false,
-        replan: false,
-        turns: 0,
-    };
-
     /// Returns whether the class has one slot only, so that no other one can take who waits for it.
     pub(super) fn has_one_slot(&self) -> bool {
         self.slots.count_ones() == 1

@@ -7,7 +7,7 @@ use super::ids::{slots_in, ContextIndex};
 use super::{SlotId, MAX_SLOTS};
 
 /// Contexts, and the slots that they have been given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seating {
     guests: [Option<ContextIndex>; MAX_SLOTS],
     count: usize,
@@ -20,14 +20,6 @@ pub(super) struct Seating {
 }
 
 impl Seating {
-    pub(super) const EMPTY: Self = Self {
-        guests: [None; MAX_SLOTS],
-        count: 0,
-        allowed: [0; MAX_SLOTS],
-        seats: [None; MAX_SLOTS],
-        standing: 0,
-    };
-
     /// Adds a context that may have one of `slots`. `false`: there are as many as slots already.
     pub(super) fn add(&mut self, ctx: ContextIndex, slots: u8) -> bool {
         let Some(place) = self.guests.get_mut(self.count) else {

@@ -134,24 +134,6 @@ pub struct SlotStats {
 }
 
 impl SlotStats {
-    pub(super) const ZERO: Self = Self {
-        starts: 0,
-        resumes: 0,
-        pauses: 0,
-        pauses_again: 0,
-        saves: 0,
-        reads: 0,
-        resets: 0,
-        timeouts: 0,
-        overruns: 0,
-        overrun: Duration::ZERO,
-        save: Duration::ZERO,
-        save_max: Duration::ZERO,
-        restore: Duration::ZERO,
-        restore_max: Duration::ZERO,
-        busy: Duration::ZERO,
-    };
-
     /// Counts a save that was observed, and took `span` if that could be measured.
     pub(super) fn note_save(&mut self, span: Option<Duration>) {
         self.saves += 1;

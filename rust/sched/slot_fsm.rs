@@ -118,7 +118,7 @@ pub(super) struct SlotFsm {
 }
 
 impl SlotFsm {
-    pub(super) const fn new(id: SlotId, config: SlotConfig) -> Self {
+    pub(super) fn new(id: SlotId, config: SlotConfig) -> Self {
         Self {
             id,
             config,
@@ -130,7 +130,7 @@ impl SlotFsm {
             entered: false,
             fired: None,
             idle_since: None,
-            stats: SlotStats::ZERO,
+            stats: SlotStats::default(),
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) struct Nominee {
 /// The contexts that a relay may put on a slot by itself. Their jobs are
 /// [`Running`](super::JobState::Running): they are out of every queue, and their memory stays where
 /// it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nominees {
     /// Named in the order that was posted last.
     pub(super) next: Option<Nominee>,
@@ -102,11 +102,6 @@ pub(super) struct Nominees {
 }
 
 impl Nominees {
-    pub(super) const NONE: Self = Self {
-        next: None,
-        replaced: [None; 3],
-    };
-
     /// Iterates over all of them.
     pub(super) fn iter(self) -> impl Iterator<Item = Nominee> {
         self.replaced.into_iter().chain([self.next]).flatten()
@@ -137,11 +132,15 @@ pub struct Storage {
     pub queues: Boxed<[RunQueue; MAX_SLOTS]>,
 }
 
-impl Slot {
-    /// No slot, to fill new storage with.
-    pub const EMPTY: Self = Self::new(SlotId::FIRST, SlotConfig::PLAIN, SlotId::FIRST);
+/// No slot, to fill new storage with.
+impl Default for Slot {
+    fn default() -> Self {
+        Self::new(SlotId::FIRST, SlotConfig::PLAIN, SlotId::FIRST)
+    }
+}
 
-    const fn new(id: SlotId, config: SlotConfig, class: SlotId) -> Self {
+impl Slot {
+    fn new(id: SlotId, config: SlotConfig, class: SlotId) -> Self {
         Self {
             fsm: SlotFsm::new(id, config),
             class,
@@ -150,7 +149,7 @@ impl Slot {
             unfilled: false,
             payer: None,
             claim: None,
-            nominees: Nominees::NONE,
+            nominees: Nominees::default(),
             plan: None,
         }
     }
@@ -188,7 +187,7 @@ impl Scheduler {
         let class = self.class_of(config.class).unwrap_or(id);
         self.slots.set(id, Slot::new(id, config, class));
         if class == id {
-            self.queues.set(id, RunQueue::EMPTY);
+            self.queues.set(id, RunQueue::default());
         }
         let queue = &mut self.queues[class];
         queue.slots |= id.bit();

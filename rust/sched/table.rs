@@ -26,13 +26,15 @@ pub struct Place<T> {
     pub(super) item: Option<T>,
 }
 
-impl<T> Place<T> {
-    /// A free place, to fill new storage with.
-    pub const EMPTY: Self = Self {
-        generation: 0,
-        next_free: 0,
-        item: None,
-    };
+/// A free place, to fill new storage with.
+impl<T> Default for Place<T> {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            next_free: 0,
+            item: None,
+        }
+    }
 }
 
 /// The head of a hash chain of groups. Opaque: the caller provides room for it.
@@ -54,29 +56,40 @@ pub struct EntityStorage {
     pub registrations: Array<Place<Registration>>,
 }
 
-/// The free places of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FreeList {
+/// A table of items, which are found by the index of their place.
+#[derive(Debug)]
+#[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
+pub(super) struct Table<T> {
+    places: Array<Place<T>>,
     /// The first free place, plus one; 0: none.
-    first: u32,
+    first_free: u32,
     used: u32,
+    spare: Spare<T>,
 }
 
-impl FreeList {
-    /// Frees all places. O(length).
-    pub(super) fn new<T>(places: &mut [Place<T>]) -> Self {
+impl<T> Table<T> {
+    /// Returns an empty table; an index that does not resolve leads to `spare`. O(length).
+    pub(super) fn new(mut places: Array<Place<T>>, spare: T) -> Self {
         // CAST: storage is far smaller than 2^31 places.
         let len = places.len() as u32;
         for (next, place) in (2..).zip(places.iter_mut()) {
             *place = Place {
                 next_free: if next <= len { next } else { 0 },
-                ..Place::EMPTY
+                ..Place::default()
             };
         }
         Self {
-            first: len.min(1),
+            places,
+            first_free: len.min(1),
             used: 0,
+            spare: Spare::new(spare),
         }
+    }
+
+    /// Returns how many places there are.
+    pub(super) fn len(&self) -> u32 {
+        // CAST: as in `new`.
+        self.places.len() as u32
     }
 
     /// Returns how many places are in use.
@@ -84,27 +97,74 @@ impl FreeList {
         self.used
     }
 
+    /// Returns the generation of a place.
+    pub(super) fn generation(&self, index: u32) -> u32 {
+        let place = self.places.get(index as usize);
+        place.map_or(0, |place| place.generation)
+    }
+
+    /// Returns whether a place is in use.
+    pub(super) fn has(&self, index: u32) -> bool {
+        let place = self.places.get(index as usize);
+        place.is_some_and(|place| place.item.is_some())
+    }
+
+    /// Iterates over the places that are in use.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let places = (0..).zip(self.places.iter());
+        places.filter_map(|(index, place)| Some((index, place.item.as_ref()?)))
+    }
+
     /// Puts an item into a free place, and returns the place's index. `None`: all are in use.
-    pub(super) fn add<T>(&mut self, places: &mut [Place<T>], item: T) -> Option<u32> {
-        let index = self.first.checked_sub(1)?;
-        let place = places.get_mut(index as usize)?;
-        self.first = place.next_free;
+    pub(super) fn add(&mut self, item: T) -> Option<u32> {
+        let index = self.first_free.checked_sub(1)?;
+        let place = self.places.get_mut(index as usize)?;
+        self.first_free = place.next_free;
         self.used += 1;
         place.item = Some(item);
         Some(index)
     }
 
     /// Frees a place. Its generation is used up.
-    pub(super) fn remove<T>(&mut self, places: &mut [Place<T>], index: usize) {
-        let Some(place) = places.get_mut(index).filter(|place| place.item.is_some()) else {
+    pub(super) fn remove(&mut self, index: u32) {
+        let place = self.places.get_mut(index as usize);
+        let Some(place) = place.filter(|place| place.item.is_some()) else {
             return;
         };
         place.item = None;
         place.generation = place.generation.wrapping_add(1);
-        place.next_free = self.first;
-        // CAST: as in `new`.
-        self.first = index as u32 + 1;
+        place.next_free = self.first_free;
+        self.first_free = index + 1;
         self.used -= 1;
+    }
+
+    /// Returns whether an index did not resolve since the last call.
+    pub(super) fn was_unresolved(&self) -> bool {
+        self.spare.was_used()
+    }
+}
+
+impl<T> Index<usize> for Table<T> {
+    type Output = T;
+
+    fn index(&self, index: usize) -> &T {
+        match self.places.get(index) {
+            Some(Place {
+                item: Some(item), ..
+            }) => item,
+            _ => self.spare.get(),
+        }
+    }
+}
+
+impl<T> IndexMut<usize> for Table<T> {
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        match self.places.get_mut(index) {
+            Some(Place {
+                item: Some(item), ..
+            }) => item,
+            _ => self.spare.get_mut(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::entity::{EntityTable, Node, SchedKey};
 use super::ids::EntityRef;
 
 /// A tree: its root, and its first and last entity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tree {
     root: Option<EntityRef>,
     ends: [Option<EntityRef>; 2],
@@ -21,11 +21,6 @@ const LEFT: usize = 0;
 const RIGHT: usize = 1;
 
 impl Tree {
-    pub(super) const EMPTY: Self = Self {
-        root: None,
-        ends: [None; 2],
-    };
-
     pub(super) fn is_empty(&self) -> bool {
         self.root.is_none()
     }
@@ -87,7 +82,7 @@ impl Tree {
 
     /// Removes an entity that is in this tree. O(log n).
     pub(super) fn remove(&mut self, table: &mut impl EntityTable, at: EntityRef) {
-        let gone = core::mem::replace(&mut table[at].node, Node::UNLINKED);
+        let gone = core::mem::take(&mut table[at].node);
         let [left, right] = gone.children;
         for side in [LEFT, RIGHT] {
             if self.ends[side] == Some(at) {

@@ -27,19 +27,19 @@ pub fn card(slots: usize) -> sched::CardConfig {
 
 /// Returns storage for so many contexts and groups.
 pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
-    fn table<T>(len: usize, empty: impl Fn() -> T) -> array::Array<T> {
-        (0..len).map(|_| empty()).collect()
+    fn table<T: Default>(len: usize) -> array::Array<T> {
+        (0..len).map(|_| T::default()).collect()
     }
     let entities = sched::EntityStorage {
-        entities: table(contexts + groups, || sched::SchedEntity::EMPTY),
-        contexts: table(contexts, || sched::Place::EMPTY),
-        groups: table(groups, || sched::Place::EMPTY),
-        buckets: table(groups, sched::Bucket::default),
-        registrations: table(sched::Scheduler::GROUPS_MAX, || sched::Place::EMPTY),
+        entities: table(contexts + groups),
+        contexts: table(contexts),
+        groups: table(groups),
+        buckets: table(groups),
+        registrations: table(sched::Scheduler::GROUPS_MAX),
     };
     sched::Storage {
         entities,
-        slots: array::Boxed::new([const { sched::Slot::EMPTY }; sched::MAX_SLOTS]),
-        queues: array::Boxed::new([const { sched::RunQueue::EMPTY }; sched::MAX_SLOTS]),
+        slots: array::Boxed::new(core::array::from_fn(|_| sched::Slot::default())),
+        queues: array::Boxed::new(core::array::from_fn(|_| sched::RunQueue::default())),
     }
 }
