@@ -122,7 +122,9 @@ impl Scheduler {
             self.for_lineage(from, groups.0, |entity| entity.refund(span));
             self.for_lineage(to, groups.1, |entity| entity.charge(span));
         }
-        self.requeue(to);
+        if self.policy.is_fair() {
+            self.requeue(to);
+        }
     }
 
     /// Returns where a context stands among those that wait.

@@ -45,13 +45,16 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(at: SchedKey, parent: Option<EntityRef>) -> Self {
+    /// Returns the node of an entity without children, which may use the slots `allowed`.
+    pub(super) const fn leaf(at: SchedKey, parent: Option<EntityRef>, allowed: u16) -> Self {
         Self {
             key: at.key,
             turn: at.turn,
+            children: [None; 2],
             parent,
             rank: at.rank,
-            ..Self::default()
+            height: 1,
+            below: allowed,
         }
     }
 

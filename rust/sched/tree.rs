@@ -51,7 +51,8 @@ impl Tree {
                 next = node.children[side];
             }
         }
-        table[at].node = Node::new(key, parent);
+        let entity = &mut table[at];
+        entity.node = Node::leaf(key, parent, entity.allowed);
         if let Some(parent) = parent {
             table[parent].node.children[side] = Some(at);
             if self.ends[side] == Some(parent) {
@@ -61,7 +62,7 @@ impl Tree {
             self.root = Some(at);
             self.ends = [Some(at); 2];
         }
-        self.rebalance(table, Some(at));
+        self.rebalance(table, parent);
     }
 
     /// Gives an entity that is in this tree another key, if it is last before and after that.
