@@ -27,6 +27,7 @@ impl Scheduler {
             return self.reschedule_all(cx);
         }
         self.decide(cx, class);
+        self.post_orders(cx, class);
         self.arm_timers(cx, class);
     }
 
@@ -58,6 +59,10 @@ impl Scheduler {
             }
         }
         for class in self.queues.ids() {
+            // A later class may have stopped members of a gang in an earlier one.
+            self.post_orders(cx, class);
+        }
+        for class in self.queues.ids() {
             self.arm_timers(cx, class);
         }
     }
@@ -80,8 +85,7 @@ impl Scheduler {
                 self.fill(cx, id);
             }
         }
-        let relays = self.queues[class].relays;
-        if relays {
+        if self.queues[class].relays {
             self.displace_nominees(cx, class);
         }
         self.end_slices(cx, class);
@@ -91,9 +95,6 @@ impl Scheduler {
         }
         if self.queues[class].has_boundaries {
             self.bound_boundaries(cx, class);
-        }
-        if relays {
-            self.post_orders(cx, class);
         }
     }
 
@@ -204,6 +205,9 @@ impl Scheduler {
     /// Names who is next on the slots of a class whose jobs were told to stop, and posts orders that
     /// have changed.
     fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
+        if self.gone || self.frozen || !self.queues[class].relays {
+            return;
+        }
         for id in self.class_slots(class) {
             if self.slots[id].fsm.config.has_relay() {
                 self.name_next(cx, id);

@@ -82,6 +82,10 @@ impl Scheduler {
         for ctx in mate.into_iter().chain([ctx]) {
             self.change_access(now, ctx);
         }
+        if let Some(mate) = mate {
+            // The context may have kept the others back.
+            self.gather(mate);
+        }
     }
 
     /// Takes a context out of its gang if the gang has a member of another group, after a context

@@ -58,7 +58,8 @@ impl Scheduler {
         let class = context.class;
         let place = self.place_of(ctx);
         let by_group = self.policy.by_group(context);
-        let is_behind = !by_group && self.entities[context.group].throttled;
+        let is_capped = !by_group && !self.policy.reserves(context);
+        let is_behind = is_capped && self.entities[context.group].throttled;
         let queue = &mut self.queues[class];
         if is_behind {
             queue.put_behind(&mut self.entities, ctx, place);

@@ -176,7 +176,7 @@ impl Scheduler {
         let Some((at, cap)) = self.spent_cap(now, ctx) else {
             return false;
         };
-        self.generation.advance();
+        self.forget_all_plans();
         let used = self.used(now, at);
         let context = &self.entities[ctx];
         let (class, timeslice) = (context.class, context.params.timeslice);
@@ -207,19 +207,27 @@ impl Scheduler {
             return;
         }
         for slot in self.class_slots(class) {
-            loop {
-                let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
-                let starving = self.starving(slot).map(|(ctx, _)| ctx);
-                let mut next = next.into_iter().chain(starving);
-                let Some(ctx) = next.find(|&ctx| self.spent_cap(cx.now, ctx).is_some()) else {
-                    break;
-                };
+            while let Some(ctx) = self.next_over_cap(cx.now, class, slot) {
                 if !cx.may_throttle(class) {
                     return;
                 }
                 self.throttle_group_of(cx.now, ctx);
             }
         }
+    }
+
+    /// Returns a context that would be next on a slot, or with the next one in its gang, although a
+    /// cap is used up.
+    fn next_over_cap(&self, now: Time, class: SlotId, slot: SlotId) -> Option<ContextIndex> {
+        let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
+        let starving = self.starving(slot).map(|(ctx, _)| ctx);
+        let next = next.into_iter().chain(starving);
+        let mut gangs = next.flat_map(|ctx| self.entities.gang(ctx));
+        gangs.find(|&ctx| {
+            let context = &self.entities[ctx];
+            let waits = self.queues[context.class].waits_for_cap(&self.entities, ctx);
+            context.is_ready() && !waits && self.spent_cap(now, ctx).is_some()
+        })
     }
 
     /// Lets entities whose budget or cap is refilled wait for a slot again. O(log n).
@@ -250,11 +258,7 @@ impl Scheduler {
     pub(super) fn waits_for_limit(&self, ctx: ContextIndex) -> bool {
         match self.entities[ctx].linked {
             Linked::Throttled | Linked::Behind => true,
-            Linked::Ready => {
-                let queue = &self.queues[self.entities[ctx].class];
-                queue.is_hidden(&self.entities, ctx)
-            }
-            _ => false,
+            _ => self.queues[self.entities[ctx].class].waits_for_cap(&self.entities, ctx),
         }
     }
 

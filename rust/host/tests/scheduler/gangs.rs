@@ -2,10 +2,10 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::world::{sid, SlotPlan, World, BASE, FERMATA};
+use crate::model::world::{sid, SlotPlan, World, BASE, FERMATA, RELAY};
 use crate::model::MS;
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
+    Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     MAX_SLOTS,
 };
 
@@ -254,6 +254,54 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
     world.close(gang[0]).unwrap();
     world.run_for(MS);
     assert_eq!(world.state(gang[1]), JobState::Running);
+}
+
+/// The member beside it in the ring has no job.
+#[test]
+fn a_throttled_member_that_leaves_lets_all_others_run() {
+    let mut world = World::new(&[FERMATA; 3], 8);
+    let leaves = Params {
+        cap: 1,
+        ..Params::DEFAULT
+    };
+    let leaves = world.open(0, leaves).unwrap();
+    let [stays, idle] = [0; 2].map(|_| world.tenant(MS));
+    world.set_gang(stays, Some(leaves)).unwrap();
+    world.set_gang(idle, Some(stays)).unwrap();
+    for ctx in [leaves, stays] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    while !world.stats(leaves).throttled || world.state(stays) != JobState::Queued {
+        world.run_for(MS);
+        assert!(world.now < 1_000 * MS, "no member is throttled");
+    }
+    world.set_gang(leaves, None).unwrap();
+    world.run_for(MS);
+    assert_eq!(world.state(stays), JobState::Running);
+}
+
+/// Slots of two classes that switch by themselves: the order for the second one is posted in the same
+/// decision.
+#[test]
+fn members_of_several_classes_are_told_to_stop_at_once() {
+    let (mut world, gang) = gang_on(RELAY);
+    let other = world.open(1, Params::DEFAULT).unwrap();
+    for ctx in [gang[0], gang[1], other] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(100 * MS);
+    let mut stops = 0;
+    for (i, &(at, action)) in world.log.iter().enumerate() {
+        if !matches!(action, Action::Pause { slot, .. } if slot == sid(0)) {
+            continue;
+        }
+        stops += 1;
+        let mut later = world.log[i..].iter();
+        let is_order = |action| matches!(action, Action::Order { slot, .. } if slot == sid(0));
+        let order = later.find(|&&(_, action)| is_order(action));
+        assert_eq!(order.map(|&(posted, _)| posted), Some(at));
+    }
+    assert!(stops > 2, "{stops}");
 }
 
 #[test]

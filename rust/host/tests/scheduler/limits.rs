@@ -5,7 +5,8 @@
 use crate::model::world::{sid, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
-    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState, Urgency,
+    ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal, SlotState,
+    Urgency,
 };
 use proptest::prelude::*;
 
@@ -264,6 +265,52 @@ fn budget_is_not_renewed_by_changing_the_policy() {
     }
     let had = used(&world, ctx, begin);
     assert!(had < 0.21, "{had}");
+}
+
+/// The cap of a group does not hold for its reservations.
+#[test]
+fn a_reservation_is_kept_while_its_group_is_throttled() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let group = GroupKey(7);
+    let settings = GroupSettings {
+        cap: 1,
+        ..GroupSettings::DEFAULT
+    };
+    world.set_group(group, settings).unwrap();
+    let best_effort = world.open_in(group, 0, Params::DEFAULT).unwrap();
+    let reserved = world.open_in(group, 0, reservation(2_000, 10_000, 10_000));
+    let reserved = reserved.unwrap();
+    world.start(best_effort, ENDLESS).unwrap();
+    while !world.stats(best_effort).throttled {
+        world.run_for(MS);
+        assert!(world.now < 1_000 * MS, "the group is not throttled");
+    }
+    world.start(reserved, MS).unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.state(reserved), JobState::Done);
+}
+
+/// Nor does it hold for the others in the gang of a reservation less than for anybody.
+#[test]
+fn a_reservation_takes_no_members_of_its_gang_past_the_cap_of_their_group() {
+    let mut world = world(2, PolicyKind::Deadline);
+    let group = GroupKey(7);
+    let settings = GroupSettings {
+        cap: 10,
+        ..GroupSettings::DEFAULT
+    };
+    world.set_group(group, settings).unwrap();
+    let best_effort = world.open_in(group, 0, Params::DEFAULT).unwrap();
+    let reserved = world.open_in(group, 0, reservation(5_000, 10_000, 10_000));
+    let reserved = reserved.unwrap();
+    world.set_gang(best_effort, Some(reserved)).unwrap();
+    for ctx in [best_effort, reserved] {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(2_000 * MS);
+    let share = used(&world, best_effort, 0);
+    assert!(share < 0.15, "{share}");
+    assert!(world.stats(reserved).run.as_ns() > 20 * MS);
 }
 
 #[test]
