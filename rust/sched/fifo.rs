@@ -30,6 +30,17 @@ impl FifoList {
         }
     }
 
+    /// Adds an entity that is in no list to the front. O(1).
+    pub(super) fn push_front(&mut self, table: &mut impl EntityTable, at: EntityRef) {
+        let first = self.oldest.replace(at);
+        table[at].older = None;
+        table[at].newer = first;
+        match first {
+            Some(first) => table[first].older = Some(at),
+            None => self.newest = Some(at),
+        }
+    }
+
     /// Removes an entity that is in the list. O(1).
     pub(super) fn remove(&mut self, table: &mut impl EntityTable, at: EntityRef) {
         let entity = &mut table[at];

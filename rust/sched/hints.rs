@@ -441,8 +441,8 @@ impl Scheduler {
             leaving = self.withdraw_for(ctx);
         }
         if let Some(id) = leaving {
-            self.stop_early(cx.now, id, ctx);
-            self.reserve_slot(cx, id, ctx, false);
+            let made = self.stop_early(cx.now, id, ctx);
+            self.reserve_slot(cx, id, ctx, made);
         } else if let Some(id) = self.yielding_to(ctx) {
             self.reserve_slot(cx, id, ctx, true);
             let waiter = self.entities.id(ctx);
@@ -486,16 +486,14 @@ impl Scheduler {
     }
 
     /// Has the job on a slot that was told to stop at the end of its slice stop at once, if the job
-    /// makes way for the work of `ctx`.
-    fn stop_early(&mut self, now: Time, id: SlotId, ctx: ContextIndex) {
+    /// makes way for the work of `ctx`. Returns whether it is saved for that.
+    fn stop_early(&mut self, now: Time, id: SlotId, ctx: ContextIndex) -> bool {
         let run = self.slots[id].fsm.run().filter(|run| !run.boosted);
         let yields = run.is_some_and(|run| {
             let runs = &self.entities[run.ctx.at()];
             self.policy.yields_to(runs, &self.entities[ctx])
         });
-        if yields {
-            self.slots[id].fsm.stop_now(now);
-        }
+        yields && self.stop_now(now, id, Some(self.entities.id(ctx)))
     }
 
     /// Returns the slot of a job that makes way for the work of `ctx`: of several the one whose job

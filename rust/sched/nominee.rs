@@ -12,9 +12,9 @@ use super::ids::ContextIndex;
 use super::order::{NextRun, RunRecord};
 use super::policy::Preempt;
 use super::slot_fsm::{After, Outcome, Progress};
-use super::state::{Nominee, Nominees, Scheduler};
+use super::state::{Nominee, Nominees, Scheduler, WaitPlace};
 use super::switch::Begin;
-use super::{Action, ContextId, Failure, JobState, PauseCause, SlotId, Status, Time};
+use super::{Action, ContextId, Duration, Failure, JobState, PauseCause, SlotId, Status, Time};
 
 impl Scheduler {
     /// Names a context, which waits, to run next on a slot.
@@ -25,23 +25,23 @@ impl Scheduler {
         ctx: ContextIndex,
         boosted: bool,
     ) {
-        let nominee = self.nominee(cx.now, ctx, boosted);
+        let place = WaitPlace {
+            turn: self.entities.se(ctx).node.sched_key().turn,
+            queued_at: self.entities[ctx].queued_at,
+        };
+        let nominee = Nominee {
+            ctx,
+            boosted,
+            place: Some(place),
+            since: cx.now,
+            used: Duration::ZERO,
+        };
         self.take_out(cx.now, id, ctx);
         self.slots[id].nominees.next = Some(nominee);
         cx.act(Action::Load {
             slot: id,
             ctx: self.entities.id(ctx),
         });
-    }
-
-    /// Returns a context that is named from now on, and keeps the turn that it had when it waited last.
-    fn nominee(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Nominee {
-        Nominee {
-            ctx,
-            boosted,
-            turn: self.entities.se(ctx).node.sched_key().turn,
-            since: now,
-        }
     }
 
     /// Withdraws the context that is named to run next on a slot. No-op where there is none, or
@@ -102,14 +102,12 @@ impl Scheduler {
             self.withdraw(id, true);
         }
         self.stop_for_next(cx.now, id);
-        let next = self.slots[id]
-            .nominees
-            .next
-            .map(|Nominee { ctx, .. }| NextRun {
-                ctx: self.entities.id(ctx),
-                resume: self.entities[ctx].saved,
-                back: self.goes_back(id, ctx),
-            });
+        let next = self.slots[id].nominees.next.map(|nominee| nominee.ctx);
+        let next = next.map(|ctx| NextRun {
+            ctx: self.entities.id(ctx),
+            resume: self.entities[ctx].saved,
+            back: self.goes_back(cx.now, id, ctx),
+        });
         let fsm = &mut self.slots[id].fsm;
         if fsm.config.has_relay() {
             fsm.post(cx, next);
@@ -118,19 +116,30 @@ impl Scheduler {
 
     /// Returns whether a slot goes back to the job that it stops for `next`, when `next` has ended:
     /// without that, the slot would stand vacant after work which is shorter than an interrupt
-    /// takes.
-    fn goes_back(&self, id: SlotId, next: ContextIndex) -> bool {
+    /// takes. The job goes on with the rest of its slice only, and within its limits.
+    fn goes_back(&mut self, now: Time, id: SlotId, next: ContextIndex) -> bool {
         let slot = &self.slots[id];
         let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
             return false;
         };
         let is_free = slot.claim.is_none() && !self.entities.is_ganged(ctx);
-        is_free
+        let may = is_free
             && !self.frozen
             && self.queues[slot.class].has_one_slot()
             && self.is_preempted_now(ctx, next)
             && !self.is_unwanted(id, ctx)
             && !self.is_hinted(slot.class)
+            && self.has_slice_left(now, id);
+        if may {
+            self.update_curr(now, ctx);
+        }
+        may && !self.is_throttled(now, ctx)
+    }
+
+    fn has_slice_left(&self, now: Time, id: SlotId) -> bool {
+        let slot = &self.slots[id];
+        let run = slot.fsm.run();
+        run.is_some_and(|run| now.since(run.started + run.extra) < self.slice(slot, run))
     }
 
     /// Has a job stop at once that was told to stop at the end of its slice, if the context that was
@@ -141,7 +150,8 @@ impl Scheduler {
             return;
         };
         if self.preempt_run(run, nominee.ctx) == Preempt::Now {
-            self.slots[id].fsm.stop_now(now);
+            let payer = self.entities.id(nominee.ctx);
+            self.stop_now(now, id, Some(payer));
         }
     }
 
@@ -158,6 +168,7 @@ impl Scheduler {
         let is_known = record.next.is_none_or(is_named);
         let record = self.charge_to_record(cx.now, id, record);
         let slot = &mut self.slots[id];
+        let used = slot.fsm.run().map(|run| run.used).unwrap_or_default();
         let progress = match is_known {
             true => slot.fsm.left(cx, &record),
             // The card runs what it was not told to.
@@ -170,7 +181,8 @@ impl Scheduler {
             } if record.back && record.next.is_some() => {
                 self.end_run(cx.now, id, progress.over);
                 self.take_next(cx, id, record.next);
-                self.keep_for_back(cx.now, id, ctx);
+                let worked = record.span.less(record.load).less(record.save);
+                self.keep_for_back(cx.now, id, ctx, used + worked);
                 None
             }
             After::Vacant { .. } => {
@@ -183,11 +195,16 @@ impl Scheduler {
     }
 
     /// Notes that the slot goes back to a context after the run that has just begun, as if that had
-    /// been ordered.
-    fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId) {
-        let nominee = self.nominee(now, name.at(), false);
+    /// been ordered. The context has `used` a part of its slice.
+    fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId, used: Duration) {
         let slot = &mut self.slots[id];
-        slot.nominees.next = Some(nominee);
+        slot.nominees.next = Some(Nominee {
+            ctx: name.at(),
+            boosted: false,
+            place: None,
+            since: now,
+            used,
+        });
         slot.fsm.go_back_to(name);
     }
 
@@ -225,13 +242,7 @@ impl Scheduler {
         for nominee in nominees.iter() {
             if taken == Some(self.entities.id(nominee.ctx).index()) {
                 self.end_wait(cx.now, nominee);
-                self.begin_run(
-                    cx,
-                    id,
-                    nominee.ctx,
-                    nominee.boosted,
-                    Begin::Taken(nominee.since),
-                );
+                self.begin_run(cx, id, nominee.ctx, nominee.boosted, Begin::Taken(nominee));
                 self.stop_unwanted(cx, id, nominee.ctx);
             } else {
                 self.give_back(cx, id, nominee, Outcome::Saved);
@@ -256,16 +267,23 @@ impl Scheduler {
 
     /// Notes that the card has not taken a context that was named for a slot.
     fn give_back(&mut self, cx: &mut Cx<'_>, id: SlotId, nominee: Nominee, outcome: Outcome) {
-        let Nominee { ctx, turn, .. } = nominee;
+        let ctx = nominee.ctx;
         self.end_wait(cx.now, nominee);
         let name = self.entities.id(ctx);
         // It waits as a job does that was saved.
         if let Some(wake) = self.vacated(cx, id, ctx, outcome) {
             cx.act(Action::Wake { ctx: name, wake });
-        } else if self.entities.find(name).is_some() && self.entities[ctx].state == JobState::Queued
-        {
+            return;
+        }
+        let is_queued = |ctx: ContextIndex| self.entities[ctx].state == JobState::Queued;
+        let waits = self.entities.find(name).is_some_and(is_queued);
+        if let Some(place) = nominee.place.filter(|_| waits) {
             let class = self.entities[ctx].class;
-            self.queues[class].restore_turn(&mut self.entities, ctx, turn);
+            self.queues[class].restore_place(&mut self.entities, ctx, place.turn);
+            let context = &mut self.entities[ctx];
+            // The time since then was counted, and will be again.
+            context.wait = context.wait.less(cx.now.since(place.queued_at));
+            context.queued_at = place.queued_at;
         }
     }
 

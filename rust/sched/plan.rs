@@ -214,7 +214,7 @@ impl Scheduler {
         let starving = self
             .starving(id)
             .filter(|&(ctx, _)| !self.is_claiming(ctx))?;
-        let mut slots = self.class_slots(self.slots[id].class);
+        let mut slots = slots_in(self.usable_slots(starving.0));
         let is_leaving = slots.any(|other| self.slots[other].fsm.is_leaving());
         (!is_leaving).then_some(starving)
     }

@@ -31,6 +31,8 @@ pub(super) struct Run {
     /// Added to the slice: the cost of the restore, and of loading registers, so that a slice
     /// always makes progress.
     pub(super) extra: Duration,
+    /// The part of its slice that was used before the slot went back to the job.
+    pub(super) used: Duration,
     /// When to read the status if nothing happens.
     pub(super) poll_at: Time,
     /// The time between two polls.

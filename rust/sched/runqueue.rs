@@ -108,9 +108,12 @@ impl RunQueue {
         }
     }
 
-    /// Gives a context of the ready queue the turn among its equals that it had before. O(log n).
-    pub(super) fn restore_turn(&mut self, entities: &mut Entities, ctx: ContextIndex, turn: u64) {
+    /// Gives a context of the ready queue the turn among its equals that it had before, and the first
+    /// place among those that wait. O(log n).
+    pub(super) fn restore_place(&mut self, entities: &mut Entities, ctx: ContextIndex, turn: u64) {
         if entities[ctx].linked == Linked::Ready {
+            self.waiting.remove(entities, ctx.into());
+            self.waiting.push_front(entities, ctx.into());
             let key = entities.se(ctx).node.sched_key();
             self.unlink(entities, ctx.into());
             self.link(entities, ctx.into(), SchedKey { turn, ..key });

@@ -64,21 +64,25 @@ impl SlotFsm {
         pause.is_some_and(|pause| pause.last)
     }
 
-    /// Has the job stop at once that was told to stop later.
-    pub(super) fn stop_now(&mut self, now: Time) {
+    /// Has the job stop at once that was told to stop later. Returns whether it is saved before the
+    /// end of its slice for that.
+    pub(super) fn stop_now(&mut self, now: Time) -> bool {
         let save = self.stats.save();
-        if let State::Running(run) = &mut self.state {
-            let Some(pause) = run.pause.filter(|pause| pause.after != Duration::ZERO) else {
-                return;
-            };
-            let timeout = pause.give_up.since(pause.since);
-            let pause = Pause {
-                after: Duration::ZERO,
-                is_early: now < pause.since,
-                ..run.new_pause(now, timeout, save, pause.boundary)
-            };
-            run.pause = Some(pause.by_order());
-        }
+        let State::Running(run) = &mut self.state else {
+            return false;
+        };
+        let Some(pause) = run.pause.filter(|pause| pause.after != Duration::ZERO) else {
+            return false;
+        };
+        let timeout = pause.give_up.since(pause.since);
+        let is_early = now < pause.since;
+        let pause = Pause {
+            after: Duration::ZERO,
+            is_early,
+            ..run.new_pause(now, timeout, save, pause.boundary)
+        };
+        run.pause = Some(pause.by_order());
+        is_early && !pause.boundary
     }
 
     /// Has the status read at once: the run may go on for long.
@@ -126,10 +130,11 @@ impl SlotFsm {
         }
     }
 
-    /// Notes when the relay was told of the run that has begun.
-    pub(super) fn note_named(&mut self, since: Time) {
+    /// Notes when the relay was told of the run that has begun, and which part of its slice was used
+    /// before.
+    pub(super) fn note_named(&mut self, since: Time, used: Duration) {
         if let State::Running(run) = &mut self.state {
-            run.named = since;
+            (run.named, run.used) = (since, used);
         }
     }
 

@@ -125,6 +125,7 @@ impl SlotFsm {
             named: cx.now,
             resumed: resume,
             extra,
+            used: Duration::ZERO,
             poll_at: cx.now + poll_period,
             poll_period,
             seen_running: false,

@@ -84,10 +84,21 @@ pub(super) struct Nominee {
     pub(super) ctx: ContextIndex,
     /// By the starvation boost.
     pub(super) boosted: bool,
-    /// Its place among its equals, which it keeps if it is not taken.
-    pub(super) turn: u64,
+    /// Its place among those that wait, which it keeps if it is not taken; `None`: it did not wait.
+    pub(super) place: Option<WaitPlace>,
     /// When it was named: its run begins no sooner.
     pub(super) since: Time,
+    /// The part of its slice that is used already.
+    pub(super) used: Duration,
+}
+
+/// The place of a context among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WaitPlace {
+    /// Among its equals.
+    pub(super) turn: u64,
+    /// Since when it waited.
+    pub(super) queued_at: Time,
 }
 
 /// The contexts that a relay may put on a slot by itself. Their jobs are

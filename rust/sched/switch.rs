@@ -6,7 +6,7 @@ use super::context::{JobState, OnStop};
 use super::event::Cx;
 use super::ids::ContextIndex;
 use super::slot_fsm::{After, Outcome, Progress, RunOver};
-use super::state::Scheduler;
+use super::state::{Nominee, Scheduler};
 use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Urgency, Wake};
 
 /// How a run begins.
@@ -14,8 +14,8 @@ use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Ur
 pub(super) enum Begin {
     /// The slot is vacant, and is told.
     Start,
-    /// The relay of the slot has taken the context, which was named at this time.
-    Taken(Time),
+    /// The relay of the slot has taken the context.
+    Taken(Nominee),
 }
 
 impl Scheduler {
@@ -78,9 +78,9 @@ impl Scheduler {
         }
         match begin {
             Begin::Start => slot.fsm.start(cx, name, resume, boosted, times),
-            Begin::Taken(since) => {
+            Begin::Taken(nominee) => {
                 slot.fsm.begin_run(cx, name, resume, boosted, times);
-                slot.fsm.note_named(since);
+                slot.fsm.note_named(nominee.since, nominee.used);
             }
         }
         self.forget_plans(class);
@@ -95,10 +95,19 @@ impl Scheduler {
         payer: Option<ContextId>,
         cause: PauseCause,
     ) {
-        if self.slots[id].fsm.config.has_relay() {
-            self.slots[id].fsm.stop_now(cx.now);
-        }
+        self.stop_now(cx.now, id, payer);
         self.pause_at(cx, id, payer, cause, cx.now);
+    }
+
+    /// Has the job on a slot stop at once that a relay was told to stop later. `payer` is charged for
+    /// the save, if that comes before the end of the slice.
+    pub(super) fn stop_now(&mut self, now: Time, id: SlotId, payer: Option<ContextId>) -> bool {
+        let slot = &mut self.slots[id];
+        let is_early = slot.fsm.stop_now(now);
+        if is_early {
+            slot.payer = payer;
+        }
+        is_early
     }
 
     /// Tells the job on a slot to pause at the time `due`, which is now unless the slot has a relay

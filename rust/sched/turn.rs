@@ -92,13 +92,13 @@ impl Scheduler {
         }
     }
 
-    /// Returns the length of the slice of a run.
+    /// Returns the length of the slice of a run, without what was used of it before.
     pub(super) fn slice(&self, slot: &Slot, run: &Run) -> Duration {
         let mut asked = self.entities[run.ctx.at()].params.timeslice;
         if run.boosted {
             asked = asked.min(self.boost.quarter());
         }
-        Self::slice_on(slot, asked)
+        Self::slice_on(slot, asked).less(run.used)
     }
 
     /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and

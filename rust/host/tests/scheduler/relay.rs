@@ -251,6 +251,33 @@ fn displaced<const N: usize>() -> (World, [ContextId; N], ContextId) {
     (world, tenants, lc)
 }
 
+/// Other slots, which a context may not use, are told who is next all the time.
+#[test]
+fn the_boost_does_not_count_on_slots_that_go_on_with_others() {
+    let mut world = World::new(&[RELAY; 3], 8);
+    world.set_boost(Duration::from_ms(20)).unwrap();
+    let on = |mask| Params {
+        mask,
+        timeslice: Duration::from_ms(2),
+        ..Params::DEFAULT
+    };
+    for mask in [1, 1, 4, 4] {
+        let ctx = world.open(0, on(mask)).unwrap();
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    let urgent = Params {
+        urgency: Urgency::LatencyCritical,
+        ..on(2)
+    };
+    let urgent = world.open(0, urgent).unwrap();
+    world.start(urgent, ENDLESS).unwrap();
+    world.run_for(MS);
+    let waits = world.open(0, on(2)).unwrap();
+    world.start(waits, ENDLESS).unwrap();
+    world.run_for(500 * MS);
+    assert!(world.stats(waits).slices > 5);
+}
+
 /// Short urgent work ends before an interrupt is served: the slot goes on with the job that made way.
 #[test]
 fn the_slot_goes_back_to_the_job_that_made_way_for_urgent_work() {
@@ -268,6 +295,78 @@ fn the_slot_goes_back_to_the_job_that_made_way_for_urgent_work() {
     let stats = world.stats(a);
     let all = (stats.run + stats.wait).as_ns();
     assert!(all.abs_diff(world.now) < 800 * US, "{stats:?}");
+}
+
+/// Two tenants, and urgent work of 20 us that comes each `period` ns, for 200 ms.
+fn interrupted(params: [Params; 2], period: u64) -> (World, [ContextId; 2], u32) {
+    let mut world = World::new(&[RELAY], 8);
+    world.irq_delay = 5 * US;
+    let tenants = params.map(|params| world.open(0, params).unwrap());
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    let lc = critical(&mut world);
+    while world.now < 200 * MS {
+        world.run_for(period);
+        if !world.state(lc).is_live() {
+            world.start(lc, 20 * US).unwrap();
+        }
+    }
+    let backs = relay(&mut world).backs;
+    (world, tenants, backs)
+}
+
+/// A slice that urgent work interrupts goes on with its rest.
+#[test]
+fn urgent_work_does_not_keep_others_from_their_turn() {
+    let params = Params {
+        timeslice: Duration::from_ms(2),
+        ..Params::DEFAULT
+    };
+    let (world, tenants, backs) = interrupted([params; 2], 500 * US);
+    assert!(backs > 20, "{backs}");
+    let [a, b] = tenants.map(|ctx| world.stats(ctx).run.as_ns());
+    assert!(a.min(b) * 3 > a.max(b) * 2, "{a} and {b}");
+}
+
+#[test]
+fn urgent_work_does_not_let_a_job_pass_its_cap() {
+    let capped = Params {
+        cap: 10,
+        timeslice: Params::TIMESLICE_MAX,
+        ..Params::DEFAULT
+    };
+    // The other one waits for its cap, too, most of the time.
+    let (world, tenants, _) = interrupted([capped; 2], 50 * US);
+    for ctx in tenants {
+        let run = world.stats(ctx).run.as_ns();
+        assert!(run * 100 < world.now * 15, "{run} of {}", world.now);
+    }
+}
+
+/// A save before the end of a slice is charged to the work that it makes way for.
+#[test]
+fn urgent_work_pays_for_the_slice_that_it_cuts_short() {
+    let mut world = World::new(&[RELAY], 8);
+    world.set_policy(PolicyKind::Fair).unwrap();
+    world.irq_delay = 5 * US;
+    world.card.slots[0].save = 300 * US;
+    let [a, b] = [0; 2].map(|_| world.tenant(2 * MS));
+    let lc = critical(&mut world);
+    world.start(a, ENDLESS).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    let mut cuts = 0;
+    while world.now < 200 * MS {
+        world.run_for(100 * US);
+        let may = !world.state(lc).is_live() && world.stats(a).slices > 10;
+        if may && world.machine.slot_state(sid(0)) == Some(SlotState::Pausing(a)) {
+            // Its whole slice was told in advance: the job works.
+            world.start(lc, 10 * US).unwrap();
+            cuts += 1;
+        }
+    }
+    let [a, b] = [a, b].map(|ctx| world.stats(ctx).run.as_ns());
+    assert!(a > b + cuts * 100 * US, "{a} and {b}, {cuts} times");
 }
 
 #[test]
@@ -423,6 +522,18 @@ fn a_hint_does_not_wait_for_the_end_of_a_slice_that_the_card_was_told_of() {
     // Who was named keeps the turn.
     assert_eq!(world.starts()[starts..][..2], [lc, next]);
     assert_eq!(world.stats(lc).hints_used, 1);
+}
+
+/// The job was stopped for it before the end of its slice.
+#[test]
+fn a_hint_that_is_taken_back_while_a_slice_is_cut_short_is_wasted() {
+    let (mut world, _, lc, _) = announced();
+    while world.machine.reserved_for(sid(0)) != Some(lc) {
+        world.run_for(US);
+    }
+    let at = ns(0);
+    world.event(Event::Hint { ctx: lc, at }).unwrap();
+    assert_eq!(world.stats(lc).hints_wasted, 1);
 }
 
 /// What was announced does not come: the one that was named runs when the hint has expired.
