@@ -195,7 +195,8 @@ impl Relay {
             cookie: word(0),
             fault_address: word(5),
             fault_is_write: next >> 32 & 2 != 0,
-            results_lost: last >> 40 & 1 != 0,
+            // A run that did not work has written none.
+            results_lost: worked == 0 || last >> 40 & 1 != 0,
         })
     }
 }

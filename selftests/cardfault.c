@@ -50,6 +50,34 @@ FM_TEST(fault, lost_interrupts)
 	EXPECT_LT(0, card_counter(slot, "irqs_lost"));
 }
 
+/* Registers that read all-ones while the status does not: their value, or the card may be gone. */
+FM_TEST(fault, registers_that_read_ones)
+{
+	int slot = fm_slot_of(FM_LIST);
+	struct fermata_status st;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 reads;
+
+	if (!fm_has_window())
+		SKIP(return, "the card has no window check");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 100, 1000, 1, &e);
+	/* The list begins outside of the window. */
+	ASSERT_EQ(0, fm_reg_write(c.fd, 0x30, c.base + (1ULL << 40)));
+	card_fault(slot, "ones=1");
+	reads = card_counter(slot, "reads_status");
+	ASSERT_EQ(0, fm_start(c.fd));
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(EFAULT, st.error);
+	EXPECT_GE(reads + 10, card_counter(slot, "reads_status"));
+	card_fault(slot, "ones=0");
+	fm_ctx_close(&c);
+	two_share(_metadata);
+}
+
 FM_TEST(fault, point_13_spurious_interrupts)
 {
 	int slot = fm_slot_of(FM_LIST), i;
@@ -219,18 +247,16 @@ FM_TEST(fault, point_08_state_size_changes_later)
 	}
 }
 
-/* A reset that changes an engine ends the card: what was checked at probe does not hold any more. */
-FM_TEST(fault, point_08_state_size_changes_by_a_reset)
+/* A reset that changes an engine, or loses one, ends the card: what was checked at probe does not hold any more. */
+static void change_by_a_reset(struct __test_metadata *_metadata, const char *change)
 {
 	struct fm_expect e;
 	struct fm_ctx c;
 
-	if (!fm_pci() || !fm_reset_by("flr"))
-		SKIP(return, "the function cannot be reset");
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 100, 1000, 1, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
-	card_fault(c.slot, "state_size=2");
+	card_fault(c.slot, change);
 	ASSERT_EQ(0, fm_reset());
 	EXPECT_EQ(-ENODEV, fm_start(c.fd));
 	card_fault(c.slot, "clear");
@@ -239,6 +265,21 @@ FM_TEST(fault, point_08_state_size_changes_by_a_reset)
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 100, 1000, 1, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_ctx_close(&c);
+}
+
+FM_TEST(fault, point_08_state_size_changes_by_a_reset)
+{
+	if (!fm_pci() || !fm_reset_by("flr"))
+		SKIP(return, "the function cannot be reset");
+	change_by_a_reset(_metadata, "state_size=2");
+}
+
+FM_TEST(fault, an_engine_is_lost_by_a_reset)
+{
+	if (!fm_pci() || !fm_reset_by("flr"))
+		SKIP(return, "the function cannot be reset");
+	change_by_a_reset(_metadata, "no_engine=1");
 }
 
 FM_TEST(fault, larger_state)

@@ -67,6 +67,38 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 	}
 }
 
+/* A card with a relay breaks a restore off: the job has not worked, and brought no results. */
+FM_TEST(travel, no_results_of_a_restore_that_is_broken_off)
+{
+	struct fm_ctx here, there;
+	struct fm_expect e;
+	struct fm_parcel p;
+	u64 value;
+
+	if (!card_relay())
+		SKIP(return, "the card has no relay");
+	half_done(&here, FM_LIST, &e);
+	fm_pack(&here, &p);
+	fm_twin(&there, &here, here.slot);
+	memcpy(there.mem, here.mem, here.len);
+	close(here.fd);
+	munmap(here.mem, here.len);
+	fm_agent_gone(here.token);
+	card_speed(there.slot, 0);
+	card_set(there.slot, "restore_us=10000000");
+	ASSERT_EQ(0, fm_unpack(&there, &p, 0));
+	fm_until_state(there.fd, FERMATA_STATE_RUNNING);
+	fm_must_hold(&there);
+	fm_wait(there.fd, FERMATA_EVENT_HELD);
+	EXPECT_EQ(-EAGAIN, fm_reg_read(there.fd, p.results[0].offset, &value));
+	card_set(there.slot, "restore_us=0");
+	ASSERT_EQ(0, fm_resume(there.fd));
+	fm_wait(there.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&there, &e));
+	fm_ctx_close(&there);
+	free(p.state);
+}
+
 /* Held before it was ever on a slot: nothing runs until the RESUME. */
 FM_TEST(travel, starts_held)
 {

@@ -13,9 +13,11 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns the card's time at a time of the host's clock.
+    /// Returns the card's time at a time of the host's clock, which is never 0.
     pub fn told(&self, local: u64) -> u64 {
-        local.wrapping_add(self.ahead.load(Ordering::Acquire))
+        local
+            .wrapping_add(self.ahead.load(Ordering::Acquire))
+            .max(1)
     }
 
     /// Returns the host's time at a time of the card's clock; not in the future, and not 0. What was

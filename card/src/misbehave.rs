@@ -80,6 +80,10 @@ pub struct Misbehaviour {
     pub irq_storm: u64,
     /// `START_NEW` leaves the result registers of the job before.
     pub results_kept: bool,
+    /// `FAULT_INFO`, `FAULT_ADDR` and `EVENTS` read all-ones.
+    pub ones: bool,
+    /// `AFU_ID` reads 0, as that of a slot without an engine.
+    pub no_engine: bool,
     /// Records to lose.
     pub lose_record: Times,
     /// Records of which the last word comes first.
@@ -127,6 +131,8 @@ pub enum SlotFault {
     ResetFails(bool),
     IrqStorm(u64),
     ResultsKept(bool),
+    Ones(bool),
+    NoEngine(bool),
     LoseRecord(Times),
     TearRecord(Times),
     DelayRecord(u64),
@@ -168,6 +174,8 @@ impl FaultCommand {
             "reset_fails" => Self::Slot(SlotFault::ResetFails(flag()?)),
             "irq_storm" => Self::Slot(SlotFault::IrqStorm(number()?)),
             "results_kept" => Self::Slot(SlotFault::ResultsKept(flag()?)),
+            "ones" => Self::Slot(SlotFault::Ones(flag()?)),
+            "no_engine" => Self::Slot(SlotFault::NoEngine(flag()?)),
             "lose_record" => Self::Slot(SlotFault::LoseRecord(times()?)),
             "tear_record" => Self::Slot(SlotFault::TearRecord(times()?)),
             "delay_record" => Self::Slot(SlotFault::DelayRecord(number()?)),
@@ -197,6 +205,8 @@ impl Misbehaviour {
             SlotFault::ResetFails(on) => self.reset_fails = on,
             SlotFault::IrqStorm(us) => self.irq_storm = us,
             SlotFault::ResultsKept(on) => self.results_kept = on,
+            SlotFault::Ones(on) => self.ones = on,
+            SlotFault::NoEngine(on) => self.no_engine = on,
             SlotFault::LoseRecord(times) => self.lose_record = times,
             SlotFault::TearRecord(times) => self.tear_record = times,
             SlotFault::DelayRecord(us) => self.delay_record = Some(us),
@@ -215,6 +225,8 @@ impl Misbehaviour {
             self.reset_fails,
             self.irq_storm > 0,
             self.results_kept,
+            self.ones,
+            self.no_engine,
         ];
         let once = [
             self.save_takes_us,

@@ -246,7 +246,10 @@ impl Card {
                     self.note_fault(state, slot, fault);
                     outbox.fault = fault;
                 }
-                Err(_) => outbox.suspect(slot),
+                Err(_) => {
+                    outbox.fault = Fault::default();
+                    outbox.suspect(slot);
+                }
             }
         } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
             self.note_completions(state, slot, outbox);

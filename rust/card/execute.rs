@@ -9,13 +9,12 @@ use super::{
 };
 use crate::{
     bar::Fault,
-    delivery::Delivery,
     image::ContextRef,
     notifier::Notice,
     regs::Command,
     relay::Relay,
     sched::{
-        Action, ContextId, Duration, EndReason, Failure, Order, RunEnd, SlotId, StartTimes, Stop,
+        Action, ContextId, Duration, EndReason, Order, RunEnd, SlotId, StartTimes, Stop,
         Wake,
     },
 };
@@ -28,6 +27,8 @@ pub(super) struct Outbox {
     pub(super) reads: u8,
     /// Slots whose status is to be read before the lock is released, a bit each.
     suspects: u8,
+    /// The slots that were suspected, a bit each.
+    suspected: u8,
     /// The registers of a slot were loaded.
     has_loaded: bool,
     /// The access that stopped the job whose status is handled.
@@ -58,9 +59,11 @@ impl Outbox {
 
     /// Asks for a status read, because a register of `slot` reads all-ones. The status, which is
     /// never all-ones, tells whether that is the register's value or the card is gone. The read
-    /// comes before any other user of the card can see what became of the job.
+    /// comes before any other user of the card can see what became of the job, and once: a register
+    /// may keep the value.
     pub(super) fn suspect(&mut self, slot: SlotId) {
-        self.suspects |= slot.bit();
+        self.suspects |= slot.bit() & !self.suspected;
+        self.suspected |= slot.bit();
     }
 
     /// Returns the slot whose status is to be read next. Once registers were loaded, which is all
@@ -124,10 +127,7 @@ impl Executor<'_> {
                 self.with(ctx, |context| context.note_overrun(span))
             }
             Action::Wake { ctx, wake } => {
-                let fault = outbox.fault;
-                self.with(ctx, |context| {
-                    wake_owner(&card.delivery, context, wake, fault)
-                });
+                self.with(ctx, |context| context.notify(&card.delivery, notice_of(wake)));
             }
             Action::Lost { ctx } => self.notify(ctx, Notice::Gone),
             Action::Stuck { ctx } => self.notify(ctx, Notice::Stuck),
@@ -235,6 +235,9 @@ impl Executor<'_> {
             return;
         };
         context.meter().note_end(run);
+        if run.reason == EndReason::Fault {
+            context.image().note_fault(self.outbox.fault);
+        }
         if matches!(run.reason, EndReason::Aborted | EndReason::Dropped) {
             return;
         }
@@ -269,18 +272,11 @@ pub(super) fn cookie(ctx: ContextId) -> u64 {
     u64::from(ctx.generation()) << 32 | (ctx.index() as u64 + 1)
 }
 
-/// Tells the owner of a context what became of its job.
-fn wake_owner(delivery: &Delivery, context: &mut ContextRef, wake: Wake, fault: Fault) {
-    let notice = match wake {
-        Wake::Done => Notice::Done,
+/// Returns the notice that tells an owner what became of a job.
+fn notice_of(wake: Wake) -> Notice {
+    match wake {
+        Wake::Done | Wake::Failed(_) => Notice::Done,
         Wake::Held => Notice::Held,
         Wake::Empty => Notice::Empty,
-        Wake::Failed(failure) => {
-            if failure == Failure::Fault {
-                context.image().note_fault(fault);
-            }
-            Notice::Done
-        }
-    };
-    context.notify(delivery, notice);
+    }
 }

@@ -145,11 +145,14 @@ impl Card {
         }
     }
 
-    /// Returns a slot that is not what it was at probe; a card that does not answer has none.
+    /// Returns a slot that is not what it was at probe, or has no engine any more; a card that does
+    /// not answer has none.
     fn changed_slot(&self) -> Option<SlotId> {
         slot_ids(self.identity.slots).find(|&slot| {
-            let identity = self.bar.identify_slot(slot, &self.identity);
-            identity.is_ok_and(|identity| identity != self.slots[slot.index()])
+            match self.bar.identify_slot(slot, &self.identity) {
+                Ok(identity) => identity != self.slots[slot.index()],
+                Err(_) => !Status::from_raw(self.bar.status(slot)).is_gone(),
+            }
         })
     }
 

@@ -112,6 +112,7 @@ impl Slots {
         for slot in self.slots.iter_mut() {
             slot.shadow = ShadowRegs::CLEAR;
             slot.writer = None;
+            slot.completions = 0;
             slot.awaits_completion = false;
             slot.awaited_ends = 0;
             slot.is_unread = false;

@@ -160,11 +160,14 @@ impl Status {
     }
 
     /// There is no count; but the slot was reset before the START, so that an older status can only
-    /// be IDLE.
+    /// be IDLE. A card with a window or a snapshot unit, but without interrupts, tells of faults and
+    /// snapshot errors, too.
     fn classify_base(self, run: &Run, now: Time) -> StatusClass {
         let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
         match self.phase() {
             Phase::Running => StatusClass::Running,
+            Phase::Finish if self.fault() => StatusClass::Fault,
+            Phase::Finish if self.snapshot_error() => StatusClass::SnapshotError,
             Phase::Finish => StatusClass::Finished,
             Phase::Paused if run.pause.is_some() => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,

@@ -142,11 +142,20 @@ impl Slot {
     }
 
     fn value(&self, state: &State, reg: SlotReg, t: u64) -> u64 {
-        let (id_h, id_l) = self.engine.afu_id();
+        let (id_h, id_l) = if state.misbehaviour.no_engine {
+            (0, 0)
+        } else {
+            self.engine.afu_id()
+        };
         match reg {
             SlotReg::DmaOffset => self.window.offset(),
             SlotReg::WindowBase => self.window.base(),
             SlotReg::WindowSize => self.window.size(),
+            SlotReg::FaultInfo | SlotReg::FaultAddr | SlotReg::Events
+                if state.misbehaviour.ones =>
+            {
+                u64::MAX
+            }
             SlotReg::FaultInfo => state.fault_info,
             SlotReg::FaultAddr => state.fault_addr,
             SlotReg::Events => state.events,

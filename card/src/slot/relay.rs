@@ -247,15 +247,20 @@ impl Slot {
         let goes_back = matches!(reason, Reason::Paused | Reason::NotRun);
         let back = taken.filter(|order| order.back() && goes_back).is_some();
         let told = run.at(|time| self.host.clock.told(time));
+        // A run that was refused did not clear the fault of an earlier one.
+        let (fault_info, fault_addr) = match reason {
+            Reason::Fault => (state.fault_info, state.fault_addr),
+            _ => (0, 0),
+        };
         let record = Record {
             cookie: run.cookie,
             began: told.began,
             worked: told.worked,
             stopped: told.stopped,
             left: self.host.clock.told(now),
-            fault_addr: state.fault_addr,
+            fault_addr,
             next: taken.map_or(0, |order| order.next() as u32),
-            fault_info: state.fault_info as u32,
+            fault_info: fault_info as u32,
             run: state.start_count,
             reason,
             results_lost,

@@ -122,7 +122,12 @@ impl Slot {
     pub(super) fn post_events(&self, state: &State) {
         if state.relay.on {
             let at = self.host.relay.events_at(self.index);
-            self.put(at, &[&state.events.to_le_bytes()]);
+            let events = if state.misbehaviour.ones {
+                u64::MAX
+            } else {
+                state.events
+            };
+            self.put(at, &[&events.to_le_bytes()]);
         }
     }
 
