@@ -61,9 +61,10 @@ impl Bandwidth {
         since + span(self.left)
     }
 
-    /// Returns whether no budget is left before the next period, which is still to come.
-    pub(super) fn is_exhausted(&self, now: Time, params: &Params) -> bool {
-        self.left <= 0 && self.at + params.period > now
+    /// Returns whether no budget is left before the next period, which is still to come; `used` is not
+    /// yet deducted.
+    pub(super) fn is_exhausted(&self, now: Time, params: &Params, used: Duration) -> bool {
+        self.left <= signed(used) && self.at + params.period > now
     }
 
     /// Begins a new period where one is due, and returns when the next period begins if no budget

@@ -49,7 +49,7 @@ impl Scheduler {
         };
         // A member that comes while others are being started joins them later.
         let are_starting = self.claim_of_mate(ctx).is_some_and(|claim| claim.begun);
-        if are_starting || self.makes_way(ctx) || self.has_capped_member(ctx) {
+        if are_starting || self.makes_way(ctx) {
             return Turn::Later;
         }
         match self.seat(now, ctx, boosted, seating) {
@@ -73,7 +73,14 @@ impl Scheduler {
             return None;
         }
         let mut seating = Seating::default();
-        let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
+        // A cap does not hold for a reservation, which takes no throttled members along.
+        let is_reserved = self.policy.reserves(&self.entities[ctx]);
+        let is_capped = |at: ContextIndex| {
+            let queue = &self.queues[self.entities[at].class];
+            is_reserved && queue.waits_for_cap(&self.entities, at)
+        };
+        let members = self.entities.gang(ctx);
+        let mut waiting = members.filter(|&at| self.is_waiting(at) && !is_capped(at));
         let has_room = waiting.all(|member| seating.add(member, self.usable_slots(member)));
         (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)
     }
@@ -87,21 +94,10 @@ impl Scheduler {
         slots.any(|slot| self.slots[slot].claim.is_some())
     }
 
-    /// Returns whether a member of a gang waits until its group is not throttled any more: a cap may
-    /// hold for some members only.
-    fn has_capped_member(&self, ctx: ContextIndex) -> bool {
-        let mut gang = self.entities.gang(ctx);
-        let waits_for_cap = |member: ContextIndex| {
-            self.queues[self.entities[member].class].waits_for_cap(&self.entities, member)
-        };
-        self.entities.nr_capped != 0 && gang.any(waits_for_cap)
-    }
-
-    /// Returns whether members of a gang wait together until another gang has made use of its claims,
-    /// or for the cap of one of them.
+    /// Returns whether members of a gang wait together until another gang has made use of its claims.
     pub(super) fn is_kept_back(&self, ctx: ContextIndex) -> bool {
         let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
-        (self.makes_way(ctx) || self.has_capped_member(ctx)) && waiting.nth(1).is_some()
+        self.makes_way(ctx) && waiting.nth(1).is_some()
     }
 
     /// Gives the slots that can be had within a slice to the members of a gang, the soonest first.

@@ -16,7 +16,7 @@ use super::policy::Limit;
 use super::run::Run;
 use super::state::Scheduler;
 use super::time::earliest;
-use super::{Duration, Params, SlotId, Time};
+use super::{Duration, Params, SlotId, Time, MAX_SLOTS};
 
 /// The entities that one decision lets wait for a slot again; the timer brings the others.
 const UNTHROTTLE_MAX: usize = 4;
@@ -74,13 +74,14 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether work of a context that came now would be throttled.
+    /// Returns whether work of a context that came now, or goes on now, would be throttled.
     pub(super) fn is_throttled(&self, now: Time, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
+        let used = context.uncharged(now);
         let own = match self.policy.limit(context) {
             Limit::None => false,
-            Limit::Reservation => context.bandwidth.is_exhausted(now, &context.params),
-            Limit::Cap(cap) => context.bandwidth.is_spent(now, cap, Duration::ZERO),
+            Limit::Reservation => context.bandwidth.is_exhausted(now, &context.params, used),
+            Limit::Cap(cap) => context.bandwidth.is_spent(now, cap, used),
         };
         own || self.spent_cap(now, ctx).is_some()
     }
@@ -216,14 +217,18 @@ impl Scheduler {
         }
     }
 
-    /// Returns a context that would be next on a slot, or with the next one in its gang, although a
-    /// cap is used up.
+    /// Returns a context that would be next on a slot, or would be taken along by a reservation,
+    /// although a cap is used up.
     fn next_over_cap(&self, now: Time, class: SlotId, slot: SlotId) -> Option<ContextIndex> {
         let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
         let starving = self.starving(slot).map(|(ctx, _)| ctx);
         let next = next.into_iter().chain(starving);
-        let mut gangs = next.flat_map(|ctx| self.entities.gang(ctx));
-        gangs.find(|&ctx| {
+        let mut all = next.flat_map(|ctx| {
+            let is_reserved = self.policy.reserves(&self.entities[ctx]);
+            let count = if is_reserved { MAX_SLOTS } else { 1 };
+            self.entities.gang(ctx).take(count)
+        });
+        all.find(|&ctx| {
             let context = &self.entities[ctx];
             let waits = self.queues[context.class].waits_for_cap(&self.entities, ctx);
             context.is_ready() && !waits && self.spent_cap(now, ctx).is_some()

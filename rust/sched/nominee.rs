@@ -117,29 +117,30 @@ impl Scheduler {
     /// Returns whether a slot goes back to the job that it stops for `next`, when `next` has ended:
     /// without that, the slot would stand vacant after work which is shorter than an interrupt
     /// takes. The job goes on with the rest of its slice only, and within its limits.
-    fn goes_back(&mut self, now: Time, id: SlotId, next: ContextIndex) -> bool {
+    fn goes_back(&self, now: Time, id: SlotId, next: ContextIndex) -> bool {
         let slot = &self.slots[id];
         let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
             return false;
         };
         let is_free = slot.claim.is_none() && !self.entities.is_ganged(ctx);
-        let may = is_free
+        is_free
             && !self.frozen
             && self.queues[slot.class].has_one_slot()
             && self.is_preempted_now(ctx, next)
             && !self.is_unwanted(id, ctx)
             && !self.is_hinted(slot.class)
-            && self.has_slice_left(now, id);
-        if may {
-            self.update_curr(now, ctx);
-        }
-        may && !self.is_throttled(now, ctx)
+            && self.has_slice_left(now, id)
+            && !self.is_throttled(now, ctx)
     }
 
+    /// Returns whether more of the slice on a slot is left than a save and a restore take.
     fn has_slice_left(&self, now: Time, id: SlotId) -> bool {
         let slot = &self.slots[id];
-        let run = slot.fsm.run();
-        run.is_some_and(|run| now.since(run.started + run.extra) < self.slice(slot, run))
+        let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
+        slot.fsm.run().is_some_and(|run| {
+            let worked = now.since(run.started + run.extra);
+            worked + switch < self.slice(slot, run)
+        })
     }
 
     /// Has a job stop at once that was told to stop at the end of its slice, if the context that was

@@ -201,7 +201,8 @@ impl Scheduler {
             self.entities[ctx].preemptions += 1;
             let payer = payer.and_then(|payer| self.entities.find(payer));
             if let (Some(payer), Some(since)) = (payer, over.paused_at) {
-                self.shift_charge(ctx, payer, now.since(since));
+                let save = over.save.unwrap_or(now.since(since));
+                self.shift_charge(ctx, payer, save);
             }
         }
         self.forget_plans(class);
