@@ -14,8 +14,7 @@ use crate::{
     regs::Command,
     relay::Relay,
     sched::{
-        Action, ContextId, Duration, EndReason, Order, RunEnd, SlotId, StartTimes, Stop,
-        Wake,
+        Action, ContextId, Duration, EndReason, Order, RunEnd, SlotId, StartTimes, Stop, Wake,
     },
 };
 use kernel::prelude::*;
@@ -127,7 +126,9 @@ impl Executor<'_> {
                 self.with(ctx, |context| context.note_overrun(span))
             }
             Action::Wake { ctx, wake } => {
-                self.with(ctx, |context| context.notify(&card.delivery, notice_of(wake)));
+                self.with(ctx, |context| {
+                    context.notify(&card.delivery, notice_of(wake))
+                });
             }
             Action::Lost { ctx } => self.notify(ctx, Notice::Gone),
             Action::Stuck { ctx } => self.notify(ctx, Notice::Stuck),
