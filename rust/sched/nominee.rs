@@ -196,7 +196,7 @@ impl Scheduler {
     }
 
     /// Notes that the slot goes back to a context after the run that has just begun, as if that had
-    /// been ordered. The context has `used` a part of its slice.
+    /// been ordered. `used`: the part of its slice that is used.
     fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId, used: Duration) {
         let slot = &mut self.slots[id];
         slot.nominees.next = Some(Nominee {
