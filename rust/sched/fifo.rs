@@ -21,30 +21,30 @@ impl FifoList {
 
     /// Adds an entity that is in no list to the end. O(1).
     pub(super) fn push(&mut self, table: &mut impl EntityTable, at: EntityRef) {
-        let last = self.newest.replace(at);
-        table[at].older = last;
-        table[at].newer = None;
-        match last {
-            Some(last) => table[last].newer = Some(at),
-            None => self.oldest = Some(at),
-        }
+        self.join(table, self.newest, Some(at));
+        self.join(table, Some(at), None);
     }
 
     /// Adds an entity that is in no list to the front. O(1).
     pub(super) fn push_front(&mut self, table: &mut impl EntityTable, at: EntityRef) {
-        let first = self.oldest.replace(at);
-        table[at].older = None;
-        table[at].newer = first;
-        match first {
-            Some(first) => table[first].older = Some(at),
-            None => self.newest = Some(at),
-        }
+        self.join(table, Some(at), self.oldest);
+        self.join(table, None, Some(at));
     }
 
     /// Removes an entity that is in the list. O(1).
     pub(super) fn remove(&mut self, table: &mut impl EntityTable, at: EntityRef) {
         let entity = &mut table[at];
         let (older, newer) = (entity.older.take(), entity.newer.take());
+        self.join(table, older, newer);
+    }
+
+    /// Makes two entities neighbours; `None`: the other one is at an end of the list.
+    fn join(
+        &mut self,
+        table: &mut impl EntityTable,
+        older: Option<EntityRef>,
+        newer: Option<EntityRef>,
+    ) {
         match older {
             Some(older) => table[older].newer = newer,
             None => self.oldest = newer,

@@ -75,10 +75,7 @@ impl Scheduler {
         let mut seating = Seating::default();
         // A cap does not hold for a reservation, which takes no throttled members along.
         let is_reserved = self.policy.reserves(&self.entities[ctx]);
-        let is_capped = |at: ContextIndex| {
-            let queue = &self.queues[self.entities[at].class];
-            is_reserved && queue.waits_for_cap(&self.entities, at)
-        };
+        let is_capped = |at| is_reserved && self.waits_for_cap(at);
         let members = self.entities.gang(ctx);
         let mut waiting = members.filter(|&at| self.is_waiting(at) && !is_capped(at));
         let has_room = waiting.all(|member| seating.add(member, self.usable_slots(member)));

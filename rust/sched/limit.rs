@@ -229,9 +229,8 @@ impl Scheduler {
             self.entities.gang(ctx).take(count)
         });
         all.find(|&ctx| {
-            let context = &self.entities[ctx];
-            let waits = self.queues[context.class].waits_for_cap(&self.entities, ctx);
-            context.is_ready() && !waits && self.spent_cap(now, ctx).is_some()
+            let is_ready = self.entities[ctx].is_ready() && !self.waits_for_cap(ctx);
+            is_ready && self.spent_cap(now, ctx).is_some()
         })
     }
 
@@ -263,7 +262,7 @@ impl Scheduler {
     pub(super) fn waits_for_limit(&self, ctx: ContextIndex) -> bool {
         match self.entities[ctx].linked {
             Linked::Throttled | Linked::Behind => true,
-            _ => self.queues[self.entities[ctx].class].waits_for_cap(&self.entities, ctx),
+            _ => self.waits_for_cap(ctx),
         }
     }
 

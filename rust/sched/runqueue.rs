@@ -456,17 +456,6 @@ impl RunQueue {
         Some((entities.kind(first), at))
     }
 
-    /// Returns whether the job of a context waits until its group, or one above, is not throttled any
-    /// more.
-    pub(super) fn waits_for_cap(&self, entities: &Entities, ctx: ContextIndex) -> bool {
-        let context = &entities[ctx];
-        match context.linked {
-            Linked::Behind => entities[context.group].throttled,
-            Linked::Ready => self.is_hidden(entities, ctx),
-            _ => false,
-        }
-    }
-
     /// Returns whether a throttled group is above a context of the ready queue.
     pub(super) fn is_hidden(&self, entities: &Entities, ctx: ContextIndex) -> bool {
         if self.nr_throttled_groups == 0 {

@@ -2,6 +2,7 @@
 
 //! The scheduler's state, part by part.
 
+use super::context::Linked;
 use super::entities::Entities;
 use super::ids::{slots_in, ContextIndex, RegistrationIndex};
 use super::plan_cache::Generation;
@@ -235,6 +236,17 @@ impl Scheduler {
     pub(super) fn usable_slots(&self, ctx: ContextIndex) -> u8 {
         let usable = self.queues[self.entities[ctx].class].usable;
         usable & self.entities.se(ctx).slots()
+    }
+
+    /// Returns whether the job of a context waits until its group, or one above, is not throttled any
+    /// more.
+    pub(super) fn waits_for_cap(&self, ctx: ContextIndex) -> bool {
+        let context = &self.entities[ctx];
+        match context.linked {
+            Linked::Behind => self.entities[context.group].throttled,
+            Linked::Ready => self.queues[context.class].is_hidden(&self.entities, ctx),
+            _ => false,
+        }
     }
 
     /// Checks that one of the slots of `mask` is in use.

@@ -37,8 +37,8 @@ impl Scheduler {
         Some((at, PauseCause::Slice { waiter }))
     }
 
-    /// Returns when a run makes way for `next` under the policy. A boosted run has its whole slice, unless
-    /// `next` has a reservation.
+    /// Returns when a run makes way for `next` under the policy. A boosted run has its whole slice,
+    /// unless `next` has a reservation.
     pub(super) fn preempt_run(&self, run: &Run, next: ContextIndex) -> Preempt {
         let (runs, waits) = (&self.entities[run.ctx.at()], &self.entities[next]);
         match self.policy.preempt(runs, waits) {

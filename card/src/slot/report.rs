@@ -122,11 +122,7 @@ impl Slot {
     pub(super) fn post_events(&self, state: &State) {
         if state.relay.on {
             let at = self.host.relay.events_at(self.index);
-            let events = if state.misbehaviour.ones {
-                u64::MAX
-            } else {
-                state.events
-            };
+            let events = self.value(state, SlotReg::Events, 0);
             self.put(at, &[&events.to_le_bytes()]);
         }
     }

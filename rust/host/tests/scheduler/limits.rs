@@ -267,19 +267,23 @@ fn budget_is_not_renewed_by_changing_the_policy() {
     assert!(had < 0.21, "{had}");
 }
 
+/// Contexts of a group that has a cap.
+fn in_capped_group(world: &mut World, cap: u16, contexts: [Params; 2]) -> [ContextId; 2] {
+    let group = GroupKey(7);
+    let settings = GroupSettings {
+        cap,
+        ..GroupSettings::DEFAULT
+    };
+    world.set_group(group, settings).unwrap();
+    contexts.map(|params| world.open_in(group, 0, params).unwrap())
+}
+
 /// The cap of a group does not hold for its reservations.
 #[test]
 fn a_reservation_is_kept_while_its_group_is_throttled() {
     let mut world = world(1, PolicyKind::Deadline);
-    let group = GroupKey(7);
-    let settings = GroupSettings {
-        cap: 1,
-        ..GroupSettings::DEFAULT
-    };
-    world.set_group(group, settings).unwrap();
-    let best_effort = world.open_in(group, 0, Params::DEFAULT).unwrap();
-    let reserved = world.open_in(group, 0, reservation(2_000, 10_000, 10_000));
-    let reserved = reserved.unwrap();
+    let contexts = [Params::DEFAULT, reservation(2_000, 10_000, 10_000)];
+    let [best_effort, reserved] = in_capped_group(&mut world, 1, contexts);
     world.start(best_effort, ENDLESS).unwrap();
     while !world.stats(best_effort).throttled {
         world.run_for(MS);
@@ -294,15 +298,8 @@ fn a_reservation_is_kept_while_its_group_is_throttled() {
 #[test]
 fn a_reservation_takes_no_members_of_its_gang_past_the_cap_of_their_group() {
     let mut world = world(2, PolicyKind::Deadline);
-    let group = GroupKey(7);
-    let settings = GroupSettings {
-        cap: 10,
-        ..GroupSettings::DEFAULT
-    };
-    world.set_group(group, settings).unwrap();
-    let best_effort = world.open_in(group, 0, Params::DEFAULT).unwrap();
-    let reserved = world.open_in(group, 0, reservation(5_000, 10_000, 10_000));
-    let reserved = reserved.unwrap();
+    let contexts = [Params::DEFAULT, reservation(5_000, 10_000, 10_000)];
+    let [best_effort, reserved] = in_capped_group(&mut world, 10, contexts);
     world.set_gang(best_effort, Some(reserved)).unwrap();
     for ctx in [best_effort, reserved] {
         world.start(ctx, ENDLESS).unwrap();
