@@ -29,6 +29,8 @@ const SLOT_WORDS: usize = 0x400 / 8;
 const RECORDS: usize = 8;
 /// Words of a record.
 const RECORD_WORDS: usize = 8;
+/// The first word of a record that is not written yet: no context has this cookie.
+const NO_COOKIE: u64 = u64::MAX;
 /// The word that counts completion events, in the part of a slot.
 const EVENTS_WORD: usize = 0x200 / 8;
 /// Result registers of a context.
@@ -134,10 +136,27 @@ impl Relay {
     /// Clears all records. No slot may be occupied.
     pub(crate) fn clear_records(&self) {
         for word in 0..self.records.len() {
-            let place = self.records.as_ptr().cast::<u64>().cast_mut();
-            // SAFETY: `word` is within the memory, which only the card writes besides, and not now.
-            unsafe { place.add(word).write_volatile(0) };
+            self.write_word(word, 0);
         }
+        for place in 0..MAX_SLOTS * RECORDS {
+            let (slot, record) = (place / RECORDS, place % RECORDS);
+            self.write_word(slot * SLOT_WORDS + record * RECORD_WORDS, NO_COOKIE);
+        }
+    }
+
+    /// Clears the record of run number `run` of a slot, so that a later record in its place counts
+    /// only once its first word has come, too. The card must not be about to write there. Any
+    /// context.
+    pub(crate) fn clear_record(&self, slot: SlotId, run: u32) {
+        let first = slot.index() * SLOT_WORDS + run as usize % RECORDS * RECORD_WORDS;
+        self.write_word(first, NO_COOKIE);
+    }
+
+    /// Writes word number `word` of all records.
+    fn write_word(&self, word: usize, value: u64) {
+        let place = self.records.as_ptr().cast::<u64>().cast_mut();
+        // SAFETY: `word` is within the memory. The card writes there besides, but not now.
+        unsafe { place.add(word).write_volatile(value.to_le()) };
     }
 
     /// Reads word number `word` of the part of a slot.
@@ -175,6 +194,10 @@ impl Relay {
         let (began, worked, stopped, left) = (word(1), word(2), word(3), word(4));
         let since = |from: u64, to: u64| Duration::from_ns(to.saturating_sub(from));
         let next = word(6);
+        let cookie = word(0);
+        if cookie == NO_COOKIE {
+            return None;
+        }
         Some(Record {
             run: RunRecord {
                 run,
@@ -192,7 +215,7 @@ impl Relay {
                 next: (next as u32).checked_sub(1).map(|index| index as usize),
                 back: last >> 42 & 1 != 0,
             },
-            cookie: word(0),
+            cookie,
             fault_address: word(5),
             fault_is_write: next >> 32 & 2 != 0,
             // A run that did not work has written none.

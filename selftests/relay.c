@@ -364,6 +364,29 @@ FM_TEST(relay, tear_record)
 	EXPECT_EQ(0, card_violations());
 }
 
+/*
+ * The same where an older record of the same job is in the place of the torn one, and names the other job as next:
+ * that job is held, and the slot is vacant.
+ */
+FM_TEST(relay, tear_record_over_an_older_one)
+{
+	struct pair p;
+
+	NEED_RELAY();
+	pair_start(&p);
+	fm_until_preempted(p.c[1].fd, 12);
+	fm_hold(&p.c[1]);
+	card_until_runs(p.c[0].slot, p.c[0].token);
+	card_fault(p.c[0].slot, "tear_record=1");
+	fm_hold(&p.c[0]);
+	EXPECT_EQ(0, card_key(card_cmd("state slot=%d", p.c[0].slot), "pending_faults"));
+	fm_must_resume(&p.c[0]);
+	fm_must_resume(&p.c[1]);
+	ASSERT_GOOD(end_well(&p.c[0], &p.e[0]));
+	ASSERT_GOOD(end_well(&p.c[1], &p.e[1]));
+	EXPECT_EQ(0, card_violations());
+}
+
 /* The status says that the run is over before the record does: the job fails, or the record was awaited. */
 FM_TEST(relay, delay_record)
 {

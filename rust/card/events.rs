@@ -213,7 +213,10 @@ impl Card {
         let record = relay.record(slot, run)?;
         // A context that was refused may have had no entry that could be read.
         let is_own = record.cookie == cookie(ctx) || record.run.reason == LeftReason::Refused;
-        is_own.then_some(record)
+        is_own.then(|| {
+            relay.clear_record(slot, run);
+            record
+        })
     }
 
     fn handle_one(
