@@ -242,8 +242,8 @@ unsafe extern "C" fn error_detected(
 ///
 /// Called by the PCI core for a bound device, after [`error_detected`].
 unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
-    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call. The PCI core
-    // saved its state when it was enabled.
+    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call, so that its
+    // state was saved by `probe`.
     let card = unsafe {
         bindings::pci_restore_state(pdev);
         card_of(pdev)

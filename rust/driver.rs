@@ -12,7 +12,10 @@ use crate::{
     limits::Limits,
     regs::BAR_SIZE,
     sched::SlotId,
-    shim::{fermata_dma_cross_boundaries, fermata_dma_is_coherent, pci_as_raw, pci_disable_device},
+    shim::{
+        fermata_dma_cross_boundaries, fermata_dma_is_coherent, pci_as_raw, pci_disable_device,
+        pci_save_state,
+    },
 };
 use core::iter;
 use kernel::{
@@ -179,6 +182,8 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     if let Some(vectors) = &vectors {
         request_irqs(&card.0, vectors, identity.slots)?;
     }
+    // The PCI core has saved the configuration of a function that was not enabled.
+    pci_save_state(pdev);
     // Last: from here on programs come.
     let node = Node::new(device, &card.0, &OPERATIONS)?;
     report(pdev, &identity);

@@ -113,8 +113,8 @@ macro_rules! pci_functions {
         $(
             $(#[$doc])*
             pub(crate) fn $name<Context: DeviceContext>(pdev: &pci::Device<Context>) {
-                // SAFETY: The device is valid. These functions lock what they change, and may be
-                // called for a device in any state.
+                // SAFETY: The device is valid. These functions may be called for a device in any
+                // state, and lock what they change, or have it locked: `pci_save_state`.
                 unsafe { bindings::$name(pci_as_raw(pdev)) };
             }
         )*
@@ -128,4 +128,7 @@ pci_functions! {
     fn pci_set_master;
     /// Disables DMA by the function.
     fn pci_clear_master;
+    /// Saves the configuration that an error recovery restores. The caller holds the lock of the
+    /// device.
+    fn pci_save_state;
 }

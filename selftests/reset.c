@@ -2,6 +2,7 @@
 /* The function or its bus is reset under load: jobs are saved before, and go on after it. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
+#include <linux/pci_regs.h>
 
 FM_FIXTURE_CARD(reset);
 
@@ -283,14 +284,12 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 }
 
 /* The link is reset under the jobs that run; those that do not are in memory. */
-FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
+static void fatal_error(struct __test_metadata *_metadata)
 {
 	struct fermata_status st;
 	struct tenants t;
 	int i, failed = 0;
 
-	if (no_errors_to_be_had())
-		SKIP(return, "no aer_inject, or no slot with membench");
 	begin(&t, true);
 	until_at_work(&t);
 	ASSERT_EQ(0, inject(0, UNC_DATA_LINK));
@@ -310,6 +309,33 @@ FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 	fm_job_any(&t.c[ELSEWHERE], 1000, 8, &t.e[ELSEWHERE]);
 	fm_must_start(&t.c[ELSEWHERE]);
 	ASSERT_GOOD(finish(&t));
+}
+
+FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
+{
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	fatal_error(_metadata);
+}
+
+/* The kernel has found the function with its memory disabled, as where no firmware has enabled it. */
+FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
+{
+	const __u16 command = 0;
+	char path[128];
+	int fd;
+
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	ASSERT_EQ(0, fm_unbind());
+	fd = fm_pci_config(O_WRONLY);
+	ASSERT_EQ(sizeof(command), pwrite(fd, &command, sizeof(command), PCI_COMMAND));
+	close(fd);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/remove", fm_pci());
+	ASSERT_EQ(0, fm_put(path, "1"));
+	ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
+	fm_until_node();
+	fatal_error(_metadata);
 }
 
 TEST_HARNESS_MAIN
