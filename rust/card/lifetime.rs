@@ -115,6 +115,12 @@ impl Card {
         if self.is_gone() {
             return;
         }
+        let is_at_rest = self.state.lock().scheduler.is_at_rest();
+        if !is_at_rest {
+            // Another recovery, of which the PCI core allows several at a time, has come to its end
+            // since, and jobs were put back on a card that was reset after that.
+            self.abort_all();
+        }
         quiesce(&self.bar, &self.identity, &self.limits);
         if let Some(slot) = self.changed_slot() {
             dev_err!(
