@@ -373,7 +373,7 @@ fn percentiles(prefix: &str, samples: &[u64]) -> String {
 /// The nearest-rank percentile of `sorted`, which must ascend: the least sample that at least
 /// `percent` % of all samples do not exceed. 0 gives the smallest sample, 100 and above the largest
 /// one. `None` if there are no samples.
-pub fn nearest_rank(sorted: &[u64], percent: usize) -> Option<u64> {
+pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     let rank = (sorted.len() * percent).div_ceil(100);
     let last = sorted.len().checked_sub(1)?;
     sorted.get(rank.saturating_sub(1).min(last)).copied()
@@ -401,6 +401,6 @@ mod tests {
         let found = [0, 20, 21, 50, 99, 100, 101].map(|percent| nearest_rank(&samples, percent));
         assert_eq!(found, [10, 10, 20, 30, 50, 50, 50].map(Some));
         assert_eq!(nearest_rank(&[7], 1), Some(7));
-        assert_eq!(nearest_rank(&[], 50), None);
+        assert_eq!(nearest_rank::<u64>(&[], 50), None);
     }
 }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Figures of a cell: medians of its visits, and the load of the host meanwhile.
+//! Figures of a cell, over all of its visits, and the load of the host meanwhile.
 
 use super::timeline::VisitLog;
 use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit};
 use anyhow::{Context as _, Result};
+use fermata_card::ledger::nearest_rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A distribution in microseconds: the medians of the visits' P50 and P99 (nearest rank), and the
-/// largest sample of all visits.
+/// The fewest samples that have a P99: with fewer samples the nearest rank is the largest sample.
+const P99_SAMPLES: usize = 100;
+
+/// A distribution in microseconds, of the samples of all visits; percentiles are nearest ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) count: usize,
     pub(crate) p50: f64,
-    pub(crate) p99: f64,
+    /// `None` with fewer than [`P99_SAMPLES`] samples.
+    pub(crate) p99: Option<f64>,
     pub(crate) max: f64,
 }
 
@@ -54,15 +58,6 @@ pub(crate) struct Row {
     pub(crate) host: HostLoad,
 }
 
-/// Returns the nearest-rank percentile in microseconds of samples in nanoseconds, NaN without
-/// samples.
-fn rank(sorted: &[i64], percent: usize) -> f64 {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted
-        .get(rank.saturating_sub(1))
-        .map_or(f64::NAN, |ns| *ns as f64 / 1e3)
-}
-
 /// Returns the median of the finite values, NaN if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
@@ -76,22 +71,16 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 impl Spread {
-    fn of(visits: Vec<Vec<i64>>) -> Self {
-        let mut visits = visits;
-        visits
-            .iter_mut()
-            .for_each(|samples| samples.sort_unstable());
-        let all = |percent| median(visits.iter().map(|samples| rank(samples, percent)));
-        let max = visits.iter().filter_map(|samples| samples.last()).max();
-        let count = visits.iter().map(Vec::len).sum();
-        if count == 0 {
-            return Self::default();
-        }
+    /// Returns the distribution of samples in nanoseconds.
+    fn of(mut samples: Vec<i64>) -> Self {
+        samples.sort_unstable();
+        let count = samples.len();
+        let rank = |percent| nearest_rank(&samples, percent).map_or(0.0, |ns| ns as f64 / 1e3);
         Self {
             count,
-            p50: all(50),
-            p99: all(99),
-            max: max.map_or(0.0, |ns| *ns as f64 / 1e3),
+            p50: rank(50),
+            p99: (count >= P99_SAMPLES).then(|| rank(99)),
+            max: rank(100),
         }
     }
 }
@@ -164,7 +153,7 @@ impl Row {
         host: &HostSamples,
     ) -> Result<Self> {
         let spread = |samples: &dyn Fn(&VisitLog) -> Vec<i64>| {
-            Spread::of(visits.iter().map(|(_, seen)| samples(seen)).collect())
+            Spread::of(visits.iter().flat_map(|(_, seen)| samples(seen)).collect())
         };
         let signed = |samples: &[u64]| samples.iter().map(|ns| *ns as i64).collect();
         let sum = |value: &dyn Fn(&Visit, &VisitLog) -> u64| {
@@ -287,16 +276,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_of_visits() {
-        let visits = vec![vec![3000, 1000, 2000], vec![9000], vec![4000, 5000]];
-        let spread = Spread::of(visits);
-        let expected = Spread {
-            count: 6,
-            p50: 4.0,
-            p99: 5.0,
-            max: 9.0,
-        };
-        assert_eq!(spread, expected);
+    fn a_maximum_is_no_p99() {
+        let spread = |samples| Spread::of((1..=samples).rev().map(|us| us * 1000).collect());
+        let few = spread(99);
+        assert_eq!(
+            (few.count, few.p50, few.p99, few.max),
+            (99, 50.0, None, 99.0)
+        );
+        let enough = spread(100);
+        assert_eq!(
+            (enough.p50, enough.p99, enough.max),
+            (50.0, Some(99.0), 100.0)
+        );
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
+    }
+
+    #[test]
+    fn medians() {
         assert!(median([]).is_nan());
         assert!((median([4.0, 1.0]) - 2.5).abs() < 1e-9);
     }

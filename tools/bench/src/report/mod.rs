@@ -373,7 +373,7 @@ mod tests {
             switches
                 .lines()
                 .nth(1)
-                .is_some_and(|row| row.starts_with("| fermata | 2 | 10, 10, 10 |")),
+                .is_some_and(|row| row.starts_with("| fermata | 2 | 10, -, 10 |")),
             "{switches}"
         );
     }

@@ -24,8 +24,8 @@ struct Picture {
     bound_is_level: bool,
 }
 
-fn of(spread: &Spread, value: f64) -> Option<f64> {
-    (spread.count > 0 && value > 0.0).then_some(value)
+fn p50(spread: &Spread) -> Option<f64> {
+    (spread.count > 0).then_some(spread.p50)
 }
 
 const PICTURES: [Picture; 3] = [
@@ -33,8 +33,8 @@ const PICTURES: [Picture; 3] = [
         file: "bench-gap.svg",
         title: "Gap: PAUSED or FINISH to the next START (an emulator's times)",
         values: [
-            ("P50", "us", |row| of(&row.gap, row.gap.p50)),
-            ("P99", "us", |row| of(&row.gap, row.gap.p99)),
+            ("P50", "us", |row| p50(&row.gap)),
+            ("P99", "us", |row| row.gap.p99),
         ],
         bound_is_level: true,
     },
@@ -42,8 +42,8 @@ const PICTURES: [Picture; 3] = [
         file: "bench-arrival.svg",
         title: "Urgent work waits: arrival to START (an emulator's times)",
         values: [
-            ("P50", "us", |row| of(&row.arrival, row.arrival.p50)),
-            ("P99", "us", |row| of(&row.arrival, row.arrival.p99)),
+            ("P50", "us", |row| p50(&row.arrival)),
+            ("P99", "us", |row| row.arrival.p99),
         ],
         bound_is_level: true,
     },
@@ -136,6 +136,7 @@ fn points(report: &Report, variant: Variant, load: Load, value: Value) -> Vec<(f
     });
     let mut points: Vec<_> = rows
         .filter_map(|row| Some((f64::from(row.cell.slice_us) / 1e3, value(row)?)))
+        .filter(|(_, value)| *value > 0.0)
         .collect();
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     points

@@ -11,7 +11,14 @@ fn spread(spread: &Spread) -> String {
     if spread.count == 0 {
         return "-".into();
     }
-    format!("{:.0}, {:.0}, {:.0}", spread.p50, spread.p99, spread.max)
+    format!("{}, {:.0}", percentiles(spread), spread.max)
+}
+
+fn percentiles(spread: &Spread) -> String {
+    match spread.count {
+        0 => "-".into(),
+        _ => format!("{:.0}, {}", spread.p50, number(spread.p99)),
+    }
 }
 
 fn number(value: Option<f64>) -> String {
@@ -157,10 +164,6 @@ fn by_slice(report: &Report) -> String {
             if cell.variant.is_bound() {
                 continue;
             }
-            let two = |spread: &Spread| match spread.count {
-                0 => "-".into(),
-                _ => format!("{:.0}, {:.0}", spread.p50, spread.p99),
-            };
             let slice = match cell.slice_us {
                 0 => "whole jobs".into(),
                 us => format!("{}", f64::from(us) / 1e3),
@@ -169,9 +172,9 @@ fn by_slice(report: &Report) -> String {
                 load.name().into(),
                 cell.variant.name().into(),
                 slice,
-                two(&row.gap),
-                two(&row.arrival),
-                two(&row.overrun),
+                percentiles(&row.gap),
+                percentiles(&row.arrival),
+                percentiles(&row.overrun),
                 format!("{:.1} %", row.useful * 100.0),
                 format!("{:.1} %", row.useful_of_bound * 100.0),
             ]);
