@@ -41,9 +41,8 @@ pub(crate) struct Row {
     pub(crate) overrun: Spread,
     /// Part of the time in which the slot works.
     pub(crate) useful: f64,
-    /// `useful` relative to the value that gaps as long as the mean gap of the card bound would
-    /// give.
-    pub(crate) useful_of_bound: f64,
+    /// Part of the time by which the gaps are longer than as many mean gaps of the card bound.
+    pub(crate) lost_to_gaps: f64,
     /// CPU time of the guest on the host per switch, including interrupts and tenants, but not
     /// waits for the card. Only for an idle machine: on a busy machine the CPUs always run.
     pub(crate) cpu_us: Option<f64>,
@@ -56,18 +55,6 @@ pub(crate) struct Row {
     pub(crate) size_reads: f64,
     pub(crate) writes: f64,
     pub(crate) host: HostLoad,
-}
-
-/// Returns the median of the finite values, NaN if there are none.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
 }
 
 impl Spread {
@@ -164,13 +151,12 @@ impl Row {
         };
         let switches = sum(&|_, seen| seen.starts);
         let length = sum(&|_, seen| seen.end - seen.begin);
-        let mut of_bound = Vec::new();
+        let mut longer_gaps = 0.0;
         for (visit, seen) in visits {
             let bound = bounds.get(&(visit.round, cell.load, cell.costs));
             let bound = bound.context("the card bound was not visited")?;
-            let cards_own = seen.useful + seen.saving + seen.restoring;
-            let least = cards_own as f64 + seen.gap.len() as f64 * bound;
-            of_bound.push(least / (seen.end - seen.begin) as f64);
+            let without_work = seen.end - seen.begin - seen.useful - seen.saving - seen.restoring;
+            longer_gaps += without_work as f64 - seen.gap.len() as f64 * bound;
         }
         let idle = cell.load == Load::Idle;
         let windows = visits.iter().map(|(_, seen)| (seen.begin, seen.end));
@@ -187,7 +173,7 @@ impl Row {
             arrival: spread(&|seen| signed(&seen.arrival)),
             overrun: spread(&|seen| seen.overrun.clone()),
             useful: sum(&|_, seen| seen.useful) / length,
-            useful_of_bound: median(of_bound),
+            lost_to_gaps: longer_gaps / length,
             cpu_us: idle.then(|| guest / switches / 1e3),
             daemon_us: (daemon > 0.0).then(|| daemon / switches / 1e3),
             context_switches: sum(&|visit, _| visit.usage.context_switches) / switches,
@@ -289,12 +275,6 @@ mod tests {
             (50.0, Some(99.0), 100.0)
         );
         assert_eq!(Spread::of(Vec::new()), Spread::default());
-    }
-
-    #[test]
-    fn medians() {
-        assert!(median([]).is_nan());
-        assert!((median([4.0, 1.0]) - 2.5).abs() < 1e-9);
     }
 
     #[test]

@@ -49,13 +49,10 @@ const PICTURES: [Picture; 3] = [
     },
     Picture {
         file: "bench-useful.svg",
-        title:
-            "Part of the time that the slot works, and the same beside what the card bound allows",
+        title: "Part of the time that the slot works, and that gaps beyond the card bound's take",
         values: [
             ("useful", "%", |row| Some(row.useful * 100.0)),
-            ("of the card bound's", "%", |row| {
-                Some(row.useful_of_bound * 100.0)
-            }),
+            ("lost to gaps", "%", |row| Some(row.lost_to_gaps * 100.0)),
         ],
         bound_is_level: false,
     },

@@ -176,7 +176,7 @@ fn by_slice(report: &Report) -> String {
                 percentiles(&row.arrival),
                 percentiles(&row.overrun),
                 format!("{:.1} %", row.useful * 100.0),
-                format!("{:.1} %", row.useful_of_bound * 100.0),
+                format!("{:.1} %", row.lost_to_gaps * 100.0),
             ]);
         }
     }
@@ -188,7 +188,7 @@ fn by_slice(report: &Report) -> String {
         "urgent work waits",
         "slice error",
         "useful",
-        "of what the card bound allows",
+        "lost to gaps",
     ];
     table(&header, rows, &[0, 1])
 }

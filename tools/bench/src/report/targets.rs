@@ -192,16 +192,22 @@ fn late_gap(rows: &Rows<'_>) -> Option<Target> {
 }
 
 fn useful(rows: &Rows<'_>, load: Load) -> Option<Target> {
-    let row = rows.mixed(Variant::Fermata, load, Costs::Even)?;
+    let at = |variant| rows.mixed(variant, load, Costs::Even);
+    let (fermata, card) = at(Variant::Fermata).zip(at(Variant::CardBound))?;
     Some(Target::new(
         format!(
-            "useful share at 1 ms slices, of what the card bound allows, {} machine",
+            "useful share at 1 ms slices beside the card bound's, {} machine",
             load.name()
         ),
         Aim::AtLeast,
         0.98,
-        row.useful_of_bound,
-        format!("the slot works for {:.1} % of the time", row.useful * 100.0),
+        fermata.useful / card.useful,
+        format!(
+            "{:.1} % and {:.1} % of the time; gaps longer than the card bound's take {:.1} %",
+            fermata.useful * 100.0,
+            card.useful * 100.0,
+            fermata.lost_to_gaps * 100.0
+        ),
     ))
 }
 
@@ -335,7 +341,7 @@ mod tests {
             arrival: Spread::default(),
             overrun: Spread::default(),
             useful: 0.0,
-            useful_of_bound: 0.0,
+            lost_to_gaps: 0.0,
             cpu_us: None,
             daemon_us: None,
             context_switches: 0.0,
@@ -346,6 +352,23 @@ mod tests {
         };
         set(&mut row);
         row
+    }
+
+    #[test]
+    fn the_useful_share_is_judged_as_it_is() {
+        let useful = |variant, useful| {
+            row(variant, Load::Idle, SLICE_US, |row| {
+                // Saves and restores take the time, not gaps.
+                (row.useful, row.lost_to_gaps) = (useful, 0.0);
+            })
+        };
+        let rows = [
+            useful(Variant::Fermata, 0.6),
+            useful(Variant::CardBound, 0.8),
+        ];
+        let target = super::useful(&Rows(&rows), Load::Idle).unwrap();
+        assert!((target.found - 0.75).abs() < 1e-9 && !target.met);
+        assert!(target.because.starts_with("60.0 % and 80.0 %"));
     }
 
     /// Returns a row of a busy machine whose gaps have this P99.
