@@ -15,14 +15,14 @@ pub(crate) enum Aim {
     AtLeast,
 }
 
-/// A target and its verdict.
+/// A target and its verdict, or a figure without a limit that is shown beside the targets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) what: String,
-    pub(crate) aim: Aim,
-    pub(crate) limit: f64,
+    pub(crate) limit: Option<(Aim, f64)>,
     pub(crate) found: f64,
-    pub(crate) met: bool,
+    /// `None` without a limit.
+    pub(crate) met: Option<bool>,
     /// The figures that the value is computed from.
     pub(crate) because: String,
 }
@@ -34,33 +34,39 @@ impl Target {
             Aim::AtLeast => found >= limit,
         };
         Self {
+            limit: Some((aim, limit)),
+            met: Some(met),
+            ..Self::without_limit(what, found, because)
+        }
+    }
+
+    fn without_limit(what: String, found: f64, because: String) -> Self {
+        Self {
             what,
-            aim,
-            limit,
+            limit: None,
             found,
-            met,
+            met: None,
             because,
         }
     }
 
-    /// Returns `met`, or by how much the target was missed.
+    /// Returns whether the target was met, or by how much it was missed.
     pub(crate) fn verdict(&self) -> String {
-        if self.met {
-            return "met".into();
-        }
-        let beside = match self.aim {
-            Aim::AtMost => self.found / self.limit,
-            Aim::AtLeast => self.limit / self.found,
+        let beside = match (self.met, self.limit) {
+            (None, _) | (_, None) => return "not judged".into(),
+            (Some(true), _) => return "met".into(),
+            (_, Some((Aim::AtMost, limit))) => self.found / limit,
+            (_, Some((Aim::AtLeast, limit))) => limit / self.found,
         };
         format!("missed by {:.0} %", (beside - 1.0) * 100.0)
     }
 
     pub(crate) fn limit(&self) -> String {
-        let aim = match self.aim {
-            Aim::AtMost => "at most",
-            Aim::AtLeast => "at least",
-        };
-        format!("{aim} {}", self.limit)
+        match self.limit {
+            None => "-".into(),
+            Some((Aim::AtMost, limit)) => format!("at most {limit}"),
+            Some((Aim::AtLeast, limit)) => format!("at least {limit}"),
+        }
     }
 }
 
@@ -107,7 +113,8 @@ pub(crate) fn judge(rows: &[Row], machine: &Machine) -> Vec<Target> {
                 .flatten(),
         );
     }
-    targets.extend(late_gap(&rows));
+    targets.extend(late_gap(&rows, Load::Busy, Variant::Sleep));
+    targets.extend(late_gap(&rows, Load::Idle, Variant::Relay));
     targets.extend(
         Load::ALL
             .map(|load| useful(&rows, load))
@@ -122,7 +129,12 @@ pub(crate) fn judge(rows: &[Row], machine: &Machine) -> Vec<Target> {
             .into_iter()
             .flatten(),
     );
-    targets.extend(urgent(&rows, machine));
+    targets.extend(
+        Load::ALL
+            .map(|load| urgent(&rows, load, machine))
+            .into_iter()
+            .flatten(),
+    );
     targets.extend(crowded(&rows));
     targets
 }
@@ -147,25 +159,18 @@ fn gap(rows: &Rows<'_>, load: Load, costs: Costs) -> Option<Target> {
     ))
 }
 
-/// Judges the slices with which the daemon's P99 is the fewest times fermata's.
-fn late_gap(rows: &Rows<'_>) -> Option<Target> {
+/// Returns the P99 of a daemon's gaps beside that of fermata's, with the length of slices at which
+/// the ratio is lowest. The ratio to the daemon without relay is a target.
+fn late_gap(rows: &Rows<'_>, load: Load, peer: Variant) -> Option<Target> {
     let late = |row: &Row| row.gap.p99.unwrap_or(f64::NAN);
     let pairs = rows.0.iter().filter_map(|fermata| {
-        let Cell {
-            variant,
-            load,
-            costs,
-            tenants,
-            ..
-        } = fermata.cell;
-        let kind = (variant, load, costs, tenants);
-        if kind != (Variant::Fermata, Load::Busy, Costs::Even, Tenants::Mixed) {
+        let cell = fermata.cell;
+        let kind = (cell.variant, cell.load, cell.costs, cell.tenants);
+        if kind != (Variant::Fermata, load, Costs::Even, Tenants::Mixed) {
             return None;
         }
-        let daemon = rows.at(Cell {
-            variant: Variant::Sleep,
-            ..fermata.cell
-        })?;
+        let variant = peer;
+        let daemon = rows.at(Cell { variant, ..cell })?;
         Some((late(daemon) / late(fermata), fermata, daemon))
     });
     let mut pairs: Vec<_> = pairs.collect();
@@ -174,21 +179,27 @@ fn late_gap(rows: &Rows<'_>) -> Option<Target> {
     let (found, fermata, daemon) = *pairs.first()?;
     let slice_ms = |row: &Row| f64::from(row.cell.slice_us) / 1e3;
     let others = pairs[1..].iter();
-    let others = others.map(|(ratio, row, _)| format!("; {} ms: {ratio:.1}", slice_ms(row)));
-    Some(Target::new(
-        "gap at P99 of the sleeping daemon beside fermata's, busy machine, worst length of slices"
-            .into(),
-        Aim::AtLeast,
-        10.0,
-        found,
-        format!(
-            "slices of {} ms: {:.0} us and {:.0} us{}",
-            slice_ms(fermata),
-            late(daemon),
-            late(fermata),
-            others.collect::<String>()
-        ),
-    ))
+    let others = others.map(|(ratio, row, _)| format!("; {} ms: {ratio:.2}", slice_ms(row)));
+    let what = format!(
+        "gap at P99 of the {} beside fermata's, {} machine, worst length of slices",
+        if peer == Variant::Relay {
+            "daemon with relay"
+        } else {
+            "sleeping daemon"
+        },
+        load.name(),
+    );
+    let because = format!(
+        "slices of {} ms: {:.0} us and {:.0} us{}",
+        slice_ms(fermata),
+        late(daemon),
+        late(fermata),
+        others.collect::<String>()
+    );
+    Some(match peer {
+        Variant::Relay => Target::without_limit(what, found, because),
+        _ => Target::new(what, Aim::AtLeast, 10.0, found, because),
+    })
 }
 
 fn useful(rows: &Rows<'_>, load: Load) -> Option<Target> {
@@ -272,18 +283,20 @@ fn slice_error(rows: &Rows<'_>, load: Load) -> Option<Target> {
     ))
 }
 
-fn urgent(rows: &Rows<'_>, machine: &Machine) -> Option<Target> {
-    let row = rows.mixed(Variant::Fermata, Load::Idle, Costs::Even)?;
+/// Judges the idle machine only, as the target does.
+fn urgent(rows: &Rows<'_>, load: Load, machine: &Machine) -> Option<Target> {
+    let row = rows.mixed(Variant::Fermata, load, Costs::Even)?;
     let card = Costs::Even.save_and_restore_us() + machine.write_ns as f64 / 1e3;
-    Some(Target::new(
-        "urgent work waits at P50, beside the card's save, restore and one posted write, \
-         idle machine"
-            .into(),
-        Aim::AtMost,
-        1.5,
-        row.arrival.p50 / card,
-        format!("{:.0} us and {card:.0} us", row.arrival.p50),
-    ))
+    let what = format!(
+        "urgent work waits at P50, beside the card's save, restore and one posted write, {} machine",
+        load.name()
+    );
+    let found = row.arrival.p50 / card;
+    let because = format!("{:.0} us and {card:.0} us", row.arrival.p50);
+    Some(match load {
+        Load::Idle => Target::new(what, Aim::AtMost, 1.5, found, because),
+        Load::Busy => Target::without_limit(what, found, because),
+    })
 }
 
 fn crowded(rows: &Rows<'_>) -> Vec<Target> {
@@ -367,7 +380,8 @@ mod tests {
             useful(Variant::CardBound, 0.8),
         ];
         let target = super::useful(&Rows(&rows), Load::Idle).unwrap();
-        assert!((target.found - 0.75).abs() < 1e-9 && !target.met);
+        assert!((target.found - 0.75).abs() < 1e-9);
+        assert_eq!(target.met, Some(false));
         assert!(target.because.starts_with("60.0 % and 80.0 %"));
     }
 
@@ -388,15 +402,50 @@ mod tests {
             late(Variant::Fermata, 5000, Some(500.0)),
             late(Variant::Sleep, 5000, Some(1500.0)),
         ];
-        let target = late_gap(&Rows(&rows)).unwrap();
-        assert_eq!((target.found, target.met), (3.0, false));
+        let target = late_gap(&Rows(&rows), Load::Busy, Variant::Sleep).unwrap();
+        assert_eq!((target.found, target.met), (3.0, Some(false)));
         assert_eq!(
             target.because,
-            "slices of 5 ms: 1500 us and 500 us; 1 ms: 20.0"
+            "slices of 5 ms: 1500 us and 500 us; 1 ms: 20.00"
         );
         rows.push(late(Variant::Fermata, 10_000, None));
         rows.push(late(Variant::Sleep, 10_000, Some(1000.0)));
-        assert!(late_gap(&Rows(&rows)).unwrap().found.is_nan());
+        assert!(late_gap(&Rows(&rows), Load::Busy, Variant::Sleep)
+            .unwrap()
+            .found
+            .is_nan());
+    }
+
+    #[test]
+    fn urgent_work_on_a_busy_machine_is_shown_without_a_verdict() {
+        let waits = |load| {
+            row(Variant::Fermata, load, SLICE_US, |row| {
+                row.arrival.p50 = 606.0;
+            })
+        };
+        let rows = Load::ALL.map(waits);
+        let machine = Machine {
+            cpus: 2,
+            read_ns: 0,
+            write_ns: 2_000,
+        };
+        let verdicts = judge(&rows, &machine).into_iter();
+        let verdicts = verdicts.filter(|target| target.what.starts_with("urgent work"));
+        let verdicts: Vec<_> = verdicts
+            .map(|target| (target.found, target.verdict()))
+            .collect();
+        assert_eq!(
+            verdicts,
+            [(3.0, "missed by 100 %".into()), (3.0, "not judged".into())]
+        );
+    }
+
+    #[test]
+    fn the_gap_at_p99_is_shown_beside_the_daemon_with_relay() {
+        let late = |variant, p99| row(variant, Load::Idle, SLICE_US, |row| row.gap.p99 = Some(p99));
+        let rows = [late(Variant::Fermata, 180.0), late(Variant::Relay, 45.0)];
+        let target = late_gap(&Rows(&rows), Load::Idle, Variant::Relay).unwrap();
+        assert_eq!((target.found, target.limit()), (0.25, "-".into()));
     }
 
     #[test]
@@ -405,6 +454,6 @@ mod tests {
         assert_eq!(target(Aim::AtMost, 2.0).verdict(), "met");
         assert_eq!(target(Aim::AtMost, 3.0).verdict(), "missed by 50 %");
         assert_eq!(target(Aim::AtLeast, 1.0).verdict(), "missed by 100 %");
-        assert!(!target(Aim::AtLeast, f64::NAN).met);
+        assert_eq!(target(Aim::AtLeast, f64::NAN).met, Some(false));
     }
 }
