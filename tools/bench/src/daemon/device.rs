@@ -32,12 +32,40 @@ const WINDOW_SIZE: usize = 0x1c0;
 /// The card.
 pub(super) struct Device {
     registers: Mapping,
-    container: Arc<VfioContainer>,
     interrupt: EventFd,
-    /// Keeps the device open; dropping the value returns the card to the kernel.
-    _owned: VfioDevice,
+    iommu: Box<dyn Iommu>,
     /// The values that were written last; an unchanged value is not written again.
     addresses: JobAddresses,
+}
+
+/// Where memory is mapped for the card.
+trait Iommu {
+    fn map(&self, iova: u64, memory: &Mapping) -> Result<()>;
+    fn unmap(&self, iova: u64, memory: &Mapping) -> Result<()>;
+}
+
+/// VFIO's type1 IOMMU.
+struct Vfio {
+    container: Arc<VfioContainer>,
+    /// Keeps the device open; dropping the value returns the card to the kernel.
+    _owned: VfioDevice,
+}
+
+impl Iommu for Vfio {
+    fn map(&self, iova: u64, memory: &Mapping) -> Result<()> {
+        // SAFETY: `memory` stays mapped until the caller unmaps it for the card.
+        unsafe {
+            self.container
+                .vfio_dma_map(iova, memory.length(), memory.address())
+        }
+        .context("cannot map memory for the card")
+    }
+
+    fn unmap(&self, iova: u64, memory: &Mapping) -> Result<()> {
+        self.container
+            .vfio_dma_unmap(iova, memory.length())
+            .context("cannot unmap memory")
+    }
 }
 
 /// Addresses of a job: DMA offset, window and snapshot.
@@ -97,9 +125,11 @@ impl Device {
         anyhow::ensure!(starts == 0, "the card was not reset: {starts} STARTs");
         Ok(Self {
             registers,
-            container,
             interrupt,
-            _owned: device,
+            iommu: Box::new(Vfio {
+                container,
+                _owned: device,
+            }),
             addresses: JobAddresses::default(),
         })
     }
@@ -121,20 +151,14 @@ impl Device {
         self.registers.read(SLOT + 0x20) as usize * 4096
     }
 
-    /// Maps memory for the card at an I/O virtual address.
+    /// Maps memory for the card at an I/O virtual address. The memory stays mapped until
+    /// [`Self::unmap`] or the end of the device.
     pub(super) fn map(&self, iova: u64, memory: &Mapping) -> Result<()> {
-        // SAFETY: `memory` stays mapped until the caller unmaps it for the card.
-        unsafe {
-            self.container
-                .vfio_dma_map(iova, memory.length(), memory.address())
-        }
-        .context("cannot map memory for the card")
+        self.iommu.map(iova, memory)
     }
 
     pub(super) fn unmap(&self, iova: u64, memory: &Mapping) -> Result<()> {
-        self.container
-            .vfio_dma_unmap(iova, memory.length())
-            .context("cannot unmap memory")
+        self.iommu.unmap(iova, memory)
     }
 
     /// Writes a register of the manager page.
@@ -192,5 +216,58 @@ impl Drop for Device {
     /// the memory, even if the engine works.
     fn drop(&mut self) {
         self.quiesce();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod fake {
+    //! A device whose registers are plain memory: a test reads what the daemon wrote last, and
+    //! writes what the card would tell.
+
+    use super::{Device, Iommu, JobAddresses, Mapping, Status, CONTROL};
+    use anyhow::Result;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use vmm_sys_util::eventfd::{EventFd, EFD_NONBLOCK};
+
+    struct NoIommu;
+
+    impl Iommu for NoIommu {
+        fn map(&self, _iova: u64, _memory: &Mapping) -> Result<()> {
+            Ok(())
+        }
+
+        fn unmap(&self, _iova: u64, _memory: &Mapping) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    const BAR0_BYTES: usize = 0x1_0000;
+
+    pub(in super::super) fn device() -> Device {
+        let file = memfd_create("registers", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, BAR0_BYTES as u64).unwrap();
+        Device {
+            registers: Mapping::new(&file, BAR0_BYTES, 0).unwrap(),
+            interrupt: EventFd::new(EFD_NONBLOCK).unwrap(),
+            iommu: Box::new(NoIommu),
+            addresses: JobAddresses::default(),
+        }
+    }
+
+    impl Device {
+        /// Returns the word that was written to a register last.
+        pub(in super::super) fn written(&self, offset: usize) -> u64 {
+            self.registers.read(offset)
+        }
+
+        /// Returns the command that was written last.
+        pub(in super::super) fn command(&self) -> u64 {
+            self.written(CONTROL)
+        }
+
+        /// Has the slot show a status.
+        pub(in super::super) fn show(&self, status: Status) {
+            self.registers.write(CONTROL, status.0);
+        }
     }
 }

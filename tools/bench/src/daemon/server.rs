@@ -50,65 +50,62 @@ fn now() -> Duration {
 }
 
 /// The timer for the end of a slice.
-pub(super) enum Timer {
-    /// A timerfd. It fires once: a timerfd that is not read does not fire again, whatever its
-    /// interval.
-    File(OwnedFd),
-    /// A deadline, for a polling daemon.
-    Polled(Option<Duration>),
+pub(super) struct Timer {
+    /// A timerfd; `None`: the daemon polls. A timerfd fires once: a timerfd that is not read does
+    /// not fire again, whatever its interval.
+    file: Option<OwnedFd>,
+    /// When the timer is due by the monotonic clock. An event of the file that comes before is of
+    /// an earlier slice.
+    due: Option<Duration>,
 }
 
 impl Timer {
-    /// Arms the timer. `after` is not 0.
-    pub(super) fn set(&mut self, after: Duration) -> Result<()> {
-        match self {
-            Self::File(file) => arm(file, after),
-            Self::Polled(due) => {
-                *due = Some(now() + after);
-                Ok(())
-            }
-        }
+    fn new(file: Option<OwnedFd>) -> Self {
+        Self { file, due: None }
     }
 
-    /// Arms the timer to repeat PAUSE. A sleeping daemon limits its sleep instead.
+    /// Arms the timer. `after` is not 0.
+    pub(super) fn set(&mut self, after: Duration) -> Result<()> {
+        let due = now() + after;
+        self.due = Some(due);
+        self.arm(due)
+    }
+
+    /// Arms the timer to repeat PAUSE. A sleeping daemon limits its sleep instead, and lets the
+    /// timer of the slice expire without effect.
     pub(super) fn repeat(&mut self) {
-        if let Self::Polled(due) = self {
-            *due = Some(now() + PAUSE_REPEAT);
-        }
+        self.due = match self.file {
+            Some(_) => None,
+            None => Some(now() + PAUSE_REPEAT),
+        };
     }
 
     /// Disarms the timer.
     pub(super) fn clear(&mut self) -> Result<()> {
-        match self {
-            Self::File(file) => arm(file, Duration::ZERO),
-            Self::Polled(due) => {
-                *due = None;
-                Ok(())
-            }
-        }
+        self.due = None;
+        self.arm(Duration::ZERO)
     }
 
-    /// Returns whether a polled timer is due.
+    /// Arms the file, if there is one, for a time; 0 disarms it.
+    fn arm(&self, due: Duration) -> Result<()> {
+        if let Some(file) = &self.file {
+            let times = Itimerspec {
+                it_interval: timespec(Duration::ZERO),
+                it_value: timespec(due),
+            };
+            timerfd_settime(file, TimerfdTimerFlags::ABSTIME, &times)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the timer is due, once for each time that the timer is armed.
     fn is_due(&mut self) -> bool {
-        let Self::Polled(due) = self else {
-            return false;
-        };
-        let is_due = due.is_some_and(|due| due <= now());
+        let is_due = self.due.is_some_and(|due| due <= now());
         if is_due {
             self.repeat();
         }
         is_due
     }
-}
-
-/// Arms a timerfd; 0 disarms it.
-fn arm(file: &OwnedFd, after: Duration) -> Result<()> {
-    let times = Itimerspec {
-        it_interval: timespec(Duration::ZERO),
-        it_value: timespec(after),
-    };
-    timerfd_settime(file, TimerfdTimerFlags::empty(), &times)?;
-    Ok(())
 }
 
 /// A client, and its mapped memory.
@@ -148,7 +145,11 @@ fn catch_signals() -> Result<UnixStream> {
 impl Server {
     pub(super) fn new(options: &Options) -> Result<Self> {
         let signals = catch_signals()?;
-        let device = Device::open(&options.device)?;
+        Self::with(Device::open(&options.device)?, signals, options)
+    }
+
+    /// Returns the daemon of a device. `signals` becomes readable when the daemon has to end.
+    fn with(device: Device, signals: UnixStream, options: &Options) -> Result<Self> {
         let listener = socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -175,16 +176,16 @@ impl Server {
         let data = EventData::new_u64(SIGNAL);
         epoll::add(&epoll, &signals, data, EventFlags::IN)?;
         let timer = if options.poll {
-            Timer::Polled(None)
+            None
         } else {
             let file = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
             epoll::add(&epoll, &file, EventData::new_u64(TIMER), edge)?;
-            Timer::File(file)
+            Some(file)
         };
         Ok(Self {
             schedule: schedule(device, options)?,
             ended: Ended::with_capacity(8),
-            timer,
+            timer: Timer::new(timer),
             epoll,
             listener,
             clients: Vec::new(),
@@ -195,10 +196,10 @@ impl Server {
     pub(super) fn serve(mut self) -> Result<()> {
         println!("ready");
         std::io::stdout().flush()?;
-        let polls = matches!(self.timer, Timer::Polled(_));
+        let polls = self.timer.file.is_none();
         let mut events = Vec::with_capacity(16);
         loop {
-            if self.timer.is_due() {
+            if polls && self.timer.is_due() {
                 self.schedule.timeout();
             }
             let wait = if polls {
@@ -244,7 +245,10 @@ impl Server {
                 Ok(())
             }
             TIMER => {
-                self.schedule.timeout();
+                // The interrupt of the same batch may have begun another slice.
+                if self.timer.is_due() {
+                    self.schedule.timeout();
+                }
                 Ok(())
             }
             LISTENER => self.accept(),
@@ -334,5 +338,96 @@ fn addresses(id: ClientId) -> JobAddresses {
         offset,
         window: (BASE, MEMORY as u64),
         snapshot: offset + SNAPSHOT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::{fake, Status};
+    use super::super::protocol::REGISTERS;
+    use super::*;
+    use fermata_card::regs::{ctl, status};
+
+    const SLICE_US: u32 = 1000;
+
+    /// Returns a sleeping daemon with a fake card, at a socket in a folder.
+    fn server(folder: &std::path::Path) -> Server {
+        let options = Options {
+            device: folder.into(),
+            socket: folder.join("socket"),
+            slice_us: SLICE_US,
+            poll: false,
+            fifo: false,
+            relay: false,
+        };
+        let (signals, _) = UnixStream::pair().unwrap();
+        Server::with(fake::device(), signals, &options).unwrap()
+    }
+
+    fn submit(server: &mut Server, client: ClientId, urgency: Urgency) {
+        let job = Job {
+            client,
+            urgency,
+            addresses: addresses(client),
+            registers: [0; REGISTERS],
+            saved: false,
+        };
+        server.schedule.submit(job, &mut server.timer).unwrap();
+    }
+
+    fn command(server: &Server) -> u64 {
+        server.schedule.device().command()
+    }
+
+    /// Lets the present slice pass; the file of the timer then has an event.
+    fn pass_slice() {
+        std::thread::sleep(Duration::from_micros(2 * u64::from(SLICE_US)));
+    }
+
+    /// The slot tells that its job is saved, after some number of STARTs.
+    fn pause(server: &mut Server, starts: u64) {
+        let device = server.schedule.device();
+        device.show(Status(starts << 32 | status::PAUSED));
+        server.take(INTERRUPT).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_slice_pauses_its_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = server(folder.path());
+        submit(&mut server, 1, Urgency::BestEffort);
+        submit(&mut server, 2, Urgency::BestEffort);
+        assert_eq!(command(&server), ctl::START_NEW);
+        pass_slice();
+        server.take(TIMER).unwrap();
+        assert_eq!(command(&server), ctl::PAUSE);
+    }
+
+    #[test]
+    fn an_old_event_of_the_timer_does_not_pause_the_next_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = server(folder.path());
+        submit(&mut server, 1, Urgency::BestEffort);
+        submit(&mut server, 2, Urgency::LatencyCritical);
+        assert_eq!(command(&server), ctl::PAUSE);
+        pass_slice();
+        // A batch of events: urgent work has the slot now.
+        pause(&mut server, 1);
+        assert_eq!(command(&server), ctl::START_NEW);
+        server.take(TIMER).unwrap();
+        assert_eq!(command(&server), ctl::START_NEW);
+    }
+
+    #[test]
+    fn the_slice_of_a_job_that_is_being_paused_does_not_pause_it_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = server(folder.path());
+        submit(&mut server, 1, Urgency::BestEffort);
+        submit(&mut server, 2, Urgency::LatencyCritical);
+        let saving = Status(1 << 32 | status::RUNNING);
+        server.schedule.device().show(saving);
+        pass_slice();
+        server.take(TIMER).unwrap();
+        assert_eq!(command(&server), saving.0);
     }
 }
