@@ -84,6 +84,10 @@ pub(super) struct Record {
     pub(super) next: Option<ClientId>,
     /// The card goes on with the job of this run after that.
     pub(super) back: bool,
+    /// How long the job worked.
+    pub(super) worked_us: u32,
+    /// How long load, restore and save took.
+    pub(super) switch_us: u32,
 }
 
 /// Why a run has ended.
@@ -179,7 +183,34 @@ impl Relay {
         let next = self.memory.read(at + 0x30) as u32;
         let next = next.checked_sub(1).map(|client| client as ClientId);
         let back = last >> 42 & 1 != 0;
-        Some(Record { reason, next, back })
+        let [began, worked, stopped, left] =
+            [0x08, 0x10, 0x18, 0x20].map(|offset| self.memory.read(at + offset));
+        let did_work = worked != 0;
+        let us = |ns: u64| if did_work { (ns / 1000) as u32 } else { 0 };
+        Some(Record {
+            reason,
+            next,
+            back,
+            worked_us: us(stopped.saturating_sub(worked)),
+            switch_us: us(worked.saturating_sub(began) + left.saturating_sub(stopped)),
+        })
+    }
+}
+
+#[cfg(test)]
+impl Relay {
+    /// Writes the record of a run, as the card does.
+    pub(super) fn write_record(&self, record: &relay::Record) {
+        let at = RECORDS_AT + relay::Record::SIZE * (record.run % SLOT_RECORDS) as usize;
+        for (number, word) in record.bytes().chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            self.memory.write(at + 8 * number, word);
+        }
+    }
+
+    /// Returns the order that was written last.
+    pub(super) fn last_order(&self) -> relay::Order {
+        relay::Order(self.device.written(ORDER))
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Job {
     pub(super) registers: [u64; REGISTERS],
     /// The job is resumed from its snapshot.
     pub(super) saved: bool,
+    /// How much of its slice the job has used. Only a slot with a relay gives out rests of slices.
+    pub(super) used_us: u32,
 }
 
 impl Job {

@@ -44,7 +44,8 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-fn now() -> Duration {
+/// Returns the time of the monotonic clock.
+pub(super) fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
@@ -60,7 +61,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    fn new(file: Option<OwnedFd>) -> Self {
+    pub(super) fn new(file: Option<OwnedFd>) -> Self {
         Self { file, due: None }
     }
 
@@ -300,6 +301,7 @@ impl Server {
                     addresses: addresses(id),
                     registers,
                     saved: false,
+                    used_us: 0,
                 };
                 self.schedule.submit(job, &mut self.timer)
             }
@@ -371,6 +373,7 @@ mod tests {
             addresses: addresses(client),
             registers: [0; REGISTERS],
             saved: false,
+            used_us: 0,
         };
         server.schedule.submit(job, &mut server.timer).unwrap();
     }
