@@ -29,6 +29,7 @@ OPTIONS = ["--release", "--kernel", KERNEL]
 MARKED = ["--append", "iomem=relaxed", "--card", "profile=relay,slots=membench+linkedlist,0.speed=64"]
 # The name identifies the threads of the guest's CPUs: the first boot on a machine tries KVM in a machine of its own.
 NAME = "bench,debug-threads=on"
+# The period of the host's samples; the guest waits for two of them after each visit (HOST_PERIOD in tools/bench/src/guest/mod.rs).
 PERIOD = 0.02
 # The guest's CPUs give way to the card, as a device does not wait for CPUs.
 NICE = 5

@@ -52,6 +52,9 @@ const SHORTEST: Duration = Duration::from_millis(250);
 const COMPLETION: Duration = Duration::from_millis(2000);
 /// From the start of the tenants to the mark: each tenant has run once.
 const WARM_UP: Duration = Duration::from_millis(100);
+/// From one sample of the guest's CPU time on the host to the next (`PERIOD` in
+/// vm/fermatavm/bench.py).
+const HOST_PERIOD: Duration = Duration::from_millis(20);
 /// Timed reads of a register, and writes before each read: about as many as a switch takes.
 const ACCESSES: usize = 500;
 const BURST: u64 = 12;
@@ -89,6 +92,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let out = File::create(&options.out).with_context(|| options.out.display().to_string())?;
     serde_json::to_writer(out, &visits)?;
     all
+}
+
+/// Marks begin and end of `run`. Returns what `sample` returns before and after, and not before the
+/// host has sampled the guest's CPU time after the end: the time between two samples must not hold
+/// what the caller does next.
+fn between_marks<S>(
+    number: u32,
+    mark: impl Fn(Mark),
+    sample: impl Fn() -> Result<S>,
+    run: impl FnOnce(),
+) -> Result<(S, S)> {
+    let before = sample()?;
+    mark(Mark::Begin(number));
+    run();
+    mark(Mark::End(number));
+    let after = sample()?;
+    std::thread::sleep(2 * HOST_PERIOD);
+    Ok((before, after))
 }
 
 struct Runner {
@@ -165,11 +186,12 @@ impl Runner {
         let (usage, jobs, wrong) = std::thread::scope(|scope| {
             let running = tenants.start(scope);
             std::thread::sleep(WARM_UP);
-            let before = machine::Sample::take(tenants.daemon())?;
-            self.marker.mark(Mark::Begin(number));
-            tenants.run_for(self.length(cell));
-            self.marker.mark(Mark::End(number));
-            let after = machine::Sample::take(tenants.daemon())?;
+            let (before, after) = between_marks(
+                number,
+                |mark| self.marker.mark(mark),
+                || machine::Sample::take(tenants.daemon()),
+                || tenants.run_for(self.length(cell)),
+            )?;
             let (jobs, wrong) = running.end(&tenants)?;
             anyhow::Ok((after.since(&before), jobs, wrong))
         })?;
@@ -192,5 +214,32 @@ impl Runner {
         }
         let slice = Duration::from_micros(cell.slice_us.into());
         SHORTEST.max((slice + PER_SLICE) * self.extent.slices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn tear_down_begins_after_the_next_sample_of_the_host() {
+        let steps = RefCell::new(Vec::new());
+        let step = |what: &str| steps.borrow_mut().push((what.to_owned(), Instant::now()));
+        let mark = |mark| match mark {
+            Mark::Begin(7) => step("begin"),
+            Mark::End(7) => step("end"),
+            _ => unreachable!(),
+        };
+        let sample = || {
+            step("sample");
+            Ok(())
+        };
+        between_marks(7, mark, sample, || step("run")).unwrap();
+        let steps = steps.into_inner();
+        let names: Vec<_> = steps.iter().map(|(what, _)| what.as_str()).collect();
+        assert_eq!(names, ["sample", "begin", "run", "end", "sample"]);
+        // A sample of the host lies in this time even if the host is late by a period.
+        assert!(steps[3].1.elapsed() >= 2 * HOST_PERIOD);
     }
 }
