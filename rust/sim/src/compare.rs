@@ -109,8 +109,14 @@ impl Who {
 
     fn plan(self, clients: Vec<ClientPlan>, warm_up: u64, end: u64) -> Plan {
         let all = matches!(self, Self::All(_));
+        // Clients are numbered before BE clients are left out, so that an LC client has the same requests in every row.
         let clients = clients
             .into_iter()
+            .zip(0..)
+            .map(|(client, stream)| ClientPlan {
+                stream: Some(stream),
+                ..client
+            })
             .filter(|client| all || client.kind == Kind::Lc);
         let clients: Vec<Vec<ClientPlan>> = if self == Self::Isolated {
             clients.map(|client| vec![client]).collect()

@@ -87,6 +87,7 @@ fn clients(settings: &Settings) -> Vec<ClientPlan> {
                 work: Work::Exponential(mean),
                 preparation: 200 * US,
                 skips_late: false,
+                stream: None,
                 gang: None,
             }
         })

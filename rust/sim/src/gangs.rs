@@ -88,6 +88,7 @@ impl Settings {
             work: Work::Fixed(LC_WORK),
             preparation: 0,
             skips_late: false,
+            stream: None,
             gang: None,
         };
         // There is always a next request.
@@ -100,6 +101,7 @@ impl Settings {
             work: Work::Fixed(BE_WORK),
             preparation: 0,
             skips_late: false,
+            stream: None,
             gang,
         };
         let members = 0..self.gangs() * self.members;

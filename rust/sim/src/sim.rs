@@ -137,7 +137,7 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 impl<'a> Sim<'a> {
-    /// The number of the first client is `first`. The card's figures are added to `outcome`.
+    /// The index of the first client is `first`. The card's figures are added to `outcome`.
     fn new(plan: &'a Plan, clients: &[ClientPlan], first: u64, outcome: Outcome) -> Self {
         let mut sim = Self {
             plan,
@@ -154,7 +154,7 @@ impl<'a> Sim<'a> {
             outcome,
         };
         let mut gangs: Vec<(u32, ContextId)> = Vec::new();
-        for (client, number) in clients.iter().zip(first..) {
+        for (client, index) in clients.iter().zip(first..) {
             let machine = &mut sim.card.machine;
             let config = plan.mode.context(client.kind);
             let ctx = machine.add(config).expect("there is room for all clients");
@@ -165,7 +165,7 @@ impl<'a> Sim<'a> {
                 }
             }
             sim.card.clients[ctx.index()] = sim.clients.len() as u32;
-            sim.add_client(number, ctx, client);
+            sim.add_client(client.stream.unwrap_or(index), ctx, client);
         }
         sim
     }

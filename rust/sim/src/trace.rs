@@ -48,6 +48,7 @@ pub fn parse(text: &str, preparation: u64) -> Result<(Vec<ClientPlan>, u64)> {
             work: Work::Fixed(0),
             preparation,
             skips_late: false,
+            stream: None,
             gang: None,
         }
     });

@@ -68,6 +68,9 @@ pub struct ClientPlan {
     pub preparation: u64,
     /// Of several requests that wait, the client takes the newest and skips the others.
     pub skips_late: bool,
+    /// Number of the random sequence that the client draws its requests from; where absent, the client's index among the clients of
+    /// all cards.
+    pub stream: Option<u64>,
     /// Clients of a card with the same number begin their requests together, when each has one; and are
     /// a gang, if the plan says so.
     pub gang: Option<u32>,
@@ -187,6 +190,7 @@ impl Workload {
             work: Work::Fixed(((part.us * US) as f64 * scale) as u64),
             preparation: part.preparation,
             skips_late: self.skips_late,
+            stream: None,
             gang: None,
         });
         clients.collect()

@@ -21,6 +21,7 @@ fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
         work,
         preparation: 0,
         skips_late: false,
+        stream: None,
         gang: None,
     };
     Plan {
@@ -138,6 +139,7 @@ fn a_relay_loses_its_save_and_restore_only() {
         work: Work::Fixed(0),
         preparation: 0,
         skips_late: false,
+        stream: None,
         gang: None,
     };
     let costs = Costs {

@@ -6,14 +6,50 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use fermata_sim::arrivals::{Arrivals, Work};
+use fermata_sim::compare::{compare, Settings};
 use fermata_sim::config;
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
 use fermata_sim::workload::{ClientPlan, Kind};
 use fermata_sim::{MS, S};
-use serde_json::Value;
+use serde_json::{json, Value};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/config.json");
+
+fn task(id: &str, load: &Value, model: &str, priority: u64, preparation: u64) -> Value {
+    let client =
+        json!({ "model_name": model, "priority": priority, "preprocess_time": preparation });
+    json!({ "id": id, "load": load, "client": client })
+}
+
+/// An LC client has the same requests in all rows, also where BE clients precede the LC client and a row leaves the BE clients out. A
+/// mode without costs then gives the LC client the latencies that it has alone, because BE never delays LC.
+#[test]
+fn lc_has_the_same_requests_without_be() {
+    let poisson = |rate: u64| json!({ "type": "poisson", "frequency": rate });
+    let mut tasks = vec![
+        task("lc", &poisson(200), "vgg", 0, 200),
+        task("be-1", &poisson(100), "bert", 1, 200),
+        task("be-2", &poisson(50), "resnet152", 1, 0),
+    ];
+    for _ in 0..2 {
+        let text = json!({ "time": 5, "tasks": tasks }).to_string();
+        let rows = compare(&Settings {
+            workloads: vec![config::parse("order", &text, &[]).unwrap()],
+            loads: vec![None],
+            modes: vec![Mode::LC_BE],
+            costs: Costs::ZERO,
+            seconds: 5,
+            seed: 1,
+        });
+        let [isolated, alone, mode] = &rows[..] else {
+            panic!()
+        };
+        assert!(mode.be.count > 500, "{mode:?}");
+        assert_eq!((isolated.lc, alone.lc), (mode.lc, mode.lc));
+        tasks.reverse();
+    }
+}
 
 /// One client, whose requests of 4 ms come at these milliseconds.
 fn outcome(times: &[u64], skips_late: bool) -> Outcome {
@@ -24,6 +60,7 @@ fn outcome(times: &[u64], skips_late: bool) -> Outcome {
         work: Work::Fixed(4 * MS),
         preparation: 0,
         skips_late,
+        stream: None,
         gang: None,
     };
     run(&Plan {

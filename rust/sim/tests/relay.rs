@@ -27,6 +27,7 @@ fn client(kind: Kind, requests: &[(u64, u64)]) -> ClientPlan {
         work: Work::Fixed(0),
         preparation: 0,
         skips_late: false,
+        stream: None,
         gang: None,
     }
 }

@@ -53,6 +53,7 @@ fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
         work: Work::Fixed(MS),
         preparation: 0,
         skips_late: false,
+        stream: None,
         gang: None,
     }
 }

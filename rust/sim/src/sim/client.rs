@@ -38,17 +38,17 @@ pub(super) struct Client {
 }
 
 impl Sim<'_> {
-    /// Adds a client. What is random of the client follows from its `number` among those of all cards.
-    pub(super) fn add_client(&mut self, number: u64, ctx: ContextId, plan: &ClientPlan) {
+    /// Adds a client. All random numbers of the client follow from the seed and `stream`.
+    pub(super) fn add_client(&mut self, stream: u64, ctx: ContextId, plan: &ClientPlan) {
         let id = self.clients.len() as u32;
         let seed = self.plan.seed;
-        let source = Source::new(plan.arrivals.clone(), plan.work, seed, number);
+        let source = Source::new(plan.arrivals.clone(), plan.work, seed, stream);
         self.clients.push(Client {
             ctx,
             kind: plan.kind,
             preparation: plan.preparation,
             skips_late: plan.skips_late,
-            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (number << 32)),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ (stream << 32)),
             source,
             next: None,
             waiting: VecDeque::new(),
