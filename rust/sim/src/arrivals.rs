@@ -14,12 +14,12 @@ pub type TraceRequest = (u64, Option<u64>);
 /// How the requests of one client follow one another.
 #[derive(Clone, Debug)]
 pub enum Arrivals {
-    /// One in each period, at a phase drawn once.
+    /// One in each period.
     Periodic {
         /// In ns.
         period: u64,
-        /// The client's clock is fast or slow by up to this part, drawn once, so that clients move past one another.
-        drift: f64,
+        /// When the first one comes.
+        phase: Phase,
     },
     /// A Poisson process.
     Poisson {
@@ -28,6 +28,18 @@ pub enum Arrivals {
     },
     /// By time, ascending.
     Trace(Arc<[TraceRequest]>),
+}
+
+/// When the first request of a periodic client comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Phase {
+    /// At this time, in ns.
+    At(u64),
+    /// At a time within the first period, drawn once.
+    Random {
+        /// The client's clock is fast or slow by up to this part, drawn once, so that clients of one rate pass one another.
+        drift: f64,
+    },
 }
 
 /// How much work a request is, in ns of an engine to itself.
@@ -57,7 +69,14 @@ impl Source {
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream;
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(mixed);
         let at = match &mut arrivals {
-            Arrivals::Periodic { period, drift } => {
+            Arrivals::Periodic {
+                phase: Phase::At(at),
+                ..
+            } => *at,
+            Arrivals::Periodic {
+                period,
+                phase: Phase::Random { drift },
+            } => {
                 let off: f64 = rng.random_range(-1.0..=1.0);
                 *period = (*period as f64 * (1.0 + off * *drift)).max(1.0) as u64;
                 rng.random_range(0..*period)

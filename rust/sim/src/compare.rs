@@ -11,7 +11,7 @@ use crate::arrivals::Arrivals;
 use crate::mode::Mode;
 use crate::sim::{run, Costs, Plan};
 use crate::stats::Latency;
-use crate::workload::{ClientPlan, Kind, Workload};
+use crate::workload::{ClientPlan, Kind, Phases, Workload};
 use crate::S;
 
 /// What is compared.
@@ -25,7 +25,9 @@ pub struct Settings {
     pub modes: Vec<Mode>,
     /// What things cost.
     pub costs: Costs,
-    /// Seconds of virtual time in which requests come, after the warm-up.
+    /// When the periodic clients begin.
+    pub phases: Phases,
+    /// Seconds of virtual time in which requests come, where the workload has none of its own.
     pub seconds: u64,
     /// All that is random follows from it.
     pub seed: u64,
@@ -52,7 +54,8 @@ pub struct Row {
     pub lc_p50_added: f64,
     /// LC P99 over that alone, minus 1.
     pub lc_p99_added: f64,
-    /// Mean LC latency over that alone, in us: the figure that `GPreempt`'s evaluation reports.
+    /// Mean LC latency minus the mean LC latency alone, in us. `GPreempt`'s evaluation reports another figure: the mean of the
+    /// clients' means, of latencies that begin with the preparation and not with the arrival.
     pub lc_mean_added_us: f64,
     /// BE requests offered per second.
     pub be_offered_per_s: f64,
@@ -84,9 +87,6 @@ pub struct Row {
     pub be_skipped: u64,
 }
 
-/// Seconds before requests count.
-const WARM_UP: u64 = 1;
-
 /// The clients that are there, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
@@ -107,7 +107,7 @@ impl Who {
         }
     }
 
-    fn plan(self, clients: Vec<ClientPlan>, warm_up: u64, end: u64) -> Plan {
+    fn plan(self, clients: Vec<ClientPlan>, end: u64) -> Plan {
         let all = matches!(self, Self::All(_));
         // Clients are numbered before BE clients are left out, so that an LC client has the same requests in every row.
         let clients = clients
@@ -134,7 +134,7 @@ impl Who {
             clients,
             gangs: false,
             seed: 0,
-            warm_up,
+            warm_up: 0,
             end,
             drain: 5 * S,
         }
@@ -175,16 +175,12 @@ pub fn compare(settings: &Settings) -> Vec<Row> {
 fn one(settings: &Settings, workload: &Workload, load: Option<f64>) -> Vec<Row> {
     let natural = load.is_none();
     let load = load.unwrap_or_else(|| workload.natural_load());
-    // A workload with a time of its own counts from the beginning.
-    let (warm_up, end) = match workload.seconds {
-        Some(seconds) => (0, seconds * S),
-        None => (WARM_UP * S, (WARM_UP + settings.seconds) * S),
-    };
+    let end = workload.seconds.unwrap_or(settings.seconds) * S;
     let row = |who: Who| {
         let plan = Plan {
             costs: settings.costs,
             seed: settings.seed,
-            ..who.plan(workload.clients(load), warm_up, end)
+            ..who.plan(workload.clients(load, settings.phases), end)
         };
         let offered = match who {
             Who::All(_) => workload.rate(Kind::Be),
@@ -219,7 +215,7 @@ pub fn on_trace(
         let plan = Plan {
             costs,
             seed,
-            ..who.plan(clients.to_vec(), 0, last + 1)
+            ..who.plan(clients.to_vec(), last + 1)
         };
         Row {
             workload: "trace".into(),

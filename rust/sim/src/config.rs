@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-use crate::arrivals::{Arrivals, TraceRequest};
+use crate::arrivals::{Arrivals, Phase, TraceRequest};
 use crate::workload::{periodic, poisson, Kind, Part, Workload, PROGRAMS};
 use crate::{MS, US};
 
@@ -19,6 +19,7 @@ const TASKS_MAX: usize = 256;
 const REQUESTS_MAX: f64 = 10e6;
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 const FREQUENCY_MAX: f64 = 1e6;
+const PRIORITY: RangeInclusive<u64> = 0..=i32::MAX as u64;
 const PREPARATION_US_MAX: u64 = 60_000_000;
 /// What a request may take, in us.
 pub const WORK_US: RangeInclusive<u64> = 1..=60_000_000;
@@ -75,13 +76,7 @@ pub fn parse(name: &str, text: &str, work: &[(String, u64)]) -> Result<Workload>
         format!("{} clients, {rate:.1}/s", of(kind).count())
     };
     let text = format!("LC {}; BE {}; {seconds} s", told(Kind::Lc), told(Kind::Be));
-    Ok(Workload {
-        name: name.into(),
-        text,
-        seconds: Some(seconds),
-        skips_late: true,
-        parts,
-    })
+    Ok(Workload::new(name.into(), text, Some(seconds), parts))
 }
 
 fn part(task: &Field<'_>, seconds: u64, work: &[(String, u64)]) -> Result<Part> {
@@ -89,15 +84,18 @@ fn part(task: &Field<'_>, seconds: u64, work: &[(String, u64)]) -> Result<Part> 
     let client = task.object("client")?;
     let (rate, arrivals) = arrivals(&load, seconds)?;
     let preparation = client.whole("preprocess_time", 0..=PREPARATION_US_MAX)?;
-    let kind = match client.whole("priority", 0..=i32::MAX as u64)? {
+    let kind = match client.whole("priority", PRIORITY)? {
         0 => Kind::Lc,
         _ => Kind::Be,
     };
+    let staggered = load.value.get("priority").is_none() || load.whole("priority", PRIORITY)? == 0;
     Ok(Part {
+        id: task.text("id")?.into(),
         kind,
         us: us_of(&client, work)?,
         rate,
         arrivals,
+        staggered,
         preparation: preparation * US,
     })
 }
@@ -112,7 +110,7 @@ fn arrivals(load: &Field<'_>, seconds: u64) -> Result<(f64, Arrivals)> {
         }
         "periodic" => {
             let rate = load.frequency()?;
-            Ok((rate, periodic(rate)))
+            Ok((rate, periodic(rate, Phase::At(0))))
         }
         "poisson" => {
             let rate = load.frequency()?;
@@ -265,7 +263,7 @@ mod tests {
 
     fn config() -> Value {
         let trace = json!({ "type": "trace", "trace": [700, 0, 150, 2000, 1999] });
-        let periodic = json!({ "type": "periodic", "frequency": 100 });
+        let periodic = json!({ "type": "periodic", "priority": 0, "frequency": 100 });
         let poisson = json!({ "type": "poisson", "frequency": 12.5 });
         json!({ "time": 2, "tasks": [task(&trace, "resnet152", 0), task(&periodic, "vgg", 1), task(&poisson, "own", 1)] })
     }
@@ -277,24 +275,27 @@ mod tests {
     #[test]
     fn tasks_are_clients() {
         let workload = parse("REAL", &config().to_string(), &own()).unwrap();
-        assert_eq!((workload.seconds, workload.skips_late), (Some(2), true));
+        assert_eq!(workload.seconds, Some(2));
+        assert!(workload.parts()[1].staggered);
+        let other = changed("/tasks/1/load/priority", json!(1)).to_string();
+        assert!(!parse("x", &other, &own()).unwrap().parts()[1].staggered);
         assert_eq!(
             workload.text,
             "LC 1 clients, 2.0/s; BE 2 clients, 112.5/s; 2 s"
         );
-        let told = workload.parts.iter().map(|part| (part.kind, part.us));
+        let told = workload.parts().iter().map(|part| (part.kind, part.us));
         let expected = [(Kind::Lc, 3_000), (Kind::Be, 1_000), (Kind::Be, 123)];
         assert_eq!(told.collect::<Vec<_>>(), expected);
         assert!(workload
-            .parts
+            .parts()
             .iter()
             .all(|part| part.preparation == 200 * US));
-        let Arrivals::Trace(times) = &workload.parts[0].arrivals else {
+        let Arrivals::Trace(times) = &workload.parts()[0].arrivals else {
             panic!()
         };
         let times: Vec<_> = times.iter().map(|(at, _)| at / MS).collect();
         assert_eq!(times, [0, 150, 700, 1999], "in order, before the end");
-        let Arrivals::Periodic { period, .. } = workload.parts[1].arrivals else {
+        let Arrivals::Periodic { period, .. } = workload.parts()[1].arrivals else {
             panic!()
         };
         assert_eq!(period, 10 * MS);
@@ -319,11 +320,13 @@ mod tests {
             (changed("/tasks", json!({})), "tasks is an object: give a list"),
             (changed("/tasks", json!([])), "tasks is empty: give"),
             (changed("/tasks", json!(many)), "tasks has 257 entries: leave 256"),
+            (changed("/tasks/1/id", json!(1)), "tasks[1].id is 1: give a text"),
             (changed("/tasks/1/load", json!(1)), "tasks[1].load is 1: give an object"),
             (changed("/tasks/1/load/type", json!("continuous")), "tasks[1].load.type is \"continuous\": give trace, periodic or poisson"),
             (changed("/tasks/1/load/type", json!(null)), "tasks[1].load.type is null: give a text"),
             (changed("/tasks/1/load/frequency", json!(0)), "tasks[1].load.frequency is 0: give requests per second"),
             (changed("/tasks/1/load/frequency", json!(1e7)), "tasks[1].load.frequency is 10000000.0: give"),
+            (changed("/tasks/1/load/priority", json!(-1)), "tasks[1].load.priority is -1: give a whole number"),
             (changed("/tasks/0/load/trace", json!(null)), "tasks[0].load.trace is null: give a list"),
             (changed("/tasks/0/load/trace/1", json!(-1)), "tasks[0].load.trace[1] is -1: give whole milliseconds"),
             (changed("/tasks/0/load/trace/1", json!(0.5)), "tasks[0].load.trace[1] is 0.5: give whole milliseconds"),

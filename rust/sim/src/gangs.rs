@@ -4,11 +4,11 @@
 
 use serde::Serialize;
 
-use crate::arrivals::{Arrivals, Work};
+use crate::arrivals::{Arrivals, Phase, Work};
 use crate::mode::Mode;
 use crate::sim::{run, Costs, Outcome, Plan};
 use crate::stats::Latency;
-use crate::workload::{periodic, ClientPlan, Kind};
+use crate::workload::{periodic, ClientPlan, Kind, DRIFT};
 use crate::{MS, S, US};
 
 /// The sizes of gangs, and of cards.
@@ -84,7 +84,7 @@ impl Settings {
     fn clients(&self) -> Vec<ClientPlan> {
         let lc = ClientPlan {
             kind: Kind::Lc,
-            arrivals: periodic(self.rate),
+            arrivals: periodic(self.rate, Phase::Random { drift: DRIFT }),
             work: Work::Fixed(LC_WORK),
             preparation: 0,
             skips_late: false,
@@ -96,7 +96,7 @@ impl Settings {
             kind: Kind::Be,
             arrivals: Arrivals::Periodic {
                 period: BE_WORK / 2,
-                drift: 0.0,
+                phase: Phase::Random { drift: 0.0 },
             },
             work: Work::Fixed(BE_WORK),
             preparation: 0,

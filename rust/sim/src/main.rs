@@ -12,7 +12,7 @@ use fermata_sim::mode::{self, Mode};
 use fermata_sim::placement::{self, Strategy};
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
-use fermata_sim::workload::Workload;
+use fermata_sim::workload::{Phases, Workload};
 use fermata_sim::{config, fleet, gangs, plot, trace, S, US};
 
 /// The scheduler of fermata.ko over virtual time.
@@ -91,6 +91,9 @@ struct CompareArgs {
     /// Loads in percent; 0 is that of the table's own durations
     #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95])]
     loads: Vec<u32>,
+    /// When periodic clients begin
+    #[arg(long, value_enum, default_value_t)]
+    phases: Phases,
     /// Seconds of virtual time; a configuration file has its own
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
@@ -245,9 +248,11 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
             .collect(),
         modes: args.modes(&Mode::ALL).to_vec(),
         costs: args.costs,
+        phases: what.phases,
         seconds: what.seconds,
         seed: args.seed,
     });
+    report.phases = Some(what.phases);
     for workload in &workloads {
         println!("{}: {}", workload.name, workload.text);
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::mode::Mode;
 use crate::sim::Costs;
-use crate::workload::{Program, PROGRAMS};
+use crate::workload::{Phases, Program, PROGRAMS};
 use crate::{compare, fleet, gangs, placement};
 
 /// build/reports/sim.json.
@@ -19,6 +19,8 @@ pub struct Report {
     pub costs: Costs,
     /// What a request of each program takes, before it is scaled to a load.
     pub programs: &'static [Program],
+    /// When the periodic clients of the compared workloads begin; absent where no workloads were compared.
+    pub phases: Option<Phases>,
     /// Modes, workloads and loads.
     pub compare: Vec<compare::Row>,
     /// Fleets.
@@ -38,6 +40,7 @@ impl Report {
             seed,
             costs,
             programs: &PROGRAMS,
+            phases: None,
             compare: Vec::new(),
             fleet: Vec::new(),
             gangs: Vec::new(),

@@ -4,9 +4,11 @@
 //! [`config`](crate::config) reads; how long a request occupies the accelerator is not in them, so [`PROGRAMS`] chooses it
 //! (docs/simulator.md has the reasons), and a sweep scales the whole table by one factor to reach a load.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use crate::arrivals::{Arrivals, Work};
+use crate::arrivals::{Arrivals, Phase, Work};
 use crate::US;
 
 /// What a client is to the scheduler.
@@ -49,9 +51,8 @@ pub const PROGRAMS: [Program; 10] = [
 ];
 const NETWORKS: [Program; 5] = [VGG, RESNET, DENSENET, INCEPTION, BERT];
 
-/// How far the clock of a periodic client may be off. Without it the phases of clients of the same rate would never change, and
-/// a whole run would show one relation of them; with it they pass one another every second or so.
-const DRIFT: f64 = 0.005;
+/// How far the clock of a periodic client may be off under [`Phases::Drifting`].
+pub const DRIFT: f64 = 0.005;
 /// How long a client prepares a request's data before it needs the accelerator; also how long before a hint comes.
 const PREPARATION: u64 = 200 * US;
 
@@ -76,7 +77,20 @@ pub struct ClientPlan {
     pub gang: Option<u32>,
 }
 
-/// A named set of clients on one slot.
+/// When the first requests of the periodic clients of a workload come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phases {
+    /// Clients of one rate begin one after the other, as in `GPreempt`: a client begins later than the client before it by what a
+    /// request of that client takes alone
+    #[default]
+    Staggered,
+    /// Clients begin at random, and their clocks are wrong by up to 0.5 %, so that a run has all phase differences of clients of one
+    /// rate
+    Drifting,
+}
+
+/// A named set of clients on one slot. The clients skip requests that are late.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// A to E, Y, Z, or the name of a configuration file.
@@ -85,15 +99,15 @@ pub struct Workload {
     pub text: String,
     /// Seconds for which requests come, where the workload says so itself.
     pub seconds: Option<u64>,
-    /// Clients skip requests that are late.
-    pub skips_late: bool,
-    /// The clients.
-    pub parts: Vec<Part>,
+    /// The clients, by their names.
+    parts: Vec<Part>,
 }
 
 /// A client of a workload, before its work is scaled.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// Its name, by which clients are ordered.
+    pub id: String,
     /// LC or BE.
     pub kind: Kind,
     /// What a request takes, in us.
@@ -102,11 +116,29 @@ pub struct Part {
     pub rate: f64,
     /// When they come.
     pub arrivals: Arrivals,
+    /// A periodic client is staggered with the other staggered clients of its rate; otherwise the client begins at 0.
+    pub staggered: bool,
     /// How long each is prepared, in ns.
     pub preparation: u64,
 }
 
 impl Workload {
+    /// Returns a workload of these clients, ordered by name as in `GPreempt`.
+    pub fn new(name: String, text: String, seconds: Option<u64>, mut parts: Vec<Part>) -> Self {
+        parts.sort_by(|one, other| one.id.cmp(&other.id));
+        Self {
+            name,
+            text,
+            seconds,
+            parts,
+        }
+    }
+
+    /// Returns the clients.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
     /// The workloads by their names in `GPreempt`'s evaluation, but REAL, a trace of 50 kB: its file can be given
     /// ([`config`](crate::config)).
     pub fn all() -> Vec<Self> {
@@ -127,13 +159,8 @@ impl Workload {
             arrivals: poisson(part.rate),
             ..part.clone()
         });
-        let workload = |name: &str, text: &str, parts| Self {
-            name: name.into(),
-            text: text.into(),
-            seconds: None,
-            skips_late: false,
-            parts,
-        };
+        let workload =
+            |name: &str, text: &str, parts| Self::new(name.into(), text.into(), None, parts);
         vec![
             workload(
                 "A",
@@ -182,26 +209,41 @@ impl Workload {
     }
 
     /// The clients, with all work scaled so that they ask for `load` of a slot.
-    pub fn clients(&self, load: f64) -> Vec<ClientPlan> {
+    pub fn clients(&self, load: f64, phases: Phases) -> Vec<ClientPlan> {
         let scale = load / self.natural_load();
-        let clients = self.parts.iter().map(|part| ClientPlan {
-            kind: part.kind,
-            arrivals: part.arrivals.clone(),
-            work: Work::Fixed(((part.us * US) as f64 * scale) as u64),
-            preparation: part.preparation,
-            skips_late: self.skips_late,
-            stream: None,
-            gang: None,
+        // The beginning of the next client of each rate, in whole requests per second, as GPreempt groups them.
+        let mut next: BTreeMap<u64, u64> = BTreeMap::new();
+        let clients = self.parts.iter().map(|part| {
+            let work = ((part.us * US) as f64 * scale) as u64;
+            let mut arrivals = part.arrivals.clone();
+            if let Arrivals::Periodic { phase, .. } = &mut arrivals {
+                if phases == Phases::Drifting {
+                    *phase = Phase::Random { drift: DRIFT };
+                } else if part.staggered {
+                    let next = next.entry(part.rate as u64).or_default();
+                    *phase = Phase::At(*next);
+                    *next += part.preparation + work;
+                }
+            }
+            ClientPlan {
+                kind: part.kind,
+                arrivals,
+                work: Work::Fixed(work),
+                preparation: part.preparation,
+                skips_late: true,
+                stream: None,
+                gang: None,
+            }
         });
         clients.collect()
     }
 }
 
 /// Returns arrivals of a client of so many requests per second: one in each period.
-pub fn periodic(rate: f64) -> Arrivals {
+pub fn periodic(rate: f64, phase: Phase) -> Arrivals {
     Arrivals::Periodic {
         period: (crate::S as f64 / rate) as u64,
-        drift: DRIFT,
+        phase,
     }
 }
 
@@ -213,11 +255,17 @@ pub fn poisson(rate: f64) -> Arrivals {
 
 impl Part {
     fn periodic(kind: Kind, program: Program, rate: f64) -> Self {
+        let suffix = match kind {
+            Kind::Lc => "rt",
+            Kind::Be => "be",
+        };
         Self {
+            id: format!("{}_{suffix}", program.name.to_lowercase()),
             kind,
             us: program.us,
             rate,
-            arrivals: periodic(rate),
+            arrivals: periodic(rate, Phase::At(0)),
+            staggered: true,
             preparation: PREPARATION,
         }
     }
@@ -253,7 +301,7 @@ mod tests {
     fn scaled_work_adds_up_to_the_load() {
         for workload in Workload::all() {
             let asked: f64 = workload
-                .clients(0.8)
+                .clients(0.8, Phases::Staggered)
                 .iter()
                 .map(|client| {
                     let Work::Fixed(work) = client.work else {
@@ -267,6 +315,49 @@ mod tests {
                 })
                 .sum();
             assert!((asked - 0.8).abs() < 1e-3, "{}: {asked}", workload.name);
+        }
+    }
+
+    /// Returns the beginnings of the periodic clients, in us.
+    fn phases(workload: &Workload, load: f64) -> Vec<u64> {
+        let clients = workload.clients(load, Phases::Staggered);
+        let phases = clients.iter().map(|client| match client.arrivals {
+            Arrivals::Periodic {
+                phase: Phase::At(at),
+                ..
+            } => at / US,
+            _ => panic!("{client:?}"),
+        });
+        phases.collect()
+    }
+
+    #[test]
+    fn clients_of_one_rate_begin_one_after_the_other() {
+        let all = Workload::all();
+        let [c, d, y] = ["C", "D", "Y"].map(|name| {
+            let found = all.iter().find(|workload| workload.name == name);
+            found.unwrap()
+        });
+        // BERT, DenseNet, Inception, ResNet152 and VGG, each with 200 us of preparation; then VGG as LC.
+        let natural = phases(c, c.natural_load());
+        assert_eq!(natural, [0, 1_200, 3_800, 5_600, 8_800, 10_000]);
+        let half = phases(c, c.natural_load() / 2.0);
+        assert_eq!(half, [0, 700, 2_100, 3_100, 4_800, 5_500]);
+        // BE and LC of each network have rates of their own.
+        let expected = [0, 1_200, 3_800, 5_600, 8_800].map(|at| [at, at]);
+        assert_eq!(phases(d, d.natural_load()), expected.concat());
+        assert_eq!(phases(y, y.natural_load()), [0, 0], "two rates");
+    }
+
+    #[test]
+    fn drifting_clients_begin_at_random() {
+        for client in Workload::all()
+            .iter()
+            .flat_map(|it| it.clients(1.0, Phases::Drifting))
+        {
+            if let Arrivals::Periodic { phase, .. } = client.arrivals {
+                assert_eq!(phase, Phase::Random { drift: DRIFT });
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
-use fermata_sim::workload::{ClientPlan, Kind, Workload};
+use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
 use fermata_sim::{MS, S, US};
 
 const CLIENTS: usize = 400;
@@ -77,11 +77,12 @@ fn m_m_1_waits_twice_as_long() {
 #[test]
 fn e_alone_waits_as_pollaczek_and_khinchine_say() {
     let workload = Workload::all().into_iter().find(|it| it.name == "E");
-    let all = workload.map(|it| it.clients(it.natural_load()));
+    let all = workload.map(|it| it.clients(it.natural_load(), Phases::Staggered));
     let clients = all.unwrap().into_iter().filter(|it| it.kind == Kind::Lc);
     let clients: Vec<ClientPlan> = clients
         .map(|client| ClientPlan {
             preparation: 0,
+            skips_late: false,
             ..client
         })
         .collect();

@@ -10,7 +10,7 @@ use fermata_sim::compare::{compare, Settings};
 use fermata_sim::config;
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
-use fermata_sim::workload::{ClientPlan, Kind};
+use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
 use fermata_sim::{MS, S};
 use serde_json::{json, Value};
 
@@ -39,6 +39,7 @@ fn lc_has_the_same_requests_without_be() {
             loads: vec![None],
             modes: vec![Mode::LC_BE],
             costs: Costs::ZERO,
+            phases: Phases::Staggered,
             seconds: 5,
             seed: 1,
         });
@@ -48,6 +49,84 @@ fn lc_has_the_same_requests_without_be() {
         assert!(mode.be.count > 500, "{mode:?}");
         assert_eq!((isolated.lc, alone.lc), (mode.lc, mode.lc));
         tasks.reverse();
+    }
+}
+
+/// The tasks of `GPreempt`'s file of this workload.
+fn tasks(name: &str) -> Vec<Value> {
+    const NETWORKS: [&str; 5] = ["resnet152", "densenet", "vgg", "inception", "bert"];
+    const GRAPHS: [&str; 4] = ["bfs", "sssp", "pagerank", "cc"];
+    let some = |models: &[&str], lc: bool, rate: u64, preparation: u64| {
+        let tasks = models.iter().map(|model| {
+            let load = match name {
+                "E" => json!({ "type": "poisson", "frequency": rate }),
+                _ => json!({ "type": "periodic", "priority": 0, "frequency": rate }),
+            };
+            let id = format!("{model}_{}", if lc { "rt" } else { "be" });
+            task(&id, &load, model, u64::from(!lc), preparation)
+        });
+        tasks.collect::<Vec<_>>()
+    };
+    let (lc, be) = match name {
+        "A" => (
+            some(&["vgg"], true, 100, 200),
+            some(&["resnet152"], false, 100, 200),
+        ),
+        "B" => (
+            some(&["vgg"], true, 220, 200),
+            some(&["resnet152"], false, 220, 200),
+        ),
+        "C" => (
+            some(&["vgg"], true, 100, 200),
+            some(&NETWORKS, false, 100, 200),
+        ),
+        "D" | "E" => (
+            some(&NETWORKS, true, 20, 200),
+            some(&NETWORKS, false, 100, 200),
+        ),
+        "Y" => (
+            some(&["vgg"], true, 100, 200),
+            some(&["miniweather"], false, 150, 0),
+        ),
+        "Z" => (
+            some(&["vgg"], true, 100, 200),
+            some(&GRAPHS, false, 100, 200),
+        ),
+        _ => panic!("{name}"),
+    };
+    [lc, be].concat()
+}
+
+/// A built-in workload is what `GPreempt`'s file of the same name is.
+#[test]
+fn built_in_workloads_are_as_their_files() {
+    for phases in [Phases::Staggered, Phases::Drifting] {
+        let rows = |workloads| {
+            let rows = compare(&Settings {
+                workloads,
+                loads: vec![None, Some(0.8)],
+                modes: vec![Mode::NO_PREEMPTION, Mode::HINTS],
+                costs: Costs::DEFAULT,
+                phases,
+                seconds: 2,
+                seed: 1,
+            });
+            serde_json::to_value(rows).unwrap()
+        };
+        let files = Workload::all().into_iter().map(|workload| {
+            let text = json!({ "time": 2, "tasks": tasks(&workload.name) }).to_string();
+            config::parse(&workload.name, &text, &[]).unwrap()
+        });
+        let (files, built_in) = (rows(files.collect()), rows(Workload::all()));
+        let each = files
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(built_in.as_array().unwrap());
+        for (file, built_in) in each {
+            assert_eq!(file, built_in);
+        }
+        assert_eq!(files, built_in);
     }
 }
 
@@ -168,7 +247,7 @@ fn work_is_scaled_to_the_load() {
     // 24 of 1.6 ms, 7 of 1 ms, 100 per second of 3 and of 2.4 ms, 40 per second of 0.5 ms.
     let expected = (24.0 * 1.6 + 7.0) / 2e3 + 0.3 + 0.24 + 0.02;
     assert!((workload.natural_load() - expected).abs() < 1e-9);
-    let work = |load: f64| workload.clients(load)[2].work;
+    let work = |load: f64| workload.clients(load, Phases::Staggered)[4].work;
     let (Work::Fixed(natural), Work::Fixed(half)) = (work(expected), work(expected / 2.0)) else {
         panic!()
     };

@@ -6,7 +6,7 @@ use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::compare::{compare, on_trace, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
-use fermata_sim::workload::{ClientPlan, Kind, Workload};
+use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
 use fermata_sim::{fleet, trace, MS, S, US};
 
 /// An order takes its time here, too.
@@ -175,6 +175,7 @@ fn every_mode_serves_all_and_uses_its_own_protocol() {
         loads: vec![Some(0.7)],
         modes: modes.concat(),
         costs: Costs::DEFAULT,
+        phases: Phases::Drifting,
         seconds: 2,
         seed: 6,
     };
