@@ -13,8 +13,10 @@ use super::{Duration, PauseCause, SlotId, Time};
 /// interrupts are late in most cases.
 const LEAD_MAX: Duration = Duration::from_us(500);
 /// A slice that is no longer than this is told in advance as a whole where nothing speaks against
-/// it, so that a switch takes one interrupt and no timer.
-const WHOLE_SLICE_MAX: Duration = Duration::from_ms(2);
+/// it, so that a switch takes one interrupt and no timer, and a job that ends within its slice is
+/// followed at once. A context that is named does not make way for one that would come before it
+/// at the end of the slice.
+const WHOLE_SLICE_MAX: Duration = Duration::from_ms(10);
 
 /// Returns the earlier of two times, if there is any; the first if they are the same.
 fn earlier(

@@ -40,7 +40,7 @@ impl SlotFsm {
             return None;
         }
         run.poll_period = poll_period;
-        run.poll_at = now + poll_period;
+        run.poll_at = now.max(due) + poll_period;
         let pause = Pause {
             after: run.work_until(now, due),
             is_early: matches!(cause, PauseCause::Outranked { .. }),

@@ -95,15 +95,44 @@ fn a_short_slice_is_ordered_as_a_whole() {
     assert!(armed * 5 < world.starts().len(), "{armed} times");
 }
 
+/// The card goes on by itself also where a job ends long before its slice.
+#[test]
+fn a_job_that_ends_within_its_slice_is_followed_at_once() {
+    let mut world = World::new(&[RELAY], 8);
+    let [a, b] = [0; 2].map(|_| world.tenant(10 * MS));
+    world.start(a, 3 * MS).unwrap();
+    world.start(b, ENDLESS).unwrap();
+    world.irq_delay = 700 * US;
+    world.run_until(5 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+    assert_eq!(world.starts(), [a, b]);
+    assert_eq!(relay(&mut world).relayed, 1);
+}
+
+/// The look at a slot that has told nothing does not come while a slice that was ordered goes on.
+#[test]
+fn the_longest_slice_that_is_ordered_as_a_whole_takes_no_read() {
+    let mut world = World::new(&[RELAY], 8);
+    let tenants = [0; 2].map(|_| world.tenant(10 * MS));
+    for ctx in tenants {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(200 * MS);
+    let starts = world.starts().len();
+    assert!(starts >= 19);
+    assert_eq!(relay(&mut world).relayed as usize, starts - 1);
+    assert_eq!(world.card.slots[0].status_reads, 0);
+}
+
 #[test]
 fn who_follows_a_long_slice_is_named_at_its_end() {
     let mut world = World::new(&[RELAY], 8);
-    let [a, b] = [0; 2].map(|_| world.tenant(10 * MS));
+    let [a, b] = [0; 2].map(|_| world.tenant(20 * MS));
     world.start(a, ENDLESS).unwrap();
     world.start(b, ENDLESS).unwrap();
-    world.run_until(9 * MS);
+    world.run_until(19 * MS);
     assert_eq!(orders(&world), 1, "but for the first START");
-    world.run_until(10 * MS);
+    world.run_until(20 * MS);
     assert_eq!(named(&world), Some(b));
 }
 
