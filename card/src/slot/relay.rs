@@ -185,9 +185,11 @@ impl Slot {
         if !works || now < due && state.pause.is_none() {
             return;
         }
+        let at_once = state.pause == Some(Stop::AtOnce);
         if let Some(run) = state.relay.run.as_mut() {
             run.spent = true;
-            run.drops = order.drops();
+            // After a DROP at once the engine may stand where it cannot be saved.
+            run.drops = order.drops() || run.drops && at_once;
         }
         let boundary = self.stops_at_boundary(order);
         let stop = if boundary {

@@ -11,7 +11,10 @@ mod verdicts;
 
 use crate::common::*;
 use fermata_card::config::{IrqKind, Profile};
+use fermata_card::dma::Remote;
 use fermata_card::engine::EngineKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const TABLE: u64 = 0x1000;
@@ -41,6 +44,58 @@ pub const R_RESTORE_ERROR: u64 = 6;
 pub const R_NOT_RUN: u64 = 7;
 pub const R_DROPPED: u64 = 8;
 pub const R_REFUSED: u64 = 9;
+
+/// An IOVA that is not mapped.
+pub const UNMAPPED: u64 = 1 << 40;
+
+/// A client whose own memory, all that is not mapped, answers once `open` is set.
+#[derive(Default)]
+pub struct Client {
+    pub asked: AtomicBool,
+    pub open: AtomicBool,
+}
+
+impl Client {
+    /// Takes the place of the client of a card.
+    pub fn of(card: &Driver) -> Arc<Self> {
+        let client = Arc::new(Self::default());
+        let memory = &card.rig.card().host().memory;
+        memory.set_remote(Some(client.clone()));
+        client
+    }
+
+    /// Waits until the card waits for an answer.
+    pub fn wait_asked(&self) {
+        let begin = Instant::now();
+        while !self.asked.load(Ordering::Acquire) {
+            assert!(begin.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    fn answer(&self, give_up: &AtomicBool) -> bool {
+        self.asked.store(true, Ordering::Release);
+        loop {
+            if self.open.load(Ordering::Acquire) {
+                return true;
+            }
+            if give_up.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl Remote for Client {
+    fn read(&self, _iova: u64, _buf: &mut [u8], give_up: &AtomicBool) -> bool {
+        self.answer(give_up)
+    }
+
+    fn write(&self, _iova: u64, _data: &[u8], give_up: &AtomicBool) -> bool {
+        self.answer(give_up)
+    }
+}
 
 /// AT in an order.
 pub fn at(us: u64) -> u64 {

@@ -256,6 +256,30 @@ fn an_engine_that_stops_at_boundaries_only_is_dropped_anywhere() {
 }
 
 #[test]
+fn a_drop_at_once_is_not_taken_back() {
+    for word in [at(0), at(60_000) | BOUNDARY | next(1), NEVER | next(1)] {
+        let mut card = driver_of(vec![EngineKind::Blockmix], &["slot=0,speed=1"]);
+        (0..2).for_each(|context| card.blockmix(context));
+        // The engine waits for memory in the middle of a block.
+        let client = Client::of(&card);
+        card.reg(0, 0x30, UNMAPPED);
+        card.field(0, 0x18, u64::MAX);
+        card.begin(0, 0, 0);
+        client.wait_asked();
+        card.order(0, 1 | DROP);
+        card.order(0, 1 | word);
+        client.open.store(true, Ordering::Release);
+        let record = card.wait(0, 1);
+        assert_eq!(
+            (record.reason, record.next),
+            (R_DROPPED, word >> 16 & 0xffff)
+        );
+        card.run(0);
+        card.clean();
+    }
+}
+
+#[test]
 fn a_save_that_has_begun_is_not_dropped() {
     let mut card = driver(&["slot=1,speed=20,save_us=30000"]);
     (0..2).for_each(|context| card.endless(context));
