@@ -90,13 +90,13 @@ impl OrderFate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordFate {
-    /// In memory.
+    /// Its last word comes next.
     Posted,
     /// A misbehaviour swallowed it, or memory did not answer.
     Lost,
     /// It comes later (a misbehaviour).
     Late,
-    /// Its last word is in memory, the rest comes later (a misbehaviour).
+    /// Its last word comes next, the rest comes later (a misbehaviour).
     Torn,
 }
 

@@ -11,6 +11,8 @@ use crate::relay::{Record, RESULTS};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Where the last word of a record stands.
+const LAST: u64 = Record::LAST as u64;
 /// How much later the rest of a torn record comes.
 const TEAR: Duration = Duration::from_millis(2);
 
@@ -71,12 +73,12 @@ impl Slot {
         let bytes = record.bytes();
         let (head, last) = bytes.split_at(Record::LAST);
         let (wanted, delay) = fate(&mut state.misbehaviour);
-        let in_memory = match wanted {
-            RecordFate::Lost | RecordFate::Late => true,
-            RecordFate::Torn => self.put(at + Record::LAST as u64, &[last]),
-            RecordFate::Posted => self.put(at, &[head, last]),
+        let fate = if wanted == RecordFate::Posted && !self.put(at, head) {
+            RecordFate::Lost
+        } else {
+            wanted
         };
-        let fate = if in_memory { wanted } else { RecordFate::Lost };
+        // The driver may act on the last word as soon as that is in memory.
         self.host.recorder.record(What::Record {
             slot: self.index,
             run: record.run,
@@ -89,6 +91,14 @@ impl Slot {
             fate,
             seen,
         });
+        let last_comes = matches!(fate, RecordFate::Posted | RecordFate::Torn);
+        if last_comes && !self.put(at.saturating_add(LAST), last) {
+            self.host.recorder.record(What::RecordLost {
+                slot: self.index,
+                run: record.run,
+            });
+            return true;
+        }
         match fate {
             RecordFate::Late => self.post_later(state, delay, at, bytes.to_vec()),
             RecordFate::Torn => self.post_later(state, delay, at, head.to_vec()),
@@ -108,10 +118,11 @@ impl Slot {
                 return;
             }
             let (head, last) = bytes.split_at(Record::LAST);
-            let (index, recorder) = (slot.index, &slot.host.recorder);
-            if !slot.put(at, &[head, last]) {
+            let (index, is_whole) = (slot.index, !last.is_empty());
+            let recorder = &slot.host.recorder;
+            if !slot.put(at, head) || is_whole && !slot.put(at.saturating_add(LAST), last) {
                 recorder.record(What::RecordLost { slot: index, run });
-            } else if !last.is_empty() {
+            } else if is_whole {
                 recorder.record(What::RecordLanded { slot: index, run });
                 slot.interrupt(&mut state);
             }
@@ -123,21 +134,17 @@ impl Slot {
         if state.relay.on {
             let at = self.host.relay.events_at(self.index);
             let events = self.value(state, SlotReg::Events, 0);
-            self.put(at, &[&events.to_le_bytes()]);
+            self.put(at, &events.to_le_bytes());
         }
     }
 
-    /// Writes control memory under the slot's lock, piece by piece in order: a register access must
-    /// not wait for the client, so only shared memory is reached.
-    fn put(&self, mut at: u64, pieces: &[&[u8]]) -> bool {
+    /// Writes control memory under the slot's lock. A register access must not wait for the client,
+    /// so only shared memory is reached.
+    fn put(&self, at: u64, bytes: &[u8]) -> bool {
         let mut trace = DmaTrace::default();
-        let written = pieces.iter().all(|piece| {
-            let access = Access::Write(piece);
-            let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
-            at = at.wrapping_add(piece.len() as u64);
-            answer.is_some()
-        });
+        let access = Access::Write(bytes);
+        let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
         self.log_dma(&mut trace, 0, Unit::Control);
-        written
+        answer.is_some()
     }
 }

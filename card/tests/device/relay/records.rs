@@ -45,6 +45,23 @@ fn eight_records_and_one_interrupt_each() {
 }
 
 #[test]
+fn the_log_has_a_record_before_its_last_word_is_in_memory() {
+    let mut card = driver(&["slot=1,speed=0"]);
+    card.membench(0, 1);
+    card.begin(1, 0, 0);
+    card.wait(1, 1);
+    card.run(1);
+    let log = card.rig.log_text();
+    let (_, after) = log.split_once("\"record\"").unwrap();
+    let record = RECORDS + 0x400 + 64;
+    assert!(
+        after.contains(&format!("\"ranges\":[[{record},64]]")),
+        "{log}"
+    );
+    card.clean();
+}
+
+#[test]
 fn results() {
     let mut card = driver(&["slot=1,speed=0"]);
     card.membench(0, 7);
