@@ -248,9 +248,9 @@ pub enum What {
         fate: RecordFate,
         seen: Option<u64>,
     },
-    /// A late record is in memory.
-    RecordLanded { slot: usize, run: u32 },
-    /// Memory did not answer when a late record, or the rest of a torn one, was to come.
+    /// All of a record that was late or torn is in memory. `irq`: its interrupt comes now.
+    RecordLanded { slot: usize, run: u32, irq: bool },
+    /// Memory did not answer when the rest of a record was to come.
     RecordLost { slot: usize, run: u32 },
     /// A save begins or ends at these guest-physical ranges.
     Save {

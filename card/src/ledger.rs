@@ -49,8 +49,7 @@ impl Counters {
             }
             What::Take { .. } => self.orders_taken += 1,
             What::Record { fate, .. } => {
-                let now = matches!(fate, RecordFate::Posted | RecordFate::Torn);
-                self.records += u64::from(now);
+                self.records += u64::from(fate == RecordFate::Posted);
             }
             What::RecordLanded { .. } => self.records += 1,
             _ => {}

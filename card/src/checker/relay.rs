@@ -31,7 +31,7 @@ pub(super) struct RelayView {
     back: Option<Named>,
     /// A run whose record has not come.
     unrecorded: Option<u32>,
-    /// A record that is not in memory, though the card goes on.
+    /// A record of which not all is in memory, though the card goes on.
     late: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ impl Checker {
                 self.judge_record(slot, run, fate, seen);
                 self.end_run(slot, reason, next);
             }
-            What::RecordLanded { slot, run } => {
+            What::RecordLanded { slot, run, irq } => {
                 let view = &mut self.slots[slot];
                 view.reasons.irq = true;
                 view.relay.late.take_if(|late| *late == run);
@@ -292,7 +292,9 @@ impl Checker {
         if let Some(run) = late {
             self.violate(
                 Kind::EarlyLoad,
-                format!("slot {slot}: a context was loaded before the record of run {run} came"),
+                format!(
+                    "slot {slot}: a context was loaded before all of the record of run {run} came"
+                ),
             );
         }
     }
@@ -307,7 +309,7 @@ impl Checker {
         let view = &mut self.slots[slot];
         view.reasons.irq = true;
         let awaited = view.relay.unrecorded.take() == Some(run);
-        if fate == RecordFate::Late {
+        if matches!(fate, RecordFate::Late | RecordFate::Torn) {
             view.relay.late = Some(run);
         }
         let named = view.relay.run.take();
@@ -324,14 +326,16 @@ impl Checker {
         }
     }
 
-    /// A record that was to come later never comes.
+    /// The rest of a record never comes.
     fn lose_record(&mut self, slot: usize, run: u32) {
         self.slots[slot].relay.late.take_if(|late| *late == run);
         // Of a card that is dead nothing comes to memory.
         if !self.dead {
             self.violate(
                 Kind::RecordMissing,
-                format!("slot {slot}: memory did not answer for the late record of run {run}"),
+                format!(
+                    "slot {slot}: memory did not answer for the rest of the record of run {run}"
+                ),
             );
         }
     }

@@ -118,12 +118,18 @@ impl Slot {
                 return;
             }
             let (head, last) = bytes.split_at(Record::LAST);
-            let (index, is_whole) = (slot.index, !last.is_empty());
+            let (index, irq) = (slot.index, !last.is_empty());
             let recorder = &slot.host.recorder;
-            if !slot.put(at, head) || is_whole && !slot.put(at.saturating_add(LAST), last) {
+            if !slot.put(at, head) || irq && !slot.put(at.saturating_add(LAST), last) {
                 recorder.record(What::RecordLost { slot: index, run });
-            } else if is_whole {
-                recorder.record(What::RecordLanded { slot: index, run });
+                return;
+            }
+            recorder.record(What::RecordLanded {
+                slot: index,
+                run,
+                irq,
+            });
+            if irq {
                 slot.interrupt(&mut state);
             }
         });

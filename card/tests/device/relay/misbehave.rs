@@ -39,8 +39,26 @@ fn tear_record() {
     assert_eq!((torn.run, torn.reason, torn.cookie), (1, R_PAUSED, 0));
     let cookie = RECORDS + 0x400 + 64;
     assert!(card.rig.comes_to_hold(cookie, &0xc00u64.to_le_bytes()));
+    // The card counts the record once it has written all of it.
+    card.run(1);
+    assert_eq!(card.rig.table("counters slot=1")["records"], 1);
     assert_eq!(card.rig.wait_irq(1), 1);
     card.clean();
+}
+
+#[test]
+fn a_context_is_loaded_before_the_rest_of_a_torn_record() {
+    let mut card = rig("tear_record=all");
+    // A busy machine may load the context only after the 2 ms.
+    let early = (1..50).any(|run| {
+        card.order(1, run | next(run % 2) | DROP);
+        card.wait(1, run);
+        card.wait_working(1);
+        card.rig.violations().contains_key("early_load")
+    });
+    assert!(early);
+    let seen = card.rig.violations();
+    assert_eq!(seen.len(), 1, "{seen:?}");
 }
 
 #[test]

@@ -252,13 +252,23 @@ fn record_missing() {
 
 #[test]
 fn early_load() {
-    for (lands, n) in [(true, 0), (false, 1)] {
+    use RecordFate::{Late, Torn};
+    for (fate, lands, n) in [
+        (Late, true, 0),
+        (Late, false, 1),
+        (Torn, true, 0),
+        (Torn, false, 1),
+    ] {
         let mut log = Log::new();
         log.begin(1, 7, &[]);
         log.end();
-        log.record_is(1, RecordFate::Late);
+        log.record_is(1, fate);
         if lands {
-            log.tell(What::RecordLanded { slot: 0, run: 1 });
+            log.tell(What::RecordLanded {
+                slot: 0,
+                run: 1,
+                irq: fate == Late,
+            });
         }
         log.begin(2, 7, &[]);
         assert_eq!(log.0.total(), n);
