@@ -383,6 +383,7 @@ impl Checker {
         self.owners.clear();
         self.canaries.clear();
         self.enforce = false;
+        self.dead = false;
     }
 
     fn base(&self) -> bool {

@@ -149,11 +149,16 @@ pub fn driver_of(engines: Vec<EngineKind>, set: &[&'static str]) -> Driver {
         engines,
         set: set.to_vec(),
     });
+    enable(&mut rig, slots);
+    Driver { rig }
+}
+
+/// Sets the tables up, and switches RELAY on in the slots of a card.
+pub fn enable(rig: &mut Rig, slots: u64) {
     rig.w(0x120, TABLE);
     rig.w(0x128, COUNT);
     rig.w(0x130, RECORDS);
     (0..slots).for_each(|slot| rig.w(RELAY + 8 * slot, 1));
-    Driver { rig }
 }
 
 impl Driver {

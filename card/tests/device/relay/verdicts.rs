@@ -147,6 +147,20 @@ fn a_record_that_memory_does_not_take() {
     assert_eq!(card.rig.wait_rest(1), FINISH, "the card goes on");
 }
 
+#[test]
+fn the_card_of_the_next_client_is_not_dead() {
+    let mut card = driver(&["slot=1,speed=0"]);
+    card.membench(0, 1);
+    card.rig.ask("fault slot=1 dead");
+    card.rig.reconnect();
+    card.rig.plug(IrqKind::Msix);
+    enable(&mut card.rig, 3);
+    card.rig.ask("fault slot=1 lose_record");
+    card.begin(1, 0, 0);
+    assert_eq!(card.rig.wait_irq(1), 1);
+    card.saw("record_missing", 1);
+}
+
 /// The checker over events of a card that no misbehaviour makes.
 struct Log(Checker);
 
