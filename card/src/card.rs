@@ -4,7 +4,6 @@
 use crate::clock::Clock;
 use crate::config::{CardConfig, IrqKind};
 use crate::dma::{Access, Answer, DmaSpace};
-use crate::event::now_ns;
 use crate::event::What;
 use crate::log::Recorder;
 use crate::maker::EngineMaker;
@@ -373,10 +372,13 @@ impl Card {
     }
 
     fn set_dead(&self, on: bool) {
-        if on == self.host.dead.swap(on, Ordering::AcqRel) {
+        if on == self.host.is_dead() {
             return;
         }
-        self.recorder().record_at(now_ns(), What::Dead { on });
+        // The checker must know first: what a dead card does not write is not missing. A card that
+        // comes back has nothing under way.
+        self.recorder().record(What::Dead { on });
+        self.host.dead.store(on, Ordering::Release);
         // The link was down, not the power: a host would not know that it has to set the
         // configuration space up anew.
         self.slots.iter().for_each(|s| s.power_on(true));

@@ -202,6 +202,10 @@ impl Slot {
     /// Writes a register and records it.
     pub fn write(&self, reg: SlotReg, off: u64, val: u64) {
         let mut state = self.lock();
+        // A card that has died since the write came must not begin a run.
+        if self.host.is_dead() {
+            return;
+        }
         let t = crate::event::now_ns();
         self.host
             .recorder

@@ -5,6 +5,7 @@ use super::*;
 use fermata_card::checker::{Checker, Kind};
 use fermata_card::config::CardConfig;
 use fermata_card::event::{Event, OrderFate, Phase, RecordFate, What};
+use fermata_card::regs::SlotReg;
 use fermata_card::relay::{Order, Reason};
 
 fn rig() -> Driver {
@@ -159,6 +160,20 @@ fn the_card_of_the_next_client_is_not_dead() {
     card.begin(1, 0, 0);
     assert_eq!(card.rig.wait_irq(1), 1);
     card.saw("record_missing", 1);
+}
+
+#[test]
+fn a_card_that_died_begins_no_run() {
+    let card = driver(&["slot=1,speed=0"]);
+    card.endless(0);
+    card.rig.ask("fault slot=1 dead");
+    // These writes had come before the card died.
+    let slot = &card.rig.card().slots()[1];
+    slot.write(SlotReg::Relay, RELAY + 8, 1);
+    slot.write(SlotReg::Order, ORDER + 8, next(0) | VACANT | NEVER);
+    slot.write(SlotReg::Ctl, 0x2018, START_NEW);
+    assert_eq!(card.rig.table("state slot=1")["start_count"], 0);
+    card.clean();
 }
 
 /// The checker over events of a card that no misbehaviour makes.
