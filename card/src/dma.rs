@@ -287,8 +287,13 @@ impl DmaMap {
         ranges
     }
 
-    /// Resolves all of the range before anything is touched.
+    /// Resolves all of the range before anything is touched. No memory answers at a range that goes
+    /// beyond the last address.
     fn access(&self, iova: u64, access: &mut Access<'_>) -> Lookup {
+        let last = access.len().saturating_sub(1);
+        if iova.checked_add(last).is_none() {
+            return Lookup::Forbidden;
+        }
         let mut segments: Vec<(&Ram, Range)> = Vec::new();
         let (mut at, mut left) = (iova, access.len());
         while left > 0 {
@@ -478,9 +483,16 @@ mod tests {
                 .is_none(),
             "runs off the end"
         );
-        assert!(space
-            .access(u64::MAX - 3, Access::Read(&mut buf), None)
-            .is_none());
+        let ram = Some((memory(0x1000), 0));
+        space.map(u64::MAX - 0xfff, 0x1000, true, ram).unwrap();
+        space
+            .map(0, 0x1000, true, Some((memory(0x1000), 0)))
+            .unwrap();
+        let last = [(u64::MAX - 15, true), (u64::MAX - 14, false)];
+        for (at, answers) in last {
+            let answer = space.access(at, Access::Read(&mut buf), None);
+            assert_eq!(answer.is_some(), answers, "no range wraps to 0");
+        }
         space.unmap(0x1_0000, u64::MAX);
         assert!(space
             .access(0x1_1000, Access::Read(&mut buf), None)

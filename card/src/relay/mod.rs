@@ -78,24 +78,26 @@ impl Tables {
         self.set_records(0);
     }
 
-    /// Where the entry of a context is; `None` beyond the table.
+    /// Where the entry of a context is; `None` beyond the table. As with the other addresses, what
+    /// would be beyond the last address is there, where no memory answers.
     pub fn entry_at(&self, context: u64) -> Option<u64> {
-        (context < self.count()).then(|| self.table().wrapping_add(context * ENTRY_SIZE as u64))
+        let within = context * ENTRY_SIZE as u64;
+        (context < self.count()).then(|| self.table().saturating_add(within))
     }
 
     /// Where the record of a run of a slot goes.
     pub fn record_at(&self, slot: usize, run: u32) -> u64 {
         let within = u64::from(run % RECORDS) * Record::SIZE as u64;
-        self.of_slot(slot).wrapping_add(within)
+        self.of_slot(slot).saturating_add(within)
     }
 
     /// Where EVENTS of a slot goes.
     pub fn events_at(&self, slot: usize) -> u64 {
-        self.of_slot(slot).wrapping_add(EVENTS)
+        self.of_slot(slot).saturating_add(EVENTS)
     }
 
     fn of_slot(&self, slot: usize) -> u64 {
-        self.records().wrapping_add(SLOT_STRIDE * slot as u64)
+        self.records().saturating_add(SLOT_STRIDE * slot as u64)
     }
 }
 
@@ -114,5 +116,13 @@ mod tests {
         assert_eq!(tables.entry_at(2), None);
         assert_eq!(tables.record_at(3, 9), 0x2_0c40);
         assert_eq!(tables.events_at(1), 0x2_0600);
+        tables.set_table(u64::MAX);
+        tables.set_count(33);
+        tables.set_records(u64::MAX);
+        assert_eq!(tables.entry_at(31), Some(u64::MAX - 127));
+        assert_eq!(tables.entry_at(32), Some(u64::MAX), "not 0");
+        assert_eq!(tables.record_at(3, 7), u64::MAX - 0x23f);
+        assert_eq!(tables.record_at(4, 7), u64::MAX, "not 0x1c0");
+        assert_eq!(tables.events_at(7), u64::MAX);
     }
 }

@@ -63,7 +63,7 @@ fn fetch(slot: &Slot, context: u64, trace: &mut DmaTrace) -> (u64, Option<Contex
         return (cookie, None);
     };
     let mut regs = vec![0; slot.register_bytes()];
-    let from = entry.regs.wrapping_add(u64::from(APP_FIRST));
+    let from = entry.regs.saturating_add(u64::from(APP_FIRST));
     let read = read(slot, from, &mut regs, trace).then(|| Context {
         entry,
         seen: digest(&bytes, &regs),
@@ -92,7 +92,7 @@ impl Slot {
         let mut regs = vec![0; self.register_bytes()];
         let at = self.host.relay.entry_at(context)?;
         self.host.dma(at, Access::Read(&mut bytes), None)?;
-        let from = Entry::regs_of(&bytes).wrapping_add(u64::from(APP_FIRST));
+        let from = Entry::regs_of(&bytes).saturating_add(u64::from(APP_FIRST));
         self.host.dma(from, Access::Read(&mut regs), None)?;
         Some(digest(&bytes, &regs))
     }

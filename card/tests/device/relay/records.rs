@@ -198,6 +198,49 @@ fn entries_that_are_refused() {
 }
 
 #[test]
+fn registers_beyond_the_last_address_are_refused() {
+    let mut card = driver(&["slot=1,speed=20"]);
+    card.endless(0);
+    // The sum of REGS and 0x30 is 0x28, mod 2^64, where there is memory.
+    card.field(0, 0x30, u64::MAX - 7);
+    card.begin(1, 0, 0);
+    let record = card.wait(1, 1);
+    assert_eq!((record.reason, record.cookie), (R_REFUSED, 0xc00));
+    card.saw("unmapped_dma", 1);
+}
+
+#[test]
+fn an_entry_beyond_the_last_address_is_refused() {
+    let mut card = driver(&[]);
+    (0..3).for_each(|slot| card.rig.w(RELAY + 8 * slot, 0));
+    card.rig.w(0x120, u64::MAX);
+    card.rig.w(0x128, 64);
+    card.rig.w(RELAY + 8, 1);
+    card.endless(0);
+    // A table that wraps would have its entry 32 at 0.
+    let entry = card.rig.get(TABLE, 128);
+    card.rig.put(0, &entry);
+    card.begin(1, 0, 32);
+    assert_eq!(card.wait(1, 1).reason, R_REFUSED);
+    card.saw("unmapped_dma", 1);
+}
+
+#[test]
+fn a_record_beyond_the_last_address_is_lost() {
+    let engines = vec![EngineKind::Membench; 5];
+    let mut card = driver_of(engines, &["slot=all,speed=0"]);
+    (0..5).for_each(|slot| card.rig.w(RELAY + 8 * slot, 0));
+    card.rig.w(0x130, u64::MAX);
+    card.rig.w(RELAY + 8 * 4, 1);
+    card.membench(0, 1);
+    card.begin(4, 0, 0);
+    assert_eq!(card.rig.wait_irq(4), 1);
+    let seen = card.rig.violations();
+    assert_eq!((seen["unmapped_dma"], seen["record_missing"]), (1, 1));
+    assert_eq!(card.rig.get(0, 0x400), vec![0; 0x400]);
+}
+
+#[test]
 fn a_refused_run_ends_with_a_choice() {
     let mut card = driver(&["slot=1,speed=20"]);
     (0..2).for_each(|context| card.endless(context));
