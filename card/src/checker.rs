@@ -642,7 +642,9 @@ impl Checker {
         let view = &mut self.slots[slot];
         let asked = view.reasons.pause;
         view.phase = phase;
-        view.reasons.irq |= matches!(phase, Phase::Paused | Phase::Finished);
+        // With RELAY there is an interrupt for the record instead.
+        let is_end = matches!(phase, Phase::Paused | Phase::Finished);
+        view.reasons.irq |= is_end && !view.relay.on;
         let allowed = if empty { by_itself } else { asked };
         if phase == Phase::Paused && !allowed {
             self.violate(

@@ -98,7 +98,7 @@ impl Checker {
             }
             What::RecordLanded { slot, run, irq } => {
                 let view = &mut self.slots[slot];
-                view.reasons.irq = true;
+                view.reasons.irq |= irq;
                 view.relay.late.take_if(|late| *late == run);
             }
             What::RecordLost { slot, run } => self.lose_record(slot, run),
@@ -307,7 +307,7 @@ impl Checker {
 
     fn judge_record(&mut self, slot: usize, run: u32, fate: RecordFate, seen: Option<u64>) {
         let view = &mut self.slots[slot];
-        view.reasons.irq = true;
+        view.reasons.irq |= fate != RecordFate::Late;
         let awaited = view.relay.unrecorded.take() == Some(run);
         if matches!(fate, RecordFate::Late | RecordFate::Torn) {
             view.relay.late = Some(run);

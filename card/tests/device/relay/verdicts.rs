@@ -4,7 +4,7 @@
 use super::*;
 use fermata_card::checker::{Checker, Kind};
 use fermata_card::config::CardConfig;
-use fermata_card::event::{Event, OrderFate, Phase, RecordFate, What};
+use fermata_card::event::{Event, IrqFate, OrderFate, Phase, RecordFate, What};
 use fermata_card::regs::SlotReg;
 use fermata_card::relay::{Order, Reason};
 
@@ -306,6 +306,38 @@ fn early_load() {
             (n > 0).then_some(1)
         );
     }
+}
+
+#[test]
+fn unasked_irq() {
+    let irq = || What::Irq {
+        slot: 0,
+        fate: IrqFate::Sent,
+    };
+    let relay = |val| What::Write {
+        off: RELAY,
+        len: 8,
+        val,
+    };
+    for (on, n) in [(1, 1), (0, 0)] {
+        let mut log = Log::new();
+        log.tell(relay(on));
+        log.begin(1, 7, &[]);
+        log.end();
+        log.tell(irq());
+        let counted = log.0.counts().get(&Kind::UnaskedIrq).copied();
+        assert_eq!(counted.unwrap_or(0), n);
+        log.record(1);
+        log.tell(irq());
+        assert_eq!(log.0.total(), n, "a record has an interrupt");
+    }
+    let mut log = Log::new();
+    log.tell(relay(1));
+    log.begin(1, 7, &[]);
+    log.end();
+    log.record_is(1, RecordFate::Late);
+    log.tell(irq());
+    assert_eq!(log.0.counts()[&Kind::UnaskedIrq], 1, "not of a late record");
 }
 
 #[test]
