@@ -294,6 +294,8 @@ impl Slot {
             Some(ranges) => trace.add(write, ranges),
             // Not refused: it was never made. What the slot did is void.
             None if self.host.is_dead() => {}
+            // A reset came while the client was asked.
+            None if give_up.is_some_and(|give_up| give_up.load(Ordering::Acquire)) => {}
             None => drop(self.host.recorder.record(What::DmaError {
                 slot: self.index,
                 unit,

@@ -149,6 +149,24 @@ fn a_record_that_memory_does_not_take() {
 }
 
 #[test]
+fn a_reset_while_memory_does_not_answer() {
+    let mut card = rig();
+    card.order(1, 1 | at(0));
+    card.wait(1, 1);
+    for (field, resume) in [(0x20, RESUME), (0x30, 0)] {
+        card.endless(0);
+        card.field(0, field, UNMAPPED);
+        let client = Client::of(&card);
+        let run = card.run(1);
+        card.order(1, run | next(0) | VACANT | NEVER | resume);
+        client.wait_asked();
+        card.rig.reset(1);
+        assert_eq!(card.rig.sr(1, CTL), (run + 1) << 32 | IDLE);
+    }
+    card.clean();
+}
+
+#[test]
 fn the_card_of_the_next_client_is_not_dead() {
     let mut card = driver(&["slot=1,speed=0"]);
     card.membench(0, 1);
