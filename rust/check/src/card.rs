@@ -150,6 +150,14 @@ impl CardSlot {
         };
     }
 
+    /// As after power-on, with the memory that a slot which is out of use may still reach.
+    pub(crate) fn be_cut_off(&mut self) {
+        let (quarantined, stuck) = (self.quarantined, self.relay.stuck);
+        self.lose_state();
+        self.quarantined = quarantined;
+        self.relay.stuck = stuck;
+    }
+
     pub(crate) fn active(&self) -> bool {
         matches!(
             self.engine,

@@ -33,6 +33,7 @@ const PLAIN: Bounds = Bounds {
     relay_faults: false,
     gone: false,
     freeze: false,
+    cut: false,
 };
 
 /// The same on a slot with a relay.
@@ -165,6 +166,16 @@ pub const QUICK: &[Bounds] = &[
     },
     Bounds {
         name: "relay, 1 slot, 2 contexts",
+        ..RELAY
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, cut off",
+        cut: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, cut off",
+        cut: true,
         ..RELAY
     },
     Bounds {
@@ -411,6 +422,83 @@ pub const LARGE: &[Bounds] = &[
         first_urgent: true,
         control: true,
         depth: Some(10),
+        ..RELAY
+    },
+    Bounds {
+        name: "fermata, 1 slot, 2 contexts, control, cut off",
+        control: true,
+        cut: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "base, 1 slot, 2 contexts, faults, cut off",
+        base: true,
+        faults: true,
+        cut: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, faults, calm, cut off",
+        faults: true,
+        calm: true,
+        cut: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, first urgent, control",
+        first_urgent: true,
+        control: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, first urgent, faults",
+        first_urgent: true,
+        faults: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, first urgent, relay faults",
+        first_urgent: true,
+        relay_faults: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, first urgent, freeze, cut off",
+        first_urgent: true,
+        freeze: true,
+        cut: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, first urgent, access",
+        first_urgent: true,
+        access: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, boundaries, urgent, control",
+        boundary: true,
+        urgent: true,
+        control: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, boundaries, urgent, faults",
+        boundary: true,
+        urgent: true,
+        faults: true,
+        calm: true,
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, queues, relay faults",
+        queues: true,
+        relay_faults: true,
+        calm: true,
         ..RELAY
     },
     Bounds {

@@ -16,6 +16,7 @@ mod rule;
 mod world;
 
 use std::fmt::Write;
+use std::thread::available_parallelism;
 
 use stateright::{Checker, CheckerBuilder, Expectation, HasDiscoveries, Model, Path, Property};
 
@@ -89,6 +90,8 @@ pub enum Step {
     // The card is about to lose its state, and has been set up anew.
     Freeze,
     Thaw,
+    /// The link of the card has failed, and the card loses its state.
+    CutOff,
 }
 
 /// A configuration: how large the world is, and what may happen in it. Nothing is bounded in number.
@@ -152,6 +155,8 @@ pub struct Bounds {
     pub gone: bool,
     /// The card loses its state, with all jobs taken off it before.
     pub freeze: bool,
+    /// The link of the card fails: the card loses its state with the jobs on it.
+    pub cut: bool,
 }
 
 impl Model for Bounds {
@@ -187,7 +192,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 40] {
+    fn reached(&self) -> [Reached; 43] {
         let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Else all contexts always have a slot each.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
@@ -219,10 +224,13 @@ impl Bounds {
             (fermata_faults, "a stale status is read", |_, world| world.seen.stale),
             (fermata_faults, "a save or restore fails", |_, world| world.seen.snapshot_failed),
             (self.freeze, "a job resumes after the card has lost its state", |_, world| world.seen.thawed),
+            (self.cut, "a job fails because the link of the card has failed", |_, world| world.seen.cut_off),
             (gone, "the card is gone", |_, world| world.seen.gone),
             (relay, "a relay switches to the next context", |_, world| world.seen.relayed),
             (relay, "an order arrives too late and is dropped", |_, world| world.seen.order_late),
             (one_slot, "two records are unread at once", |_, world| world.seen.two_unread),
+            (one_slot && self.first_urgent, "three records are unread at once", |_, world| world.seen.three_unread),
+            (one_slot && self.contexts > 2, "four orders are in flight", |_, world| world.seen.four_posted),
             (one_slot && self.contexts > 2, "a named context is replaced by another one", |_, world| world.seen.replaced),
             (one_slot, "a named context is withdrawn", |_, world| world.seen.withdrawn),
             (withdrawing, "a relay takes a context before the withdrawal arrives", |_, world| world.seen.taken_late),
@@ -243,9 +251,10 @@ impl Bounds {
 pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
     let checker = bounds.checker().finish_when(HasDiscoveries::AnyFailures);
     match bounds.depth {
-        // The first state counts.
-        Some(depth) => checker.target_max_depth(depth + 1),
-        None => checker,
+        // The first state counts. With several threads a state may be met first by a path that is not the shortest one, so that
+        // the states behind it are taken for further away than they are.
+        Some(depth) => checker.target_max_depth(depth + 1).threads(1),
+        None => checker.threads(available_parallelism().map_or(1, usize::from)),
     }
 }
 
@@ -276,8 +285,15 @@ fn is_reached(property: &Property<Bounds>) -> bool {
 }
 
 fn story(name: &str, path: Path<World, Step>) -> String {
-    let mut text = format!("broken: {name}\n");
-    for (world, step) in path.into_vec() {
+    let path = path.into_vec();
+    let last = path.last().map(|(world, _)| world);
+    let all = Rule::ALL
+        .iter()
+        .filter(|&&rule| last.is_some_and(|world| world.broken(rule)));
+    let others = all.map(|rule| rule.text()).filter(|&text| text != name);
+    let names: Vec<_> = std::iter::once(name).chain(others).collect();
+    let mut text = format!("broken: {}\n", names.join("; "));
+    for (world, step) in path {
         let why = world.recovery().err().unwrap_or_default();
         let step = step.map_or(String::new(), |step| format!("{step:?}"));
         let _ = write!(text, "    {world:?} {why}\n  {step}\n");

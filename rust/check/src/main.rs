@@ -45,7 +45,6 @@ fn check(bounds: &Bounds) -> Result<(), String> {
     let limit = std::env::var("FERMATA_CHECK_SECONDS").ok();
     let limit = limit.and_then(|s| s.parse().ok()).unwrap_or(3_600);
     let checker = fermata_check::checker(bounds)
-        .threads(std::thread::available_parallelism().map_or(1, usize::from))
         .timeout(Duration::from_secs(limit))
         .spawn_bfs()
         .join();

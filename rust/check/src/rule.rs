@@ -15,6 +15,9 @@ macro_rules! rules {
                 match self { $(Self::$name => $text,)* }
             }
 
+            /// All rules.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
             /// Returns a property for each rule: the rule is not broken.
             pub(crate) fn properties() -> Vec<stateright::Property<crate::Bounds>> {
                 vec![$(stateright::Property::always($text, |_, world: &crate::World| {

@@ -30,6 +30,8 @@ pub(crate) const MS: u64 = 1_000_000;
 const TIMEOUT: u64 = 2 * MS;
 /// Longer than the wait between two looks at a reset.
 const SETTLE: u64 = 3 * MS;
+/// Shorter than the time after which a PAUSE is repeated.
+const BOUNDARY_WAIT: u64 = 100 * US;
 /// Hints of a context that starts no job between them are no closer than this.
 const INTERVAL: u64 = 100 * US;
 /// A timer that is late is so late that all others are due as well.
@@ -180,7 +182,10 @@ pub struct World {
     /// The contexts that were started, and that were told to pause, in the last step.
     started: Vec<usize>,
     paused: Vec<usize>,
+    /// The rule that the last step broke first, and how.
     broken: Option<(Rule, String)>,
+    /// All rules that the last step broke, a bit each.
+    breaches: u64,
     key: u64,
 }
 
@@ -217,6 +222,7 @@ pub(crate) struct Seen {
     pub(crate) claimed: bool,
     pub(crate) followed: bool,
     pub(crate) thawed: bool,
+    pub(crate) cut_off: bool,
     pub(crate) imported: bool,
     pub(crate) started_held: bool,
     pub(crate) relayed: bool,
@@ -228,6 +234,8 @@ pub(crate) struct Seen {
     pub(crate) not_run: bool,
     pub(crate) dropped: bool,
     pub(crate) two_unread: bool,
+    pub(crate) three_unread: bool,
+    pub(crate) four_posted: bool,
     pub(crate) urgent_named: bool,
     pub(crate) order_ignored: bool,
     pub(crate) record_lost: bool,
@@ -337,8 +345,12 @@ impl World {
             started: Vec::new(),
             paused: Vec::new(),
             broken: None,
+            breaches: 0,
             key: 0,
         };
+        let wait = Duration::from_ns(BOUNDARY_WAIT);
+        let set = world.machine.set_boundary_wait(wait);
+        assert_eq!(set, Ok(()), "a wait within its range");
         let policy = if bounds.fair {
             PolicyKind::Fair
         } else {
@@ -360,9 +372,7 @@ impl World {
     }
 
     pub(crate) fn broken(&self, rule: Rule) -> bool {
-        self.broken
-            .as_ref()
-            .is_some_and(|(broken, _)| *broken == rule)
+        self.breaches >> rule as u32 & 1 != 0
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -383,8 +393,9 @@ impl World {
 
     /// The first breach counts.
     fn must(&mut self, holds: bool, rule: Rule, what: impl FnOnce() -> String) {
-        if !holds && self.broken.is_none() {
-            self.broken = Some((rule, what()));
+        if !holds {
+            self.breaches |= 1 << rule as u32;
+            self.broken.get_or_insert_with(|| (rule, what()));
         }
     }
 
@@ -511,6 +522,7 @@ impl World {
             Step::IgnoreResets(i) => self.slots[i].ignored_resets = IgnoredResets::All,
             Step::Freeze => self.freeze(),
             Step::Thaw => self.thaw(),
+            Step::CutOff => self.cut_off(),
             Step::Vanish => {
                 self.vanished = true;
                 self.posted.clear();

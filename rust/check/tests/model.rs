@@ -14,11 +14,8 @@ fn check(chosen: impl Fn(&Bounds) -> bool) {
     let chosen = |bounds: &&Bounds| bounds.name.contains(&words) && chosen(bounds);
     assert!(QUICK.iter().any(|bounds| chosen(&bounds)), "no {words}");
     for bounds in QUICK.iter().filter(chosen) {
-        let checker = checker(bounds)
-            .threads(2)
-            .target_state_count(STATES)
-            .spawn_bfs()
-            .join();
+        let checker = checker(bounds).target_state_count(STATES);
+        let checker = checker.spawn_bfs().join();
         if let Some(why) = breach(&checker).or_else(|| unreached(&checker)) {
             panic!("{}: {why}", bounds.name);
         }

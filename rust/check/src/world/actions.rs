@@ -29,7 +29,7 @@ impl World {
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
             Action::Reserve { .. } | Action::Overrun { .. } | Action::Lost { .. } => {}
-            Action::Quarantine { slot, .. } => self.given_up(slot.index()),
+            Action::Quarantine { slot, ctx } => self.given_up(slot.index(), ctx),
             Action::Stuck { ctx } => self.stuck(ctx),
             Action::Order { slot, order } => self.order_posted(slot.index(), order),
             _ if self.bounds.relay => self.act_on_relay(action),
@@ -61,9 +61,11 @@ impl World {
     }
 
     /// The slot is out of use from now on.
-    fn given_up(&mut self, i: usize) {
+    fn given_up(&mut self, i: usize, ctx: Option<ContextId>) {
         self.seen.quarantined = true;
         let slot = &mut self.slots[i];
+        // The driver does not know of a slot with a relay which context is there.
+        slot.relay.stuck |= ctx.map_or(0, |ctx| 1 << ctx.index());
         let is_busy = slot.engine != Engine::Idle && !slot.quarantined;
         slot.relay.resetting = false;
         slot.quarantined = true;
@@ -307,10 +309,10 @@ impl World {
         let (now, settle) = (self.now, self.settle());
         self.vanished
             || self.gone
-            || !self.slots.iter().any(|slot| {
-                let stuck = slot.quarantined;
-                slot.last == Some(index) && !stuck && slot.may_touch(now, settle)
-            }) && !self.may_be_taken_soon(index)
+            || !self.slots.iter().enumerate().any(|(i, slot)| {
+                let on = slot.last == Some(index) && slot.may_touch(now, settle);
+                !slot.quarantined && (on || self.may_take(i, index))
+            })
     }
 
     fn woken(&mut self, ctx: ContextId, wake: Wake) {
@@ -325,7 +327,7 @@ impl World {
             return;
         };
         let (hold, snapshot, mask) = (owner.hold, owner.snapshot, owner.mask);
-        let work = owner.queue.work;
+        let (work, unread) = (owner.queue.work, owner.results_due);
         let Some(job) = &mut owner.job else {
             self.must(false, Rule::RunOnce, || "notified without a job".into());
             return;
@@ -339,6 +341,8 @@ impl World {
         }
         self.must(!was.ended, Rule::RunOnce, || "told of its end twice".into());
         self.must(quiet, Rule::ToldQuiet, || format!("{wake:?}"));
+        let has_results = !unread || was.spoilt || matches!(wake, Wake::Failed(_));
+        self.must(has_results, Rule::Captured, || format!("{wake:?}"));
         match wake {
             Wake::Empty => {
                 self.seen.emptied = true;

@@ -167,9 +167,9 @@ impl World {
     /// Checks a context that is closed and not released yet.
     fn check_closed(&mut self, owner: &Owner) {
         let refused = self.machine.stats(owner.id, self.time()).is_err();
-        let on = (0..self.slots.len())
-            .any(|i| self.is_on(slot_id(i), owner.id) || self.slots[i].quarantined);
-        let on = on || self.is_named(owner.id.index());
+        let index = owner.id.index();
+        let on = (0..self.slots.len()).any(|i| self.is_on(slot_id(i), owner.id));
+        let on = on || self.is_named(index) || self.is_stuck(index);
         self.must(refused, Rule::Refused, || "a closed id is accepted".into());
         self.must(on, Rule::ReleasedQuiet, || "closed, and on no slot".into());
     }

@@ -2,15 +2,50 @@
 
 //! The card loses its state: all jobs are taken off it before, and go on afterwards.
 
-use fermata_sched_host::sched::{Scheduler, Status, Time};
+use fermata_sched_host::sched::{JobState, Scheduler, Status, Time};
 
 use super::{slot_id, Out, World};
+use crate::card::CardSlot;
 use crate::Rule;
 
 impl World {
     pub(super) fn freeze(&mut self) {
         self.frozen = true;
         self.tell("freeze", |machine, now, out| machine.freeze(now, out));
+    }
+
+    /// The link of the card has failed: the driver stops the card, and what is on the slots is lost.
+    pub(super) fn cut_off(&mut self) {
+        self.frozen = true;
+        for i in 0..self.slots.len() {
+            self.spoil(i);
+            let awaited = self.machine.awaited_run(slot_id(i));
+            let named = self.slots[i].relay.told.named;
+            let all = 0..self.owners.len();
+            let lost = all.filter(|index| named >> index & 1 != 0);
+            for index in lost.chain(awaited.map(|(ctx, _)| ctx.index())) {
+                self.spoil_context(index);
+            }
+        }
+        let before = self.failed();
+        self.machine.cut_off(self.time());
+        self.posted.clear();
+        self.slots.iter_mut().for_each(CardSlot::be_cut_off);
+        self.tell("lose runs", |machine, now, out| {
+            machine.lose_runs(now, out);
+        });
+        self.seen.cut_off = self.failed() > before;
+        let at_rest = self.machine.is_at_rest();
+        self.must(at_rest, Rule::Rest, || "after the link has failed".into());
+    }
+
+    /// Returns how many jobs have failed of contexts that are open.
+    fn failed(&self) -> usize {
+        let states = self.owners.iter().flatten().filter(|owner| {
+            let stats = self.machine.stats(owner.id, self.time());
+            stats.is_ok_and(|stats| matches!(stats.state, JobState::Failed(_)))
+        });
+        states.count()
     }
 
     /// The card lost its state, and is set up anew.

@@ -4,6 +4,7 @@
 
 use fermata_sched_host::sched::{Action, ContextId, EndReason, JobState, Order, SlotState, Stop};
 
+use super::relay::IN_FLIGHT;
 use super::{slot_id, Snapshot, World};
 use crate::relay::{is_at_once, is_later, named, Told};
 use crate::Rule;
@@ -29,10 +30,10 @@ impl World {
                 self.reset_relay(slot.index(), ctx, hold);
                 self.reset_written(slot.index(), hold);
             }
-            Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => {
-                self.results_read(slot.index(), ctx.index());
-            }
-            Action::Ended { .. } => {}
+            // The driver reads no results of a run that was not saved.
+            Action::Ended { run, .. }
+                if matches!(run.reason, EndReason::Aborted | EndReason::Dropped) => {}
+            Action::Ended { slot, ctx, .. } => self.results_read(slot.index(), ctx.index()),
             Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
             // A relay closes the window of a slot itself.
             _ => self.must(false, Rule::OrderFollows, || format!("{action:?}")),
@@ -46,6 +47,7 @@ impl World {
         if !self.vanished {
             self.must_be_right(i, &order, before);
             self.posted.push((i, order));
+            self.seen.four_posted |= self.posted.len() == IN_FLIGHT;
         }
         self.seen.replaced |= before.is_some() && next.is_some() && next != before;
         self.seen.withdrawn |= before.is_some() && next.is_none();
@@ -68,7 +70,7 @@ impl World {
         let Some(ctx) = order.next.map(|next| next.ctx) else {
             return;
         };
-        self.must_be_free(i, ctx, order.after);
+        self.must_be_free(i, ctx, order);
         if before != Some(ctx.index()) {
             self.must_be_nameable(i, order);
         }
@@ -109,15 +111,18 @@ impl World {
 
     /// Checks that no other slot runs the named context or may take it, and that this slot does not
     /// run it.
-    fn must_be_free(&mut self, i: usize, ctx: ContextId, after: u32) {
+    fn must_be_free(&mut self, i: usize, ctx: ContextId, order: &Order) {
         let index = ctx.index();
+        // As the driver knows the slot, which may not have taken the context yet.
+        let awaited = self.machine.awaited_run(slot_id(i));
+        let follows_itself = order.stop != Stop::Vacant && awaited == Some((ctx, order.after));
         let on =
             |j: usize| self.slots[j].last == Some(index) && self.slots[j].may_touch(self.now, 0);
         // The card may have taken it for the same run before, and drops the order then.
         let mut others = (0..self.slots.len()).filter(|&j| j != i);
         let elsewhere = others.any(|j| on(j) || self.may_take(j, index));
-        let itself = on(i) && self.slots[i].count == after;
-        let free = !elsewhere && !itself;
+        let itself = on(i) && self.slots[i].count == order.after;
+        let free = !elsewhere && !itself && !follows_itself;
         self.must(free, Rule::NamedOnce, || format!("context {index}"));
     }
 
@@ -155,7 +160,7 @@ impl World {
     }
 
     /// May a slot still take a context, by an order that it holds or that is on its way?
-    fn may_take(&self, i: usize, index: usize) -> bool {
+    pub(super) fn may_take(&self, i: usize, index: usize) -> bool {
         let held = self.slots[i].relay.held.as_ref().and_then(named);
         let mut posted = self.posted.iter().filter(|(j, _)| *j == i);
         held == Some(index)

@@ -181,12 +181,17 @@ impl World {
         }
         let unread = slot.relay.records.len();
         self.seen.two_unread |= unread > 1;
+        self.seen.three_unread |= unread > 2;
         assert!(unread <= UNREAD, "a run that no order can have begun");
         if lost || late {
             self.seen.record_lost |= lost;
             self.seen.record_late |= late;
             self.spoil(i);
             self.spoil_named(i);
+            // The driver does not hear that the slot has gone on with it.
+            if let Some(next) = next {
+                self.spoil_context(next.ctx.index());
+            }
         }
     }
 
@@ -248,6 +253,10 @@ impl World {
         let Some((owner, job)) = owner.and_then(|owner| Some((owner, owner.job?))) else {
             return self.must(false, Rule::ReleasedQuiet, || "taken, and not there".into());
         };
+        // Nobody waits for what a slot does that is out of use.
+        if self.slots[i].quarantined {
+            return;
+        }
         let complete = owner.snapshot == Snapshot::Complete;
         self.must(!job.held, Rule::HoldKept, || format!("context {index}"));
         self.must(!job.finished, Rule::FinishedStays, || {

@@ -60,6 +60,9 @@ impl World {
         } else if self.machine.is_at_rest() {
             steps.push(Step::Thaw);
         }
+        if self.bounds.cut && !self.frozen && !self.gone {
+            steps.push(Step::CutOff);
+        }
         if self.bounds.gone && !self.gone {
             steps.push(Step::Gone);
             if !self.vanished {
