@@ -484,6 +484,7 @@ pub const LARGE: &[Bounds] = &[
         urgent: true,
         control: true,
         calm: true,
+        depth: Some(14),
         ..RELAY
     },
     Bounds {

@@ -203,7 +203,7 @@ impl World {
                 .min();
             let Some((_, i)) = next else { return Ok(()) };
             patience[i] = patience[i].saturating_add(1);
-            let waits = (0..self.owners.len()).any(|i| self.job_state(i) == Some(JobState::Queued));
+            let waits = (0..self.owners.len()).any(|i| self.waits(i));
             let idle = (0..self.slots.len()).all(|i| {
                 let state = self.machine.slot_state(slot_id(i));
                 let running = matches!(state, Some(SlotState::Running(_)));
@@ -219,6 +219,15 @@ impl World {
             self.step(Step::Timer(i));
         }
         Err("the schedule does not end".into())
+    }
+
+    /// Does a context wait for a slot, or is it named and on none?
+    fn waits(&self, i: usize) -> bool {
+        match self.job_state(i) {
+            Some(JobState::Queued) => true,
+            Some(JobState::Running) => !self.slots.iter().any(|slot| slot.last == Some(i)),
+            _ => false,
+        }
     }
 
     /// What the card does next of itself.
