@@ -58,7 +58,7 @@ impl Target {
             (_, Some((Aim::AtMost, limit))) => self.found / limit,
             (_, Some((Aim::AtLeast, limit))) => limit / self.found,
         };
-        format!("missed by {:.0} %", (beside - 1.0) * 100.0)
+        format!("missed by {:.1} %", (beside - 1.0) * 100.0)
     }
 
     pub(crate) fn limit(&self) -> String {
@@ -436,7 +436,10 @@ mod tests {
             .collect();
         assert_eq!(
             verdicts,
-            [(3.0, "missed by 100 %".into()), (3.0, "not judged".into())]
+            [
+                (3.0, "missed by 100.0 %".into()),
+                (3.0, "not judged".into())
+            ]
         );
     }
 
@@ -452,8 +455,8 @@ mod tests {
     fn verdicts() {
         let target = |aim, found| Target::new(String::new(), aim, 2.0, found, String::new());
         assert_eq!(target(Aim::AtMost, 2.0).verdict(), "met");
-        assert_eq!(target(Aim::AtMost, 3.0).verdict(), "missed by 50 %");
-        assert_eq!(target(Aim::AtLeast, 1.0).verdict(), "missed by 100 %");
+        assert_eq!(target(Aim::AtMost, 3.0).verdict(), "missed by 50.0 %");
+        assert_eq!(target(Aim::AtLeast, 1.0).verdict(), "missed by 100.0 %");
         assert_eq!(target(Aim::AtLeast, f64::NAN).met, Some(false));
     }
 }
