@@ -270,7 +270,7 @@ impl Extent {
     pub(crate) const QUICK: Self = Self {
         slices_us: &[SLICE_US],
         rounds: 1,
-        slices: 60,
+        slices: 400,
         crowd: 64,
     };
 
