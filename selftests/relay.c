@@ -553,11 +553,7 @@ static bool stale_order_taken(struct __test_metadata *_metadata)
 	taken = !pending(&urgent);
 	card_fault(urgent.slot, "clear");
 	ASSERT_GOOD(serves(&urgent));
-	if (taken) {
-		EXPECT_TRUE(only_with("stale_order_taken", "early_load"));
-	} else {
-		EXPECT_TRUE(none_or_only("early_load"));
-	}
+	EXPECT_TRUE(taken ? only_with("stale_order_taken", "early_load") : none_or_only("early_load"));
 	fm_ctx_close(&p.c[0]);
 	fm_ctx_close(&p.c[1]);
 	fm_ctx_close(&urgent);
