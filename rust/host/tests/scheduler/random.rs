@@ -600,3 +600,72 @@ proptest! {
         play.close_all();
     }
 }
+
+/// Each has a slot of its own after a freeze, beside a slot that is vacant.
+#[test]
+fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
+    let plan = SlotPlan {
+        base: None,
+        class: 0,
+        reset_before_resume: false,
+        queues: false,
+        granularity: PreemptGranularity::Anywhere,
+        relay: false,
+    };
+    let setting = Setting {
+        plans: vec![plan; 3],
+        save: 1000,
+        restore: 1000,
+        start_lag: 0,
+        irq_delay: 0,
+        timer_delay: 0,
+        timer_first: false,
+    };
+    let params = Params {
+        mask: 255,
+        timeslice: Duration::from_us(100),
+        preempt_timeout: Duration::from_ms(20),
+        weight: 1,
+        priority: 1,
+        ..Params::DEFAULT
+    };
+    let job = NewJob {
+        replayable: false,
+        saved: false,
+        held: false,
+    };
+    let ops = vec![
+        Op::Open {
+            group: 0,
+            class: 0,
+            params,
+        },
+        Op::Move { who: 0, group: 1 },
+        Op::Open {
+            group: 1,
+            class: 0,
+            params,
+        },
+        Op::Gang {
+            who: 0,
+            with: Some(5),
+        },
+        Op::Start {
+            who: 5,
+            us: 1,
+            job,
+            done: 0,
+        },
+        Op::Start {
+            who: 2,
+            us: 1,
+            job,
+            done: 0,
+        },
+    ];
+    let mut play = Play::new(&setting);
+    for op in ops {
+        play.step(op);
+    }
+    play.finish();
+}

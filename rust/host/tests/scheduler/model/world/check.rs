@@ -156,6 +156,7 @@ impl World {
                         && !self.is_throttling()
                         && !self.waits_for_gang(ctx)
                         && !self.is_claimed(sid(i))
+                        && !self.has_claim(ctx)
                     {
                         self.check_kept(i, &params);
                     }
@@ -195,6 +196,11 @@ impl World {
             stats.slices - stats.resumes <= stats.job + self.card.replays_of(ctx),
             "a job began twice"
         );
+    }
+
+    /// Another slot is claimed for a context: a decision starts one job only, and the timer of that slot brings the next decision.
+    fn has_claim(&self, ctx: ContextId) -> bool {
+        (0..self.plans.len()).any(|i| self.machine.claimed_for(sid(i)) == Some(ctx))
     }
 
     /// Contexts of a group at its cap may still have to be throttled: for a moment a slot may idle for that, until the next decision,
