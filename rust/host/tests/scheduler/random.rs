@@ -3,7 +3,7 @@
 //! Random schedules of owners and of a card that misbehaves. What must hold after each event stands in `model/world.rs`
 //! and, from the card's side, in `model/card.rs`; here is what must hold in the end.
 
-use crate::model::world::{ns, sid, SlotPlan, World};
+use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
 use crate::model::{cases, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, PolicyKind,
@@ -604,16 +604,8 @@ proptest! {
 /// Each has a slot of its own after a freeze, beside a slot that is vacant.
 #[test]
 fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
-    let plan = SlotPlan {
-        base: None,
-        class: 0,
-        reset_before_resume: false,
-        queues: false,
-        granularity: PreemptGranularity::Anywhere,
-        relay: false,
-    };
     let setting = Setting {
-        plans: vec![plan; 3],
+        plans: vec![FERMATA; 3],
         save: 1000,
         restore: 1000,
         start_lag: 0,
@@ -621,50 +613,23 @@ fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
         timer_delay: 0,
         timer_first: false,
     };
-    let params = Params {
-        mask: 255,
-        timeslice: Duration::from_us(100),
-        preempt_timeout: Duration::from_ms(20),
-        weight: 1,
-        priority: 1,
-        ..Params::DEFAULT
+    let job = NewJob::default();
+    let open = |group| Op::Open {
+        group,
+        class: 0,
+        params: Params::DEFAULT,
     };
-    let job = NewJob {
-        replayable: false,
-        saved: false,
-        held: false,
+    let start = |who| Op::Start {
+        who,
+        us: 1,
+        job,
+        done: 0,
     };
-    let ops = vec![
-        Op::Open {
-            group: 0,
-            class: 0,
-            params,
-        },
-        Op::Move { who: 0, group: 1 },
-        Op::Open {
-            group: 1,
-            class: 0,
-            params,
-        },
-        Op::Gang {
-            who: 0,
-            with: Some(5),
-        },
-        Op::Start {
-            who: 5,
-            us: 1,
-            job,
-            done: 0,
-        },
-        Op::Start {
-            who: 2,
-            us: 1,
-            job,
-            done: 0,
-        },
-    ];
+    let (who, with) = (0, Some(1));
+    let moves = Op::Move { who, group: 1 };
+    let gang = Op::Gang { who, with };
     let mut play = Play::new(&setting);
-    for op in ops {
+    for op in [open(0), moves, open(1), gang, start(1), start(0)] {
         play.step(op);
     }
     play.finish();
