@@ -3,7 +3,7 @@
 //! The decision: vacant slots are filled, slices end, timers are armed.
 
 use super::event::Cx;
-use super::ids::{slots_in, ContextIndex};
+use super::ids::{slots_in, ContextIndex, EntityKind};
 use super::plan_cache::Turn;
 use super::run::WATCHDOG_PERIOD;
 use super::state::Scheduler;
@@ -17,6 +17,9 @@ const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
 /// Slices that one decision ends, or lets gangs claim slots for, where there are gangs: plans then take
 /// longer, and are made anew after each. The timer brings the others at once.
 const GANG_ROUNDS_MAX: usize = 2;
+/// A slot that a gang waits for is given to another context for no less than so many saves and
+/// restores.
+const BACKFILL_SWITCHES: u64 = 2;
 
 impl Scheduler {
     /// Puts the slots of a class to work after something changed: fills a slot that is vacant,
@@ -130,6 +133,62 @@ impl Scheduler {
                 let due = plan.at.unwrap_or(cx.now);
                 self.pause_at(cx, id, payer, plan.cause, due);
             }
+        }
+    }
+
+    /// Returns the most overdue slot: the one whose job had to make way first, and of several that
+    /// make way at once the one whose job the policy puts last.
+    pub(super) fn most_overdue(&mut self, cx: &Cx<'_>, class: SlotId) -> Option<SlotId> {
+        let mut most: Option<(SlotId, Time)> = None;
+        for id in self.class_slots(class) {
+            let Some(end) = self.planned_end(cx, id).filter(|&end| end <= cx.now) else {
+                continue;
+            };
+            let is_first = match most {
+                Some((other, at)) if end == at => self.class_place(id) > self.class_place(other),
+                Some((_, at)) => end < at,
+                None => true,
+            };
+            if is_first {
+                most = Some((id, end));
+            }
+        }
+        most.map(|(id, _)| id)
+    }
+
+    /// Returns when the job on a slot is to be told to make way, by a plan that is made if there is
+    /// none. `None`: no job that was not told to pause is on the slot, or it makes way for nothing
+    /// that is known.
+    pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
+        self.slots[id].fsm.unpaused()?;
+        let queue = &mut self.queues[self.slots[id].class];
+        if core::mem::take(&mut queue.replan) {
+            for id in slots_in(queue.slots) {
+                self.slots[id].plan = None;
+            }
+        }
+        // Whether a gang can have the slot depends on the other slots, and on the time.
+        let may_gang = self.entities.nr_ganged != 0;
+        if self.slots[id]
+            .plan
+            .is_none_or(|plan| plan.at.is_none() && may_gang)
+        {
+            self.slots[id].plan = self.make_plan(cx, id);
+        }
+        let plan = self.slots[id].plan.as_ref()?;
+        Some(plan.at?.before(plan.lead))
+    }
+
+    /// Returns where the policy would put the entity that competes in the class for the job on a
+    /// slot; of equals, jobs that stop no others with them come last.
+    fn class_place(&self, id: SlotId) -> Option<(u8, bool, u64)> {
+        let ctx = self.slots[id].fsm.run()?.ctx.at();
+        let (rank, key) = self.place_of(ctx);
+        let is_alone = !self.entities.is_ganged(ctx);
+        let at = self.entities.ancestor_below(ctx, None)?;
+        match self.entities.kind(at) {
+            EntityKind::Context(_) => Some((rank, is_alone, key)),
+            EntityKind::Group(group) => Some((rank, is_alone, self.entities.se(group).vruntime)),
         }
     }
 
@@ -283,6 +342,39 @@ impl Scheduler {
             self.start_one(cx, id, ctx, false);
         } else {
             self.slots[id].fsm.leave_vacant(cx);
+        }
+    }
+
+    /// Returns a context in no gang that may have a vacant slot until the gang which claims the
+    /// slot can be started, if that is long enough for more than a save and a restore.
+    pub(super) fn backfill(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
+        let slot = &self.slots[id];
+        let claim = slot.claim.filter(|claim| !claim.begun)?;
+        let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
+        if cx.is_throttling(slot.class) || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
+            return None;
+        }
+        let queue = &self.queues[slot.class];
+        let ctx = queue.pick_next(&self.entities, super::entity::alone(id.bit()))?;
+        (!self.is_preempted_on(cx, id, ctx)).then_some(ctx)
+    }
+
+    /// Returns whether a context that waits for a slot goes before `ctx` at once.
+    fn is_preempted_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
+        self.may_be_outranked(id, ctx)
+            && self
+                .pick_next(cx, id)
+                .is_some_and(|(first, _)| self.is_preempted_now(ctx, first))
+    }
+
+    /// Drops the claims of the gang that claims `id`, unless a member was started already, if a
+    /// context waits for `id` for which the gang would make way at once.
+    pub(super) fn yield_claim(&mut self, cx: &Cx<'_>, id: SlotId) {
+        let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
+            return;
+        };
+        if self.is_preempted_on(cx, id, claim.ctx) {
+            self.drop_claims_of(claim.ctx);
         }
     }
 

@@ -6,7 +6,7 @@
 //! gang are co-scheduled, and what is asked of the job of one member is asked of the jobs of all:
 //!
 //! - `gang_ring.rs`: which contexts are members;
-//! - `gang_gather.rs`: members enter the run queue together;
+//! - `switch.rs`: members enter the run queue together;
 //! - `gang_turn.rs`, `seating.rs`: which slots a gang can have, and when;
 //! - `gang_claim.rs`: slots that are held for a gang until all members can be started.
 
@@ -127,41 +127,5 @@ impl Scheduler {
 
     fn gang_size_of(&self, ctx: ContextIndex) -> u32 {
         self.entities.mates(ctx).fold(1, |size, _| size + 1)
-    }
-
-    /// Preempts the jobs of all members of a gang that have one.
-    pub(super) fn preempt_gang(
-        &mut self,
-        cx: &mut Cx<'_>,
-        id: ContextId,
-        hold: bool,
-    ) -> Result<(), Refusal> {
-        let ctx = self.check_live(id)?;
-        self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, hold));
-        self.reschedule(cx, self.entities[ctx].class);
-        Ok(())
-    }
-
-    /// Resumes the jobs of all members of a gang that have one, and a slot to go to.
-    pub(super) fn resume_gang(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
-        let ctx = self.check_live(id)?;
-        self.check_resume(ctx)?;
-        self.for_gang(ctx, |scheduler, ctx| {
-            let is_live = scheduler.entities[ctx].state.is_live();
-            if is_live && scheduler.check_resume(ctx).is_ok() {
-                scheduler.resume(cx.now, ctx);
-            }
-        });
-        self.reschedule(cx, self.entities[ctx].class);
-        Ok(())
-    }
-
-    /// Does something with all members of the gang of `ctx`, which must leave the gang as it is.
-    fn for_gang(&mut self, ctx: ContextIndex, mut act: impl FnMut(&mut Self, ContextIndex)) {
-        let mut next = Some(ctx);
-        while let Some(member) = next {
-            act(self, member);
-            next = self.entities[member].gang.filter(|&mate| mate != ctx);
-        }
     }
 }

@@ -6,14 +6,9 @@
 //! `Claim::at`, when all claimed slots can be vacant. From the START of the first member on, the
 //! claims of the other members are kept (`Claim::begun`).
 
-use super::event::Cx;
 use super::ids::ContextIndex;
 use super::state::{Claim, Scheduler, Slot};
 use super::{SlotId, Time};
-
-/// A slot that a gang waits for is given to another context for no less than so many saves and
-/// restores.
-const BACKFILL_SWITCHES: u64 = 2;
 
 impl Scheduler {
     /// Claims the slots that the gang of `ctx` takes together in its turn.
@@ -116,38 +111,5 @@ impl Scheduler {
             gang.all(|member| self.is_claiming(member) == self.is_waiting(member))
         };
         !is_hung && may_have && self.is_waiting(claim.ctx) && is_complete
-    }
-
-    /// Returns a context in no gang that may have a vacant slot until the gang which claims the
-    /// slot can be started, if that is long enough for more than a save and a restore.
-    pub(super) fn backfill(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
-        let slot = &self.slots[id];
-        let claim = slot.claim.filter(|claim| !claim.begun)?;
-        let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
-        if cx.is_throttling(slot.class) || claim.at <= cx.now + switch.times(BACKFILL_SWITCHES) {
-            return None;
-        }
-        let queue = &self.queues[slot.class];
-        let ctx = queue.pick_next(&self.entities, super::entity::alone(id.bit()))?;
-        (!self.is_preempted_on(cx, id, ctx)).then_some(ctx)
-    }
-
-    /// Returns whether a context that waits for a slot goes before `ctx` at once.
-    fn is_preempted_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
-        self.may_be_outranked(id, ctx)
-            && self
-                .pick_next(cx, id)
-                .is_some_and(|(first, _)| self.is_preempted_now(ctx, first))
-    }
-
-    /// Drops the claims of the gang that claims `id`, unless a member was started already, if a
-    /// context waits for `id` for which the gang would make way at once.
-    pub(super) fn yield_claim(&mut self, cx: &Cx<'_>, id: SlotId) {
-        let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
-            return;
-        };
-        if self.is_preempted_on(cx, id, claim.ctx) {
-            self.drop_claims_of(claim.ctx);
-        }
     }
 }

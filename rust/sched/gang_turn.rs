@@ -166,17 +166,6 @@ impl Scheduler {
         Some(end.max(now))
     }
 
-    /// Returns the context that a slot which is vacant is given to, and what comes of its turn.
-    pub(super) fn pick_next(&self, cx: &Cx<'_>, id: SlotId) -> Option<(ContextIndex, Turn)> {
-        let class = self.slots[id].class;
-        if self.entities.nr_ganged == 0 {
-            // No slot is claimed.
-            let next = self.queues[class].pick_next(&self.entities, id.bit().into())?;
-            return Some((next, Turn::Alone));
-        }
-        self.next_turn(cx, id, &self.claimants(class))
-    }
-
     /// Returns the first context that waits for a slot and is none of `taken`, and what comes of
     /// its turn there. Gangs that go later are passed over.
     pub(super) fn next_turn(

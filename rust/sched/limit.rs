@@ -10,50 +10,14 @@
 
 use super::bandwidth::Bandwidth;
 use super::context::{Linked, SchedContext};
-use super::event::Cx;
-use super::ids::{ContextIndex, EntityKind, GroupIndex, RegistrationIndex};
+use super::ids::{ContextIndex, GroupIndex, RegistrationIndex};
 use super::policy::Limit;
 use super::run::Run;
 use super::state::Scheduler;
 use super::time::earliest;
-use super::{Duration, Params, SlotId, Time, MAX_SLOTS};
-
-/// The entities that one decision lets wait for a slot again; the timer brings the others.
-const UNTHROTTLE_MAX: usize = 4;
+use super::{Duration, Params, Time};
 
 impl Scheduler {
-    /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
-    /// slot before.
-    pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
-        let class = self.entities[ctx].class;
-        if self.usable_slots(ctx) == 0 {
-            self.entities[ctx].linked = Linked::Ineligible;
-        } else if let Some(at) = self.throttled_until(now, ctx, wakes) {
-            self.queues[class].throttle(&mut self.entities, ctx, at);
-        } else {
-            return self.become_ready(ctx);
-        }
-        self.gather(ctx);
-    }
-
-    /// Returns until when a context that wants a slot is throttled by a limit of its own.
-    fn throttled_until(&mut self, now: Time, ctx: ContextIndex, wakes: bool) -> Option<Time> {
-        let limit = self.policy.limit(&self.entities[ctx]);
-        let context = &mut self.entities[ctx];
-        match limit {
-            Limit::None => None,
-            Limit::Reservation => context.bandwidth.update(now, &context.params, wakes),
-            Limit::Cap(cap) => {
-                let bandwidth = &mut context.bandwidth;
-                bandwidth.refill(now, cap, Duration::ZERO);
-                let timeslice = context.params.timeslice;
-                bandwidth
-                    .is_spent(now, cap, Duration::ZERO)
-                    .then(|| bandwidth.refilled_at(now, cap, Duration::ZERO, timeslice))
-            }
-        }
-    }
-
     /// Refills the caps of a context and of its groups, so that time which was not used before is
     /// kept for no longer than a cap keeps it.
     pub(super) fn refill_caps(&mut self, now: Time, ctx: ContextIndex) {
@@ -141,7 +105,7 @@ impl Scheduler {
     }
 
     /// Returns the time that the runs of a group under way have used and were not charged for.
-    fn used(&self, now: Time, at: RegistrationIndex) -> Duration {
+    pub(super) fn used(&self, now: Time, at: RegistrationIndex) -> Duration {
         let mut used = Duration::ZERO;
         self.for_capped_runs(at, |context| used += context.uncharged(now));
         used
@@ -159,7 +123,11 @@ impl Scheduler {
     }
 
     /// Returns a cap of a context's group, or of one above, that is used up.
-    fn spent_cap(&self, now: Time, ctx: ContextIndex) -> Option<(RegistrationIndex, u64)> {
+    pub(super) fn spent_cap(
+        &self,
+        now: Time,
+        ctx: ContextIndex,
+    ) -> Option<(RegistrationIndex, u64)> {
         let context = &self.entities[ctx];
         if self.entities.nr_capped == 0 || self.policy.reserves(context) {
             return None;
@@ -169,93 +137,6 @@ impl Scheduler {
             let bandwidth = &self.entities[at].bandwidth;
             bandwidth.is_spent(now, cap, self.used(now, at))
         })
-    }
-
-    /// Throttles the group of a context of the ready queue whose cap is used up, or the group
-    /// above. Returns whether there is one.
-    pub(super) fn throttle_group_of(&mut self, now: Time, ctx: ContextIndex) -> bool {
-        let Some((at, cap)) = self.spent_cap(now, ctx) else {
-            return false;
-        };
-        self.forget_all_plans();
-        let used = self.used(now, at);
-        let context = &self.entities[ctx];
-        let (class, timeslice) = (context.class, context.params.timeslice);
-        let entities = &self.entities;
-        let group = entities.se(ctx).parent.and_then(|parent| {
-            let mut lineage = entities.lineage(parent);
-            lineage.find(|&group| entities[group].registration == Some(at))
-        });
-        let bandwidth = &mut self.entities[at].bandwidth;
-        bandwidth.refill(now, cap, used);
-        let until = bandwidth.refilled_at(now, cap, used, timeslice);
-        let queue = &mut self.queues[class];
-        let group = match group {
-            Some(group) => group,
-            None => {
-                queue.put_behind(&mut self.entities, ctx, (0, 0));
-                self.entities[ctx].group
-            }
-        };
-        queue.throttle_group(&mut self.entities, group, until);
-        true
-    }
-
-    /// Throttles the groups of contexts that would be next on slots of a class although a cap is
-    /// used up, as many as this decision may.
-    pub(super) fn throttle_next(&mut self, cx: &mut Cx<'_>, class: SlotId) {
-        if self.entities.nr_capped == 0 {
-            return;
-        }
-        for slot in self.class_slots(class) {
-            while let Some(ctx) = self.next_over_cap(cx.now, class, slot) {
-                if !cx.may_throttle(class) {
-                    return;
-                }
-                self.throttle_group_of(cx.now, ctx);
-            }
-        }
-    }
-
-    /// Returns a context that would be next on a slot, or would be taken along by a reservation,
-    /// although a cap is used up.
-    fn next_over_cap(&self, now: Time, class: SlotId, slot: SlotId) -> Option<ContextIndex> {
-        let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
-        let starving = self.starving(slot).map(|(ctx, _)| ctx);
-        let next = next.into_iter().chain(starving);
-        let mut all = next.flat_map(|ctx| {
-            let is_reserved = self.policy.reserves(&self.entities[ctx]);
-            let count = if is_reserved { MAX_SLOTS } else { 1 };
-            self.entities.gang(ctx).take(count)
-        });
-        all.find(|&ctx| {
-            let is_ready = self.entities[ctx].is_ready() && !self.waits_for_cap(ctx);
-            is_ready && self.spent_cap(now, ctx).is_some()
-        })
-    }
-
-    /// Lets entities whose budget or cap is refilled wait for a slot again. O(log n).
-    pub(super) fn unthrottle(&mut self, now: Time, class: SlotId) {
-        for _ in 0..UNTHROTTLE_MAX {
-            let next = self.queues[class].next_throttled(&self.entities);
-            match next.filter(|&(_, at)| at <= now) {
-                None => return,
-                Some((EntityKind::Context(ctx), _)) => {
-                    self.dequeue(ctx);
-                    self.enqueue(now, ctx, false);
-                }
-                Some((EntityKind::Group(group), _)) => {
-                    self.queues[class].unthrottle_group(&mut self.entities, group);
-                }
-            }
-            self.forget_plans(class);
-        }
-    }
-
-    /// Returns when the next entity of a class is unthrottled.
-    pub(super) fn next_unthrottle(&self, class: SlotId) -> Option<Time> {
-        let next = self.queues[class].next_throttled(&self.entities);
-        next.map(|(_, at)| at)
     }
 
     /// Returns whether the job of a context waits, and a budget or cap keeps it from a slot.

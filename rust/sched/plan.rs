@@ -3,7 +3,7 @@
 //! Plans: who is next on a slot, and when and why the job that runs there makes way.
 
 use super::event::Cx;
-use super::ids::{slots_in, ContextIndex, EntityKind};
+use super::ids::{slots_in, ContextIndex};
 use super::plan_cache::{Taken, Turn};
 use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
@@ -31,54 +31,11 @@ fn earlier(
 }
 
 impl Scheduler {
-    /// Returns the most overdue slot: the one whose job had to make way first, and of several that
-    /// make way at once the one whose job the policy puts last.
-    pub(super) fn most_overdue(&mut self, cx: &Cx<'_>, class: SlotId) -> Option<SlotId> {
-        let mut most: Option<(SlotId, Time)> = None;
-        for id in self.class_slots(class) {
-            let Some(end) = self.planned_end(cx, id).filter(|&end| end <= cx.now) else {
-                continue;
-            };
-            let is_first = match most {
-                Some((other, at)) if end == at => self.class_place(id) > self.class_place(other),
-                Some((_, at)) => end < at,
-                None => true,
-            };
-            if is_first {
-                most = Some((id, end));
-            }
-        }
-        most.map(|(id, _)| id)
-    }
-
-    /// Returns when the job on a slot is to be told to make way, by a plan that is made if there is
-    /// none. `None`: no job that was not told to pause is on the slot, or it makes way for nothing
-    /// that is known.
-    pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
-        self.slots[id].fsm.unpaused()?;
-        let queue = &mut self.queues[self.slots[id].class];
-        if core::mem::take(&mut queue.replan) {
-            for id in slots_in(queue.slots) {
-                self.slots[id].plan = None;
-            }
-        }
-        // Whether a gang can have the slot depends on the other slots, and on the time.
-        let may_gang = self.entities.nr_ganged != 0;
-        if self.slots[id]
-            .plan
-            .is_none_or(|plan| plan.at.is_none() && may_gang)
-        {
-            self.slots[id].plan = self.make_plan(cx, id);
-        }
-        let plan = self.slots[id].plan.as_ref()?;
-        Some(plan.at?.before(plan.lead))
-    }
-
     /// Finds out when a job that runs makes way: at the end of its slice or when the policy says,
     /// if a context waits for the slot that no other slot is about to take; at once, if it may
     /// not be on the slot.
     #[inline(never)]
-    fn make_plan(&self, cx: &Cx<'_>, id: SlotId) -> Option<Plan> {
+    pub(super) fn make_plan(&self, cx: &Cx<'_>, id: SlotId) -> Option<Plan> {
         let run = self.slots[id].fsm.unpaused()?;
         let ctx = run.ctx.at();
         let context = &self.entities[ctx];
@@ -197,19 +154,6 @@ impl Scheduler {
         first
     }
 
-    /// Returns where the policy would put the entity that competes in the class for the job on a
-    /// slot; of equals, jobs that stop no others with them come last.
-    fn class_place(&self, id: SlotId) -> Option<(u8, bool, u64)> {
-        let ctx = self.slots[id].fsm.run()?.ctx.at();
-        let (rank, key) = self.place_of(ctx);
-        let is_alone = !self.entities.is_ganged(ctx);
-        let at = self.entities.ancestor_below(ctx, None)?;
-        match self.entities.kind(at) {
-            EntityKind::Context(_) => Some((rank, is_alone, key)),
-            EntityKind::Group(group) => Some((rank, is_alone, self.entities.se(group).vruntime)),
-        }
-    }
-
     /// Returns when a job has to make way because another one starves, unless a slot will be vacant
     /// for that one anyway.
     fn boost_end(&self, id: SlotId) -> Option<(ContextIndex, Time)> {
@@ -233,6 +177,17 @@ impl Scheduler {
             _ => self.next_turn(cx, id, &self.takers(cx, class)),
         };
         Some(next?.0)
+    }
+
+    /// Returns the context that a slot which is vacant is given to, and what comes of its turn.
+    pub(super) fn pick_next(&self, cx: &Cx<'_>, id: SlotId) -> Option<(ContextIndex, Turn)> {
+        let class = self.slots[id].class;
+        if self.entities.nr_ganged == 0 {
+            // No slot is claimed.
+            let next = self.queues[class].pick_next(&self.entities, id.bit().into())?;
+            return Some((next, Turn::Alone));
+        }
+        self.next_turn(cx, id, &self.claimants(class))
     }
 
     /// Returns whether a context that waits for the slot goes before `ctx` at once: `false` if the

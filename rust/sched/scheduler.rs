@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way into the scheduler.
+//! Setting a scheduler up, its settings, and what it reports.
 
 use super::event::Cx;
 use super::group::GroupKind;
 use super::policy::PolicyKind;
 use super::state::{Scheduler, Storage};
 use super::{
-    Action, ContextId, Duration, Event, GroupKey, JobState, Params, Profile, Refusal, RunRecord,
-    SlotConfig, SlotId, SlotState, SlotStats, Stats, Status, Time, MAX_SLOTS,
+    Action, ContextId, Duration, GroupKey, JobState, Params, Profile, Refusal, SlotConfig, SlotId,
+    SlotState, SlotStats, Stats, Time, MAX_SLOTS,
 };
 
 /// What the caller knows of a card. Slots that it does not have are `None`.
@@ -76,123 +76,6 @@ impl Scheduler {
         *reserved = reserved.with(None, Some(&params));
         self.update_allowed(ctx);
         Ok(self.entities.id(ctx))
-    }
-}
-
-/// Events.
-impl Scheduler {
-    /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out
-    /// at once and in order. `now` should be monotonic; going backwards only delays timers.
-    ///
-    /// O(log n) in the number of contexts. What concerns every context is left to
-    /// [`Scheduler::sweep`].
-    ///
-    /// # Errors
-    ///
-    /// An owner's request that is refused changed nothing and gave no action. Events of the card
-    /// are never refused.
-    pub fn handle(
-        &mut self,
-        now: Time,
-        event: Event,
-        out: &mut dyn FnMut(Action),
-    ) -> Result<(), Refusal> {
-        let cx = &mut Cx::new(now, out);
-        let result = self.take_in(cx, event);
-        if self.entities.was_unresolved() {
-            cx.act(Action::Inconsistent);
-        }
-        result
-    }
-
-    fn take_in(&mut self, cx: &mut Cx<'_>, event: Event) -> Result<(), Refusal> {
-        match event {
-            Event::Start { ctx, job } => self.start(cx, ctx, job)?,
-            Event::Preempt { ctx, hold } => self.preempt_gang(cx, ctx, hold)?,
-            Event::Resume { ctx } => self.resume_gang(cx, ctx)?,
-            Event::Ring { ctx } => self.ring(cx, ctx)?,
-            Event::Hint { ctx, at } => {
-                let ctx = self.give_hint(cx.now, ctx, at)?;
-                self.reschedule(cx, self.entities[ctx].class);
-            }
-            Event::Close { ctx } => {
-                let ctx = self.entities.owned(ctx)?;
-                let were_tied = self.are_classes_tied();
-                self.leave_gang(cx.now, ctx);
-                self.close(cx, ctx);
-                // Other members of the gang may wait in other classes.
-                if were_tied && !self.are_classes_tied() {
-                    self.reschedule_all(cx);
-                }
-            }
-            Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
-            Event::Status { slot, status } => self.status(cx, slot, status),
-            Event::Timer { slot } => self.timer(cx, slot),
-            Event::Gone => self.disconnect(cx),
-        }
-        Ok(())
-    }
-
-    /// The status register of a slot was read.
-    fn status(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
-        if !self.slots.has(id) {
-            return;
-        }
-        self.settle_replaced(cx, id, status);
-        let progress = self.slots[id].fsm.status(cx, status);
-        let told = self.follow_all(cx, id, progress);
-        self.reschedule_and_tell(cx, id, told);
-    }
-
-    /// Takes in the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
-    /// [`Scheduler::handle`] takes in an event of the card.
-    pub fn take_record(
-        &mut self,
-        now: Time,
-        slot: SlotId,
-        record: &RunRecord,
-        out: &mut dyn FnMut(Action),
-    ) {
-        if self.gone || !self.slots.has(slot) {
-            return;
-        }
-        let cx = &mut Cx::new(now, out);
-        let told = self.left(cx, slot, record);
-        self.reschedule_and_tell(cx, slot, told);
-        if self.entities.was_unresolved() {
-            cx.act(Action::Inconsistent);
-        }
-    }
-
-    /// The timer of a slot fired.
-    fn timer(&mut self, cx: &mut Cx<'_>, id: SlotId) {
-        if self.gone || !self.slots.has(id) {
-            return;
-        }
-        self.slots[id].fsm.note_timer(cx.now);
-        // A slice that is over ends by PAUSE, which spares the poll of the status.
-        let end = self.planned_end(cx, id);
-        let told = if end.is_some_and(|end| end <= cx.now) {
-            None
-        } else {
-            let fsm = &mut self.slots[id].fsm;
-            let (timeslice, cooperative) = match fsm.run() {
-                Some(run) => {
-                    let params = &self.entities[run.ctx.at()].params;
-                    (params.timeslice, params.cooperative)
-                }
-                None => (Duration::ZERO, false),
-            };
-            let was_leaving = fsm.is_leaving();
-            let progress = fsm.timer(cx, timeslice, cooperative);
-            // Others may have to make way in place of a job that does not answer.
-            let differs = fsm.is_leaving() != was_leaving;
-            if differs {
-                self.forget_plans(self.slots[id].class);
-            }
-            self.follow_all(cx, id, progress)
-        };
-        self.reschedule_and_tell(cx, id, told);
     }
 }
 

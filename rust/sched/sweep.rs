@@ -15,8 +15,7 @@ use super::context::{JobState, Linked};
 use super::event::Cx;
 use super::ids::ContextIndex;
 use super::policy::PolicyKind;
-use super::state::Scheduler;
-use super::sweep_state::{Pass, Sweep};
+use super::state::{Pass, Scheduler, Sweep};
 use super::{Action, Failure, Time};
 
 impl Scheduler {

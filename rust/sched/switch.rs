@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Putting jobs on slots, taking them off, and what becomes of them.
+//! Putting jobs on slots, taking them off, what becomes of them, and letting them wait.
 
-use super::context::{JobState, OnStop};
+use super::context::{JobState, Linked, OnStop};
 use super::event::Cx;
 use super::ids::ContextIndex;
+use super::policy::Limit;
 use super::slot_fsm::{After, Outcome, Progress, RunOver};
 use super::state::{Nominee, Scheduler};
-use super::{Action, ContextId, Failure, PauseCause, SlotId, StartTimes, Time, Urgency, Wake};
+use super::{
+    Action, ContextId, Duration, Failure, PauseCause, SlotId, StartTimes, Time, Urgency, Wake,
+};
 
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,6 +317,23 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
+    /// Removes a context that no slot can reach any more.
+    pub(super) fn release(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
+        let name = self.entities.id(ctx);
+        let (class, params) = (self.entities[ctx].class, self.entities[ctx].params);
+        let reserved = &mut self.queues[class].reserved;
+        *reserved = reserved.with(Some(&params), None);
+        self.entities.remove_context(ctx);
+        cx.act(Action::Released { ctx: name });
+    }
+}
+
+/// Waiting for a slot.
+///
+/// The members of a gang enter the run queue together. While the job of a member is being saved, or
+/// a limit throttles it, the other members that wait are *gathering* (`Linked::Gathering`): in no
+/// queue, so that no decision starts them.
+impl Scheduler {
     /// Lets a job that is on no slot wait; `wakes`: it did not want one before.
     pub(super) fn wait_for_slot(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let context = &mut self.entities[ctx];
@@ -322,6 +342,65 @@ impl Scheduler {
         context.queued_at = now;
         let class = context.class;
         self.enqueue(now, ctx, wakes);
+        self.forget_plans(class);
+    }
+
+    /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
+    /// slot before.
+    pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
+        let class = self.entities[ctx].class;
+        if self.usable_slots(ctx) == 0 {
+            self.entities[ctx].linked = Linked::Ineligible;
+        } else if let Some(at) = self.throttled_until(now, ctx, wakes) {
+            self.queues[class].throttle(&mut self.entities, ctx, at);
+        } else {
+            return self.become_ready(ctx);
+        }
+        self.gather(ctx);
+    }
+
+    /// Returns until when a context that wants a slot is throttled by a limit of its own.
+    fn throttled_until(&mut self, now: Time, ctx: ContextIndex, wakes: bool) -> Option<Time> {
+        let limit = self.policy.limit(&self.entities[ctx]);
+        let context = &mut self.entities[ctx];
+        match limit {
+            Limit::None => None,
+            Limit::Reservation => context.bandwidth.update(now, &context.params, wakes),
+            Limit::Cap(cap) => {
+                let bandwidth = &mut context.bandwidth;
+                bandwidth.refill(now, cap, Duration::ZERO);
+                let timeslice = context.params.timeslice;
+                bandwidth
+                    .is_spent(now, cap, Duration::ZERO)
+                    .then(|| bandwidth.refilled_at(now, cap, Duration::ZERO, timeslice))
+            }
+        }
+    }
+
+    /// Enqueues a context, which waits and is in no queue, or lets it gather until its gang can be
+    /// enqueued.
+    pub(super) fn become_ready(&mut self, ctx: ContextIndex) {
+        if self.entities.is_ganged(ctx) {
+            self.entities[ctx].linked = Linked::Gathering;
+            self.gather(ctx);
+        } else {
+            self.link_ready(ctx);
+        }
+    }
+
+    fn link_ready(&mut self, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        let class = context.class;
+        let place = self.place_of(ctx);
+        let by_group = self.policy.by_group(context);
+        let is_capped = !by_group && !self.policy.reserves(context);
+        let is_behind = is_capped && self.entities[context.group].throttled;
+        let queue = &mut self.queues[class];
+        if is_behind {
+            queue.put_behind(&mut self.entities, ctx, place);
+        } else {
+            queue.enqueue(&mut self.entities, ctx, place, by_group);
+        }
         self.forget_plans(class);
     }
 
@@ -336,13 +415,41 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Removes a context that no slot can reach any more.
-    pub(super) fn release(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
-        let name = self.entities.id(ctx);
-        let (class, params) = (self.entities[ctx].class, self.entities[ctx].params);
-        let reserved = &mut self.queues[class].reserved;
-        *reserved = reserved.with(Some(&params), None);
-        self.entities.remove_context(ctx);
-        cx.act(Action::Released { ctx: name });
+    /// Removes a context from the queue that it is in.
+    pub(super) fn dequeue(&mut self, ctx: ContextIndex) {
+        let class = self.entities[ctx].class;
+        self.queues[class].dequeue(&mut self.entities, ctx);
+    }
+
+    /// Enqueues the members of a gang that gather, or dequeues those in the run queue, after the
+    /// state of one member has changed. No-op for a context in no gang.
+    pub(super) fn gather(&mut self, ctx: ContextIndex) {
+        if !self.entities.is_ganged(ctx) {
+            return;
+        }
+        let is_waiting = self.entities.gang(ctx).any(|ctx| self.keeps_gang_back(ctx));
+        let mut next = Some(ctx);
+        while let Some(member) = next {
+            match self.entities[member].linked {
+                Linked::Gathering if !is_waiting => self.link_ready(member),
+                Linked::Ready | Linked::Behind if is_waiting => {
+                    self.dequeue(member);
+                    self.entities[member].linked = Linked::Gathering;
+                }
+                _ => {}
+            }
+            next = self.entities[member].gang.filter(|&mate| mate != ctx);
+        }
+    }
+
+    /// Returns whether the other members gather because of this one: its job is leaving its slot,
+    /// or is throttled.
+    fn keeps_gang_back(&self, ctx: ContextIndex) -> bool {
+        let context = &self.entities[ctx];
+        let is_leaving = context.state == JobState::Running
+            && context
+                .slot
+                .is_some_and(|slot| self.slots[slot].fsm.unpaused().is_none());
+        is_leaving || context.linked == Linked::Throttled
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What owners ask for their jobs. Each request is checked completely before it changes anything.
+//! The events: what owners ask for their jobs, and what the card and its timers report. Each request
+//! is checked completely before it changes anything.
 //!
 //! *Job queues.* A program posts work in its memory, and rings if the engine has said there that it
 //! leaves its slot; the engine says so, and looks once more before it leaves (docs/queues.md). So
@@ -12,8 +13,129 @@ use super::event::{Cx, NewJob, PastJobs};
 use super::ids::ContextIndex;
 use super::slot_fsm::Outcome;
 use super::state::Scheduler;
-use super::{Action, ContextId, Failure, PauseCause, Refusal, Time, Wake};
+use super::{
+    Action, ContextId, Duration, Event, Failure, PauseCause, Refusal, RunRecord, SlotId, Status,
+    Time, Wake,
+};
 
+/// Events.
+impl Scheduler {
+    /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out
+    /// at once and in order. `now` should be monotonic; going backwards only delays timers.
+    ///
+    /// O(log n) in the number of contexts. What concerns every context is left to
+    /// [`Scheduler::sweep`].
+    ///
+    /// # Errors
+    ///
+    /// An owner's request that is refused changed nothing and gave no action. Events of the card
+    /// are never refused.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        event: Event,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let cx = &mut Cx::new(now, out);
+        let result = self.take_in(cx, event);
+        if self.entities.was_unresolved() {
+            cx.act(Action::Inconsistent);
+        }
+        result
+    }
+
+    fn take_in(&mut self, cx: &mut Cx<'_>, event: Event) -> Result<(), Refusal> {
+        match event {
+            Event::Start { ctx, job } => self.start(cx, ctx, job)?,
+            Event::Preempt { ctx, hold } => self.preempt_gang(cx, ctx, hold)?,
+            Event::Resume { ctx } => self.resume_gang(cx, ctx)?,
+            Event::Ring { ctx } => self.ring(cx, ctx)?,
+            Event::Hint { ctx, at } => {
+                let ctx = self.give_hint(cx.now, ctx, at)?;
+                self.reschedule(cx, self.entities[ctx].class);
+            }
+            Event::Close { ctx } => {
+                let ctx = self.entities.owned(ctx)?;
+                let were_tied = self.are_classes_tied();
+                self.leave_gang(cx.now, ctx);
+                self.close(cx, ctx);
+                // Other members of the gang may wait in other classes.
+                if were_tied && !self.are_classes_tied() {
+                    self.reschedule_all(cx);
+                }
+            }
+            Event::Status { status, .. } if status.is_gone() => self.disconnect(cx),
+            Event::Status { slot, status } => self.status(cx, slot, status),
+            Event::Timer { slot } => self.timer(cx, slot),
+            Event::Gone => self.disconnect(cx),
+        }
+        Ok(())
+    }
+
+    /// The status register of a slot was read.
+    fn status(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
+        if !self.slots.has(id) {
+            return;
+        }
+        self.settle_replaced(cx, id, status);
+        let progress = self.slots[id].fsm.status(cx, status);
+        let told = self.follow_all(cx, id, progress);
+        self.reschedule_and_tell(cx, id, told);
+    }
+
+    /// Takes in the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
+    /// [`Scheduler::handle`] takes in an event of the card.
+    pub fn take_record(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        record: &RunRecord,
+        out: &mut dyn FnMut(Action),
+    ) {
+        if self.gone || !self.slots.has(slot) {
+            return;
+        }
+        let cx = &mut Cx::new(now, out);
+        let told = self.left(cx, slot, record);
+        self.reschedule_and_tell(cx, slot, told);
+        if self.entities.was_unresolved() {
+            cx.act(Action::Inconsistent);
+        }
+    }
+
+    /// The timer of a slot fired.
+    fn timer(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        if self.gone || !self.slots.has(id) {
+            return;
+        }
+        self.slots[id].fsm.note_timer(cx.now);
+        // A slice that is over ends by PAUSE, which spares the poll of the status.
+        let end = self.planned_end(cx, id);
+        let told = if end.is_some_and(|end| end <= cx.now) {
+            None
+        } else {
+            let fsm = &mut self.slots[id].fsm;
+            let (timeslice, cooperative) = match fsm.run() {
+                Some(run) => {
+                    let params = &self.entities[run.ctx.at()].params;
+                    (params.timeslice, params.cooperative)
+                }
+                None => (Duration::ZERO, false),
+            };
+            let was_leaving = fsm.is_leaving();
+            let progress = fsm.timer(cx, timeslice, cooperative);
+            // Others may have to make way in place of a job that does not answer.
+            let differs = fsm.is_leaving() != was_leaving;
+            if differs {
+                self.forget_plans(self.slots[id].class);
+            }
+            self.follow_all(cx, id, progress)
+        };
+        self.reschedule_and_tell(cx, id, told);
+    }
+}
+
+/// Jobs.
 impl Scheduler {
     /// Checks whether a Start would be accepted now.
     ///
@@ -168,6 +290,42 @@ impl Scheduler {
                 self.wait_for_slot(now, ctx, true);
             }
             _ => {}
+        }
+    }
+
+    /// Preempts the jobs of all members of a gang that have one.
+    pub(super) fn preempt_gang(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: ContextId,
+        hold: bool,
+    ) -> Result<(), Refusal> {
+        let ctx = self.check_live(id)?;
+        self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, hold));
+        self.reschedule(cx, self.entities[ctx].class);
+        Ok(())
+    }
+
+    /// Resumes the jobs of all members of a gang that have one, and a slot to go to.
+    pub(super) fn resume_gang(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
+        let ctx = self.check_live(id)?;
+        self.check_resume(ctx)?;
+        self.for_gang(ctx, |scheduler, ctx| {
+            let is_live = scheduler.entities[ctx].state.is_live();
+            if is_live && scheduler.check_resume(ctx).is_ok() {
+                scheduler.resume(cx.now, ctx);
+            }
+        });
+        self.reschedule(cx, self.entities[ctx].class);
+        Ok(())
+    }
+
+    /// Does something with all members of the gang of `ctx`, which must leave the gang as it is.
+    fn for_gang(&mut self, ctx: ContextIndex, mut act: impl FnMut(&mut Self, ContextIndex)) {
+        let mut next = Some(ctx);
+        while let Some(member) = next {
+            act(self, member);
+            next = self.entities[member].gang.filter(|&mate| mate != ctx);
         }
     }
 
