@@ -8,7 +8,6 @@
 //! They access no register.
 
 mod files;
-mod histograms;
 mod lines;
 mod monitor;
 mod values;

@@ -4,13 +4,10 @@
 
 mod calls;
 mod config;
-mod event_source;
 mod events;
 mod execute;
 mod groups;
-mod histograms;
 mod lifetime;
-mod load;
 mod quiesce;
 mod record;
 mod registry;
@@ -36,7 +33,7 @@ use crate::{
     vector::Vector,
 };
 use config::{card_config, class_of, new_relay, new_state, profile};
-use event_source::SlotEvents;
+use events::SlotEvents;
 use kernel::{
     device::{Bound, Core, Device},
     pci,

@@ -6,7 +6,6 @@
 //! answer can be written, then acts, and last copies the answer out. What acts holds nothing that
 //! removal of the card waits for while user memory is accessed.
 
-mod gang;
 mod group;
 mod histogram;
 mod info;
@@ -15,7 +14,6 @@ mod memory;
 mod param;
 mod past;
 mod registers;
-mod reserve;
 
 pub(crate) use job::holding;
 

@@ -3,9 +3,8 @@
 //! The tables of attributes and groups, and their callbacks.
 
 use super::{
-    histograms::Histograms,
     lines,
-    monitor::Monitor,
+    monitor::{Histograms, Monitor},
     values::{CardValue, SlotValue, OF_CARD, OF_SLOT},
 };
 use crate::{c_object::StaticTable, card::Card, regs::MAX_SLOTS, sched::SlotId};
