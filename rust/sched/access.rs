@@ -14,7 +14,52 @@ use super::ids::{slots_in, ContextIndex, GroupIndex};
 use super::state::Scheduler;
 use super::{GroupKey, Params, Refusal, Time};
 
+/// A context while something changes that its place depends on.
+#[must_use]
+pub(super) struct Change {
+    /// The context was dequeued.
+    dequeued: bool,
+    was_ineligible: bool,
+    hint: Option<Time>,
+}
+
 impl Scheduler {
+    /// Begins to change something that the place of a context depends on: charges its run until now,
+    /// and dequeues the context if its job waits and `dequeues`. [`Scheduler::end_change`] puts the
+    /// context back.
+    pub(super) fn begin_change(&mut self, now: Time, ctx: ContextIndex, dequeues: bool) -> Change {
+        let context = &self.entities[ctx];
+        let was_ineligible = context.linked == Linked::Ineligible;
+        let dequeued = dequeues && context.state == JobState::Queued;
+        if context.charging {
+            self.update_curr(now, ctx);
+            self.entities.deactivate(ctx);
+        }
+        let hint = self.take_hint(ctx);
+        if dequeued {
+            self.dequeue(ctx);
+        }
+        Change {
+            dequeued,
+            was_ineligible,
+            hint,
+        }
+    }
+
+    /// Ends a change, and enqueues the context that was dequeued for the change.
+    pub(super) fn end_change(&mut self, now: Time, ctx: ContextIndex, change: Change) {
+        let context = &self.entities[ctx];
+        let class = context.class;
+        if context.charging && self.policy.by_group(context) {
+            self.entities.activate(ctx);
+        }
+        if change.dequeued {
+            self.enqueue(now, ctx, change.was_ineligible);
+        }
+        self.put_hint(ctx, change.hint);
+        self.forget_plans(class);
+    }
+
     /// Returns the slots, a bit each, that are reserved for other groups than `group` and those
     /// above it.
     fn foreign_slots(&self, group: GroupIndex) -> u8 {
@@ -59,44 +104,24 @@ impl Scheduler {
 
     /// Brings the queue of a context in line after something that decides on its slots has changed.
     pub(super) fn change_access(&mut self, now: Time, ctx: ContextIndex) {
-        let context = &self.entities[ctx];
-        let queued = context.state == JobState::Queued;
-        let was_ineligible = context.linked == Linked::Ineligible;
-        let class = context.class;
-        let hint = self.take_hint(ctx);
-        if queued {
-            self.dequeue(ctx);
-        }
+        let change = self.begin_change(now, ctx, true);
         self.update_allowed(ctx);
-        self.put_hint(ctx, hint);
-        if queued {
+        if change.dequeued {
             // What it missed because it was kept from slots is not made up for.
             self.place(now, ctx);
-            self.enqueue(now, ctx, was_ineligible);
         }
-        self.forget_plans(class);
+        self.end_change(now, ctx, change);
     }
 
     /// Changes the parameters of a context.
     pub(super) fn replace_params(&mut self, now: Time, ctx: ContextIndex, params: Params) {
         let context = &self.entities[ctx];
-        let (class, old, runs) = (context.class, context.params, context.charging);
+        let (class, old) = (context.class, context.params);
         let was_by_group = self.policy.by_group(context);
-        let was_ineligible = context.linked == Linked::Ineligible;
-        let mask_changes = old.mask != params.mask;
         // Its place among the others stays, unless what it may have at all is another.
-        let anew = context.state == JobState::Queued
-            && (!context.is_ready() || old.limits_differ(&params));
-        let hint = self.take_hint(ctx);
-        if runs {
-            self.update_curr(now, ctx);
-            self.entities.deactivate(ctx);
-        }
-        if anew {
-            self.dequeue(ctx);
-        }
-        let context = &mut self.entities[ctx];
-        context.params = params;
+        let stays = context.is_ready() && !old.limits_differ(&params);
+        let change = self.begin_change(now, ctx, !stays);
+        self.entities[ctx].params = params;
         self.entities.se_mut(ctx).weight = params.weight.into();
         if old.limits_differ(&params) {
             self.refill_caps(now, ctx);
@@ -108,27 +133,21 @@ impl Scheduler {
             self.move_to(ctx, key);
         }
         self.update_allowed(ctx);
-        let by_group = self.policy.by_group(&self.entities[ctx]);
-        if runs && by_group {
-            self.entities.activate(ctx);
-        }
-        if mask_changes {
+        if old.mask != params.mask {
             self.place(now, ctx);
         }
+        let by_group = self.policy.by_group(&self.entities[ctx]);
         if old.urgency != params.urgency || by_group != was_by_group {
             // Among others now, with whom it has not competed.
             self.reset_vruntime(ctx);
         }
-        if anew {
-            self.enqueue(now, ctx, was_ineligible);
-        } else if self.entities[ctx].is_ready() && self.has_no_slot(ctx) {
+        if stays && self.has_no_slot(ctx) {
             self.dequeue(ctx);
             self.enqueue(now, ctx, false);
-        } else {
+        } else if stays {
             self.requeue(ctx);
         }
-        self.put_hint(ctx, hint);
-        self.forget_plans(class);
+        self.end_change(now, ctx, change);
     }
 
     /// Lets a context be a member of the group `key`, by its class and urgency.
@@ -144,33 +163,15 @@ impl Scheduler {
 
     /// Moves a context to another group, among whose contexts it is new.
     pub(super) fn change_group_of(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
-        let context = &self.entities[ctx];
-        let (class, runs) = (context.class, context.charging);
-        let queued = context.state == JobState::Queued;
-        let was_ineligible = context.linked == Linked::Ineligible;
-        let hint = self.take_hint(ctx);
-        if runs {
-            self.update_curr(now, ctx);
-            self.entities.deactivate(ctx);
-        }
-        if queued {
-            self.dequeue(ctx);
-        }
+        let change = self.begin_change(now, ctx, true);
         self.move_to(ctx, key);
         self.refill_caps(now, ctx);
         self.update_allowed(ctx);
-        if runs || queued {
+        if change.dequeued || self.entities[ctx].charging {
             self.place(now, ctx);
         }
-        if runs && self.policy.by_group(&self.entities[ctx]) {
-            self.entities.activate(ctx);
-        }
         self.reset_vruntime(ctx);
-        if queued {
-            self.enqueue(now, ctx, was_ineligible);
-        }
-        self.put_hint(ctx, hint);
-        self.forget_plans(class);
+        self.end_change(now, ctx, change);
     }
 
     /// Checks a priority that is above the ceiling of a context's group, unless the context has

@@ -94,28 +94,12 @@ impl Scheduler {
 
     /// Lets a context begin anew under the policy in force.
     fn reset_context(&mut self, now: Time, ctx: ContextIndex) {
-        let context = &self.entities[ctx];
-        let queued = context.state == JobState::Queued;
-        let class = context.class;
-        if context.charging {
-            self.update_curr(now, ctx);
+        let change = self.begin_change(now, ctx, true);
+        if self.entities[ctx].charging {
             self.refill_caps(now, ctx);
-            self.entities.deactivate(ctx);
         }
-        let hint = self.take_hint(ctx);
-        if queued {
-            self.dequeue(ctx);
-        }
-        self.put_hint(ctx, hint);
         self.reset_vruntime(ctx);
-        let context = &self.entities[ctx];
-        if context.charging && self.policy.by_group(context) {
-            self.entities.activate(ctx);
-        }
-        if queued {
-            self.enqueue(now, ctx, false);
-        }
-        self.forget_plans(class);
+        self.end_change(now, ctx, change);
     }
 
     /// The card is gone: the job fails, and a context that was closed is released.
