@@ -2,9 +2,9 @@
 
 //! A histogram of spans of time, of fixed size.
 //!
-//! Its buckets are log-linear: four to an octave, so that the bounds of one are at most 25 % apart.
-//! Below 64 ns they are 16 ns wide, and the last one takes all from about two minutes on.
-//! `uapi/fermata.h` tells programs the bounds, and libfermata compiles this very file.
+//! Its buckets are log-linear: four to an octave, so that the bounds of a bucket are at most 25 %
+//! apart. Below 64 ns buckets are 16 ns wide, and the last bucket takes everything from about two
+//! minutes on. `uapi/fermata.h` tells programs the bounds, and libfermata compiles this very file.
 
 /// How many buckets a histogram has.
 pub const BUCKETS: usize = 128;
@@ -14,7 +14,7 @@ const UNIT_SHIFT: u32 = 4;
 /// An octave has `1 << PARTS_SHIFT` buckets.
 const PARTS_SHIFT: u32 = 2;
 
-/// The bucket that counts spans of `ns` nanoseconds; below [`BUCKETS`].
+/// Returns the bucket that counts spans of `ns` nanoseconds; below [`BUCKETS`].
 pub const fn bucket_of(ns: u64) -> usize {
     let units = ns >> UNIT_SHIFT;
     let bucket = if units >> PARTS_SHIFT == 0 {
@@ -32,11 +32,11 @@ pub const fn bucket_of(ns: u64) -> usize {
     }
 }
 
-/// The shortest span, in ns, that `bucket` counts. Of [`BUCKETS`]: where the last one would end if
-/// it ended.
+/// Returns the shortest span, in ns, that `bucket` counts. For [`BUCKETS`]: where the last bucket
+/// would end if it had an end.
 pub const fn lower_bound(bucket: usize) -> u64 {
     let parts = 1 << PARTS_SHIFT;
-    // Behind all buckets nothing is told apart.
+    // All numbers beyond the last bucket mean the same.
     let bucket = if bucket < BUCKETS { bucket } else { BUCKETS } as u64;
     if bucket < parts {
         bucket << UNIT_SHIFT
@@ -51,13 +51,13 @@ pub const fn lower_bound(bucket: usize) -> u64 {
 pub struct Histogram {
     /// How many spans there were.
     pub count: u64,
-    /// All of them together, in ns; at most [`u64::MAX`].
+    /// The sum of all spans, in ns; at most [`u64::MAX`].
     pub sum: u64,
-    /// The shortest, in ns; 0 if there were none.
+    /// The shortest span, in ns; 0 if there were none.
     pub min: u64,
-    /// The longest, in ns; 0 if there were none.
+    /// The longest span, in ns; 0 if there were none.
     pub max: u64,
-    /// How many there were by length ([`bucket_of`]).
+    /// The number of spans by length ([`bucket_of`]).
     pub buckets: [u64; BUCKETS],
 }
 
@@ -86,10 +86,10 @@ impl Histogram {
         }
     }
 
-    /// The length in ns that `millionths` of the spans (500,000: half of them, the median) do not
-    /// exceed: at least the true one, above it by less than 25 % or 16 ns, whichever is more, and
-    /// never above the longest. Spans in the last bucket count as the longest. `None`: there were
-    /// no spans. O([`BUCKETS`]).
+    /// Returns the length in ns that `millionths` of the spans (500,000: half of them, the median)
+    /// do not exceed: at least the true length, above it by less than 25 % or 16 ns, whichever is
+    /// more, and never above the longest span. Spans in the last bucket count as the longest.
+    /// `None`: there were no spans. O([`BUCKETS`]).
     pub fn quantile(&self, millionths: u32) -> Option<u64> {
         const WHOLE: u64 = 1_000_000;
         if self.count == 0 {
@@ -112,7 +112,7 @@ impl Histogram {
         Some(longest.clamp(self.min, self.max.max(self.min)))
     }
 
-    /// Takes all of `other` in.
+    /// Adds all spans of `other`.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;

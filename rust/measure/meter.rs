@@ -9,15 +9,15 @@ use crate::sched::{Duration, EndReason, RunEnd, StartTimes, Time};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct SlotHistograms {
-    /// From the status that showed PAUSED or FINISH until the next START was written, where the
-    /// slot was not left vacant in between.
+    /// From the status that showed PAUSED or FINISH until the next START was written, if the slot
+    /// was not left vacant in between.
     pub gap: Histogram,
-    /// From the first PAUSE to PAUSED; not of jobs that stop at boundaries, and not of queues that
-    /// were empty.
+    /// From the first PAUSE to PAUSED; not for jobs that stop at boundaries, and not for queues
+    /// that were empty.
     pub save: Histogram,
-    /// What the card told of restores.
+    /// The times of restores that the card reported.
     pub restore: Histogram,
-    /// How long after the time that the timer was set to a PAUSE was written.
+    /// How late a PAUSE was written after the time that the timer was set to.
     pub overrun: Histogram,
     /// From the arrival of a latency-critical job until its first START was written.
     pub latency: Histogram,
@@ -49,7 +49,7 @@ impl SlotHistograms {
         }
     }
 
-    /// Notes that a PAUSE was written, so `late` if a timer has brought it.
+    /// Notes that a PAUSE was written; `late`: how late, if a timer caused it.
     pub fn note_pause(&mut self, late: Option<Duration>) {
         if let Some(late) = late {
             self.overrun.add(late.as_ns());
@@ -73,10 +73,10 @@ impl SlotHistograms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ContextHistograms {
-    /// Time queued before each START, beginning with the last START.
+    /// Time queued before each START, since the previous START.
     pub wait: Histogram,
-    /// From the moment at which a job was asked for, or a doorbell found its queue empty, until its
-    /// first START was written; not where the job was held before that.
+    /// From when a job was requested, or a doorbell found its queue empty, until its first START
+    /// was written; not counted if the job was held before that.
     pub arrival: Histogram,
     /// From each START to the observed end of the run.
     pub run: Histogram,
@@ -96,12 +96,12 @@ impl ContextHistograms {
 pub struct ContextMeter {
     /// What was measured.
     pub histograms: ContextHistograms,
-    /// The time in the queue that stands in the histogram.
+    /// The time in the queue that is already in the histogram.
     pub waited: Duration,
 }
 
 impl ContextMeter {
-    /// Of a new context.
+    /// The meter of a new context.
     pub const NEW: Self = Self {
         histograms: ContextHistograms::EMPTY,
         waited: Duration::ZERO,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is measured of slots and contexts: histograms that the scheduler's actions feed.
+//! Measurements of slots and contexts: histograms that the scheduler's actions feed.
 //!
-//! Pure, as the scheduler is: the module and the host crate (`rust/host`) compile these very files.
+//! Pure, like the scheduler: the module and the host crate (`rust/host`) compile these very files.
 
 mod histogram;
 mod meter;
