@@ -2,10 +2,11 @@
 
 //! Changing what a context may use while its job waits or runs: parameters, allowed slots, group.
 //!
-//! A context may use the slots of its mask that are not reserved for other groups, while it is
-//! enabled. One mask in its entity says so. A job that waits while no slot is allowed is
-//! *ineligible*: it stays [`JobState::Queued`] and is in no queue, so that it costs others nothing.
-//! Once it may use a slot again it is as one that did not want a slot until then.
+//! While it is enabled, a context may use the slots of its mask that are not exclusive to other
+//! groups. A mask in its entity holds these slots. A job that waits while no slot is allowed is
+//! *ineligible*: it stays [`JobState::Queued`] but is in no queue, so that it costs other contexts
+//! nothing. Once it may use a slot again, it is treated like a job that did not want a slot until
+//! then.
 
 use super::context::{JobState, Linked};
 use super::entity::alone;
@@ -60,7 +61,7 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Returns the slots, a bit each, that are reserved for other groups than `group` and those
+    /// Returns the slots, a bit each, that are exclusive to groups other than `group` and those
     /// above it.
     fn foreign_slots(&self, group: GroupIndex) -> u8 {
         let own = self.entities[group].registration;
@@ -74,7 +75,7 @@ impl Scheduler {
         foreign.fold(0, |slots, id| slots | id.bit())
     }
 
-    /// Returns the slots that a context may use by what is set now.
+    /// Returns the slots that a context may use under the current settings.
     fn allowed(&self, ctx: ContextIndex) -> u8 {
         let context = &self.entities[ctx];
         if context.enabled {
@@ -84,7 +85,7 @@ impl Scheduler {
         }
     }
 
-    /// Corrects the allowed slots of a context after something that they depend on has changed.
+    /// Updates the allowed slots of a context after something that they depend on has changed.
     pub(super) fn update_allowed(&mut self, ctx: ContextIndex) {
         let slots = self.allowed(ctx);
         let is_alone = self.entities[ctx].gang.is_none();
@@ -92,22 +93,22 @@ impl Scheduler {
         self.entities.se_mut(ctx).allowed = u16::from(slots) | twice;
     }
 
-    /// Returns whether the allowed slots of a context are to be corrected.
+    /// Returns whether the allowed slots of a context are out of date.
     pub(super) fn access_differs(&self, ctx: ContextIndex) -> bool {
         self.entities.se(ctx).slots() != self.allowed(ctx)
     }
 
-    /// Returns whether a context may use no slot that is in use.
+    /// Returns whether a context may use none of the slots that are in use.
     pub(super) fn has_no_slot(&self, ctx: ContextIndex) -> bool {
         self.usable_slots(ctx) == 0
     }
 
-    /// Brings the queue of a context in line after something that decides on its slots has changed.
+    /// Moves a context to the right queue after something that its slots depend on has changed.
     pub(super) fn change_access(&mut self, now: Time, ctx: ContextIndex) {
         let change = self.begin_change(now, ctx, true);
         self.update_allowed(ctx);
         if change.dequeued {
-            // What it missed because it was kept from slots is not made up for.
+            // The time that the context missed while it was kept off slots is not made up for.
             self.place(now, ctx);
         }
         self.end_change(now, ctx, change);
@@ -118,7 +119,7 @@ impl Scheduler {
         let context = &self.entities[ctx];
         let (class, old) = (context.class, context.params);
         let was_by_group = self.policy.by_group(context);
-        // Its place among the others stays, unless what it may have at all is another.
+        // A context in the run queue keeps its place there unless its limits change.
         let stays = context.is_ready() && !old.limits_differ(&params);
         let change = self.begin_change(now, ctx, !stays);
         self.entities[ctx].params = params;
@@ -138,7 +139,7 @@ impl Scheduler {
         }
         let by_group = self.policy.by_group(&self.entities[ctx]);
         if old.urgency != params.urgency || by_group != was_by_group {
-            // Among others now, with whom it has not competed.
+            // It has different siblings now, with which it has not competed.
             self.reset_vruntime(ctx);
         }
         if stays && self.has_no_slot(ctx) {
@@ -150,7 +151,7 @@ impl Scheduler {
         self.end_change(now, ctx, change);
     }
 
-    /// Lets a context be a member of the group `key`, by its class and urgency.
+    /// Makes a context a member of the group `key`, by its class and urgency.
     fn move_to(&mut self, ctx: ContextIndex, key: GroupKey) {
         let context = &self.entities[ctx];
         let kind = GroupKind {
@@ -161,7 +162,7 @@ impl Scheduler {
         self.entities.move_context(ctx, &kind);
     }
 
-    /// Moves a context to another group, among whose contexts it is new.
+    /// Moves a context to another group, where it counts as new.
     pub(super) fn change_group_of(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
         let change = self.begin_change(now, ctx, true);
         self.move_to(ctx, key);
@@ -174,8 +175,7 @@ impl Scheduler {
         self.end_change(now, ctx, change);
     }
 
-    /// Checks a priority that is above the ceiling of a context's group, unless the context has
-    /// that priority already.
+    /// Checks that a priority is not raised above the ceiling of a context's group.
     pub(super) fn check_priority(&self, ctx: ContextIndex, params: &Params) -> Result<(), Refusal> {
         let old = self.entities[ctx].params.priority;
         let most = self.priority_ceiling(self.entities.key_of(ctx));

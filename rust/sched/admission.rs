@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What contexts may reserve: no more in all than the slots of their class can give.
+//! What contexts may reserve: no more in total than the slots of their class can give.
 //!
-//! Checked under every policy, so that a change of policy finds nothing that it cannot keep. A
-//! tenth of each slot is never reserved: it covers saves on behalf of others, and feeds those
-//! without a reservation.
+//! This is checked under every policy, so that a change of policy finds no reservation that it
+//! cannot keep. A tenth of each slot is never reserved: it covers saves on behalf of others, and
+//! serves contexts without a reservation.
 //!
-//! Deadlines on one slot: the densities (budget over deadline) are at most 90 % together. On m
-//! slots each is at most 50 %, and together 90 % of (m + 1) / 2: by Goossens, Funk and Baruah m
-//! slots keep all deadlines if the sum is at most m - (m - 1) d, where d is the greatest, here one
-//! half. That holds for contexts that may run on every slot of the class.
+//! On one slot, the densities (budget over deadline) add up to at most 90 %. On m slots, each
+//! density is at most 50 %, and they add up to at most 90 % of (m + 1) / 2: by Goossens, Funk and
+//! Baruah, m slots keep all deadlines if the sum is at most m - (m - 1) d, where d is the greatest
+//! density, here one half. That holds for contexts that may run on every slot of the class.
 
 use super::{Params, Refusal};
 
@@ -28,7 +28,7 @@ fn density(params: &Params) -> u64 {
 }
 
 impl Reserved {
-    /// Returns what is reserved when a context has `new` in place of `old`.
+    /// Returns the reserved densities when a context has `new` in place of `old`.
     #[must_use]
     pub(super) fn with(self, old: Option<&Params>, new: Option<&Params>) -> Self {
         let others = self.density.saturating_sub(old.map_or(0, density));

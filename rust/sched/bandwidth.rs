@@ -2,20 +2,20 @@
 
 //! Bandwidth: what is left of the budget of a reservation, or of a cap.
 //!
-//! What a run takes beyond its limit, its save above all, is a debt that is deducted from the next
-//! refill, so a limit is exact in the long run. A reservation is a constant-bandwidth server: its
-//! budget is refilled once a period. A cap is refilled continuously, and keeps what was not used
-//! for [`WINDOW`].
+//! Time that a run uses beyond its limit, above all for its save, is a debt that is deducted from
+//! the next refill, so a limit is exact in the long run. A reservation is a constant-bandwidth
+//! server: its budget is refilled once a period. A cap is refilled continuously, and unused time is
+//! kept for [`WINDOW`].
 
 use super::{Duration, Params, Time};
 
-/// For how long unused time of a cap is kept.
+/// How long unused time of a cap is kept.
 pub(super) const WINDOW: Duration = Duration::from_ms(100);
 
 /// Time on slots that may still be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bandwidth {
-    /// Nanoseconds on a slot; below zero: a debt.
+    /// Nanoseconds on a slot; negative: a debt.
     left: i64,
     /// Reservation: the beginning of the current period. Cap: the last refill.
     at: Time,
@@ -30,7 +30,7 @@ fn span(ns: i64) -> Duration {
 }
 
 impl Bandwidth {
-    /// Returns the bandwidth of a cap that begins.
+    /// Returns the bandwidth of a new cap.
     pub(super) const fn empty(now: Time) -> Self {
         Self { left: 0, at: now }
     }
@@ -49,14 +49,14 @@ impl Bandwidth {
     }
 }
 
-/// Reservations. `params` are those of the context.
+/// Reservations. `params` are the parameters of the context.
 impl Bandwidth {
     /// Returns the deadline of the current period.
     pub(super) fn deadline(&self, params: &Params) -> Time {
         self.at + params.deadline
     }
 
-    /// Returns when the budget is used up by a run that is charged since `since`.
+    /// Returns when a run that is charged since `since` has used up the budget.
     pub(super) fn budget_end(&self, since: Time) -> Time {
         since + span(self.left)
     }
@@ -67,9 +67,9 @@ impl Bandwidth {
         self.left <= signed(used) && self.at + params.period > now
     }
 
-    /// Begins a new period where one is due, and returns when the next period begins if no budget
-    /// is left. `wakes`: the context did not want a slot before; then a new period begins if the
-    /// rest of the budget in the rest of the time were more than was admitted.
+    /// Begins a new period if one is due, and returns when the next period begins if no budget is
+    /// left. `wakes`: the context did not want a slot before; a new period then begins if the rest
+    /// of the budget in the rest of the time is denser than was admitted.
     pub(super) fn update(&mut self, now: Time, params: &Params, wakes: bool) -> Option<Time> {
         self.left = self.left.min(signed(params.budget));
         let next = self.at + params.period;
@@ -98,19 +98,19 @@ impl Bandwidth {
     }
 }
 
-/// Caps, in percent of one slot. `used` is time of runs that are under way and not yet deducted.
+/// Caps, in percent of one slot. `used` is the time of current runs that is not yet deducted.
 impl Bandwidth {
-    /// Returns what a cap keeps at most.
+    /// Returns the most time that a cap keeps.
     fn cap_max(cap: u64) -> i64 {
         signed(WINDOW.times(cap)) / 100
     }
 
-    /// Returns when it was refilled last.
+    /// Returns when the bandwidth was last refilled.
     pub(super) fn refilled(&self) -> Time {
         self.at
     }
 
-    /// Returns what is left at `at`, were there no maximum.
+    /// Returns what is left at `at` if there were no maximum.
     fn left_by(&self, at: Time, cap: u64) -> i64 {
         let due = signed(at.since(self.at).times(cap)) / 100;
         self.left.saturating_add(due)
@@ -145,8 +145,8 @@ impl Bandwidth {
         now + Duration::from_ns(span(missing).times(100).as_ns().div_ceil(cap))
     }
 
-    /// Returns when runs on `slots` slots, charged since `since` but for `used`, have used up what
-    /// the cap gives; `None`: the cap gives more than they use.
+    /// Returns when runs on `slots` slots, charged since `since` except for `used`, have used up
+    /// the cap; `None`: the cap gives more than they use.
     pub(super) fn cap_end(
         &self,
         since: Time,

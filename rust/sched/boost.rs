@@ -3,17 +3,18 @@
 //! The starvation boost: whatever the policy prefers, the context that waits longest gets a slice
 //! now and then.
 //!
-//! When the context has waited for longer than the boost interval, and the last slice given for
-//! this reason is as long ago, it is given the next slice, which is not cut short; the slice is its
-//! own, but no longer than a quarter of the interval. So at most a quarter of the time goes against
-//! the policy, and of n contexts that wait each runs within n + 1 intervals, slices and switches.
+//! If the context has waited for longer than the boost interval, and the last slice given for this
+//! reason is at least as long ago, the context is given the next slice, which is not cut short. The
+//! slice has the length of the context's own, but is no longer than a quarter of the interval. So
+//! at most a quarter of the time goes against the policy, and each of n waiting contexts runs
+//! within n + 1 intervals, slices and switches.
 
 use super::ids::ContextIndex;
 use super::state::Scheduler;
 use super::{Duration, Refusal, SlotId, Time};
 
-/// How many of those that wait longest are looked at for one that may run on a slot; the others
-/// will be among them later.
+/// How many of the contexts that wait longest are checked for one that may run on a slot; the
+/// others will be among them later.
 const LOOKS_MAX: usize = 8;
 
 impl Scheduler {
@@ -31,7 +32,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns the context that waits longest for a slot, and when that is too long.
+    /// Returns the context that waits longest for a slot, and when it has waited too long.
     pub(super) fn starving(&self, slot: SlotId) -> Option<(ContextIndex, Time)> {
         if self.boost == Duration::ZERO {
             return None;
@@ -51,8 +52,8 @@ impl Scheduler {
         None
     }
 
-    /// Moves contexts of throttled groups to the end of those that wait, so that they do not hide
-    /// the others.
+    /// Moves contexts of throttled groups to the end of the list of waiting contexts, so that they
+    /// do not hide the others.
     pub(super) fn rotate_hidden(&mut self, class: SlotId) {
         let (queue, entities) = (&mut self.queues[class], &mut self.entities);
         for _ in 0..LOOKS_MAX {

@@ -2,10 +2,10 @@
 
 //! What contexts and groups are charged for time on slots.
 //!
-//! Where the policy shares by groups, virtual time has a level for each group: an entity competes
-//! with its siblings. A context is charged from START to the observed end of its run: its restores
-//! are its own cost, and so are its saves at the end of a slice. A save that makes way for another
-//! context before that is charged to the other one.
+//! If the policy shares by groups, virtual time has a level for each group: an entity competes with
+//! its siblings. A context is charged from START to the observed end of its run: its restores are
+//! its own cost, and so are its saves at the end of a slice. An earlier save is charged to the
+//! context that the job was preempted for.
 
 use super::context::SchedContext;
 use super::entities::GROUP_DEPTH_MAX;
@@ -16,7 +16,7 @@ use super::state::Scheduler;
 use super::{Duration, SlotId, Time};
 
 impl Scheduler {
-    /// Charges the run of a context that is under way until `now`, and those who compete for it.
+    /// Charges a context, and the groups that compete for it, for its current run until `now`.
     pub(super) fn update_curr(&mut self, now: Time, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         let span = context.uncharged(now);
@@ -29,12 +29,12 @@ impl Scheduler {
         self.charge(ctx, parent, span);
     }
 
-    /// Charges all runs that are under way until `now`.
+    /// Charges all current runs until `now`.
     pub(super) fn charge_runs(&mut self, now: Time) {
         self.for_runs(|scheduler, ctx| scheduler.update_curr(now, ctx));
     }
 
-    /// Does something with all contexts on slots, which must leave them there.
+    /// Calls `act` for each context on a slot; `act` must leave the contexts there.
     pub(super) fn for_runs(&mut self, mut act: impl FnMut(&mut Self, ContextIndex)) {
         for id in self.slots.ids() {
             if let Some(ctx) = self.slots[id].fsm.run().map(|run| run.ctx.at()) {
@@ -51,7 +51,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges a context for time that was spent on it while it was on no slot.
+    /// Charges a context for time that was spent on its behalf while it was on no slot.
     pub(super) fn charge_off_slot(&mut self, ctx: ContextIndex, span: Duration) {
         let by_group = self.policy.by_group(&self.entities[ctx]);
         let group = self.entities[ctx].group;
@@ -109,7 +109,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves `span` of what `from` was charged to `to`, and so for their groups.
+    /// Moves `span` of the charge of `from` to `to`, and likewise for their groups.
     pub(super) fn shift_charge(&mut self, from: ContextIndex, to: ContextIndex, span: Duration) {
         let group_of = |context: &SchedContext| {
             let by_group = self.policy.by_group(context);
@@ -127,13 +127,13 @@ impl Scheduler {
         }
     }
 
-    /// Returns where a context stands among those that wait.
+    /// Returns the place of a context among the waiting contexts.
     pub(super) fn place_of(&self, ctx: ContextIndex) -> (u8, u64) {
         let vruntime = self.entities.se(ctx).vruntime;
         self.policy.place(&self.entities[ctx], vruntime)
     }
 
-    /// Moves a context to where it belongs after something that its place depends on has changed.
+    /// Moves a context to its new place after something that the place depends on has changed.
     pub(super) fn requeue(&mut self, ctx: ContextIndex) {
         let context = &self.entities[ctx];
         if context.is_ready() {
@@ -143,11 +143,11 @@ impl Scheduler {
     }
 }
 
-/// Where entities begin.
+/// Initial virtual times.
 impl Scheduler {
-    /// Places a context that begins to want a slot: of the time in which it did not want one, it
-    /// keeps a credit only. So does each of its groups, if no other context of the group wants a
-    /// slot.
+    /// Places a context that begins to want a slot: it keeps only a credit of the time in which it
+    /// did not want one. The same holds for each of its groups, if no other context of the group
+    /// wants a slot.
     pub(super) fn place(&mut self, now: Time, ctx: ContextIndex) {
         if !self.policy.is_fair() {
             return;
@@ -189,8 +189,9 @@ impl Scheduler {
         }
     }
 
-    /// Updates the least virtual time of the members of a group, or of the class: of those that
-    /// run, of the first that waits, and of `leaver`, which just ran. It never runs backwards.
+    /// Updates the least virtual time of the members of a group, or of the class: the least of the
+    /// members that run, of the first that waits, and of `leaver`, which just ran. It never runs
+    /// backwards.
     fn update_min_vruntime(
         &mut self,
         now: Time,
@@ -226,8 +227,9 @@ impl Scheduler {
     }
 
     /// Lets the next context that waits for `slot` go before `ctx`, which leaves the slot and will
-    /// wait: its entity beside that of the next one is set as far forward as that. Where virtual
-    /// time does not decide, the end of its equals is enough.
+    /// wait: the entity of `ctx` is moved forward to the virtual time of the sibling that competes
+    /// for the next context. Where virtual time does not decide, being the last of its equals is
+    /// enough.
     pub(super) fn yield_to_next(&mut self, slot: SlotId, ctx: ContextIndex) {
         let class = self.entities[ctx].class;
         let next = self.queues[class].pick_next(&self.entities, slot.bit().into());
@@ -240,7 +242,7 @@ impl Scheduler {
         }
         let by_group = self.policy.by_group(yields);
         let group = by_group.then_some(yields.group);
-        // The context is in no queue: its group competes for it again when it is.
+        // The context is in no queue: its group competes for it again once it is.
         self.entities.se_mut(ctx).parent = group;
         let (own, other) = self.entities.siblings(ctx, next);
         self.entities.se_mut(ctx).parent = None;
@@ -288,7 +290,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges a run to its end.
+    /// Charges a run until its end.
     pub(super) fn account_stop(&mut self, now: Time, ctx: ContextIndex) {
         self.update_curr(now, ctx);
         self.entities[ctx].charging = false;

@@ -6,10 +6,10 @@ use super::bandwidth::Bandwidth;
 use super::ids::{ContextIndex, GroupIndex};
 use super::{Duration, Failure, Params, SlotId, Time};
 
-/// Where the job of a context stands.
+/// The state of the job of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// There was none yet.
+    /// There has been no job yet.
     Idle,
     /// It waits for a slot.
     Queued,
@@ -17,12 +17,12 @@ pub enum JobState {
     Running,
     /// It is off its slot and waits for [`Event::Resume`](super::Event::Resume).
     Held,
-    /// It is off its slot, for its queue is empty, and waits for
+    /// It is off its slot because its queue is empty, and waits for
     /// [`Event::Ring`](super::Event::Ring).
     Empty,
-    /// The last one finished.
+    /// The last job finished.
     Done,
-    /// The last one failed.
+    /// The last job failed.
     Failed(Failure),
 }
 
@@ -41,30 +41,32 @@ impl JobState {
     }
 }
 
-/// What a context has done and where it stands, the part that is still running included.
+/// What a context has done, including its current run, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Where its job stands.
+    /// The state of its job.
     pub state: JobState,
     /// The slot that it is on, if any.
     pub slot: Option<SlotId>,
-    /// A complete snapshot of its job stands, from which the job will be resumed. It may be read
-    /// while the job is held.
+    /// The snapshot holds the complete state of the job, and the job will be resumed from it. The
+    /// snapshot may be read while the job is held.
     pub saved: bool,
     /// The job is queued, but must not run yet: a budget or cap is used up.
     pub throttled: bool,
     /// The job may run: [`Scheduler::set_enabled`](super::Scheduler::set_enabled).
     pub enabled: bool,
-    /// No slot that the context may use is in use: a job that it starts waits until there is one.
+    /// None of the slots that the context may use is in use: a job that it starts waits until one
+    /// is.
     pub no_slot: bool,
-    /// Number of the current or last job; the first one is 1. So it is also the number of jobs that
-    /// were started.
+    /// The number of the current or last job; the first one is 1. So this is also the number of
+    /// jobs that were started.
     pub job: u64,
-    /// Time on a slot, from each START to the observed end of the run, restores and saves included.
+    /// Time on a slot, from each START to the observed end of the run, including restores and
+    /// saves.
     pub run: Duration,
     /// Time in the queue.
     pub wait: Duration,
-    /// STARTs written for it, resumes included.
+    /// STARTs written for it, including resumes.
     pub slices: u64,
     /// Of these, resumes from a snapshot.
     pub resumes: u64,
@@ -83,28 +85,28 @@ pub struct Stats {
     pub hint: Option<Time>,
     /// Hints given: [`Event::Hint`](super::Event::Hint).
     pub hints: u64,
-    /// Of these, those that were followed by a job.
+    /// Of these, hints that were followed by a job.
     pub hints_used: u64,
-    /// Those that no job followed in time, or that were taken back after they had cost something.
+    /// Hints that no job followed in time, or that were withdrawn after they had cost something.
     pub hints_wasted: u64,
-    /// Those that were ignored, because too much had been wasted by others before.
+    /// Hints that were ignored, because other hints had wasted too much before.
     pub hints_ignored: u64,
 }
 
-/// In which order of its class the entity of a context is linked.
+/// The queue of its class that the entity of a context is linked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Linked {
     /// None.
     No,
-    /// Those that wait for a slot, or of its group.
+    /// The contexts that wait for a slot, in the class or in its group.
     Ready,
-    /// Those that wait until a budget or cap is refilled.
+    /// The contexts that wait until a budget or cap is refilled.
     Throttled,
-    /// Those that its throttled group keeps back.
+    /// The contexts that its throttled group keeps back.
     Behind,
-    /// None, for its job waits and may use no slot.
+    /// None, because its job waits and may use no slot.
     Ineligible,
-    /// None, for its job waits until its gang can wait for slots.
+    /// None, because its job waits until its gang can wait for slots.
     Gathering,
     /// The hints of work that preempts best-effort work at once.
     UrgentHint,
@@ -112,20 +114,20 @@ pub(super) enum Linked {
     CommonHint,
 }
 
-/// What a job on a slot does when it leaves the slot.
+/// What happens to a job on a slot when it leaves the slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnStop {
     /// It is queued; with an empty queue, it waits for the doorbell.
     #[default]
     Requeue,
-    /// It is queued, for the doorbell has been rung.
+    /// It is queued, because the doorbell has been rung.
     Rung,
     /// It is held.
     Hold,
 }
 
-/// How often a job may be run again whose state was lost: a card that tears every save must not
-/// keep the job going for ever.
+/// How often a job whose state was lost may be run again: a card that corrupts every save must not
+/// keep the job running for ever.
 const RESTARTS_MAX: u8 = 3;
 
 /// Whether the job of a context may be run again from its beginning, and how often it was.
@@ -152,7 +154,7 @@ impl Restarts {
         }
     }
 
-    /// Counts one more, if that is allowed.
+    /// Counts another restart if that is allowed, and returns whether it is.
     pub(super) fn restart(&mut self) -> bool {
         match self {
             Self::Allowed { done } if *done < RESTARTS_MAX => {
@@ -173,7 +175,7 @@ pub(super) struct HintCounts {
     pub(super) ignored: u32,
 }
 
-/// The scheduler's state of one context. Opaque: the caller provides room for it.
+/// The scheduler's state of one context. Opaque: the caller provides the storage for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct SchedContext {
@@ -186,27 +188,27 @@ pub struct SchedContext {
     pub(super) state: JobState,
     pub(super) slot: Option<SlotId>,
     pub(super) on_stop: OnStop,
-    /// The next job goes first when this one leaves its slot.
+    /// The next waiting job goes first when this one leaves its slot.
     pub(super) yields: bool,
-    /// A complete save stands in the snapshot and has not been resumed yet.
+    /// The snapshot holds a complete save that has not been resumed yet.
     pub(super) saved: bool,
     pub(super) restarts: Restarts,
-    /// The owner has closed it; it is released once its memory is out of reach.
+    /// The owner has closed it; it is released once no slot can reach its memory.
     pub(super) closing: bool,
-    /// Its memory is within reach of a slot that did not come out of reset.
+    /// A slot that did not come out of reset may still reach its memory.
     pub(super) stuck: bool,
     pub(super) enabled: bool,
     /// The next member of its gang, in a ring.
     pub(super) gang: Option<ContextIndex>,
     /// When its job was queued.
     pub(super) queued_at: Time,
-    /// Its run is under way, and charged until `charged_until`.
+    /// It has a current run, which is charged until `charged_until`.
     pub(super) charging: bool,
     pub(super) charged_until: Time,
-    /// Its owner has asked for a job, at `arrived`, for which no START was written yet.
+    /// Its owner asked for a job, at `arrived`, for which no START was written yet.
     pub(super) arriving: bool,
     pub(super) arrived: Time,
-    /// When it gave its last hint; zero: it has started a job since.
+    /// When it gave its last hint; zero: it has started a job since then.
     pub(super) hinted_at: Time,
     pub(super) hints: HintCounts,
     pub(super) run: Duration,
@@ -256,7 +258,7 @@ impl SchedContext {
         }
     }
 
-    /// Returns the part of the run under way that was not charged yet.
+    /// Returns the part of the current run that was not charged yet.
     pub(super) fn uncharged(&self, now: Time) -> Duration {
         if self.charging {
             now.since(self.charged_until)
@@ -280,8 +282,8 @@ impl SchedContext {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }
 
-    /// Returns what the context has done. `no_slot`, the throttling of its group and its hint are
-    /// left to the caller.
+    /// Returns the statistics of the context. `no_slot`, the throttling of its group and its hint
+    /// are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
         let waited = match self.state {
             JobState::Queued => now.since(self.queued_at),

@@ -10,21 +10,22 @@ use super::state::Scheduler;
 use super::time::earliest;
 use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};
 
-/// When the next decision comes where there is more to throttle.
+/// When the next decision follows if there is more to throttle.
 const THROTTLE_NEXT: Duration = Duration::from_us(50);
-/// Slices that one decision ends.
+/// How many slices one decision ends at most.
 const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
-/// Slices that one decision ends, or lets gangs claim slots for, where there are gangs: plans then take
-/// longer, and are made anew after each. The timer brings the others at once.
+/// How many slices one decision ends, or has gangs claim slots for, if there are gangs: plans then
+/// take longer, and are made again after each. The timer triggers the next decision at once.
 const GANG_ROUNDS_MAX: usize = 2;
-/// A slot that a gang waits for is given to another context for no less than so many saves and
-/// restores.
+/// A slot that a gang waits for is given to another context only for longer than this many saves
+/// and restores.
 const BACKFILL_SWITCHES: u64 = 2;
 
 impl Scheduler {
-    /// Puts the slots of a class to work after something changed: fills a slot that is vacant,
-    /// ends the slices that are over if a context waits, and arms the timers, at once for what
-    /// else is to be filled. O(log n) in the number of contexts; a card has at most eight slots.
+    /// Puts the slots of a class to work after something has changed: fills a vacant slot, ends the
+    /// slices that are over if a context waits, and arms the timers. If more slots are to be
+    /// filled, a timer is armed to fire at once. O(log n) in the number of contexts; a card has at
+    /// most eight slots.
     pub(super) fn reschedule(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         if self.are_classes_tied() {
             return self.reschedule_all(cx);
@@ -34,8 +35,8 @@ impl Scheduler {
         self.arm_timers(cx, class);
     }
 
-    /// Reschedules the class of a slot after an event of the slot, and then tells the owner what the
-    /// event has brought.
+    /// Reschedules the class of a slot after an event of the slot, and then passes on `told`, the
+    /// notice to the owner.
     pub(super) fn reschedule_and_tell(
         &mut self,
         cx: &mut Cx<'_>,
@@ -56,13 +57,13 @@ impl Scheduler {
             self.decide(cx, class);
         }
         for id in self.slots.ids() {
-            // A class that was decided on later may have claimed it.
+            // The decision for a later class may have claimed the slot.
             if self.slots[id].claim.is_some() && self.slots[id].fsm.is_vacant() {
                 self.fill_claimed(cx, id);
             }
         }
         for class in self.queues.ids() {
-            // A later class may have stopped members of a gang in an earlier one.
+            // The decision for a later class may have stopped members of a gang in an earlier one.
             self.post_orders(cx, class);
         }
         for class in self.queues.ids() {
@@ -111,12 +112,12 @@ impl Scheduler {
             self.slots[id].fsm.arm(cx, next);
         }
         if cx.is_throttling(class) {
-            // These plans know of nobody who is next.
+            // These plans were made without knowing the next context.
             self.forget_plans(class);
         }
     }
 
-    /// Ends the slices of a class that are over, the oldest first.
+    /// Ends the slices of a class that are over, the most overdue first.
     pub(super) fn end_slices(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         self.throttle_next(cx, class);
         let rounds = match self.entities.nr_ganged {
@@ -136,8 +137,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the most overdue slot: the one whose job had to make way first, and of several that
-    /// make way at once the one whose job the policy puts last.
+    /// Returns the most overdue slot: the slot whose job was to be preempted first. If several are
+    /// due at once, returns the slot whose job the policy puts last.
     pub(super) fn most_overdue(&mut self, cx: &Cx<'_>, class: SlotId) -> Option<SlotId> {
         let mut most: Option<(SlotId, Time)> = None;
         for id in self.class_slots(class) {
@@ -156,9 +157,9 @@ impl Scheduler {
         most.map(|(id, _)| id)
     }
 
-    /// Returns when the job on a slot is to be told to make way, by a plan that is made if there is
-    /// none. `None`: no job that was not told to pause is on the slot, or it makes way for nothing
-    /// that is known.
+    /// Returns when the job on a slot is to be told to pause, and makes a plan if there is none.
+    /// `None`: the slot has no job, its job was already told to pause, or there is no known reason
+    /// to preempt the job.
     pub(super) fn planned_end(&mut self, cx: &Cx<'_>, id: SlotId) -> Option<Time> {
         self.slots[id].fsm.unpaused()?;
         let queue = &mut self.queues[self.slots[id].class];
@@ -180,7 +181,7 @@ impl Scheduler {
     }
 
     /// Returns where the policy would put the entity that competes in the class for the job on a
-    /// slot; of equals, jobs that stop no others with them come last.
+    /// slot. Of equals, jobs that are in no gang come last: preempting them stops no other jobs.
     fn class_place(&self, id: SlotId) -> Option<(u8, bool, u64)> {
         let ctx = self.slots[id].fsm.run()?.ctx.at();
         let (rank, key) = self.place_of(ctx);
@@ -192,8 +193,8 @@ impl Scheduler {
         }
     }
 
-    /// Claims the slots of a gang that has its turn on a slot. `false`: the slot is to be vacant
-    /// for one context.
+    /// Claims the slots of a gang that has its turn on a slot. Returns `false` if the slot is to be
+    /// vacant for one context.
     fn claim_for(&mut self, cx: &Cx<'_>, id: SlotId, cause: PauseCause) -> bool {
         let (waiter, boosted) = match cause {
             PauseCause::Slice { waiter } | PauseCause::Outranked { waiter } => (waiter.at(), false),
@@ -214,7 +215,7 @@ impl Scheduler {
         true
     }
 
-    /// Takes the jobs off the slots of a class of a frozen scheduler.
+    /// Takes the jobs off the slots of a class while the scheduler is frozen.
     fn take_off(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             self.pause(cx, id, None, PauseCause::Freeze);
@@ -229,7 +230,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives a vacant slot to the next context that waits, or closes its window if none does.
+    /// Gives a vacant slot to the next context that waits, or closes its window if no context
+    /// waits.
     fn fill(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         let class = self.slots[id].class;
         self.slots[id].unfilled = false;
@@ -243,7 +245,7 @@ impl Scheduler {
             false => self.pick_next(cx, id),
         };
         let kept_for = self.reserve_for(cx.now, id, first.map(|(ctx, _)| ctx));
-        // The context that would be next if all that is announced were there.
+        // The context that would be next if all announced jobs had arrived.
         let next = kept_for.or(first.map(|(ctx, _)| ctx));
         if let Some(ctx) = next.and_then(|next| self.starves(cx.now, id, next)) {
             match self.turn(cx.now, ctx, true) {
@@ -261,8 +263,8 @@ impl Scheduler {
         }
     }
 
-    /// Names who is next on the slots of a class whose jobs were told to stop, and posts orders that
-    /// have changed.
+    /// Names the contexts that run next on the slots of a class whose jobs were told to stop, and
+    /// posts the orders that have changed.
     fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         if self.gone || self.frozen || !self.queues[class].relays {
             return;
@@ -275,9 +277,9 @@ impl Scheduler {
         }
     }
 
-    /// Names the context that runs next on a slot with a relay, whose job was told to stop: the one
-    /// that the slot would be given to if it were vacant. A slot that others are to be vacant with,
-    /// or that is to be kept vacant, is not relayed.
+    /// Names the context that runs next on a slot with a relay: the context that the slot would be
+    /// given to if it were vacant. No context is named for a slot that must be vacant together with
+    /// others, or that is to be kept vacant.
     fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         let slot = &self.slots[id];
         let class = slot.class;
@@ -301,7 +303,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the context that has starved for a slot, and takes it in place of `next`.
+    /// Returns the starving context that takes a slot in place of `next`, if there is one.
     fn starves(&self, now: Time, id: SlotId, next: ContextIndex) -> Option<ContextIndex> {
         // The boost gives one slice in each interval.
         if self.queues[self.slots[id].class].boosted_at + self.boost > now {
@@ -333,8 +335,8 @@ impl Scheduler {
         }
     }
 
-    /// Puts a member of a gang on a vacant slot that is claimed for it, once all members have
-    /// theirs; until then another context, if that is worth a switch.
+    /// Puts a member of a gang on a vacant slot that is claimed for it, once all members have their
+    /// slots. Until then, puts another context there if that is worth a switch.
     fn fill_claimed(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         if let Some((ctx, boosted)) = self.claimant(id) {
             self.start_one(cx, id, ctx, boosted);
@@ -345,8 +347,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns a context in no gang that may have a vacant slot until the gang which claims the
-    /// slot can be started, if that is long enough for more than a save and a restore.
+    /// Returns a context in no gang that may have a vacant slot until the gang that claims the slot
+    /// can be started, if that time is long enough for more than a save and a restore.
     pub(super) fn backfill(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
         let slot = &self.slots[id];
         let claim = slot.claim.filter(|claim| !claim.begun)?;
@@ -359,7 +361,7 @@ impl Scheduler {
         (!self.is_preempted_on(cx, id, ctx)).then_some(ctx)
     }
 
-    /// Returns whether a context that waits for a slot goes before `ctx` at once.
+    /// Returns whether a context that waits for a slot preempts `ctx` at once.
     fn is_preempted_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> bool {
         self.may_be_outranked(id, ctx)
             && self
@@ -368,7 +370,7 @@ impl Scheduler {
     }
 
     /// Drops the claims of the gang that claims `id`, unless a member was started already, if a
-    /// context waits for `id` for which the gang would make way at once.
+    /// context that waits for `id` would preempt the gang at once.
     pub(super) fn yield_claim(&mut self, cx: &Cx<'_>, id: SlotId) {
         let Some(claim) = self.slots[id].claim.filter(|claim| !claim.begun) else {
             return;
@@ -378,7 +380,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts a job, or leaves that to the next decision.
+    /// Starts a job, or leaves it to the next decision.
     fn start_one(&mut self, cx: &mut Cx<'_>, id: SlotId, ctx: ContextIndex, boosted: bool) {
         if cx.may_start() {
             self.start_job(cx, id, ctx, boosted);
@@ -387,15 +389,16 @@ impl Scheduler {
         }
     }
 
-    /// Leaves a vacant slot to the next decision, which the timer brings. The window is closed,
-    /// because the last context there may be closed and released before.
+    /// Leaves a vacant slot to the next decision, which the timer triggers. The window is closed,
+    /// because the last context on the slot may be closed and released before then.
     fn leave_unfilled(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         self.slots[id].unfilled = true;
         self.slots[id].fsm.close_window(cx);
         self.forget_plans(self.slots[id].class);
     }
 
-    /// Stops jobs that were told to stop at a boundary and that let another one wait for too long.
+    /// Stops jobs that were told to stop at a boundary and have kept another context waiting too
+    /// long.
     fn bound_boundaries(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             if self.slots[id].fsm.is_to_boundary() {
@@ -408,8 +411,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the context that will take the slot next, if the job there makes way for it at once
-    /// under the policy.
+    /// Returns the context that will take the slot next, if it preempts the job there at once under
+    /// the policy.
     fn outranks(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
         let slot = &self.slots[id];
         let runs = slot.fsm.run()?.ctx.at();
@@ -453,7 +456,8 @@ impl Scheduler {
             return Some(poll_at);
         };
         let is_short = self.slots[id].plan.is_some_and(|plan| plan.is_short);
-        // The PAUSE at the end of a short slice shows a lost interrupt soon enough: spare the read.
+        // The PAUSE at the end of a short slice shows a lost interrupt soon enough: skip the status
+        // read.
         let is_soon = end.since(started) <= WATCHDOG_PERIOD.doubled();
         if !is_polled && is_short && is_soon {
             return Some(end);

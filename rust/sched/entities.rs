@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All contexts and groups of a card, and who belongs to which group.
+//! All contexts and groups of a card, and which context belongs to which group.
 //!
-//! A [`SchedGroup`] without members is remembered until its place is needed, those longest without
-//! one being forgotten first: reopening contexts does not reset a group's virtual time.
+//! A [`SchedGroup`] without members is remembered until its place is needed; the group that has had
+//! no members for longest is forgotten first. So reopening contexts does not reset a group's
+//! virtual time.
 
 use core::iter::successors;
 use core::ops::{Index, IndexMut};
@@ -17,20 +18,20 @@ use super::table::{Bucket, EntityStorage, Spare, Table};
 use super::{ContextId, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency};
 use crate::array::Array;
 
-/// How deep registered groups nest.
+/// How deep registered groups may nest.
 pub(super) const GROUP_DEPTH_MAX: usize = 4;
 
 /// The contexts, groups and registered groups of a card.
 #[derive(Debug)]
 #[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
 pub(super) struct Entities {
-    /// The entities of contexts, and behind them those of groups, by [`EntityRef`].
+    /// The entities of contexts, followed by those of groups, by [`EntityRef`].
     entities: Array<SchedEntity>,
     contexts: Table<SchedContext>,
     groups: Table<SchedGroup>,
     buckets: Array<Bucket>,
     registrations: Table<Registration>,
-    /// Groups without members, the one that has been without for longest first.
+    /// Groups without members, the one that has had none for longest first.
     remembered: FifoList,
     /// Registered groups with a cap.
     pub(super) nr_capped: u32,
@@ -85,7 +86,7 @@ impl Entities {
         &mut self[at.into()]
     }
 
-    /// Returns what an entity is of.
+    /// Returns the context or group that an entity belongs to.
     pub(super) fn kind(&self, at: EntityRef) -> EntityKind {
         if at.at() < self.contexts.len() as usize {
             EntityKind::Context(at.context())
@@ -102,12 +103,12 @@ impl Entities {
         self.contexts.used()
     }
 
-    /// Returns how many contexts fit.
+    /// Returns how many contexts there is room for.
     pub(super) fn capacity(&self) -> usize {
         self.contexts.len() as usize
     }
 
-    /// Adds a context of `params` to a group. `None`: the storage is full.
+    /// Adds a context with `params` to a group. `None`: the storage is full.
     pub(super) fn add_context(&mut self, kind: &GroupKind, params: Params) -> Option<ContextIndex> {
         if self.contexts.used() == self.contexts.len() {
             return None;
@@ -123,7 +124,7 @@ impl Entities {
         Some(ctx)
     }
 
-    /// Removes a context, whose id is used up.
+    /// Removes a context. Its id is not used again.
     pub(super) fn remove_context(&mut self, ctx: ContextIndex) {
         let group = self[ctx].group;
         self.count_contexts(group, |contexts| contexts - 1);
@@ -132,7 +133,7 @@ impl Entities {
         self.contexts.remove(self.id(ctx).index);
     }
 
-    /// Lets a context be a member of another group. `false`: there is no place for the group.
+    /// Moves a context to another group. Returns `false` if there is no room for the group.
     pub(super) fn move_context(&mut self, ctx: ContextIndex, kind: &GroupKind) -> bool {
         let new = self.join(kind);
         if let Some(new) = new {
@@ -144,7 +145,8 @@ impl Entities {
         new.is_some()
     }
 
-    /// Returns the index of a context that was not released, whether its owner still lives or not.
+    /// Returns the index of a context that was not released, whether its owner has closed it or
+    /// not.
     pub(super) fn find(&self, id: ContextId) -> Option<ContextIndex> {
         let is_there = self.contexts.has(id.index);
         (is_there && self.contexts.generation(id.index) == id.generation).then(|| id.at())
@@ -166,7 +168,7 @@ impl Entities {
         }
     }
 
-    /// Returns how many places there are for contexts.
+    /// Returns the number of places for contexts.
     pub(super) fn context_places(&self) -> u32 {
         self.contexts.len()
     }
@@ -177,7 +179,7 @@ impl Entities {
         is_there.then(|| ContextIndex::new(index))
     }
 
-    /// Returns when a context will need a slot, while a hint stands.
+    /// Returns when a context will need a slot. Valid only while a hint stands.
     pub(super) fn hint(&self, ctx: ContextIndex) -> Time {
         Time::from_ns(self.se(ctx).node.key())
     }
@@ -195,7 +197,7 @@ impl Entities {
 
 /// Groups.
 impl Entities {
-    /// Returns how many places there are for groups.
+    /// Returns the number of places for groups.
     pub(super) fn group_places(&self) -> u32 {
         self.groups.len()
     }
@@ -206,12 +208,12 @@ impl Entities {
         is_there.then(|| GroupIndex::new(index + self.context_places()))
     }
 
-    /// Returns whether a group is `key` or below that.
+    /// Returns whether a group is `key` or below it.
     pub(super) fn belongs_to(&self, group: GroupIndex, key: GroupKey) -> bool {
         self.lineage(group).any(|group| self[group].kind.key == key)
     }
 
-    /// Counts contexts of a group and of those above it.
+    /// Changes the number of contexts of a group and of the groups above it.
     fn count_contexts(&mut self, group: GroupIndex, change: impl Fn(u32) -> u32) {
         let mut next = Some(group);
         while let Some(group) = next {
@@ -220,12 +222,12 @@ impl Entities {
         }
     }
 
-    /// Iterates over a group and those above it.
+    /// Iterates over a group and the groups above it.
     pub(super) fn lineage(&self, group: GroupIndex) -> impl Iterator<Item = GroupIndex> + '_ {
         successors(Some(group), |&group| self.se(group).parent)
     }
 
-    /// Finds a group. O(1) but for collisions.
+    /// Finds a group. O(1) except for collisions.
     pub(super) fn find_group(&self, kind: &GroupKind) -> Option<GroupIndex> {
         let bucket = self.buckets.get(self.bucket(kind))?;
         let mut chain = successors(bucket.0, |&group| self[group].chain);
@@ -237,8 +239,8 @@ impl Entities {
         ((u64::from(kind.hash()) * len) >> 32) as usize
     }
 
-    /// Adds a member to a group, which is made with those above it if it is not there. `None`:
-    /// there is no place for one of them.
+    /// Adds a member to a group, and creates the group and those above it if they do not exist.
+    /// `None`: there is no room for one of them.
     fn join(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
         if let Some(group) = self.find_group(kind) {
             self.add_member(group);
@@ -257,7 +259,8 @@ impl Entities {
                 Some(found) => Some(found),
                 None => self.add_group(kind, group),
             };
-            // Each is held as the parent of the next one, which is a member if it was made.
+            // Each group is held while the next one is added below it: a new group is a member of
+            // its parent.
             let found = found.inspect(|&found| self.add_member(found));
             if let Some(parent) = group {
                 self.leave(parent);
@@ -267,7 +270,7 @@ impl Entities {
         group
     }
 
-    /// Counts a member of a group.
+    /// Increments the number of members of a group.
     fn add_member(&mut self, group: GroupIndex) {
         if self[group].members == 0 {
             self.forget_remembered(group);
@@ -275,7 +278,7 @@ impl Entities {
         self[group].members += 1;
     }
 
-    /// Counts a member of a group less.
+    /// Decrements the number of members of a group.
     fn leave(&mut self, group: GroupIndex) {
         self[group].members -= 1;
         if self[group].members == 0 {
@@ -285,7 +288,7 @@ impl Entities {
         }
     }
 
-    /// Takes a group out of those that are remembered only.
+    /// Removes a group from the list of remembered groups.
     fn forget_remembered(&mut self, group: GroupIndex) {
         let mut remembered = self.remembered;
         remembered.remove(self, group.into());
@@ -321,7 +324,7 @@ impl Entities {
         Some(at)
     }
 
-    /// Forgets the group that has been without members for longest.
+    /// Forgets the group that has had no members for longest.
     fn forget_oldest(&mut self) -> Option<()> {
         let EntityKind::Group(gone) = self.kind(self.remembered.oldest?) else {
             return None;
@@ -349,7 +352,7 @@ impl Entities {
         Some(())
     }
 
-    /// Lets a group be a member of another one, or of none.
+    /// Makes a group a member of another group, or of none.
     pub(super) fn move_group(&mut self, group: GroupIndex, parent: Option<GroupIndex>) {
         let below = self[group].nr_contexts;
         if let Some(parent) = parent {
@@ -362,8 +365,8 @@ impl Entities {
         }
     }
 
-    /// Returns a group, which is made if it is not there and stays only as long as its place is not
-    /// needed.
+    /// Returns a group, and creates it if it does not exist. It stays only as long as its place is
+    /// not needed.
     pub(super) fn make_group(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
         let group = self.join(kind)?;
         self.leave(group);
@@ -371,9 +374,9 @@ impl Entities {
     }
 }
 
-/// Who competes for whom.
+/// Which entity competes for which context.
 impl Entities {
-    /// Lets the group of a context compete for it, while the context waits or runs.
+    /// Makes the group of a context compete for it, while the context waits or runs.
     pub(super) fn activate(&mut self, ctx: ContextIndex) {
         let group = self[ctx].group;
         if self.se_mut(ctx).parent.replace(group).is_none() {
@@ -381,7 +384,7 @@ impl Entities {
         }
     }
 
-    /// Lets the context compete for itself, or not at all.
+    /// Makes the context compete for itself, or not at all.
     pub(super) fn deactivate(&mut self, ctx: ContextIndex) {
         if let Some(group) = self.se_mut(ctx).parent.take() {
             self.remove_active(group);
@@ -418,7 +421,7 @@ impl Entities {
         (one.into(), other.into())
     }
 
-    /// Counts an active member of a group; the first one makes the group active.
+    /// Adds an active member to a group; the first one makes the group active.
     pub(super) fn add_active(&mut self, group: GroupIndex) {
         let mut next = Some(group);
         while let Some(group) = next {
@@ -427,7 +430,7 @@ impl Entities {
         }
     }
 
-    /// Counts an active member of a group less.
+    /// Removes an active member from a group; the last one makes the group inactive.
     pub(super) fn remove_active(&mut self, group: GroupIndex) {
         let mut next = Some(group);
         while let Some(group) = next {
@@ -455,7 +458,7 @@ impl Entities {
         all.map(|(at, _)| RegistrationIndex::new(at))
     }
 
-    /// Iterates over a registration and those above it.
+    /// Iterates over a registration and the registrations above it.
     pub(super) fn registered(
         &self,
         at: RegistrationIndex,
@@ -463,7 +466,7 @@ impl Entities {
         successors(Some(at), |&at| self[at].parent)
     }
 
-    /// Returns whether a group is registered right below another one.
+    /// Returns whether a group is registered directly below another one.
     pub(super) fn has_registered_below(&self, at: RegistrationIndex) -> bool {
         self.registrations()
             .any(|other| self[other].parent == Some(at))
@@ -475,20 +478,20 @@ impl Entities {
         Some(RegistrationIndex::new(at))
     }
 
-    /// Removes a registration that no group refers to any more.
+    /// Removes a registration that no group refers to.
     pub(super) fn remove_registration(&mut self, at: RegistrationIndex) {
         // CAST: an index.
         self.registrations.remove(at.at() as u32);
     }
 
-    /// Returns what is set for a group.
+    /// Returns the settings of a group.
     pub(super) fn settings(&self, key: GroupKey) -> GroupSettings {
         let registration = self.find_registration(key);
         registration.map_or(GroupSettings::DEFAULT, |at| self[at].settings)
     }
 }
 
-/// Finds the items of a table by their index, of which the first one is `$first`.
+/// Finds the items of a table by their index; `$first` is the index of the first item.
 macro_rules! indexed {
     ($table:ident, $first:expr, $index:ident => $item:ident) => {
         impl Index<$index> for Entities {
@@ -509,7 +512,7 @@ macro_rules! indexed {
 }
 
 indexed!(contexts, |_: &Self| 0, ContextIndex => SchedContext);
-// The indices of groups come behind those of contexts.
+// The indices of groups come after those of contexts.
 indexed!(groups, |it: &Self| it.capacity(), GroupIndex => SchedGroup);
 indexed!(registrations, |_: &Self| 0, RegistrationIndex => Registration);
 

@@ -7,12 +7,12 @@ use core::ops::IndexMut;
 use super::ids::{EntityRef, GroupIndex};
 use super::{Duration, Params};
 
-/// How far behind the others an entity may be that did not want to run for a while, in virtual ns:
-/// the cost of a slice of the default length at the default weight. Sleeping longer saves up no
-/// more.
+/// How far behind its siblings an entity that did not want to run for a while may be, in virtual
+/// ns: the cost of a slice of the default length at the default weight. Sleeping longer earns no
+/// more credit.
 const CREDIT: u64 = Params::DEFAULT.timeslice.as_ns();
 
-/// Returns the bits of `slots` that stand for entities which are in no gang.
+/// Returns the bits for `slots` that are set in entities which are in no gang.
 pub(super) const fn alone(slots: u8) -> u16 {
     (slots as u16) << u8::BITS
 }
@@ -32,15 +32,15 @@ pub(super) struct SchedKey {
 /// The links of an entity in a tree. An entity is in one tree at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
-    /// The parts of a [`SchedKey`], apart so that they are not padded.
+    /// The parts of a [`SchedKey`], kept apart so that they are not padded.
     key: u64,
     turn: u64,
     pub(super) children: [Option<EntityRef>; 2],
     pub(super) parent: Option<EntityRef>,
     rank: u8,
-    /// Of the subtree; 1 for a leaf, 0 outside of a tree.
+    /// Height of the subtree; 1 for a leaf, 0 outside of a tree.
     pub(super) height: u8,
-    /// [`SchedEntity::allowed`] of all entities of the subtree.
+    /// Union of [`SchedEntity::allowed`] over all entities of the subtree.
     pub(super) below: u16,
 }
 
@@ -71,26 +71,26 @@ impl Node {
         self.key = key;
     }
 
-    /// Returns the key alone: of trees that are ordered by time.
+    /// Returns the key alone, for trees that are ordered by time.
     pub(super) const fn key(&self) -> u64 {
         self.key
     }
 }
 
-/// A scheduling entity. Opaque: the caller provides room for it.
+/// A scheduling entity. Opaque: the caller provides the storage for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedEntity {
     pub(super) node: Node,
-    /// The slots that the entity may use now, a bit each, also slots that are out of use; and again
-    /// as [`alone()`] has them, unless the entity is in a gang. Of a group, those of its members
-    /// that wait.
+    /// The slots that the entity may use now, a bit each, including slots that are out of use;
+    /// repeated as [`alone()`] has them, unless the entity is in a gang. For a group, the union
+    /// over its members that wait.
     pub(super) allowed: u16,
     /// Links of a [`FifoList`](super::fifo::FifoList).
     pub(super) older: Option<EntityRef>,
     pub(super) newer: Option<EntityRef>,
     /// The group that competes for the entity; `None`: the entity competes in the class.
     pub(super) parent: Option<GroupIndex>,
-    /// What a run is charged at.
+    /// The weight at which runs are charged.
     pub(super) weight: u32,
     /// Time on slots in ns, times the default weight over the weight. Saturates after five years
     /// at weight 1: then all entities are equal.
@@ -100,7 +100,7 @@ pub struct SchedEntity {
 impl SchedEntity {
     /// Returns the slots that the entity may use now, a bit each.
     pub(super) const fn slots(&self) -> u8 {
-        // CAST: the upper half says the same again.
+        // CAST: the upper half has no other slots.
         self.allowed as u8
     }
 
@@ -113,7 +113,7 @@ impl SchedEntity {
         scaled.div_ceil(u64::from(self.weight.max(1)))
     }
 
-    /// Returns the time on a slot in which `vruntime_of` pass.
+    /// Returns the time on a slot that a virtual time of `vruntime_of` takes.
     pub(super) fn real(&self, vruntime_of: u64) -> Duration {
         let scaled = vruntime_of.saturating_mul(self.weight.into());
         Duration::from_ns(scaled / u64::from(Params::WEIGHT_DEFAULT))
@@ -124,17 +124,17 @@ impl SchedEntity {
         self.vruntime = self.vruntime_after(span);
     }
 
-    /// Takes a charge back.
+    /// Reverses a charge.
     pub(super) fn refund(&mut self, span: Duration) {
         self.vruntime = self.vruntime.saturating_sub(self.vruntime_of(span));
     }
 
-    /// Returns the virtual time when `span` more will have been charged.
+    /// Returns the virtual time after another `span` has been charged.
     pub(super) fn vruntime_after(&self, span: Duration) -> u64 {
         self.vruntime.saturating_add(self.vruntime_of(span))
     }
 
-    /// Places an entity that begins to want a slot among others, whose least virtual time is
+    /// Places an entity that begins to want a slot among its siblings, whose least virtual time is
     /// `min_vruntime`.
     pub(super) fn place(&mut self, min_vruntime: u64) {
         self.vruntime = self.vruntime.max(min_vruntime.saturating_sub(CREDIT));

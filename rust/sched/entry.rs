@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The events: what owners ask for their jobs, and what the card and its timers report. Each request
-//! is checked completely before it changes anything.
+//! Handling of events: what owners ask for their jobs, and what the card and its timers report.
+//! Each request is checked completely before it changes anything.
 //!
-//! *Job queues.* A program posts work in its memory, and rings if the engine has said there that it
-//! leaves its slot; the engine says so, and looks once more before it leaves (docs/queues.md). So
-//! work that was posted is seen by the engine before it leaves, or its doorbell comes here: while the
-//! engine is still on its slot, which is then noted, or after it has left.
+//! *Job queues.* A program posts work in its memory, and rings the doorbell if the engine has said
+//! there that it leaves its slot. The engine says so, and then checks the queue once more before it
+//! leaves (docs/queues.md). So either the engine sees the posted work before it leaves, or a
+//! doorbell arrives here: after the engine has left, or while it is still on its slot, and then the
+//! doorbell is noted.
 
 use super::context::{JobState, OnStop, Restarts};
 use super::event::{Cx, NewJob, PastJobs};
@@ -20,15 +21,15 @@ use super::{
 
 /// Events.
 impl Scheduler {
-    /// Takes one event in, and gives the actions that follow to `out`, which the caller carries out
-    /// at once and in order. `now` should be monotonic; going backwards only delays timers.
+    /// Handles one event, and passes the resulting actions to `out`; the caller carries them out at
+    /// once and in order. `now` should be monotonic; going backwards only delays timers.
     ///
-    /// O(log n) in the number of contexts. What concerns every context is left to
+    /// O(log n) in the number of contexts. Work that concerns every context is left to
     /// [`Scheduler::sweep`].
     ///
     /// # Errors
     ///
-    /// An owner's request that is refused changed nothing and gave no action. Events of the card
+    /// A refused request of an owner has changed nothing and produced no action. Events of the card
     /// are never refused.
     pub fn handle(
         &mut self,
@@ -72,7 +73,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The status register of a slot was read.
+    /// Handles a read of the status register of a slot.
     fn status(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
         if !self.slots.has(id) {
             return;
@@ -83,8 +84,8 @@ impl Scheduler {
         self.reschedule_and_tell(cx, id, told);
     }
 
-    /// Takes in the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
-    /// [`Scheduler::handle`] takes in an event of the card.
+    /// Handles the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
+    /// [`Scheduler::handle`] handles an event of the card.
     pub fn take_record(
         &mut self,
         now: Time,
@@ -103,13 +104,13 @@ impl Scheduler {
         }
     }
 
-    /// The timer of a slot fired.
+    /// Handles the timer of a slot, which fired.
     fn timer(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         if self.gone || !self.slots.has(id) {
             return;
         }
         self.slots[id].fsm.note_timer(cx.now);
-        // A slice that is over ends by PAUSE, which spares the poll of the status.
+        // If the slice is over, the PAUSE that ends it makes a poll of the status unnecessary.
         let end = self.planned_end(cx, id);
         let told = if end.is_some_and(|end| end <= cx.now) {
             None
@@ -124,7 +125,7 @@ impl Scheduler {
             };
             let was_leaving = fsm.is_leaving();
             let progress = fsm.timer(cx, timeslice, cooperative);
-            // Others may have to make way in place of a job that does not answer.
+            // Another job may have to be preempted in place of a job that does not answer.
             let differs = fsm.is_leaving() != was_leaving;
             if differs {
                 self.forget_plans(self.slots[id].class);
@@ -155,7 +156,7 @@ impl Scheduler {
         self.check_mask(context.class, context.params.mask)
     }
 
-    /// Checks whether a context may be told what its jobs have come to elsewhere.
+    /// Checks whether the results of a context's jobs before a checkpoint may be set.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells a context what its jobs have come to elsewhere.
+    /// Sets the results that a context's jobs had before a checkpoint.
     ///
     /// # Errors
     ///
@@ -205,7 +206,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Holds the job of a context that is on no slot and does not wait for a slot.
+    /// Holds the job of a context that is on no slot and does not wait for one.
     fn hold_off_slot(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
         let context = &mut self.entities[ctx];
@@ -217,7 +218,7 @@ impl Scheduler {
         });
     }
 
-    /// The owner wants a slot from now on.
+    /// Lets the job of a context wait for a slot, because its owner wants one from now on.
     fn arrive(&mut self, now: Time, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         (context.arriving, context.arrived) = (true, now);
@@ -237,7 +238,8 @@ impl Scheduler {
     }
 
     /// Preempts the job of a context that has one. No-op if the job is already queued or held, or
-    /// just ended on a slot that is not yet cleared; but a queued job becomes held if asked.
+    /// has just ended on a slot that is not yet cleared. With `hold`, a job that is queued or EMPTY
+    /// becomes held.
     pub(super) fn preempt(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex, hold: bool) {
         let context = &mut self.entities[ctx];
         match context.state {
@@ -260,7 +262,7 @@ impl Scheduler {
         }
     }
 
-    /// Checks that a job off its slot has a slot to go to.
+    /// Checks that a job that is held or EMPTY has a slot to go to.
     pub(super) fn check_resume(&self, ctx: ContextIndex) -> Result<(), Refusal> {
         let context = &self.entities[ctx];
         match context.state {
@@ -269,14 +271,14 @@ impl Scheduler {
         }
     }
 
-    /// Resumes the job of a context that has one and passes [`Self::check_resume`]. Takes back a
-    /// hold that was asked for and has not come about. A job whose queue is empty looks at it
+    /// Resumes the job of a context that has one and passes [`Self::check_resume`]. Cancels a hold
+    /// that was requested and has not taken effect. A job whose queue was empty checks the queue
     /// again.
     pub(super) fn resume(&mut self, now: Time, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         if context.on_stop == OnStop::Hold {
-            // A doorbell that the hold has hidden counts again. Without one, this costs one
-            // spurious check of the queue.
+            // The hold may have hidden a doorbell, so assume that there was one. If there was none,
+            // this costs one spurious check of the queue.
             let queues = |slot| self.slots[slot].fsm.config.queues;
             context.on_stop = match context.slot.is_some_and(queues) {
                 true => OnStop::Rung,
@@ -293,7 +295,7 @@ impl Scheduler {
         }
     }
 
-    /// Preempts the jobs of all members of a gang that have one.
+    /// Preempts the jobs of all members of a gang that have a job.
     pub(super) fn preempt_gang(
         &mut self,
         cx: &mut Cx<'_>,
@@ -306,7 +308,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Resumes the jobs of all members of a gang that have one, and a slot to go to.
+    /// Resumes the jobs of all members of a gang that have a job, and a slot to go to.
     pub(super) fn resume_gang(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
         self.check_resume(ctx)?;
@@ -320,7 +322,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Does something with all members of the gang of `ctx`, which must leave the gang as it is.
+    /// Calls `act` for each member of the gang of `ctx`; `act` must leave the gang as it is.
     fn for_gang(&mut self, ctx: ContextIndex, mut act: impl FnMut(&mut Self, ContextIndex)) {
         let mut next = Some(ctx);
         while let Some(member) = next {
@@ -330,7 +332,7 @@ impl Scheduler {
     }
 
     /// Rings the doorbell: there is work in the queue of a context. A job that waits or is held
-    /// looks at its queue anyway when it runs.
+    /// checks its queue anyway when it runs.
     pub(super) fn ring(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
         let context = &mut self.entities[ctx];
@@ -348,9 +350,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Closes a context that is in no gang. A context on no slot is released at once; a job on a
-    /// slot is stopped by a reset, or dropped by a relay, because its snapshot is of no use any
-    /// more, and its memory may go only when the slot is quiescent.
+    /// Closes a context that is in no gang. A context on no slot is released at once. A job on a
+    /// slot is stopped by a reset, or dropped by a relay, because its snapshot is not needed any
+    /// more; the context is released only when the slot is quiescent.
     pub(super) fn close(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
         let context = &self.entities[ctx];

@@ -9,20 +9,20 @@ use super::{ContextId, Duration, Order, SlotId, Status, Time, MAX_SLOTS};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewJob {
     /// The job may be run again from its beginning, whatever it has done to its memory, when its
-    /// state could not be saved or restored; three times, and only then it fails with
+    /// state could not be saved or restored. It is run again up to three times, and then fails with
     /// [`Failure::Snapshot`].
     pub replayable: bool,
-    /// The owner has put a complete state into the snapshot, and the job goes on from the state
-    /// instead of its beginning.
+    /// The owner has put a complete state into the snapshot, and the job resumes from that state
+    /// instead of starting from its beginning.
     pub saved: bool,
-    /// The job waits for no slot before [`Event::Resume`].
+    /// The job does not wait for a slot before [`Event::Resume`].
     pub held: bool,
 }
 
-/// What the jobs of a context came to elsewhere.
+/// The results of a context's jobs before a checkpoint that the context was restored from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastJobs {
-    /// Why the last one failed; `None`: it finished.
+    /// Why the last job failed; `None`: it finished.
     pub last: Option<Failure>,
     /// Jobs finished.
     pub finished: u64,
@@ -32,8 +32,8 @@ pub struct PastJobs {
 
 /// Something that happened.
 ///
-/// The first group are requests of a context's owner, which may be refused; the second group comes
-/// from the card and its timers and is never refused.
+/// The first group contains the requests of a context's owner, which may be refused; the second
+/// group comes from the card and its timers and is never refused.
 #[allow(
     missing_docs,
     reason = "`slot` and `ctx` name the slot and the context meant; the rest is in each variant's text"
@@ -42,23 +42,23 @@ pub struct PastJobs {
 pub enum Event {
     /// Start a new job. Refused with [`Refusal::Busy`] while the last one has not ended.
     Start { ctx: ContextId, job: NewJob },
-    /// Take the job off its slot as soon as it can be saved. With `hold` it stays off until
-    /// [`Event::Resume`]. Without, it is queued again, but behind the next one that waits for the
-    /// slot: behind its equals, and under weighted fair no further ahead than that one. If nobody
-    /// waits it goes on. The same is done to the jobs of its gang.
+    /// Take the job off its slot as soon as it can be saved. With `hold`, the job stays off until
+    /// [`Event::Resume`]. Without, it is queued again, but behind the next context that waits for
+    /// the slot: behind its equals, and under weighted fair no further ahead than that context. If
+    /// no context waits, the job resumes. The same is done to the other jobs of its gang.
     Preempt { ctx: ContextId, hold: bool },
-    /// Let a held job run again, and those of its gang.
+    /// Let a held job run again, and the other jobs of its gang.
     Resume { ctx: ContextId },
     /// There is work in the context's queue again: a job in
-    /// [`JobState::Empty`](super::JobState::Empty) waits for a slot again, and one on its slot does
-    /// so when it leaves the slot with an empty queue. Refused with [`Refusal::NoJob`].
+    /// [`JobState::Empty`](super::JobState::Empty) waits for a slot again, and a job on its slot
+    /// does so if it leaves the slot with an empty queue. Refused with [`Refusal::NoJob`].
     Ring { ctx: ContextId },
-    /// The context will start a job, or find one in its empty queue, at `at`: a slot is made vacant
-    /// in time, if the job would preempt what runs at once. One hint stands at a time; a new one
-    /// replaces it, and the time zero takes it back. Refused with [`Refusal::Busy`] while a job has
-    /// not ended and its queue is not empty, with [`Refusal::Range`] unless `at` is in the next
-    /// 10 s, and with [`Refusal::Rate`] if the last hint was given less than 100 us ago and no job
-    /// started since.
+    /// The context will start a job, or find work in its empty queue, at `at`: a slot is made
+    /// vacant in time if the job would preempt a running job at once. Only one hint stands at a
+    /// time: a new hint replaces it, and the time zero withdraws it. Refused with [`Refusal::Busy`]
+    /// while a job has not ended and its queue is not empty, with [`Refusal::Range`] unless `at` is
+    /// within the next 10 s, and with [`Refusal::Rate`] if the last hint was given less than 100 us
+    /// ago and no job has started since.
     Hint { ctx: ContextId, at: Time },
     /// The owner is gone: stop the job without saving it. [`Action::Released`] follows, at once or
     /// later.
@@ -66,7 +66,7 @@ pub enum Event {
 
     /// The status register of `slot` was read.
     Status { slot: SlotId, status: Status },
-    /// The timer armed by [`Action::Arm`] fired (or fired early, or late: only the time counts).
+    /// The timer armed by [`Action::Arm`] fired. It may fire early or late: only the time counts.
     Timer { slot: SlotId },
     /// The card is gone (all-ones, unplugged, unbound): every job fails with [`Failure::Gone`], and
     /// no action that touches a register follows.
@@ -81,14 +81,14 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write the window of `ctx`, its written application registers and its snapshot address to
-    /// `slot`; where that has a relay, to what the card reads of `ctx` in memory.
+    /// `slot`. If the slot has a relay, write them to the memory that the card reads for `ctx`.
     Load { slot: SlotId, ctx: ContextId },
-    /// Close the window of `slot`, which is that of `ctx`: no memory may be touched from here on
-    /// (size 0 where the card has a window).
+    /// Close the window of `slot`, which is that of `ctx`: the slot may touch no memory from here
+    /// on (size 0 where the card has a window).
     Unload { slot: SlotId, ctx: ContextId },
-    /// Write START_RESUME (`resume`) or START_NEW to `slot`. Where that has a relay, only for
-    /// reports: the job was or will be started by an order. `boosted`: another context goes first
-    /// under the policy, but `ctx` has waited for too long.
+    /// Write START_RESUME (`resume`) or START_NEW to `slot`. If the slot has a relay, this is only
+    /// for reports: the job was or will be started by an order. `boosted`: another context would go
+    /// first under the policy, but `ctx` has waited too long.
     Start {
         slot: SlotId,
         ctx: ContextId,
@@ -96,9 +96,9 @@ pub enum Action {
         boosted: bool,
         times: StartTimes,
     },
-    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. Where the slot has a
-    /// relay, only for reports: an order stops the job. `late`: of a PAUSE
-    /// that the timer of the slot has brought, how late that was.
+    /// Write PAUSE_AT_BOUNDARY (`boundary`) or PAUSE to `slot`, where `ctx` is. If the slot has a
+    /// relay, this is only for reports: an order stops the job. `late`: how late the timer of the
+    /// slot was, if the timer has caused the PAUSE.
     Pause {
         slot: SlotId,
         ctx: ContextId,
@@ -108,12 +108,13 @@ pub enum Action {
     },
     /// Write `order` to `slot`, which has a relay.
     Order { slot: SlotId, order: Order },
-    /// For reports: `slot` is kept vacant, or will be once its job is off it, for the work that
+    /// For reports: `slot` is kept vacant, or will be once its job has left it, for the work that
     /// `ctx` has announced.
     Reserve { slot: SlotId, ctx: ContextId },
-    /// For reports: the job of `ctx` on `slot` let another one that goes before it wait for a
-    /// boundary for longer than [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait),
-    /// `span` longer. Zero: it is stopped where it is.
+    /// For reports: the job of `ctx` on `slot` has kept a context that preempts it at once waiting
+    /// for a boundary for longer than
+    /// [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait), by `span`. Zero: the job is
+    /// stopped where it is.
     Overrun {
         slot: SlotId,
         ctx: ContextId,
@@ -132,27 +133,28 @@ pub enum Action {
         ctx: ContextId,
         run: RunEnd,
     },
-    /// Read the status register of `slot` and bring it back as [`Event::Status`] after this call
+    /// Read the status register of `slot` and report it as [`Event::Status`] after this call has
     /// returned.
     ReadStatus { slot: SlotId },
     /// (Re-)arm the one timer of `slot` for the time `at`; an earlier arming is replaced.
     Arm { slot: SlotId, at: Time },
-    /// The timer of `slot` is not needed now. It may fire all the same.
+    /// The timer of `slot` is not needed now. It may still fire.
     Disarm { slot: SlotId },
-    /// Tell the owner of `ctx` (after the lock is dropped).
+    /// Notify the owner of `ctx` (after the lock is dropped).
     Wake { ctx: ContextId, wake: Wake },
-    /// `ctx`, which was closed, is on no slot any more and no DMA for it can follow: its memory may
+    /// `ctx`, which was closed, is no longer on a slot and no DMA for it can follow: its memory may
     /// be unmapped. Its id is free from now on.
     Released { ctx: ContextId },
-    /// The card is gone: whoever waits for anything of `ctx`, which is not closed, waits in vain.
+    /// The card is gone, and `ctx` is not closed: nothing that callers wait for on `ctx` will
+    /// happen any more.
     Lost { ctx: ContextId },
-    /// `slot` did not even come out of a reset: it is out of use and to be held in reset, and `ctx`
-    /// (if any) must keep its memory mapped until the whole card is reset.
+    /// `slot` did not come out of reset: it is out of use and must be held in reset, and `ctx` (if
+    /// any) must keep its memory mapped until the whole card is reset.
     Quarantine {
         slot: SlotId,
         ctx: Option<ContextId>,
     },
-    /// A slot that is quarantined may reach the memory of `ctx` too, which was named for it: the
+    /// A quarantined slot may also reach the memory of `ctx`, which was named for the slot: the
     /// memory must stay mapped until the whole card is reset.
     Stuck { ctx: ContextId },
     /// The scheduler has found itself inconsistent: a bug. Report it.
@@ -164,12 +166,12 @@ pub enum Action {
 pub struct StartTimes {
     /// The job is latency-critical.
     pub latency_critical: bool,
-    /// For how long the context has been queued, in all.
+    /// How long the context has been queued, in total.
     pub wait: Duration,
     /// When the owner asked for the job, or rang for an empty queue, if this START is the first
-    /// since. Not where the job was held meanwhile.
+    /// since then. `None` if the job was held meanwhile.
     pub arrived: Option<Time>,
-    /// When the last run on the slot ended by itself, unless the slot was left vacant since.
+    /// When the last run on the slot ended by itself, unless the slot has been left vacant since.
     pub idle_since: Option<Time>,
 }
 
@@ -182,7 +184,7 @@ pub struct RunEnd {
     pub span: Duration,
     /// From the first PAUSE to PAUSED, if that is the time of a save.
     pub save: Option<Duration>,
-    /// The time of its restore, as the card tells it; zero if it does not.
+    /// The time of its restore as the card reports it; zero if it does not.
     pub restore: Duration,
 }
 
@@ -201,29 +203,29 @@ pub enum EndReason {
     SnapshotError,
     /// The slot is reset.
     Aborted,
-    /// A relay has stopped the job without saving it, or not begun it.
+    /// A relay has stopped the job without saving it, or has not started it.
     Dropped,
 }
 
-/// Why a job has to leave its slot. `waiter`: for whom.
+/// Why a job has to leave its slot. `waiter`: the context for which it leaves.
 #[allow(missing_docs, reason = "`waiter` is in the text above")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseCause {
     /// Its slice is over.
     Slice { waiter: ContextId },
-    /// One goes before it under the policy.
+    /// Another context goes before it under the policy.
     Outranked { waiter: ContextId },
-    /// One has waited for too long.
+    /// Another context has waited too long.
     Starving { waiter: ContextId },
-    /// Its budget, its cap or that of its group is used up.
+    /// Its budget, its cap or the cap of its group is used up.
     Limit,
-    /// It may not be on this slot any more.
+    /// It may no longer be on this slot.
     Slots,
-    /// One has announced that it will come.
+    /// Another context has announced a job.
     Hint { waiter: ContextId },
-    /// Its owner or an administrator wants it.
+    /// Its owner or an administrator has requested it.
     Request,
-    /// Another job of its gang makes way.
+    /// Another job of its gang leaves its slot.
     Gang,
     /// All jobs are taken off the card.
     Freeze,
@@ -231,7 +233,7 @@ pub enum PauseCause {
     Again,
 }
 
-/// Why an owner is told.
+/// Why an owner is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The job finished.
@@ -253,7 +255,7 @@ pub enum Failure {
     Fault,
     /// Its snapshot could not be saved or restored, or the card was cut off with the job on it.
     Snapshot,
-    /// The card did not take the START, or reported something that its protocol does not know.
+    /// The card did not take the START, or reported something that its protocol does not have.
     Protocol,
     /// The card is gone.
     Gone,
@@ -268,12 +270,12 @@ pub enum Refusal {
     Busy,
     /// The context has no job that could be preempted or resumed.
     NoJob,
-    /// No slot in the mask computes this engine, or none that is in use.
+    /// No slot in the mask has this engine, or none of them is in use.
     NoSlot,
     /// The storage is full.
     NoSpace,
-    /// The class has not enough left of what the context wants to reserve, or the reservation does
-    /// not allow every slot.
+    /// The class has too little left for the requested reservation, or a context with a reservation
+    /// does not allow every slot.
     Admission,
     /// A value out of range.
     Range,
@@ -298,7 +300,7 @@ pub(super) struct Cx<'a> {
     pub(super) plan_cache: PlanCache,
 }
 
-/// Groups and contexts of a class that one decision throttles.
+/// How many groups and contexts of a class one decision throttles at most.
 const THROTTLE_MAX: u8 = 8;
 
 impl<'a> Cx<'a> {
@@ -312,18 +314,18 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Has the caller do something.
+    /// Passes an action to the caller.
     pub(super) fn act(&mut self, action: Action) {
         (self.out)(action);
     }
 
-    /// Returns whether the decision may start a job, which it may once: a job can have all
+    /// Returns whether the decision may start a job. It may start only one: a START can require all
     /// registers of the slot to be written, and the caller has interrupts off.
     pub(super) fn may_start(&mut self) -> bool {
         !core::mem::replace(&mut self.has_started, true)
     }
 
-    /// Returns whether the decision may throttle one more of a class.
+    /// Returns whether the decision may throttle another group or context of a class.
     pub(super) fn may_throttle(&mut self, class: SlotId) -> bool {
         let throttles = &mut self.throttles[class.index() % MAX_SLOTS];
         let left = throttles.checked_sub(1);
@@ -331,8 +333,8 @@ impl<'a> Cx<'a> {
         left.is_some()
     }
 
-    /// Returns whether there may be more to throttle in a class: then nobody is next on a slot for
-    /// certain.
+    /// Returns whether there may be more to throttle in a class: then it is not certain which
+    /// context runs next on a slot.
     pub(super) fn is_throttling(&self, class: SlotId) -> bool {
         self.throttles[class.index() % MAX_SLOTS] == 0
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Taking all jobs off a card that will lose its state (a reset of all of it, or its power), and
-//! putting them back; and the end of a card.
+//! Taking all jobs off a card that will lose its state (by a reset of the whole card, or with its
+//! power), putting them back, and the end of a card.
 //!
-//! The caller freezes the scheduler, waits until it is at rest, has the card set up anew, tells
-//! what each slot shows then, and thaws the scheduler. Jobs that could be saved go on where they
-//! were; what could not be stopped or saved has failed by then, or begins anew, as after any PAUSE.
+//! The caller freezes the scheduler, waits until it is at rest, has the card set up again, reports
+//! what each slot shows then, and thaws the scheduler. Jobs that could be saved resume where they
+//! were. Jobs that could not be stopped or saved have failed by then, or start over, as after any
+//! PAUSE.
 
 use super::event::Cx;
 use super::slot_fsm::Progress;
@@ -14,7 +15,7 @@ use super::{Action, SlotId, Status, Time};
 
 impl Scheduler {
     /// Takes the jobs off all slots, as by Preempt, and starts none before [`Scheduler::thaw`].
-    /// Owners may ask for anything meanwhile. A card that is gone stays so.
+    /// Owners may make any request meanwhile. A card that is gone stays gone.
     pub fn freeze(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.begin_freeze(now);
         self.reschedule_all(&mut Cx::new(now, out));
@@ -24,7 +25,7 @@ impl Scheduler {
         self.frozen = true;
         self.keep_claims(|_| false);
         for id in self.slots.ids() {
-            // A slot that a hint has made vacant is of no use now, and that is not the owner's
+            // A slot that a hint has made vacant cannot be used now, and that is not the owner's
             // fault.
             if let Some(reservation) = &mut self.slots[id].reservation {
                 reservation.take(now);
@@ -32,8 +33,9 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the card cannot be asked any more, and what is on its slots is lost. No status is
-    /// asked for from here on; the caller stops the card, and calls [`Scheduler::lose_runs`].
+    /// Notes that the card cannot be accessed any more, and that what is on its slots is lost. No
+    /// status is requested from here on; the caller stops the card, and calls
+    /// [`Scheduler::lose_runs`].
     pub fn cut_off(&mut self, now: Time) {
         self.begin_freeze(now);
         for id in self.slots.ids() {
@@ -42,9 +44,9 @@ impl Scheduler {
         }
     }
 
-    /// Ends the runs that were lost, after the card was stopped: the jobs fail with
+    /// Ends the lost runs, after the card was stopped: the jobs fail with
     /// [`Failure::Snapshot`](super::Failure::Snapshot), or run again if they may. The scheduler is
-    /// at rest then.
+    /// then at rest.
     pub fn lose_runs(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         let cx = &mut Cx::new(now, out);
         for id in self.slots.ids() {
@@ -55,15 +57,15 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the scheduler is frozen, and no job is on a slot that is in use. Until
-    /// [`Scheduler::thaw`] no register is touched then.
+    /// Returns whether the scheduler is frozen and no job is on a slot that is in use. If so, no
+    /// register is accessed until [`Scheduler::thaw`].
     pub fn is_at_rest(&self) -> bool {
         self.frozen && !self.slots.iter().any(|slot| slot.fsm.is_busy())
     }
 
-    /// Notes that the card was set up anew while the scheduler was at rest, and `slot` shows
-    /// `status`: it is out of reset, its window closed. A slot that was out of use is used again if
-    /// it is idle; one that is not is quarantined.
+    /// Notes that the card was set up again while the scheduler was at rest, and that `slot` shows
+    /// `status`: it is out of reset, with its window closed. A slot that was out of use is used
+    /// again if it is idle; a slot that is not idle is quarantined.
     pub fn renew(&mut self, slot: SlotId, status: Status, out: &mut dyn FnMut(Action)) {
         if !self.slots.has(slot) {
             return;
@@ -92,18 +94,18 @@ impl Scheduler {
         self.sweep.settle_all(self.gone);
     }
 
-    /// Lets jobs go on.
+    /// Lets jobs run again.
     pub fn thaw(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.frozen = false;
         for class in self.queues.ids() {
-            // Nothing has starved for want of a slice.
+            // No context was starved by others meanwhile.
             self.queues[class].boosted_at = now;
         }
         self.reschedule_all(&mut Cx::new(now, out));
     }
 
-    /// Ends everything, for the card is gone. [`Scheduler::sweep`] fails every job and releases
-    /// what was closed.
+    /// Ends everything, because the card is gone. [`Scheduler::sweep`] fails every job and releases
+    /// the contexts that were closed.
     pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>) {
         if core::mem::replace(&mut self.gone, true) {
             return;

@@ -2,13 +2,13 @@
 
 //! Gangs: contexts of one group that are put on slots, taken off, held and resumed together.
 //!
-//! Jobs that depend on each other stall if only one of them is on a slot. So the members of a
-//! gang are co-scheduled, and what is asked of the job of one member is asked of the jobs of all:
+//! Jobs that depend on each other stall if only one of them is on a slot. So the members of a gang
+//! are co-scheduled, and a request for the job of one member applies to the jobs of all:
 //!
 //! - `gang_ring.rs`: which contexts are members;
 //! - `switch.rs`: members enter the run queue together;
 //! - `gang_turn.rs`, `seating.rs`: which slots a gang can have, and when;
-//! - `gang_claim.rs`: slots that are held for a gang until all members can be started.
+//! - `gang_claim.rs`: slots that are set aside for a gang until all members can be started.
 
 use super::event::Cx;
 use super::ids::ContextIndex;
@@ -17,14 +17,15 @@ use super::state::Scheduler;
 use super::{Action, ContextId, Refusal, Time};
 
 impl Scheduler {
-    /// Lets a context belong to the gang of `with`, which is the first member if it was in none, or
-    /// to no gang (`None`). The context leaves the gang that it was in. Its job stays where it is.
+    /// Adds a context to the gang of `with`, which becomes the first member if it was in no gang;
+    /// `None`: the context is to be in no gang. The context leaves its previous gang. Its job stays
+    /// where it is.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or of
-    /// another group), [`Refusal::NoSpace`] (the members could not all be on slots together, were
-    /// these vacant); nothing was changed.
+    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or
+    /// belongs to another group), [`Refusal::NoSpace`] (the members could not all be on slots
+    /// together even if the slots were vacant); nothing was changed.
     pub fn set_gang(
         &mut self,
         now: Time,
@@ -56,7 +57,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Checks whether the members of a gang and one more context could all be on slots.
+    /// Checks whether the members of a gang and one more context could all be on slots together.
     fn check_seats(&self, ctx: ContextIndex, with: ContextIndex) -> Result<(), Refusal> {
         let mut seating = Seating::default();
         for member in self.entities.gang(with).chain([ctx]) {
@@ -72,7 +73,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a context out of its gang, if it is in one.
+    /// Removes a context from its gang, if it is in one.
     pub(super) fn leave_gang(&mut self, now: Time, ctx: ContextIndex) {
         if !self.entities.is_ganged(ctx) {
             return;
@@ -83,12 +84,12 @@ impl Scheduler {
             self.change_access(now, ctx);
         }
         if let Some(mate) = mate {
-            // The context may have kept the others back.
+            // The context may have kept the other members back.
             self.gather(mate);
         }
     }
 
-    /// Takes a context out of its gang if the gang has a member of another group, after a context
+    /// Removes a context from its gang if the gang has a member of another group, after a context
     /// was moved ([`Scheduler::regroup`]).
     pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: &mut dyn FnMut(Action)) {
         let entities = &self.entities;
@@ -102,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns how many members the gang of a context has; 1: it is in none.
+    /// Returns how many members the gang of a context has; 1: the context is in no gang.
     ///
     /// # Errors
     ///
@@ -111,7 +112,8 @@ impl Scheduler {
         Ok(self.gang_size_of(self.entities.owned(id)?))
     }
 
-    /// Returns the same member for all members of the gang of a context; `None`: it is in none.
+    /// Returns one member of the gang of a context, the same for all members; `None`: the context
+    /// is in no gang.
     ///
     /// # Errors
     ///

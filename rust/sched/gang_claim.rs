@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Claims: slots that are held for the members of a gang, until all members can be started.
+//! Claims: slots that are set aside for the members of a gang, until all members can be started.
 //!
-//! A claim is made when the gang has its turn. The job on a claimed slot runs on until
+//! A claim is made when the gang has its turn. The job on a claimed slot continues until
 //! `Claim::at`, when all claimed slots can be vacant. From the START of the first member on, the
 //! claims of the other members are kept (`Claim::begun`).
 
@@ -29,8 +29,8 @@ impl Scheduler {
         self.forget_all_plans();
     }
 
-    /// Uses up the claim to a slot, if a context is started there that has the claim. Claims of the
-    /// other members are kept from now on.
+    /// Uses up the claim to a slot if the context that is started there has the claim. The claims
+    /// of the other members are kept from now on.
     pub(super) fn use_claim(&mut self, id: SlotId, ctx: ContextIndex) {
         let Some(used) = self.slots[id].claim.filter(|claim| claim.ctx == ctx) else {
             return;
@@ -55,7 +55,7 @@ impl Scheduler {
         self.forget_all_plans();
     }
 
-    /// Drops the claims that do not stay.
+    /// Drops the claims for which `stays` is false.
     pub(super) fn keep_claims(&mut self, stays: impl Fn(&Claim) -> bool) {
         for id in self.slots.ids() {
             let claim = &mut self.slots[id].claim;
@@ -63,8 +63,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops claims that do not stand any more: a member has ceased to wait or may not use its
-    /// slot, another member waits, too, or a job does not leave its slot in time.
+    /// Drops claims that are no longer valid: a member no longer waits or may not use its slot,
+    /// another member waits, too, or a job does not leave its slot in time.
     pub(super) fn check_claims(&mut self) {
         for id in self.slots.ids() {
             let claim = self.slots[id].claim;
@@ -75,8 +75,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops claims to slots whose jobs run on, if another slot is vacant that the member may
-    /// use: the gang may be started sooner with that slot.
+    /// Drops claims to slots whose jobs are still running, if another slot that the member may use
+    /// is vacant: the gang may start sooner with that slot.
     pub(super) fn renew_claims(&mut self, now: Time) {
         let is_free = |slot: &Slot| {
             slot.fsm.is_vacant() && slot.claim.is_none() && slot.reserved_for().is_none()
@@ -100,7 +100,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a claim still stands.
+    /// Returns whether a claim is still valid.
     fn stands(&self, id: SlotId, claim: &Claim) -> bool {
         let fsm = &self.slots[id].fsm;
         let is_hung = !fsm.is_vacant() && !fsm.is_leaving() && fsm.unpaused().is_none();

@@ -46,7 +46,7 @@ impl Entities {
         self[with].gang = Some(ctx);
     }
 
-    /// Takes a context out of its gang. Returns another member, which may be in no gang now;
+    /// Removes a context from its gang. Returns another member, which may now be in no gang;
     /// `None`: the context was in no gang.
     pub(super) fn leave_ring(&mut self, ctx: ContextIndex) -> Option<ContextIndex> {
         let before = self.mates(ctx).last()?;

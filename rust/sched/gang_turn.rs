@@ -3,13 +3,13 @@
 //! Whether the members of a gang can be put on slots together, and when.
 //!
 //! A gang has its turn when the policy picks one of its members. Each member that waits needs a
-//! slot: a vacant slot, one that is about to be vacant, or one whose job has had half of its
-//! slice and makes way for the gang under the policy. The gang takes the slots that it can have
-//! first. All their jobs make way at the same time, so that no slot is vacant for long. If the
+//! slot: a vacant slot, one that is about to be vacant, or one whose job has had half of its slice
+//! and can be preempted for the gang under the policy. The gang takes the slots that it can have
+//! first. All their jobs are preempted at the same time, so that no slot is vacant for long. If the
 //! gang cannot have its slots within a slice, other contexts go first.
 //!
-//! Members that could not all have a slot if every slot were vacant (a slot is out of use, or masks
-//! have changed) are scheduled one by one.
+//! If not all members could have a slot even if every slot were vacant (a slot is out of use, or
+//! masks have changed), the members are scheduled one by one.
 
 use super::context::Linked;
 use super::event::Cx;
@@ -20,60 +20,61 @@ use super::seating::Seating;
 use super::state::{Claim, Scheduler, Slot};
 use super::{SlotId, Time, MAX_SLOTS};
 
-/// Gangs that go later and are passed over for a slot; after these, only contexts in no gang may have
-/// the slot.
+/// How many gangs whose turn is later are passed over for a slot; after these, only contexts in no
+/// gang may have the slot.
 const GANGS_MAX: usize = 3;
-/// Other members of these gangs that are passed over.
+/// How many other members of these gangs are passed over.
 const MATES_MAX: usize = MAX_SLOTS;
 
 /// Which member of a gang gets which slot, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seats {
     pub(super) seating: Seating,
-    /// When the jobs on these slots make way.
+    /// When the jobs on these slots are to be preempted.
     pub(super) at: Time,
     pub(super) boosted: bool,
 }
 
 impl Scheduler {
-    /// Returns whether the job of a context waits, and could be put on a slot.
+    /// Returns whether the job of a context waits and could be put on a slot.
     pub(super) fn is_waiting(&self, ctx: ContextIndex) -> bool {
         matches!(self.entities[ctx].linked, Linked::Ready | Linked::Behind)
     }
 
-    /// Returns what comes of the turn of a context, which waits; `boosted`: by the starvation
+    /// Returns the turn of a context that waits; `boosted`: it has its turn by the starvation
     /// boost.
     pub(super) fn turn(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Turn {
         let Some(seating) = self.seating_of(ctx) else {
             return Turn::Alone;
         };
-        // A member that comes while others are being started joins them later.
+        // A member that arrives while others are being started joins them later.
         let are_starting = self.claim_of_mate(ctx).is_some_and(|claim| claim.begun);
         if are_starting || self.makes_way(ctx) {
             return Turn::Later;
         }
         match self.seat(now, ctx, boosted, seating) {
             Some(seats) => Turn::Together(seats.seating.slots()),
-            // A member that starves runs alone rather than not at all.
+            // A starving member runs alone rather than not at all.
             None if boosted => Turn::Alone,
             None => Turn::Later,
         }
     }
 
-    /// Returns which slots the members of the gang of a context take, whose turn is
+    /// Returns the slots that the members of the gang of a context take when its turn is
     /// [`Turn::Together`].
     pub(super) fn seats(&self, now: Time, ctx: ContextIndex, boosted: bool) -> Option<Seats> {
         self.seat(now, ctx, boosted, self.seating_of(ctx)?)
     }
 
-    /// Returns the members of the gang of a context that wait, without slots. `None`: they are
-    /// scheduled one by one.
+    /// Returns the members of the gang of a context that wait, without slots. `None`: the members
+    /// are scheduled one by one.
     fn seating_of(&self, ctx: ContextIndex) -> Option<Seating> {
         if !self.entities.is_ganged(ctx) {
             return None;
         }
         let mut seating = Seating::default();
-        // A cap does not hold for a reservation, which takes no throttled members along.
+        // A cap does not apply to a context with a reservation, which takes no throttled members
+        // along.
         let is_reserved = self.policy.reserves(&self.entities[ctx]);
         let is_capped = |at| is_reserved && self.waits_for_cap(at);
         let members = self.entities.gang(ctx);
@@ -82,7 +83,7 @@ impl Scheduler {
         (has_room && seating.count() >= 2 && seating.fits(u8::MAX)).then_some(seating)
     }
 
-    /// Returns whether a slot that a member of a gang is on is claimed for another gang.
+    /// Returns whether the slot of a member of the gang of a context is claimed for another gang.
     fn makes_way(&self, ctx: ContextIndex) -> bool {
         let mut slots = self
             .entities
@@ -91,14 +92,14 @@ impl Scheduler {
         slots.any(|slot| self.slots[slot].claim.is_some())
     }
 
-    /// Returns whether members of a gang wait together until another gang has made use of its claims.
+    /// Returns whether members of a gang wait together until another gang has used its claims.
     pub(super) fn is_kept_back(&self, ctx: ContextIndex) -> bool {
         let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
         self.makes_way(ctx) && waiting.nth(1).is_some()
     }
 
-    /// Gives the slots that can be had within a slice to the members of a gang, the soonest first.
-    /// `None`: these are too few.
+    /// Assigns the slots that can be had within a slice to the members of a gang, the soonest
+    /// first. `None`: there are too few such slots.
     fn seat(
         &self,
         now: Time,
@@ -136,7 +137,7 @@ impl Scheduler {
         })
     }
 
-    /// Returns when the gang of `ctx` can have a slot that no other gang claims, time zero if the
+    /// Returns when the gang of `ctx` can have a slot that no other gang claims; time zero: the
     /// slot is vacant. `None`: that is not known.
     fn offer(
         &self,
@@ -151,7 +152,7 @@ impl Scheduler {
             return Some(Time::ZERO);
         }
         if slot.fsm.is_leaving() {
-            // A relay goes on with the context that is named, whose run would end at once.
+            // A relay continues with the named context, whose run would end at once.
             let named = slot.nominees.next;
             let outranks = named.is_some_and(|named| self.is_preempted_now(ctx, named.ctx));
             return (!outranks).then_some(now);
@@ -166,8 +167,8 @@ impl Scheduler {
         Some(end.max(now))
     }
 
-    /// Returns the first context that waits for a slot and is none of `taken`, and what comes of
-    /// its turn there. Gangs that go later are passed over.
+    /// Returns the first context that waits for a slot and is not in `taken`, and its turn there.
+    /// Gangs whose turn is later are passed over.
     pub(super) fn next_turn(
         &self,
         cx: &Cx<'_>,
@@ -199,8 +200,8 @@ impl Scheduler {
         Some((single, Turn::Alone))
     }
 
-    /// Returns what comes of the turn of a context on a slot: later, if the gang has its turn,
-    /// but on other slots.
+    /// Returns the turn of a context on a slot: [`Turn::Later`] if its gang has its turn, but on
+    /// other slots.
     pub(super) fn turn_on(&self, cx: &Cx<'_>, id: SlotId, ctx: ContextIndex) -> Turn {
         match self.known_turn(cx, ctx) {
             Turn::Together(slots) if slots & id.bit() == 0 => Turn::Later,
@@ -208,8 +209,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns what comes of the turn of a context, which need not be found out again if nothing has
-    /// changed.
+    /// Returns the turn of a context, from the plan cache if nothing has changed.
     fn known_turn(&self, cx: &Cx<'_>, ctx: ContextIndex) -> Turn {
         if !self.entities.is_ganged(ctx) {
             return Turn::Alone;
@@ -234,8 +234,8 @@ impl Scheduler {
         slots.any(|slot| slot.claim.is_some_and(|claim| claim.ctx == ctx))
     }
 
-    /// Returns the member of a gang that is to be started now on a claimed slot, and whether by the
-    /// starvation boost. `None` until all slots that the gang claims are vacant.
+    /// Returns the member of a gang that is to be started now on a claimed slot, and whether the
+    /// starvation boost starts it. `None` until all slots that the gang claims are vacant.
     pub(super) fn claimant(&self, id: SlotId) -> Option<(ContextIndex, bool)> {
         let claim = self.slots[id].claim?;
         let members = self.entities.members(claim.ctx);
@@ -246,8 +246,8 @@ impl Scheduler {
         is_vacant.then_some((claim.ctx, claim.boosted))
     }
 
-    /// Returns the claim of another member of the gang of a context: that member joins members
-    /// which run.
+    /// Returns the claim of another member of the gang of a context, which is to join members that
+    /// run.
     pub(super) fn claim_of_mate(&self, ctx: ContextIndex) -> Option<Claim> {
         if !self.entities.is_ganged(ctx) {
             return None;

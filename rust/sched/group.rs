@@ -2,25 +2,24 @@
 
 //! Groups as the scheduler sees them.
 //!
-//! A group is a [`GroupKey`] of the caller's. It has one [`SchedGroup`] for each class and urgency
-//! of its contexts, which competes for them, and a [`Registration`] if the administrator has set
-//! something for it. Registered groups nest.
+//! The caller names a group by a [`GroupKey`]. A group has one [`SchedGroup`] for each class and
+//! urgency of its contexts, which competes for them, and a [`Registration`] if the administrator
+//! has set something for the group. Registered groups nest.
 
 use super::bandwidth::Bandwidth;
 use super::ids::{GroupIndex, RegistrationIndex};
 use super::tree::Tree;
 use super::{Duration, GroupKey, GroupSettings, SlotId, Time, Urgency};
 
-/// What a group, with the groups below it, has and has done.
+/// The statistics of a group, including the groups below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupStats {
     /// Contexts of the group that were not released.
     pub contexts: u32,
-    /// Its weight against that of its siblings.
+    /// Its weight relative to its siblings.
     pub weight: u16,
-    /// Time on slots that contexts have had while they belonged to the group, the runs that are
-    /// under way included. Begins again when the group was forgotten, which no group is while it is
-    /// registered.
+    /// Time on slots that contexts have had while they belonged to the group, including current
+    /// runs. Starts over after the group was forgotten; a registered group is never forgotten.
     pub run: Duration,
 }
 
@@ -34,7 +33,7 @@ pub(super) struct GroupKind {
 }
 
 impl GroupKind {
-    /// Returns a well mixed hash: keys may be small numbers in a row.
+    /// Returns a well mixed hash: keys may be small consecutive numbers.
     pub(super) fn hash(&self) -> u32 {
         let class = (self.class.index() as u64) << 1;
         let kind = class | u64::from(self.urgency == Urgency::BestEffort);
@@ -48,7 +47,7 @@ impl GroupKind {
 
 /// The contexts of a group that are of one class and urgency. Its entity is linked among the
 /// members of the group above, or of the class, while a member waits. Opaque: the caller provides
-/// room for it.
+/// the storage for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedGroup {
     pub(super) kind: GroupKind,
@@ -57,7 +56,7 @@ pub struct SchedGroup {
     pub(super) chain: Option<GroupIndex>,
     /// The members that wait for a slot.
     pub(super) ready: Tree,
-    /// Contexts that do not compete through the group, and wait until it is not throttled.
+    /// Contexts that do not compete through the group, and wait until it is no longer throttled.
     pub(super) behind: Tree,
     /// The least virtual time of the members that want a slot.
     pub(super) min_vruntime: u64,
@@ -69,7 +68,7 @@ pub struct SchedGroup {
     pub(super) nr_active: u32,
     /// Its cap is used up: it is linked in the throttled queue of its class.
     pub(super) throttled: bool,
-    /// Hints of its contexts are ignored until then.
+    /// Hints of its contexts are ignored until this time.
     pub(super) backoff_until: Time,
     /// Time on slots of its contexts.
     pub(super) run: Duration,
@@ -93,13 +92,13 @@ impl SchedGroup {
         }
     }
 
-    /// Returns whether its entity is to be linked among those that wait.
+    /// Returns whether its entity is to be linked among the waiting entities.
     pub(super) fn waits(&self) -> bool {
         !self.ready.is_empty() && !self.throttled
     }
 }
 
-/// A registered group. Opaque: the caller provides room for it.
+/// A registered group. Opaque: the caller provides the storage for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     pub(super) key: GroupKey,
@@ -108,7 +107,7 @@ pub struct Registration {
     pub(super) settings: GroupSettings,
     /// What is left of the cap.
     pub(super) bandwidth: Bandwidth,
-    /// Time on slots of its contexts, and of those of groups below it.
+    /// Time on slots of its contexts, including those of groups below it.
     pub(super) run: Duration,
 }
 
@@ -123,7 +122,7 @@ impl Registration {
         }
     }
 
-    /// Returns the cap in percent of a slot; `None`: there is none.
+    /// Returns the cap in percent of a slot; `None`: there is no cap.
     pub(super) fn cap(&self) -> Option<u64> {
         (self.settings.cap != 0).then_some(self.settings.cap.into())
     }

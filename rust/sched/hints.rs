@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! "I shall need a slot at this time": a slot is made vacant in time for work that has not come
+//! "I shall need a slot at this time": a slot is made vacant in time for work that has not arrived
 //! yet, as `GPreempt` does.
 //!
 //! A hint is *due* a save before its time. Then, if the work would preempt best-effort work at once
-//! were it there, a slot is taken from that and kept vacant until the work comes or the hint
-//! expires. A hint takes nothing else: no boosted slice, no reservation, no latency-critical work,
-//! which may also take the slot that is kept.
+//! if it were there, a slot is taken from best-effort work and kept vacant until the work arrives
+//! or the hint expires. A hint takes no slot from a boosted slice, a reservation or
+//! latency-critical work; these may also take the reserved slot.
 //!
-//! What a wrong hint wastes (the slot's idle time while a context waited, the save and the restore
-//! of the job that made way) is charged to its owner. The hints of its group are then ignored for
-//! [`GROUP_BACKOFF`] times as long, those of the whole class for [`CLASS_BACKOFF`] times: so one
-//! group wastes at most a hundredth of the time, and all together a twentieth.
+//! What a wrong hint wastes (the slot's idle time while a context waited, and the save and the
+//! restore of the preempted job) is charged to its owner. The hints of its group are then ignored
+//! for [`GROUP_BACKOFF`] times as long, and those of the whole class for [`CLASS_BACKOFF`] times as
+//! long. So one group wastes at most a hundredth of the time, and all groups together a twentieth.
 
 use super::context::SchedContext;
 use super::event::Cx;
@@ -26,7 +26,7 @@ use super::{Action, ContextId, Duration, PauseCause, Refusal, SlotId, Time};
 const AHEAD_MAX: Duration = Duration::from_ms(10_000);
 /// The shortest time between two hints of a context that starts no job in between.
 const INTERVAL: Duration = Duration::from_us(100);
-/// The slot is to be vacant so much before the time of the hint; an eighth of a save is added.
+/// The slot is to be vacant this long before the time of the hint; an eighth of a save is added.
 const LEAD_MARGIN: Duration = Duration::from_us(20);
 /// A hint expires a save after its time, but not sooner than this...
 const GRACE_MIN: Duration = Duration::from_us(50);
@@ -36,25 +36,25 @@ const GRACE_MAX: Duration = Duration::from_ms(1);
 const GROUP_BACKOFF: u64 = 100;
 /// Back-off of a class's hints.
 const CLASS_BACKOFF: u64 = 20;
-/// The hints that have expired and are dropped in one decision; the timer brings the next ones.
+/// How many expired hints one decision drops; the timer brings the next ones.
 const EXPIRE_MAX: usize = 4;
-/// The hints of each list that are due and looked at in one decision.
+/// How many due hints of each list one decision examines.
 const LOOKS_MAX: usize = 8;
 
 /// How a hint ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// The work came.
+    /// The work arrived.
     Used,
-    /// The work did not come in time.
+    /// The work did not arrive in time.
     Expired,
-    /// The owner has given another hint, or taken it back, or is gone.
+    /// The owner has given another hint, or withdrawn the hint, or is gone.
     Withdrawn,
 }
 
-/// What owners do.
+/// Requests of owners.
 impl Scheduler {
-    /// Notes that `id` will need a slot at `at`; zero takes its hint back. [`Refusal::NoSlot`] as
+    /// Notes that `id` will need a slot at `at`; zero withdraws its hint. [`Refusal::NoSlot`] as
     /// for Start.
     pub(super) fn give_hint(
         &mut self,
@@ -95,19 +95,19 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The context wants a slot now, as it said or before.
+    /// Notes that the context wants a slot now, at the announced time or before.
     pub(super) fn use_hint(&mut self, now: Time, ctx: ContextIndex) {
         self.end_hint(now, ctx, Ending::Used);
         self.entities[ctx].hinted_at = Time::ZERO;
     }
 
-    /// The owner is gone, or the hint is of no use any more.
+    /// Withdraws the hint of a context, because the owner is gone or the hint is no longer useful.
     pub(super) fn withdraw_hint(&mut self, now: Time, ctx: ContextIndex) {
         self.end_hint(now, ctx, Ending::Withdrawn);
     }
 
-    /// Takes the hint of a context out of its list before something changes that its place depends
-    /// on; [`Self::put_hint`] puts it back.
+    /// Takes the hint of a context out of its list before a change to something that its place
+    /// depends on; [`Self::put_hint`] puts it back.
     pub(super) fn take_hint(&mut self, ctx: ContextIndex) -> Option<Time> {
         let hint = self.entities.standing_hint(ctx);
         if hint.is_some() {
@@ -130,7 +130,7 @@ impl Scheduler {
     }
 }
 
-/// What hints cost.
+/// The cost of hints.
 impl Scheduler {
     /// Ends the hint of a context, if one stands, and charges what it cost.
     fn end_hint(&mut self, now: Time, ctx: ContextIndex, ending: Ending) {
@@ -167,9 +167,9 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Ends the reservation of a slot. What the slot idled is charged to the context that it was
-    /// kept for, and, if the hint was not `used`, also the rest of what was spent on it. Returns
-    /// what the reservation cost.
+    /// Ends the reservation of a slot. The idle time of the slot is charged to the context that it
+    /// was kept for, and so is the rest of what was spent on the reservation unless the hint was
+    /// `used`. Returns the cost of the reservation.
     fn release_slot(&mut self, now: Time, id: SlotId, used: bool) -> Duration {
         let slot = &mut self.slots[id];
         let Some(reservation) = slot.reservation.take() else {
@@ -189,19 +189,20 @@ impl Scheduler {
         };
         let idle = reservation.idle_until(now);
         if let Some(ctx) = self.entities.find(reservation.ctx) {
-            // It wanted the slot then, and so it is charged from where its siblings stand.
+            // The context wanted the slot then, so its charge begins at the virtual time of its
+            // siblings.
             self.place(now, ctx);
             self.charge_off_slot(ctx, idle);
             if !used {
                 self.charge_off_slot(ctx, restore);
-                // The save is in its virtual time already: it was made to make way.
+                // The save is in its virtual time already: it was the payer.
                 self.spend(ctx, save);
             }
         }
         idle + save + restore
     }
 
-    /// Ends the reservation of a slot that is of no use for its hint.
+    /// Ends the reservation of a slot that its hint cannot use.
     fn give_up_slot(&mut self, now: Time, id: SlotId) {
         if let Some(reservation) = self.slots[id].reservation {
             let waste = self.release_slot(now, id, false);
@@ -230,7 +231,7 @@ impl Scheduler {
         group.max(self.queues[context.class].backoff_until) > now
     }
 
-    /// Notes since when slots that are kept idle although a context waits for them.
+    /// Notes since when reserved slots idle although a context waits for them.
     pub(super) fn account_reserved(&mut self, now: Time, class: SlotId) {
         for id in self.class_slots(class) {
             let slot = &self.slots[id];
@@ -247,7 +248,7 @@ impl Scheduler {
 
 /// When hints are due.
 impl Scheduler {
-    /// Returns how long before its time a hint is due: what it takes to make a slot vacant.
+    /// Returns how long before its time a hint is due: how long it takes to make a slot vacant.
     fn hint_lead(&self, class: SlotId) -> Duration {
         let longest = self.longest(class, |slot| {
             let settle = slot.fsm.config.settle();
@@ -282,8 +283,7 @@ impl Scheduler {
             .min_by_key(|&(_, at)| at)
     }
 
-    /// Returns when something is to be done about hints of the class, after those that are due were
-    /// served.
+    /// Returns when hints of the class need attention next, after the due hints were served.
     pub(super) fn next_hint(&self, now: Time, class: SlotId) -> Option<Time> {
         if !self.queues[class].has_hints() {
             return None;
@@ -295,8 +295,7 @@ impl Scheduler {
         earliest(due, Some(first + self.hint_grace(class)))
     }
 
-    /// Returns the hints for the slots `slots` with times until `by`, [`LOOKS_MAX`] of each list at
-    /// most.
+    /// Returns the hints for `slots` with times until `by`, at most [`LOOKS_MAX`] of each list.
     fn due_hints(
         &self,
         class: SlotId,
@@ -322,14 +321,14 @@ impl Scheduler {
         due
     }
 
-    /// Returns whether a slot is kept for a context.
+    /// Returns whether a slot is reserved for a context.
     fn is_served(&self, ctx: ContextIndex) -> bool {
         let id = self.entities.id(ctx);
         let mut slots = self.class_slots(self.entities[ctx].class);
         slots.any(|slot| self.slots[slot].reserved_for() == Some(id))
     }
 
-    /// Returns whether it is of use to make room for a context, and none was made yet.
+    /// Returns whether a slot may be made vacant for a context, and none was yet.
     fn may_serve(&self, now: Time, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
         !self.in_backoff(now, context) && !self.is_throttled(now, ctx) && !self.is_served(ctx)
@@ -338,8 +337,8 @@ impl Scheduler {
 
 /// Serving hints.
 impl Scheduler {
-    /// Drops hints that have expired, and ends reservations of slots that are of no use to the
-    /// context which they are kept for. O(log n).
+    /// Drops expired hints, and ends reservations of slots that the contexts they are reserved for
+    /// cannot use. O(log n).
     pub(super) fn expire_hints(&mut self, now: Time, class: SlotId) {
         let grace = self.hint_grace(class);
         for _ in 0..EXPIRE_MAX {
@@ -357,7 +356,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the context that a vacant slot has to be kept for, rather than be given to `first`,
+    /// Returns the context that a vacant slot must be kept for instead of being given to `first`,
     /// which waits for it.
     pub(super) fn reserve_for(
         &self,
@@ -378,7 +377,7 @@ impl Scheduler {
         if !self.queues[slot.class].has_hints() {
             return None;
         }
-        // A job that would have to leave before it is restored is not begun.
+        // A job that would have to leave before it is restored is not started.
         let restore = match first {
             Some(first) if self.entities[first].saved => slot.fsm.stats.restore(),
             _ => Duration::ZERO,
@@ -389,7 +388,7 @@ impl Scheduler {
         due.find(|&ctx| self.may_serve(now, ctx) && yields(ctx))
     }
 
-    /// Keeps a slot for a context; `made`: its job was told to pause for this.
+    /// Reserves a slot for a context; `made`: the job on the slot was told to pause for this.
     pub(super) fn reserve_slot(
         &mut self,
         cx: &mut Cx<'_>,
@@ -403,7 +402,7 @@ impl Scheduler {
                 slot: id,
                 ctx: name,
             });
-            // The slot is no offer to a gang any more.
+            // The slot is no longer available to a gang.
             self.generation.advance();
         }
         let reservation = self.slots[id].reservation;
@@ -420,7 +419,7 @@ impl Scheduler {
     pub(super) fn serve_hints(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         let usable = self.queues[class].usable;
         let by = cx.now + self.hint_lead(class);
-        // Slots that are kept for hints meanwhile are no offer to the next hint.
+        // Slots that are reserved for hints meanwhile are not available to the next hint.
         let mut takers = None;
         for ctx in self.due_hints(class, usable, by).into_iter().flatten() {
             if self.may_serve(cx.now, ctx) {
@@ -432,8 +431,8 @@ impl Scheduler {
         }
     }
 
-    /// Finds a slot for work that is to come: one that will be vacant anyway, or one that
-    /// best-effort work leaves.
+    /// Finds a slot for announced work: a slot that will be vacant anyway, or one that best-effort
+    /// work leaves.
     fn serve_hint(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex, takers: &Taken) {
         let class = self.entities[ctx].class;
         let mut leaving = self.leaving_for(ctx, takers);
@@ -469,8 +468,8 @@ impl Scheduler {
         free
     }
 
-    /// Withdraws a context that is named to run next on a slot and that makes way for the work of
-    /// `ctx`. Returns the slot.
+    /// Withdraws a context that is named to run next on a slot, if the work of `ctx` preempts it.
+    /// Returns the slot.
     fn withdraw_for(&mut self, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];
         let id = slots_in(self.usable_slots(ctx)).find(|&id| {
@@ -485,8 +484,8 @@ impl Scheduler {
         self.slots[id].nominees.next.is_none().then_some(id)
     }
 
-    /// Has the job on a slot that was told to stop at the end of its slice stop at once, if the job
-    /// makes way for the work of `ctx`. Returns whether it is saved for that.
+    /// Stops at once a job that was told to stop at the end of its slice, if the work of `ctx`
+    /// preempts it. Returns whether the job is therefore saved before the end of its slice.
     fn stop_early(&mut self, now: Time, id: SlotId, ctx: ContextIndex) -> bool {
         let run = self.slots[id].fsm.run().filter(|run| !run.boosted);
         let yields = run.is_some_and(|run| {
@@ -496,7 +495,7 @@ impl Scheduler {
         yields && self.stop_now(now, id, Some(self.entities.id(ctx)))
     }
 
-    /// Returns the slot of a job that makes way for the work of `ctx`: of several the one whose job
+    /// Returns the slot of a job that the work of `ctx` preempts; of several, the slot whose job
     /// the policy puts last.
     fn yielding_to(&self, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];

@@ -10,7 +10,7 @@ pub const MAX_SLOTS: usize = 8;
 /// Names one slot of a card: 0 to 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(
-    /// The number plus one, so that an `Option` takes no more room.
+    /// The number plus one, so that an `Option` takes no more space.
     NonZeroU8,
 );
 
@@ -52,8 +52,8 @@ pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
 }
 
 /// Names one context. An id is never valid again after its
-/// [`Action::Released`](super::Action::Released), although its index is used again: the generation
-/// tells the two apart.
+/// [`Action::Released`](super::Action::Released), although its index is reused: the generation
+/// tells the two contexts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContextId {
     pub(super) index: u32,
@@ -61,8 +61,8 @@ pub struct ContextId {
 }
 
 impl ContextId {
-    /// Returns the place of the context in the storage, for tables that the caller keeps beside
-    /// it. Unique among the contexts that live at one time.
+    /// Returns the place of the context in the storage, for tables that the caller keeps alongside
+    /// it. Unique among the contexts that exist at one time.
     pub const fn index(self) -> usize {
         self.index as usize
     }
@@ -102,7 +102,7 @@ index!(
     ContextIndex
 );
 index!(
-    /// Index of a [`SchedGroup`](super::group::SchedGroup), behind those of contexts.
+    /// Index of a [`SchedGroup`](super::group::SchedGroup), after those of contexts.
     GroupIndex
 );
 index!(
@@ -117,7 +117,7 @@ impl ContextId {
 }
 
 /// Index of a scheduling entity: of a context, or of a group that competes for its members. The
-/// indices of groups come behind those of contexts.
+/// indices of groups come after those of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntityRef(NonZeroU32);
 
@@ -133,12 +133,12 @@ impl EntityRef {
         (self.0.get() - 1) as usize
     }
 
-    /// Returns the context that the entity is known to be of.
+    /// Returns the context of an entity that is known to be that of a context.
     pub(super) const fn context(self) -> ContextIndex {
         ContextIndex(self.0)
     }
 
-    /// Returns the group that the entity is known to be of.
+    /// Returns the group of an entity that is known to be that of a group.
     pub(super) const fn group(self) -> GroupIndex {
         GroupIndex(self.0)
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits that hold although a slot is free: budgets of reservations, and caps of contexts and of
+//! Limits that hold even if a slot is free: budgets of reservations, and caps of contexts and of
 //! registered groups.
 //!
-//! A context whose own budget or cap is used up waits in the throttled queue. A group whose cap, or
-//! that of a group above, is used up is throttled when one of its contexts would be next on a slot:
-//! it leaves the ready queue with all of them. Contexts that do not compete through their group
-//! wait behind it, and follow one by one when it is not throttled any more.
+//! A context whose own budget or cap is used up waits in the throttled queue. A group is throttled
+//! when its cap, or the cap of a group above, is used up and one of its contexts would be next on a
+//! slot: the group leaves the ready queue with all of its contexts. Contexts that do not compete
+//! through their group wait behind it, and follow one by one when it is no longer throttled.
 
 use super::bandwidth::Bandwidth;
 use super::context::{Linked, SchedContext};
@@ -18,8 +18,8 @@ use super::time::earliest;
 use super::{Duration, Params, Time};
 
 impl Scheduler {
-    /// Refills the caps of a context and of its groups, so that time which was not used before is
-    /// kept for no longer than a cap keeps it.
+    /// Refills the caps of a context and of its groups, so that unused time is kept for no longer
+    /// than a cap keeps it.
     pub(super) fn refill_caps(&mut self, now: Time, ctx: ContextIndex) {
         if let Limit::Cap(cap) = self.policy.limit(&self.entities[ctx]) {
             let bandwidth = &mut self.entities[ctx].bandwidth;
@@ -38,7 +38,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether work of a context that came now, or goes on now, would be throttled.
+    /// Returns whether work of a context that arrived now, or continued now, would be throttled.
     pub(super) fn is_throttled(&self, now: Time, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
         let used = context.uncharged(now);
@@ -66,14 +66,15 @@ impl Scheduler {
             end = earliest(end, group.cap_end(since, cap, slots, used));
         }
         let end = end?;
-        // A job makes progress, if on credit.
+        // A job makes progress, on credit if necessary.
         Some(end.max(run.started + run.extra + Params::TIMESLICE_MIN))
     }
 }
 
 /// Caps of groups.
 impl Scheduler {
-    /// Iterates over the caps that hold for the contexts of a group: its own and those above.
+    /// Iterates over the caps that hold for the contexts of a group: its own and those of groups
+    /// above.
     fn caps(&self, group: GroupIndex) -> impl Iterator<Item = (RegistrationIndex, u64)> + '_ {
         let first = match self.entities.nr_capped {
             0 => None,
@@ -104,15 +105,15 @@ impl Scheduler {
         }
     }
 
-    /// Returns the time that the runs of a group under way have used and were not charged for.
+    /// Returns the time that the current runs of a group have used and were not charged for.
     pub(super) fn used(&self, now: Time, at: RegistrationIndex) -> Duration {
         let mut used = Duration::ZERO;
         self.for_capped_runs(at, |context| used += context.uncharged(now));
         used
     }
 
-    /// Returns a time, how many slots the group uses since then, and what was used before and not
-    /// charged.
+    /// Returns a time, how many slots the group has used since then, and the time used before that
+    /// was not charged.
     fn used_since(&self, at: RegistrationIndex) -> (Time, u64, Duration) {
         let (mut since, mut slots) = (self.entities[at].bandwidth.refilled(), 0);
         self.for_capped_runs(at, |context| {
@@ -122,7 +123,7 @@ impl Scheduler {
         (since, slots, self.used(since, at))
     }
 
-    /// Returns a cap of a context's group, or of one above, that is used up.
+    /// Returns a cap of a context's group, or of a group above, that is used up.
     pub(super) fn spent_cap(
         &self,
         now: Time,
@@ -139,7 +140,7 @@ impl Scheduler {
         })
     }
 
-    /// Returns whether the job of a context waits, and a budget or cap keeps it from a slot.
+    /// Returns whether the job of a context waits because a budget or cap keeps it off slots.
     pub(super) fn waits_for_limit(&self, ctx: ContextIndex) -> bool {
         match self.entities[ctx].linked {
             Linked::Throttled | Linked::Behind => true,
@@ -147,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// Sets the cap of a registered group, in percent of a slot; 0: none.
+    /// Sets the cap of a registered group, in percent of a slot; 0: no cap.
     pub(super) fn set_group_cap(&mut self, now: Time, at: RegistrationIndex, cap: u16) {
         let used = self.used(now, at);
         let registration = &mut self.entities[at];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What writing the registers of a job costs before its START, and who is charged for that.
+//! What writing the registers of a job before its START costs, and which context is charged for it.
 //!
-//! A slice begins when the registers are written. A job is charged for the writing of its own
-//! registers; the clearing of those that another context has left behind is charged to that
-//! context, or to its group once the context was closed.
+//! A slice begins when the registers are written. A job is charged for writing its own registers.
+//! The clearing of registers that another context has left behind is charged to that context, or to
+//! its group if the context was closed.
 
 use super::event::Cx;
 use super::state::Scheduler;
@@ -13,17 +13,18 @@ use super::{Action, ContextId, Duration, GroupKey, SlotId, Time};
 /// What the caller has done to a slot between Load and Start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadCost {
-    /// Time in which registers were cleared that another context had written. Part of `total`.
+    /// The time in which registers that another context had written were cleared. Part of `total`.
     pub clearing: Duration,
     /// Time from Load to Start.
     pub total: Duration,
-    /// The context that had written the registers that were cleared, and its group.
+    /// The context that had written the cleared registers, and its group.
     pub debtor: Option<(ContextId, GroupKey)>,
 }
 
 impl Scheduler {
-    /// Notes what the Load of the job cost that was just started on `slot`, before the scheduler is
-    /// told of anything else. Its slice begins that much later. No-op if no job runs there.
+    /// Notes the cost of the Load of the job that was just started on `slot`. Must be called before
+    /// the scheduler is told of anything else. The slice of the job begins that much later. No-op
+    /// if no job runs on the slot.
     pub fn note_load(
         &mut self,
         now: Time,

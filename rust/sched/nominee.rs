@@ -2,9 +2,9 @@
 
 //! Contexts that are named to run next on a slot whose relay switches by itself.
 //!
-//! From then on the job of such a context is treated as one on the slot: what its owner or an
-//! administrator wants of the job is noted, and done when the record of the run before says whether
-//! the relay has taken the context.
+//! Once a context is named, its job is treated as one on the slot: what its owner or an
+//! administrator requests is noted, and done when the record of the previous run says whether the
+//! relay has taken the context.
 
 use super::context::OnStop;
 use super::event::Cx;
@@ -17,7 +17,7 @@ use super::switch::Begin;
 use super::{Action, ContextId, Duration, Failure, JobState, PauseCause, SlotId, Status, Time};
 
 impl Scheduler {
-    /// Names a context, which waits, to run next on a slot.
+    /// Names a waiting context to run next on a slot.
     pub(super) fn nominate(
         &mut self,
         cx: &mut Cx<'_>,
@@ -44,9 +44,9 @@ impl Scheduler {
         });
     }
 
-    /// Withdraws the context that is named to run next on a slot. No-op where there is none, or
-    /// where so many were withdrawn that the last place is left for the end of the preempt timeout
-    /// (`last`): the context stays named then.
+    /// Withdraws the context that is named to run next on a slot. No-op if there is none, or if so
+    /// many were withdrawn that the last free place is kept for the end of the preempt timeout
+    /// (`last`): the context then stays named.
     pub(super) fn withdraw(&mut self, id: SlotId, last: bool) {
         let slot = &mut self.slots[id];
         let Nominees { next, replaced } = &mut slot.nominees;
@@ -61,8 +61,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Withdraws contexts that were named to run next if one waits that preempts them at once, if
-    /// their jobs are to be stopped anyway, or if they were kept out of their queues for long.
+    /// Withdraws contexts that were named to run next if a waiting context preempts them at once,
+    /// if their jobs are to be stopped anyway, or if they were kept out of their queues for long.
     pub(super) fn displace_nominees(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             let Some(nominee) = self.slots[id].nominees.next else {
@@ -71,7 +71,7 @@ impl Scheduler {
             let is_kept_for_long = self.kept_until(id).is_some_and(|end| end <= cx.now);
             if is_kept_for_long || self.is_unwanted(id, nominee.ctx) {
                 self.withdraw(id, false);
-                // The status tells whether the card has taken it.
+                // The status shows whether the card has taken the context.
                 self.slots[id].fsm.look_now(cx.now);
             } else if self.is_outranked(cx, id, nominee.ctx) {
                 self.withdraw(id, false);
@@ -79,7 +79,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the job of a context that is named for a slot is not to run there.
+    /// Returns whether the job of a context that is named for a slot should not run there.
     fn is_unwanted(&self, id: SlotId, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
         context.closing
@@ -114,9 +114,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a slot goes back to the job that it stops for `next`, when `next` has ended:
-    /// without that, the slot would stand vacant after work which is shorter than an interrupt
-    /// takes. The job goes on with the rest of its slice only, and within its limits.
+    /// Returns whether a slot goes back to the job that it stops for `next` when `next` has ended.
+    /// Otherwise the slot would stay vacant after work that is shorter than an interrupt takes. The
+    /// job resumes only for the rest of its slice, and within its limits.
     fn goes_back(&self, now: Time, id: SlotId, next: ContextIndex) -> bool {
         let slot = &self.slots[id];
         let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
@@ -133,7 +133,7 @@ impl Scheduler {
             && !self.is_throttled(now, ctx)
     }
 
-    /// Returns whether more of the slice on a slot is left than a save and a restore take.
+    /// Returns whether the slice on a slot has more time left than a save and a restore take.
     fn has_slice_left(&self, now: Time, id: SlotId) -> bool {
         let slot = &self.slots[id];
         let switch = slot.fsm.stats.save() + slot.fsm.stats.restore();
@@ -143,8 +143,8 @@ impl Scheduler {
         })
     }
 
-    /// Has a job stop at once that was told to stop at the end of its slice, if the context that was
-    /// named preempts the job at once.
+    /// Stops at once a job that was told to stop at the end of its slice, if the named context
+    /// preempts the job at once.
     fn stop_for_next(&mut self, now: Time, id: SlotId) {
         let slot = &self.slots[id];
         let (Some(nominee), Some(run)) = (slot.nominees.next, slot.fsm.run()) else {
@@ -156,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes in the record of a run on a slot. Returns what the owner is to be told.
+    /// Handles the record of a run on a slot. Returns the notice to the owner.
     pub(super) fn left(
         &mut self,
         cx: &mut Cx<'_>,
@@ -172,7 +172,7 @@ impl Scheduler {
         let used = slot.fsm.run().map(|run| run.used).unwrap_or_default();
         let progress = match is_known {
             true => slot.fsm.left(cx, &record),
-            // The card runs what it was not told to.
+            // The card runs a context that it was not told to run.
             false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
         };
         match progress.after {
@@ -195,8 +195,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the slot goes back to a context after the run that has just begun, as if that had
-    /// been ordered. `used`: the part of its slice that is used.
+    /// Notes that the slot goes back to a context after the run that has just begun, as if an order
+    /// had said so. `used`: the part of the context's slice that is used.
     fn keep_for_back(&mut self, now: Time, id: SlotId, name: ContextId, used: Duration) {
         let slot = &mut self.slots[id];
         slot.nominees.next = Some(Nominee {
@@ -209,7 +209,7 @@ impl Scheduler {
         slot.fsm.go_back_to(name);
     }
 
-    /// Returns until when a context stays named behind a job that was not told to stop. From then on
+    /// Returns until when a context stays named behind a job that was not told to stop. After that
     /// the context waits in its queue, where the starvation boost and new parameters reach it.
     pub(super) fn kept_until(&self, id: SlotId) -> Option<Time> {
         let slot = &self.slots[id];
@@ -217,9 +217,9 @@ impl Scheduler {
         slot.fsm.goes_on_until()
     }
 
-    /// Has the run on a slot, which has left a record, charged until now as if it ended now: for the
-    /// time that the record says, within what can have passed. Returns the record with times within
-    /// that.
+    /// Adjusts the charge of the run on a slot that has left a record, as if the run ended now: to
+    /// the time that the record says, within what can have passed. Returns the record with its
+    /// times within that.
     fn charge_to_record(&mut self, now: Time, id: SlotId, record: &RunRecord) -> RunRecord {
         let Some(run) = self.slots[id].fsm.run() else {
             return *record;
@@ -236,8 +236,8 @@ impl Scheduler {
         }
     }
 
-    /// Lets the context run that the card has taken; all others that were named go back to their
-    /// queues.
+    /// Begins the run of the context that the card has taken. All other contexts that were named go
+    /// back to their queues.
     fn take_next(&mut self, cx: &mut Cx<'_>, id: SlotId, taken: Option<usize>) {
         let nominees = core::mem::take(&mut self.slots[id].nominees);
         for nominee in nominees.iter() {
@@ -266,12 +266,12 @@ impl Scheduler {
         self.entities[nominee.ctx].wait += now.since(nominee.since);
     }
 
-    /// Notes that the card has not taken a context that was named for a slot.
+    /// Handles a context that was named for a slot and that the card has not taken.
     fn give_back(&mut self, cx: &mut Cx<'_>, id: SlotId, nominee: Nominee, outcome: Outcome) {
         let ctx = nominee.ctx;
         self.end_wait(cx.now, nominee);
         let name = self.entities.id(ctx);
-        // It waits as a job does that was saved.
+        // The context waits like one whose job was saved.
         if let Some(wake) = self.vacated(cx, id, ctx, outcome) {
             cx.act(Action::Wake { ctx: name, wake });
             return;
@@ -282,14 +282,14 @@ impl Scheduler {
             let class = self.entities[ctx].class;
             self.queues[class].restore_place(&mut self.entities, ctx, place.turn);
             let context = &mut self.entities[ctx];
-            // The time since then was counted, and will be again.
+            // The time since `queued_at` was counted already, and will be counted again.
             context.wait = context.wait.less(cx.now.since(place.queued_at));
             context.queued_at = place.queued_at;
         }
     }
 
-    /// Takes in a status after which no record was found: if the slot still shows the run that is
-    /// known to be there, no order was taken, and those that were replaced cannot be any more.
+    /// Handles a status after which no record was found: if the slot still shows the run that is
+    /// known to be there, no order was taken, and the replaced orders cannot be taken any more.
     pub(super) fn settle_replaced(&mut self, cx: &mut Cx<'_>, id: SlotId, status: Status) {
         if self.slots[id].fsm.config.has_relay() && self.slots[id].fsm.still_shows(status) {
             let replaced = core::mem::take(&mut self.slots[id].nominees.replaced);
@@ -299,8 +299,8 @@ impl Scheduler {
         }
     }
 
-    /// Does what follows from an event of a slot other than a record, as [`Scheduler::follow`], also
-    /// for the contexts that were named for the slot.
+    /// Does what follows from an event of a slot other than a record, like [`Scheduler::follow`],
+    /// also for the contexts that were named for the slot.
     #[must_use]
     pub(super) fn follow_all(
         &mut self,
@@ -315,7 +315,7 @@ impl Scheduler {
         told
     }
 
-    /// Fails the jobs that were named for a slot which was reset, after `progress`: nobody knows
+    /// Fails the jobs that were named for a slot that was reset, after `progress`: it is not known
     /// which of them have run.
     fn fail_nominees(&mut self, cx: &mut Cx<'_>, id: SlotId, progress: &Progress) {
         let nominees = self.slots[id].nominees;

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Orders and records: how a slot with a relay is told what runs next, and tells what has run
+//! Orders and records: how a slot with a relay is told what runs next, and reports what has run
 //! (docs/card.md, Relay).
 
 use super::{ContextId, Duration};
 
-/// What a slot is told to do after the run that is on it, or that has left it vacant. A later order
-/// for the same run replaces an earlier one that was not taken.
+/// What a slot is told to do after the run that is on it, or after the run that has left it vacant.
+/// A later order for the same run replaces an earlier one that was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The number of the run that the order follows, modulo 2^32. The card drops an order that
     /// follows any other run.
     pub after: u32,
-    /// When the run that the order follows has to stop.
+    /// When the run that the order follows must stop.
     pub stop: Stop,
     /// The context that runs next; `None`: the slot is left vacant.
     pub next: Option<NextRun>,
 }
 
-/// When and how a run has to stop.
+/// When and how a run must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// It has stopped: the slot is vacant.
     Vacant,
-    /// When it has worked for `after`, at the next boundary from then on if `boundary`; the state is
-    /// saved. Time zero: at once, also where the job has not begun to work.
+    /// When it has worked for `after`, at the next boundary from then on if `boundary`; the state
+    /// is saved. Time zero: at once, even if the job has not begun to work.
     Paused {
-        /// The time that it may work, its restore not included.
+        /// How long it may work, not including its restore.
         after: Duration,
         /// At a boundary.
         boundary: bool,
     },
     /// At once; the state is not saved.
     Dropped,
-    /// When the job ends by itself. This withdraws the order before.
+    /// When the job ends by itself. This withdraws the previous order.
     Never,
 }
 
 impl Order {
-    /// Returns the order that stands for run `after` before any is posted: the slot becomes vacant
-    /// when the run has ended by itself.
+    /// Returns the order in force for run `after` before any order is posted: the slot becomes
+    /// vacant when the run has ended by itself.
     pub(super) const fn none(after: u32) -> Self {
         let (stop, next) = (Stop::Never, None);
         Self { after, stop, next }
     }
 
-    /// Returns the order that stands for run `after` if the slot goes back to a context.
+    /// Returns the order in force for run `after` if the slot goes back to a context.
     pub(super) fn back_to(after: u32, ctx: ContextId) -> Self {
         let next = NextRun {
             ctx,
@@ -64,14 +64,14 @@ impl Order {
 pub struct NextRun {
     /// The context.
     pub ctx: ContextId,
-    /// Its job goes on from its snapshot, instead of its beginning.
+    /// Its job resumes from its snapshot, instead of starting from its beginning.
     pub resume: bool,
-    /// If the run before is saved for it, the slot holds from then on, as if that were posted, the
-    /// order that the context of the run before goes on when this run has ended.
+    /// If the previous run is saved for this one, the slot then holds the order to resume the
+    /// context of the previous run when this run has ended, as if that order had been posted.
     pub back: bool,
 }
 
-/// What a slot tells of a run that has left it.
+/// What a slot reports of a run that has left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunRecord {
     /// The number of the run, modulo 2^32.
@@ -80,13 +80,13 @@ pub struct RunRecord {
     pub reason: LeftReason,
     /// From the moment when the order was taken until the slot was quiescent.
     pub span: Duration,
-    /// The part of it before the job worked.
+    /// The part of `span` before the job worked.
     pub load: Duration,
-    /// The part of it after the job worked.
+    /// The part of `span` after the job worked.
     pub save: Duration,
-    /// The index ([`ContextId::index`]) of the context that the slot has gone on with.
+    /// The index ([`ContextId::index`]) of the context that the slot has continued with.
     pub next: Option<usize>,
-    /// The slot holds the order that the context of this run goes on after the next run.
+    /// The slot holds the order to resume the context of this run after the next run.
     pub back: bool,
 }
 
@@ -103,10 +103,10 @@ pub enum LeftReason {
     Fault,
     /// Its state could not be saved or restored.
     SnapshotError,
-    /// It was stopped before it was restored: its snapshot is as it was.
+    /// It was stopped before it was restored: its snapshot is unchanged.
     NotRun,
     /// It was stopped and not saved.
     Dropped,
-    /// The card did not start it: it found no valid entry in the table of contexts.
+    /// The card did not start it, because it found no valid entry in the table of contexts.
     Refused,
 }

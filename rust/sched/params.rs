@@ -4,7 +4,7 @@
 
 use super::{Duration, Refusal};
 
-/// What can be changed of a context while it lives.
+/// The parameters of a context that can be changed while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The slots that the context may run on, a bit each. Bits of slots of another class, or of no
@@ -18,26 +18,27 @@ pub struct Params {
     /// and the job fails: [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
     pub preempt_timeout: Duration,
     /// Its weight under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
-    /// [`Params::WEIGHT_MAX`]. What ran before a change is charged at the old weight.
+    /// [`Params::WEIGHT_MAX`]. Time before a change is charged at the old weight.
     pub weight: u16,
     /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to
     /// [`Params::PRIORITY_MAX`], higher first. The caller checks whether the owner may raise it.
     pub priority: u8,
-    /// Its jobs are stopped at the next boundary of their work, where the engine has boundaries
+    /// Its jobs are stopped at the next boundary of their work, if the engine has boundaries
     /// ([`SlotConfig::granularity`](super::SlotConfig::granularity)). The time until then is run
-    /// time of the context, and bounded by `preempt_timeout`.
+    /// time of the context, and is bounded by `preempt_timeout`.
     pub cooperative: bool,
-    /// Whether its work is latency-critical. The caller checks whether the owner may say so.
+    /// Whether its work is latency-critical. The caller checks whether the owner may set this.
     pub urgency: Urgency,
-    /// At most so many percent of one slot, also while slots are free: 1 to 100; 0 is the same as
-    /// 100, no cap. Has no effect while a reservation is in force.
+    /// The most time that it may have on slots, in percent of one slot, also while slots are free:
+    /// 1 to 100; 0 is the same as 100, no cap. Has no effect while a reservation is in force.
     pub cap: u8,
     /// Under [`PolicyKind::Deadline`](super::PolicyKind::Deadline): the time on a slot that the
-    /// context may use in each period, its restores and saves included; zero: no reservation, and
+    /// context may use in each period, including its restores and saves; zero: no reservation, and
     /// then `deadline` and `period` are zero, too. Otherwise [`Params::TIMESLICE_MIN`] to
-    /// `deadline`. Admitted under every policy.
+    /// `deadline`. Subject to admission under every policy.
     pub budget: Duration,
-    /// By when after the beginning of a period the budget is given: `budget` to `period`.
+    /// How long after the beginning of a period the budget must have been given: `budget` to
+    /// `period`.
     pub deadline: Duration,
     /// The length of a period: [`Params::PERIOD_MIN`] to [`Params::PERIOD_MAX`].
     pub period: Duration,
@@ -48,7 +49,7 @@ pub struct Params {
 pub enum Urgency {
     /// A job that arrives preempts best-effort work on an allowed slot at once.
     LatencyCritical,
-    /// Is preempted at any time, and resumed later with nothing lost.
+    /// The work may be preempted at any time, and is resumed later with nothing lost.
     #[default]
     BestEffort,
 }
@@ -117,8 +118,8 @@ impl Params {
         }
     }
 
-    /// Returns whether the limits, or the group's record, differ: then a context that waits is
-    /// queued anew.
+    /// Returns whether the limits, or the group's record, differ: a waiting context is then queued
+    /// again.
     pub(super) fn limits_differ(&self, other: &Self) -> bool {
         let limits = |params: &Self| {
             let Self {
@@ -144,23 +145,23 @@ impl Default for Params {
 /// What the administrator sets for a group and all groups below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSettings {
-    /// Its weight against that of its siblings: [`Params::WEIGHT_MIN`] to [`Params::WEIGHT_MAX`].
+    /// Its weight relative to its siblings: [`Params::WEIGHT_MIN`] to [`Params::WEIGHT_MAX`].
     pub weight: u16,
     /// The highest [`Params::priority`] of its contexts: 0 to [`Params::PRIORITY_MAX`].
     pub max_priority: u8,
     /// The time on slots that all its contexts together may have, in percent of one slot: 0 to
     /// [`GroupSettings::CAP_MAX`]; 0: no cap. Contexts with a reservation in force are neither
-    /// bound by the cap nor counted.
+    /// limited by the cap nor counted.
     pub cap: u16,
-    /// The slots that serve this group only, a bit each.
+    /// The slots that serve only this group, a bit each.
     pub slots: u8,
 }
 
 impl GroupSettings {
-    /// All slots of a card that has as many as a card can have.
+    /// All slots of a card that has as many slots as a card can have.
     pub const CAP_MAX: u16 = 800;
 
-    /// What holds for a group that is not registered.
+    /// The settings of a group that is not registered.
     pub const DEFAULT: Self = Self {
         weight: Params::WEIGHT_DEFAULT,
         max_priority: Params::PRIORITY_MAX,

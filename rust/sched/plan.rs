@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plans: who is next on a slot, and when and why the job that runs there makes way.
+//! Plans: which context runs next on a slot, and when and why the running job is preempted.
 
 use super::event::Cx;
 use super::ids::{slots_in, ContextIndex};
@@ -9,16 +9,16 @@ use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
 use super::{Duration, PauseCause, SlotId, Time};
 
-/// A slot with a relay is told of the end of a slice so long before at most: longer than timers and
-/// interrupts are late in most cases.
+/// A slot with a relay is told of the end of a slice at most this long in advance: longer than
+/// timers and interrupts are late in most cases.
 const LEAD_MAX: Duration = Duration::from_us(500);
-/// A slice that is no longer than this is told in advance as a whole where nothing speaks against
-/// it, so that a switch takes one interrupt and no timer, and a job that ends within its slice is
-/// followed at once. A context that is named does not make way for one that would come before it
-/// at the end of the slice.
+/// A relay is told of the end of a slice no longer than this at its start, unless something speaks
+/// against it. A switch then takes one interrupt and no timer, and a job that ends within its slice
+/// is followed at once. A named context is not replaced by one that would go before it at the end
+/// of the slice.
 const WHOLE_SLICE_MAX: Duration = Duration::from_ms(10);
 
-/// Returns the earlier of two times, if there is any; the first if they are the same.
+/// Returns the earlier of two times, if there is any; the first if they are equal.
 fn earlier(
     one: Option<(Time, PauseCause)>,
     other: Option<(Time, PauseCause)>,
@@ -31,9 +31,9 @@ fn earlier(
 }
 
 impl Scheduler {
-    /// Finds out when a job that runs makes way: at the end of its slice or when the policy says,
-    /// if a context waits for the slot that no other slot is about to take; at once, if it may
-    /// not be on the slot.
+    /// Determines when a running job is preempted: at once if it may not be on the slot; otherwise
+    /// at the end of its slice, or when the policy says, if a context waits for the slot that no
+    /// other slot is about to take.
     #[inline(never)]
     pub(super) fn make_plan(&self, cx: &Cx<'_>, id: SlotId) -> Option<Plan> {
         let run = self.slots[id].fsm.unpaused()?;
@@ -64,7 +64,7 @@ impl Scheduler {
         };
         let mut first = next.and_then(|next| self.turn_end(run, next, slice));
         match (next, first) {
-            // All members are about to be there, and may be told to pause then.
+            // All members are about to be on their slots, and can be told to pause then.
             _ if joining.is_some_and(|claim| claim.begun) => first = None,
             (Some(next), Some((Time::ZERO, cause))) => {
                 return plan(Some(Time::ZERO), cause, Some(next));
@@ -76,7 +76,7 @@ impl Scheduler {
         } else if let Some(claim) = &self.slots[id].claim {
             first = Some((claim.at, self.claim_cause(claim)));
         } else if let Some(next) = next.filter(|_| first.is_none_or(|(at, _)| at > slice)) {
-            // Others take the slot at the end of the slice, not sooner.
+            // Other contexts take the slot at the end of the slice, not earlier.
             first = earlier(first, self.other_turn_end(cx, id, run, next, slice));
             let boost = self
                 .boost_end(id)
@@ -93,8 +93,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns how long before the end of a slice of some `length` a slot with a relay is told who
-    /// is next. Members of gangs leave their slots together, so that they are told at the end.
+    /// Returns how long before the end of a slice of `length` a slot with a relay is told which
+    /// context runs next. Members of gangs leave their slots together, so their slots are told at
+    /// the end of the slice.
     fn lead(&self, id: SlotId, run: &Run, length: Duration) -> Duration {
         let slot = &self.slots[id];
         let relays = slot.fsm.config.has_relay() && slot.claim.is_none();
@@ -108,8 +109,8 @@ impl Scheduler {
     }
 
     /// Returns whether a context may be named for a whole slice: another slot of the class that
-    /// becomes vacant meanwhile finds a context that waits, and no slot may have to be kept vacant
-    /// or be gathered for a gang.
+    /// becomes vacant meanwhile finds another waiting context, and no slot may have to be kept
+    /// vacant or gathered for a gang.
     fn is_named_soon(&self, class: SlotId) -> bool {
         let queue = &self.queues[class];
         let finds_another = queue.has_one_slot() || queue.waiting.has_several();
@@ -125,9 +126,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns when a run has to make way for a waiter in another group, which may have a smaller
-    /// virtual time than `next` in the same group, and which no slot that is about to be vacant
-    /// will take.
+    /// Returns when a run is to be preempted for a waiter in another group, which may have a
+    /// smaller virtual time than `next` in the same group. Waiters that a slot about to be vacant
+    /// will take are ignored.
     fn other_turn_end(
         &self,
         cx: &Cx<'_>,
@@ -154,8 +155,8 @@ impl Scheduler {
         first
     }
 
-    /// Returns when a job has to make way because another one starves, unless a slot will be vacant
-    /// for that one anyway.
+    /// Returns when a job is to be preempted because another context starves, unless a slot will be
+    /// vacant for that context anyway.
     fn boost_end(&self, id: SlotId) -> Option<(ContextIndex, Time)> {
         let starving = self
             .starving(id)
@@ -165,8 +166,8 @@ impl Scheduler {
         (!is_leaving).then_some(starving)
     }
 
-    /// Returns the first context that waits for the slot and that no slot which is about to be
-    /// vacant will take.
+    /// Returns the first context that waits for the slot and that no other slot about to be vacant
+    /// will take.
     pub(super) fn candidate(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
         let class = self.slots[id].class;
         if cx.is_throttling(class) {
@@ -179,7 +180,7 @@ impl Scheduler {
         Some(next?.0)
     }
 
-    /// Returns the context that a slot which is vacant is given to, and what comes of its turn.
+    /// Returns the context that a vacant slot is given to, and how it is put on the slot.
     pub(super) fn pick_next(&self, cx: &Cx<'_>, id: SlotId) -> Option<(ContextIndex, Turn)> {
         let class = self.slots[id].class;
         if self.entities.nr_ganged == 0 {
@@ -190,8 +191,8 @@ impl Scheduler {
         self.next_turn(cx, id, &self.claimants(class))
     }
 
-    /// Returns whether a context that waits for the slot goes before `ctx` at once: `false` if the
-    /// first one does not. O(log n), whatever gangs there are.
+    /// Returns whether a context that waits for the slot preempts `ctx` at once; `false` if the
+    /// first waiter does not. O(log n), whatever gangs there are.
     pub(super) fn may_be_outranked(&self, id: SlotId, ctx: ContextIndex) -> bool {
         let queue = &self.queues[self.slots[id].class];
         let first = queue.pick_next(&self.entities, id.bit().into());
@@ -214,9 +215,9 @@ impl Scheduler {
         soon
     }
 
-    /// Returns who takes each slot that is about to be vacant, by slot, and then who has claims to
-    /// slots. A slot that is kept for a hint is counted as going to its fallback waiter: to end
-    /// another slice for that one would be a switch too many in most cases.
+    /// Returns the context that takes each slot about to be vacant, by slot, followed by the
+    /// contexts that have claims to slots. A reserved slot is counted as going to its fallback
+    /// waiter: ending another slice for that waiter would be a switch too many in most cases.
     pub(super) fn takers(&self, cx: &Cx<'_>, class: SlotId) -> Taken {
         let find = || self.find_takers(cx, class);
         cx.plan_cache.takers(self.generation, class, find)

@@ -2,9 +2,10 @@
 
 //! A cache of answers that plans share.
 //!
-//! The plans of all slots ask who takes the slots that are about to be vacant, and what comes of the
-//! turns of the same few gangs. To find a turn out takes a look at every member of the gang and at
-//! every slot. An answer holds during one call, until something changes that answers depend on.
+//! The plans of all slots ask which contexts take the slots that are about to be vacant, and how
+//! the same few gangs take their turns. To determine a turn, every member of the gang and every
+//! slot is examined. An answer is valid during one call, until something that answers depend on
+//! changes.
 
 use core::cell::Cell;
 use core::fmt;
@@ -29,7 +30,7 @@ pub(super) enum Turn {
 /// Contexts that already have a slot to go to.
 pub(super) type Taken = [Option<ContextIndex>; 2 * MAX_SLOTS];
 
-/// Changes whenever something changes that answers depend on.
+/// Changes whenever something that answers depend on changes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Generation(u32);
 
@@ -39,19 +40,19 @@ impl Generation {
     }
 }
 
-/// The number matters within a call only, and is no part of what makes two states different.
+/// The number matters only within a call, and does not make two states different.
 impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Generation")
     }
 }
 
-/// Answers that are known.
+/// The cached answers.
 #[derive(Default)]
 pub(super) struct PlanCache {
-    /// When the answers were found.
+    /// The generation in which the answers were found.
     generation: Cell<Generation>,
-    /// The contexts that take the slots of a class which are about to be vacant.
+    /// The contexts that take the slots of a class that are about to be vacant.
     takers: Cell<Option<(SlotId, Taken)>>,
     /// The turns of members of gangs.
     turns: [Cell<Option<(ContextIndex, Turn)>>; TURNS_MAX],
@@ -60,8 +61,8 @@ pub(super) struct PlanCache {
 }
 
 impl PlanCache {
-    /// Returns who takes the slots of a class that are about to be vacant, found by `find` if not
-    /// known.
+    /// Returns the contexts that take the slots of a class that are about to be vacant; calls
+    /// `find` if they are not cached.
     pub(super) fn takers(
         &self,
         generation: Generation,
@@ -77,7 +78,7 @@ impl PlanCache {
         takers
     }
 
-    /// Returns what comes of the turn of a context, found by `find` if not known.
+    /// Returns the turn of a context; calls `find` if it is not cached.
     pub(super) fn turn(
         &self,
         generation: Generation,
@@ -96,7 +97,7 @@ impl PlanCache {
         turn
     }
 
-    /// Forgets answers of an earlier generation.
+    /// Drops the answers of an earlier generation.
     fn renew(&self, generation: Generation) {
         if self.generation.replace(generation) != generation {
             self.takers.set(None);

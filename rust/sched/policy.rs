@@ -2,22 +2,22 @@
 
 //! Which context goes first and for how long: the policies.
 //!
-//! A policy keeps no state of its own: what it knows of a context is in the context, so it can be
-//! exchanged while jobs run. The starvation boost (`boost.rs`) and limits (`limit.rs`) work under
-//! every policy.
+//! A policy keeps no state of its own: what it knows of a context is in the context, so the policy
+//! can be changed while jobs run. The starvation boost (`boost.rs`) and limits (`limit.rs`) work
+//! under every policy.
 
 use core::cmp::Ordering;
 
 use super::context::SchedContext;
 use super::{Duration, Params, Urgency};
 
-/// How a card shares its slots. One for all classes of a card;
+/// How a card shares its slots. All classes of a card have the same policy;
 /// [`Scheduler::set_policy`](super::Scheduler::set_policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Time on slots in proportion to the weights of groups, and of the contexts of a group: each
-    /// entity has a virtual time that passes while it is on a slot, faster the lower its weight, and
-    /// the one with the least virtual time goes first.
+    /// entity has a virtual time that passes while it is on a slot, faster the lower its weight,
+    /// and the entity with the least virtual time goes first.
     #[default]
     Fair,
     /// One slice each, in turn.
@@ -28,16 +28,16 @@ pub enum PolicyKind {
     Deadline,
 }
 
-/// When a job that runs makes way for one that waits.
+/// When a running job is preempted by a waiting job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preempt {
     /// At once.
     Now,
     /// When its slice is over.
     AtSliceEnd,
-    /// When its slice is over, and its entity is not behind the one that waits any more.
+    /// When its slice is over, and its entity is no longer behind that of the waiting job.
     AtVruntime,
-    /// Not for this one.
+    /// Not by this job.
     Never,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Limit {
     Cap(u64),
 }
 
-/// Of two that differ, the lower value goes first, at once.
+/// Compares two values, the lower of which goes first, at once; `None`: they are equal.
 fn lower_first<T: Ord>(runs: T, waits: T) -> Option<Preempt> {
     match waits.cmp(&runs) {
         Ordering::Less => Some(Preempt::Now),
@@ -59,7 +59,7 @@ fn lower_first<T: Ord>(runs: T, waits: T) -> Option<Preempt> {
     }
 }
 
-/// Rank of contexts with a reservation: their load is admitted, so it can go before all else.
+/// Rank of contexts with a reservation: their load was admitted, so they can go before all others.
 const RANK_RESERVED: u8 = 0;
 /// Rank of latency-critical contexts.
 const RANK_LC: u8 = 1;
@@ -67,7 +67,7 @@ const RANK_LC: u8 = 1;
 const RANK_BE: u8 = 2;
 
 impl PolicyKind {
-    /// Returns whether virtual times decide.
+    /// Returns whether virtual times decide which context goes first.
     pub(super) fn is_fair(self) -> bool {
         matches!(self, Self::Fair | Self::Deadline)
     }
@@ -93,7 +93,7 @@ impl PolicyKind {
     }
 
     /// Returns the rank of a context, which comes before all keys: latency-critical work goes first
-    /// under every policy, but for reservations.
+    /// under every policy, except for reservations.
     pub(super) fn rank(self, ctx: &SchedContext) -> u8 {
         match ctx.params.urgency {
             _ if self.reserves(ctx) => RANK_RESERVED,
@@ -102,13 +102,13 @@ impl PolicyKind {
         }
     }
 
-    /// Returns whether the work of a context is more than best-effort.
+    /// Returns whether the work of a context ranks above best-effort.
     pub(super) fn is_urgent(self, ctx: &SchedContext) -> bool {
         self.rank(ctx) < RANK_BE
     }
 
-    /// Returns what a context of that virtual time is ordered by while it waits: its rank, and then
-    /// its key. Lower goes first, equals in the order in which they came.
+    /// Returns what a context with that virtual time is ordered by while it waits: its rank, and
+    /// then its key. Lower goes first, and equals go in the order of arrival.
     pub(super) fn place(self, ctx: &SchedContext, vruntime: u64) -> (u8, u64) {
         let key = match self {
             Self::Deadline if self.reserves(ctx) => ctx.bandwidth.deadline(&ctx.params).as_ns(),
@@ -121,15 +121,15 @@ impl PolicyKind {
         (self.rank(ctx), key)
     }
 
-    /// Returns when `runs` makes way for `waits`.
+    /// Returns when `runs` is preempted by `waits`.
     pub(super) fn preempt(self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
         lower_first(self.rank(runs), self.rank(waits))
             .unwrap_or_else(|| self.preempt_equal(runs, waits))
     }
 
-    /// Returns when `runs` makes way for `waits`, which is of the same rank. Under a fair policy a
-    /// job that is still behind the next one at the end of its slice runs on until it is not: a
-    /// switch that would be taken back at once is not made.
+    /// Returns when `runs` is preempted by `waits`, which is of the same rank. Under a fair policy,
+    /// a job that is still behind the next one at the end of its slice runs on until it is not: a
+    /// switch that would be undone at once is not made.
     fn preempt_equal(self, runs: &SchedContext, waits: &SchedContext) -> Preempt {
         match self {
             Self::Deadline if self.reserves(runs) => {
@@ -143,7 +143,8 @@ impl PolicyKind {
         }
     }
 
-    /// Returns whether the work of `runs` is best-effort, and preempted at once by that of `comes`.
+    /// Returns whether the work of `runs` is best-effort, and is preempted at once by that of
+    /// `comes`.
     pub(super) fn yields_to(self, runs: &SchedContext, comes: &SchedContext) -> bool {
         !self.is_urgent(runs) && self.preempt(runs, comes) == Preempt::Now
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registered groups: what the administrator has set for a group and those below it, in force
+//! Registered groups: what the administrator has set for a group and the groups below it, in force
 //! whether the group has contexts or not.
 
 use super::entities::GROUP_DEPTH_MAX;
@@ -13,13 +13,13 @@ use super::{
     MAX_SLOTS,
 };
 
-/// The urgencies, for which a group competes apart.
+/// The urgencies. A group competes separately for each.
 const URGENCIES: [Urgency; 2] = [Urgency::LatencyCritical, Urgency::BestEffort];
 
 impl Scheduler {
-    /// Most groups that can be registered.
+    /// How many groups can be registered.
     pub const GROUPS_MAX: usize = 256;
-    /// Registered groups nest no deeper.
+    /// How deep registered groups may nest.
     pub const GROUP_DEPTH_MAX: usize = GROUP_DEPTH_MAX;
 
     /// Returns how many places for groups always suffice for `contexts` contexts on a card with
@@ -28,18 +28,18 @@ impl Scheduler {
         contexts + remembered + Self::GROUPS_MAX * classes * URGENCIES.len()
     }
 
-    /// Registers a group below the registered group `parent`, or changes what is set for the group.
+    /// Registers a group below the registered group `parent`, or changes the settings of the group.
     /// The registration lasts until [`Scheduler::remove_group`], whether the group has contexts or
-    /// not. Weight and cap hold at once. The caller brings all contexts of the card in line with
-    /// the rest by [`Scheduler::regroup`]. O(log n).
+    /// not. Weight and cap take effect at once. The caller applies the other settings to all
+    /// contexts of the card with [`Scheduler::regroup`]. O(log n).
     ///
     /// # Errors
     ///
     /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoContext`] (`parent` is not registered),
     /// [`Refusal::Depth`] (registered groups would nest more than four deep, or in a circle),
-    /// [`Refusal::NoSlot`] (a slot that the card does not have), [`Refusal::Busy`] (a slot serves
-    /// another group only), [`Refusal::NoSpace`] (too many groups are registered); nothing was
-    /// changed.
+    /// [`Refusal::NoSlot`] (a slot that the card does not have), [`Refusal::Busy`] (a slot is
+    /// exclusive to another group), [`Refusal::NoSpace`] (too many groups are registered); nothing
+    /// was changed.
     pub fn set_group(
         &mut self,
         now: Time,
@@ -82,13 +82,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends the registration of a group. The caller moves its contexts to other groups by
+    /// Ends the registration of a group. The caller moves its contexts to other groups with
     /// [`Scheduler::regroup`]. O(log n).
     ///
     /// # Errors
     ///
     /// [`Refusal::Gone`], [`Refusal::NoContext`] (the group is not registered), [`Refusal::Busy`]
-    /// (a group is registered below); nothing was changed.
+    /// (a group is registered below it); nothing was changed.
     pub fn remove_group(
         &mut self,
         now: Time,
@@ -117,15 +117,15 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns what is set for a group; `None`: it is not registered.
+    /// Returns the settings of a group; `None`: it is not registered.
     pub fn group_settings(&self, key: GroupKey) -> Option<GroupSettings> {
         let at = self.entities.find_registration(key)?;
         Some(self.entities[at].settings)
     }
 
-    /// Lets each of the contexts belong to the group named with it, and obey what is set for groups
-    /// now: the priority ceiling, the slots that serve one group only, the cap. No-op for a context
-    /// that is in line already; one that is gone is skipped. O(log n) for each context.
+    /// Moves each of the contexts to the group given with it, and applies the current settings of
+    /// groups to it: the priority ceiling, the exclusive slots, the cap. No-op for a context that
+    /// is up to date; a context that is gone is skipped. O(log n) for each context.
     pub fn regroup(
         &mut self,
         now: Time,
@@ -161,14 +161,14 @@ impl Scheduler {
         Ok(self.priority_ceiling(self.group_of(id)?))
     }
 
-    /// Returns the group that a slot is reserved for.
+    /// Returns the group that a slot is exclusive to.
     pub fn exclusive(&self, slot: SlotId) -> Option<GroupKey> {
         let owner = self.slots.find(slot)?.exclusive?;
         Some(self.entities[owner].key)
     }
 
-    /// Returns what a group has done until `now`, in all classes, with the groups below it; nothing
-    /// if it has no contexts, and was forgotten or never was.
+    /// Returns the statistics of a group until `now`, in all classes, including the groups below
+    /// it; nothing if the group has no contexts and was forgotten or never existed.
     pub fn group_stats(&self, key: GroupKey, now: Time) -> GroupStats {
         let registration = self.entities.find_registration(key);
         let mut stats = GroupStats {
@@ -191,7 +191,7 @@ impl Scheduler {
         stats
     }
 
-    /// Returns the time on slots that is recorded for a group, without what is under way.
+    /// Returns the time on slots that is recorded for a group, without current runs.
     fn recorded_run(&self, key: GroupKey) -> Duration {
         let mut run = Duration::ZERO;
         for group in self.groups_of(key).into_iter().flatten() {
@@ -200,7 +200,7 @@ impl Scheduler {
         run
     }
 
-    /// Returns the parts of a group, one for each class and urgency that there are.
+    /// Returns the existing parts of a group, one for each class and urgency.
     pub(super) fn groups_of(
         &self,
         key: GroupKey,
@@ -224,7 +224,7 @@ impl Scheduler {
         self.queues.ids().flat_map(kinds)
     }
 
-    /// Returns the registration of `parent`, if `key` may be below it.
+    /// Returns the registration of `parent`, if `key` may be nested below it.
     fn find_parent(
         &self,
         key: GroupKey,
@@ -260,8 +260,8 @@ impl Scheduler {
         Ok(at)
     }
 
-    /// Puts a registered group below `parent`, and lets it compete at the weight that is set. All
-    /// runs were charged.
+    /// Puts a registered group below `parent`, and makes it compete at its set weight. All runs
+    /// must have been charged.
     fn nest(&mut self, at: RegistrationIndex, parent: Option<RegistrationIndex>) {
         self.entities[at].parent = parent;
         let key = self.entities[at].key;
@@ -287,7 +287,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a group compete below `parent`, among whose members it is new.
+    /// Makes a group compete below `parent`, where it counts as new.
     fn move_below(&mut self, group: GroupIndex, parent: Option<GroupIndex>) {
         let class = self.entities[group].kind.class;
         let is_active = self.entities[group].nr_active != 0;
@@ -311,7 +311,7 @@ impl Scheduler {
         }
         let class = self.entities[ctx].class;
         if self.waits_for_limit(ctx) {
-            // What throttles the group is found out anew.
+            // Determine again what throttles the group.
             let mut next = Some(self.entities[ctx].group);
             while let Some(group) = next {
                 self.queues[class].unthrottle_group(&mut self.entities, group);

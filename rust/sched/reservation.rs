@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A slot that is kept vacant for work that was announced, or will be once its job is off it.
+//! A slot that is kept vacant for announced work, or will be once its job has left it.
 
 use super::{ContextId, Duration, Time};
 
@@ -8,15 +8,15 @@ use super::{ContextId, Duration, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotReservation {
     pub(super) ctx: ContextId,
-    /// Another context took the slot meanwhile; what it cost until then is not forgotten.
+    /// Another context took the slot meanwhile; the cost until then is not forgotten.
     pub(super) taken: bool,
     /// The job on the slot was told to pause for it.
     pub(super) made: bool,
-    /// Since when the slot idles while a context waits that would have it.
+    /// Since when the slot has idled while a context that could use it waits.
     idle_since: Option<Time>,
-    /// For how long it did so before.
+    /// How long the slot idled before that.
     idle: Duration,
-    /// The time of the save that was made for it.
+    /// The time of the save that was made for the reservation.
     pub(super) save: Duration,
 }
 
@@ -32,7 +32,7 @@ impl SlotReservation {
         }
     }
 
-    /// Returns for how long the slot has idled while a context waited.
+    /// Returns how long the slot has idled while a context waited.
     pub(super) fn idle_until(&self, now: Time) -> Duration {
         let idle = self.idle_since.map(|since| now.since(since));
         self.idle + idle.unwrap_or_default()
@@ -44,8 +44,8 @@ impl SlotReservation {
         self.idle_since = idles.then_some(now);
     }
 
-    /// Notes that another context takes the slot, to which the save was of use, or that no context
-    /// may have it.
+    /// Notes that another context takes the slot, and benefits from the save, or that no context
+    /// may have the slot.
     pub(super) fn take(&mut self, now: Time) {
         *self = Self {
             taken: true,
@@ -54,7 +54,7 @@ impl SlotReservation {
         };
     }
 
-    /// Notes that the job which made way was saved in `span`.
+    /// Notes that the preempted job was saved in `span`.
     pub(super) fn note_save(&mut self, span: Duration) {
         if self.made {
             self.save = span.max(Duration::from_ns(1));

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A job on a slot, and the PAUSE that it was told.
+//! A job on a slot, and the PAUSE that was written for it.
 
 use super::{ContextId, Duration, Time};
 
-/// An interrupt can be lost, so the status of a job that runs or pauses is read this often.
+/// The status of a job that runs or pauses is read this often, because an interrupt can be lost.
 pub(super) const WATCHDOG_PERIOD: Duration = Duration::from_ms(10);
 
 /// A PAUSE is not written again sooner than this: an answer takes an interrupt, and saves take
 /// time.
 const AGAIN_MIN: Duration = Duration::from_us(250);
-/// And not later than this.
+/// It is not written again later than this.
 const AGAIN_MAX: Duration = Duration::from_ms(5);
-/// A restore is over for certain so much later than it should be, and a sixteenth of it: the writes
-/// of the START take time.
+/// A restore is certainly over this much later than expected, plus a sixteenth of the expected
+/// time: the writes of the START take time.
 const RESTORE_MARGIN: Duration = Duration::from_us(10);
-/// Fewer repetitions of PAUSE than this are no proof of a hang, however late the timers are.
+/// Fewer repetitions of PAUSE than this do not prove a hang, however late the timers are.
 const PAUSES_MIN: u32 = 3;
 
 /// A job on a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) ctx: ContextId,
-    /// When START was written, or later, where loading took time that others pay for.
+    /// When START was written, or later if part of the loading is charged to others.
     pub(super) started: Time,
-    /// It began no sooner: when START was written, or a relay was told of it.
+    /// The earliest time at which the run can have begun: when START was written, or a relay was
+    /// told of it.
     pub(super) named: Time,
     /// It began with a restore.
     pub(super) resumed: bool,
@@ -37,12 +38,12 @@ pub(super) struct Run {
     pub(super) poll_at: Time,
     /// The time between two polls.
     pub(super) poll_period: Duration,
-    /// Base: RUNNING was read, so that IDLE does not mean "not yet" any more.
+    /// Base: RUNNING was read, so that IDLE no longer means "not yet".
     pub(super) seen_running: bool,
-    /// Fermata: a status from before the START was read; a read that surely follows the START is on
-    /// its way.
+    /// Fermata: a status from before the START was read; a read that certainly follows the START is
+    /// under way.
     pub(super) suspect: bool,
-    /// The starvation boost has put the job there: its slice is not cut short.
+    /// The starvation boost has put the job on the slot: its slice is not cut short.
     pub(super) boosted: bool,
     pub(super) pause: Option<Pause>,
 }
@@ -50,20 +51,21 @@ pub(super) struct Run {
 /// A PAUSE that was written and not yet answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
-    /// When it was written first; of a PAUSE in place of one at a boundary, when that was written.
+    /// When it was first written; if a PAUSE at a boundary was replaced, when the replacement was
+    /// written.
     pub(super) since: Time,
     /// Relay: how long the job may work until it stops; zero: it stops at once.
     pub(super) after: Duration,
-    /// When it is written again.
+    /// When to write it again.
     pub(super) again: Time,
-    /// It was probably written during a restore, and then dropped: that it has to be repeated is
-    /// no sign of anything wrong.
+    /// It was probably written during a restore, and then dropped: having to repeat it is no sign
+    /// of an error.
     pub(super) in_restore: bool,
-    /// The time between the last two.
+    /// The current interval between repetitions.
     pub(super) wait: Duration,
     /// How often it was repeated.
     pub(super) tries: u32,
-    /// A save would be over by now, as saves go on this slot.
+    /// A save would be over by now, judging by earlier saves on this slot.
     pub(super) late: bool,
     /// When the preempt timeout is over.
     pub(super) give_up: Time,
@@ -73,11 +75,12 @@ pub(super) struct Pause {
     pub(super) is_early: bool,
     /// The preempt timeout is over; the status is read a last time, in case an interrupt was lost.
     pub(super) last: bool,
-    /// The job stops at a boundary: the time until PAUSED is not that of a save.
+    /// The job stops at a boundary: the time until PAUSED is not the time of a save.
     pub(super) boundary: bool,
-    /// Until when a context that goes first waits for the boundary; `None`: there is none.
+    /// Until when a context that preempts at once waits for the boundary; `None`: no such context
+    /// waits.
     pub(super) bound: Option<Time>,
-    /// That was passed.
+    /// The bound has passed.
     pub(super) overrun: bool,
 }
 
@@ -110,7 +113,7 @@ impl Run {
         }
     }
 
-    /// Returns for how long the job works until `due`, which is still to come; zero if it is not.
+    /// Returns how long the job works until `due`, if that is still to come; otherwise zero.
     pub(super) fn work_until(&self, now: Time, due: Time) -> Duration {
         match due > now {
             true => due
@@ -120,8 +123,8 @@ impl Run {
         }
     }
 
-    /// Returns when its restore is over for certain; `None`: it had none, or nothing is known of
-    /// restores on its slot.
+    /// Returns when the restore of the run is certainly over; `None`: it had none, or the time of
+    /// restores on its slot is not known.
     fn restored_at(&self) -> Option<Time> {
         let margin = self.extra.parts(16) + RESTORE_MARGIN;
         (self.extra != Duration::ZERO).then(|| self.started + self.extra + margin)
@@ -146,8 +149,8 @@ impl Run {
 }
 
 impl Pause {
-    /// Returns the PAUSE as told by an order, which stands until it is taken: only whether the job
-    /// still stops at a boundary is looked at again soon.
+    /// Returns the PAUSE as an order tells it. An order stays in force until it is taken: only
+    /// whether the job still stops at a boundary is checked again soon.
     pub(super) fn by_order(self) -> Self {
         let again = if self.boundary {
             self.again
@@ -171,8 +174,8 @@ impl Pause {
         self.late = false;
     }
 
-    /// PAUSE was not answered in time: it may have been dropped during a restore, or lost, or the
-    /// save is a long one, where one takes `save`.
+    /// Notes that PAUSE was not answered in time: it may have been dropped during a restore, or
+    /// lost, or the save takes longer than usual. `save`: the time that a save takes.
     pub(super) fn repeat(&mut self, now: Time, save: Duration) {
         if !core::mem::take(&mut self.in_restore) {
             self.wait = self.wait.doubled().min(AGAIN_MAX);

@@ -5,7 +5,8 @@
 //! The ready queue is a tree for the class and one for each group, as in the CPU controller: a
 //! group is linked in the tree above it while a member waits, so the first context is found by
 //! descending from the class. Entities whose budget or cap is used up are in the throttled queue,
-//! by the time at which it is refilled. The members of a throttled group stay in the group's tree.
+//! ordered by the time at which it is refilled. The members of a throttled group stay in the
+//! group's tree.
 
 use super::admission::Reserved;
 use super::context::Linked;
@@ -16,22 +17,23 @@ use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
 use super::tree::Tree;
 use super::Time;
 
-/// The run queue of a class, and what is kept for a class. Opaque: the caller provides room for it.
+/// The run queue of a class, and other state of the class. Opaque: the caller provides the storage
+/// for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunQueue {
     /// The slots of the class, a bit each.
     pub(super) slots: u8,
-    /// Those of them that are not quarantined.
+    /// The slots of the class that are not quarantined.
     pub(super) usable: u8,
     ready: Tree,
     throttled: Tree,
-    /// Groups of the throttled queue.
+    /// The number of groups in the throttled queue.
     nr_throttled_groups: u32,
     /// Hints of work that preempts best-effort work at once, by their times.
     pub(super) urgent_hints: Tree,
     /// The other hints.
     pub(super) common_hints: Tree,
-    /// Hints are ignored until then.
+    /// Hints are ignored until this time.
     pub(super) backoff_until: Time,
     /// The contexts of the ready queue, the one that has waited longest first.
     pub(super) waiting: FifoList,
@@ -51,7 +53,8 @@ pub struct RunQueue {
 }
 
 impl RunQueue {
-    /// Returns whether the class has one slot only, so that no other one can take who waits for it.
+    /// Returns whether the class has only one slot, so that no other slot can take a context that
+    /// waits.
     pub(super) fn has_one_slot(&self) -> bool {
         self.slots.count_ones() == 1
     }
@@ -62,7 +65,7 @@ impl RunQueue {
         self.turns
     }
 
-    /// Adds a context to the end of those with the same rank and key; `by_group`: through its
+    /// Adds a context behind those with the same rank and key; `by_group`: it competes through its
     /// group. O(log n).
     pub(super) fn enqueue(
         &mut self,
@@ -108,8 +111,8 @@ impl RunQueue {
         }
     }
 
-    /// Gives a context of the ready queue the turn among its equals that it had before, and the first
-    /// place among those that wait. O(log n).
+    /// Restores the turn that a context of the ready queue had among its equals, and puts the
+    /// context first among those that wait. O(log n).
     pub(super) fn restore_place(&mut self, entities: &mut Entities, ctx: ContextIndex, turn: u64) {
         if entities[ctx].linked == Linked::Ready {
             self.waiting.remove(entities, ctx.into());
@@ -155,7 +158,7 @@ impl RunQueue {
 
 /// The trees.
 impl RunQueue {
-    /// Works on the tree of the members of `parent`, or of the class.
+    /// Calls `work` with the tree of the members of `parent`, or of the class.
     fn with_tree(
         &mut self,
         entities: &mut Entities,
@@ -210,8 +213,8 @@ impl RunQueue {
         self.tree(entities, level).leftmost()
     }
 
-    /// Links an entity in the tree above it, and the groups above where it is their first member
-    /// that waits.
+    /// Links an entity in the tree above it, and also the groups above if it is their first waiting
+    /// member.
     fn link(&mut self, entities: &mut Entities, mut at: EntityRef, key: SchedKey) {
         let mut key = key;
         loop {
@@ -238,7 +241,7 @@ impl RunQueue {
         }
     }
 
-    /// Unlinks an entity, and the groups above where it was their last member that waited.
+    /// Unlinks an entity, and also the groups above if it was their last waiting member.
     fn unlink(&mut self, entities: &mut Entities, mut at: EntityRef) {
         loop {
             let parent = entities[at].parent;
@@ -281,7 +284,7 @@ impl RunQueue {
     }
 }
 
-/// Notes which slots the members of a group that wait may use, and returns whether that has
+/// Updates which slots the waiting members of a group may use, and returns whether that has
 /// changed.
 fn update_allowed(entities: &mut Entities, group: GroupIndex) -> bool {
     let allowed = entities[group].ready.allowed(entities);
@@ -295,8 +298,8 @@ impl RunQueue {
         descend(entities, self.ready.first(entities, slots)?, slots)
     }
 
-    /// Returns the first context that may run on one of `slots` and is none of `taken`.
-    /// O(k log n) with k contexts taken.
+    /// Returns the first context that may run on one of `slots` and is not in `taken`. O(k log n)
+    /// with k contexts taken.
     pub(super) fn pick_next_but(
         &self,
         entities: &Entities,
@@ -310,8 +313,8 @@ impl RunQueue {
         next
     }
 
-    /// Returns the first context after an entity that waits, in the tree above that or in those
-    /// above. O(log n).
+    /// Returns the first context after a waiting entity, in the tree above that entity or in the
+    /// trees further up. O(log n).
     pub(super) fn pick_after(
         &self,
         entities: &Entities,
@@ -372,7 +375,7 @@ impl RunQueue {
         self.throttled.insert(entities, at, key);
     }
 
-    /// Takes a group out of the ready queue until `at`, with all members. O(log n).
+    /// Takes a group, with all of its members, out of the ready queue until `at`. O(log n).
     pub(super) fn throttle_group(&mut self, entities: &mut Entities, group: GroupIndex, at: Time) {
         if entities[group].throttled {
             self.throttled.remove(entities, group.into());
@@ -384,8 +387,8 @@ impl RunQueue {
         self.link_throttled(entities, group.into(), at);
     }
 
-    /// Takes a context that does not compete through its group out of the ready queue, or adds one
-    /// that is in no queue, until its throttled group is not throttled any more. O(log n).
+    /// Makes a context that does not compete through its group wait behind the group until the
+    /// group is no longer throttled. The context is in the ready queue, or in no queue. O(log n).
     pub(super) fn put_behind(
         &mut self,
         entities: &mut Entities,
@@ -409,7 +412,7 @@ impl RunQueue {
         entities[group].behind = behind;
     }
 
-    /// Lets a throttled group compete again. O(log n).
+    /// Makes a throttled group compete again. O(log n).
     pub(super) fn unthrottle_group(&mut self, entities: &mut Entities, group: GroupIndex) {
         if !core::mem::take(&mut entities[group].throttled) {
             return;
@@ -434,7 +437,7 @@ impl RunQueue {
     }
 
     /// Lets the next context that its group has kept back wait for a slot, unless the group is
-    /// throttled: one follows the other, so that a group at its cap costs others little.
+    /// throttled. One context follows another, so that a group at its cap costs others little.
     fn follow_up(&mut self, entities: &mut Entities, group: GroupIndex) {
         if entities[group].throttled {
             return;
@@ -472,7 +475,8 @@ impl RunQueue {
 
 /// Hints.
 impl RunQueue {
-    /// Adds a context without a job to those that have announced one, for the time `at`. O(log n).
+    /// Adds a context without a job to those that have announced a job, for the time `at`. O(log
+    /// n).
     pub(super) fn link_hint(
         &mut self,
         entities: &mut Entities,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Setting a scheduler up, its settings, and what it reports.
+//! Setting up a scheduler, its settings, and its reports.
 
 use super::event::Cx;
 use super::group::GroupKind;
@@ -11,19 +11,19 @@ use super::{
     SlotState, SlotStats, Stats, Time, MAX_SLOTS,
 };
 
-/// What the caller knows of a card. Slots that it does not have are `None`.
+/// What the caller knows of a card. Slots that the card does not have are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardConfig {
     /// The slots, by number.
     pub slots: [Option<SlotConfig>; MAX_SLOTS],
 }
 
-/// What a new context is.
+/// The configuration of a new context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextConfig {
-    /// The class of the slots that compute its engine: [`SlotConfig::class`].
+    /// The class of the slots that have its engine: [`SlotConfig::class`].
     pub class: u8,
-    /// Its parameters to begin with.
+    /// Its initial parameters.
     pub params: Params,
     /// The group that it belongs to.
     pub group: GroupKey,
@@ -31,15 +31,15 @@ pub struct ContextConfig {
 
 /// Setting up.
 impl Scheduler {
-    /// Returns a scheduler without contexts. Every slot must be quiescent, out of reset and its
-    /// window closed. What stood in `storage` is overwritten; O(length).
+    /// Returns a scheduler without contexts. Every slot must be quiescent and out of reset, with
+    /// its window closed. The contents of `storage` are overwritten; O(length).
     pub fn new(config: &CardConfig, storage: Storage) -> Self {
         let mut scheduler = Self::without_slots(storage);
         scheduler.add_slots(config);
         scheduler
     }
 
-    /// Adds the slots of a card. Once, before any context is added.
+    /// Adds the slots of a card. Must be called once, before any context is added.
     pub fn add_slots(&mut self, config: &CardConfig) {
         for (id, config) in super::ids::slots_in(u8::MAX).zip(config.slots) {
             if let Some(config) = config {
@@ -48,8 +48,8 @@ impl Scheduler {
         }
     }
 
-    /// Adds a context, and its group if the group is not there. A priority above the ceiling of the
-    /// group is lowered to that. O(log n).
+    /// Adds a context, and its group unless the group exists. A priority above the ceiling of the
+    /// group is lowered to the ceiling. O(log n).
     ///
     /// # Errors
     ///
@@ -90,8 +90,8 @@ impl Scheduler {
         Ok(self.entities[self.entities.owned(id)?].params)
     }
 
-    /// Changes the parameters of a context; they hold at once, for the slice that runs too. A job
-    /// on a slot that is not in the mask any more is preempted.
+    /// Changes the parameters of a context. They take effect at once, also for the current slice. A
+    /// job on a slot that is no longer in the mask is preempted.
     ///
     /// # Errors
     ///
@@ -122,9 +122,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Disables a context, or enables it again. A job of a disabled context on a slot is preempted
-    /// at once, as by the end of its slice, and a Start is accepted; the jobs wait until the
-    /// context is enabled. A held job stays held. No-op if it is so already. O(log n).
+    /// Disables or enables a context. The job of a disabled context is preempted at once if it is
+    /// on a slot, as at the end of its slice. A Start is accepted, but the job waits until the
+    /// context is enabled. A held job stays held. No-op if the context is already in the requested
+    /// state. O(log n).
     ///
     /// # Errors
     ///
@@ -150,9 +151,9 @@ impl Scheduler {
         self.policy
     }
 
-    /// Chooses another policy, which is in force at once; jobs that run are not disturbed before
-    /// their slices end. A policy change resets accounting. [`Scheduler::sweep`] brings those that
-    /// wait into the new order. No-op for the policy in force.
+    /// Selects another policy, which takes effect at once; running jobs are not disturbed before
+    /// their slices end. A policy change resets accounting. [`Scheduler::sweep`] moves the waiting
+    /// contexts into the new order. No-op for the policy in force.
     ///
     /// # Errors
     ///
@@ -170,9 +171,9 @@ impl Scheduler {
         self.boost
     }
 
-    /// Chooses how long a context may wait until it is given a slice under every policy:
-    /// [`Scheduler::BOOST_MIN`] to [`Scheduler::BOOST_MAX`], or zero for "as long as it takes". Of
-    /// several that wait for so long, one is served in each such span.
+    /// Sets how long a context may wait until it is given a slice under every policy:
+    /// [`Scheduler::BOOST_MIN`] to [`Scheduler::BOOST_MAX`], or zero for no limit. If several
+    /// contexts have waited that long, one of them is served in each such interval.
     ///
     /// # Errors
     ///
@@ -191,17 +192,17 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The longest boundary wait: 10 s, as the longest preempt timeout.
+    /// The longest boundary wait: 10 s, the same as the longest preempt timeout.
     pub const BOUNDARY_WAIT_MAX: Duration = Duration::from_ms(10_000);
 
-    /// Returns how long a job on its way to a boundary may let a context wait that goes first at
-    /// once under the policy.
+    /// Returns how long a job on its way to a boundary may delay a context that preempts it at once
+    /// under the policy.
     pub fn boundary_wait(&self) -> Duration {
         self.boundary_wait
     }
 
-    /// Chooses [`Scheduler::boundary_wait`], zero to [`Scheduler::BOUNDARY_WAIT_MAX`]. It holds for
-    /// all that begin to wait from now on.
+    /// Sets [`Scheduler::boundary_wait`]: zero to [`Scheduler::BOUNDARY_WAIT_MAX`]. The new value
+    /// applies to waits that begin from now on.
     ///
     /// # Errors
     ///
@@ -218,7 +219,7 @@ impl Scheduler {
 
 /// Reports.
 impl Scheduler {
-    /// Returns what a context has done until `now`.
+    /// Returns the statistics of a context until `now`.
     ///
     /// # Errors
     ///
@@ -233,7 +234,7 @@ impl Scheduler {
         })
     }
 
-    /// Returns where the job of a context stands, and its number as [`Stats::job`] has it.
+    /// Returns the state of a context's job, and the number of the job as in [`Stats::job`].
     ///
     /// # Errors
     ///
@@ -243,21 +244,21 @@ impl Scheduler {
         Ok((context.state, context.job()))
     }
 
-    /// Returns whether a quarantined slot may still reach the memory of a context, also of one that
-    /// was closed.
+    /// Returns whether a quarantined slot may still reach the memory of a context, even if the
+    /// context was closed.
     pub fn is_stuck(&self, id: ContextId) -> bool {
         let ctx = self.entities.find(id);
         ctx.is_some_and(|ctx| self.entities[ctx].stuck)
     }
 
-    /// Returns the slot whose application registers are those of a context now, so that its writes
-    /// and reads may be forwarded: from Load until the end of the run is observed or the slot is
-    /// reset.
+    /// Returns the slot whose application registers belong to a context now, so that the context's
+    /// reads and writes may be forwarded: from Load until the end of the run is observed or the
+    /// slot is reset.
     pub fn slot_of(&self, id: ContextId) -> Option<SlotId> {
         self.slot_with(self.entities.owned(id).ok()?)
     }
 
-    /// Returns whether the run on a slot began with a restore, of whose end the status tells
+    /// Returns whether the run on a slot began with a restore whose end the status reports
     /// ([`Status::restore`]).
     pub fn tells_restore(&self, slot: SlotId) -> bool {
         let fsm = self.slots.find(slot).map(|slot| &slot.fsm);
@@ -266,25 +267,26 @@ impl Scheduler {
         })
     }
 
-    /// Returns what a slot does; `None` if the card has no such slot.
+    /// Returns the state of a slot; `None` if the card has no such slot.
     pub fn slot_state(&self, slot: SlotId) -> Option<SlotState> {
         Some(self.slots.find(slot)?.fsm.report())
     }
 
-    /// Returns when the job on a slot is to be saved that was told to pause; `None`: it was not, or
-    /// stops at a boundary. An interrupt tells of the end of the save.
+    /// Returns when the job on a slot that was told to pause is to be saved; `None`: it was not
+    /// told to, or stops at a boundary. An interrupt signals the end of the save.
     pub fn save_due(&self, slot: SlotId) -> Option<Time> {
         self.slots.find(slot)?.fsm.save_due()
     }
 
-    /// Returns the context on a slot with a relay and the number of its run, whose record the caller
-    /// looks for at each interrupt and after each status read; `None`: no record is awaited.
+    /// Returns the context on a slot with a relay and the number of its run. The caller looks for
+    /// the record of this run at each interrupt and after each status read. `None`: no record is
+    /// awaited.
     pub fn awaited_run(&self, slot: SlotId) -> Option<(ContextId, u32)> {
         self.slots.find(slot)?.fsm.awaited_run()
     }
 
-    /// Returns what a slot has done until `now`, the run that is under way included; `None` if the
-    /// card has no such slot.
+    /// Returns the statistics of a slot until `now`, including the current run; `None` if the card
+    /// has no such slot.
     pub fn slot_stats(&self, slot: SlotId, now: Time) -> Option<SlotStats> {
         let fsm = &self.slots.find(slot)?.fsm;
         let mut stats = fsm.stats;
@@ -305,19 +307,19 @@ impl Scheduler {
         self.slots.find(slot)?.reserved_for()
     }
 
-    /// Returns the member of a gang that a slot is claimed for: once all members that wait can have
-    /// their slots.
+    /// Returns the member of a gang that a slot is claimed for. It is started once all members that
+    /// wait can have their slots.
     pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
         let claim = self.slots.find(slot)?.claim?;
         Some(self.entities.id(claim.ctx))
     }
 
-    /// Returns how many contexts there are, those included that were closed and not yet released.
+    /// Returns the number of contexts, including those that were closed and not yet released.
     pub fn contexts(&self) -> u32 {
         self.entities.nr_contexts()
     }
 
-    /// Returns how many contexts fit.
+    /// Returns how many contexts there is room for.
     pub fn capacity(&self) -> usize {
         self.entities.capacity()
     }

@@ -6,21 +6,22 @@
 use super::ids::{slots_in, ContextIndex};
 use super::{SlotId, MAX_SLOTS};
 
-/// Contexts, and the slots that they have been given.
+/// Contexts, and the slots that they were given.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seating {
     guests: [Option<ContextIndex>; MAX_SLOTS],
     count: usize,
     /// By slot: the guests that may have it, a bit each.
     allowed: [u8; MAX_SLOTS],
-    /// By slot: which guest has it.
+    /// By slot: the guest that has it.
     seats: [Option<usize>; MAX_SLOTS],
     /// The guests without a slot, a bit each.
     standing: u8,
 }
 
 impl Seating {
-    /// Adds a context that may have one of `slots`. `false`: there are as many as slots already.
+    /// Adds a context that may have one of `slots`. Returns `false` if there are as many contexts
+    /// as slots already.
     pub(super) fn add(&mut self, ctx: ContextIndex, slots: u8) -> bool {
         let Some(place) = self.guests.get_mut(self.count) else {
             return false;
@@ -45,7 +46,7 @@ impl Seating {
         self.standing == 0
     }
 
-    /// Returns the context that has a slot.
+    /// Returns the context that has `slot`.
     pub(super) fn on(&self, slot: SlotId) -> Option<ContextIndex> {
         self.guests[self.seats[slot.index()]?]
     }
@@ -56,7 +57,7 @@ impl Seating {
         seats.fold(0, |slots, slot| slots | slot.bit())
     }
 
-    /// Returns whether all contexts can have one of `slots` each, were these free.
+    /// Returns whether all contexts could have one of `slots` each, if these were free.
     pub(super) fn fits(mut self, slots: u8) -> bool {
         for slot in slots_in(slots) {
             self.offer(slot);
@@ -64,10 +65,10 @@ impl Seating {
         self.is_complete()
     }
 
-    /// Adds a slot. Returns whether one more context has a slot now; others may have changed
-    /// theirs. Slots stay in use once they are, so those that are offered first are preferred.
+    /// Adds a slot. Returns whether one more context has a slot now; other contexts may have been
+    /// moved. Slots in use stay in use, so slots that are offered earlier are preferred.
     pub(super) fn offer(&mut self, slot: SlotId) -> bool {
-        // Breadth first: slots whose context could move to the slot that is noted beside.
+        // Breadth-first search: slots, each with the slot that its context could move to.
         let mut reached = [(slot, slot); MAX_SLOTS];
         let (mut next, mut len, mut known) = (0, 1, slot.bit());
         while next < len {
@@ -92,7 +93,7 @@ impl Seating {
         false
     }
 
-    /// Gives the slot `at` to a guest without one, and moves the guests on the way to it towards
+    /// Gives the slot `at` to a guest without one, and moves the guests on the path towards
     /// `first`.
     fn shift(&mut self, first: SlotId, at: SlotId, guest: usize, reached: &[(SlotId, SlotId)]) {
         self.standing &= !(1 << guest);

@@ -4,21 +4,21 @@
 
 use super::{ContextId, Duration};
 
-/// How much of its protocol the slot keeps by itself (docs/card.md, F and O).
+/// The protocol that a slot keeps (docs/card.md, F and O).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be under way.
+    /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be in flight.
     Base {
         /// How long the slot stays in reset until nothing of the last job can still arrive. It must
-        /// also cover the time for which a status may be old after a START: the status after the
-        /// reset has to be believed.
+        /// also cover the time for which a status may be stale after a START, because the status
+        /// after the reset must be reliable.
         settle: Duration,
     },
     /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
-    /// STARTs taken.
+    /// STARTs that the slot has accepted.
     Fermata,
-    /// The slot takes orders, goes on with the next context by itself, and leaves a record of each
-    /// run; otherwise as [`Profile::Fermata`].
+    /// The slot takes orders, continues with the next context by itself, and leaves a record of
+    /// each run; otherwise the same as [`Profile::Fermata`].
     Relay,
 }
 
@@ -30,7 +30,7 @@ pub enum PreemptGranularity {
     Anywhere,
     /// At any point, or at its next boundary if told so.
     AnywhereOrBoundary,
-    /// At a boundary only: its contexts always are cooperative.
+    /// At a boundary only: its contexts are always cooperative.
     BoundaryOnly,
 }
 
@@ -54,7 +54,7 @@ pub struct SlotConfig {
 }
 
 impl SlotConfig {
-    /// A slot of the fermata profile, whose engine can do nothing more than any engine.
+    /// A slot of the fermata profile whose engine has no optional feature.
     pub const PLAIN: Self = Self {
         profile: Profile::Fermata,
         class: 0,
@@ -78,7 +78,7 @@ impl SlotConfig {
     }
 }
 
-/// What a slot does, for reports.
+/// The state of a slot, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// No context is on it.
@@ -102,32 +102,32 @@ pub struct SlotStats {
     pub starts: u64,
     /// Of these, resumes.
     pub resumes: u64,
-    /// Jobs that were asked to pause.
+    /// Jobs that were told to pause.
     pub pauses: u64,
     /// PAUSEs written again because the first was not answered in time.
     pub pauses_again: u64,
     /// Jobs saved.
     pub saves: u64,
-    /// Status reads asked for, beyond those that the caller's interrupt makes.
+    /// Status reads that were requested, beyond those that the caller's interrupt handler makes.
     pub reads: u64,
-    /// Resets that stopped a job by force: it was closed, or failed.
+    /// Resets that stopped a job by force: its context was closed, or the job failed.
     pub resets: u64,
     /// Jobs that did not pause within their preempt timeout.
     pub timeouts: u64,
-    /// Jobs that let another one wait for a boundary longer than
+    /// Jobs that kept another context waiting for a boundary longer than
     /// [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait).
     pub overruns: u64,
-    /// The time beyond that, where the engine stops at boundaries only. It is a part of `busy`.
+    /// The time in excess of it, if the engine stops at boundaries only. It is a part of `busy`.
     pub overrun: Duration,
-    /// Time from the first PAUSE to PAUSED, moving average over about eight saves; those at a
-    /// boundary do not count. Where there were none, the same as `restore`.
+    /// Time from the first PAUSE to PAUSED, moving average over about eight saves; saves at a
+    /// boundary do not count. The same as `restore` if there were none.
     pub save: Duration,
     /// The longest of these; zero if there were none.
     pub save_max: Duration,
-    /// Time of a restore as the card told it, moving average over about eight restores. Where it
-    /// told none (base, and restores of less than a microsecond), the same as `save`.
+    /// Time of a restore as the card reports it, moving average over about eight restores. The same
+    /// as `save` if the card reported none (base, and restores of less than a microsecond).
     pub restore: Duration,
-    /// The longest that it told; zero if it told none.
+    /// The longest restore that the card reported; zero if it reported none.
     pub restore_max: Duration,
     /// Time with a job on it, from each START to the observed end of the run.
     pub busy: Duration,
@@ -143,7 +143,7 @@ impl SlotStats {
         }
     }
 
-    /// Counts a restore, which took `span`; zero: the card did not tell.
+    /// Counts a restore, which took `span`; zero: the card did not report its time.
     pub(super) fn note_restore(&mut self, span: Duration) {
         if span != Duration::ZERO {
             self.restore = average(self.restore, self.restore_max, span);

@@ -2,8 +2,8 @@
 
 //! The state machine of a slot: the slot protocol of docs/card.md.
 //!
-//! The state machine knows one job, and neither other contexts nor a policy: it is told when to
-//! start a job and when to stop it, and reports the end of the run and when the slot is vacant.
+//! The state machine knows one job, but no other contexts and no policy: it is told when to start a
+//! job and when to stop it, and reports the end of the run and when the slot is vacant.
 
 use super::event::Cx;
 use super::run::Run;
@@ -13,9 +13,9 @@ use super::{Action, ContextId, Duration, Failure, Order, SlotId, SlotState, Time
 /// What becomes of a job once its slot is quiescent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was saved, and goes on.
+    /// It was saved, and will be resumed.
     Saved,
-    /// It was saved with an empty queue, and goes on when there is work in the queue.
+    /// It was saved with an empty queue, and will be resumed when there is work in the queue.
     Empty,
     /// It finished.
     Finished,
@@ -28,7 +28,7 @@ pub(super) enum Outcome {
 pub(super) struct Reset {
     pub(super) ctx: ContextId,
     pub(super) outcome: Outcome,
-    /// Base: the settle time has begun, since the reset bit is known to have reached the card.
+    /// Base: the settle time has begun, because the reset bit is known to have reached the card.
     pub(super) settling: bool,
     /// Base: the settle time is over and the reset bit cleared.
     pub(super) released: bool,
@@ -38,7 +38,7 @@ pub(super) struct Reset {
 }
 
 /// The state of a slot. The window may be changed in `Vacant` only: in every other state the engine
-/// may still touch memory, or, on base, DMA of a job that has ended may.
+/// may still touch memory, or, on a base card, DMA of a job that has ended may still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Quiescent, out of reset, no job.
@@ -49,10 +49,10 @@ pub(super) enum State {
     /// The reset bit was set. Left when the status reads IDLE (then the slot is quiescent) or after
     /// too many tries.
     Resetting(Reset),
-    /// It never read IDLE: nothing is known of it, so nothing is done with it. The memory of the
-    /// context that was on it, if any, stays in its reach.
+    /// It never read IDLE: its state is unknown, so it is not used. It may still reach the memory
+    /// of the context that was on it, if any.
     Quarantined(Option<ContextId>),
-    /// The card is gone; so is every action.
+    /// The card is gone; no action follows.
     Gone,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum After {
     Quarantined { ctx: ContextId, outcome: Outcome },
 }
 
-/// What an event has brought.
+/// What has changed by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) over: Option<RunOver>,
@@ -104,13 +104,13 @@ pub(super) struct SlotFsm {
     /// Fermata: the START_COUNT that the card must show after the last START. Relay: the number of
     /// the last run.
     pub(super) count: u32,
-    /// Relay: the order that stands for the run on the slot.
+    /// Relay: the order in force for the run on the slot.
     pub(super) posted: Order,
     /// When the timer will fire, as far as is known.
     pub(super) timer: Option<Time>,
-    /// The state was entered anew: what the timer was armed for is over.
+    /// A state was entered since the timer was armed: what the timer was armed for is obsolete.
     pub(super) entered: bool,
-    /// What the timer was armed for that has just fired.
+    /// The time that the timer which has just fired was armed for.
     pub(super) fired: Option<Time>,
     /// When the last run ended by itself, unless the slot was left vacant since.
     pub(super) idle_since: Option<Time>,
@@ -134,7 +134,7 @@ impl SlotFsm {
         }
     }
 
-    /// Returns the job that runs, also while it is being saved.
+    /// Returns the running job, also while it is being saved.
     pub(super) fn run(&self) -> Option<&Run> {
         match &self.state {
             State::Running(run) => Some(run),
@@ -142,7 +142,7 @@ impl SlotFsm {
         }
     }
 
-    /// Returns the job that runs and was not told to pause.
+    /// Returns the running job if it was not told to pause.
     pub(super) fn unpaused(&self) -> Option<&Run> {
         self.run().filter(|run| run.pause.is_none())
     }
@@ -159,8 +159,8 @@ impl SlotFsm {
         }
     }
 
-    /// Returns when the job is to be saved that was told to pause. `None`: it was not, or stops at a
-    /// boundary.
+    /// Returns when the job that was told to pause is to be saved. `None`: it was not told to, or
+    /// stops at a boundary.
     pub(super) fn save_due(&self) -> Option<Time> {
         let pause = self.run()?.pause.as_ref()?;
         (!pause.boundary).then_some(pause.since)
@@ -170,8 +170,8 @@ impl SlotFsm {
         matches!(self.state, State::Vacant)
     }
 
-    /// Returns whether the slot will be vacant soon. A slot that does not answer in time is not
-    /// counted on.
+    /// Returns whether the slot will be vacant soon. A slot that has not answered in time does not
+    /// count.
     pub(super) fn is_leaving(&self) -> bool {
         match &self.state {
             State::Running(run) => run.pause.is_some_and(|pause| !pause.late),
@@ -205,7 +205,7 @@ impl SlotFsm {
         }
     }
 
-    /// Closes the window, for no job is to follow soon.
+    /// Closes the window, because no job is to follow soon.
     pub(super) fn leave_vacant(&mut self, cx: &mut Cx<'_>) {
         self.idle_since = None;
         self.close_window(cx);
@@ -216,11 +216,11 @@ impl SlotFsm {
 impl SlotFsm {
     /// Notes that the timer of the slot has fired.
     pub(super) fn note_timer(&mut self, now: Time) {
-        // An earlier arming may fire, too: then it is nothing's time.
+        // A replaced arming may still fire: then nothing is due.
         self.fired = self.timer.take().filter(|&at| at <= now);
     }
 
-    /// Returns when the slot itself needs its timer; `None`: it waits for nothing.
+    /// Returns when the slot itself needs its timer; `None`: the slot waits for nothing.
     pub(super) fn next_timer(&self) -> Option<Time> {
         match &self.state {
             State::Running(run) => Some(run.next_timer()),
@@ -229,9 +229,9 @@ impl SlotFsm {
         }
     }
 
-    /// Arms the timer for `next`, if it is not armed for that time or an earlier one: a timer that
-    /// fires too early costs less than one that is armed anew at every event of its neighbours, or
-    /// at every switch of a relay.
+    /// Arms the timer for `next`, unless it is armed for that time or an earlier one: a timer that
+    /// fires too early costs less than rearming it at every event of a neighbouring slot, or at
+    /// every switch of a relay.
     pub(super) fn arm(&mut self, cx: &mut Cx<'_>, next: Option<Time>) {
         let slot = self.id;
         self.fired = None;

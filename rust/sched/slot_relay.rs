@@ -2,8 +2,8 @@
 
 //! A slot with a relay: orders in place of START and PAUSE, records in place of the status.
 //!
-//! Each run has a number, which the status counts, and each order names the run that it follows. So
-//! an order that comes too late is dropped by the card, and the record of the run says what the
+//! Each run has a number, which the status counts, and each order names the run that it follows.
+//! The card therefore drops an order that comes too late, and the record of the run says what the
 //! card has done. The status is read only to find out whether a record was lost, and after a reset.
 
 use super::event::Cx;
@@ -13,15 +13,15 @@ use super::slot_fsm::{After, Outcome, Progress, SlotFsm, State};
 use super::slot_run::End;
 use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status, Time};
 
-/// A job that is stopped without being saved has to be off its slot by then.
+/// How long a job that is stopped without being saved may take to leave its slot.
 const DROP_TIMEOUT: Duration = Duration::from_ms(100);
-/// A slot goes on by itself after a run that is no longer than this: after a longer run, a gap of
+/// A slot continues by itself after a run that is no longer than this. After a longer run, a gap of
 /// the time that an interrupt takes matters less.
 const GO_ON_MAX: Duration = Duration::from_ms(2);
 
 impl SlotFsm {
-    /// Returns whether the card is to be told who follows the job on the slot: the job was told to
-    /// stop, or the slot is to go on without the host after the job has ended.
+    /// Returns whether the card is to be told which context follows the job on the slot: the job
+    /// was told to stop, or the slot is to continue without the host after the job has ended.
     pub(super) fn takes_next(&self, now: Time) -> bool {
         let Some(run) = self.run().filter(|_| self.config.has_relay()) else {
             return false;
@@ -32,14 +32,14 @@ impl SlotFsm {
         }
     }
 
-    /// Returns until when the slot goes on without the host if the job on it ends, which was not
-    /// told to stop. `None`: it does not.
+    /// Returns until when the slot continues without the host if the job on it ends. `None`: the
+    /// slot does not, or the job was told to stop.
     pub(super) fn goes_on_until(&self) -> Option<Time> {
         let run = self.unpaused()?;
         (self.posted != Order::none(self.count)).then(|| run.started + GO_ON_MAX)
     }
 
-    /// Notes that the slot goes back to a context after the run that has just begun.
+    /// Notes that the slot returns to a context after the run that has just begun.
     pub(super) fn go_back_to(&mut self, ctx: ContextId) {
         self.posted = Order::back_to(self.count, ctx);
     }
@@ -64,8 +64,8 @@ impl SlotFsm {
         pause.is_some_and(|pause| pause.last)
     }
 
-    /// Has the job stop at once that was told to stop later. Returns whether it is saved before the
-    /// end of its slice for that.
+    /// Stops the job at once if it was told to stop later. Returns whether the job is therefore
+    /// saved before the end of its slice.
     pub(super) fn stop_now(&mut self, now: Time) -> bool {
         let save = self.stats.save();
         let State::Running(run) = &mut self.state else {
@@ -85,14 +85,14 @@ impl SlotFsm {
         is_early && !pause.boundary
     }
 
-    /// Has the status read at once: the run may go on for long.
+    /// Schedules a read of the status at once, because the run may last long.
     pub(super) fn look_now(&mut self, now: Time) {
         if let State::Running(run) = &mut self.state {
             run.poll_at = now;
         }
     }
 
-    /// Has the job dropped: stopped without being saved.
+    /// Drops the job: stops it without saving it.
     pub(super) fn drop_job(&mut self, cx: &mut Cx<'_>) {
         let save = self.stats.save();
         if let State::Running(run) = &mut self.state {
@@ -105,7 +105,7 @@ impl SlotFsm {
         }
     }
 
-    /// Posts an order for the run on the slot if the order differs from the one that stands.
+    /// Posts an order for the run on the slot if the order differs from the one in force.
     pub(super) fn post(&mut self, cx: &mut Cx<'_>, next: Option<NextRun>) {
         let Some(run) = self.run() else {
             return;
@@ -130,22 +130,22 @@ impl SlotFsm {
         }
     }
 
-    /// Notes when the relay was told of the run that has begun, and which part of its slice was used
-    /// before.
+    /// Notes when the relay was told of the run that has begun, and how much of its slice was
+    /// already used.
     pub(super) fn note_named(&mut self, since: Time, used: Duration) {
         if let State::Running(run) = &mut self.state {
             (run.named, run.used) = (since, used);
         }
     }
 
-    /// Takes in the record of a run. The record of any other run than that on the slot is an old
-    /// one.
+    /// Handles the record of a run. A record of any other run than the one on the slot is old, and
+    /// is ignored.
     pub(super) fn left(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {
         let (State::Running(run), true) = (&self.state, record.run == self.count) else {
             return Progress::NONE;
         };
         let resumed = run.resumed;
-        // On the way to a boundary the job works on: that is no part of a save.
+        // On the way to a boundary the job still works: that time is no part of a save.
         let at_once = run.pause.is_some_and(|pause| !pause.boundary);
         let Some((reason, outcome)) = Self::outcome(record.reason, run) else {
             return self.abort(cx, Outcome::Failed(Failure::Protocol));
@@ -171,7 +171,7 @@ impl SlotFsm {
         }
     }
 
-    /// Returns what a record says of a run; `None`: the card must not say so.
+    /// Returns what a record says of a run; `None`: the card must not report that.
     fn outcome(reason: LeftReason, run: &Run) -> Option<(EndReason, Outcome)> {
         let is_stopped = run.pause.is_some();
         Some(match reason {
@@ -192,8 +192,8 @@ impl SlotFsm {
         })
     }
 
-    /// Returns whether a status, after which no record was found, shows the run that is known to be
-    /// on the slot, and no other one. The card has taken no order that was posted before.
+    /// Returns whether a status after which no record was found shows the run that is known to be
+    /// on the slot, and no other run. If so, the card has taken no order that was posted before.
     pub(super) fn still_shows(&self, status: Status) -> bool {
         self.run().is_some()
             && status.phase() == Phase::Running

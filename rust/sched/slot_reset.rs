@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Resetting a slot, and a slot of a card that loses its state.
+//! Resetting a slot, and what happens to a slot of a card that loses its state.
 //!
-//! Fermata: hold, read the status (that read is the flush: it returns after the last DMA), IDLE,
-//! release. Needed only when a job is stopped by force. Base: hold, read the status (that read
+//! Fermata: hold, read the status (this read is the flush: it returns after the last DMA), IDLE,
+//! release. Needed only when a job is stopped by force. Base: hold, read the status (this read
 //! pushes the reset to the card), settle, release, read the status, IDLE. Needed after every job,
-//! because PAUSED and FINISH come before the last DMA, and because an old status must not be taken
-//! for that of the next job.
+//! because PAUSED and FINISH come before the last DMA, and because a stale status must not be taken
+//! for the status of the next job.
 
 use super::event::Cx;
 use super::run::Run;
 use super::slot_fsm::{After, Outcome, Progress, Reset, RunOver, SlotFsm, State};
 use super::{Action, ContextId, Duration, Failure, Phase, Status, Time};
 
-/// A status after a reset that is not IDLE, or does not come, is read again after this time.
+/// If the status after a reset is not IDLE, or does not come, the reset is repeated after this
+/// time.
 const RESET_RETRY: Duration = Duration::from_ms(1);
-/// How often a reset is repeated.
+/// How often a reset is repeated at most.
 const RESETS_MAX: u8 = 4;
-/// How long the status of a slot whose run was lost is not read: the caller resets it.
+/// How long the status of a slot whose run was lost is not read, because the caller resets the
+/// slot.
 const LOST_WAIT: Duration = Duration::from_ms(10_000);
 
 impl SlotFsm {
@@ -41,7 +43,7 @@ impl SlotFsm {
             return Progress::NONE;
         }
         if settle.is_none() {
-            // Whether the card took the last START is known now.
+            // It is known now whether the card took the last START.
             self.count = status.start_count();
             self.write_reset(cx, reset.ctx, false);
         }
@@ -70,7 +72,7 @@ impl SlotFsm {
         } else if reset.tries < RESETS_MAX {
             self.hold_reset(cx, reset.ctx, reset.outcome, reset.tries + 1);
         } else {
-            // The job's memory may still change, also where it was saved or finished.
+            // The job's memory may still change, even if the job was saved or finished.
             let outcome = match reset.outcome {
                 Outcome::Failed(failure) => Outcome::Failed(failure),
                 _ => Outcome::Failed(Failure::Protocol),
@@ -112,7 +114,7 @@ impl SlotFsm {
         self.read_status(cx);
     }
 
-    /// Takes the slot out of use; `stuck`: whose memory it may still reach.
+    /// Takes the slot out of use; `stuck`: the context whose memory the slot may still reach.
     pub(super) fn quarantine(&mut self, cx: &mut Cx<'_>, stuck: Option<ContextId>) {
         self.idle_since = None;
         self.enter(State::Quarantined(stuck));
@@ -125,8 +127,8 @@ impl SlotFsm {
 
 /// A card that loses its state, or is gone.
 impl SlotFsm {
-    /// The card cannot be asked any more: the run is lost. The caller resets the slot, and calls
-    /// [`SlotFsm::end_lost_run`].
+    /// Gives up the run, because the card cannot be accessed any more. The caller resets the slot,
+    /// and calls [`SlotFsm::end_lost_run`].
     pub(super) fn cut_off(&mut self, now: Time) -> Option<RunOver> {
         if let State::Resetting(reset) = &mut self.state {
             (reset.settling, reset.next) = (true, now + LOST_WAIT);
@@ -144,7 +146,7 @@ impl SlotFsm {
         Some(over)
     }
 
-    /// Measures the run on the slot, of which nothing is saved.
+    /// Accounts for the run on the slot, of which nothing is saved.
     fn lose_run(&mut self, now: Time) -> Option<RunOver> {
         let &Run { ctx, started, .. } = self.run()?;
         self.stats.busy += now.since(started);
@@ -156,7 +158,7 @@ impl SlotFsm {
         })
     }
 
-    /// The caller has reset the slot: whatever was on it is off.
+    /// Notes that the caller has reset the slot: the job that was on it, if any, has left it.
     pub(super) fn end_lost_run(&mut self) -> After {
         let State::Resetting(Reset { ctx, outcome, .. }) = self.state else {
             return After::Pending;
@@ -165,9 +167,9 @@ impl SlotFsm {
         After::Vacant { ctx, outcome }
     }
 
-    /// The card was set up anew, and the slot shows `status`. A slot that is not idle is
-    /// quarantined; one that was is used again if it is idle. Returns whether the use of the slot
-    /// has changed, and whose memory is out of its reach.
+    /// Notes that the card was set up again, and that the slot shows `status`. A slot that is not
+    /// idle is quarantined; a quarantined slot that is idle is used again. Returns whether the use
+    /// of the slot has changed, and the context whose memory the slot can no longer reach.
     pub(super) fn renew(&mut self, cx: &mut Cx<'_>, status: Status) -> (bool, Option<ContextId>) {
         let idle = status.phase() == Phase::Idle;
         if !matches!(self.state, State::Vacant | State::Quarantined(_)) {
@@ -188,7 +190,7 @@ impl SlotFsm {
         }
     }
 
-    /// The card is gone. Returns the run that has ended by that.
+    /// Notes that the card is gone. Returns the run that was ended by this.
     pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>) -> Option<RunOver> {
         let over = self.lose_run(cx.now);
         self.state = State::Gone;

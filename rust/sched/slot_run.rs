@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The run of a job on a slot: START, PAUSE, what the status says of it, and its end.
+//! The run of a job on a slot: START, PAUSE, what the status says of the run, and its end.
 
 use super::event::Cx;
 use super::order::{NextRun, Order, Stop};
@@ -12,7 +12,7 @@ use super::{
     Profile, RunEnd, StartTimes, Status, Time,
 };
 
-/// Base: the time to the first poll of a status; the time doubles with each poll.
+/// Base: the time until the first poll of a status; it doubles with each poll.
 const POLL_MIN: Duration = Duration::from_us(50);
 /// Base: the longest time between two polls, or a quarter of the slice if that is less...
 const POLL_MAX: Duration = Duration::from_ms(1);
@@ -22,9 +22,9 @@ const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 /// How a run has ended.
 pub(super) struct End {
     pub(super) reason: EndReason,
-    /// What it took, if the card has told.
+    /// Its duration, if the card has reported it.
     pub(super) span: Option<Duration>,
-    /// The time of its restore; zero: it had none, or nothing is known.
+    /// The time of its restore; zero: there was none, or its time is not known.
     pub(super) restore: Duration,
     /// The time of its save, if that is known.
     pub(super) save: Option<Duration>,
@@ -49,7 +49,7 @@ impl SlotFsm {
         }
     }
 
-    /// Starts or resumes the job of `ctx` on the slot, which is vacant.
+    /// Starts or resumes the job of `ctx` on the slot, which must be vacant.
     pub(super) fn start(
         &mut self,
         cx: &mut Cx<'_>,
@@ -75,7 +75,7 @@ impl SlotFsm {
         self.begin_run(cx, ctx, resume, boosted, times);
     }
 
-    /// Posts the order by which the slot, which is vacant, runs a context.
+    /// Posts the order by which the vacant slot runs a context.
     fn post_start(&mut self, cx: &mut Cx<'_>, ctx: ContextId, resume: bool) {
         let order = Order {
             after: self.count,
@@ -92,7 +92,7 @@ impl SlotFsm {
         });
     }
 
-    /// Notes that the run of a context has begun, on a slot on which there was none.
+    /// Notes that the run of a context has begun on a slot that had no run.
     pub(super) fn begin_run(
         &mut self,
         cx: &mut Cx<'_>,
@@ -136,8 +136,8 @@ impl SlotFsm {
         }));
     }
 
-    /// Notes that loading registers before the last START took `total`, of which others pay
-    /// `clearing`: the run begins so much later.
+    /// Notes that loading registers before the last START took `total`, of which `clearing` is
+    /// charged to others: the run begins later by `clearing`.
     pub(super) fn note_load(&mut self, clearing: Duration, total: Duration) {
         if let State::Running(run) = &mut self.state {
             run.started = run.started + clearing;
@@ -163,9 +163,9 @@ impl SlotFsm {
     }
 }
 
-/// What the card says.
+/// Reports of the card.
 impl SlotFsm {
-    /// Takes in the status of a slot with a job.
+    /// Handles the status of a slot with a job.
     pub(super) fn run_status(
         &mut self,
         cx: &mut Cx<'_>,
@@ -216,7 +216,7 @@ impl SlotFsm {
         }
     }
 
-    /// The job runs, or on base has not begun.
+    /// Notes that the job runs or, on a base card, has not begun.
     pub(super) fn runs_on(&mut self, cx: &mut Cx<'_>, is_running: bool) -> Progress {
         let is_polled = self.config.settle().is_some();
         let State::Running(run) = &mut self.state else {
@@ -234,7 +234,7 @@ impl SlotFsm {
         Progress::NONE
     }
 
-    /// Measures and reports the end of a run. The state is left to the caller.
+    /// Measures and reports the end of a run. The caller changes the state.
     pub(super) fn end_run(&mut self, cx: &mut Cx<'_>, end: End) -> Option<RunOver> {
         let End {
             reason,
@@ -254,8 +254,8 @@ impl SlotFsm {
         self.stats.note_restore(restore);
         let saved = matches!(reason, EndReason::Paused | EndReason::Empty);
         if saved {
-            // From the first PAUSE on, also when it was dropped during a restore: then the average
-            // grows until the slice covers the restore.
+            // From the first PAUSE on, even if that PAUSE was dropped during a restore: then the
+            // average grows until the slice covers the restore.
             self.stats.note_save(save);
         }
         cx.act(Action::Ended {
@@ -276,7 +276,7 @@ impl SlotFsm {
         })
     }
 
-    /// Reports for how long the job was on its way to a boundary beyond the bound.
+    /// Reports how long the job was on its way to a boundary beyond the bound.
     pub(super) fn end_overrun(&mut self, cx: &mut Cx<'_>) {
         let Some(run) = self.run() else {
             return;
@@ -316,7 +316,8 @@ impl SlotFsm {
 /// Saving the job: PAUSE, at once or at a boundary, until it is answered or the preempt timeout is
 /// over.
 impl SlotFsm {
-    /// Returns whether a job is stopped at a boundary here; `cooperative`: its context is.
+    /// Returns whether the slot stops a job at a boundary; `cooperative`: the context of the job is
+    /// cooperative.
     fn stops_at_boundary(&self, cooperative: bool) -> bool {
         match self.config.granularity {
             PreemptGranularity::BoundaryOnly => true,
@@ -325,9 +326,9 @@ impl SlotFsm {
         }
     }
 
-    /// Tells the job to pause at the time `due`, which only a relay can be told in advance, if it
-    /// was not told so, and returns whether it was told to do so at a boundary. The slot is reset if
-    /// it is not off the slot after `timeout`.
+    /// Tells the job to pause at the time `due`, unless it was already told to. Only a relay can be
+    /// told in advance. Returns whether the job is to pause at a boundary. The slot is reset if the
+    /// job has not left it after `timeout`.
     pub(super) fn pause(
         &mut self,
         cx: &mut Cx<'_>,
@@ -380,8 +381,9 @@ impl SlotFsm {
         });
     }
 
-    /// Stops the job where it is, if it was told to pause at a boundary and lets `waiter`, which
-    /// goes first, wait for longer than `wait`. `None`: there is no such waiter any more.
+    /// Stops the job where it is, if the engine can do so, when the job was told to pause at a
+    /// boundary and has kept `waiter`, which preempts it at once, waiting for longer than `wait`.
+    /// `None`: there is no such waiter any more.
     pub(super) fn bound_boundary(
         &mut self,
         cx: &mut Cx<'_>,
@@ -467,15 +469,15 @@ impl SlotFsm {
             return Progress::NONE;
         }
         if now >= pause.again {
-            // A context that is not cooperative any more is stopped at once; one that just became
-            // so, next time.
+            // A context that is no longer cooperative is stopped at once; a context that has just
+            // become cooperative stops at a boundary only next time.
             let boundary = pause.boundary && at_boundary;
             pause.repeat(now, save);
             if pause.boundary && !boundary {
                 pause.begin_save(now, save);
             }
             self.entered = true;
-            // An order stands until it is taken.
+            // An order stays in force until it is taken.
             if !self.config.has_relay() {
                 self.stats.pauses_again += 1;
                 self.write_pause(cx, boundary, PauseCause::Again, None);
@@ -487,8 +489,9 @@ impl SlotFsm {
         Progress::NONE
     }
 
-    /// The read at the end of the preempt timeout brought nothing that ended the run, or nothing at
-    /// all. Base: the slot showed what it showed before the START, which is no proof of a timeout.
+    /// Handles the case that the read at the end of the preempt timeout has not ended the run, or
+    /// has returned nothing. Base: the slot showed what it showed before the START, which does not
+    /// prove a timeout.
     fn after_last_read(&mut self, cx: &mut Cx<'_>, timeslice: Duration) -> Progress {
         if self.config.settle().is_some() {
             self.poll(cx, timeslice);
@@ -500,7 +503,7 @@ impl SlotFsm {
 
 /// Events of the slot.
 impl SlotFsm {
-    /// Takes in a status that was read.
+    /// Handles a status that was read.
     pub(super) fn status(&mut self, cx: &mut Cx<'_>, status: Status) -> Progress {
         match self.state {
             State::Running(run) => {
@@ -508,12 +511,13 @@ impl SlotFsm {
                 self.run_status(cx, status, class)
             }
             State::Resetting(reset) => self.reset_status(cx, reset, status),
-            // No job: an interrupt that came late, or that the card did not send.
+            // No job: a late interrupt, or one that the card did not send.
             State::Vacant | State::Quarantined(_) | State::Gone => Progress::NONE,
         }
     }
 
-    /// Does what is due. The context of the job has `timeslice`, and is `cooperative` or not.
+    /// Does what is due. The context of the job has the slice `timeslice`, and is `cooperative` or
+    /// not.
     pub(super) fn timer(
         &mut self,
         cx: &mut Cx<'_>,

@@ -17,9 +17,9 @@ use crate::array::Boxed;
 
 /// The scheduler of one card.
 ///
-/// The caller holds one lock over each call and over the actions that come out of it. A status that
-/// an interrupt handler reads itself is read under that lock too, so that no START can come between
-/// the read and its [`Event::Status`](super::Event::Status).
+/// The caller holds one lock across each call and the actions that come out of it. An interrupt
+/// handler that reads a status itself reads it under the same lock, so that no START can come
+/// between the read and its [`Event::Status`](super::Event::Status).
 #[derive(Debug)]
 #[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
 pub struct Scheduler {
@@ -28,53 +28,53 @@ pub struct Scheduler {
     pub(super) queues: PerSlot<RunQueue>,
     pub(super) slots: PerSlot<Slot>,
     pub(super) policy: PolicyKind,
-    /// The starvation boost (`boost.rs`); zero: there is none.
+    /// The starvation boost interval (`boost.rs`); zero: there is no boost.
     pub(super) boost: Duration,
-    /// How long work that goes first waits for a boundary.
+    /// How long work that preempts at once waits for a boundary.
     pub(super) boundary_wait: Duration,
     pub(super) gone: bool,
     /// No job is started (`freeze.rs`).
     pub(super) frozen: bool,
-    /// What is left to be done for every context (`sweep.rs`).
+    /// What remains to be done for every context (`sweep.rs`).
     pub(super) sweep: Sweep,
     /// The generation of the answers that plans share (`plan_cache.rs`).
     pub(super) generation: Generation,
 }
 
-/// A slot: its state machine, and what the scheduler plans for it. Opaque: the caller provides room
-/// for it.
+/// A slot: its state machine, and what the scheduler plans for it. Opaque: the caller provides the
+/// storage for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub(super) fsm: SlotFsm,
     /// The first slot of its class.
     pub(super) class: SlotId,
-    /// The only group that it serves.
+    /// The only group that the slot serves, if it is an exclusive slot.
     pub(super) exclusive: Option<RegistrationIndex>,
-    /// The hint that it is kept vacant for, or made so.
+    /// The hint that the slot is kept vacant for, or is being vacated for.
     pub(super) reservation: Option<SlotReservation>,
-    /// It is vacant although a context waits, because a decision starts one job only. The timer
-    /// brings the next decision.
+    /// The slot is vacant although a context waits, because a decision starts only one job. The
+    /// timer triggers the next decision.
     pub(super) unfilled: bool,
-    /// The context that the job on it makes way for before the end of its slice, and that is
-    /// charged for the save.
+    /// The context for which the job on the slot is preempted before the end of its slice, and
+    /// which is charged for the save.
     pub(super) payer: Option<ContextId>,
-    /// The member of a gang that is to have it.
+    /// The member of a gang that the slot is claimed for.
     pub(super) claim: Option<Claim>,
-    /// The contexts that a relay may put on it by itself.
+    /// The contexts that a relay may put on the slot by itself.
     pub(super) nominees: Nominees,
-    /// When the job on it makes way; `None`: that is to be found out.
+    /// When the job on the slot is to be preempted; `None`: not determined yet.
     pub(super) plan: Option<Plan>,
 }
 
-/// A member of a gang that is to have a slot.
+/// The claim of a member of a gang to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) ctx: ContextIndex,
-    /// When the job on the slot makes way.
+    /// When the job on the slot is to be preempted.
     pub(super) at: Time,
-    /// By the starvation boost.
+    /// The claim was made by the starvation boost.
     pub(super) boosted: bool,
-    /// Others of the gang were started: all slots are vacant.
+    /// Other members of the gang were started: all slots of the gang are vacant.
     pub(super) begun: bool,
 }
 
@@ -82,49 +82,50 @@ pub(super) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nominee {
     pub(super) ctx: ContextIndex,
-    /// By the starvation boost.
+    /// It was named by the starvation boost.
     pub(super) boosted: bool,
-    /// Its place among those that wait, which it keeps if it is not taken; `None`: it did not wait.
+    /// Its place among the waiting contexts, which it keeps if the relay does not take it; `None`:
+    /// it was not waiting.
     pub(super) place: Option<WaitPlace>,
-    /// When it was named: its run begins no sooner.
+    /// When it was named: its run cannot begin earlier.
     pub(super) since: Time,
-    /// The part of its slice that is used already.
+    /// The part of its slice that is already used.
     pub(super) used: Duration,
 }
 
-/// The place of a context among those that wait.
+/// The place of a context among the waiting contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitPlace {
-    /// Among its equals.
+    /// Its turn among its equals.
     pub(super) turn: u64,
-    /// Since when it waited.
+    /// When it began to wait.
     pub(super) queued_at: Time,
 }
 
 /// The contexts that a relay may put on a slot by itself. Their jobs are
-/// [`Running`](super::JobState::Running): they are out of every queue, and their memory stays where
-/// it is.
+/// [`Running`](super::JobState::Running): the contexts are in no queue, and their memory stays
+/// where it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nominees {
     /// Named in the order that was posted last.
     pub(super) next: Option<Nominee>,
-    /// Named in orders before that, which the card may have taken.
+    /// Named in earlier orders, which the card may have taken.
     pub(super) replaced: [Option<Nominee>; 3],
 }
 
 impl Nominees {
-    /// Iterates over all of them.
+    /// Iterates over all nominees.
     pub(super) fn iter(self) -> impl Iterator<Item = Nominee> {
         self.replaced.into_iter().chain([self.next]).flatten()
     }
 }
 
-/// When the job on a slot makes way, and why.
+/// When the job on a slot is to be preempted, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// When the job makes way; `None`: when something changes.
+    /// When the job is to be preempted; `None`: not before something changes.
     pub(super) at: Option<Time>,
-    /// How long before that a relay is told.
+    /// How long before `at` a relay is told.
     pub(super) lead: Duration,
     pub(super) cause: PauseCause,
     /// The context that is charged for the save.
@@ -138,11 +139,11 @@ pub(super) struct Plan {
 pub(super) enum Pass {
     /// Nothing: no sweep is under way.
     None,
-    /// A group begins anew under the policy in force; then the contexts do.
+    /// A group is reset for the policy in force; the contexts follow.
     ResetGroup,
-    /// A context begins anew under the policy in force, and is settled as by `Settle`.
+    /// A context is reset for the policy in force, and settled as by `Settle`.
     ResetContext,
-    /// A context is brought in line with the slots that are in use, or with the end of the card.
+    /// A context is updated for the slots that are in use, or for the loss of the card.
     Settle,
 }
 
@@ -150,7 +151,7 @@ pub(super) enum Pass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sweep {
     pub(super) pass: Pass,
-    /// The place of the item to visit next.
+    /// The index of the item to visit next.
     pub(super) next: u32,
 }
 
@@ -162,8 +163,7 @@ impl Sweep {
         Self { pass, next: 0 }
     }
 
-    /// Has all contexts brought in line with the slots that are in use, or with the end of the
-    /// card.
+    /// Has all contexts updated for the slots that are in use, or for the loss of the card.
     pub(super) fn settle_all(&mut self, gone: bool) {
         *self = match self.pass {
             // The next pass does that too.
@@ -184,7 +184,7 @@ pub struct Storage {
     pub queues: Boxed<[RunQueue; MAX_SLOTS]>,
 }
 
-/// No slot, to fill new storage with.
+/// A placeholder to fill new storage with.
 impl Default for Slot {
     fn default() -> Self {
         Self::new(SlotId::FIRST, SlotConfig::PLAIN, SlotId::FIRST)
@@ -214,7 +214,7 @@ impl Slot {
 }
 
 impl Scheduler {
-    /// Returns a scheduler without slots. What stood in `storage` is overwritten; O(length).
+    /// Returns a scheduler without slots. The contents of `storage` are overwritten; O(length).
     pub fn without_slots(storage: Storage) -> Self {
         Self {
             entities: Entities::new(storage.entities),
@@ -230,9 +230,9 @@ impl Scheduler {
         }
     }
 
-    /// The starvation boost until another one is set: 1 s.
+    /// The default starvation boost interval: 1 s.
     pub const BOOST_DEFAULT: Duration = Duration::from_ms(1_000);
-    /// How long work that goes first waits for a boundary until another time is set: 1 ms.
+    /// The default boundary wait: 1 ms.
     pub const BOUNDARY_WAIT_DEFAULT: Duration = Duration::from_ms(1);
 
     pub(super) fn add_slot(&mut self, id: SlotId, config: SlotConfig) {
@@ -248,7 +248,7 @@ impl Scheduler {
         queue.has_boundaries |= config.granularity != PreemptGranularity::Anywhere;
     }
 
-    /// Returns the first slot of the class that the caller calls `class`.
+    /// Returns the first slot of the class that has the caller's number `class`.
     pub(super) fn class_of(&self, class: u8) -> Option<SlotId> {
         let mut slots = self.slots.iter();
         let found = slots.find(|slot| slot.fsm.config.class == class);
@@ -260,13 +260,13 @@ impl Scheduler {
         slots_in(self.queues[class].slots)
     }
 
-    /// Returns whether a hint of the class stands, or a slot of it is kept for one that did.
+    /// Returns whether the class has a hint that stands, or a slot reserved for an earlier hint.
     pub(super) fn is_hinted(&self, class: SlotId) -> bool {
         let mut slots = self.class_slots(class);
         self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())
     }
 
-    /// Returns whether the job of `runs` makes way at once for that of `waits`.
+    /// Returns whether the job of `waits` preempts the job of `runs` at once.
     pub(super) fn is_preempted_now(&self, runs: ContextIndex, waits: ContextIndex) -> bool {
         let (runs, waits) = (&self.entities[runs], &self.entities[waits]);
         self.policy.preempt(runs, waits) == Preempt::Now
@@ -278,8 +278,7 @@ impl Scheduler {
         usable & self.entities.se(ctx).slots()
     }
 
-    /// Returns whether the job of a context waits until its group, or one above, is not throttled any
-    /// more.
+    /// Returns whether the job of a context waits because its group, or one above, is throttled.
     pub(super) fn waits_for_cap(&self, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
         match context.linked {
@@ -289,7 +288,7 @@ impl Scheduler {
         }
     }
 
-    /// Checks that one of the slots of `mask` is in use.
+    /// Checks that at least one slot of `mask` is in use.
     pub(super) fn check_mask(&self, class: SlotId, mask: u8) -> Result<(), Refusal> {
         if self.queues[class].usable & mask == 0 {
             return Err(Refusal::NoSlot);
@@ -297,7 +296,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Checks that the card is there.
+    /// Checks that the card is present.
     pub(super) fn check_present(&self) -> Result<(), Refusal> {
         if self.gone {
             return Err(Refusal::Gone);
@@ -319,7 +318,7 @@ impl Scheduler {
         slots.filter_map(|id| self.slots[id].fsm.run().map(|run| run.ctx.at()))
     }
 
-    /// Has all plans made anew.
+    /// Invalidates all plans.
     pub(super) fn forget_all_plans(&mut self) {
         self.generation.advance();
         for class in self.queues.ids() {
@@ -327,7 +326,7 @@ impl Scheduler {
         }
     }
 
-    /// Has the plans made anew that depend on what happens in a class.
+    /// Invalidates the plans that depend on what happens in a class.
     pub(super) fn forget_plans(&mut self, class: SlotId) {
         if self.are_classes_tied() {
             return self.forget_all_plans();

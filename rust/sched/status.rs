@@ -24,12 +24,12 @@ pub enum Phase {
     Finish,
     /// The job was saved.
     Paused,
-    /// A value that docs/card.md does not know.
+    /// A value that docs/card.md does not define.
     Unknown,
 }
 
 impl Status {
-    /// What every register of a card that is gone reads.
+    /// The value of every register of a card that is gone.
     pub const ALL_ONES: Self = Self(u64::MAX);
 
     const FAULT: u64 = 1 << 8;
@@ -68,7 +68,7 @@ impl Status {
         self.0 & Self::FAULT != 0
     }
 
-    /// Fermata profile: returns whether a save or a restore could not be done.
+    /// Fermata profile: returns whether a save or a restore failed.
     pub const fn snapshot_error(self) -> bool {
         self.0 & Self::SNAPSHOT_ERROR != 0
     }
@@ -78,8 +78,8 @@ impl Status {
         self.0 & Self::EMPTY != 0
     }
 
-    /// Fermata profile: returns how long the START_RESUME of this run took to restore, to the
-    /// microsecond and at most 1.05 s; zero after START_NEW and while the engine restores. Base: zero.
+    /// Fermata profile: returns how long the restore of this run took, to the microsecond and at
+    /// most 1.05 s; zero after START_NEW and while the engine restores. Base: zero.
     pub const fn restore(self) -> Duration {
         Duration::from_us((self.0 >> 12) & 0xf_ffff)
     }
@@ -95,7 +95,7 @@ impl Status {
 pub(super) enum StatusClass {
     /// It runs, or will.
     Running,
-    /// The status may be older than the START: it is to be read once more.
+    /// The status may be older than the START: it must be read once more.
     Stale,
     /// It was saved.
     Paused,
@@ -112,7 +112,8 @@ pub(super) enum StatusClass {
 }
 
 impl Status {
-    /// Returns what the status says of a run, after whose START the slot counts `count`.
+    /// Returns what the status says of a run. `count`: the START count of the slot after the START
+    /// of the run.
     pub(super) fn classify(
         self,
         config: &SlotConfig,
@@ -127,8 +128,9 @@ impl Status {
         }
     }
 
-    /// The count tells a status of this run from an older one. A read that follows the START cannot
-    /// show an older one, unless the card did not take the START.
+    /// Classifies a status on the fermata profile. The count tells a status of this run from an
+    /// older one. A read that follows the START cannot show an older one, unless the card did not
+    /// take the START.
     fn classify_fermata(self, config: &SlotConfig, run: &Run, count: u32) -> StatusClass {
         if self.start_count() != count {
             return if run.suspect {
@@ -148,20 +150,21 @@ impl Status {
         }
     }
 
-    /// A run that has ended left a record, which is read after the status: none was found.
+    /// Classifies a status of a slot with a relay. A run that has ended leaves a record, which is
+    /// read after the status: none was found.
     fn classify_relay(self, run: &Run, count: u32) -> StatusClass {
         let is_own = self.start_count() == count;
         match self.phase() {
             Phase::Running if is_own => StatusClass::Running,
             _ if is_own || run.suspect => StatusClass::Violation,
-            // The answer of a run that was given up may come late.
+            // The answer of a run that was given up may arrive late.
             _ => StatusClass::Stale,
         }
     }
 
-    /// There is no count; but the slot was reset before the START, so that an older status can only
-    /// be IDLE. A card with a window or a snapshot unit, but without interrupts, tells of faults and
-    /// snapshot errors, too.
+    /// Classifies a status on the base profile. There is no count, but the slot was reset before
+    /// the START, so an older status can only be IDLE. A card with a window or a snapshot unit, but
+    /// without interrupts, reports faults and snapshot errors, too.
     fn classify_base(self, run: &Run, now: Time) -> StatusClass {
         let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
         match self.phase() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What concerns every context, done for a few contexts at a time.
+//! Work that concerns every context, done for a few contexts at a time.
 //!
-//! Another policy, a slot that goes out of use or comes back, and the end of the card concern all
-//! contexts. The caller holds its lock with interrupts off, so no call visits all of them: what is
-//! to be done is noted, and [`Scheduler::sweep`] does the next part; the caller lets go of its lock
-//! between two parts. Visiting a context twice does no harm, so a request that comes while a sweep
-//! is under way lets the sweep begin again.
+//! A change of policy, a slot that goes out of use or comes back, and the end of the card concern
+//! all contexts. The caller holds its lock with interrupts off, so no call visits all of them: the
+//! work is noted, and [`Scheduler::sweep`] does the next part. The caller drops its lock between
+//! two parts. Visiting a context twice does no harm, so a request during a sweep restarts the
+//! sweep.
 //!
-//! Another policy is in force at once. Until a sweep has visited a context, its job waits where the
+//! A new policy is in force at once. Until a sweep has visited a context, its job waits where the
 //! old policy put it.
 
 use super::context::{JobState, Linked};
@@ -19,16 +19,16 @@ use super::state::{Pass, Scheduler, Sweep};
 use super::{Action, Failure, Time};
 
 impl Scheduler {
-    /// Returns whether there is something left for [`Scheduler::sweep`].
+    /// Returns whether there is work left for [`Scheduler::sweep`].
     pub fn is_sweeping(&self) -> bool {
         self.sweep.pass != Pass::None
     }
 
-    /// Does the next part of what concerns every context: for at most `most` contexts or groups,
-    /// O(log n) each. Returns whether something is left.
+    /// Does the next part of the work that concerns every context: for at most `most` contexts or
+    /// groups, O(log n) each. Returns whether work is left.
     ///
-    /// To be called until nothing is left when [`Scheduler::is_sweeping`] after any other call. The
-    /// caller should let go of its lock between two calls.
+    /// If [`Scheduler::is_sweeping`] after any other call, this must be called until no work is
+    /// left. The caller should drop its lock between two calls.
     pub fn sweep(&mut self, now: Time, most: u32, out: &mut dyn FnMut(Action)) -> bool {
         if !self.is_sweeping() {
             return false;
@@ -54,7 +54,8 @@ impl Scheduler {
         self.is_sweeping()
     }
 
-    /// Puts another policy into force. Jobs that run stay; their slices go on by the new rules.
+    /// Puts another policy into force. Running jobs stay; their slices continue under the new
+    /// rules.
     pub(super) fn change_policy(&mut self, now: Time, policy: PolicyKind) {
         self.charge_runs(now);
         self.policy = policy;
@@ -92,7 +93,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a context begin anew under the policy in force.
+    /// Resets a context for the policy in force.
     fn reset_context(&mut self, now: Time, ctx: ContextIndex) {
         let change = self.begin_change(now, ctx, true);
         if self.entities[ctx].charging {
@@ -102,7 +103,8 @@ impl Scheduler {
         self.end_change(now, ctx, change);
     }
 
-    /// The card is gone: the job fails, and a context that was closed is released.
+    /// Handles a context of a card that is gone: its job fails, and if it was closed, it is
+    /// released.
     fn lose_context(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         context.stuck = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Putting jobs on slots, taking them off, what becomes of them, and letting them wait.
+//! Putting jobs on slots, taking them off, deciding what becomes of them, and letting them wait.
 
 use super::context::{JobState, Linked, OnStop};
 use super::event::Cx;
@@ -15,7 +15,7 @@ use super::{
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// The slot is vacant, and is told.
+    /// The slot is vacant, and is told to start the context.
     Start,
     /// The relay of the slot has taken the context.
     Taken(Nominee),
@@ -43,7 +43,7 @@ impl Scheduler {
         context.slot = Some(id);
     }
 
-    /// Notes that the run of a context, which is in no queue, begins.
+    /// Notes that the run of a context begins. The context is in no queue.
     pub(super) fn begin_run(
         &mut self,
         cx: &mut Cx<'_>,
@@ -57,7 +57,7 @@ impl Scheduler {
         self.account_start(now, ctx);
         let name = self.entities.id(ctx);
         let context = &mut self.entities[ctx];
-        // The snapshot is used up: what the job writes from now on is newer than it.
+        // The snapshot is used up: what the job writes from now on is newer.
         let resume = core::mem::replace(&mut context.saved, false);
         context.slices += 1;
         context.resumes += u64::from(resume);
@@ -89,8 +89,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Tells the job on a slot to pause at once, and those of its gang. `payer` is charged for the
-    /// save, unless the job goes on to a boundary.
+    /// Tells the job on a slot, and the jobs of its gang, to pause at once. `payer` is charged for
+    /// the save, unless the job continues to a boundary.
     pub(super) fn pause(
         &mut self,
         cx: &mut Cx<'_>,
@@ -102,8 +102,8 @@ impl Scheduler {
         self.pause_at(cx, id, payer, cause, cx.now);
     }
 
-    /// Has the job on a slot stop at once that a relay was told to stop later. `payer` is charged for
-    /// the save, if that comes before the end of the slice.
+    /// Stops at once the job on a slot that a relay was told to stop later. `payer` is charged for
+    /// the save if the save comes before the end of the slice.
     pub(super) fn stop_now(&mut self, now: Time, id: SlotId, payer: Option<ContextId>) -> bool {
         let slot = &mut self.slots[id];
         let is_early = slot.fsm.stop_now(now);
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// Tells the job on a slot to pause at the time `due`, which is now unless the slot has a relay
-    /// and the job is in no gang; otherwise as [`Scheduler::pause`].
+    /// and the job is in no gang. Otherwise the same as [`Scheduler::pause`].
     pub(super) fn pause_at(
         &mut self,
         cx: &mut Cx<'_>,
@@ -137,7 +137,7 @@ impl Scheduler {
         self.gather(ctx);
     }
 
-    /// Tells the job on a slot to pause, if it was not told so.
+    /// Tells the job on a slot to pause, unless it was already told to.
     fn pause_one(
         &mut self,
         cx: &mut Cx<'_>,
@@ -164,8 +164,8 @@ impl Scheduler {
         self.end_run(cx.now, id, progress.over);
     }
 
-    /// Does what follows from an event of a slot. Returns what the owner is to be told when the
-    /// class was rescheduled: the next job need not wait for that.
+    /// Does what follows from an event of a slot. Returns the notice that the owner is to get after
+    /// the class was rescheduled: the next job need not wait for the notice.
     #[must_use]
     pub(super) fn follow(
         &mut self,
@@ -185,7 +185,8 @@ impl Scheduler {
         Some(Action::Wake { ctx, wake })
     }
 
-    /// Charges a run that has ended, if one has, and its save to the one that it made way for.
+    /// Charges a run that has ended, and charges its save to the context that it was preempted for.
+    /// No-op if no run has ended.
     pub(super) fn end_run(&mut self, now: Time, id: SlotId, over: Option<RunOver>) {
         let Some(over) = over else {
             return;
@@ -211,8 +212,9 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// The slot is quiescent: nothing of the job can touch memory any more. Only from here on may
-    /// the window go to another context, and the owner be told of the end.
+    /// Handles a slot that has become quiescent: nothing of the job can touch memory any more. Only
+    /// from here on may the window be given to another context, and the owner be told of the end of
+    /// the job.
     pub(super) fn vacated(
         &mut self,
         cx: &mut Cx<'_>,
@@ -277,7 +279,7 @@ impl Scheduler {
         }
     }
 
-    /// Fails the job of a context. Its snapshot is worth nothing.
+    /// Fails the job of a context. Its snapshot is worthless.
     pub(super) fn fail(&mut self, ctx: ContextIndex, failure: Failure) -> Wake {
         let context = &mut self.entities[ctx];
         context.slot = None;
@@ -288,8 +290,9 @@ impl Scheduler {
         Wake::Failed(failure)
     }
 
-    /// The slot did not come out of reset. Its job fails even if it was saved or finished. Jobs
-    /// that wait and may run nowhere else fail too (`sweep.rs`); those held fail to resume.
+    /// Handles a slot that did not come out of reset. Its job fails even if it was saved or
+    /// finished. Waiting jobs that may run on no other slot fail too (`sweep.rs`); held jobs fail
+    /// when they are resumed.
     pub(super) fn quarantined(
         &mut self,
         id: SlotId,
@@ -309,7 +312,7 @@ impl Scheduler {
         told.then_some(wake)
     }
 
-    /// Notes that a slot is not used any more.
+    /// Notes that a slot is no longer used.
     pub(super) fn put_out_of_use(&mut self, id: SlotId) {
         let class = self.slots[id].class;
         self.queues[class].usable &= !id.bit();
@@ -334,7 +337,7 @@ impl Scheduler {
 /// a limit throttles it, the other members that wait are *gathering* (`Linked::Gathering`): in no
 /// queue, so that no decision starts them.
 impl Scheduler {
-    /// Lets a job that is on no slot wait; `wakes`: it did not want one before.
+    /// Lets a job that is on no slot wait for one; `wakes`: the context did not want a slot before.
     pub(super) fn wait_for_slot(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let context = &mut self.entities[ctx];
         context.state = JobState::Queued;
@@ -345,8 +348,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Adds a context whose job waits to the queue where it belongs. `wakes`: it did not want a
-    /// slot before.
+    /// Adds a context whose job waits to the queue where it belongs. `wakes`: the context did not
+    /// want a slot before.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let class = self.entities[ctx].class;
         if self.usable_slots(ctx) == 0 {
@@ -377,7 +380,7 @@ impl Scheduler {
         }
     }
 
-    /// Enqueues a context, which waits and is in no queue, or lets it gather until its gang can be
+    /// Enqueues a context that waits and is in no queue, or lets it gather until its gang can be
     /// enqueued.
     pub(super) fn become_ready(&mut self, ctx: ContextIndex) {
         if self.entities.is_ganged(ctx) {
@@ -421,8 +424,8 @@ impl Scheduler {
         self.queues[class].dequeue(&mut self.entities, ctx);
     }
 
-    /// Enqueues the members of a gang that gather, or dequeues those in the run queue, after the
-    /// state of one member has changed. No-op for a context in no gang.
+    /// Enqueues the gathering members of a gang, or dequeues its members in the run queue, after
+    /// the state of one member has changed. No-op for a context in no gang.
     pub(super) fn gather(&mut self, ctx: ContextIndex) {
         if !self.entities.is_ganged(ctx) {
             return;
@@ -442,8 +445,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the other members gather because of this one: its job is leaving its slot,
-    /// or is throttled.
+    /// Returns whether the other members of a gang gather because of `ctx`: its job is leaving its
+    /// slot, or is throttled.
     fn keeps_gang_back(&self, ctx: ContextIndex) -> bool {
         let context = &self.entities[ctx];
         let is_leaving = context.state == JobState::Running

@@ -16,17 +16,17 @@ use super::ids::{slots_in, GroupIndex};
 use super::{SlotId, MAX_SLOTS};
 use crate::array::{Array, Boxed};
 
-/// A place of a table. Opaque: the caller provides room for it.
+/// A place of a table. Opaque: the caller provides the storage for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<T> {
-    /// Counts the items that were freed here.
+    /// How many items were freed here.
     pub(super) generation: u32,
     /// The free place after this one, plus one; 0: none.
     next_free: u32,
     pub(super) item: Option<T>,
 }
 
-/// A free place, to fill new storage with.
+/// A free place to fill new storage with.
 impl<T> Default for Place<T> {
     fn default() -> Self {
         Self {
@@ -37,7 +37,7 @@ impl<T> Default for Place<T> {
     }
 }
 
-/// The head of a hash chain of groups. Opaque: the caller provides room for it.
+/// The head of a hash chain of groups. Opaque: the caller provides the storage for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket(pub(super) Option<GroupIndex>);
 
@@ -68,7 +68,7 @@ pub(super) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Returns an empty table; an index that does not resolve leads to `spare`. O(length).
+    /// Returns an empty table; an index that does not resolve refers to `spare`. O(length).
     pub(super) fn new(mut places: Array<Place<T>>, spare: T) -> Self {
         // CAST: storage is far smaller than 2^31 places.
         let len = places.len() as u32;
@@ -115,7 +115,8 @@ impl<T> Table<T> {
         places.filter_map(|(index, place)| Some((index, place.item.as_ref()?)))
     }
 
-    /// Puts an item into a free place, and returns the place's index. `None`: all are in use.
+    /// Puts an item into a free place, and returns the place's index. `None`: all places are in
+    /// use.
     pub(super) fn add(&mut self, item: T) -> Option<u32> {
         let index = self.first_free.checked_sub(1)?;
         let place = self.places.get_mut(index as usize)?;
@@ -125,7 +126,7 @@ impl<T> Table<T> {
         Some(index)
     }
 
-    /// Frees a place. Its generation is used up.
+    /// Frees a place. Its generation is not used again.
     pub(super) fn remove(&mut self, index: u32) {
         let place = self.places.get_mut(index as usize);
         let Some(place) = place.filter(|place| place.item.is_some()) else {
@@ -168,8 +169,8 @@ impl<T> IndexMut<usize> for Table<T> {
     }
 }
 
-/// What an index leads to that does not resolve: a bug, which is reported, and then costs nothing
-/// but the consistency of one item.
+/// The item that an index which does not resolve refers to. Such an index is a bug, which is
+/// reported and costs only the consistency of one item.
 pub(super) struct Spare<T> {
     item: T,
     used: AtomicBool,
@@ -209,7 +210,7 @@ impl<T: Clone> Clone for Spare<T> {
     }
 }
 
-/// Nothing of it is state.
+/// A spare item is no part of the state.
 impl<T> PartialEq for Spare<T> {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -227,14 +228,14 @@ impl<T> Debug for Spare<T> {
 /// An item for each slot that the card has.
 #[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
 pub(super) struct PerSlot<T> {
-    /// Those of slots that the card does not have are never looked at.
+    /// Items of slots that the card does not have are never used.
     items: Boxed<[T; MAX_SLOTS]>,
     /// The slots that the card has, a bit each.
     present: u8,
 }
 
 impl<T> PerSlot<T> {
-    /// Returns items of a card without slots, in place of `items`.
+    /// Returns the items of a card without slots; `items` is the storage.
     pub(super) fn new(items: Boxed<[T; MAX_SLOTS]>) -> Self {
         Self { items, present: 0 }
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Throttling: entities leave the ready queue when a limit is used up, and come back when it is
-//! refilled.
+//! Throttling: entities leave the ready queue when a limit is used up, and come back when the limit
+//! is refilled.
 
 use super::event::Cx;
 use super::ids::{ContextIndex, EntityKind};
 use super::state::Scheduler;
 use super::{SlotId, Time, MAX_SLOTS};
 
-/// The entities that one decision lets wait for a slot again; the timer brings the others.
+/// How many entities one decision lets wait for a slot again; the timer brings the others.
 const UNTHROTTLE_MAX: usize = 4;
 
 impl Scheduler {
-    /// Throttles the group of a context of the ready queue whose cap is used up, or the group
-    /// above. Returns whether there is one.
+    /// Throttles the group of a context of the ready queue, or a group above, if its cap is used
+    /// up. Returns whether a group was throttled.
     pub(super) fn throttle_group_of(&mut self, now: Time, ctx: ContextIndex) -> bool {
         let Some((at, cap)) = self.spent_cap(now, ctx) else {
             return false;
@@ -43,7 +43,7 @@ impl Scheduler {
     }
 
     /// Throttles the groups of contexts that would be next on slots of a class although a cap is
-    /// used up, as many as this decision may.
+    /// used up, up to the limit of this decision.
     pub(super) fn throttle_next(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         if self.entities.nr_capped == 0 {
             return;
@@ -75,7 +75,7 @@ impl Scheduler {
         })
     }
 
-    /// Lets entities whose budget or cap is refilled wait for a slot again. O(log n).
+    /// Lets entities whose budget or cap was refilled wait for a slot again. O(log n).
     pub(super) fn unthrottle(&mut self, now: Time, class: SlotId) {
         for _ in 0..UNTHROTTLE_MAX {
             let next = self.queues[class].next_throttled(&self.entities);

@@ -64,7 +64,7 @@ impl Duration {
         self.0
     }
 
-    /// The span without `other`; zero if that is longer.
+    /// The span without `other`; zero if `other` is longer.
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -84,7 +84,7 @@ impl Duration {
         Self(self.0.saturating_mul(n))
     }
 
-    /// One of `n` equal parts of the span; all of it for none.
+    /// One of `n` equal parts of the span; the whole span if `n` is zero.
     pub const fn parts(self, n: u64) -> Self {
         match self.0.checked_div(n) {
             Some(ns) => Self(ns),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An order over entities that wait: a balanced tree (AVL) that is linked through them.
+//! An order over waiting entities: a balanced tree (AVL) that is linked through them.
 //!
-//! Inserting, removing and finding the first are O(log n) at worst, whoever chooses the keys. Each
-//! node knows the allowed slots of all below it, so that entities which may not run on a slot are
-//! skipped by whole subtrees.
+//! Inserting, removing and finding the first entity are O(log n) in the worst case, whatever the
+//! keys. Each node knows the allowed slots of all entities below it, so that whole subtrees of
+//! entities that may not run on a slot are skipped.
 
 use super::entity::{EntityTable, Node, SchedKey};
 use super::ids::EntityRef;
@@ -30,7 +30,7 @@ impl Tree {
         self.ends[LEFT]
     }
 
-    /// Returns the slots that an entity of the tree may use.
+    /// Returns the slots that any entity of the tree may use.
     pub(super) fn allowed(&self, table: &impl EntityTable) -> u16 {
         self.root.map_or(0, |root| table[root].node.below)
     }
@@ -38,7 +38,7 @@ impl Tree {
     /// Adds an entity that is in no tree. O(log n).
     pub(super) fn insert(&mut self, table: &mut impl EntityTable, at: EntityRef, key: SchedKey) {
         let (mut parent, mut side) = (None, RIGHT);
-        // Most entities come last: then the last one is the parent.
+        // Most entities come last: then the last entity is the parent.
         let last = self.ends[RIGHT];
         if last.is_some_and(|last| table[last].node.sched_key() < key) {
             parent = last;
@@ -65,8 +65,8 @@ impl Tree {
         self.rebalance(table, parent);
     }
 
-    /// Gives an entity that is in this tree another key, if it is last before and after that.
-    /// Returns whether it was. O(1).
+    /// Changes the key of an entity that is in this tree, if the entity is last before and after
+    /// the change. Returns whether it is. O(1).
     pub(super) fn change_last_key(
         &mut self,
         table: &mut impl EntityTable,
@@ -96,7 +96,7 @@ impl Tree {
             self.rebalance(table, gone.parent);
             return;
         };
-        // The next in order, which has no left child, takes the place.
+        // The next entity in order, which has no left child, takes the place.
         let next = end_of(table, right, LEFT);
         let from = if next == right {
             next
@@ -113,7 +113,8 @@ impl Tree {
         let node = &mut table[next].node;
         (node.height, node.below) = (gone.height, gone.below);
         self.rebalance(table, Some(from));
-        // That may have ended below `next`, which allows other slots than its predecessor.
+        // The rebalancing may have ended below `next`, whose allowed slots differ from its
+        // predecessor's.
         self.rebalance(table, Some(next));
     }
 
@@ -175,7 +176,7 @@ impl Tree {
         found
     }
 
-    /// Puts `new` where `old` is below `parent`.
+    /// Puts `new` in the place of `old` below `parent`.
     fn replace(
         &mut self,
         table: &mut impl EntityTable,
@@ -196,8 +197,8 @@ impl Tree {
         }
     }
 
-    /// Corrects heights and allowed slots from `at` upwards, and balances. Ends where a subtree is
-    /// as it was before: then all above it is right.
+    /// Updates heights and allowed slots from `at` upwards, and balances. Stops at a subtree that
+    /// is unchanged: then everything above it is correct.
     fn rebalance(&mut self, table: &mut impl EntityTable, mut at: Option<EntityRef>) {
         while let Some(root) = at {
             let &Node {
@@ -270,8 +271,8 @@ fn summary(table: &impl EntityTable, at: Option<EntityRef>) -> (u8, u16) {
     at.map_or((0, 0), |at| (table[at].node.height, table[at].node.below))
 }
 
-/// Corrects height and allowed slots of `at` by those of its children, and returns the heights of
-/// these.
+/// Updates the height and the allowed slots of `at` from its children, and returns the heights of
+/// the children.
 fn update(table: &mut impl EntityTable, at: EntityRef) -> [u8; 2] {
     let [left, right] = table[at].node.children;
     let (left, left_below) = summary(table, left);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When a job makes way for one that waits.
+//! When a running job is preempted by a waiting one.
 
 use super::ids::{ContextIndex, EntityKind};
 use super::policy::Preempt;
@@ -8,13 +8,13 @@ use super::run::Run;
 use super::state::{Scheduler, Slot};
 use super::{Duration, Params, PauseCause, SlotId, Time};
 
-/// A slice is at least as long as so many saves and restores...
+/// A slice is at least as long as this many saves and restores...
 const SLICE_SWITCHES: u64 = 2;
-/// ... but is not made longer than this by it.
+/// ... but is not made longer than this for that reason.
 const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
 
 impl Scheduler {
-    /// Returns when a run has to make way for `next`, which waits, and why; time zero: at once.
+    /// Returns when and why a run is preempted by `next`, which waits; time zero: at once.
     pub(super) fn turn_end(
         &self,
         run: &Run,
@@ -37,8 +37,8 @@ impl Scheduler {
         Some((at, PauseCause::Slice { waiter }))
     }
 
-    /// Returns when a run makes way for `next` under the policy. A boosted run has its whole slice,
-    /// unless `next` has a reservation.
+    /// Returns when a run is preempted by `next` under the policy. A boosted run keeps its whole
+    /// slice, unless `next` has a reservation.
     pub(super) fn preempt_run(&self, run: &Run, next: ContextIndex) -> Preempt {
         let (runs, waits) = (&self.entities[run.ctx.at()], &self.entities[next]);
         match self.policy.preempt(runs, waits) {
@@ -47,9 +47,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns when a run can make way for a gang whose member `next` has its turn: half a slice
-    /// after its beginning, so that gangs do not keep others from work, and when virtual times
-    /// say so.
+    /// Returns when a run can be preempted for a gang whose member `next` has its turn: at once
+    /// (time zero) if the policy says so; otherwise after half of the slice, so that gangs do not
+    /// keep others from work, and when virtual times allow it.
     pub(super) fn gang_turn_end(
         &self,
         id: SlotId,
@@ -71,8 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns for how long a context may run until its entity is not behind that of `next` any
-    /// more. All contexts of a group that run use up what the group is owed.
+    /// Returns how long a context may run until its entity is no longer behind that of `next`. All
+    /// running contexts of a group use up what the group is owed.
     fn lag(&self, ctx: ContextIndex, next: ContextIndex) -> Duration {
         let (own, other) = self.entities.siblings(ctx, next);
         let (own, other) = (own, &self.entities[other]);
@@ -92,7 +92,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the length of the slice of a run, without what was used of it before.
+    /// Returns the length of the slice of a run, less the part that was used before.
     pub(super) fn slice(&self, slot: &Slot, run: &Run) -> Duration {
         let mut asked = self.entities[run.ctx.at()].params.timeslice;
         if run.boosted {
@@ -102,7 +102,7 @@ impl Scheduler {
     }
 
     /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and
-    /// restores there, so that most of the time is work; but a context whose saves are slow does
+    /// restores there, so that most of the time is work. But a context whose saves are slow does
     /// not make the slices of others longer than [`SLICE_FLOOR_MAX`].
     pub(super) fn slice_on(slot: &Slot, asked: Duration) -> Duration {
         let stats = &slot.fsm.stats;
