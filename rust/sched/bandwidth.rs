@@ -61,8 +61,8 @@ impl Bandwidth {
         since + span(self.left)
     }
 
-    /// Returns whether no budget is left before the next period, which is still to come; `used` is not
-    /// yet deducted.
+    /// Returns whether no budget is left before the next period, which is still to come; `used` is
+    /// not yet deducted.
     pub(super) fn is_exhausted(&self, now: Time, params: &Params, used: Duration) -> bool {
         self.left <= signed(used) && self.at + params.period > now
     }

@@ -5,9 +5,9 @@
 //!
 //! If the context has waited for longer than the boost interval, and the last slice given for this
 //! reason is at least as long ago, the context is given the next slice, which is not cut short. The
-//! slice has the length of the context's own, but is no longer than a quarter of the interval. So
-//! at most a quarter of the time goes against the policy, and each of n waiting contexts runs
-//! within n + 1 intervals, slices and switches.
+//! slice is as long as the context's own, but no longer than a quarter of the interval. So at most
+//! a quarter of the time goes against the policy, and each of n waiting contexts runs within n + 1
+//! intervals, slices and switches.
 
 use super::ids::ContextIndex;
 use super::state::Scheduler;

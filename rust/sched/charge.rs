@@ -145,9 +145,9 @@ impl Scheduler {
 
 /// Initial virtual times.
 impl Scheduler {
-    /// Places a context that begins to want a slot: it keeps only a credit of the time in which it
-    /// did not want one. The same holds for each of its groups, if no other context of the group
-    /// wants a slot.
+    /// Places a context that begins to want a slot: it keeps only a limited credit for the time in
+    /// which it did not want one. The same holds for each of its groups, if no other context of the
+    /// group wants a slot.
     pub(super) fn place(&mut self, now: Time, ctx: ContextIndex) {
         if !self.policy.is_fair() {
             return;

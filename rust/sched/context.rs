@@ -81,7 +81,7 @@ pub struct Stats {
     pub finished: u64,
     /// Jobs failed.
     pub failed: u64,
-    /// The time of the hint that stands.
+    /// The time of the pending hint.
     pub hint: Option<Time>,
     /// Hints given: [`Event::Hint`](super::Event::Hint).
     pub hints: u64,
@@ -277,7 +277,7 @@ impl SchedContext {
         self.linked == Linked::Ready
     }
 
-    /// Returns whether a hint stands.
+    /// Returns whether a hint is pending.
     pub(super) fn has_hint(&self) -> bool {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }

@@ -10,15 +10,15 @@ use super::state::Scheduler;
 use super::time::earliest;
 use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};
 
-/// When the next decision follows if there is more to throttle.
+/// The time to the next decision if there is more to throttle.
 const THROTTLE_NEXT: Duration = Duration::from_us(50);
 /// How many slices one decision ends at most.
 const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
 /// How many slices one decision ends, or has gangs claim slots for, if there are gangs: plans then
 /// take longer, and are made again after each. The timer triggers the next decision at once.
 const GANG_ROUNDS_MAX: usize = 2;
-/// A slot that a gang waits for is given to another context only for longer than this many saves
-/// and restores.
+/// Another context gets a slot that a gang waits for only if it can have the slot for longer than
+/// this many saves and restores take.
 const BACKFILL_SWITCHES: u64 = 2;
 
 impl Scheduler {
@@ -180,8 +180,9 @@ impl Scheduler {
         Some(plan.at?.before(plan.lead))
     }
 
-    /// Returns where the policy would put the entity that competes in the class for the job on a
-    /// slot. Of equals, jobs that are in no gang come last: preempting them stops no other jobs.
+    /// Returns the place, in the order of the policy, of the entity that competes in the class for
+    /// the job on a slot. Of equals, jobs that are in no gang come last: preempting them stops no
+    /// other jobs.
     fn class_place(&self, id: SlotId) -> Option<(u8, bool, u64)> {
         let ctx = self.slots[id].fsm.run()?.ctx.at();
         let (rank, key) = self.place_of(ctx);
@@ -193,8 +194,8 @@ impl Scheduler {
         }
     }
 
-    /// Claims the slots of a gang that has its turn on a slot. Returns `false` if the slot is to be
-    /// vacant for one context.
+    /// Claims slots for the gang that has its turn on a slot. Returns `false` if the slot is to be
+    /// vacant for a single context.
     fn claim_for(&mut self, cx: &Cx<'_>, id: SlotId, cause: PauseCause) -> bool {
         let (waiter, boosted) = match cause {
             PauseCause::Slice { waiter } | PauseCause::Outranked { waiter } => (waiter.at(), false),
@@ -263,8 +264,8 @@ impl Scheduler {
         }
     }
 
-    /// Names the contexts that run next on the slots of a class whose jobs were told to stop, and
-    /// posts the orders that have changed.
+    /// Names the contexts that run next on the slots of a class that have a relay, and posts the
+    /// orders that have changed.
     fn post_orders(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         if self.gone || self.frozen || !self.queues[class].relays {
             return;

@@ -179,12 +179,12 @@ impl Entities {
         is_there.then(|| ContextIndex::new(index))
     }
 
-    /// Returns when a context will need a slot. Valid only while a hint stands.
+    /// Returns when a context will need a slot. Valid only while a hint is pending.
     pub(super) fn hint(&self, ctx: ContextIndex) -> Time {
         Time::from_ns(self.se(ctx).node.key())
     }
 
-    /// Returns when a context will need a slot, if a hint stands.
+    /// Returns when a context will need a slot, if a hint is pending.
     pub(super) fn standing_hint(&self, ctx: ContextIndex) -> Option<Time> {
         self[ctx].has_hint().then(|| self.hint(ctx))
     }

@@ -113,7 +113,7 @@ impl SchedEntity {
         scaled.div_ceil(u64::from(self.weight.max(1)))
     }
 
-    /// Returns the time on a slot that a virtual time of `vruntime_of` takes.
+    /// Returns the time on a slot in which the virtual time advances by `vruntime_of`.
     pub(super) fn real(&self, vruntime_of: u64) -> Duration {
         let scaled = vruntime_of.saturating_mul(self.weight.into());
         Duration::from_ns(scaled / u64::from(Params::WEIGHT_DEFAULT))

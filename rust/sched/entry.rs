@@ -104,7 +104,7 @@ impl Scheduler {
         }
     }
 
-    /// Handles the timer of a slot, which fired.
+    /// Handles the firing of a slot's timer.
     fn timer(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         if self.gone || !self.slots.has(id) {
             return;
@@ -218,7 +218,7 @@ impl Scheduler {
         });
     }
 
-    /// Lets the job of a context wait for a slot, because its owner wants one from now on.
+    /// Makes the job of a context wait for a slot, because its owner wants one from now on.
     fn arrive(&mut self, now: Time, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         (context.arriving, context.arrived) = (true, now);

@@ -54,7 +54,7 @@ pub enum Event {
     /// does so if it leaves the slot with an empty queue. Refused with [`Refusal::NoJob`].
     Ring { ctx: ContextId },
     /// The context will start a job, or find work in its empty queue, at `at`: a slot is made
-    /// vacant in time if the job would preempt a running job at once. Only one hint stands at a
+    /// vacant in time if the job would preempt a running job at once. Only one hint is pending at a
     /// time: a new hint replaces it, and the time zero withdraws it. Refused with [`Refusal::Busy`]
     /// while a job has not ended and its queue is not empty, with [`Refusal::Range`] unless `at` is
     /// within the next 10 s, and with [`Refusal::Rate`] if the last hint was given less than 100 us

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Entities in the order in which they came: a list that is linked through them.
+//! Entities in the order of their arrival: a list that is linked through them.
 
 use super::entity::EntityTable;
 use super::ids::EntityRef;
@@ -8,7 +8,7 @@ use super::ids::EntityRef;
 /// The ends of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FifoList {
-    /// The entity that came first of those in the list.
+    /// The oldest entity in the list.
     pub(super) oldest: Option<EntityRef>,
     newest: Option<EntityRef>,
 }
@@ -38,7 +38,7 @@ impl FifoList {
         self.join(table, older, newer);
     }
 
-    /// Makes two entities neighbours; `None`: the other one is at an end of the list.
+    /// Makes two entities neighbours; `None`: the other entity is at an end of the list.
     fn join(
         &mut self,
         table: &mut impl EntityTable,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Taking all jobs off a card that will lose its state (by a reset of the whole card, or with its
+//! Taking all jobs off a card that will lose its state (in a reset of the whole card, or with its
 //! power), putting them back, and the end of a card.
 //!
 //! The caller freezes the scheduler, waits until it is at rest, has the card set up again, reports
@@ -14,7 +14,7 @@ use super::state::{Nominees, Scheduler};
 use super::{Action, SlotId, Status, Time};
 
 impl Scheduler {
-    /// Takes the jobs off all slots, as by Preempt, and starts none before [`Scheduler::thaw`].
+    /// Takes the jobs off all slots, as Preempt does, and starts none before [`Scheduler::thaw`].
     /// Owners may make any request meanwhile. A card that is gone stays gone.
     pub fn freeze(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.begin_freeze(now);
@@ -98,7 +98,7 @@ impl Scheduler {
     pub fn thaw(&mut self, now: Time, out: &mut dyn FnMut(Action)) {
         self.frozen = false;
         for class in self.queues.ids() {
-            // No context was starved by others meanwhile.
+            // While the scheduler was frozen, no context was starved by others.
             self.queues[class].boosted_at = now;
         }
         self.reschedule_all(&mut Cx::new(now, out));

@@ -5,8 +5,8 @@
 //! A gang has its turn when the policy picks one of its members. Each member that waits needs a
 //! slot: a vacant slot, one that is about to be vacant, or one whose job has had half of its slice
 //! and can be preempted for the gang under the policy. The gang takes the slots that it can have
-//! first. All their jobs are preempted at the same time, so that no slot is vacant for long. If the
-//! gang cannot have its slots within a slice, other contexts go first.
+//! soonest. All their jobs are preempted at the same time, so that no slot is vacant for long. If
+//! the gang cannot have its slots within a slice, other contexts go first.
 //!
 //! If not all members could have a slot even if every slot were vacant (a slot is out of use, or
 //! masks have changed), the members are scheduled one by one.

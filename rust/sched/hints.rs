@@ -132,7 +132,7 @@ impl Scheduler {
 
 /// The cost of hints.
 impl Scheduler {
-    /// Ends the hint of a context, if one stands, and charges what it cost.
+    /// Ends the pending hint of a context, if there is one, and charges what it cost.
     fn end_hint(&mut self, now: Time, ctx: ContextIndex, ending: Ending) {
         let context = &self.entities[ctx];
         if !context.has_hint() {
@@ -195,7 +195,7 @@ impl Scheduler {
             self.charge_off_slot(ctx, idle);
             if !used {
                 self.charge_off_slot(ctx, restore);
-                // The save is in its virtual time already: it was the payer.
+                // The save is in its virtual time already, because the context was the payer.
                 self.spend(ctx, save);
             }
         }

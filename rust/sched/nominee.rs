@@ -3,8 +3,8 @@
 //! Contexts that are named to run next on a slot whose relay switches by itself.
 //!
 //! Once a context is named, its job is treated as one on the slot: what its owner or an
-//! administrator requests is noted, and done when the record of the previous run says whether the
-//! relay has taken the context.
+//! administrator requests is noted, and carried out when the record of the previous run says
+//! whether the relay has taken the context.
 
 use super::context::OnStop;
 use super::event::Cx;
@@ -217,9 +217,9 @@ impl Scheduler {
         slot.fsm.goes_on_until()
     }
 
-    /// Adjusts the charge of the run on a slot that has left a record, as if the run ended now: to
-    /// the time that the record says, within what can have passed. Returns the record with its
-    /// times within that.
+    /// Sets the charge of the run on a slot that has left a record, as if the run ended now: the
+    /// time in the record, limited to what can have passed. Returns the record with its times
+    /// limited likewise.
     fn charge_to_record(&mut self, now: Time, id: SlotId, record: &RunRecord) -> RunRecord {
         let Some(run) = self.slots[id].fsm.run() else {
             return *record;
@@ -299,8 +299,8 @@ impl Scheduler {
         }
     }
 
-    /// Does what follows from an event of a slot other than a record, like [`Scheduler::follow`],
-    /// also for the contexts that were named for the slot.
+    /// Handles the consequences of an event of a slot other than a record, like
+    /// [`Scheduler::follow`], also for the contexts that were named for the slot.
     #[must_use]
     pub(super) fn follow_all(
         &mut self,

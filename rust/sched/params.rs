@@ -158,7 +158,7 @@ pub struct GroupSettings {
 }
 
 impl GroupSettings {
-    /// All slots of a card that has as many slots as a card can have.
+    /// All slots of a card with the maximum number of slots.
     pub const CAP_MAX: u16 = 800;
 
     /// The settings of a group that is not registered.

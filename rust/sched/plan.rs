@@ -9,13 +9,13 @@ use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
 use super::{Duration, PauseCause, SlotId, Time};
 
-/// A slot with a relay is told of the end of a slice at most this long in advance: longer than
-/// timers and interrupts are late in most cases.
+/// A slot with a relay is told of the end of a slice at most this long in advance, which is longer
+/// than timers and interrupts are usually late.
 const LEAD_MAX: Duration = Duration::from_us(500);
-/// A relay is told of the end of a slice no longer than this at its start, unless something speaks
-/// against it. A switch then takes one interrupt and no timer, and a job that ends within its slice
-/// is followed at once. A named context is not replaced by one that would go before it at the end
-/// of the slice.
+/// If a slice is no longer than this, a relay is told of its end when it begins, unless something
+/// speaks against that. A switch then takes one interrupt and no timer, and a job that ends within
+/// its slice is followed at once. A named context is not replaced by a context that would go before
+/// it at the end of the slice.
 const WHOLE_SLICE_MAX: Duration = Duration::from_ms(10);
 
 /// Returns the earlier of two times, if there is any; the first if they are equal.
@@ -32,8 +32,8 @@ fn earlier(
 
 impl Scheduler {
     /// Determines when a running job is preempted: at once if it may not be on the slot; otherwise
-    /// at the end of its slice, or when the policy says, if a context waits for the slot that no
-    /// other slot is about to take.
+    /// at the end of its slice, or when the policy says, if another context waits for the slot and
+    /// no other slot is about to take that context.
     #[inline(never)]
     pub(super) fn make_plan(&self, cx: &Cx<'_>, id: SlotId) -> Option<Plan> {
         let run = self.slots[id].fsm.unpaused()?;
@@ -192,7 +192,7 @@ impl Scheduler {
     }
 
     /// Returns whether a context that waits for the slot preempts `ctx` at once; `false` if the
-    /// first waiter does not. O(log n), whatever gangs there are.
+    /// first waiter does not. O(log n), regardless of gangs.
     pub(super) fn may_be_outranked(&self, id: SlotId, ctx: ContextIndex) -> bool {
         let queue = &self.queues[self.slots[id].class];
         let first = queue.pick_next(&self.entities, id.bit().into());

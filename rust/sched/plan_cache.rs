@@ -13,7 +13,8 @@ use core::fmt;
 use super::ids::ContextIndex;
 use super::{SlotId, MAX_SLOTS};
 
-/// How many turns are kept: the members of three gangs that each may use another slot.
+/// How many turns are kept: those of the members of three gangs, if each member may use another
+/// slot.
 const TURNS_MAX: usize = 3 * MAX_SLOTS;
 
 /// How a context that the policy has picked is put on a slot.

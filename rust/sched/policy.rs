@@ -92,8 +92,8 @@ impl PolicyKind {
         }
     }
 
-    /// Returns the rank of a context, which comes before all keys: latency-critical work goes first
-    /// under every policy, except for reservations.
+    /// Returns the rank of a context, which comes before all keys: under every policy,
+    /// latency-critical work goes first, after reservations only.
     pub(super) fn rank(self, ctx: &SchedContext) -> u8 {
         match ctx.params.urgency {
             _ if self.reserves(ctx) => RANK_RESERVED,

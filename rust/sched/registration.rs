@@ -36,7 +36,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::NoContext`] (`parent` is not registered),
-    /// [`Refusal::Depth`] (registered groups would nest more than four deep, or in a circle),
+    /// [`Refusal::Depth`] (registered groups would nest more than four deep, or in a cycle),
     /// [`Refusal::NoSlot`] (a slot that the card does not have), [`Refusal::Busy`] (a slot is
     /// exclusive to another group), [`Refusal::NoSpace`] (too many groups are registered); nothing
     /// was changed.

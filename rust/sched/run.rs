@@ -149,7 +149,7 @@ impl Run {
 }
 
 impl Pause {
-    /// Returns the PAUSE as an order tells it. An order stays in force until it is taken: only
+    /// Returns the PAUSE with the times of an order, which stays in force until it is taken: only
     /// whether the job still stops at a boundary is checked again soon.
     pub(super) fn by_order(self) -> Self {
         let again = if self.boundary {

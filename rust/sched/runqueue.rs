@@ -136,8 +136,8 @@ impl RunQueue {
         self.link(entities, ctx.into(), SchedKey { rank, key, turn });
     }
 
-    /// Moves a group to where its new virtual time belongs; among equals it keeps its turn. O(log
-    /// n).
+    /// Moves a group to where its new virtual time belongs. Among equals it keeps its turn.
+    /// O(log n).
     pub(super) fn requeue_group(&mut self, entities: &mut Entities, group: GroupIndex) {
         let entity = entities.se(group);
         let (parent, key) = (entity.parent, entity.vruntime);
@@ -475,8 +475,8 @@ impl RunQueue {
 
 /// Hints.
 impl RunQueue {
-    /// Adds a context without a job to those that have announced a job, for the time `at`. O(log
-    /// n).
+    /// Adds a context without a job to those that have announced a job, for the time `at`.
+    /// O(log n).
     pub(super) fn link_hint(
         &mut self,
         entities: &mut Entities,
@@ -498,7 +498,7 @@ impl RunQueue {
         entities[ctx].linked = linked;
     }
 
-    /// Returns whether a hint of the class stands.
+    /// Returns whether the class has a pending hint.
     pub(super) fn has_hints(&self) -> bool {
         !self.urgent_hints.is_empty() || !self.common_hints.is_empty()
     }

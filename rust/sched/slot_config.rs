@@ -28,7 +28,7 @@ pub enum PreemptGranularity {
     /// At any point, and it knows no boundaries: its contexts are never cooperative.
     #[default]
     Anywhere,
-    /// At any point, or at its next boundary if told so.
+    /// At any point, or at its next boundary if told to do so.
     AnywhereOrBoundary,
     /// At a boundary only: its contexts are always cooperative.
     BoundaryOnly,

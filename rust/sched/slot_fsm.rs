@@ -79,7 +79,7 @@ pub(super) enum After {
     Quarantined { ctx: ContextId, outcome: Outcome },
 }
 
-/// What has changed by an event.
+/// What an event has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) over: Option<RunOver>,
@@ -110,7 +110,7 @@ pub(super) struct SlotFsm {
     pub(super) timer: Option<Time>,
     /// A state was entered since the timer was armed: what the timer was armed for is obsolete.
     pub(super) entered: bool,
-    /// The time that the timer which has just fired was armed for.
+    /// The time for which the timer was armed, if it has just fired.
     pub(super) fired: Option<Time>,
     /// When the last run ended by itself, unless the slot was left vacant since.
     pub(super) idle_since: Option<Time>,

@@ -2,9 +2,10 @@
 
 //! A slot with a relay: orders in place of START and PAUSE, records in place of the status.
 //!
-//! Each run has a number, which the status counts, and each order names the run that it follows.
-//! The card therefore drops an order that comes too late, and the record of the run says what the
-//! card has done. The status is read only to find out whether a record was lost, and after a reset.
+//! Each run has a number, the START count of the status, and each order names the run that it
+//! follows. The card therefore drops an order that comes too late, and the record of the run says
+//! what the card has done. The status is read only to find out whether a record was lost, and after
+//! a reset.
 
 use super::event::Cx;
 use super::order::{LeftReason, NextRun, Order, RunRecord, Stop};
@@ -15,8 +16,8 @@ use super::{Action, ContextId, Duration, EndReason, Failure, Phase, Status, Time
 
 /// How long a job that is stopped without being saved may take to leave its slot.
 const DROP_TIMEOUT: Duration = Duration::from_ms(100);
-/// A slot continues by itself after a run that is no longer than this. After a longer run, a gap of
-/// the time that an interrupt takes matters less.
+/// A slot continues by itself after a run that is no longer than this. After a longer run, a gap as
+/// long as an interrupt takes matters less.
 const GO_ON_MAX: Duration = Duration::from_ms(2);
 
 impl SlotFsm {
@@ -44,7 +45,8 @@ impl SlotFsm {
         self.posted = Order::back_to(self.count, ctx);
     }
 
-    /// Returns the context of the job on the slot if the job is to be saved before its slice is over.
+    /// Returns the context of the job on the slot if the job is to be saved before the end of its
+    /// slice.
     pub(super) fn makes_way(&self) -> Option<ContextId> {
         let run = self.run()?;
         let pause = run.pause.as_ref()?;

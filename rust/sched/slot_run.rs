@@ -381,9 +381,9 @@ impl SlotFsm {
         });
     }
 
-    /// Stops the job where it is, if the engine can do so, when the job was told to pause at a
-    /// boundary and has kept `waiter`, which preempts it at once, waiting for longer than `wait`.
-    /// `None`: there is no such waiter any more.
+    /// Limits how long a job on its way to a boundary may delay `waiter`, which preempts the job at
+    /// once. After `wait`, the overrun is counted, and the job is stopped where it is unless the
+    /// engine stops at boundaries only. `None`: no such context waits any more.
     pub(super) fn bound_boundary(
         &mut self,
         cx: &mut Cx<'_>,
@@ -424,7 +424,7 @@ impl SlotFsm {
         }
     }
 
-    /// Returns the job on its way to a boundary.
+    /// Returns the context and the PAUSE of a job that is on its way to a boundary.
     fn boundary_pause(&mut self) -> Option<(ContextId, &mut Pause)> {
         let State::Running(run) = &mut self.state else {
             return None;
@@ -516,8 +516,8 @@ impl SlotFsm {
         }
     }
 
-    /// Does what is due. The context of the job has the slice `timeslice`, and is `cooperative` or
-    /// not.
+    /// Does what is due when the timer fires. The context of the job has the slice `timeslice`, and
+    /// is `cooperative` or not.
     pub(super) fn timer(
         &mut self,
         cx: &mut Cx<'_>,

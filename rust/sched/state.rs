@@ -72,7 +72,7 @@ pub(super) struct Claim {
     pub(super) ctx: ContextIndex,
     /// When the job on the slot is to be preempted.
     pub(super) at: Time,
-    /// The claim was made by the starvation boost.
+    /// The claim was made because of the starvation boost.
     pub(super) boosted: bool,
     /// Other members of the gang were started: all slots of the gang are vacant.
     pub(super) begun: bool,
@@ -82,10 +82,10 @@ pub(super) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nominee {
     pub(super) ctx: ContextIndex,
-    /// It was named by the starvation boost.
+    /// It was named because of the starvation boost.
     pub(super) boosted: bool,
-    /// Its place among the waiting contexts, which it keeps if the relay does not take it; `None`:
-    /// it was not waiting.
+    /// Its place among the waiting contexts, to which it returns if the relay does not take it;
+    /// `None`: it was not waiting.
     pub(super) place: Option<WaitPlace>,
     /// When it was named: its run cannot begin earlier.
     pub(super) since: Time,
@@ -163,7 +163,8 @@ impl Sweep {
         Self { pass, next: 0 }
     }
 
-    /// Has all contexts updated for the slots that are in use, or for the loss of the card.
+    /// Schedules an update of all contexts for the slots that are in use, or for the loss of the
+    /// card.
     pub(super) fn settle_all(&mut self, gone: bool) {
         *self = match self.pass {
             // The next pass does that too.
@@ -260,7 +261,7 @@ impl Scheduler {
         slots_in(self.queues[class].slots)
     }
 
-    /// Returns whether the class has a hint that stands, or a slot reserved for an earlier hint.
+    /// Returns whether the class has a pending hint, or a slot reserved for an earlier hint.
     pub(super) fn is_hinted(&self, class: SlotId) -> bool {
         let mut slots = self.class_slots(class);
         self.queues[class].has_hints() || slots.any(|id| self.slots[id].reservation.is_some())

@@ -27,8 +27,8 @@ impl Scheduler {
     /// Does the next part of the work that concerns every context: for at most `most` contexts or
     /// groups, O(log n) each. Returns whether work is left.
     ///
-    /// If [`Scheduler::is_sweeping`] after any other call, this must be called until no work is
-    /// left. The caller should drop its lock between two calls.
+    /// When [`Scheduler::is_sweeping`] returns `true` after any other call, this must be called
+    /// until no work is left. The caller should drop its lock between two calls.
     pub fn sweep(&mut self, now: Time, most: u32, out: &mut dyn FnMut(Action)) -> bool {
         if !self.is_sweeping() {
             return false;
@@ -103,8 +103,8 @@ impl Scheduler {
         self.end_change(now, ctx, change);
     }
 
-    /// Handles a context of a card that is gone: its job fails, and if it was closed, it is
-    /// released.
+    /// Handles a context of a card that is gone: its job fails, or the context is released if it
+    /// was closed.
     fn lose_context(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         let context = &mut self.entities[ctx];
         context.stuck = false;

@@ -102,8 +102,8 @@ impl Scheduler {
         self.pause_at(cx, id, payer, cause, cx.now);
     }
 
-    /// Stops at once the job on a slot that a relay was told to stop later. `payer` is charged for
-    /// the save if the save comes before the end of the slice.
+    /// Stops the job on a slot at once if the relay was told to stop it later. `payer` is charged
+    /// for the save if the save comes before the end of the slice.
     pub(super) fn stop_now(&mut self, now: Time, id: SlotId, payer: Option<ContextId>) -> bool {
         let slot = &mut self.slots[id];
         let is_early = slot.fsm.stop_now(now);
@@ -113,8 +113,8 @@ impl Scheduler {
         is_early
     }
 
-    /// Tells the job on a slot to pause at the time `due`, which is now unless the slot has a relay
-    /// and the job is in no gang. Otherwise the same as [`Scheduler::pause`].
+    /// Tells the job on a slot to pause at the time `due`, which is later than now only if the slot
+    /// has a relay and the job is in no gang. Otherwise the same as [`Scheduler::pause`].
     pub(super) fn pause_at(
         &mut self,
         cx: &mut Cx<'_>,
@@ -164,8 +164,8 @@ impl Scheduler {
         self.end_run(cx.now, id, progress.over);
     }
 
-    /// Does what follows from an event of a slot. Returns the notice that the owner is to get after
-    /// the class was rescheduled: the next job need not wait for the notice.
+    /// Handles the consequences of an event of a slot. Returns the notice that the owner is to get
+    /// after the class was rescheduled: the next job need not wait for the notice.
     #[must_use]
     pub(super) fn follow(
         &mut self,
@@ -337,7 +337,8 @@ impl Scheduler {
 /// a limit throttles it, the other members that wait are *gathering* (`Linked::Gathering`): in no
 /// queue, so that no decision starts them.
 impl Scheduler {
-    /// Lets a job that is on no slot wait for one; `wakes`: the context did not want a slot before.
+    /// Makes a job that is on no slot wait for one; `wakes`: the context did not want a slot
+    /// before.
     pub(super) fn wait_for_slot(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let context = &mut self.entities[ctx];
         context.state = JobState::Queued;
@@ -348,8 +349,8 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Adds a context whose job waits to the queue where it belongs. `wakes`: the context did not
-    /// want a slot before.
+    /// Enqueues a context whose job waits, in the queue where it belongs. `wakes`: the context did
+    /// not want a slot before.
     pub(super) fn enqueue(&mut self, now: Time, ctx: ContextIndex, wakes: bool) {
         let class = self.entities[ctx].class;
         if self.usable_slots(ctx) == 0 {
@@ -407,7 +408,7 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Takes a job that waits out of its queue.
+    /// Takes a waiting job out of its queue.
     pub(super) fn stop_waiting(&mut self, now: Time, ctx: ContextIndex, state: JobState) {
         let context = &mut self.entities[ctx];
         context.state = state;

@@ -19,22 +19,22 @@ impl Time {
     /// The clock's zero.
     pub const ZERO: Self = Self(0);
 
-    /// The point `ns` nanoseconds after the clock's zero.
+    /// Returns the point `ns` nanoseconds after the clock's zero.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the clock's zero.
+    /// Returns the nanoseconds since the clock's zero.
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// The point `span` before, the clock's zero at the earliest.
+    /// Returns the point `span` before, the clock's zero at the earliest.
     pub const fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
 
-    /// The span from `earlier` to `self`; zero if `earlier` is in fact later.
+    /// Returns the span from `earlier` to `self`; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
@@ -44,47 +44,47 @@ impl Duration {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// A span of `ns` nanoseconds.
+    /// Returns a span of `ns` nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// A span of `us` microseconds.
+    /// Returns a span of `us` microseconds.
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// A span of `ms` milliseconds.
+    /// Returns a span of `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// The span in nanoseconds.
+    /// Returns the span in nanoseconds.
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// The span without `other`; zero if `other` is longer.
+    /// Returns the span without `other`; zero if `other` is longer.
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The span in microseconds, rounded up.
+    /// Returns the span in microseconds, rounded up.
     pub const fn as_us_rounded_up(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// Twice the span.
+    /// Returns twice the span.
     pub const fn doubled(self) -> Self {
         Self(self.0.saturating_mul(2))
     }
 
-    /// `n` times the span.
+    /// Returns `n` times the span.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
 
-    /// One of `n` equal parts of the span; the whole span if `n` is zero.
+    /// Returns one of `n` equal parts of the span; the whole span if `n` is zero.
     pub const fn parts(self, n: u64) -> Self {
         match self.0.checked_div(n) {
             Some(ns) => Self(ns),
@@ -92,12 +92,12 @@ impl Duration {
         }
     }
 
-    /// A quarter of the span.
+    /// Returns a quarter of the span.
     pub const fn quarter(self) -> Self {
         Self(self.0 / 4)
     }
 
-    /// The moving average that follows `self` after `sample`, which counts for one eighth.
+    /// Returns the moving average that follows `self` after `sample`, which counts for one eighth.
     pub const fn averaged(self, sample: Self) -> Self {
         Self((self.0 - self.0 / 8).saturating_add(sample.0 / 8))
     }

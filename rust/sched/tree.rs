@@ -113,8 +113,8 @@ impl Tree {
         let node = &mut table[next].node;
         (node.height, node.below) = (gone.height, gone.below);
         self.rebalance(table, Some(from));
-        // The rebalancing may have ended below `next`, whose allowed slots differ from its
-        // predecessor's.
+        // The rebalancing may have ended below `next`, whose allowed slots may differ from those of
+        // its predecessor.
         self.rebalance(table, Some(next));
     }
 
