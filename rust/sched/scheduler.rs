@@ -259,7 +259,7 @@ impl Scheduler {
     }
 
     /// Returns whether the run on a slot began with a restore whose end the status reports
-    /// ([`Status::restore`]).
+    /// ([`Status::restore`](super::Status::restore)).
     pub fn tells_restore(&self, slot: SlotId) -> bool {
         let fsm = self.slots.find(slot).map(|slot| &slot.fsm);
         fsm.is_some_and(|fsm| {
