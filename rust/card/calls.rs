@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the calls of programs do with a context of the card.
+//! Calls of programs that act on a context of the card.
 
 use super::{
     config::refused,
@@ -20,11 +20,11 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Registers that a call reads or writes while it holds the card's lock with interrupts off: a read
-/// waits for the card, for a microsecond or more.
+/// Number of registers that a call reads or writes while it holds the card's lock with interrupts
+/// off: a read waits for the card, for a microsecond or more.
 const REGISTERS_AT_ONCE: usize = 8;
 
-/// What a context has at a moment, for `FERMATA_IOC_STATUS`, `FERMATA_IOC_WAIT` and `poll()`.
+/// The state of a context at a moment, for `FERMATA_IOC_STATUS`, `FERMATA_IOC_WAIT` and `poll()`.
 pub(crate) struct View {
     /// The scheduler's part.
     pub(crate) stats: Stats,
@@ -32,16 +32,16 @@ pub(crate) struct View {
     pub(crate) params: sched::Params,
     /// The access that stopped the last job.
     pub(crate) fault: Option<Fault>,
-    /// Jobs that were stopped so.
+    /// Jobs that were stopped by such an access.
     pub(crate) faults: u64,
-    /// How often its job let another one wait for a boundary for too long.
+    /// How often another job waited too long for a boundary of its job.
     pub(crate) overruns: u64,
-    /// The time beyond that, where the engine stops at boundaries only.
+    /// How long others waited beyond the boundary wait, where the engine stops only at boundaries.
     pub(crate) overrun: Duration,
 }
 
-/// Calls for one context. Process context; `ENODEV`: the card is gone. From the moment at which the
-/// scheduler knows that, none of them touches a register, so they need not keep the device bound.
+/// Calls for one context. Process context; `ENODEV`: the card is gone. Once the scheduler knows
+/// that the card is gone, none of them touches a register, so they need not keep the device bound.
 impl Card {
     /// Adds a context, and takes its `part` of the card's state. [`Card::drop_released`] drops the
     /// part after [`Card::close`] and [`Notice::Released`].
@@ -56,7 +56,7 @@ impl Card {
             let id = state.scheduler.add(config).map_err(refused)?;
             // The scheduler has places for as many contexts as this table.
             let place = state.contexts.get_mut(id.index()).ok_or(EINVAL)?;
-            // The part of a context that was released may still be there.
+            // The part of a released context may still be there.
             core::mem::swap(place, part);
             self.note_setup(&mut state, id, slots);
             id
@@ -66,7 +66,7 @@ impl Card {
         Ok(id)
     }
 
-    /// Drops the part of a context that was released, after its notice was given.
+    /// Drops the part of a released context, after [`Notice::Released`].
     pub(crate) fn drop_released(&self, ctx: ContextId) {
         let part = {
             let mut state = self.state.lock();
@@ -77,9 +77,9 @@ impl Card {
         drop(part);
     }
 
-    /// Starts a job, and returns the job's number. `check` checks everything but the scheduler's
-    /// state, under the card's lock: the slots that the context may use, and whether its image has
-    /// a window. A start that is refused leaves the results of the last job.
+    /// Starts a job, and returns the job's number. `check` is called under the card's lock with the
+    /// slots that the context may use and whether its image has a window. It checks everything but
+    /// the scheduler's state. A start that is refused keeps the results of the last job.
     pub(crate) fn start(
         &self,
         ctx: ContextId,
@@ -102,8 +102,8 @@ impl Card {
         Ok(number)
     }
 
-    /// Tells a context that has had no job what its jobs have come to elsewhere. `EBUSY`: it has had
-    /// one; `EINVAL`: a result is not declared.
+    /// Sets how jobs of a context have ended elsewhere. `EBUSY`: the context has had a job here;
+    /// `EINVAL`: a result is not declared.
     pub(crate) fn set_past(
         &self,
         ctx: ContextId,
@@ -120,7 +120,7 @@ impl Card {
         state.scheduler.set_past(ctx, past).map_err(refused)
     }
 
-    /// Declares the result registers of a context. `EBUSY`: its job is not over.
+    /// Declares the result registers of a context. `EBUSY`: its job has not ended.
     pub(crate) fn declare_results(&self, ctx: ContextId, registers: &[AppRegister]) -> Result {
         let mut state = self.state.lock();
         let (job, _) = state.scheduler.job(ctx).map_err(refused)?;
@@ -132,8 +132,8 @@ impl Card {
         Ok(())
     }
 
-    /// Sets the values of results of a job that is held. `EBUSY`: it is not held; `EINVAL`: a result
-    /// is not declared.
+    /// Sets the values of the results of a held job. `EBUSY`: the job is not held; `EINVAL`: a
+    /// result is not declared.
     pub(crate) fn set_results(&self, ctx: ContextId, results: &[(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         match state.scheduler.job(ctx).map_err(refused)? {
@@ -144,7 +144,8 @@ impl Card {
         context.image().set_past(results, None)
     }
 
-    /// Returns the same context for all members of the gang of a context; `None`: it is in none.
+    /// Returns a context that identifies the gang of a context: the same one for all members.
+    /// `None`: the context is in no gang.
     pub(crate) fn gang_of(&self, ctx: ContextId) -> Result<Option<ContextId>> {
         self.state.lock().scheduler.gang_of(ctx).map_err(refused)
     }
@@ -154,44 +155,44 @@ impl Card {
         self.handle(&mut self.state.lock(), event).map_err(refused)
     }
 
-    /// Takes the job off its slot, to be held or queued.
+    /// Preempts the job, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
         self.submit(Event::Preempt { ctx, hold })
     }
 
-    /// There is work in the queue of a context again.
+    /// Rings the doorbell of a context: there is work in its queue.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
         self.submit(Event::Ring { ctx })
     }
 
-    /// Lets a held job go on.
+    /// Resumes a held job.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
         self.submit(Event::Resume { ctx })
     }
 
-    /// The context will start a job at `at`; zero: it takes that back.
+    /// Announces that the context will start a job at `at`; zero: takes the hint back.
     pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
         self.submit(Event::Hint { ctx, at })
     }
 
-    /// Asks for the end of a context. [`Notice::Released`]
-    /// follows, or [`Notice::Stuck`] has come.
+    /// Requests the end of a context. [`Notice::Released`] follows, unless [`Notice::Stuck`] was
+    /// given.
     pub(crate) fn close(&self, ctx: ContextId) {
-        // A refusal means that it was released before.
+        // A refusal means that the context was released before.
         let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
     }
 
-    /// Whether a quarantined slot may still reach the memory of a context.
+    /// Returns whether a quarantined slot may still reach the memory of a context.
     pub(crate) fn is_stuck(&self, ctx: ContextId) -> bool {
         self.state.lock().scheduler.is_stuck(ctx)
     }
 
-    /// Returns where the job of a context stands, and its number; 0: there was none.
+    /// Returns the state of the job of a context, and the job's number; 0: there was none.
     pub(crate) fn job(&self, ctx: ContextId) -> Result<(JobState, u64)> {
         self.state.lock().scheduler.job(ctx).map_err(refused)
     }
 
-    /// Where a context stands.
+    /// Returns the state of a context.
     pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
         let mut state = self.state.lock();
         let stats = state.scheduler.stats(ctx, now()).map_err(refused)?;
@@ -209,12 +210,12 @@ impl Card {
         })
     }
 
-    /// The parameters of a context.
+    /// Returns the parameters of a context.
     pub(crate) fn params(&self, ctx: ContextId) -> Result<sched::Params> {
         self.state.lock().scheduler.params(ctx).map_err(refused)
     }
 
-    /// Changes the parameters of a context by `change`.
+    /// Changes the parameters of a context with `change`.
     pub(crate) fn set_params(
         &self,
         ctx: ContextId,
@@ -237,8 +238,9 @@ impl Card {
         .map_err(refused)
     }
 
-    /// Lets a context belong to the gang of another one, or to none. `EINVAL`: that is itself, or
-    /// of another group; `ENOSPC`: there are not enough slots for all members.
+    /// Puts a context into the gang of another context, or into none. `EINVAL`: the other context
+    /// is the same one, or belongs to another group; `ENOSPC`: there are not enough slots for all
+    /// members.
     pub(crate) fn set_gang(&self, ctx: ContextId, with: Option<ContextId>) -> Result {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.set_gang(at, ctx, with, out)
@@ -249,13 +251,13 @@ impl Card {
         })
     }
 
-    /// How many members the gang of a context has, itself included.
+    /// Returns the number of members of the gang of a context, itself included.
     pub(crate) fn gang_size(&self, ctx: ContextId) -> Result<u32> {
         self.state.lock().scheduler.gang_size(ctx).map_err(refused)
     }
 
-    /// The result of acting on a context that is not the caller's own: where that was closed since
-    /// it was found, `ESRCH` in place of the `ENODEV` of a card that is gone.
+    /// Converts the `result` of acting on a context that is not the caller's own: `ENODEV` becomes
+    /// `ESRCH` if the card is not gone, because then the context was closed after it was found.
     pub(crate) fn unless_closed<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Err(error) if error == ENODEV && !self.state.lock().scheduler.is_gone() => Err(ESRCH),
@@ -263,7 +265,7 @@ impl Card {
         }
     }
 
-    /// Works on the image of a context.
+    /// Calls `f` with the image of a context.
     pub(crate) fn with_image<R>(
         &self,
         ctx: ContextId,
@@ -272,8 +274,9 @@ impl Card {
         Ok(f(self.state.lock().context(ctx).ok_or(ENODEV)?.image()))
     }
 
-    /// Writes registers of a context, to its slot too while it is on one. In pieces, between which
-    /// other users of the card get their turn; the context may come to a slot or leave it there.
+    /// Writes registers of a context, also to its slot while it is on one. The lock is released
+    /// between pieces, so that other users of the card get their turn; meanwhile the context may be
+    /// put on a slot or leave it.
     pub(crate) fn write_registers(
         &self,
         ctx: ContextId,
@@ -308,9 +311,9 @@ impl Card {
         Ok(())
     }
 
-    /// Reads registers of a context: from its slot while it is on one and its state is restored, else
-    /// as they were when it left its slot. In pieces, as [`Card::write_registers`]. `EAGAIN`: one is
-    /// not to be had now.
+    /// Reads registers of a context: from its slot while it is on one and its state is restored,
+    /// else as they were when it left its slot. In pieces, as [`Card::write_registers`]. `EAGAIN`:
+    /// the value of a register is not available now.
     pub(crate) fn read_registers(
         &self,
         ctx: ContextId,
@@ -333,7 +336,7 @@ impl Card {
         if self.still_runs(&mut state, occupied) {
             return Ok(());
         }
-        // The relay has switched: what was read may be another context's, or of an earlier run.
+        // The relay has switched: what was read may be of another context, or of an earlier run.
         self.read_from(&mut state, ctx, None, registers)
     }
 
@@ -356,14 +359,14 @@ impl Card {
 
 /// Calls for the group of a context. Process context; `ENODEV`: the card is gone.
 impl Card {
-    /// The group of a context, and what it has.
+    /// Returns the group of a context, and the group's statistics.
     pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
         let scheduler = &self.state.lock().scheduler;
         let group = scheduler.group_of(ctx).map_err(refused)?;
         Ok((group, scheduler.group_stats(group, now())))
     }
 
-    /// The highest priority that a context may have.
+    /// Returns the highest priority that a context may have.
     pub(crate) fn max_priority(&self, ctx: ContextId) -> Result<u8> {
         self.state
             .lock()
@@ -385,7 +388,7 @@ impl Card {
         self.state.lock().scheduler.boost()
     }
 
-    /// Chooses the starvation boost interval. `ERANGE`.
+    /// Sets the starvation boost interval. `ERANGE`.
     pub(crate) fn set_boost(&self, boost: Duration) -> Result {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.set_boost(at, boost, out)
@@ -393,18 +396,18 @@ impl Card {
         .map_err(refused)
     }
 
-    /// How long work that goes first waits for a boundary.
+    /// Returns the boundary wait: how long urgent work waits for a cooperative job's boundary.
     pub(crate) fn boundary_wait(&self) -> Duration {
         self.state.lock().scheduler.boundary_wait()
     }
 
-    /// Chooses that. `ERANGE`.
+    /// Sets the boundary wait. `ERANGE`.
     pub(crate) fn set_boundary_wait(&self, wait: Duration) -> Result {
         let mut state = self.state.lock();
         state.scheduler.set_boundary_wait(wait).map_err(refused)
     }
 
-    /// Chooses the policy.
+    /// Sets the policy.
     pub(crate) fn set_policy(&self, policy: PolicyKind) -> Result {
         self.act(&mut self.state.lock(), |scheduler, at, _| {
             scheduler.set_policy(at, policy)
@@ -437,7 +440,7 @@ impl Card {
         copy: &mut Histogram,
     ) -> Result {
         let mut state = self.state.lock();
-        // A context that is being closed is in the table still.
+        // A context that is being closed is still in the table.
         state.scheduler.params(ctx).map_err(refused)?;
         let meter = state.context(ctx).ok_or(ENODEV)?.meter();
         copy.clone_from(which(&meter.histograms));

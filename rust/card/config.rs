@@ -18,7 +18,7 @@ use kernel::{
 };
 use pin_init::init_array_from_fn;
 
-/// Groups whose last context was closed are remembered while there is room, at least this many.
+/// Groups whose last context was closed are remembered while there is room: at least this many.
 const GROUPS_REMEMBERED: usize = 64;
 
 /// Returns the state of a card without contexts.
@@ -117,7 +117,7 @@ pub(super) fn new_relay(
     told.ok()
 }
 
-/// Returns what the scheduler has to know of the card. `ENODEV`: the card is gone.
+/// Returns what the scheduler has to know about the card. `ENODEV`: the card is gone.
 pub(super) fn card_config(
     bar: &Bar,
     identity: &Identity,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of the card and what brings them in, and calls of the scheduler.
+//! Events of the card and their sources, and calls of the scheduler.
 
 use super::{
     execute::{cookie, Executor, Outbox},
@@ -25,22 +25,23 @@ use kernel::{
     time::{hrtimer::AbsolutePinnedHardMode, Monotonic},
 };
 
-/// Contexts that [`Card::sweep`] visits while it holds the card's lock with interrupts off.
+/// Number of contexts that [`Card::sweep`] visits while it holds the card's lock with interrupts
+/// off.
 const CONTEXTS_AT_ONCE: u32 = 16;
 
-/// Records of a slot that are taken in while the card's lock is held with interrupts off. A card
-/// that keeps to the protocol has at most three ready: of a run, of the one that follows, and with
-/// BACK of the run that the slot goes back to. Every further run needs another order.
+/// Number of records of a slot that are handled while the card's lock is held with interrupts off.
+/// A card that follows the protocol has at most three ready: those of a run, of the next run and,
+/// with BACK, of the run that the slot goes back to. Every further run needs another order.
 const RECORDS_AT_ONCE: usize = 4;
-/// When the others are looked for.
+/// How long after that the other records are looked for.
 const RECORDS_LATER: Duration = Duration::from_ms(1);
 
 /// The sources of events of one slot, silent until [`Vector::start`].
 #[pin_data(PinnedDrop)]
 pub(super) struct SlotEvents {
     id: SlotId,
-    /// The vector of the slot's number; where there are fewer, of the slots that fall to it too. It
-    /// knows the card.
+    /// The vector with the slot's number. If there are fewer vectors than slots, other slots share
+    /// it. It knows the card.
     #[pin]
     pub(super) vector: Vector<Card>,
     #[pin]
@@ -48,7 +49,8 @@ pub(super) struct SlotEvents {
 }
 
 impl SlotEvents {
-    /// The sources of slot number `slot`, silent. `EINVAL`: no card has such a slot.
+    /// Returns an initialiser for the sources of slot number `slot`, which are silent. `EINVAL`: no
+    /// card has such a slot.
     pub(super) fn new(slot: u8) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             id: SlotId::new(slot).ok_or(EINVAL)?,
@@ -58,18 +60,18 @@ impl SlotEvents {
         })
     }
 
-    /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
+    /// Arms the timer for `at`, in place of an earlier time. Any context, under any lock.
     pub(super) fn arm(&self, at: Time) {
         self.timer.arm(at);
     }
 
-    /// Disarms the timer if that can be done without waiting. It may fire all the same. Any
+    /// Disarms the timer if that is possible without waiting. The timer may still fire. Any
     /// context, under any lock.
     pub(super) fn disarm(&self) {
         self.timer.disarm();
     }
 
-    /// Ends both sources, and waits for handlers that run. Process context, without the card's
+    /// Stops both sources, and waits for running handlers. Process context, without the card's
     /// lock.
     pub(super) fn stop(&self) {
         self.vector.stop();
@@ -105,7 +107,7 @@ impl Card {
         let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
     }
 
-    /// Makes the status read of `slot` that [`Card::feed_reads`] left, if it is still of use.
+    /// Makes the status read of `slot` that was left to the timer, if it is still needed.
     fn read_late(&self, slot: SlotId) {
         let mut state = self.state.lock();
         let is_unread = core::mem::take(&mut state.slots[slot].is_unread);
@@ -114,12 +116,12 @@ impl Card {
         }
     }
 
-    /// Reads the status of `slot`, and does what follows from it.
+    /// Reads the status of `slot`, and handles it.
     pub(super) fn poll(&self, state: &mut State, slot: SlotId) {
         self.feed_reads(state, Outbox::with_read(slot));
     }
 
-    /// Looks for what the relay of `slot` has written to memory. Returns whether there was a record.
+    /// Handles what the relay of `slot` has written to memory. Returns whether there was a record.
     fn look(&self, state: &mut State, slot: SlotId) -> bool {
         let mut outbox = Outbox::default();
         let found = self.take_records(state, slot, &mut outbox);
@@ -130,23 +132,24 @@ impl Card {
         found
     }
 
-    /// Returns whether a slot with a relay is still occupied by the run that is known to be there,
-    /// and takes in what has happened if not.
+    /// Polls a slot with a relay. Returns whether the run that was known to be there still occupies
+    /// the slot.
     pub(super) fn still_runs(&self, state: &mut State, slot: SlotId) -> bool {
         let run = state.scheduler.awaited_run(slot);
         self.poll(state, slot);
         run.is_some() && state.scheduler.awaited_run(slot) == run
     }
 
-    /// Returns whether the run on `slot` has the state that its job left with. A base card does not
-    /// tell, and counts as if it had.
+    /// Returns whether the run on `slot` has restored the state of its job. A base card does not
+    /// tell; its runs count as restored.
     pub(super) fn has_restored(&self, state: &State, slot: SlotId) -> bool {
         !state.scheduler.tells_restore(slot)
             || Status::from_raw(self.bar.status(slot)).restore() != Duration::ZERO
     }
 
-    /// Ends a read of registers; `suspect` is the slot that gave all-ones: its value, or the card
-    /// is gone. The status, which is never all-ones, tells. `ENODEV`: the card is gone.
+    /// Checks after a read of registers that the card is not gone. `suspect` is the slot on which a
+    /// register read all-ones: this is the register's value, or the card is gone. The status, which
+    /// is all-ones only on a card that is gone, tells. `ENODEV`.
     pub(super) fn check_alive(&self, state: &mut State, suspect: Option<SlotId>) -> Result {
         if let Some(slot) = suspect {
             self.poll(state, slot);
@@ -180,7 +183,8 @@ impl Card {
         result
     }
 
-    /// Lets `f` work on the scheduler at the time that `f` is given, and does what follows.
+    /// Calls `f` with the scheduler, the time, and a function that executes actions; then feeds the
+    /// status reads that follow to the scheduler.
     pub(super) fn act<R>(
         &self,
         state: &mut State,
@@ -221,15 +225,16 @@ impl Card {
         result
     }
 
-    /// Does what concerns every context, with interrupts on between the parts. Process context.
+    /// Runs the scheduler's sweep of all contexts, with interrupts on between its parts. Process
+    /// context.
     pub(super) fn sweep(&self) {
         while self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.sweep(at, CONTEXTS_AT_ONCE, out)
         }) {}
     }
 
-    /// Makes the status reads that were asked for, and those that follow from them. Reads that can
-    /// wait are left to the timers of their slots once registers were loaded.
+    /// Makes the status reads that were asked for, and those that follow from them. Once registers
+    /// have been loaded, reads that can wait are left to the timers of their slots.
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
             let status = Status::from_raw(self.bar.status(slot));
@@ -244,13 +249,14 @@ impl Card {
         }
     }
 
-    /// Has the timer of `slot` read the status.
+    /// Leaves the next status read of `slot` to its timer, at `at`.
     fn read_at(&self, state: &mut State, slot: SlotId, at: Time) {
         state.slots[slot].is_unread = true;
         self.events[slot.index()].arm(at);
     }
 
-    /// Takes in the records that the relay of `slot` has left. `false`: there is none.
+    /// Feeds the records that the relay of `slot` has left to the scheduler. Returns `false` if
+    /// there is none.
     fn take_records(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) -> bool {
         for found in 0..RECORDS_AT_ONCE {
             let Some(record) = self.next_record(state, slot) else {
@@ -272,7 +278,7 @@ impl Card {
         true
     }
 
-    /// Returns the record that is awaited of `slot`, if the card has written it.
+    /// Returns and clears the awaited record of `slot`, if the card has written it.
     fn next_record(&self, state: &State, slot: SlotId) -> Option<Record> {
         let relay = state.relay.as_ref()?;
         let (ctx, run) = state.scheduler.awaited_run(slot)?;
@@ -304,7 +310,8 @@ impl Card {
         result
     }
 
-    /// Reads what `status` of `slot` says that there is to read.
+    /// Reads the registers that matter with this `status` of `slot`: those of a fault, or the
+    /// counter of completions. Notes if the card is gone.
     fn read_more(&self, state: &mut State, slot: SlotId, status: Status, outbox: &mut Outbox) {
         if status.is_gone() {
             self.presence.note_death();
@@ -325,8 +332,8 @@ impl Card {
         }
     }
 
-    /// Passes completions on that the engine of `slot`, which runs, may have counted. If another
-    /// context came to the slot meanwhile, that context gets a spurious notification.
+    /// Notifies the owner of the job on `slot` of completions that the running engine has counted.
+    /// If another context came to the slot meanwhile, that context gets a spurious notification.
     fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
         let events = match &state.relay {
             Some(relay) => relay.completion_events(slot),
@@ -356,15 +363,15 @@ impl EventSink for Card {
         let (mut is_useful, mut is_awaited) = (false, false);
         let mut completed = None;
         for slot in self.slots_in(slots) {
-            // Locked for each slot: behind a shared vector, each can have all registers to load.
+            // Locked for each slot: with a shared vector, each slot may have all registers to load.
             let mut state = self.state.lock();
             let seen = |state: &State| {
                 let slot_state = state.scheduler.slot_state(slot);
                 (slot_state, state.slots[slot].completions)
             };
             let before = seen(&state);
-            // The interrupt came late or the vector is shared, if the slot is vacant or its status
-            // is polled by timer: that is not worth a read.
+            // If the slot is vacant, or its status is polled by a timer, the interrupt came late or
+            // from another slot of a shared vector. That is not worth a read.
             if let Some(SlotState::Running(_) | SlotState::Pausing(_)) = before.0 {
                 if self.has_relay() {
                     is_useful |= self.look(&mut state, slot);
@@ -375,7 +382,7 @@ impl EventSink for Card {
             }
             let after = seen(&state);
             is_useful |= after != before;
-            // One interrupt tells of one event, which may have been read before.
+            // One interrupt reports one event, which may have been read before.
             let told = match is_awaited {
                 true => None,
                 false => state.slots[slot].take_awaited(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Carrying out the scheduler's actions.
+//! Executing the scheduler's actions.
 
 use super::{
     now,
@@ -20,11 +20,11 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Fewer writes than this take too little time to be measured.
+/// A Load with fewer writes takes too little time to be measured.
 const MEASURED_WRITES: u32 = 16;
-/// A Load that took less is a part of the slice.
+/// A Load that took less time counts as part of the slice.
 const NOTED: Duration = Duration::from_us(20);
-/// Writes of a reset of a slot, which clears all registers where
+/// Number of writes that reset a slot. The reset clears all registers where
 /// [`SLOT_CAPS`](crate::regs::SLOT_CAPS) says so.
 const RESET_WRITES: u32 = 2;
 
@@ -35,7 +35,7 @@ pub(super) struct Outbox {
     pub(super) reads: u8,
     /// Slots whose status is to be read before the lock is released, a bit each.
     suspects: u8,
-    /// The slots that were suspected, a bit each.
+    /// Slots that have been in `suspects`, a bit each.
     suspected: u8,
     /// The registers of a slot were loaded.
     has_loaded: bool,
@@ -51,7 +51,7 @@ pub(super) struct Outbox {
 pub(super) struct MeasuredLoad {
     pub(super) slot: SlotId,
     pub(super) ctx: ContextId,
-    /// Part of `total`: until the registers of the context before were cleared.
+    /// Part of `total`: until the registers of the previous context were cleared.
     pub(super) clearing: Duration,
     pub(super) total: Duration,
 }
@@ -66,9 +66,9 @@ impl Outbox {
     }
 
     /// Asks for a status read, because a register of `slot` reads all-ones. The status, which is
-    /// never all-ones, tells whether that is the register's value or the card is gone. The read
-    /// comes before any other user of the card can see what became of the job, and once: a register
-    /// may keep the value.
+    /// never all-ones, tells whether that is the register's value or the card is gone. The status
+    /// is read before any other user of the card can see how the job ended, and only once, because
+    /// a register may keep the value.
     pub(super) fn suspect(&mut self, slot: SlotId) {
         self.suspects |= slot.bit() & !self.suspected;
         self.suspected |= slot.bit();
@@ -103,7 +103,7 @@ pub(super) struct Executor<'a> {
 }
 
 impl Executor<'_> {
-    /// Carries out an action.
+    /// Executes an action.
     pub(super) fn execute(&mut self, action: Action) {
         self.note(&action);
         let (card, outbox) = (self.card, &mut *self.outbox);
@@ -127,7 +127,7 @@ impl Executor<'_> {
             Action::Reset { slot, hold, .. } => card.reset_slot(self.slots, slot, hold),
             Action::Ended { slot, ctx, run } => self.end(slot, ctx, &run),
             Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
-            // Armed for the status read, after which the scheduler is asked again.
+            // The timer is armed for the status read. The scheduler is called again after that.
             Action::Arm { slot, .. } | Action::Disarm { slot } if self.slots[slot].is_unread => {}
             Action::Arm { slot, at } => card.events[slot.index()].arm(at),
             Action::Disarm { slot } => card.events[slot.index()].disarm(),
@@ -150,7 +150,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Works on the references to a context that is set up.
+    /// Calls `f` with the references to a context, if it is set up.
     fn with(&mut self, ctx: ContextId, f: impl FnOnce(&mut ContextRef)) {
         if let Some(context) = context_of(self.contexts, ctx) {
             f(context);
@@ -213,7 +213,7 @@ impl Executor<'_> {
         self.end_throttle(slot);
     }
 
-    /// Lets the interrupt come that tells of the end of a save.
+    /// Switches the vector of `slot` on if it is throttled, for the interrupt at the end of a save.
     fn end_throttle(&self, slot: SlotId) {
         if let Some(vector) = self.card.vector_of(slot) {
             vector.end_throttle();
@@ -238,7 +238,7 @@ impl Executor<'_> {
         let card = self.card;
         let queues = card.slots[slot.index()].queues;
         if run.reason != EndReason::Aborted {
-            // An engine with a queue may have told of completions before it left the slot.
+            // An engine with a queue may have reported completions before it left the slot.
             self.slots[slot].await_end(1 + u8::from(queues));
         }
         let Some(context) = context_of(self.contexts, ctx) else {
@@ -277,11 +277,10 @@ impl Executor<'_> {
     }
 }
 
-/// Writing the application registers of a context to a slot, and what that costs.
+/// Loading a slot for a context, and accounting for the time that this takes.
 impl Card {
-    /// Makes the registers of `slot`, which is vacant, those of `image`. Returns, where that was
-    /// measured, the time until the registers of the context before were cleared, and the whole
-    /// time.
+    /// Loads `slot`, which is vacant, with `image`. If that was measured, returns the time until
+    /// the registers of the previous context were cleared, and the whole time.
     pub(super) fn load(
         &self,
         slots: &mut Slots,
@@ -311,7 +310,7 @@ impl Card {
         Some((clearing, now().since(begun)))
     }
 
-    /// Tells the scheduler of a Load that took time.
+    /// Reports a Load to the scheduler if it took a noticeable time.
     pub(super) fn note_load(&self, state: &mut State, outbox: &mut Outbox) {
         let Some(load) = outbox.load.take() else {
             return;
@@ -333,12 +332,12 @@ impl Card {
     }
 }
 
-/// Returns what records say of a context.
+/// Returns the cookie by which records name a context.
 pub(super) fn cookie(ctx: ContextId) -> u64 {
     u64::from(ctx.generation()) << 32 | (ctx.index() as u64 + 1)
 }
 
-/// Returns the notice that tells an owner what became of a job.
+/// Returns the notice that tells an owner what has become of its job.
 fn notice_of(wake: Wake) -> Notice {
     match wake {
         Wake::Done | Wake::Failed(_) => Notice::Done,

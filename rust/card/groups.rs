@@ -2,10 +2,10 @@
 
 //! Groups that the administrator has registered: cgroups, each with its subtree, while they live.
 //!
-//! A registration names its cgroup by number, and keeps nothing of it. Registrations of cgroups
-//! that were removed are looked for every [`SWEEP_MS`] while there are any, and when there is no
-//! place for another one. The scheduler keeps what it needs of a registration, the registry the
-//! rest.
+//! A registration names its cgroup by number, and holds no reference to it. While there are
+//! registrations, those of removed cgroups are looked for every [`SWEEP_MS`] milliseconds, and when
+//! there is no room for another registration. The scheduler keeps the part of a registration that
+//! it needs, and the registry keeps the rest.
 //!
 //! Registered groups nest as their cgroups do.
 
@@ -33,9 +33,9 @@ const REGROUP_MAX: usize = 16;
 /// Limits of the contexts of a group and of the groups below it, together.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GroupLimits {
-    /// Contexts that are set up at the most; 0: as many as those of any group.
+    /// Maximum number of contexts that are set up; 0: the module parameter's.
     pub(crate) contexts: u32,
-    /// Bytes of pinned memory at the most; 0: as many as those of any group.
+    /// Maximum number of bytes of pinned memory; 0: the module parameter's.
     pub(crate) bytes: u64,
 }
 
@@ -50,20 +50,20 @@ pub(crate) struct GroupView {
 
 /// Calls for registered groups. Process context; `ENODEV`: the card is gone.
 impl Card {
-    /// The group of contexts that `opener` opens, or has opened.
+    /// Returns the group of contexts that `opener` opens, or has opened.
     pub(crate) fn group_of(&self, opener: &Opener) -> GroupKey {
         self.registry.lock().group_of(opener)
     }
 
-    /// What is set for the subtree of a cgroup. `ENOENT`: it is not registered.
+    /// Returns what is set for the subtree of a cgroup. `ENOENT`: it is not registered.
     pub(crate) fn registered_group(&self, cgroup: &Cgroup) -> Result<GroupView> {
         let group = GroupKey(cgroup.number());
         self.view_group(&self.registry.lock(), group)
     }
 
-    /// Registers the subtree of a cgroup, or changes what is set for it, by `change`. Contexts that
-    /// are open move. `ERANGE`; `EBUSY`: a slot serves another group only; `ENOSPC`: too many are
-    /// registered; `E2BIG`: registered groups would nest too deeply.
+    /// Registers the subtree of a cgroup, or changes what is set for it, with `change`. Moves open
+    /// contexts to the group. `ERANGE`; `EBUSY`: a slot serves only another group; `ENOSPC`: too
+    /// many groups are registered; `E2BIG`: registered groups would nest too deeply.
     pub(crate) fn set_group(
         &self,
         cgroup: Cgroup,
@@ -79,7 +79,7 @@ impl Card {
         }
     }
 
-    /// Takes `cgroup` if the group is registered now.
+    /// Does what [`Card::set_group`] does, once. Takes `cgroup` if the group was not registered.
     fn try_set_group(
         &self,
         cgroup: &mut Option<Cgroup>,
@@ -120,8 +120,8 @@ impl Card {
         }
     }
 
-    /// Ends the registration of the subtree of a cgroup; its contexts move to where they belong
-    /// without it. `ENOENT`: it is not registered.
+    /// Ends the registration of the subtree of a cgroup, and moves its contexts to the groups that
+    /// they belong to without it. `ENOENT`: it is not registered.
     pub(crate) fn remove_group(&self, cgroup: &Cgroup) -> Result<GroupView> {
         let group = GroupKey(cgroup.number());
         let mut registry = self.registry.lock();
@@ -157,8 +157,8 @@ impl Card {
         })
     }
 
-    /// Lets every context belong to its group and obey what is set for groups, [`REGROUP_MAX`] at a
-    /// time.
+    /// Moves every context to its group, and applies to it what is set for groups, [`REGROUP_MAX`]
+    /// contexts at a time.
     fn regroup(&self, registry: &Registry) {
         let mut moved = false;
         for some in registry.clients.chunks(REGROUP_MAX) {
@@ -184,11 +184,11 @@ impl Card {
         }
     }
 
-    /// Ends the registrations of removed cgroups before it returns.
+    /// Ends the registrations of removed cgroups, and waits for that.
     fn sweep_now(&self) {
         {
             let registry = self.registry.lock();
-            // `shut_down`, which closes the gate first, stops the sweeper once it has had the lock.
+            // `shut_down` closes the gate, then takes this lock, and then stops the sweeper.
             if registry.groups.is_empty() || self.is_gone() {
                 return;
             }
@@ -221,13 +221,13 @@ impl Worker for Card {
     }
 }
 
-/// A registered group whose cgroup was removed.
+/// Returns a registered group whose cgroup was removed.
 fn first_dead(registry: &Registry) -> Option<GroupKey> {
     let mut groups = registry.groups.iter().map(RegisteredGroup::key);
     groups.find(|group| !cgroup::lives(group.0))
 }
 
-/// The error number where a group is named and not a context.
+/// Returns the error number of a refusal by a call that names a group, not a context.
 fn not_registered(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NoContext => ENOENT,

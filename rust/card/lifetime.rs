@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a card, and its sleep.
+//! Shutting a card down; saving its jobs before a reset or sleep, and bringing it back afterwards.
 
 use super::{
     now,
@@ -19,18 +19,18 @@ use kernel::{
     time::{delay::fsleep, Delta},
 };
 
-/// How often a card that is being saved is looked at.
+/// The interval at which a card that is being saved is polled.
 const REST_LOOK: Delta = Delta::from_millis(1);
 
 impl Card {
-    /// Takes bus mastering from the card. While the device is bound.
+    /// Disables bus mastering of the card. The device must be bound.
     pub(super) fn stop_dma(&self) {
         pci_clear_master(&self.pci);
     }
 
-    /// Ends everything: after it no register is touched, no DMA happens, no memory of a context is
-    /// mapped for the card, and every call on an open file gives `ENODEV`. Process context, while
-    /// the device is bound; once.
+    /// Shuts the card down. Afterwards no register is touched, no DMA happens, no memory of a
+    /// context is mapped for the card, and every call on an open file gives `ENODEV`. Process
+    /// context, while the device is bound; called once.
     pub(crate) fn shut_down(&self) {
         self.presence.close();
         self.note(CardEvent::Removed);
@@ -49,8 +49,8 @@ impl Card {
         drop(relay);
     }
 
-    /// The card will lose its state: every job fails, and every call gives `ENODEV` from now on.
-    /// Process context.
+    /// Gives up a card that will lose its state: every job fails, and every call gives `ENODEV`
+    /// from now on. Process context.
     pub(crate) fn disconnect(&self) {
         let _registry = self.registry.lock();
         self.halt();
@@ -61,13 +61,13 @@ impl Card {
     fn halt(&self) {
         self.presence.die(|| {
             let mut state = self.state.lock();
-            // The scheduler does nothing more to the card, so nothing takes a slot out of the reset
-            // that follows.
+            // The scheduler does not act on the card any more, so nothing takes a slot out of the
+            // reset that follows.
             let _ = self.handle(&mut state, Event::Gone);
             self.bar.reset(u8::MAX);
             self.tell_bystanders();
         });
-        // Also of a card that did not answer: it may be back.
+        // A card that did not answer may be back, so this is done for such a card, too.
         settle(&self.bar, &self.identity, &self.limits);
         switch_off(&self.bar, &self.identity);
         self.stop_dma();
@@ -75,7 +75,7 @@ impl Card {
     }
 
     /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A
-    /// job that cannot be saved fails, within its preempt timeout. From then on no register is
+    /// job that cannot be saved fails, within its preempt timeout. Afterwards no register is
     /// touched. Process context.
     pub(crate) fn save(&self) {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
@@ -89,8 +89,8 @@ impl Card {
         self.note(CardEvent::Frozen);
     }
 
-    /// The card's state is lost, and it cannot be asked for more: jobs that were on it fail. Those
-    /// that wait or are held go on after [`Card::restore`]. Process context.
+    /// Gives up the state of a card that cannot be reached: jobs that were on the card fail. Jobs
+    /// that wait or are held continue after [`Card::restore`]. Process context.
     pub(crate) fn abort_all(&self) {
         self.note(CardEvent::CutOff);
         // As in `disconnect`: no memory is freed before the card has stopped.
@@ -110,15 +110,15 @@ impl Card {
     }
 
     /// Brings the card back after it lost its state, with the jobs that [`Card::save`] took off it.
-    /// Slots that were out of use and are well now are used again. Process context.
+    /// Quarantined slots that work now are used again. Process context.
     pub(crate) fn restore(&self) {
         if self.is_gone() {
             return;
         }
         let is_at_rest = self.state.lock().scheduler.is_at_rest();
         if !is_at_rest {
-            // Another recovery, of which the PCI core allows several at a time, has come to its end
-            // since, and jobs were put back on a card that was reset after that.
+            // Another recovery has ended since (the PCI core allows several at a time), and has put
+            // jobs back on the card before the card was reset again.
             self.abort_all();
         }
         quiesce(&self.bar, &self.identity, &self.limits);
@@ -151,8 +151,8 @@ impl Card {
         }
     }
 
-    /// Returns a slot that is not what it was at probe, or has no engine any more; a card that does
-    /// not answer has none.
+    /// Returns a slot that is not what it was at probe, or has no engine any more. `None` also if
+    /// the card does not answer.
     fn changed_slot(&self) -> Option<SlotId> {
         slot_ids(self.identity.slots).find(|&slot| {
             match self.bar.identify_slot(slot, &self.identity) {
@@ -162,7 +162,7 @@ impl Card {
         })
     }
 
-    /// Tells the scheduler what the slots show, and lets jobs on them.
+    /// Tells the scheduler the status of the slots, and lets it put jobs on them.
     fn renew(&self) {
         let mut state = self.state.lock();
         state.slots.reset();

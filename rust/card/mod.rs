@@ -43,7 +43,7 @@ use kernel::{
 use quiesce::{quiesce, switch_on};
 use state::State;
 
-/// What a slot is at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.
+/// The state of a slot at a moment, for `FERMATA_IOC_SLOT_INFO` and for sysfs.
 pub(crate) struct SlotView {
     pub(crate) stats: SlotStats,
     pub(crate) state: SlotState,
@@ -51,9 +51,9 @@ pub(crate) struct SlotView {
     pub(crate) exclusive: Option<GroupKey>,
     /// How often its vector was switched off because of a storm.
     pub(crate) storms: u64,
-    /// How often its vector told of nothing.
+    /// Spurious interrupts of its vector.
     pub(crate) spurious: u64,
-    /// How often its vector was switched off because it told of too many completions.
+    /// How often its vector was switched off because it reported too many completions.
     pub(crate) throttled: u64,
     /// Jobs that finished on it.
     pub(crate) finished: u64,
@@ -72,10 +72,10 @@ pub(crate) struct SlotView {
 pub(crate) struct Card {
     /// What the card is.
     pub(crate) identity: Identity,
-    /// What is accepted of contexts.
+    /// Limits and defaults of contexts.
     pub(crate) limits: Limits,
     slots: [SlotIdentity; MAX_SLOTS],
-    /// The number of its node, once it has one: what it is called in traces.
+    /// The number of its node, once it has one. Traces name the card by it.
     number: Atomic<u32>,
     device: ARef<Device>,
     /// The PCI side of `device`.
@@ -87,15 +87,15 @@ pub(crate) struct Card {
     presence: Presence,
     #[pin]
     pub(crate) delivery: Delivery,
-    /// Is told when the card goes, for pollers of contexts that are not set up.
+    /// Notified when the card goes, for pollers of contexts that are not set up.
     pub(crate) bystanders: Arc<Notifier>,
-    /// On the heap: it would fill the stack of whoever makes a card.
+    /// On the heap, because it would fill the stack while a card is made.
     #[pin]
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
-    /// Does what concerns every context, and ends registrations of groups. Queued under the
-    /// registry's lock or that of `state`, and not once the card is gone.
+    /// Sweeps all contexts, and ends registrations of removed cgroups. Queued under the registry's
+    /// lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
     #[pin]
@@ -117,14 +117,14 @@ impl core::ops::Deref for BoundDevice<'_> {
     }
 }
 
-/// The slots of a card that has `count` of them.
+/// Returns the slots of a card that has `count` of them.
 fn slot_ids(count: u8) -> impl Iterator<Item = SlotId> {
     (0..count).filter_map(SlotId::new)
 }
 
 impl Card {
-    /// Makes the card behind `bar`, which answered `identity`: all slots are reset and their
-    /// windows closed, and only then it may do DMA. May sleep.
+    /// Makes the card behind `bar`, which answered `identity`. All slots are reset and their
+    /// windows closed, and only then may the card do DMA. May sleep.
     ///
     /// # Safety
     ///
@@ -168,8 +168,8 @@ impl Card {
                 bystanders: Arc::pin_init(Notifier::new(), GFP_KERNEL)?,
                 state <- new_raw_spinlock!(state, "fermata_card"),
                 registry <- new_mutex!(Registry::new(limits.contexts)?, "fermata_registry"),
-                // SAFETY: `OFFSET` is that of this field. `shut_down`, which comes before the end,
-                // stops it, and it is not queued from then on.
+                // SAFETY: `OFFSET` is that of this field. `shut_down`, which is called before the
+                // card is dropped, stops the work, and it is not queued afterwards.
                 sweeper <- unsafe { DelayedWork::new() },
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
@@ -205,41 +205,40 @@ impl Card {
         profile(&self.identity, &self.limits) == Profile::Relay
     }
 
-    /// Whether the card is gone: unbound, unplugged or dead.
+    /// Returns whether the card is gone: unbound, unplugged or dead.
     pub(crate) fn is_gone(&self) -> bool {
         self.presence.is_gone()
     }
 
-    /// Tells those who only wait for the end of the card that it has come. Any context, under any
-    /// lock.
+    /// Notifies pollers that only wait for the card to go. Any context, under any lock.
     fn tell_bystanders(&self) {
         self.delivery.tell(&self.bystanders, Notice::Gone);
     }
 
-    /// Requests the interrupt `irq` of vector number `vector`, which tells of the slots of `slots`.
-    /// Process context.
+    /// Requests the interrupt `irq` of vector number `vector`, which reports events of the slots
+    /// `slots`. Process context.
     pub(crate) fn request_irq(&self, vector: SlotId, irq: u32, slots: u8) -> Result {
         self.events[vector.index()].vector.request(irq, slots)
     }
 
-    /// The vector of `slot`; `None`: the card has no interrupts.
+    /// Returns the vector of `slot`; `None`: the card has no interrupts.
     fn vector_of(&self, slot: SlotId) -> Option<&Vector<Self>> {
         let mut vectors = self.events.iter().map(|events| &events.vector);
         vectors.find(|vector| vector.serves(slot))
     }
 
-    /// What `slot` is; `None`: there is no such slot.
+    /// Returns the slot number `slot` and its identity; `None`: there is no such slot.
     pub(crate) fn slot(&self, slot: u32) -> Option<(SlotId, &SlotIdentity)> {
         let id = slot_ids(self.identity.slots).find(|id| id.index() == slot as usize)?;
         Some((id, &self.slots[id.index()]))
     }
 
-    /// Returns what `slot` is.
+    /// Returns the identity of `slot`.
     pub(crate) fn identity_of(&self, slot: SlotId) -> &SlotIdentity {
         &self.slots[slot.index()]
     }
 
-    /// The slots of `mask`. `EINVAL`: none, or one that is not there.
+    /// Returns the slots of `mask`, a bit each. `EINVAL`: none, or a slot that does not exist.
     pub(crate) fn existing_slots(&self, mask: u32) -> Result<u8> {
         let all = self.slots_in(u8::MAX).fold(0, |all, id| all | id.bit());
         match u8::try_from(mask) {
@@ -248,42 +247,42 @@ impl Card {
         }
     }
 
-    /// The slots that have the engine `afu_id` (low half, high half), a bit each.
+    /// Returns the slots that have the engine `afu_id` (low half, high half), a bit each.
     pub(crate) fn slots_with(&self, afu_id: (u64, u64)) -> u8 {
         slot_ids(self.identity.slots)
             .filter(|id| self.slots[id.index()].afu_id() == afu_id)
             .fold(0, |mask, id| mask | id.bit())
     }
 
-    /// The class, in the scheduler's sense, of slot number `slot`: the first slot that has its
-    /// engine.
+    /// Returns the class, in the scheduler's sense, of slot number `slot`: the first slot that has
+    /// its engine.
     pub(crate) fn class_of(&self, slot: usize) -> u8 {
         class_of(&self.slots, slot)
     }
 
-    /// Whether an engine of `mask` can stop at boundaries of its work.
+    /// Returns whether an engine of `mask` can stop at boundaries of its work.
     pub(crate) fn has_boundaries(&self, mask: u8) -> bool {
         self.slots_in(mask)
             .any(|id| self.slots[id.index()].granularity != PreemptGranularity::Anywhere)
     }
 
-    /// Whether all engines of `mask` can stop nowhere else.
+    /// Returns whether all engines of `mask` can stop only at boundaries of their work.
     pub(crate) fn is_boundary_only(&self, mask: u8) -> bool {
         self.slots_in(mask)
             .all(|id| self.slots[id.index()].granularity == PreemptGranularity::BoundaryOnly)
     }
 
-    /// Whether the engines of `mask` read a queue of jobs.
+    /// Returns whether an engine of `mask` reads a queue of jobs.
     pub(crate) fn reads_queue(&self, mask: u8) -> bool {
         self.slots_in(mask).any(|id| self.slots[id.index()].queues)
     }
 
-    /// The slots of `mask`.
+    /// Returns the slots of `mask`.
     pub(crate) fn slots_in(&self, mask: u8) -> impl Iterator<Item = SlotId> {
         slot_ids(self.identity.slots).filter(move |id| mask & id.bit() != 0)
     }
 
-    /// What `slot` has done, and whom it serves.
+    /// Returns the state and the counters of `slot`.
     pub(crate) fn slot_view(&self, slot: SlotId) -> SlotView {
         let vector = self.vector_of(slot);
         let (storms, spurious, throttled, is_polled) = vector.map_or((0, 0, 0, false), |vector| {
@@ -299,7 +298,7 @@ impl Card {
         let measured = &state.slots[slot].histograms;
         SlotView {
             stats: scheduler.slot_stats(slot, now()).unwrap_or_default(),
-            // There is no such slot on a card that has no slots.
+            // The scheduler has every slot that `slot_ids` returns.
             state: scheduler.slot_state(slot).unwrap_or(SlotState::Gone),
             exclusive: scheduler.exclusive(slot),
             storms,
@@ -317,12 +316,12 @@ impl Card {
         EngineId { low, high }
     }
 
-    /// The name of its PCI function.
+    /// Returns the name of its PCI function.
     pub(crate) fn name(&self) -> &CStr {
         self.device.name()
     }
 
-    /// Contexts that are set up.
+    /// Returns the number of contexts that are set up.
     pub(crate) fn context_count(&self) -> u32 {
         self.state.lock().scheduler.contexts()
     }

@@ -12,12 +12,12 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Stops all engines, closes all windows and clears all application registers, of which nobody
-/// knows what stands in them. There is no scheduler yet, so no context is on a slot.
+/// Stops all engines, closes all windows and clears all application registers, whose contents are
+/// unknown. No context is on a slot.
 pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);
-    // A driver before may have left it on: then no other register could be written.
+    // An earlier driver may have left the relay on: then no other register could be written.
     switch_off(bar, identity);
     for slot in slot_ids(identity.slots) {
         if identity.has_window() {
@@ -28,7 +28,7 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(0);
 }
 
-/// Lets the slots of a card that `quiesce` has left obey orders. `ENODEV`: one does not.
+/// Lets the slots of a card obey orders, after `quiesce`. `ENODEV`: a slot does not.
 pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result {
     relay.clear_records();
     let (table, entries) = (relay.table_address(), relay.table_length());
@@ -45,8 +45,8 @@ pub(super) fn switch_on(bar: &Bar, identity: &Identity, relay: &Relay) -> Result
     }
 }
 
-/// Lets slots that are held in reset, and are at rest, obey no orders, so that a driver which knows
-/// nothing of orders can use the card.
+/// Stops slots that are held in reset, and are at rest, from obeying orders, so that a driver that
+/// does not know orders can use the card.
 pub(super) fn switch_off(bar: &Bar, identity: &Identity) {
     if !identity.has_relay {
         return;
@@ -70,7 +70,7 @@ pub(super) fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
     read_each();
     if !identity.is_quiescent() {
         kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
-        // What has left an engine by now may be on its way still: a read comes behind it.
+        // What has left an engine by now may still be on its way: a read returns after it.
         read_each();
     }
 }

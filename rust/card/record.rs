@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What tracepoints tell of a card ([`crate::trace`]).
+//! The tracepoints of a card ([`crate::trace`]).
 
 use super::{
     execute::Executor,
@@ -19,27 +19,27 @@ use crate::{
 use kernel::sync::atomic::Relaxed;
 
 impl Card {
-    /// The card has a node of that number.
+    /// Sets the number of the card's node.
     pub(crate) fn set_number(&self, number: u32) {
         self.number.store(number, Relaxed);
     }
 
-    /// The card, for a tracepoint.
+    /// Returns the card as the subject of a tracepoint.
     pub(crate) fn subject(&self) -> Subject {
         Subject::card(self.number.load(Relaxed))
     }
 
-    /// Something happens to the card as a whole.
+    /// Traces an event of the card as a whole.
     pub(crate) fn note(&self, event: CardEvent) {
         trace::card(|| (self.subject(), event as u32));
     }
 
-    /// Somebody opens the card.
+    /// Traces that the process `pid` opens the card.
     pub(crate) fn note_open(&self, pid: i32) {
         trace::context_open(|| (self.subject().of(None, pid),));
     }
 
-    /// A context on a slot.
+    /// Returns a context on a slot as the subject of a tracepoint.
     fn context_on(
         &self,
         contexts: &mut [Option<ContextRef>],
@@ -51,13 +51,13 @@ impl Card {
         self.subject().on(slot).of(ctx, pid)
     }
 
-    /// A context, where it is.
+    /// Returns a context, on the slot where it is, as the subject of a tracepoint.
     fn context_in(&self, state: &mut State, ctx: ContextId) -> Subject {
         let slot = state.scheduler.slot_of(ctx);
         self.context_on(&mut state.contexts, slot, Some(ctx))
     }
 
-    /// A slot and whoever runs there.
+    /// Returns a slot, and the context that runs there, as the subject of a tracepoint.
     fn slot_in(&self, state: &mut State, slot: SlotId) -> Subject {
         let ctx = match state.scheduler.slot_state(slot) {
             Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx)) => {
@@ -68,7 +68,7 @@ impl Card {
         self.context_on(&mut state.contexts, Some(slot), ctx)
     }
 
-    /// A context was set up for `slots`.
+    /// Traces that a context was set up for `slots`.
     pub(super) fn note_setup(&self, state: &mut State, ctx: ContextId, slots: u8) {
         trace::context_setup(|| {
             let group = state.scheduler.group_of(ctx).map_or(0, |group| group.0);
@@ -76,7 +76,7 @@ impl Card {
         });
     }
 
-    /// A context was told what its jobs have come to elsewhere.
+    /// Traces that a program has set how jobs of a context have ended elsewhere.
     pub(super) fn note_past(&self, state: &mut State, ctx: ContextId, past: PastJobs) {
         trace::outcome(|| {
             let result = past.last.map_or(0, trace::failure);
@@ -85,7 +85,7 @@ impl Card {
         });
     }
 
-    /// A group was registered or changed; `None`: its registration ended.
+    /// Traces that a group was registered or changed; `None`: its registration ended.
     pub(super) fn note_group(&self, group: GroupKey, settings: Option<GroupSettings>) {
         trace::group(|| {
             let set = settings.is_some();
@@ -107,18 +107,18 @@ impl Card {
         });
     }
 
-    /// An interrupt came for `slots`, and was good for something or not.
+    /// Traces an interrupt for `slots`, which was `useful` or spurious.
     pub(super) fn note_interrupt(&self, slots: u8, useful: bool) {
         trace::interrupt(|| (self.subject(), slots.into(), useful));
     }
 
-    /// A program has written registers.
+    /// Traces that a program has written registers.
     pub(super) fn note_registers(&self, state: &mut State, ctx: ContextId, count: usize) {
         // CAST: a call writes 256 at the most.
         trace::registers(|| (self.context_in(state, ctx), count as u32));
     }
 
-    /// `event` goes to the scheduler.
+    /// Traces that `event` goes to the scheduler.
     pub(super) fn note_event(&self, state: &mut State, event: Event) {
         match event {
             Event::Status { slot, status } => {
@@ -157,7 +157,7 @@ impl Card {
         }
     }
 
-    /// The job of `ctx` wants a slot from now on, if it is in a state in which it did not.
+    /// Traces that the job of `ctx` wants a slot from now on, if `wanted_none` holds of its state.
     fn note_arrival(
         &self,
         state: &mut State,
@@ -173,7 +173,7 @@ impl Card {
         });
     }
 
-    /// The scheduler refused `event`.
+    /// Traces that the scheduler refused `event`.
     pub(super) fn note_refusal(&self, state: &mut State, event: Event, refusal: Refusal) {
         trace::refused(|| {
             let (ctx, request) = match event {
@@ -190,7 +190,7 @@ impl Card {
         });
     }
 
-    /// The engine of `slot` has told that jobs of the queue of `ctx` are complete.
+    /// Traces that the engine of `slot` has reported completions in the queue of `ctx`.
     pub(super) fn note_queue(&self, state: &mut State, slot: SlotId, ctx: ContextId) {
         trace::queue(|| {
             let subject = self.context_on(&mut state.contexts, Some(slot), Some(ctx));
@@ -198,19 +198,20 @@ impl Card {
         });
     }
 
-    /// The vector of `slot` was switched off for a moment: too many completions were told of.
+    /// Traces that the vector of `slot` was switched off for a moment, because it reported too many
+    /// completions.
     pub(super) fn note_throttled(&self, state: &mut State, slot: SlotId) {
         trace::queue(|| (self.slot_in(state, slot), QueueEvent::Throttled as u32));
     }
 
-    /// The job on `slot` made an access that its window refused.
+    /// Traces that the job on `slot` made an access that its window refused.
     pub(super) fn note_fault(&self, state: &mut State, slot: SlotId, fault: Fault) {
         trace::fault(|| (self.slot_in(state, slot), fault.address, fault.is_write));
     }
 }
 
 impl Executor<'_> {
-    /// Passes the tracepoint of `action`, which is about to be carried out.
+    /// Traces `action`, which is about to be executed.
     pub(super) fn note(&mut self, action: &Action) {
         match *action {
             Action::Load { slot, ctx } => self.note_load(slot, ctx),
@@ -254,17 +255,17 @@ impl Executor<'_> {
         }
     }
 
-    /// A context on a slot.
+    /// Returns a context on a slot as the subject of a tracepoint.
     fn on(&mut self, slot: SlotId, ctx: ContextId) -> Subject {
         self.card.context_on(self.contexts, Some(slot), Some(ctx))
     }
 
-    /// A context on no slot.
+    /// Returns a context on no slot as the subject of a tracepoint.
     fn off(&mut self, ctx: ContextId) -> Subject {
         self.card.context_on(self.contexts, None, Some(ctx))
     }
 
-    /// The registers of `ctx` are about to be written to `slot`.
+    /// Traces that the registers of `ctx` are about to be written to `slot`.
     fn note_load(&mut self, slot: SlotId, ctx: ContextId) {
         trace::load(|| {
             let subject = self.on(slot, ctx);
@@ -276,7 +277,7 @@ impl Executor<'_> {
         });
     }
 
-    /// The owner of `ctx`, which is on no slot any more, is about to be told of its job.
+    /// Traces that the owner of `ctx`, which is on no slot any more, is about to be notified.
     fn note_wake(&mut self, ctx: ContextId, wake: Wake) {
         let mut end = |result| {
             trace::job_end(|| {

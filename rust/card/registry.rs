@@ -19,12 +19,12 @@ use kernel::{prelude::*, sync::Arc};
 ///
 /// # Locking
 ///
-/// Behind a mutex, which is also taken inside the unplug gate: user memory is not touched, and no
-/// memory is allocated, under it.
+/// Protected by a mutex, which is also taken inside the unplug gate. So no user memory is accessed
+/// and no memory is allocated under it.
 pub(crate) struct Registry {
-    /// Never grows beyond the room that it has from the beginning.
+    /// Never grows beyond its initial capacity.
     pub(super) clients: KVVec<Arc<Client>>,
-    /// In the order of their numbers. Never grows beyond the room that it has from the beginning.
+    /// Sorted by number. Never grows beyond its initial capacity.
     pub(super) groups: KVec<RegisteredGroup>,
 }
 
@@ -41,7 +41,8 @@ impl RegisteredGroup {
 }
 
 impl Registry {
-    /// Empty, with room for `contexts` contexts and for as many groups as can be registered.
+    /// Returns an empty registry with room for `contexts` contexts and for as many groups as can be
+    /// registered.
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(Self {
             clients: KVVec::with_capacity(contexts, GFP_KERNEL)?,
@@ -49,12 +50,12 @@ impl Registry {
         })
     }
 
-    /// Takes all contexts out.
+    /// Takes out all contexts.
     pub(super) fn take_all(&mut self) -> KVVec<Arc<Client>> {
         core::mem::take(&mut self.clients)
     }
 
-    /// Contexts that are set up.
+    /// Returns the contexts that are set up.
     pub(crate) fn clients(&self) -> &[Arc<Client>] {
         &self.clients
     }
@@ -105,7 +106,7 @@ impl Registry {
         self.parent_of(&self.groups[place].cgroup)
     }
 
-    /// Iterates over the registered groups that have `group` as the nearest above them.
+    /// Iterates over the registered groups whose nearest registered group above is `group`.
     pub(super) fn children_of(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
         let is_child = move |other: &&RegisteredGroup| self.parent_of(&other.cgroup) == Some(group);
         self.groups
@@ -114,8 +115,8 @@ impl Registry {
             .map(RegisteredGroup::key)
     }
 
-    /// Checks that `cgroup` can be registered among those above and below it. `E2BIG`: registered
-    /// groups would nest too deeply.
+    /// Checks that `cgroup` can be registered between the registered cgroups above and below it.
+    /// `E2BIG`: registered groups would nest too deeply.
     pub(super) fn check_depth(&self, cgroup: &Cgroup) -> Result {
         let number = cgroup.number();
         if self.place_of(GroupKey(number)).is_ok() {
@@ -159,21 +160,22 @@ impl Registry {
         }
     }
 
-    /// Returns where a group stands among those that are registered, or where it would.
+    /// Returns the position of a group among the registered groups, or the position at which it
+    /// would be inserted.
     fn place_of(&self, group: GroupKey) -> Result<usize, usize> {
         self.groups
             .binary_search_by_key(&group.0, |other| other.key().0)
     }
 }
 
-/// The sum of `bytes` and those of others.
+/// Returns the sum of `bytes` and the bytes of others.
 fn with(bytes: u64, others: impl Iterator<Item = u64>) -> u64 {
     others.fold(bytes, u64::saturating_add)
 }
 
 impl Card {
-    /// Sets a context up by `join`, which may refuse, and notes it, so that [`Card::shut_down`]
-    /// finds its memory. `ENOSPC`: there are as many as can be.
+    /// Sets a context up with `join`, which may fail, and adds it to the registry, so that
+    /// [`Card::shut_down`] finds its memory. `ENOSPC`: there are as many contexts as can be set up.
     pub(crate) fn register(
         &self,
         client: Arc<Client>,
@@ -181,7 +183,7 @@ impl Card {
     ) -> Result {
         let mut registry = self.registry.lock();
         if registry.clients.len() == registry.clients.capacity() {
-            // `shut_down` takes the room, too.
+            // `shut_down` takes the capacity, too.
             return Err(if self.is_gone() { ENODEV } else { ENOSPC });
         }
         join(&registry)?;
@@ -191,7 +193,7 @@ impl Card {
     }
 
     /// Forgets a context. The device stays bound as long as the result is held, so that the memory
-    /// of the context can be freed. `None`: [`Card::shut_down`] has taken the context out, or will,
+    /// of the context can be freed. `None`: [`Card::shut_down`] has taken out the context, or will,
     /// and revokes its memory.
     pub(crate) fn unregister(&self, client: &Client) -> Option<UnplugGuard<'_>> {
         let bound = self.presence.enter().ok()?;
@@ -202,7 +204,7 @@ impl Card {
                 .iter()
                 .position(|other| ptr::eq(&**other, client))?;
             if self.presence.is_dead() {
-                // Nobody knows what a card does that does not answer.
+                // A card that does not answer may still do DMA.
                 self.stop_dma();
             }
             registry.clients.remove(place)
@@ -212,8 +214,8 @@ impl Card {
     }
 
     /// Counts `bytes` of pinned memory for a registered context; `uncharged`: no memory cgroup is
-    /// charged for them. `ENOMEM`: contexts of a group that it belongs to have as many as the
-    /// administrator allows, or of those that are charged to no memory cgroup its user has.
+    /// charged for them. `ENOMEM`: a group that the context belongs to would have more bytes than
+    /// the administrator allows, or the group or the user would have too many uncharged bytes.
     pub(crate) fn count_pinned(
         &self,
         client: &Client,
@@ -249,7 +251,7 @@ impl Card {
         Ok(PinnedBytes::new(&client.pinned, bytes, uncharged))
     }
 
-    /// The context of which `is_it` holds; the first, if of several.
+    /// Returns the first context for which `is_it` holds.
     pub(crate) fn find_client(&self, is_it: impl Fn(&Client) -> bool) -> Option<Arc<Client>> {
         let registry = self.registry.lock();
         registry
@@ -259,8 +261,8 @@ impl Card {
             .cloned()
     }
 
-    /// The context with the lowest index from `from` on, and its index. Of several that have had
-    /// the index the last, which alone can be there still.
+    /// Returns the context with the lowest index from `from` on, and its index. If several contexts
+    /// have had the index, returns the last one: the others are closed.
     pub(crate) fn next_client(&self, from: usize) -> Option<(usize, Arc<Client>)> {
         let registry = self.registry.lock();
         let (id, client) = registry
@@ -273,15 +275,15 @@ impl Card {
     }
 
     /// Notes that nobody will call [`Card::unregister`] for a context whose owner is gone, since a
-    /// quarantined slot may still reach its memory. Whether that is so: it was not released
-    /// meanwhile.
+    /// quarantined slot may still reach its memory. Returns `false` if this is not so, because the
+    /// context was released meanwhile.
     pub(crate) fn leave_behind(&self, client: &Client) -> bool {
         let _registry = self.registry.lock();
         client.leave_behind()
     }
 
-    /// Frees the memory of contexts that were left behind and have been released since. While the
-    /// device is bound.
+    /// Frees the memory of contexts that were left behind and have been released since. The device
+    /// must be bound.
     pub(super) fn free_left_behind(&self) {
         while let Some(client) = self.take_left_behind() {
             if let Ok(id) = client.id() {

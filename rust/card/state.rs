@@ -16,15 +16,15 @@ use pin_init::{init_array_from_fn, init_zeroed};
 ///
 /// # Locking
 ///
-/// Protected by the card's raw spinlock, with interrupts off. The lock is the innermost of the
-/// module: only the locks that `irq_work` and hrtimers take are taken under it. Registers of slots
-/// are accessed under the lock, so that no START comes between a status read and its evaluation.
+/// Protected by the card's raw spinlock, with interrupts off. Under it only the locks of vectors
+/// and those that `irq_work` and hrtimers take are taken. Registers of slots are accessed under the
+/// lock, so that no START comes between a status read and its evaluation.
 pub(super) struct State {
     pub(super) scheduler: Scheduler,
     /// By [`ContextId::index`]. `Some` from set-up until `Card::drop_released`.
     pub(super) contexts: KVVec<Option<ContextRef>>,
     pub(super) slots: Slots,
-    /// The memory by which a card with a relay switches, until the card is shut down.
+    /// The memory that a card with a relay uses for its switches, until the card is shut down.
     pub(super) relay: Option<KBox<Relay>>,
 }
 
@@ -46,15 +46,15 @@ pub(super) struct CardSlot {
     pub(super) completions: u64,
     /// A completion was read whose interrupt may still come.
     awaits_completion: bool,
-    /// Interrupts that may still come for ends of runs that were read.
+    /// Number of interrupts that may still come for ends of runs that were read.
     awaited_ends: u8,
     /// The status is to be read when the timer of the slot fires, which it does at once.
     pub(super) is_unread: bool,
     pub(super) histograms: SlotHistograms,
 }
 
-/// Interrupts of a slot that may still come once their events were read: one that the interrupt
-/// controller holds while the handler runs, and one on its way to the controller.
+/// Maximum number of interrupts of a slot that may still come after their events were read: one
+/// that the interrupt controller holds while the handler runs, and one on its way to it.
 const AWAITED_ENDS_MAX: u8 = 2;
 
 /// The event that an interrupt reports.
@@ -70,13 +70,13 @@ impl CardSlot {
         self.awaits_completion = true;
     }
 
-    /// Notes that the end of a run was read, for which the card raises so many interrupts at most.
+    /// Notes that the end of a run was read, for which the card raises at most `interrupts`.
     pub(super) fn await_end(&mut self, interrupts: u8) {
         self.awaited_ends = AWAITED_ENDS_MAX.min(self.awaited_ends + interrupts);
     }
 
-    /// Returns the event that an interrupt of the slot's vector reports if the event was read before.
-    /// The interrupt is not awaited any longer.
+    /// Returns the event that an interrupt of the slot's vector reports, if the event was read
+    /// before. The interrupt is not awaited any longer.
     pub(super) fn take_awaited(&mut self) -> Option<IrqCause> {
         if core::mem::take(&mut self.awaits_completion) {
             return Some(IrqCause::Completion);
@@ -87,7 +87,7 @@ impl CardSlot {
 }
 
 impl Slots {
-    /// Returns the state of slots that `quiesce()` has left.
+    /// Returns the state of slots after `quiesce()`.
     fn new() -> Result<Self> {
         let slots = init_array_from_fn(|_| {
             init!(CardSlot {
@@ -106,7 +106,7 @@ impl Slots {
         })
     }
 
-    /// Forgets what was written to the card, which `quiesce()` has reset.
+    /// Forgets what was written to the card, after `quiesce()` has reset it.
     pub(super) fn reset(&mut self) {
         self.in_reset = 0;
         for slot in self.slots.iter_mut() {

@@ -14,7 +14,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The flags that say what is given.
+/// The flags that say which members are given.
 const FIELDS: u32 = uapi::GROUP_WEIGHT
     | uapi::GROUP_MAX_PRIORITY
     | uapi::GROUP_CAP
@@ -92,8 +92,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// The number of a group, if the caller may know it: it is that of the own context, or the
-    /// caller is an administrator. Else 0.
+    /// Returns the number of a group if the caller may know it: the group is that of the caller's
+    /// context, or the caller is an administrator. Returns 0 otherwise.
     pub(super) fn group_number(&self, group: GroupKey) -> u64 {
         if capability::is_administrator() || group == self.context.group() {
             group.0
@@ -114,7 +114,8 @@ struct Change {
 }
 
 impl Change {
-    /// What `wanted` has flags for, with `slots` for its mask. `ERANGE`: what no group can have.
+    /// Returns the values that `wanted` has flags for, with `slots` for its mask. `ERANGE`: no
+    /// group can have one of them.
     fn of(wanted: &uapi::GroupSet, slots: u8) -> Result<Self> {
         let given = |flag| wanted.flags & flag != 0;
         let contexts = given(uapi::GROUP_MAX_CONTEXTS).then_some(wanted.max_contexts);
@@ -141,7 +142,7 @@ impl Change {
     }
 }
 
-/// A value that is `given`, in its own type; the scheduler checks its range. `ERANGE`.
+/// Converts a value to its own type, if it is `given`. `ERANGE`. The scheduler checks its range.
 fn narrow<T: TryFrom<u32>>(given: bool, value: u32) -> Result<Option<T>> {
     if !given {
         return Ok(None);
@@ -172,8 +173,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Joins the gang of the context number `number`: its job can be held by way of this one then,
-    /// so its user has to be the caller.
+    /// Joins the gang of context number `number`. Its job can then be held through this context, so
+    /// the caller must be its user. `EPERM`, and the errors of [`Call::find`].
     fn join(&self, number: u32) -> Result {
         let other = self.find(number)?;
         if !other.client.opener.is_caller() && !capability::is_administrator() {

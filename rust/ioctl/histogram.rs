@@ -16,14 +16,14 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
-/// A histogram, and whose kind it is.
+/// A histogram of a slot or of a context.
 enum Which {
     OfSlot(fn(&SlotHistograms) -> &Histogram),
     OfContext(fn(&ContextHistograms) -> &Histogram),
 }
 
 impl Which {
-    /// `EINVAL`: there is no such kind.
+    /// Returns the histogram of a kind. `EINVAL`: there is no such kind.
     fn of(kind: u32) -> Result<Self> {
         Ok(match kind {
             histogram::GAP => Self::OfSlot(|of| &of.gap),
@@ -63,8 +63,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies a histogram of slot or context number `number`. `EPERM`: it is of a slot, which tells
-    /// of other users, too, and the caller may not know of them.
+    /// Copies a histogram of slot or context number `number`. `EPERM`: it is of a slot, and so
+    /// reveals what other users do, which the caller may not monitor.
     fn copy_histogram(&self, which: Which, number: u32, copy: &mut Histogram) -> Result {
         let card = &self.context.card;
         match which {
@@ -82,9 +82,9 @@ impl Call<'_> {
         }
     }
 
-    /// Looks at the caller's own context (`number` 0), or at that of the number. `ESRCH`: there is
-    /// none, or it was closed meanwhile; `EPERM`: another user opened it, and the caller may not
-    /// know of others.
+    /// Calls `look` with the caller's own context (`number` 0), or with context number `number`.
+    /// `ESRCH`: there is no such context, or it was closed meanwhile; `EPERM`: another user opened
+    /// it, and the caller may not monitor other users.
     fn on_visible<T>(&self, number: u32, look: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         if number == 0 {
             return look(self.context);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls that tell what there is and how it stands: the card, its slots, contexts.
+//! Calls that report the state of the card, of its slots and of its contexts.
 
 use super::Call;
 use crate::{
@@ -174,7 +174,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// The first context from index `from` on that is not being closed, and its index. `ENOENT`.
+    /// Returns the first context from index `from` on that is not being closed, and its index.
+    /// `ENOENT`.
     fn listed(&self, mut from: usize) -> Result<(usize, Arc<Client>, View)> {
         let card = &self.context.card;
         loop {
@@ -188,7 +189,7 @@ impl Call<'_> {
     }
 }
 
-/// Where the engine of a slot can stop, as slot flags.
+/// Returns where the engine of a slot can stop, as slot flags.
 fn granularity_flags(granularity: PreemptGranularity) -> u32 {
     match granularity {
         PreemptGranularity::Anywhere => 0,
@@ -197,19 +198,19 @@ fn granularity_flags(granularity: PreemptGranularity) -> u32 {
     }
 }
 
-/// The bits of which something holds.
+/// Returns the set of the `bits` whose conditions hold.
 fn set_bits<T: Copy + Default + BitOr<Output = T>>(bits: &[(bool, T)]) -> T {
     bits.iter()
         .filter(|(holds, _)| *holds)
         .fold(T::default(), |all, (_, bit)| all | *bit)
 }
 
-/// What there is to say of a refused access besides its address.
+/// Returns the fault flags of a refused access.
 fn fault_flags(fault: Option<Fault>) -> u32 {
     set_bits(&[(fault.is_some_and(|fault| fault.is_write), uapi::FAULT_WRITE)])
 }
 
-/// What else there is to say of a context, a bit each.
+/// Returns the attributes of a context, a bit each.
 fn attributes(stats: &Stats) -> u32 {
     let attributes = [
         (!stats.enabled, attribute::DISABLED),
@@ -231,12 +232,12 @@ fn state_number(state: JobState) -> u32 {
     }
 }
 
-/// A slot as the interface has it.
+/// Returns the number of a slot in the interface.
 fn slot_number(slot: Option<SlotId>) -> u32 {
     slot.map_or(uapi::NO_SLOT, |slot| number(slot.index()))
 }
 
-/// A small number as the interface has it.
+/// Converts a small number to the interface's type.
 fn number(n: usize) -> u32 {
     // CAST: contexts and slots are fewer than 2^32 (`limits.rs`).
     n as u32

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls for the job of a context: announcing it, starting it, taking it off its slot, waiting for
-//! it.
+//! Calls for the job of a context: announcing it, starting it, preempting it, waiting for it.
 
 use super::Call;
 use crate::{
@@ -92,8 +91,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Which of `events` hold, and why the job failed. A completion is taken with that. `ENODEV`:
-    /// the card is gone; `ENOENT`: there is no job.
+    /// Returns which of `events` hold, and why the job failed. Takes a completion that it returns.
+    /// `ENODEV`: the card is gone; `ENOENT`: there is no job.
     fn happened(&self, events: u32) -> Result<(u32, u32)> {
         if self.context.card.is_gone() {
             return Err(ENODEV);
@@ -121,12 +120,12 @@ impl Call<'_> {
     }
 }
 
-/// Whether a wait has come to its end: something happened, or an error.
+/// Returns whether a wait is over, because something has happened or because of an error.
 fn over(found: &Result<(u32, u32)>) -> bool {
     !matches!(found, Ok((0, _)))
 }
 
-/// The events that hold in `state`, by which alone they can be told.
+/// Returns the events that hold in `state`: those that depend on nothing else.
 pub(crate) fn holding(state: JobState) -> u32 {
     match state {
         JobState::Done | JobState::Failed(_) => event::DONE,

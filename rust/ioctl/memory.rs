@@ -60,7 +60,7 @@ impl Call<'_> {
             (Source::Allocated, base)
         };
         self.context.create_arena(arena.length, from, base)?;
-        // The arena is all that a context has to map.
+        // The arena is the only memory of a context that can be mapped.
         user.value = uapi::ArenaCreate {
             mmap_offset: 0,
             ..arena
@@ -126,10 +126,11 @@ impl Call<'_> {
     }
 }
 
-/// Bytes of a snapshot that are copied at once: what a call costs its memory cgroup.
+/// Maximum number of bytes of a snapshot that are copied at once: what a call costs its memory
+/// cgroup.
 const COPY_MAX: usize = 64 << 10;
 
-/// Room for a piece of `length` bytes.
+/// Returns a buffer for pieces of a copy of `length` bytes.
 fn copy_buffer(length: usize) -> Result<KVVec<u8>> {
     Ok(KVVec::from_elem(
         0,
@@ -138,7 +139,7 @@ fn copy_buffer(length: usize) -> Result<KVVec<u8>> {
     )?)
 }
 
-/// The `length` bytes of the caller's memory from `address` on.
+/// Returns the `length` bytes of the caller's memory from `address` on.
 fn user_buffer(address: u64, length: u64) -> Result<UserSlice> {
     let address = UserPtr::from_addr(usize::try_from(address)?);
     Ok(UserSlice::new(address, usize::try_from(length)?))

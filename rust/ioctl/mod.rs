@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The calls. What each does, and its errors, stand in `uapi/fermata.h`.
+//! The calls. `uapi/fermata.h` says what each of them does, and its errors.
 //!
 //! Every handler first copies its argument in and checks it completely, then makes sure that the
-//! answer can be written, then acts, and last copies the answer out. What acts holds nothing that
-//! removal of the card waits for while user memory is accessed.
+//! answer can be written, then acts, and last copies the answer out. While it accesses user memory,
+//! a handler holds nothing that removal of the card waits for.
 
 mod group;
 mod histogram;
@@ -26,7 +26,7 @@ use crate::{
 };
 use kernel::{fs::LocalFile, prelude::*, uaccess::UserPtr};
 
-/// How a call was made.
+/// A call, and how it was made.
 pub(crate) struct Call<'a> {
     pub(crate) context: &'a Context,
     /// The file of the context.
@@ -38,7 +38,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Carries out the call `command`.
+    /// Executes the call `command`.
     pub(crate) fn run(&self, command: u32) -> Result {
         match command {
             ioc::CARD_INFO => self.card_info(),
@@ -74,14 +74,14 @@ impl Call<'_> {
     }
 
     /// Copies the argument in. The errors are those of [`User::read`]; `ENODEV`: the card is gone,
-    /// or went while the caller's memory was waited for.
+    /// perhaps since the copy has begun.
     fn read<T: Argument>(&self) -> Result<User<T>> {
         let user = User::read(self.argument)?;
         self.check_present()?;
         Ok(user)
     }
 
-    /// `ENODEV`: the card is gone.
+    /// Checks that the card is not gone. `ENODEV`.
     fn check_present(&self) -> Result {
         match self.context.card.is_gone() {
             true => Err(ENODEV),
@@ -89,8 +89,8 @@ impl Call<'_> {
         }
     }
 
-    /// Acts on the caller's own context (`number` 0), or on that of the number. The errors are
-    /// those of [`Call::on_other`] or of `act`.
+    /// Calls `act` with the caller's own context (`number` 0), or with context number `number`. The
+    /// errors are those of [`Call::on_other`] or of `act`.
     fn on_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         match number {
             0 => act(self.context),
@@ -98,8 +98,8 @@ impl Call<'_> {
         }
     }
 
-    /// Acts on the context number `number`. `EPERM`: the caller is no administrator; `ESRCH`: there
-    /// is none, or it was closed meanwhile.
+    /// Calls `act` with context number `number`. `EPERM`: the caller is not an administrator;
+    /// `ESRCH`: there is no such context, or it was closed meanwhile.
     fn on_other<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         if !capability::is_administrator() {
             return Err(EPERM);
@@ -108,7 +108,7 @@ impl Call<'_> {
         self.context.card.unless_closed(act(&other))
     }
 
-    /// The context number `number`. `ESRCH`: there is none.
+    /// Returns context number `number`. `ESRCH`: there is none.
     fn find(&self, number: u32) -> Result<Context> {
         let is_it = |other: &Client| other.number().is_ok_and(|its| its == number);
         let card = self.context.card.clone();

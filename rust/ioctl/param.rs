@@ -54,16 +54,17 @@ struct Parameter {
     set: fn(&Context, u64) -> Result,
 }
 
-/// What values a parameter takes.
+/// The values that a parameter takes.
 enum Values {
     /// All of a range.
     Range {
         min: u64,
         max: u64,
-        /// Of the parameters of a new context: the largest value that takes no CAP_SYS_NICE.
+        /// Returns the largest value that takes no CAP_SYS_NICE, from the parameters of a new
+        /// context.
         free: fn(&Params) -> u64,
     },
-    /// 0 or 1, as the context's engine can.
+    /// 0 or 1, depending on the context's engine.
     Cooperative,
     /// Slots of the context's engine, a bit each.
     Slots,
@@ -178,7 +179,7 @@ impl Parameter {
         found.ok_or(EINVAL)
     }
 
-    /// Of `context`: the smallest value, the largest one, and the largest one that takes no
+    /// Returns the smallest value for `context`, the largest one, and the largest one that takes no
     /// CAP_SYS_NICE.
     fn range(&self, context: &Context) -> (u64, u64, u64) {
         let engine = context.client.engine_slots();
@@ -196,13 +197,13 @@ impl Parameter {
         }
     }
 
-    /// Whether the caller may set the parameter at all.
+    /// Returns whether the caller may set the parameter at all.
     fn may_set(&self) -> bool {
         !matches!(self.values, Values::Enabled) || capability::is_administrator()
     }
 
-    /// The smallest and the largest value that the caller may set for `context`; the smallest is
-    /// above the largest if there is none.
+    /// Returns the smallest and the largest value that the caller may set for `context`; the
+    /// smallest is above the largest if there is none.
     fn limits(&self, context: &Context) -> (u64, u64) {
         if !self.may_set() {
             return (1, 0);
@@ -212,7 +213,7 @@ impl Parameter {
         (min, most.min(self.ceiling(context)))
     }
 
-    /// The largest value that the group of `context` allows.
+    /// Returns the largest value that the group of `context` allows.
     fn ceiling(&self, context: &Context) -> u64 {
         let id = context.id().ok().filter(|_| self.number == param::PRIORITY);
         let most = id.and_then(|id| context.card.max_priority(id).ok());
@@ -227,8 +228,8 @@ impl Parameter {
         (self.set)(context, value)
     }
 
-    /// `ERANGE`; `EPERM`: the caller may not set `value`; of slots: `EINVAL`: none, or one of
-    /// another engine.
+    /// Checks that the caller may set the parameter to `value`. `ERANGE`; `EPERM`; for slots,
+    /// `EINVAL`: none, or a slot of another engine.
     fn check(&self, context: &Context, value: u64) -> Result {
         if let Values::Slots = self.values {
             let known = u64::from(context.client.engine_slots());
@@ -288,7 +289,7 @@ fn set_reservation(context: &Context, wanted: &uapi::Reserve) -> Result {
 }
 
 impl uapi::Reserve {
-    /// Whether it asks for anything.
+    /// Returns whether the structure asks for a reservation.
     fn is_some(&self) -> bool {
         self.budget_ns | self.deadline_ns | self.period_ns != 0
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls for a context that is made anew as it was elsewhere.
+//! Calls for recreating a context elsewhere.
 
 use super::Call;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use kernel::{bindings, prelude::*};
 
-/// Jobs that are told of at most: the number of the next job stays far from its end.
+/// Maximum number of past jobs: the number of the next job stays far below its limit.
 const JOBS_MAX: u64 = 1 << 62;
 
 /// Returns the nanoseconds from now until a time, at least 1.
@@ -69,8 +69,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns what the jobs have come to, and the access that stopped the last one; `None`: the job is
-/// held. `EINVAL`: jobs cannot have come to that.
+/// Returns how the jobs have ended, and the access that stopped the last one; `None`: the job is
+/// held. `EINVAL`: jobs cannot have ended like that.
 fn past_jobs(outcome: &uapi::Outcome) -> Result<Option<(PastJobs, Option<Fault>)>> {
     let uapi::Outcome {
         finished, failed, ..
@@ -100,7 +100,7 @@ fn past_jobs(outcome: &uapi::Outcome) -> Result<Option<(PastJobs, Option<Fault>)
     Ok(last.map(|last| (past(last), fault)))
 }
 
-/// Returns the failure of an error number. `EINVAL`: there is none.
+/// Returns the failure that an error number stands for. `EINVAL`: there is none.
 fn failure(error: u32) -> Result<Failure> {
     match error {
         bindings::ETIME => Ok(Failure::PreemptTimeout),

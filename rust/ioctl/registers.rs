@@ -63,8 +63,8 @@ impl Call<'_> {
         user.write()
     }
 
-    /// Copies in a `struct fermata_regs` and its array, at most `most` entries, checked. `EINVAL`
-    /// also for a register that is named twice.
+    /// Copies in a `struct fermata_regs` and its array of at most `most` entries, and checks them.
+    /// `EINVAL` also for a register that is named twice.
     fn registers(&self, most: u32) -> Result<(KVec<(AppRegister, u64)>, UserPtr)> {
         let regs = self.read::<uapi::Regs>()?.value;
         check_flags(regs.flags, 0)?;
@@ -72,8 +72,8 @@ impl Call<'_> {
         self.register_array(regs.count, regs.regs, most)
     }
 
-    /// Copies in an array of `count` registers, at most `most`, at the user's address `array`,
-    /// checked. `EINVAL` also for a register that is named twice.
+    /// Copies in the array of `count` registers, at most `most`, at the user's address `array`, and
+    /// checks them. `EINVAL` also for a register that is named twice.
     pub(super) fn register_array(
         &self,
         count: u32,

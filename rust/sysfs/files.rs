@@ -18,12 +18,13 @@ enum Of {
     Slot(u8, &'static SlotValue),
 }
 
-/// Returns the C string; `as_char_ptr()` cannot be called in constants.
+/// Returns a pointer to the C string; `as_char_ptr()` cannot be called in constants.
 pub(super) const fn char_ptr(text: &CStr) -> *const c_char {
     text.to_bytes_with_nul().as_ptr()
 }
 
-/// A file. The attribute is the first member: the callbacks take its address for that of the file.
+/// A file. The attribute is the first member, because the callbacks use its address as that of the
+/// file.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct File {
@@ -184,7 +185,7 @@ pub(crate) fn groups(card: &Card) -> *mut *const bindings::attribute_group {
         .cast_mut()
 }
 
-/// Writes the value of a file.
+/// Writes the value of a file to `page`.
 ///
 /// # Safety
 ///

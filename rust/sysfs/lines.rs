@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files of lines of one length, for readers that may know what all tenants do (docs/security.md).
+//! Files with lines of one length, for readers that may monitor all tenants (docs/security.md).
 //!
 //! All lines of a file have the same length, so that an offset in the file always belongs to the
 //! same line, in whatever pieces the file is read.
@@ -16,8 +16,8 @@ pub(super) trait Lines {
     /// Bytes of a line, its newline included.
     const LENGTH: usize;
 
-    /// Writes line number `index`; returns whether the file has such a line. What does not fit is
-    /// cut off. `ENOMEM`.
+    /// Writes line number `index`, and cuts off what does not fit. Returns whether the file has
+    /// such a line. `ENOMEM`.
     fn write(card: &Card, index: usize, line: &mut Part<'_>) -> Result<bool>;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The file `monitor` of a card: the counters of its slots and of all its contexts, for readers
-//! that may know them of every tenant (docs/security.md).
+//! that may monitor all tenants (docs/security.md).
 //!
-//! First there are lines of the slots, then of the contexts by their indices. The line of an index
+//! The lines of the slots come first, then those of the contexts, by index. The line of an index
 //! that no context has is blank.
 //!
-//! And the file `histograms`: how long gaps, saves, restores, overruns and the wait of
-//! latency-critical jobs took on each slot. They tell of no single tenant.
+//! The file `histograms` of a card: how long gaps, saves, restores, overruns and the wait of
+//! latency-critical jobs took on each slot. It says nothing about a single tenant.
 
 use super::{
     lines::{Lines, Part},
@@ -128,7 +128,7 @@ fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt
     line.write_fmt(fmt!(" group_run_ns={}", of_group.run.as_ns()))
 }
 
-/// A histogram of a slot: its name, and where it is among those of the slot.
+/// A histogram of a slot: its name, and a function that selects it among those of the slot.
 type Kind = (&'static str, fn(&SlotHistograms) -> &Histogram);
 
 const KINDS: [Kind; 5] = [
@@ -161,7 +161,7 @@ impl Lines for Histograms {
     }
 }
 
-/// Writes how many times were measured, and how many are in each bucket that is not empty.
+/// Writes how many times were measured, their sum, and the count of each bucket that is not empty.
 fn write_histogram(
     line: &mut Part<'_>,
     slot: SlotId,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The values of the files, and changing them.
+//! Reading and changing the values of the files.
 
 use crate::{
     capability,
@@ -12,7 +12,7 @@ use crate::{
 };
 use kernel::{fmt, prelude::*};
 
-/// A value, displayed as in a file.
+/// A value, displayed as a file shows it.
 pub(super) enum Value {
     Number(u64),
     Text(&'static str),
@@ -68,7 +68,7 @@ const fn figure(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     }
 }
 
-/// Returns a file that tells of tenants, which only root may read.
+/// Returns a file that only root may read, because it reveals what tenants do.
 const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
     SlotValue {
         mode: 0o400,
@@ -136,7 +136,7 @@ fn write_boost(card: &Card, text: &str) -> Result {
     card.set_boost(Duration::from_ms(ms))
 }
 
-/// Sets how long work waits for a boundary. `EPERM`; `EINVAL`: not a number; `ERANGE`.
+/// Sets the boundary wait. `EPERM`; `EINVAL`: not a number; `ERANGE`.
 fn write_boundary_wait(card: &Card, text: &str) -> Result {
     if !capability::is_administrator() {
         return Err(EPERM);
@@ -195,7 +195,7 @@ pub(super) fn state_name(state: SlotState) -> &'static str {
     }
 }
 
-/// Returns the number of the context that is on a slot of this state; 0: none.
+/// Returns the number of the context that is on a slot in this state; 0: none.
 pub(super) fn number_on(state: SlotState) -> u32 {
     match state {
         SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx) => {
