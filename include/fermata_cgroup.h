@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The tree of cgroups, for Rust (rust/cgroup.rs); keep the two together. */
+/* The tree of cgroups, for Rust (rust/cgroup.rs); keep the two in step. */
 #ifndef _FERMATA_CGROUP_H
 #define _FERMATA_CGROUP_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the kernel offers only as macros and inline functions, as functions
- * that Rust can call.  Nothing here decides anything.  The Rust side is
- * rust/shim.rs; keep the two together.
+ * Macros and inline functions of the kernel, as functions that Rust can call.
+ * Nothing here makes decisions.  The Rust side is rust/shim.rs; keep the two
+ * in step.
  */
 #ifndef _FERMATA_SHIM_H
 #define _FERMATA_SHIM_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Callbacks of the PCI and PM cores that the `kernel` crate's PCI adapter does not have: shutdown,
-//! resets, errors of the link, and sleep. Probe and removal are the crate's.
+//! resets, link errors, and sleep. The crate's adapter handles probe and removal.
 
 use crate::{
     card::Card,
@@ -39,7 +39,7 @@ unsafe impl RegistrationOps for Adapter {
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result {
-        // SAFETY: `driver` is valid, and nobody else's until it is registered.
+        // SAFETY: `driver` is valid, and nobody else uses it until it is registered.
         let raw = unsafe { &mut *driver.get() };
         raw.shutdown = Some(event::<_, Shutdown>);
         raw.err_handler = &ERROR_HANDLERS;
@@ -55,8 +55,9 @@ unsafe impl RegistrationOps for Adapter {
     }
 }
 
-/// Resets of the function or its bus, which the administrator (sysfs `reset`) or a bridge causes,
-/// and errors of the link (AER). All are called with the device locked, so it stays bound.
+/// Handlers of resets of the function or its bus, which the administrator (sysfs `reset`) or a
+/// bridge causes, and of link errors (AER). All are called with the device locked, so it stays
+/// bound.
 static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handlers {
     error_detected: Some(error_detected),
     slot_reset: Some(slot_reset),
@@ -66,8 +67,9 @@ static ERROR_HANDLERS: bindings::pci_error_handlers = bindings::pci_error_handle
     ..pin_init::zeroed()
 };
 
-/// Suspend and hibernation. The card is at rest while the image of the memory is made, while the
-/// machine is off, and while another kernel, which restores the image, has had the card.
+/// Callbacks for suspend and hibernation. This driver keeps the card at rest while the memory image
+/// is created, while the machine is off, and while another kernel, which restores the image, owns
+/// the card.
 static POWER: bindings::dev_pm_ops = bindings::dev_pm_ops {
     suspend: Some(event::<_, Suspend>),
     resume: Some(event::<_, Resume>),
@@ -87,7 +89,7 @@ trait Event {
     fn handle(card: &Card) -> Self::Answer;
 }
 
-/// The machine goes down, or another kernel takes over (kexec).
+/// The machine shuts down, or another kernel takes over (kexec).
 struct Shutdown;
 
 impl Event for Shutdown {
@@ -100,7 +102,7 @@ impl Event for Shutdown {
     }
 }
 
-/// The card will lose its state by a reset.
+/// The card is about to lose its state in a reset.
 struct ResetPrepare;
 
 impl Event for ResetPrepare {
@@ -113,7 +115,7 @@ impl Event for ResetPrepare {
     }
 }
 
-/// The card has lost its state by a reset, after [`ResetPrepare`].
+/// The card has lost its state in a reset, after [`ResetPrepare`].
 struct ResetDone;
 
 impl Event for ResetDone {
@@ -206,9 +208,9 @@ unsafe extern "C" fn event<F: Function, E: Event>(function: *mut F) -> E::Answer
     E::handle(unsafe { card_of(function) })
 }
 
-/// An error on the way to the card. While the card can be reached, jobs are saved and the card is
-/// set up again. If it cannot, its link is reset, and jobs that were on the card fail. If that does
-/// not help either, the card is gone.
+/// Handles a link error. While the card can be reached, jobs are saved and the card is set up
+/// again. If it cannot be reached, its link is reset, and jobs that were on the card fail. If the
+/// link cannot be reset either, the card is gone.
 ///
 /// # Safety
 ///
@@ -236,14 +238,14 @@ unsafe extern "C" fn error_detected(
     }
 }
 
-/// The link was reset, and the card with it.
+/// Handles a reset of the link, which has reset the card, too.
 ///
 /// # Safety
 ///
 /// Called by the PCI core for a bound device, after [`error_detected`].
 unsafe extern "C" fn slot_reset(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
-    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call, so that its
-    // state was saved by `probe`.
+    // SAFETY: By the safety requirement `pdev` is valid, and bound during the call, so `probe` has
+    // saved its state.
     let card = unsafe {
         bindings::pci_restore_state(pdev);
         card_of(pdev)

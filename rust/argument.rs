@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copying an ioctl's structure in and out, of any size that a program may have been built with
-//! (`uapi/fermata.h`, the rules).
+//! Copying the structure of an ioctl in and out, whatever its size was when the program was built
+//! (see the rules in `uapi/fermata.h`).
 
 use crate::uapi::Argument;
 use core::mem::size_of;
@@ -25,7 +25,7 @@ pub(crate) struct User<T: Argument> {
 
 impl<T: Argument> User<T> {
     /// Copies the structure in. `EFAULT`; `EINVAL`: its size is below 8; `E2BIG`: it is larger than
-    /// the driver's, and not zero there.
+    /// a page, or is larger than the driver's structure and its tail is not zero.
     pub(crate) fn read(from: UserPtr) -> Result<Self> {
         let size = UserSlice::new(from, size_of::<u32>())
             .reader()
@@ -52,8 +52,8 @@ impl<T: Argument> User<T> {
         })
     }
 
-    /// Checks that the answer can be written, before a change that cannot be undone. Writes back
-    /// the bytes that were read.
+    /// Checks that the answer can be written, by writing back the bytes that were read. Called
+    /// before a change that cannot be undone.
     pub(crate) fn check_writable(&self) -> Result {
         self.write()
     }
@@ -67,7 +67,7 @@ impl<T: Argument> User<T> {
     }
 }
 
-/// `EINVAL`: there are flags that are not `known`.
+/// Checks that all `flags` are `known`. `EINVAL`.
 pub(crate) fn check_flags(flags: u32, known: u32) -> Result {
     if flags & !known != 0 {
         return Err(EINVAL);
@@ -75,7 +75,7 @@ pub(crate) fn check_flags(flags: u32, known: u32) -> Result {
     Ok(())
 }
 
-/// `EINVAL`: a reserved member is not zero.
+/// Checks that a reserved member is zero. `EINVAL`.
 pub(crate) fn check_zero(reserved: u32) -> Result {
     check_flags(reserved, 0)
 }

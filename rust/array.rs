@@ -4,7 +4,7 @@
 
 use kernel::alloc::{KBox, KVVec};
 
-/// An array on the heap, of a length that stays.
+/// An array on the heap, of a fixed length.
 pub(crate) type Array<T> = KVVec<T>;
 
 /// A value on the heap.

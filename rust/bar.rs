@@ -157,8 +157,8 @@ impl Bar {
         Self { bar }
     }
 
-    /// Reads the identity of the card, without a write: through `new_id` the driver can be bound to
-    /// any device.
+    /// Reads the identity of the card. Writes nothing, because `new_id` can bind the driver to any
+    /// device.
     ///
     /// `ENODEV`: the device is neither a fermata nor an Optimus card.
     pub(crate) fn identify(&self) -> Result<Identity> {
@@ -237,7 +237,8 @@ impl Bar {
         ));
     }
 
-    /// Tells the card where the context table and the records are. No slot may obey orders.
+    /// Tells the card where the context table and the records are. Must not be called while a slot
+    /// obeys orders.
     pub(crate) fn set_relay_memory(&self, table: u64, entries: u64, records: u64) {
         let _ = with_registers!(self, |io| {
             io.try_write(regs::CTX_TABLE, regs::CTX_TABLE::from_raw(table))?;
@@ -255,7 +256,7 @@ impl Bar {
         ])) == Ok([table, entries, records])
     }
 
-    /// Lets `slot`, which is vacant, obey orders or not.
+    /// Sets whether `slot`, which must be vacant, obeys orders.
     pub(crate) fn set_relay(&self, slot: SlotId, on: bool) {
         let _ = with_registers!(self, |io| io
             .try_write(of_slot!(RELAY, slot), regs::RELAY::zeroed().with_on(on)));
@@ -269,7 +270,7 @@ impl Bar {
             == Ok(1)
     }
 
-    /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before that.
+    /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before the order.
     pub(crate) fn order(&self, slot: SlotId, order: &Order) {
         let _ = with_registers!(self, |io| io
             .try_write(of_slot!(ORDER, slot), regs::ORDER::of(order)));
@@ -289,8 +290,8 @@ impl Bar {
         ));
     }
 
-    /// Writes the window of `slot`, except for values that are known to be there already, `was`.
-    /// `checked`: the card checks the window, so its bounds are written, too.
+    /// Writes the registers of the window of `slot` whose values differ from those of `was`
+    /// (`None`: not known). `checked`: the card checks the window, so its bounds are written, too.
     pub(crate) fn set_window(
         &self,
         slot: SlotId,
@@ -338,13 +339,13 @@ impl Bar {
         })
     }
 
-    /// Reads the application register at `offset`, which the caller has checked, of `slot`.
+    /// Reads the application register of `slot` at `offset`, which the caller has checked.
     pub(crate) fn read_application(&self, slot: SlotId, offset: u32) -> u64 {
         with_registers!(self, |io| io.try_read64(slot_page(slot) + offset as usize))
             .unwrap_or(u64::MAX)
     }
 
-    /// Writes the application register at `offset`, which the caller has checked, of `slot`.
+    /// Writes the application register of `slot` at `offset`, which the caller has checked.
     pub(crate) fn write_application(&self, slot: SlotId, offset: u32, value: u64) {
         let _ = with_registers!(self, |io| io
             .try_write64(value, slot_page(slot) + offset as usize));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! C objects that are embedded in Rust values, C callbacks that find these values again, and C
+//! C objects that are embedded in Rust values, C callbacks that find the values around them, and C
 //! tables in static memory.
 
 /// Declares a type for a C object that locks itself, with functions that call C functions: `new()`,
@@ -8,8 +8,8 @@
 ///
 /// The declared type is `Send` and `Sync`, and private to the file, as are its functions. All of
 /// them are safe. So the C functions must be callable on any CPU at any time once the object is
-/// initialised, with any values of their other arguments. For a callback that is handed to `new()`
-/// the file answers: it must fit the value that the object is embedded in.
+/// initialised, with any values of their other arguments. The file is responsible for a callback
+/// that it passes to `new()`: the callback must fit the value that the object is embedded in.
 macro_rules! c_object {
     (
         $(#[$doc:meta])*
@@ -40,8 +40,8 @@ macro_rules! c_object {
                 // INVARIANT: The C function initialises the object.
                 pin_init!(Self {
                     object <- kernel::types::Opaque::ffi_init(move |object| {
-                        // SAFETY: `object` may be written; other arguments are argued for in the
-                        // file.
+                        // SAFETY: `object` may be written. The file that uses the macro justifies
+                        // the other arguments.
                         unsafe { $init(object, $($init_argument),*) }
                     }),
                 })
@@ -59,7 +59,7 @@ macro_rules! c_object {
 }
 pub(crate) use c_object;
 
-/// A Rust value that a callback of an embedded C object of type `C` is for.
+/// A Rust value that handles the callback of an embedded C object of type `C`.
 pub(crate) trait Callback<C> {
     /// Offset of the C object in `Self`, in bytes.
     const OFFSET: usize;

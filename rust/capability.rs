@@ -17,8 +17,7 @@ pub(crate) fn may_monitor() -> bool {
     has(bindings::CAP_PERFMON) || is_administrator()
 }
 
-/// Returns whether the caller has CAP_SYS_NICE: it may take more than what everybody has by
-/// default.
+/// Returns whether the caller has CAP_SYS_NICE: it may exceed the defaults that everybody has.
 pub(crate) fn may_raise() -> bool {
     has(bindings::CAP_SYS_NICE)
 }
@@ -40,8 +39,8 @@ pub(crate) fn may_lock_memory() -> bool {
     has(bindings::CAP_IPC_LOCK)
 }
 
-/// Returns whether the caller has CAP_SYS_ADMIN, or both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE: it
-/// may have a card write to the memory of any process.
+/// Returns whether the caller has CAP_SYS_ADMIN, or both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE:
+/// it may let a card write to the memory of any process.
 pub(crate) fn may_restore_memory() -> bool {
     let restores = has(bindings::CAP_CHECKPOINT_RESTORE) && has(bindings::CAP_SYS_PTRACE);
     restores || is_administrator()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The tree of cgroups (version 2): the cgroup of a task or of a descriptor,
- * which ones are above it, who owns their directories, and which are alive.
+ * its ancestors, who owns their directories, and which cgroups are alive.
  *
- * The owner of a cgroup's directory is known to the file system only, and
- * nothing that is exported asks it by the cgroup.  So the module has a mount
- * of the tree, made when an owner is asked for the first time.  A kworker
- * makes the mount: in the cgroup namespace of a container, a caller would get
- * the container's part of the tree.
+ * Only the file system knows who owns the directory of a cgroup, and no
+ * exported function looks the owner up by the cgroup.  So the module mounts
+ * the tree when it needs an owner for the first time.  A kworker makes the
+ * mount: a caller in the cgroup namespace of a container would get only the
+ * container's part of the tree.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
@@ -23,13 +23,13 @@
 
 #include "fermata_cgroup.h"
 
-/* The number of the root, and of all that there is without cgroups. */
+/* The number of the root, the only cgroup on a kernel without cgroups. */
 #define FERMATA_CGROUP_ROOT	1
 
 #ifdef CONFIG_CGROUPS
 
 static DEFINE_MUTEX(fermata_mount_lock);
-/* NULL: not made yet.  Under the lock above. */
+/* NULL: not mounted yet.  Protected by the lock above. */
 static struct vfsmount *fermata_mount;
 
 static void fermata_mount_make(struct work_struct *work)
@@ -46,7 +46,7 @@ static void fermata_mount_make(struct work_struct *work)
 
 static DECLARE_WORK(fermata_mount_work, fermata_mount_make);
 
-/* The mount of the tree; NULL: it cannot be had.  May sleep. */
+/* Returns the mount of the tree; NULL: it cannot be mounted.  May sleep. */
 static struct vfsmount *fermata_mount_get(void)
 {
 	guard(mutex)(&fermata_mount_lock);
@@ -57,7 +57,7 @@ static struct vfsmount *fermata_mount_get(void)
 	return fermata_mount;
 }
 
-/* At the end of the module. */
+/* Unmounts the tree, when the module exits. */
 void fermata_cgroup_exit(void)
 {
 	if (fermata_mount)
@@ -65,7 +65,7 @@ void fermata_cgroup_exit(void)
 	fermata_mount = NULL;
 }
 
-/* The caller's cgroup, with a reference for fermata_cgroup_put(). */
+/* Returns the caller's cgroup, with a reference for fermata_cgroup_put(). */
 struct cgroup *fermata_cgroup_current(void)
 {
 	struct cgroup *cgroup;
@@ -78,7 +78,7 @@ struct cgroup *fermata_cgroup_current(void)
 	return cgroup;
 }
 
-/* The cgroup of a descriptor, with a reference, or an error. */
+/* Returns the cgroup of a descriptor, with a reference, or an error. */
 struct cgroup *fermata_cgroup_of_fd(int fd)
 {
 	return cgroup_get_from_fd(fd);
@@ -89,21 +89,21 @@ void fermata_cgroup_put(struct cgroup *cgroup)
 	cgroup_put(cgroup);
 }
 
-/* How many cgroups are above it. */
+/* Returns the number of cgroups above @cgroup. */
 int fermata_cgroup_level(struct cgroup *cgroup)
 {
 	return cgroup->level;
 }
 
-/* The number of the one above it at this level, or of itself at its own. */
+/* Returns the number of the ancestor at @level; at its own level, of @cgroup. */
 u64 fermata_cgroup_at(struct cgroup *cgroup, int level)
 {
 	return cgroup_id(cgroup_ancestor(cgroup, level));
 }
 
 /*
- * Whether GLOBAL_ROOT_UID owns the directory of the one at this level: 1 or 0;
- * also 0 if the directory was removed.  May sleep.  -ENOMEM.
+ * Returns 1 if GLOBAL_ROOT_UID owns the directory of the ancestor at @level,
+ * and 0 if not or if the directory was removed; or -ENOMEM.  May sleep.
  */
 int fermata_cgroup_is_roots(struct cgroup *cgroup, int level)
 {
@@ -119,7 +119,7 @@ int fermata_cgroup_is_roots(struct cgroup *cgroup, int level)
 	sb = path.mnt->mnt_sb;
 	path.dentry = sb->s_export_op->fh_to_dentry(sb, (struct fid *)&number, 2,
 						    FILEID_KERNFS);
-	/* The error is the same with a directory that was removed and without memory. */
+	/* A removed directory and a lack of memory give the same error. */
 	if (IS_ERR_OR_NULL(path.dentry))
 		return ancestor->self.flags & CSS_ONLINE ? -ENOMEM : 0;
 	err = vfs_getattr_nosec(&path, &stat, STATX_UID, AT_STATX_DONT_SYNC);
@@ -127,7 +127,7 @@ int fermata_cgroup_is_roots(struct cgroup *cgroup, int level)
 	return err ?: uid_eq(stat.uid, GLOBAL_ROOT_UID);
 }
 
-/* Whether there is a cgroup @number.  In a kworker: in all of the tree. */
+/* Returns whether there is a cgroup @number.  A kworker sees the whole tree. */
 bool fermata_cgroup_lives(u64 number)
 {
 	struct cgroup *cgroup = cgroup_get_from_id(number);

@@ -22,7 +22,7 @@ unsafe extern "C" {
     safe fn fermata_cgroup_lives(number: u64) -> bool;
 }
 
-/// A reference of a `struct cgroup`.
+/// A reference to a `struct cgroup`.
 ///
 /// # Invariants
 ///
@@ -36,14 +36,13 @@ impl Reference {
         unsafe { fermata_cgroup_level(self.0) }
     }
 
-    /// Returns the numbers of the root, of the cgroups below it that are above this one, and of
-    /// this one.
+    /// Returns the numbers of the cgroups from the root down to this one.
     fn lineage(&self) -> Result<KVec<u64>> {
         let own_level = self.level();
         // CAST: a level is not negative.
         let mut numbers = KVec::with_capacity(own_level as usize + 1, GFP_KERNEL_ACCOUNT)?;
         for level in 0..=own_level {
-            // SAFETY: The pointer is valid by the type invariant, and `level` is not below its own.
+            // SAFETY: The pointer is valid by the type invariant, and `level` is at most its own.
             let number = unsafe { fermata_cgroup_at(self.0, level) };
             numbers.push(number, GFP_KERNEL_ACCOUNT)?;
         }
@@ -54,7 +53,7 @@ impl Reference {
     /// the user root of the initial user namespace. May sleep. `ENOMEM`.
     fn nearest_of_root(&self) -> Result<usize> {
         for level in (1..=self.level()).rev() {
-            // SAFETY: The pointer is valid by the type invariant, and `level` is not below its own.
+            // SAFETY: The pointer is valid by the type invariant, and `level` is at most its own.
             match unsafe { fermata_cgroup_is_roots(self.0, level) } {
                 0 => {}
                 // CAST: `level` is positive.
@@ -96,8 +95,8 @@ impl Cgroup {
         Ok((Self { lineage }, nearest_of_root))
     }
 
-    /// Returns the cgroup of the descriptor `fd` of the caller. Process context. `EBADF`: `fd` is
-    /// not the directory of a cgroup; `ENOENT`: the cgroup was removed; `ENOMEM`.
+    /// Returns the cgroup of the caller's descriptor `fd`. Process context. `EBADF`: `fd` is not
+    /// the directory of a cgroup; `ENOENT`: the cgroup was removed; `ENOMEM`.
     pub(crate) fn of_descriptor(fd: i32) -> Result<Self> {
         // INVARIANT: The reference is ours.
         let reference = Reference(from_err_ptr(fermata_cgroup_of_fd(fd))?);
@@ -106,8 +105,8 @@ impl Cgroup {
         })
     }
 
-    /// Returns the number of the cgroup: that of the inode of its directory. A number is never used
-    /// again for another cgroup.
+    /// Returns the number of the cgroup: that of the inode of its directory. A number is never
+    /// reused for another cgroup.
     pub(crate) fn number(&self) -> u64 {
         // By the type invariant there is one.
         self.lineage.last().copied().unwrap_or_default()
@@ -124,14 +123,14 @@ impl Cgroup {
     }
 }
 
-/// Returns whether there is a cgroup of this number. Called by a kworker: elsewhere only the
-/// cgroups of the caller's cgroup namespace are found.
+/// Returns whether there is a cgroup with this number. Must be called by a kworker: other callers
+/// find only the cgroups of their own cgroup namespace.
 pub(crate) fn lives(number: u64) -> bool {
     fermata_cgroup_lives(number)
 }
 
-/// Returns to the kernel what this file has of it, when it is dropped. One, for the module; no
-/// [`Cgroup`] is asked for afterwards.
+/// Releases the module's mount of the tree when it is dropped. The module has one such value, and
+/// asks for no [`Cgroup`] after it is dropped.
 pub(crate) struct Tree(());
 
 impl Tree {

@@ -21,7 +21,7 @@ use kernel::{
     },
 };
 
-/// Most cards that can have a node.
+/// Maximum number of cards that can have a node.
 const MINORS: usize = 64;
 
 /// The cards that have a node, by minor number.
@@ -70,8 +70,8 @@ impl Drop for Numbers {
     }
 }
 
-/// The device class and the device numbers of the module. One, for the module; it must outlive the
-/// driver.
+/// The device class and the device numbers of the module. The module has one such value, which must
+/// outlive the driver.
 ///
 /// # Invariants
 ///
@@ -103,11 +103,11 @@ impl Drop for Class {
     }
 }
 
-/// A minor number that finds a card.
+/// A minor number that belongs to a card.
 struct Minor(usize);
 
 impl Minor {
-    /// Gives `card` the first number that is free. `ENOSPC`: there are 64 cards.
+    /// Gives `card` the first free number. `ENOSPC`: there are 64 cards.
     fn new(card: &Arc<Card>) -> Result<Self> {
         let mut cards = CARDS.lock();
         let minor = cards.0.iter().position(Option::is_none).ok_or(ENOSPC)?;
@@ -135,14 +135,14 @@ impl Drop for Minor {
 ///
 /// # Invariants
 ///
-/// `self` owns a reference of the `struct cdev`, which has been added, or would have been.
+/// `self` owns a reference to the `struct cdev`, which was added, or could not be added.
 struct CharDevice(NonNull<bindings::cdev>);
 
 // SAFETY: The character device may be deleted on any thread.
 unsafe impl Send for CharDevice {}
 
 impl CharDevice {
-    /// Adds the device number `device`, with `operations`.
+    /// Adds a character device with the number `device` and with `operations`.
     fn new(
         device: bindings::dev_t,
         operations: &'static StaticTable<bindings::file_operations>,
@@ -151,7 +151,8 @@ impl CharDevice {
         // not.
         let this = Self(NonNull::new(cdev_alloc()).ok_or(ENOMEM)?);
         let cdev = this.0.as_ptr();
-        // SAFETY: `cdev` is valid, and nobody else's until it is added. The operations are static.
+        // SAFETY: `cdev` is valid, and nobody else uses it until it is added. The operations are
+        // static.
         to_result(unsafe {
             (*cdev).ops = &operations.0;
             (*cdev).owner = this_module();
@@ -207,7 +208,7 @@ impl Drop for ClassDevice {
     }
 }
 
-/// The node of a card. Once it is dropped nobody can open the card; open files stay.
+/// The node of a card. Once it is dropped, nobody can open the card; open files stay open.
 ///
 /// # Invariants
 ///

@@ -19,7 +19,7 @@ use kernel::{
     },
 };
 
-/// A user, as the kernel counts the memory that the user has pinned and locked.
+/// The user to whom the kernel charges pinned and locked memory.
 #[derive(Clone)]
 pub(crate) struct Account(ARef<Credential>);
 
@@ -29,14 +29,15 @@ impl Account {
         Self(credential.into())
     }
 
-    /// Pages that the user has pinned or locked, in all ways that are charged to users.
+    /// Returns the counter of the pages that the user has pinned or locked, in all ways that are
+    /// charged to users.
     fn locked_vm(&self) -> &Atomic<i64> {
         // SAFETY: The credentials are valid as long as `self`, and own a reference of their `user`.
         // The kernel accesses the counter atomically only.
         unsafe { Atomic::from_ptr(&raw mut (*(*self.0.as_ptr()).user).locked_vm.counter) }
     }
 
-    /// Adds `pages`, unless the user would have more than `limit` then. `ENOMEM`.
+    /// Adds `pages`. `ENOMEM`: the user would have more than `limit`.
     fn lock_pages(&self, pages: i64, limit: i64) -> Result {
         let locked = self.locked_vm();
         let mut before = locked.load(Relaxed);
@@ -53,7 +54,7 @@ impl Account {
     }
 }
 
-/// Counters of the bytes of pinned memory that a context has.
+/// Counters of the pinned memory of a context, in bytes.
 pub(crate) struct Pinned {
     all: Atomic<u64>,
     /// The part of `all` that is charged to no memory cgroup.
@@ -157,7 +158,7 @@ impl Drop for Charge {
     }
 }
 
-/// Pages of an address space that are pinned.
+/// Returns the counter of the pinned pages of an address space.
 fn pinned_vm(mm: &Mm) -> &Atomic<i64> {
     // SAFETY: The structure is valid as long as `mm`. The kernel accesses the counter atomically
     // only.

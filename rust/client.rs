@@ -31,7 +31,7 @@ use kernel::{
     },
 };
 
-/// Pages that one fault inserts at most.
+/// Maximum number of pages that one fault inserts.
 const FAULT_AROUND: usize = 64;
 
 /// The context that is charged for the memory of a shared arena.
@@ -63,7 +63,7 @@ pub(crate) struct Arena {
     pub(crate) own: Option<u64>,
     /// `None`: this context is charged for the memory. Dropped after `memory`.
     pub(crate) lender: Option<Lender>,
-    /// Counts the memory for this context when the lender may be gone.
+    /// Counts the memory for this context once the lender may be gone.
     pub(crate) counted: Option<PinnedBytes>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Memory {
     pub(crate) snapshot: Option<DmaMemory>,
     /// The snapshot buffer is the program's own memory: its address when the buffer was made.
     pub(crate) own_snapshot: Option<u64>,
-    /// What a card with a relay reads and writes of the context in memory.
+    /// The memory in which a card with a relay reads registers of the context and writes results.
     pub(crate) image: Option<ImageMemory>,
     /// The program has put a state into the snapshot buffer since the last START.
     pub(crate) imported: bool,
@@ -108,7 +108,7 @@ impl Memory {
         self.imported || snapshot.is_some_and(|snapshot| !snapshot.is_allocated())
     }
 
-    /// `ENODEV`: the memory was revoked, because the card is gone.
+    /// Checks that the memory was not revoked. `ENODEV`: it was, because the card is gone.
     pub(crate) fn check_present(&self) -> Result {
         match self.revoked {
             true => Err(ENODEV),
@@ -122,9 +122,9 @@ impl Memory {
         self.snapshot.as_ref().ok_or_else(errno::enxio)
     }
 
-    /// Takes the lender of the arena out. The pages stay pinned, and charged to the lender's user.
-    /// The limits of groups and users count contexts that there are: from now on they count the
-    /// pages for the context of `pinned`; `uncharged`: no memory cgroup is charged for the pages.
+    /// Takes the lender out of the arena. The pages stay pinned, and charged to the lender's user.
+    /// The limits of groups and users count only contexts that exist, so from now on the pages are
+    /// counted for the context of `pinned`. `uncharged`: no memory cgroup is charged for the pages.
     pub(crate) fn take_lender(&mut self, pinned: &Arc<Pinned>, uncharged: bool) -> Option<Lender> {
         let arena = self.arena.as_mut()?;
         let lender = arena.lender.take()?;
@@ -133,7 +133,7 @@ impl Memory {
         Some(lender)
     }
 
-    /// Takes all memory out that the card can reach.
+    /// Takes out all memory that the card can reach.
     fn take(&mut self) -> (Option<Arena>, Option<DmaMemory>, Option<ImageMemory>) {
         (self.arena.take(), self.snapshot.take(), self.image.take())
     }
@@ -153,7 +153,7 @@ pub(crate) struct MemoryInfo {
     pub(crate) arena_length: u64,
     pub(crate) device_base: u64,
     pub(crate) snapshot_length: u64,
-    /// Number of the context that is charged for the arena, if that is another one.
+    /// Number of the context that is charged for the arena, if it is another context.
     pub(crate) lender: Option<u32>,
 }
 
@@ -162,8 +162,8 @@ pub(crate) struct MemoryInfo {
 #[pin_data]
 pub(crate) struct Client {
     pub(crate) opener: Opener,
-    /// Until set-up, which moves it to the card's state. The lock serialises set-up: only `setup`
-    /// and the registry are accessed under it.
+    /// `None` once set-up has moved the part to the card's state. The lock serialises set-up: only
+    /// `setup` and the registry are accessed under it.
     #[pin]
     pub(crate) part: Mutex<Option<ContextRef>>,
     pub(crate) setup: SetOnce<Setup>,
@@ -172,8 +172,8 @@ pub(crate) struct Client {
     /// `Context::release` has finished without freeing the memory. Protected by the registry's
     /// lock.
     left_behind: AtomicFlag,
-    /// Bytes of memory for the card. Raised under the registry's lock, but for memory that is counted
-    /// already.
+    /// Bytes of memory for the card. Raised under the registry's lock, except for memory that is
+    /// counted already.
     pub(crate) pinned: Arc<Pinned>,
     /// The number of the context's group, from set-up on. Changed under the registry's lock only.
     group: Atomic<u64>,
@@ -182,9 +182,9 @@ pub(crate) struct Client {
     #[pin]
     pub(crate) memory: Mutex<Memory>,
     pub(crate) notifier: Arc<Notifier>,
-    /// Held by a call that accesses the registers of the context's slot. So no more of these calls
-    /// than contexts on slots wait for the card's raw lock with interrupts off, and a call waits for
-    /// calls of its own program only. No lock but the raw lock is taken under it.
+    /// Held by a call that accesses the registers of the context's slot. So at most one such call
+    /// for each context on a slot waits for the card's raw lock with interrupts off, and a call
+    /// waits only for calls of its own program. No lock but the raw lock is taken under it.
     #[pin]
     pub(crate) register_calls: Mutex<()>,
 }
@@ -230,8 +230,8 @@ impl Client {
     }
 
     /// Returns the context's number for programs. No other context has this number while the
-    /// context lives, and an index that is used again comes with another number. `ENXIO`: the
-    /// context is not set up.
+    /// context lives, and a context that reuses an index gets another number. `ENXIO`: the context
+    /// is not set up.
     pub(crate) fn number(&self) -> Result<u32> {
         Ok(trace::number(self.id()?))
     }
@@ -246,8 +246,7 @@ impl Client {
         GroupKey(self.group.load(Relaxed))
     }
 
-    /// Sets the context's group. Returns whether that is another group than before. Under the
-    /// registry's lock.
+    /// Sets the context's group. Returns whether the group has changed. Under the registry's lock.
     pub(crate) fn put_group(&self, group: GroupKey) -> bool {
         self.group.xchg(group.0, Relaxed) != group.0
     }
@@ -330,7 +329,8 @@ impl Client {
         self.left_behind.load(Relaxed) && self.notifier.has(Notice::Released)
     }
 
-    /// Frees the arena and the snapshot buffer. The device is bound, and no DMA to them can come.
+    /// Frees the arena and the snapshot buffer. The device must be bound, and no DMA to them may
+    /// follow.
     pub(crate) fn free_memory(&self) {
         let freed = self.memory.lock().take();
         drop(freed);
@@ -338,7 +338,7 @@ impl Client {
 }
 
 /// Takes the memory of `clients` away from their programs and from the card. Accesses to mappings
-/// give SIGBUS from now on. The device is bound, and no DMA can come.
+/// give SIGBUS from now on. The device must be bound, and no DMA may follow.
 pub(crate) fn revoke(clients: &[Arc<Client>], delivery: &Delivery) {
     for client in clients {
         client.memory.lock().revoked = true;

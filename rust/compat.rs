@@ -37,8 +37,8 @@ pub(crate) type IdInfo<'a> = &'a ();
 #[cfg(fermata_kernel_7_3)]
 pub(crate) type IdInfo<'a> = Option<&'a ()>;
 
-/// The MSI or MSI-X vectors of a device. 7.2 frees them by devres, and gives the first and the last
-/// vector only; 7.3 gives an owner, and every vector.
+/// The MSI or MSI-X vectors of a device. In 7.2, devres frees them, and only the first and the last
+/// vector are returned. In 7.3, an owner of all vectors is returned.
 pub(crate) struct IrqVectors<'a> {
     #[cfg(not(fermata_kernel_7_3))]
     pdev: &'a pci::Device<Bound>,
@@ -47,8 +47,8 @@ pub(crate) struct IrqVectors<'a> {
 }
 
 impl<'a> IrqVectors<'a> {
-    /// Allocates at most `most` vectors, as many as there are (without interrupt remapping MSI
-    /// gives one). The error is that of `pci_alloc_irq_vectors()`.
+    /// Allocates as many vectors as there are, at most `most` (without interrupt remapping, MSI has
+    /// one). The error is that of `pci_alloc_irq_vectors()`.
     pub(crate) fn new(pdev: &'a pci::Device<Bound>, most: u32) -> Result<Self> {
         let types = pci::IrqTypes::default()
             .with(pci::IrqType::MsiX)
@@ -127,7 +127,7 @@ pub(crate) mod errno {
         edestaddrreq = EDESTADDRREQ;
         /// No such device or address: a step of the set-up is missing.
         enxio = ENXIO;
-        /// Quota exceeded: a user has as many contexts as it may.
+        /// Quota exceeded: a group has as many contexts as it may.
         edquot = EDQUOT;
         /// Operation not supported: the card cannot reach this memory.
         eopnotsupp = EOPNOTSUPP;

@@ -29,22 +29,22 @@ use kernel::{
     types::ForeignOwnable,
 };
 
-/// Device addresses end here: what a program's own addresses can be.
+/// The end of device addresses: that of the addresses a program's own memory can have.
 const DEVICE_ADDRESS_END: u64 = 1 << 47;
 
-/// The offset of a mapping, in pages: the context's index + 1 times this, and the page of the arena
-/// (`FERMATA_MMAP_OFFSET`).
+/// The offset of a mapping, in pages, is this times (the context's index + 1), plus the page of the
+/// arena (`FERMATA_MMAP_OFFSET`).
 pub(crate) const MMAP_CONTEXT: usize = DEVICE_ADDRESS_END as usize / PAGE_SIZE;
 
-/// A mapping of memory that another context has pinned costs as much as this part of the memory:
-/// the page tables of the IOMMU, which are charged to nobody, have a 512th of its size, and
-/// addresses for the card are scarce.
+/// A context that maps memory which another context has pinned is charged a 64th of its size: the
+/// page tables of the IOMMU, which are charged to nobody, have a 512th of its size, and addresses
+/// for the card are scarce.
 const SHARED_COST: usize = 64;
 
 /// Where the memory of an arena comes from.
 pub(crate) enum Source {
     Allocated,
-    /// A program's own.
+    /// A program's own memory.
     Own(UserMemory),
     /// Another context's arena, from this offset on.
     Shared {
@@ -76,7 +76,7 @@ impl ContextFile {
         unsafe { Context::of_file(self.0.as_ptr()) }
     }
 
-    /// Returns the context as one that is charged for memory. `ENXIO`: the context is not set up.
+    /// Returns the context as the lender of an arena. `ENXIO`: the context is not set up.
     fn into_lender(self) -> Result<Lender> {
         let number = self.context().client.number()?;
         Ok(Lender::new(self.0, number))
@@ -90,7 +90,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Returns a context of the caller, who opens `card` by a file with the credentials
+    /// Returns a context of the caller, who opens `card` with a file that has the credentials
     /// `credential`.
     pub(crate) fn new(card: Arc<Card>, credential: &Credential) -> Result<Self> {
         let client = Client::new(credential)?;
@@ -123,7 +123,7 @@ impl Context {
         }
     }
 
-    /// Changes the parameters of the context by `change`.
+    /// Changes the parameters of the context with `change`.
     pub(crate) fn change_params(&self, change: impl FnOnce(&mut Params)) -> Result {
         self.card.set_params(self.id()?, change)
     }
@@ -161,8 +161,9 @@ impl Context {
         })
     }
 
-    /// `EPERM`: the card could access all memory, which the caller may not allow. Without a window
-    /// check only an IOMMU separates tenants from the host, and nothing separates tenants.
+    /// Checks that the card cannot access all memory, or that the caller may let it. `EPERM`.
+    /// Without a window check, only an IOMMU separates tenants from the host, and nothing separates
+    /// tenants from each other.
     fn check_separation(&self) -> Result {
         if self.card.identity.has_window() || self.card.translated {
             return Ok(());
@@ -198,8 +199,8 @@ impl Context {
     }
 
     /// Adds the context to the card's scheduler, for `slots` of the slots `able` that have its
-    /// engine. The registry is locked: a caller that changes groups either finds the context set
-    /// up, or is done.
+    /// engine. The registry is locked, so a concurrent change of groups either finds the context
+    /// set up, or is complete.
     fn join(
         &self,
         registry: &Registry,
@@ -263,7 +264,7 @@ impl Context {
         Ok(())
     }
 
-    /// `EINVAL`: no arena can be like that.
+    /// Checks the length, the source and the device address of an arena. `EINVAL`.
     fn check_arena(&self, length: u64, from: &Source, base: Option<u64>) -> Result {
         let page = PAGE_SIZE as u64;
         let end = |address: u64| address.checked_add(length);
@@ -282,7 +283,7 @@ impl Context {
         }
     }
 
-    /// Returns where memory that the driver allocates comes from.
+    /// Returns the kind of memory that the driver allocates.
     fn allocated(&self) -> Kind {
         match self.card.translated {
             true => Kind::Scattered,
@@ -308,10 +309,10 @@ impl Context {
         UnmappedMemory::new(kind, length, Some(charge))
     }
 
-    /// Returns `length` bytes of the arena of `with` from `offset` on, which are not mapped yet, and
-    /// the context that is charged for them. The opener is charged for the mapping. `EXDEV`: `with`
-    /// is a context of another card; `ENXIO`: it has no arena; `EINVAL`: no such part of the arena,
-    /// or neither a device address nor memory that can be mapped.
+    /// Returns `length` bytes of the arena of `with` from `offset` on, which are not mapped yet,
+    /// and the context that is charged for them. The opener is charged for the mapping. `EXDEV`:
+    /// `with` is a context of another card; `ENXIO`: it has no arena; `EINVAL`: the arena has no
+    /// such part, or there is neither a device address nor memory that can be mapped.
     fn shared_memory(
         &self,
         with: ContextFile,
@@ -331,7 +332,7 @@ impl Context {
             let pages = arena.memory.pages().part(first, length / PAGE_SIZE)?;
             (pages, arena.lender.clone())
         };
-        // A context that shares memory itself need not live on.
+        // If `with` shares memory of another context itself, only that context has to stay open.
         let lender = lender.map_or_else(|| with.into_lender(), Ok)?;
         if base.is_none() && !pages.are_allocated() {
             return Err(EINVAL);
@@ -436,7 +437,7 @@ impl Context {
         vma.set_dontexpand();
         vma.set_dontdump();
         vma.set_mixedmap();
-        // /proc/PID/maps tells by the offset which context a mapping is of.
+        // The offset in /proc/PID/maps tells which context a mapping belongs to.
         // SAFETY: `vma` is valid, and nobody else uses it yet.
         unsafe { (*vma.as_ptr()).vm_pgoff = base + first_page };
         *mapping = page_cache;
@@ -448,7 +449,7 @@ impl Context {
     }
 
     /// Ends the job and frees the memory, after the last descriptor was closed and the last mapping
-    /// is gone. Sleeps until the slot is quiescent.
+    /// was removed. Sleeps until the slot is quiescent.
     pub(crate) fn release(&self) {
         let Ok(id) = self.id() else { return };
         self.card.close(id);
@@ -458,7 +459,7 @@ impl Context {
         self.client.memory.lock().mapping = ptr::null_mut();
         if self.card.leave_behind(&self.client) {
             // A quarantined slot may still reach the memory: the registry keeps the context until
-            // the whole card has been reset, or is shut down. The lender of the memory can end.
+            // the whole card has been reset, or is shut down. The lender of the memory may close.
             drop(self.take_lender());
             return;
         }
@@ -473,7 +474,7 @@ impl Context {
         }
     }
 
-    /// Takes the lender of the arena out.
+    /// Takes the lender out of the arena.
     fn take_lender(&self) -> Option<Lender> {
         let mut memory = self.client.memory.lock();
         let arena = &memory.arena.as_ref()?.memory;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work for a kworker, embedded in the value that it is for.
+//! Work for a kworker, embedded in the value that does the work.
 //!
 //! The `kernel` crate's `DelayedWork` cannot take its place (docs/dependencies.md): nothing can
 //! cancel it or wait for it, so it could outlive the module.
@@ -33,12 +33,12 @@ c_object! {
     }
 }
 
-/// A work item that runs once for each queueing, not while the machine is asleep.
+/// A work item that runs once each time it is queued, but not while the machine is asleep.
 ///
 /// # Invariants
 ///
-/// The work is [`Worker::OFFSET`] bytes into a `T`, which calls [`DelayedWork::stop`] after the
-/// last queueing and before it is dropped.
+/// The work is [`Worker::OFFSET`] bytes into a `T`, which calls [`DelayedWork::stop`] after it has
+/// queued the work for the last time and before it is dropped.
 #[pin_data]
 #[repr(C)]
 pub(crate) struct DelayedWork<T: Worker> {
@@ -52,12 +52,11 @@ impl<T: Worker + Sync> DelayedWork<T> {
     ///
     /// # Safety
     ///
-    /// It must be initialised as the part of a pinned `T` that is [`Worker::OFFSET`] bytes into it.
-    /// That `T` must call [`DelayedWork::stop`] before any part of it is dropped, and not queue the
-    /// work afterwards.
+    /// The work must be initialised [`Worker::OFFSET`] bytes into a pinned `T`. The `T` must call
+    /// [`DelayedWork::stop`] before any part of it is dropped, and not queue the work afterwards.
     pub(crate) unsafe fn new() -> impl PinInit<Self> {
-        // INVARIANT: By the safety requirement. The callback is called only after a queueing and
-        // before `stop` returns, so for a `T` that is alive.
+        // INVARIANT: By the safety requirement. The callback is called only after the work is
+        // queued and before `stop` returns, while the `T` is alive.
         pin_init!(Self {
             work <- Work::new(callback::<T, bindings::work_struct>),
             _part_of: PhantomData,
@@ -76,8 +75,8 @@ impl<T: Worker + Sync> DelayedWork<T> {
         self.work.flush();
     }
 
-    /// Takes the work out of the queue, and waits for [`Worker::work`] if that runs. Process
-    /// context, without a lock that `work` takes.
+    /// Dequeues the work, and waits for [`Worker::work`] if it is running. Process context, without
+    /// a lock that `work` takes.
     pub(crate) fn stop(&self) {
         self.work.cancel();
     }

@@ -2,13 +2,13 @@
 
 //! Delivering notices to the owners of contexts, from any context.
 //!
-//! The holder of the card's raw lock may not wake anybody. So a notifier that has a notice is put
-//! on a list of the card, and the card's `irq_work` is queued. The `irq_work` runs as soon as
+//! The holder of the card's raw lock must not wake tasks. So a notifier that has a notice is put on
+//! a list of the card, and the card's `irq_work` is queued. The `irq_work` runs as soon as
 //! interrupts are on again, and does the wake-ups and eventfd signals.
 //!
-//! The list holds references, so that no notifier is freed under its delivery. An `irq_work` in
-//! each notifier could not promise that: the work can be queued on a second CPU while its handler
-//! runs on the first, and `irq_work_sync()` returns when one of the two handlers has.
+//! The list holds references, so that no notifier is freed during its delivery. An `irq_work` in
+//! each notifier could not guarantee that: the work can be queued on a second CPU while its handler
+//! runs on the first, and `irq_work_sync()` returns when one of the two handlers has returned.
 
 use crate::{
     c_object::{c_object, callback, Callback},
@@ -60,8 +60,8 @@ impl Delivery {
         })
     }
 
-    /// Notes `notice` for the owner of `notifier`, and lets it be delivered soon. Any context but
-    /// NMI, under any lock. Allocates nothing.
+    /// Notes `notice` for the owner of `notifier`, and schedules its delivery. Any context but NMI,
+    /// under any lock. Allocates nothing.
     pub(crate) fn tell(&self, notifier: &Arc<Notifier>, notice: Notice) {
         if !notifier.note(notice) {
             // The notifier is on the list, or will be in a moment.
@@ -84,8 +84,8 @@ impl Delivery {
 impl Callback<bindings::irq_work> for Delivery {
     const OFFSET: usize = offset_of!(Self, work);
 
-    /// Delivers to all notifiers on the list. May run on several CPUs at once, each with a list of
-    /// its own then.
+    /// Delivers the notices of all notifiers on the list. May run on several CPUs at once, each
+    /// with a list of its own.
     fn called(&self) {
         let mut next = self.first.xchg(ptr::null_mut(), Acquire);
         while !next.is_null() {

@@ -6,7 +6,7 @@
 //! may take as long as a tenant likes (a page fault on FUSE memory, a throttled memory cgroup).
 //! Only [`UnmappedMemory::map`], which is bounded, needs the bound device.
 //!
-//! The `kernel` crate's `SGTable` and `Coherent` cannot take its place (docs/dependencies.md).
+//! The `kernel` crate's `SGTable` and `Coherent` cannot take their place (docs/dependencies.md).
 
 use crate::{
     charge::Charge,
@@ -29,11 +29,11 @@ use kernel::{
 };
 
 /// The longest segment that the DMA API is asked for. Set at probe, since the PCI default of 64 KiB
-/// would make several segments of an arena.
+/// would split an arena into several segments.
 pub(crate) const MAX_SEGMENT: u32 = u32::MAX;
 
 /// A running engine and the CPU use the memory at the same time, without bounce buffers and cache
-/// maintenance, and contexts may share pages, which then are mapped several times.
+/// maintenance. Pages that several contexts share are mapped several times.
 // CAST: the attributes are 32 bits wide at most.
 const ATTRIBUTES: c_ulong = bindings::DMA_ATTR_REQUIRE_COHERENT as c_ulong;
 
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     Scattered,
     /// Allocated, physically contiguous, for a card without an IOMMU.
     Contiguous,
-    /// A program's own.
+    /// A program's own memory.
     Own(UserMemory),
 }
 
@@ -84,11 +84,11 @@ impl Table {
                 bindings::GFP_KERNEL_ACCOUNT,
             )
         })?;
-        // INVARIANT: Just initialised; the callers see to the pages.
+        // INVARIANT: Just initialised. The callers make sure that the pages outlive the table.
         Ok(Self(table))
     }
 
-    /// Maps the pages for `device`. `EOPNOTSUPP`: not without a bounce buffer. `ENOMEM`.
+    /// Maps the pages for `device`. `EOPNOTSUPP`: they need a bounce buffer. `ENOMEM`.
     fn map(mut self, device: &Device<Bound>, direction: DataDirection) -> Result<Mapping> {
         // SAFETY: `device` is bound, and the scatter list is initialised and not mapped yet.
         to_result(unsafe {
@@ -124,12 +124,12 @@ pub(crate) struct UnmappedMemory {
 }
 
 impl UnmappedMemory {
-    /// Allocates or pins `length` bytes, which are paid for by `charge`; `None`: the driver's own,
-    /// charged to the caller's memory cgroup only. May sleep, for as long as the caller's page
+    /// Allocates or pins `length` bytes, which `charge` pays for; `None`: memory of the driver,
+    /// charged only to the caller's memory cgroup. May sleep, for as long as the caller's page
     /// faults take.
     ///
-    /// `EINVAL`: `length` is 0 or no multiple of the page size. `ENOMEM`: also if there is not so
-    /// much contiguous memory. Otherwise as [`Pages::pinned`].
+    /// `EINVAL`: `length` is 0 or not a multiple of the page size. `ENOMEM`: also if there is not
+    /// enough contiguous memory. Other errors are those of [`Pages::pinned`].
     pub(crate) fn new(kind: Kind, length: usize, charge: Option<Charge>) -> Result<Self> {
         if length == 0 || length % PAGE_SIZE != 0 {
             return Err(EINVAL);
@@ -148,7 +148,7 @@ impl UnmappedMemory {
         })
     }
 
-    /// Makes memory of pages that other memory has, too. `charge` pays for the mapping only.
+    /// Makes memory of pages that are shared with other memory. `charge` pays for the mapping only.
     /// `ENOMEM`.
     pub(crate) fn shared(pages: PageRange, charge: Charge) -> Result<Self> {
         Ok(Self {
@@ -158,21 +158,22 @@ impl UnmappedMemory {
         })
     }
 
-    /// Maps the memory for `device`, which reads and writes it. As [`UnmappedMemory::map_for`].
+    /// Maps the memory for `device`, which reads and writes it. The rest is as with
+    /// [`UnmappedMemory::map_for`].
     pub(crate) fn map(self, device: &Device<Bound>) -> Result<DmaMemory> {
         self.map_for(device, DataDirection::Bidirectional)
     }
 
-    /// Maps the memory for `device`, at one range of addresses. Bounded: this waits for nobody.
+    /// Maps the memory for `device`, at one range of addresses. Takes bounded time.
     ///
     /// `ENOMEM`; `EOPNOTSUPP`: the card cannot reach the memory at one range of addresses (without
-    /// an IOMMU the memory must be physically contiguous), or not without a bounce buffer.
+    /// an IOMMU the memory must be physically contiguous), or only with a bounce buffer.
     pub(crate) fn map_for(
         self,
         device: &Device<Bound>,
         direction: DataDirection,
     ) -> Result<DmaMemory> {
-        // Reverse order of dropping: on an error the table goes first.
+        // Variables are dropped in reverse order: on an error the table is dropped first.
         let Self {
             charge,
             pages,
@@ -279,10 +280,10 @@ impl DmaMemory {
         &self.pages
     }
 
-    /// Copies bytes from `offset` on to `out`. `EINVAL`: the memory has not so many.
+    /// Copies bytes from `offset` on to `out`. `EINVAL`: they go beyond the end of the memory.
     ///
-    /// The caller sees to it that the card does not write there. If a broken card writes, or a
-    /// program to its own memory, the copy is torn.
+    /// The caller makes sure that the card does not write there. If a broken card writes there, or
+    /// a program whose own memory it is, the copy is torn.
     pub(crate) fn copy_to(&self, offset: usize, out: &mut [u8]) -> Result {
         self.check_range(offset, out.len())?;
         let mut rest = out;
@@ -295,9 +296,9 @@ impl DmaMemory {
         })
     }
 
-    /// Copies `data` to `offset`. `EINVAL`: it goes beyond the end.
+    /// Copies `data` to `offset`. `EINVAL`: it goes beyond the end of the memory.
     ///
-    /// The caller sees to it that the card does not read there.
+    /// The caller makes sure that the card does not read there.
     pub(crate) fn copy_from(&self, offset: usize, data: &[u8]) -> Result {
         self.check_range(offset, data.len())?;
         let mut rest = data;
@@ -310,7 +311,7 @@ impl DmaMemory {
         })
     }
 
-    /// `EINVAL`: the memory has no `length` bytes from `offset` on.
+    /// Checks that the memory has `length` bytes from `offset` on. `EINVAL`.
     pub(crate) fn check_range(&self, offset: usize, length: usize) -> Result {
         match offset.checked_add(length) {
             Some(end) if end <= self.length() => Ok(()),
@@ -318,8 +319,8 @@ impl DmaMemory {
         }
     }
 
-    /// Cuts the `length` bytes from `offset` on, which are in range, at the ends of pages: calls
-    /// `copy` with the page, the offset in it and the length of each part.
+    /// Splits the `length` bytes from `offset` on, which must be in range, at page boundaries.
+    /// Calls `copy` with the page, the offset in the page and the length of each part.
     fn each_part(
         &self,
         offset: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The PCI driver: binding a card and letting it go.
+//! The PCI driver: binding and unbinding a card.
 
 use crate::{
     bar::{Bar, Identity},
@@ -49,8 +49,8 @@ impl pci::Driver for Driver {
     type Data<'bound> = BoundCard<'bound>;
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
-    /// Binds a card. `ENODEV`: the device is none of ours, or the machine does not suit it; nothing
-    /// was written to it.
+    /// Binds a card. `ENODEV`: the device is not a card, or the driver cannot work on this machine;
+    /// nothing was written to the device.
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         _id_info: compat::IdInfo<'bound>,
@@ -88,8 +88,8 @@ impl Drop for ShutDownOnDrop {
     }
 }
 
-/// A function that is enabled once more than it is disabled. Otherwise the enable count would keep
-/// the PCI core from enabling the function when it is bound again.
+/// A PCI function that was enabled, and is disabled when this value is dropped. Otherwise the
+/// enable count would keep the PCI core from enabling the function when it is bound again.
 struct Enabled(ARef<pci::Device>);
 
 impl Drop for Enabled {
@@ -110,8 +110,8 @@ fn irqs<'a>(vectors: &'a IrqVectors<'_>, slots: u8) -> impl Iterator<Item = u32>
     iter::from_fn(move || vectors.irq(numbers.next()?).ok())
 }
 
-/// Returns the slots, a bit each, of `slots` slots that interrupt by `vector` where there are
-/// `count` vectors: several if there are not enough vectors (docs/card.md, Interrupts).
+/// Returns which of `slots` slots, a bit each, interrupt by `vector` on a card with `count`
+/// vectors: several if there are not enough vectors (docs/card.md, Interrupts).
 fn slots_of(vector: usize, count: usize, slots: u8) -> u8 {
     (0..slots)
         .filter_map(SlotId::new)
@@ -130,7 +130,7 @@ fn request_irqs(card: &Card, vectors: &IrqVectors<'_>, slots: u8) -> Result {
     Ok(())
 }
 
-/// Refuses a machine in which the driver could not keep its promises. `ENODEV`.
+/// Checks that the driver can keep its guarantees on this machine. `ENODEV`.
 fn check_machine(pdev: &pci::Device<Core<'_>>) -> Result {
     let device: &Device<Bound> = pdev.as_ref();
     if !fermata_dma_is_coherent(device) {
@@ -141,7 +141,7 @@ fn check_machine(pdev: &pci::Device<Core<'_>>) -> Result {
         return Err(ENODEV);
     }
     let raw = pci_as_raw(pdev);
-    // SAFETY: The device is valid. ATS is enabled before a driver is probed, and stays so.
+    // SAFETY: The device is valid. ATS is enabled before a driver is probed, and stays enabled.
     if unsafe { (*raw).ats_enabled() } != 0 {
         dev_err!(
             pdev,
@@ -182,9 +182,9 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     if let Some(vectors) = &vectors {
         request_irqs(&card.0, vectors, identity.slots)?;
     }
-    // The PCI core has saved the configuration of a function that was not enabled.
+    // What the PCI core has saved is the configuration from before the function was enabled.
     pci_save_state(pdev);
-    // Last: from here on programs come.
+    // Last: from here on programs can open the card.
     let node = Node::new(device, &card.0, &OPERATIONS)?;
     report(pdev, &identity);
     Ok(BoundCard {
@@ -194,7 +194,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     })
 }
 
-/// Logs what a bound card is.
+/// Logs the features of a bound card.
 fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
     dev_info!(
         pdev,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Engines: their UUIDs, and the names of those of docs/card.md.
+//! Engines: their UUIDs, and the names of the engines of docs/card.md.
 
 use kernel::{fmt, prelude::*};
 

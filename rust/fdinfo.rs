@@ -13,7 +13,8 @@ use kernel::{
     seq_file::{seq_print, SeqFile},
 };
 
-/// Prints what `context` has and does. Process context; any state of context and card.
+/// Prints the memory, the state and the counters of `context`. Process context; any state of
+/// context and card.
 pub(crate) fn show(seq: &SeqFile, context: &Context) {
     let card = &context.card;
     seq_print!(seq, "drm-driver:\tfermata\n");

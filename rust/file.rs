@@ -49,11 +49,11 @@ static MAPPING: StaticTable<bindings::vm_operations_struct> =
         ..pin_init::zeroed()
     });
 
-/// Makes a context of the new file.
+/// Makes a context for a new file.
 ///
 /// # Safety
 ///
-/// Called by the VFS with a new file of a node of ours.
+/// Called by the VFS with a new file of one of our nodes.
 unsafe extern "C" fn open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     // SAFETY: Both are valid by the safety requirement, and nobody else uses `private_data` of a
     // file that is being opened. The file position is not used.
@@ -99,7 +99,7 @@ unsafe extern "C" fn release(_inode: *mut bindings::inode, file: *mut bindings::
     0
 }
 
-/// Carries out a call.
+/// Executes a call.
 ///
 /// # Safety
 ///
@@ -131,7 +131,7 @@ unsafe extern "C" fn ioctl(
 /// Called by the VFS for a file opened by [`open`], with a new area.
 unsafe extern "C" fn mmap(file: *mut bindings::file, vma: *mut bindings::vm_area_struct) -> c_int {
     // SAFETY: The VFS holds the file during the call. `vma` is being set up, so nobody else uses
-    // it; on an error the VFS takes the operations away. The table is static.
+    // it; on an error the VFS removes the operations. The table is static.
     let (context, new) = unsafe {
         (*vma).vm_ops = &MAPPING.0;
         (context(file), VmaNew::from_raw(vma))
@@ -179,13 +179,13 @@ unsafe extern "C" fn poll(
     // SAFETY: The VFS holds the file during the call.
     let context = unsafe { context(file) };
     let mut notifiers = [Some(&context.client.notifier), None];
-    // The card tells only contexts that are set up one by one.
+    // The card notifies contexts that are not set up only together, as bystanders.
     if context.id().is_err() {
         notifiers[1] = Some(&context.card.bystanders);
     }
     for notifier in notifiers.into_iter().flatten() {
         // SAFETY: `table` is that of the call. The context keeps its wait queue and that of its
-        // card until the file is released, and so longer than the poller is on the queue.
+        // card until the file is released, when the poller is on no queue any more.
         unsafe { bindings::poll_wait(file, notifier.queue().as_ptr(), table) };
     }
     if context.card.is_gone() {
@@ -203,7 +203,7 @@ unsafe extern "C" fn poll(
         .fold(0, |mask, (_, bit)| mask | bit)
 }
 
-/// Shows what the context has and does.
+/// Shows the memory, the state and the counters of the context.
 ///
 /// # Safety
 ///

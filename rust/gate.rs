@@ -16,9 +16,10 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// Lets callers in until it is closed. Closing waits until all guards are dropped.
 ///
 /// Removal waits in [`UnplugGate::close`], and every reset and suspend of the device waits for
-/// removal. So the holder of an [`UnplugGuard`] does bounded work only: no access to user memory,
-/// whose page faults FUSE and userfaultfd answer when their owners like, and no allocation that may
-/// wait, since a tenant can throttle its own memory cgroup. Lockdep checks both ([`lockdep`]).
+/// removal. So the holder of an [`UnplugGuard`] does only bounded work. It does not access user
+/// memory, since the owner of a FUSE file or of a userfaultfd decides how long a page fault takes.
+/// It makes no allocation that may wait, since a tenant can throttle its own memory cgroup. Lockdep
+/// checks both ([`lockdep`]).
 #[pin_data]
 pub(crate) struct UnplugGate {
     state: Atomic<usize>,
@@ -41,7 +42,7 @@ impl UnplugGate {
 
     /// Returns a guard. `ENODEV`: the gate is closed. Never blocks; process context.
     pub(crate) fn enter(&self) -> Result<UnplugGuard<'_>> {
-        // The guard is made before the check, so that a failed entry leaves again by its drop.
+        // The guard is made before the check, so that dropping it undoes a failed entry.
         let before = self.state.fetch_add(1, Acquire);
         lockdep::acquire();
         let guard = UnplugGuard(self);
@@ -69,8 +70,8 @@ impl UnplugGate {
 impl Drop for UnplugGuard<'_> {
     fn drop(&mut self) {
         lockdep::release();
-        // Full orders what the holder did before the count, and lets the last holder, whose
-        // completion alone `close` waits for, pass on what all the others did.
+        // `Full` orders the holder's work before the count. `close` waits only for the completion
+        // of the last holder, which makes the work of all other holders visible, too.
         if self.0.state.fetch_sub(1, Full) == CLOSED | 1 {
             // A caller that was turned away may also bring the count to zero, even after `close`
             // has returned. Completing again does no harm: the caller's reference keeps the gate
@@ -80,8 +81,8 @@ impl Drop for UnplugGuard<'_> {
     }
 }
 
-/// The gate as lockdep sees it: a lock inside of which neither `mmap_lock` nor memory reclaim may
-/// be entered.
+/// The gate as lockdep sees it: a lock under which neither `mmap_lock` nor memory reclaim may be
+/// entered.
 mod lockdep {
     #[cfg(CONFIG_LOCKDEP)]
     pub(super) use crate::shim::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is written to a slot when a context is put on it, and read from it when it leaves.
+//! What is written to a slot when a context is put on it, and read from it when the context leaves.
 
 use crate::{
     bar::{Bar, Fault, Identity, Window},
@@ -29,7 +29,7 @@ pub(crate) const MAX_RESULTS: usize = RESULTS;
 pub(crate) struct AppRegister(u32);
 
 impl AppRegister {
-    /// `EINVAL`: `offset` is not that of an application register.
+    /// Returns the register at `offset`. `EINVAL`: there is no application register.
     pub(crate) fn new(offset: u32) -> Result<Self> {
         if !(APP_FIRST..=APP_LAST).contains(&offset) || offset % 8 != 0 {
             return Err(EINVAL);
@@ -38,16 +38,16 @@ impl AppRegister {
         Ok(Self(offset))
     }
 
-    /// How many there are.
+    /// Number of application registers.
     pub(crate) const COUNT: usize = APP_COUNT;
 
-    /// All of them.
+    /// Returns all application registers, in ascending order.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         // INVARIANT: In range, in steps of 8.
         (APP_FIRST..=APP_LAST).step_by(8).map(Self)
     }
 
-    /// The byte offset in the slot's page.
+    /// Returns the byte offset in the slot's page.
     pub(crate) fn offset(self) -> u32 {
         self.0
     }
@@ -65,7 +65,7 @@ impl RegisterSet {
     /// No register.
     pub(crate) const EMPTY: Self = Self([0; APP_COUNT.div_ceil(64)]);
 
-    /// Returns whether `register` was not in the set before.
+    /// Adds `register`. Returns whether it was not in the set before.
     pub(crate) fn insert(&mut self, register: AppRegister) -> bool {
         let index = register.index();
         let (word, bit) = (&mut self.0[index / 64], 1 << (index % 64));
@@ -74,14 +74,14 @@ impl RegisterSet {
         is_new
     }
 
-    /// How many there are.
+    /// Returns the number of registers in the set.
     fn count(&self) -> u32 {
-        // Without an instruction for it, counting is slow, and most words are zero.
+        // Counting bits is slow without an instruction for it, and most words are zero.
         let words = self.0.iter().filter(|&&word| word != 0);
         words.map(|word| word.count_ones()).sum()
     }
 
-    /// The registers of `self` that are not in `other`.
+    /// Returns the registers of `self` that are not in `other`.
     fn without(&self, other: &Self) -> Self {
         let mut left = *self;
         for (word, taken) in left.0.iter_mut().zip(other.0) {
@@ -105,12 +105,12 @@ impl RegisterSet {
 
 /// The application registers that a context has written, zeros included, with their last values.
 ///
-/// Every one of them is replayed before each START: a reset leaves some registers of the card as
-/// the context before had them, and reading registers back to save them does not work, since an
-/// offset may read one thing and write another. For the same reason what the context before has
-/// written, and this one has not, is overwritten with zero.
+/// All of them are replayed before each START, because a reset leaves some registers of the card as
+/// the previous context had them. Registers cannot be saved by reading them back, since an offset
+/// may read one thing and write another. So registers that the previous context has written, and
+/// this one has not, are overwritten with zero.
 struct Written {
-    /// By [`AppRegister::index`]; on the heap, since it would fill much of the stack.
+    /// Indexed by [`AppRegister::index`]; on the heap, since it would fill much of the stack.
     values: KVec<u64>,
     set: RegisterSet,
 }
@@ -121,7 +121,7 @@ impl Written {
         self.set.insert(register);
     }
 
-    /// Makes the registers of `slot`, in which no other registers are set, those of this context.
+    /// Writes the registers of this context to `slot`, whose other registers are clear.
     fn replay(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
         self.set.for_each(|register| {
             bar.write_application(slot, register.offset(), self.values[register.index()])
@@ -132,8 +132,8 @@ impl Written {
 
 /// What the driver has written last to the registers of a slot.
 ///
-/// Those that only the driver writes are not written again where they stand as they should: the
-/// slot is vacant meanwhile, and each write takes a part of that time.
+/// A register that only the driver writes is not written again if it has the right value already:
+/// the slot is vacant during the writes, and each of them takes time.
 #[derive(Clone, Copy)]
 pub(crate) struct ShadowRegs {
     /// Application registers that may not be zero.
@@ -145,15 +145,15 @@ pub(crate) struct ShadowRegs {
 }
 
 impl ShadowRegs {
-    /// Of a slot whose application registers are all zero.
+    /// The shadow registers of a slot whose application registers are all zero.
     pub(crate) const CLEAR: Self = Self {
         registers: RegisterSet::EMPTY,
         window: None,
         snapshot: None,
     };
 
-    /// The slot is reset: what that leaves of registers that only the driver writes is the card's
-    /// affair. `clears`: it clears the application registers.
+    /// Notes a reset of the slot, after which the values of registers that only the driver writes
+    /// are not known. `clears`: the reset clears the application registers.
     pub(crate) fn note_reset(&mut self, clears: bool) {
         (self.window, self.snapshot) = (None, None);
         if clears {
@@ -161,13 +161,13 @@ impl ShadowRegs {
         }
     }
 
-    /// Moves the window of `slot`; `card` says whether it checks it.
+    /// Moves the window of `slot`; `card` says whether the card checks the window.
     fn move_window(&mut self, bar: &Bar, slot: SlotId, window: Window, card: &Identity) {
         bar.set_window(slot, self.window, &window, card.has_window());
         self.window = Some(window);
     }
 
-    /// Closes the window of `slot`, whose card checks it.
+    /// Closes the window of `slot`, on a card that checks windows.
     pub(crate) fn close_window(&mut self, bar: &Bar, slot: SlotId, card: &Identity) {
         let window = Window {
             length: 0,
@@ -190,7 +190,8 @@ struct ResultRegister {
     value: Option<u64>,
 }
 
-/// What a context looks like on a slot. Protected by the card's raw lock (`card/state.rs`).
+/// The image of a context: what a slot is loaded with for it. Protected by the card's raw lock
+/// (`card/state.rs`).
 pub(crate) struct Image {
     written: Written,
     results: [Option<ResultRegister>; MAX_RESULTS],
@@ -198,18 +199,18 @@ pub(crate) struct Image {
     window: Option<Window>,
     /// Address of the snapshot buffer for the card, and its length; `None`: no buffer yet.
     snapshot: Option<(u64, u64)>,
-    /// What a card with a relay reads and writes of the context in memory.
+    /// The memory in which a card with a relay reads registers of the context and writes results.
     pages: Option<ImagePages>,
     /// The image differs from what the card reads in memory.
     is_unpublished: bool,
     /// The access that stopped the last job.
     fault: Option<Fault>,
-    /// Jobs that were stopped so.
+    /// Jobs that were stopped by such an access.
     faults: u64,
 }
 
 impl Image {
-    /// An image without registers and memory. Boxed at once, it is large.
+    /// Returns an image without registers and memory. Boxed, because it is large.
     pub(crate) fn new() -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {
@@ -245,8 +246,8 @@ impl Image {
         self.is_unpublished = true;
     }
 
-    /// Notes a register write; `slot`: the context is there, so it is forwarded too, and noted in
-    /// the slot's shadow registers.
+    /// Notes a register write. If the context is on a `slot`, the write is also forwarded to the
+    /// slot, and noted in its shadow registers.
     pub(crate) fn write(
         &mut self,
         bar: &Bar,
@@ -262,8 +263,8 @@ impl Image {
         }
     }
 
-    /// A register's value: from the card while the context is on `slot`, else as captured.
-    /// `EAGAIN`: not to be had now.
+    /// Returns a register's value: from the card if the context is on a `slot`, else as captured.
+    /// `EAGAIN`: the value is not available now.
     pub(crate) fn read(
         &self,
         bar: &Bar,
@@ -281,7 +282,7 @@ impl Image {
             .ok_or(EAGAIN)
     }
 
-    /// Declares the result registers anew.
+    /// Declares the result registers, in place of those that were declared before.
     pub(crate) fn declare_results(&mut self, registers: &[AppRegister]) {
         self.results = [None; MAX_RESULTS];
         self.is_unpublished = true;
@@ -293,8 +294,8 @@ impl Image {
         }
     }
 
-    /// Hands out the registers that were written, in ascending order, with their values; or the
-    /// declared `results`, as they were declared, with zeros.
+    /// Calls `f` with each register that was written and its value, in ascending order; with
+    /// `results`, with each declared result register and zero, in the order of declaration.
     pub(crate) fn list(&self, results: bool, mut f: impl FnMut(AppRegister, u64)) {
         if results {
             let declared = self.results.iter().flatten();
@@ -305,7 +306,7 @@ impl Image {
         }
     }
 
-    /// A new job begins: what was captured belongs to the one before.
+    /// Notes that a new job begins: forgets what was captured of the previous job.
     fn begin_job(&mut self) {
         self.fault = None;
         for result in self.results.iter_mut().flatten() {
@@ -314,7 +315,7 @@ impl Image {
     }
 
     /// Sets what a job has left elsewhere: values of declared results, and the access that stopped
-    /// the job. `EINVAL`: one of the registers is not declared; nothing is changed then.
+    /// the job. `EINVAL`: one of the registers is not declared, and nothing was changed.
     pub(crate) fn set_past(
         &mut self,
         results: &[(AppRegister, u64)],
@@ -331,20 +332,21 @@ impl Image {
         Ok(())
     }
 
-    /// The job was stopped by a refused access.
+    /// Notes that the job was stopped by a refused access.
     pub(crate) fn note_fault(&mut self, fault: Fault) {
         self.fault = Some(fault);
         self.faults += 1;
     }
 
-    /// How many registers [`Image::load`] writes with values of this context, and how many it
-    /// clears where those of `shadow` may not be zero.
+    /// Returns how many registers [`Image::load`] writes with values of this context, and how many
+    /// [`Image::clear_others`] clears, since those of `shadow` may not be zero.
     pub(crate) fn burst(&self, shadow: &ShadowRegs) -> (u32, u32) {
         let set = &self.written.set;
         (set.count(), shadow.registers.without(set).count())
     }
 
-    /// The access that stopped the last job, and how many jobs were stopped so.
+    /// Returns the access that stopped the last job, and how many jobs were stopped by such an
+    /// access.
     pub(crate) fn faults(&self) -> (Option<Fault>, u64) {
         (self.fault, self.faults)
     }
@@ -361,7 +363,7 @@ impl Image {
         sure
     }
 
-    /// Takes the declared result registers from memory, after a run has left its record.
+    /// Takes the values of declared result registers from memory, after a run has left its record.
     pub(crate) fn take_results(&mut self) {
         let Some(pages) = &self.pages else { return };
         let values = pages.results();
@@ -372,8 +374,9 @@ impl Image {
         }
     }
 
-    /// Writes what a relay reads of the context in memory, entry number `index`, if the image has
-    /// changed since. The context must be on no slot, and named for none.
+    /// Writes the context's registers and its entry of the context table, number `index`, to the
+    /// memory that a relay reads, if the image has changed since the last time. The context must be
+    /// on no slot, and named for none.
     pub(crate) fn publish(&mut self, relay: &Relay, index: usize, cookie: u64) {
         let Some(pages) = &self.pages else { return };
         if !core::mem::take(&mut self.is_unpublished) {
@@ -405,15 +408,15 @@ impl Image {
         relay.write_entry(index, &entry);
     }
 
-    /// Clears the registers of `slot` that the context before has written, and this one has not.
+    /// Clears the registers of `slot` that the previous context has written, and this one has not.
     pub(crate) fn clear_others(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
         let left = shadow.registers.without(&self.written.set);
         left.for_each(|register| bar.write_application(slot, register.offset(), 0));
         shadow.registers = shadow.registers.without(&left);
     }
 
-    /// Writes everything that `slot` needs before a START. `card` says how addresses are meant.
-    /// After [`Image::clear_others`].
+    /// Writes everything that `slot` needs before a START, after [`Image::clear_others`]. `card`
+    /// says which form the snapshot address has.
     pub(crate) fn load(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs, card: &Identity) {
         let window = self.window.unwrap_or_default();
         shadow.move_window(bar, slot, window, card);
@@ -431,26 +434,27 @@ impl Image {
     }
 }
 
-/// What the card's state has of a context that is set up. Before that, the context owns it.
+/// The part of a context that belongs to the card's state once the context is set up. Before that,
+/// the context owns it.
 pub(crate) struct ContextRef {
     image: KBox<Image>,
     meter: KBox<ContextMeter>,
     notifier: Arc<Notifier>,
-    /// Of its process, in the initial pid namespace.
+    /// The pid of its process, in the initial pid namespace.
     pid: i32,
     /// The number of its last job.
     job: u64,
-    /// How often its job let another one wait for a boundary for too long.
+    /// How often another job waited too long for a boundary of its job.
     overruns: u64,
-    /// The time beyond that, where the engine stops at boundaries only.
+    /// How long others waited beyond the boundary wait, where the engine stops only at boundaries.
     overrun: Duration,
     /// The scheduler has released the context.
     released: bool,
 }
 
 impl ContextRef {
-    /// Returns the part of a context without jobs, of the process `pid`, whose owner `notifier`
-    /// tells.
+    /// Returns the part of a context without jobs, of the process `pid`, whose owner is notified by
+    /// `notifier`.
     pub(crate) fn new(notifier: Arc<Notifier>, pid: i32) -> Result<Self> {
         Ok(Self {
             image: Image::new()?,
@@ -464,12 +468,12 @@ impl ContextRef {
         })
     }
 
-    /// The number of its last job.
+    /// Returns the number of its last job.
     pub(crate) fn job(&self) -> u64 {
         self.job
     }
 
-    /// Its process, in the initial pid namespace.
+    /// Returns the pid of its process, in the initial pid namespace.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
@@ -480,23 +484,23 @@ impl ContextRef {
         self.image.begin_job();
     }
 
-    /// The image.
+    /// Returns the image.
     pub(crate) fn image(&mut self) -> &mut Image {
         &mut self.image
     }
 
-    /// The meter.
+    /// Returns the meter.
     pub(crate) fn meter(&mut self) -> &mut ContextMeter {
         &mut self.meter
     }
 
-    /// Returns how often a job let another one wait for a boundary for too long, and the time
-    /// beyond that, where the engine stops at boundaries only.
+    /// Returns how often another job waited too long for a boundary of its job, and how long others
+    /// waited beyond the boundary wait, where the engine stops only at boundaries.
     pub(crate) fn overruns(&self) -> (u64, Duration) {
         (self.overruns, self.overrun)
     }
 
-    /// Notes that the job let another one wait for a boundary for too long, and by how much.
+    /// Notes that another job waited too long for a boundary of its job, and by how much.
     pub(crate) fn note_overrun(&mut self, span: Duration) {
         self.overruns += 1;
         self.overrun += span;
@@ -513,7 +517,7 @@ impl ContextRef {
         self.notify(delivery, Notice::Released);
     }
 
-    /// Tells the owner, by the `delivery` of its card.
+    /// Notifies the owner by the `delivery` of its card.
     pub(crate) fn notify(&self, delivery: &Delivery, notice: Notice) {
         delivery.tell(&self.notifier, notice);
     }

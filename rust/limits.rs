@@ -31,7 +31,7 @@ pub(crate) struct Limits {
     pub(crate) boost: Duration,
     /// How long work of higher priority waits for a boundary of a cooperative job, on a new card.
     pub(crate) boundary_wait: Duration,
-    /// Average time between two completion interrupts of a vector, at least.
+    /// Minimum of the average time between two completion interrupts of a vector.
     pub(crate) completion_interval: Duration,
     /// How long DMA may still arrive after a reset of a base card.
     pub(crate) settle: Duration,
@@ -39,8 +39,8 @@ pub(crate) struct Limits {
     pub(crate) relay: bool,
 }
 
-/// Largest value of `max_contexts`: 64 Ki contexts, each with a group of its own, of 256 bytes each
-/// take 32 MiB for each card.
+/// Largest value of `max_contexts`: 64 Ki contexts and as many groups, one for each context, at 256
+/// bytes each take 32 MiB for each card.
 pub(crate) const CONTEXTS_MAX: u32 = 65_536;
 /// Fewest and most completion interrupts of a vector in a second.
 const COMPLETION_RATE_MIN: u32 = 100;
@@ -50,7 +50,7 @@ const SETTLE_MAX_US: u32 = 1_000_000;
 
 impl Limits {
     /// Returns the module's parameters as they are now. Numbers out of range are clamped. `EINVAL`:
-    /// no policy has the name in `policy`, which is logged.
+    /// no policy has the name in `policy`; this is logged.
     pub(crate) fn from_module_parameters() -> Result<Self> {
         Ok(Self {
             contexts: parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize,
@@ -85,7 +85,7 @@ impl Limits {
 
 /// Returns the policy that the module parameter `policy` names.
 fn policy_parameter() -> Result<PolicyKind> {
-    // SAFETY: The parameter is a string that does not change while the module is there.
+    // SAFETY: The parameter is a string that does not change while the module is loaded.
     let name = unsafe { CStr::from_char_ptr(fermata_policy_parameter()) };
     policy::named(name.to_bytes()).ok_or_else(|| {
         pr_err!(

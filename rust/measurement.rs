@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the module keeps what is measured ([`crate::measure`]).
+//! Memory for what is measured ([`crate::measure`]).
 
 use crate::{
     measure::{ContextHistograms, ContextMeter, Histogram, SlotHistograms},
@@ -15,7 +15,7 @@ unsafe impl Zeroable for SlotHistograms {}
 // SAFETY: Histograms only.
 unsafe impl Zeroable for ContextHistograms {}
 
-/// A meter of a new context, charged to the caller's memory cgroup.
+/// Returns the meter of a new context, charged to the caller's memory cgroup.
 pub(crate) fn new_meter() -> Result<KBox<ContextMeter>> {
     KBox::init(
         init!(ContextMeter {
@@ -26,7 +26,7 @@ pub(crate) fn new_meter() -> Result<KBox<ContextMeter>> {
     )
 }
 
-/// Room for the copy of a histogram: it is larger than what a stack should bear.
+/// Returns room for the copy of a histogram, which is too large for the stack.
 pub(crate) fn new_copy() -> Result<KBox<Histogram>> {
     KBox::init(pin_init::init_zeroed(), GFP_KERNEL_ACCOUNT)
 }

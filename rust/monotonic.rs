@@ -7,14 +7,14 @@ use kernel::time::{hrtimer::HrTimerExpires, Instant, Monotonic};
 
 /// Returns the time. Any context but NMI.
 pub(crate) fn now() -> Time {
-    // `Instant` gives its value to this trait only.
+    // Only this trait gives access to the value of an `Instant`.
     let ns = HrTimerExpires::as_nanos(&Instant::<Monotonic>::now());
     // CAST: the clock starts at 0 and does not go back.
     Time::from_ns(ns as u64)
 }
 
-/// Returns the time that is `ns` on the clock of the caller's time namespace. 0 stays 0, and a time
-/// later than the clock can tell stays as it is. Process context.
+/// Converts `ns`, a time on the clock of the caller's time namespace. 0 stays 0, and a time beyond
+/// the range of the clock stays as it is. Process context.
 pub(crate) fn of_caller(ns: u64) -> Time {
     match i64::try_from(ns) {
         Ok(ns) if ns != 0 => {

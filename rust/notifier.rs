@@ -29,7 +29,7 @@ pub(crate) enum Notice {
     Held = 1 << 1,
     /// The job is off its slot, its queue empty (`FERMATA_EVENT_EMPTY`).
     Empty = 1 << 2,
-    /// Something in its queue may be complete (`FERMATA_EVENT_COMPLETED`).
+    /// Jobs in its queue may be complete (`FERMATA_EVENT_COMPLETED`).
     Completed = 1 << 3,
     /// The card is gone.
     Gone = 1 << 16,
@@ -43,15 +43,15 @@ pub(crate) enum Notice {
 ///
 /// # Invariants
 ///
-/// `context` is valid, and `self` owns a reference of it.
+/// `context` is valid, and `self` owns a reference to it.
 struct EventFd {
     context: *mut bindings::eventfd_ctx,
     mask: u32,
 }
 
 impl EventFd {
-    /// Takes a reference of the eventfd `fd` of the caller. `EBADF`: `fd` is no descriptor;
-    /// `EINVAL`: it is no eventfd.
+    /// Takes a reference to the caller's eventfd `fd`. `EBADF`: `fd` is not a descriptor; `EINVAL`:
+    /// it is not an eventfd.
     fn new(fd: i32, mask: u32) -> Result<Self> {
         // INVARIANT: `eventfd_ctx_fdget` has taken the reference, or failed.
         Ok(Self {
@@ -95,9 +95,9 @@ pub(crate) struct Notifier {
     /// No lock is taken under it.
     #[pin]
     eventfd: RawSpinLock<Option<Arc<EventFd>>>,
-    /// The next notifier on the list. Belongs to the caller to whom [`Notifier::note`] returned
-    /// `true`, until that caller has put the notifier on the list; and to the caller of
-    /// [`Notifier::deliver`], from when the notifier was taken off.
+    /// The next notifier on the list. Belongs to the caller for whom [`Notifier::note`] returned
+    /// `true`, until that caller has put the notifier on the list. Belongs to the caller of
+    /// [`Notifier::deliver`] once the notifier was taken off the list.
     pub(crate) next: UnsafeCell<*mut Notifier>,
 }
 
@@ -120,7 +120,7 @@ impl Notifier {
         })
     }
 
-    /// The wait queue of the owner's calls.
+    /// Returns the wait queue of the owner's calls.
     pub(crate) fn queue(&self) -> &WaitQueue {
         &self.queue
     }
@@ -140,20 +140,20 @@ impl Notifier {
     /// delivery. Any context, under any lock.
     pub(crate) fn note(&self, notice: Notice) -> bool {
         update(&self.noted, |noted| noted | notice as u32);
-        // The order lets the delivery, whoever puts the notifier on the list, find what was noted,
-        // and our use of `next` follow that of the last delivery.
+        // The ordering makes the delivery find what was noted, whichever caller puts the notifier
+        // on the list. It also makes our use of `next` follow that of the last delivery.
         update(&self.pending, |pending| pending | notice as u32) == 0
     }
 
     /// Wakes the owner and signals the eventfd, for all notices that are pending. Called by
     /// [`Delivery`](crate::delivery::Delivery), in an interrupt or, on PREEMPT_RT, in a thread.
     pub(crate) fn deliver(&self) {
-        // Before the wake-up: notices that come from now on are delivered once more. The order is
-        // that of `note`.
+        // Before the wake-up: notices that come from now on are delivered once more. The ordering
+        // pairs with that in `note`.
         let pending = self.pending.xchg(0, Full);
         self.queue.wake_all();
 
-        // Lets `set_eventfd` wait.
+        // `set_eventfd` waits for this reader.
         let _reader = rcu::read_lock();
         let eventfd = self.eventfd.lock().clone();
         if let Some(eventfd) = eventfd {
@@ -161,8 +161,9 @@ impl Notifier {
         }
     }
 
-    /// Returns the events of which the eventfd is told, 0: there is none, and whether it is that of
-    /// the caller's descriptor `fd`. `EBADF`: no descriptor; `EINVAL`: no eventfd. Process context.
+    /// Returns the events that the eventfd is signalled for (0: there is no eventfd), and whether
+    /// it is the eventfd of the caller's descriptor `fd`. `EBADF`: not a descriptor; `EINVAL`: not
+    /// an eventfd. Process context.
     pub(crate) fn eventfd(&self, fd: Option<i32>) -> Result<(u32, bool)> {
         let other = fd.map(|fd| EventFd::new(fd, 0)).transpose()?;
         let ours = self.eventfd.lock().clone();
@@ -173,10 +174,12 @@ impl Notifier {
         Ok((ours.mask & !(Notice::Gone as u32), is_same))
     }
 
-    /// Replaces the eventfd by that of the caller's descriptor `fd`, or by none; it is signalled
-    /// for the notices in `mask`. Sleeps until the replaced eventfd is no longer signalled.
+    /// Replaces the eventfd by that of the caller's descriptor `fd`, or by none. The new eventfd is
+    /// signalled for the notices in `mask`. Sleeps until the replaced eventfd is no longer
+    /// signalled.
     ///
-    /// `EBADF`: no descriptor; `EINVAL`: no eventfd; `ENOMEM`. On an error nothing was changed.
+    /// `EBADF`: not a descriptor; `EINVAL`: not an eventfd; `ENOMEM`. On an error nothing was
+    /// changed.
     pub(crate) fn set_eventfd(&self, fd: Option<i32>, mask: u32) -> Result {
         let new = match fd {
             Some(fd) => Some(Arc::new(EventFd::new(fd, mask)?, GFP_KERNEL_ACCOUNT)?),

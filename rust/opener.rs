@@ -9,7 +9,7 @@
 use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey};
 use kernel::{bindings, cred::Credential, current, prelude::*, task::Kuid};
 
-/// A reference of a `struct pid`.
+/// A reference to a `struct pid`.
 ///
 /// # Invariants
 ///
@@ -31,7 +31,7 @@ impl Process {
         })
     }
 
-    /// Returns the process's number in the caller's pid namespace; 0: the process is not there.
+    /// Returns the process's number in the caller's pid namespace; 0: it has none there.
     fn number_for_caller(&self) -> i32 {
         // SAFETY: The pointer is valid by the type invariant.
         unsafe { bindings::pid_vnr(self.0) }
@@ -55,8 +55,9 @@ pub(crate) struct Opener {
     /// The user that is charged for the context's memory.
     pub(crate) account: Account,
     pub(crate) cgroup: Cgroup,
-    /// The group of contexts where no cgroup above is registered: the nearest cgroup whose
-    /// directory is root's. In the others a user can make as many cgroups as it likes.
+    /// The group of the process's contexts if neither its cgroup nor one above is registered: the
+    /// nearest cgroup whose directory belongs to root. In other cgroups a user can make as many
+    /// cgroups as it likes.
     pub(crate) own_group: GroupKey,
 }
 
@@ -86,8 +87,8 @@ impl Opener {
         self.user == current!().uid()
     }
 
-    /// Returns the process's number in the caller's pid namespace. 0: the process is not there, or
-    /// is another user's and the caller is no administrator.
+    /// Returns the process's number in the caller's pid namespace. 0: the process has none there,
+    /// or is another user's and the caller is not an administrator.
     pub(crate) fn pid_for_caller(&self) -> i32 {
         if !self.is_caller() && !capability::is_administrator() {
             return 0;

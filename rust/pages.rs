@@ -13,7 +13,7 @@ use crate::{
 use core::{cmp::min, ptr::NonNull};
 use kernel::{bindings, page::BorrowedPage, prelude::*, sync::Arc};
 
-/// Largest order that is tried for scattered pages: 2 MiB, which an IOMMU maps by one entry.
+/// Largest order that is tried for scattered pages: 2 MiB, which an IOMMU maps with one entry.
 const MAX_ORDER: u32 = 9;
 
 /// Pages of a program's memory that are compared at once: a page of pointers.
@@ -75,14 +75,15 @@ impl Pages {
         Ok(this)
     }
 
-    /// Pins `count` pages of `memory`, whose address is a multiple of the page size, from page number
-    /// `first` on. Later changes of the program's mappings do not matter.
+    /// Pins `count` pages of `memory`, whose address is a multiple of the page size, from page
+    /// number `first` on. Later changes of the program's mappings do not matter.
     ///
-    /// May sleep for as long as a page fault does, which the owner of a FUSE file or of a
-    /// userfaultfd decides: never call this while others wait for the caller. Takes `mmap_lock`.
+    /// May sleep for as long as a page fault takes, which the owner of a FUSE file or of a
+    /// userfaultfd decides. So this must not be called while others wait for the caller. Takes
+    /// `mmap_lock`.
     ///
-    /// `EFAULT`: not all of the range is mapped and writable, or some of it cannot be pinned for
-    /// long: device memory, secret memory, a shared mapping of a file whose writes are tracked.
+    /// `EFAULT`: not all of the range is mapped and writable, or some of it cannot be pinned long
+    /// term: device memory, secret memory, a shared mapping of a file whose writes are tracked.
     /// `EOPNOTSUPP`: a file of a DAX file system. `ENOMEM`; `EINTR`: a fatal signal came.
     pub(crate) fn pinned(
         memory: &UserMemory,
@@ -96,7 +97,7 @@ impl Pages {
             let room = &mut this.list.spare_capacity_mut()[..count - pinned];
             let more = memory.pin(first + pinned, room)?;
             // INVARIANT: The pages are valid and pinned.
-            // SAFETY: So many pointers were written, at most as many as there is room for.
+            // SAFETY: `more` pointers were written, at most as many as there is room for.
             unsafe { this.list.inc_len(more) };
         }
         Ok(this)
@@ -143,7 +144,7 @@ impl Drop for Pages {
             // A page that somebody else still refers to is freed with the last reference.
             // SAFETY: By the type invariant each page has a reference that is ours.
             Source::Allocated => unsafe { shim::fermata_put_pages(pages, count) },
-            // Dirty: the engine may have written to any page, and the page tables do not tell.
+            // Dirty: the engine may have written to any page, and the page tables do not show it.
             // SAFETY: By the type invariant each page has a pin that is ours.
             Source::Pinned => unsafe {
                 bindings::unpin_user_pages_dirty_lock(pages, count, true);
@@ -172,8 +173,8 @@ impl PageRange {
         })
     }
 
-    /// Returns the `count` pages from page number `first` of this range on. `EINVAL`: this range
-    /// has not so many.
+    /// Returns the `count` pages from page number `first` of this range on. `EINVAL`: they go
+    /// beyond the end of the range.
     pub(crate) fn part(&self, first: usize, count: usize) -> Result<Self> {
         match first.checked_add(count) {
             Some(end) if end <= self.count => Ok(Self {
@@ -190,9 +191,9 @@ impl PageRange {
         self.pages.source == Source::Allocated
     }
 
-    /// Returns whether the program's memory from the address of `memory` on is these pages now.
+    /// Returns whether the program now has these pages mapped from the address of `memory` on.
     ///
-    /// May sleep for as long as page faults do, as [`Pages::pinned`] does. `ENOMEM`; `EINTR`: a
+    /// May sleep for as long as page faults take, as [`Pages::pinned`] does. `ENOMEM`; `EINTR`: a
     /// fatal signal came.
     pub(crate) fn are_at(&self, memory: &UserMemory) -> Result<bool> {
         let ours = self.pages.list.get(self.first..self.first + self.count);

@@ -25,7 +25,8 @@ impl Presence {
         })
     }
 
-    /// Keeps the device bound, even if the card is dead. `ENODEV`: it is unbound, or will be.
+    /// Keeps the device bound, even if the card is dead. `ENODEV`: the device is unbound, or is
+    /// being unbound.
     pub(crate) fn enter(&self) -> Result<UnplugGuard<'_>> {
         self.gate.enter()
     }
@@ -36,7 +37,7 @@ impl Presence {
     }
 
     /// Returns whether the card is gone: unbound, unplugged or dead. A caller that sleeps until
-    /// something happens on the card asks this first, and is woken when the answer changes.
+    /// something happens on the card checks this first, and is woken when the answer changes.
     pub(crate) fn is_gone(&self) -> bool {
         self.gate.is_closed() || self.is_dead()
     }
@@ -53,8 +54,8 @@ impl Presence {
         tell();
     }
 
-    /// Lets nobody enter any more, and waits until nobody uses the device. The caller notifies
-    /// waiters afterwards. May sleep; called once.
+    /// Closes the gate, and waits until nobody uses the device. The caller notifies waiters
+    /// afterwards. May sleep; called once.
     pub(crate) fn close(&self) {
         self.gate.close();
     }

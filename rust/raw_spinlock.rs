@@ -2,9 +2,9 @@
 
 //! A raw spinlock that disables interrupts, for interrupt handlers and hard timers.
 //!
-//! The `kernel` crate's `SpinLock` leaves interrupts enabled and sleeps on PREEMPT_RT, so that a
-//! hard timer may not take it. This lock is the crate's `Lock` over a `raw_spinlock_t`. Its holder
-//! does not sleep, wake tasks, signal eventfds or free memory, but defers that until the lock is
+//! The `kernel` crate's `SpinLock` leaves interrupts enabled and sleeps on PREEMPT_RT, so a hard
+//! timer must not take it. This lock is the crate's `Lock` over a `raw_spinlock_t`. Its holder does
+//! not sleep, wake tasks, signal eventfds or free memory, but defers these until the lock is
 //! released (see [`crate::delivery`]).
 
 use crate::shim;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The registers of a card, as docs/card.md has them. Registers marked O are Optimus's, registers
-//! marked F are of the fermata profile. All are 64 bits wide.
+//! The registers of a card, as docs/card.md defines them. Registers marked O are Optimus's,
+//! registers marked F belong to the fermata profile. All are 64 bits wide.
 
 use crate::sched::{Order, Stop};
 use kernel::{io::register, num::Bounded, prelude::*};
@@ -23,9 +23,9 @@ pub(crate) const APP_LAST: u32 = 0xff8;
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Command {
-    /// Start a new job; honoured only while the engine does nothing.
+    /// Start a new job; honoured only while the engine is idle.
     StartNew = 1,
-    /// Read the snapshot and go on; honoured only while the engine does nothing.
+    /// Read the snapshot and continue the job; honoured only while the engine is idle.
     StartResume = 5,
     /// Save to the snapshot and stop; a pulse, honoured only while the engine runs.
     Pause = 6,
@@ -114,7 +114,7 @@ register! {
         63:0 value;
     }
 
-    /// F, RELAY: IOVA of the records, a multiple of 4096: a KiB for each slot.
+    /// F, RELAY: IOVA of the records, a multiple of 4096: 1 KiB for each slot.
     pub(crate) RECORDS(u64) @ 0x130 {
         63:0 value;
     }
@@ -140,7 +140,7 @@ register! {
         31:8 length;
     }
 
-    /// F: device address of that access; read-only.
+    /// F: device address of the access in [`FAULT_INFO`]; read-only.
     pub(crate) FAULT_ADDR(u64)[8] @ 0x240 {
         63:0 value;
     }
@@ -161,8 +161,8 @@ register! {
         4:4 reset_clears => bool;
     }
 
-    /// F: events since power-on by which the engine of the slot has told, while it ran, that jobs
-    /// of its queue are complete; read-only. Other engines: 0.
+    /// F: number of events since power-on by which the engine of the slot has reported, while it
+    /// ran, that jobs of its queue are complete; read-only. Other engines: 0.
     pub(crate) EVENTS(u64)[8] @ 0x2c0 {
         63:0 value;
     }
@@ -177,13 +177,13 @@ register! {
         33:33 vacant => bool;
         /// The next context begins with START_RESUME.
         34:34 resume => bool;
-        /// If the run is saved, its context goes on after the next one.
+        /// If the run is saved, its context resumes after the next one.
         35:35 back => bool;
         /// The run stops at its next boundary.
         36:36 boundary => bool;
         /// The run is not saved.
         37:37 drop => bool;
-        /// For how many microseconds the run may work: 0: stop at once, all ones: until it ends.
+        /// How many microseconds the run may work. 0: it stops at once; all ones: until it ends.
         63:40 at;
     }
 
@@ -240,10 +240,10 @@ impl TRANSACTION_CTL {
 }
 
 impl ORDER {
-    /// The time that a run may work which is not stopped.
+    /// The value of `at` for a run that is not to be stopped.
     const NEVER: u64 = 0xff_ffff;
 
-    /// Returns the word of an order.
+    /// Returns the register value of an order.
     pub(crate) fn of(order: &Order) -> Self {
         let next = order.next.map_or(0, |next| next.ctx.index() as u64 + 1);
         let at = match order.stop {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory by which a card with a relay switches: the context table, the records of runs, and
-//! the registers and results of each context (docs/card.md, Relay).
+//! The memory that a card with a relay uses for its switches: the context table, the records of
+//! runs, and the registers and results of each context (docs/card.md, Relay).
 //!
-//! All of it is memory of the driver, in no window of a slot. Where there is an IOMMU, the card can
-//! only read the table and the registers.
+//! All of it is memory of the driver, in no window of a slot. Behind an IOMMU, the card can read
+//! the table and the registers but not write them.
 
 use crate::{
     compat::coherent_address,
@@ -76,7 +76,7 @@ impl TableEntry {
     }
 }
 
-/// What a record says, beside what the scheduler is told.
+/// A record: the part for the scheduler, and the rest.
 pub(crate) struct Record {
     pub(crate) run: RunRecord,
     pub(crate) cookie: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Record {
     pub(crate) results_lost: bool,
 }
 
-/// The context table and the records of a card. To be dropped while the device is bound.
+/// The context table and the records of a card. Must be dropped while the device is bound.
 pub(crate) struct Relay {
     table: DmaMemory,
     records: Coherent<[u64]>,
@@ -144,9 +144,9 @@ impl Relay {
         }
     }
 
-    /// Clears the record of run number `run` of a slot, so that a later record in its place counts
-    /// only once its first word has come, too. The card must not be about to write there. Any
-    /// context.
+    /// Clears the record of run number `run` of a slot, so that a later record in its place is
+    /// valid only once its first word has been written, too. The card must not be about to write
+    /// there. Any context.
     pub(crate) fn clear_record(&self, slot: SlotId, run: u32) {
         let first = slot.index() * SLOT_WORDS + run as usize % RECORDS * RECORD_WORDS;
         self.write_word(first, NO_COOKIE);
@@ -155,15 +155,15 @@ impl Relay {
     /// Writes word number `word` of all records.
     fn write_word(&self, word: usize, value: u64) {
         let place = self.records.as_ptr().cast::<u64>().cast_mut();
-        // SAFETY: `word` is within the memory. The card writes there besides, but not now.
+        // SAFETY: `word` is within the memory. The card writes there, too, but not now.
         unsafe { place.add(word).write_volatile(value.to_le()) };
     }
 
     /// Reads word number `word` of the part of a slot.
     fn word(&self, slot: SlotId, word: usize) -> u64 {
         let word = slot.index() * SLOT_WORDS + word % SLOT_WORDS;
-        // SAFETY: `word` is within the memory. The card may write there at any time, a word at
-        // once: so the read is a volatile one.
+        // SAFETY: `word` is within the memory. The card may write there at any time, a whole word
+        // at a time, so the read is volatile.
         u64::from_le(unsafe {
             self.records
                 .as_ptr()
@@ -173,7 +173,7 @@ impl Relay {
         })
     }
 
-    /// Returns how many completion events the engine of a slot has told of.
+    /// Returns how many completion events the engine of a slot has counted.
     pub(crate) fn completion_events(&self, slot: SlotId) -> u64 {
         self.word(slot, EVENTS_WORD)
     }
@@ -211,14 +211,14 @@ impl Relay {
                     0 => Duration::ZERO,
                     stopped => since(stopped, left),
                 },
-                // CAST: the low half, which is 0 for nobody.
+                // CAST: the low half, which is 0 if no context follows.
                 next: (next as u32).checked_sub(1).map(|index| index as usize),
                 back: last >> 42 & 1 != 0,
             },
             cookie,
             fault_address: word(5),
             fault_is_write: next >> 32 & 2 != 0,
-            // A run that did not work has written none.
+            // A run that did not work has written no results.
             results_lost: worked == 0 || last >> 40 & 1 != 0,
         })
     }
@@ -238,14 +238,14 @@ fn reason(code: u64) -> Option<LeftReason> {
     })
 }
 
-/// The registers and the results of a context in memory. To be dropped while the device is bound,
+/// The registers and the results of a context in memory. Must be dropped while the device is bound,
 /// after the card's last access.
 pub(crate) struct ImageMemory {
     registers: DmaMemory,
     results: DmaMemory,
 }
 
-/// The same, which the card cannot reach yet.
+/// The memory of an [`ImageMemory`], which the card cannot reach yet.
 pub(crate) struct UnmappedImage {
     registers: UnmappedMemory,
     results: UnmappedMemory,
@@ -312,8 +312,8 @@ impl ImagePages {
         let mut results = [0; RESULTS];
         if let Some(page) = self.results.get(0) {
             let place = results.as_mut_ptr().cast::<u8>();
-            // SAFETY: `results` may be written, for so many bytes of any value. If a broken card
-            // writes to the page meanwhile, the values are torn.
+            // SAFETY: `results` may be written, with bytes of any value. If a broken card writes
+            // to the page meanwhile, the values are torn.
             let _ = unsafe { page.read_raw(place, 0, size_of_val(&results)) };
         }
         results.map(u64::from_le)

@@ -24,7 +24,7 @@
 #include "fermata.h"
 #include "fermata_shim.h"
 
-/* The sizes that rust/uapi.rs has. */
+/* The same sizes as in rust/uapi.rs. */
 static_assert(sizeof(struct fermata_card_info) == 40);
 static_assert(sizeof(struct fermata_slot_info) == 136);
 static_assert(sizeof(struct fermata_setup) == 32);
@@ -50,7 +50,7 @@ static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_group) == 40);
 static_assert(sizeof(struct fermata_group_set) == 72);
 
-/* The kernel crate's module! knows parameters that are numbers only. */
+/* The kernel crate's module! supports only parameters that are numbers. */
 static char *fermata_policy = FERMATA_POLICY_FAIR;
 module_param_named(policy, fermata_policy, charp, 0444);
 MODULE_PARM_DESC(policy, "Policy of a new card: fair, round-robin, priority or deadline");
@@ -76,8 +76,8 @@ void fermata_raw_spin_assert_held(raw_spinlock_t *lock)
 }
 
 /*
- * What the kernel calls through a pointer and returns an enum is C: kCFI tells
- * an enum from the integer that the Rust bindings take it for.
+ * Functions that the kernel calls through a pointer and that return an enum are
+ * in C: kCFI tells an enum from the integer that the Rust bindings use for it.
  */
 static enum hrtimer_restart timer_fired(struct hrtimer *hrtimer)
 {
@@ -99,7 +99,10 @@ static irqreturn_t interrupted(int irq, void *cookie)
 	return IRQ_HANDLED;
 }
 
-/* A hard handler also with forced threading: a switch must not wait for a thread. */
+/*
+ * The handler is a hard one with forced threading, too: a switch must not wait
+ * for a thread.
+ */
 int fermata_request_irq(unsigned int irq, void *vector)
 {
 	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", vector);
@@ -111,8 +114,8 @@ void fermata_wait_queue_init(struct wait_queue_head *queue)
 }
 
 /*
- * Not hard: on PREEMPT_RT it runs in a thread, where the wake-ups and eventfd
- * signals that it makes may take sleeping locks.
+ * The work is not hard: on PREEMPT_RT it runs in a thread, where its wake-ups and
+ * eventfd signals may take sleeping locks.
  */
 void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work))
@@ -126,8 +129,8 @@ void fermata_delayed_work_init(struct delayed_work *work, work_func_t func)
 }
 
 /*
- * Not while the machine is asleep.  A work that is queued already comes when it
- * would have come, or sooner.
+ * The work does not run while the machine is asleep.  Work that is queued already
+ * runs at its time, or at once if @ms is 0.
  */
 void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms)
 {
@@ -137,7 +140,7 @@ void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms)
 		mod_delayed_work(system_freezable_wq, work, 0);
 }
 
-/* Whether DMA addresses of @dev go through an IOMMU page table. */
+/* Returns whether DMA addresses of @dev go through an IOMMU page table. */
 bool fermata_dma_is_translated(struct device *dev)
 {
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
@@ -160,9 +163,9 @@ void fermata_dma_cross_boundaries(struct device *dev)
 }
 
 /*
- * A domain with a flush queue (the default of most distributions) leaves what
- * was unmapped in the IOTLB for some milliseconds.  After this the device
- * cannot reach it any more, and the pages may be freed.
+ * A domain with a flush queue (the default of most distributions) leaves
+ * unmapped pages in the IOTLB for some milliseconds.  After this call the
+ * device cannot reach them any more, and they may be freed.
  */
 void fermata_dma_flush(struct device *dev)
 {
@@ -179,15 +182,15 @@ void fermata_dma_rmb(void)
 }
 
 /*
- * Of memory for a tenant: zeroed and charged to the memory cgroup.  A failure
- * is reported instead of calling the OOM killer, which would shoot bystanders,
- * because no process has these pages in its resident set.
+ * Flags for memory of a tenant: zeroed and charged to the memory cgroup.  A
+ * failure is reported instead of invoking the OOM killer, which would kill
+ * bystanders, because no process has these pages in its resident set.
  */
 #define FERMATA_GFP_TENANT	(GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN)
 
 /*
- * 2^order contiguous pages, each with a reference of its own.  Orders above 0
- * are an optimisation: no effort is made for them.
+ * Returns 2^order contiguous pages, each with a reference of its own.  Orders
+ * above 0 are an optimisation, for which the allocator makes no effort.
  */
 struct page *fermata_pages_alloc(unsigned int order)
 {
@@ -199,16 +202,19 @@ struct page *fermata_pages_alloc(unsigned int order)
 	return page;
 }
 
-/* The page allocator has so many contiguous pages, and charges them. */
+/*
+ * Returns whether @count contiguous pages come from the page allocator, which
+ * charges them.
+ */
 bool fermata_contig_is_charged(unsigned long count)
 {
 	return get_order(count * PAGE_SIZE) <= MAX_PAGE_ORDER;
 }
 
 /*
- * Physically contiguous pages, each with a reference of its own, so that each
- * can be mapped into a process.  More than the page allocator has come from
- * page migration, which neither zeroes them nor knows of memory cgroups.
+ * Returns physically contiguous pages, each with a reference of its own, so that
+ * each can be mapped into a process.  More pages than the page allocator can
+ * provide come from page migration, which neither zeroes nor charges them.
  */
 struct page *fermata_contig_alloc(unsigned long count)
 {
@@ -247,19 +253,19 @@ struct page *fermata_nth_page(struct page *page, unsigned long n)
 	return pfn_to_page(page_to_pfn(page) + n);
 }
 
-/* CLOCK_MONOTONIC of the caller's time namespace as that of the kernel. */
+/* Converts CLOCK_MONOTONIC of the caller's time namespace to the kernel's. */
 ktime_t fermata_monotonic_of_caller(ktime_t time)
 {
 	return timens_ktime_to_host(CLOCK_MONOTONIC, time);
 }
 
-/* An inline function without CONFIG_SECURITY. */
+/* security_locked_down() is an inline function without CONFIG_SECURITY. */
 bool fermata_locked_down(void)
 {
 	return security_locked_down(LOCKDOWN_PCI_ACCESS) != 0;
 }
 
-/* The caller's RLIMIT_MEMLOCK in bytes. */
+/* Returns the caller's RLIMIT_MEMLOCK in bytes. */
 unsigned long fermata_memlock_limit(void)
 {
 	return rlimit(RLIMIT_MEMLOCK);
@@ -275,7 +281,10 @@ static struct lock_class_key fermata_unplug_key;
 static struct lockdep_map fermata_unplug_map =
 	STATIC_LOCKDEP_MAP_INIT("fermata_unplug", &fermata_unplug_key);
 
-/* Tells lockdep what must not be entered inside, by doing the opposite once. */
+/*
+ * Tells lockdep that neither memory reclaim nor mmap_lock may be entered inside
+ * the gate, by nesting them the other way round once.
+ */
 void fermata_unplug_teach(void)
 {
 	fs_reclaim_acquire(GFP_KERNEL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! C functions in safe form where they ask nothing of their callers, and the functions of `shim.c`
-//! (see `include/fermata_shim.h`, which says what they do).
+//! Safe forms of C functions that require nothing of their callers, and the functions of `shim.c`,
+//! which says what they do.
 
 use kernel::{
     bindings,
@@ -11,7 +11,7 @@ use kernel::{
 };
 
 // SAFETY: The declarations are those of `include/fermata_shim.h`. A function that is declared safe
-// may be called with any values of its argument types; it does not keep a reference that it gets.
+// may be called with any values of its argument types. It keeps no reference that is passed to it.
 #[expect(
     improper_ctypes,
     reason = "pointers to C structures, some of which are empty in this configuration"
@@ -79,7 +79,8 @@ safe_functions! {
     fn capable(capability: c_int) -> bool;
     /// Sleeps in the state that the task has set, or yields. Process context.
     fn schedule();
-    /// Sleeps in the state that the task has set, at most until `expires`; 0: that time came.
+    /// Sleeps in the state that the task has set, at most until `expires`. 0: `expires` was
+    /// reached.
     fn schedule_hrtimeout_range(
         expires: &mut bindings::ktime_t,
         slack: u64,
@@ -87,15 +88,15 @@ safe_functions! {
     ) -> c_int;
     /// Waits for an RCU grace period. May sleep.
     fn synchronize_rcu();
-    /// Returns a reference of the eventfd of a descriptor of the caller, or an error.
+    /// Returns a reference to the eventfd of a descriptor of the caller, or an error.
     fn eventfd_ctx_fdget(fd: c_int) -> *mut bindings::eventfd_ctx;
     /// Disables an interrupt. Does not wait for handlers.
     fn disable_irq_nosync(irq: c_uint);
     /// Enables an interrupt that was disabled once more than it was enabled.
     fn enable_irq(irq: c_uint);
-    /// Returns a reference of a new character device, or null.
+    /// Returns a reference to a new character device, or null.
     fn cdev_alloc() -> *mut bindings::cdev;
-    /// Gives device numbers back.
+    /// Releases device numbers.
     fn unregister_chrdev_region(first: bindings::dev_t, count: c_uint);
 }
 
@@ -114,7 +115,7 @@ macro_rules! pci_functions {
             $(#[$doc])*
             pub(crate) fn $name<Context: DeviceContext>(pdev: &pci::Device<Context>) {
                 // SAFETY: The device is valid. These functions may be called for a device in any
-                // state, and lock what they change, or have it locked: `pci_save_state`.
+                // state. They lock what they change; the caller of `pci_save_state` has locked it.
                 unsafe { bindings::$name(pci_as_raw(pdev)) };
             }
         )*
@@ -122,7 +123,7 @@ macro_rules! pci_functions {
 }
 
 pci_functions! {
-    /// Undoes one call that enabled the function.
+    /// Undoes one enabling of the function.
     fn pci_disable_device;
     /// Enables DMA by the function.
     fn pci_set_master;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An hrtimer that is embedded in the value that it is for.
+//! An hrtimer that is embedded in the value that handles its expiry.
 //!
 //! The `kernel` crate's `HrTimer` cannot take its place (docs/dependencies.md): its handles cannot
 //! cancel without waiting, and on 7.2 its callback does not have the type that kCFI checks.
@@ -24,7 +24,7 @@ pub(crate) trait Timed {
     /// Absolute, and hard: the timer fires in interrupt context on PREEMPT_RT, too.
     type Mode: HrTimerMode<Clock = Monotonic>;
 
-    /// Called when the timer has fired. Hard interrupt context.
+    /// Handles the expiry of the timer. Hard interrupt context.
     fn timer_fired(&self);
 }
 
@@ -42,12 +42,12 @@ c_object! {
     }
 }
 
-/// An hrtimer on CLOCK_MONOTONIC that fires once for each arming.
+/// An hrtimer on CLOCK_MONOTONIC that fires once each time it is armed.
 ///
 /// # Invariants
 ///
-/// The timer is [`Timed::OFFSET`] bytes into a `T`, which calls [`Timer::stop`] after the last
-/// arming and before it is dropped.
+/// The timer is [`Timed::OFFSET`] bytes into a `T`, which calls [`Timer::stop`] after it has armed
+/// the timer for the last time and before it is dropped.
 ///
 /// The layout is that of `struct fermata_timer` (include/fermata_shim.h).
 #[pin_data]
@@ -64,12 +64,11 @@ impl<T: Timed + Sync> Timer<T> {
     ///
     /// # Safety
     ///
-    /// It must be initialised as the part of a pinned `T` that is [`Timed::OFFSET`] bytes into it.
-    /// That `T` must call [`Timer::stop`] before any part of it is dropped, and not arm the timer
-    /// afterwards.
+    /// The timer must be initialised [`Timed::OFFSET`] bytes into a pinned `T`. The `T` must call
+    /// [`Timer::stop`] before any part of it is dropped, and not arm the timer afterwards.
     pub(crate) unsafe fn new() -> impl PinInit<Self> {
         // INVARIANT: By the safety requirement. `fired` is called only while the timer is armed or
-        // being stopped, so for a `T` that is alive.
+        // being stopped, while the `T` is alive.
         pin_init!(Self {
             hrtimer <- HrTimer::new(T::Mode::C_MODE),
             fired: callback::<T, bindings::hrtimer>,
@@ -77,20 +76,20 @@ impl<T: Timed + Sync> Timer<T> {
         })
     }
 
-    /// Arms the timer for `at`, in place of an earlier arming. Any context, under any lock.
+    /// Arms the timer for `at`, in place of an earlier time. Any context, under any lock.
     pub(crate) fn arm(&self, at: Time) {
-        // A time beyond 2^63 ns, 292 years, does not come.
+        // A time beyond 2^63 ns, 292 years, is never reached.
         let at = i64::try_from(at.as_ns()).unwrap_or(i64::MAX);
         self.hrtimer.start(at, 0, T::Mode::C_MODE);
     }
 
-    /// Disarms the timer if that is possible without waiting. The timer may fire all the same. Any
+    /// Disarms the timer if that is possible without waiting. The timer may still fire. Any
     /// context, under any lock.
     pub(crate) fn disarm(&self) {
         self.hrtimer.try_to_cancel();
     }
 
-    /// Disarms the timer, and waits for [`Timed::timer_fired`] if that runs. Process context,
+    /// Disarms the timer, and waits for [`Timed::timer_fired`] if it is running. Process context,
     /// without a lock that `timer_fired` takes.
     pub(crate) fn stop(&self) {
         self.hrtimer.cancel();

@@ -35,7 +35,7 @@ impl Subject {
         Self { slot, ..self }
     }
 
-    /// Returns the subject with a context, and the process of that.
+    /// Returns the subject with a context and its process.
     pub(crate) fn of(self, ctx: Option<ContextId>, pid: i32) -> Self {
         let ctx = ctx.map_or(0, number);
         Self { ctx, pid, ..self }
@@ -43,7 +43,7 @@ impl Subject {
 }
 
 /// Returns the number of a context for programs. No other context has this number while the context
-/// lives, and an index that is used again comes with another number.
+/// lives, and a context that reuses an index gets another number.
 pub(crate) fn number(id: ContextId) -> u32 {
     // Never 0: that is the caller's own context in calls, and no context in tracepoints.
     let use_of_index = id.generation() % 0xffff + 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `uapi/fermata.h` in Rust: the header documents, this file mirrors. `shim.c` asserts the same
-//! sizes for the header's structures.
+//! `uapi/fermata.h` in Rust, without the documentation. `shim.c` asserts the same sizes for the
+//! header's structures.
 
 use kernel::{
     bindings, ioctl,
@@ -20,7 +20,7 @@ macro_rules! arguments {
             pub(crate) struct $name {
                 $(pub(crate) $field: $type,)*
             }
-            // The size without padding, and the one that the header has.
+            // The size has no padding, and is that of the header's structure.
             const _: () = assert!(
                 core::mem::size_of::<$name>() == $size
                     && 0 $(+ core::mem::size_of::<$type>())* == $size

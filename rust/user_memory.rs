@@ -123,7 +123,7 @@ fn address_space(pid: u32) -> Result<ARef<MmWithUser>> {
 
 /// Returns the process `pid` of the caller's pid namespace. `ESRCH`.
 fn process(pid: c_int) -> Result<ARef<Task>> {
-    // SAFETY: Any number may be asked for. The function returns a reference or null, both of which
+    // SAFETY: Any number may be looked up. The function returns a reference or null, both of which
     // the other functions take.
     let task = unsafe {
         let pid = bindings::find_get_pid(pid);

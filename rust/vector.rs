@@ -2,16 +2,16 @@
 
 //! An interrupt vector, and limits on the processor time that its interrupts take.
 //!
-//! An interrupt is spurious if no slot of the vector has changed, and no change that was read before
-//! accounts for the interrupt: it costs a handler and a trapped read. Many spurious interrupts in a
-//! short time are a storm: the vector is switched off, its slots go on by their timers, which poll a
-//! busy slot every 10 ms, and the vector is switched on again after a delay that grows from storm to
-//! storm.
+//! An interrupt is spurious if no slot of the vector has changed, and no change that was read
+//! before accounts for the interrupt: it costs a run of the handler and a trapped read. Many
+//! spurious interrupts in a short time are a storm. Then the vector is switched off, timers poll
+//! its busy slots every 10 ms, and the vector is switched on again after a delay that grows with
+//! each storm.
 //!
-//! Interrupts that tell of nothing but completions in job queues are not spurious, and a program
-//! chooses how many there are. A token bucket bounds their rate: when the bucket is empty the
-//! vector is switched off until there is a token, or until a job of its slots is to be saved.
-//! An interrupt that was raised meanwhile is delivered then.
+//! Interrupts that report only completions in job queues are not spurious, and a program chooses
+//! how many there are. A token bucket bounds their rate: when the bucket is empty, the vector is
+//! switched off until there is a token, or until a job on its slots is to be saved. An interrupt
+//! that was raised meanwhile is delivered then.
 
 use crate::{
     c_object::{callback, Callback},
@@ -48,7 +48,7 @@ const BURST: u64 = 32;
 /// ... or those of this time at the allowed rate, if these are more.
 const BURST_SPAN: Duration = Duration::from_ms(10);
 
-/// Spurious interrupts within [`SPAN`] that are no storm.
+/// Maximum number of spurious interrupts within [`SPAN`] that is not a storm.
 const SPURIOUS_MAX: u32 = 16;
 /// The time in which spurious interrupts are counted.
 const SPAN: Duration = Duration::from_ms(10);
@@ -83,8 +83,8 @@ impl StormDetector {
         }
     }
 
-    /// Counts a spurious interrupt. Returns whether this is a storm; the vector is to be off for
-    /// `self.off` then.
+    /// Counts a spurious interrupt. Returns whether this is a storm. If so, the vector is to be off
+    /// for `self.off`.
     fn count_spurious(&mut self, now: Time) -> bool {
         if now.since(self.since) > SPAN {
             self.since = now;
@@ -101,7 +101,7 @@ impl StormDetector {
         true
     }
 
-    /// Returns whether a storm at `now` has nothing to do with the storm before.
+    /// Returns whether a storm at `now` has nothing to do with the previous storm.
     fn is_first(&self, now: Time) -> bool {
         self.off == Duration::ZERO || now.since(self.on_since) > self.off.max(CALM)
     }
@@ -118,16 +118,17 @@ impl StormDetector {
 /// The token bucket of a vector's completion interrupts.
 #[derive(Clone, Copy)]
 struct TokenBucket {
-    /// When the bucket is full again: each token that is taken delays this by the time between two.
+    /// When the bucket is full again. Each token that is taken delays this by the time between two
+    /// tokens.
     full_at: Time,
 }
 
 impl TokenBucket {
-    /// Takes a token, of which there is a new one every `interval`. Returns the time of the next
-    /// token if the bucket is empty now.
+    /// Takes a token from the bucket, which gets a new one every `interval`. Returns the time of
+    /// the next token if the bucket is empty now.
     fn take(&mut self, now: Time, interval: Duration) -> Option<Time> {
         let depth = interval.times(BURST).max(BURST_SPAN);
-        // A token that is not there is not owed.
+        // An empty bucket owes no tokens.
         self.full_at = (self.full_at.max(now) + interval).min(now + depth);
         let missing = self.full_at.since(now) + interval;
         (missing > depth).then(|| now + Duration::from_ns(missing.as_ns() - depth.as_ns()))
@@ -151,7 +152,7 @@ enum LineState {
     On(Line),
     /// The interrupt is disabled, by us, once, because of a storm. The timer enables it.
     Storm(Line),
-    /// The interrupt is disabled, by us, once, because it told of too many completions. The timer
+    /// The interrupt is disabled, by us, once, because it reported too many completions. The timer
     /// or a PAUSE enables it.
     Throttled(Line),
 }
@@ -177,7 +178,7 @@ pub(crate) struct Vector<S: EventSink> {
     storms: Atomic<u64>,
     /// Spurious interrupts.
     spurious: Atomic<u64>,
-    /// Times that the vector was switched off because it told of too many completions.
+    /// Times that the vector was switched off because it reported too many completions.
     throttled: Atomic<u64>,
     /// Taken under the card's lock, or without it. No lock is taken under it.
     #[pin]
@@ -213,8 +214,8 @@ impl<S: EventSink> Vector<S> {
         self.sink.store(sink.cast_mut(), Release);
     }
 
-    /// Requests the interrupt `irq`, which tells of the slots of `slots`. Process context, once,
-    /// after [`Vector::start`]. The error is that of `request_irq()`.
+    /// Requests the interrupt `irq`, which reports events of the slots `slots`. Process context,
+    /// once, after [`Vector::start`]. The error is that of `request_irq()`.
     pub(crate) fn request(&self, irq: u32, slots: u8) -> Result {
         self.slots.store(slots.into(), Release);
         // SAFETY: The cookie is a `struct fermata_vector`, whose function takes it. `self` is
@@ -230,7 +231,7 @@ impl<S: EventSink> Vector<S> {
         Ok(())
     }
 
-    /// Frees the interrupt, and waits for handlers that run. Process context, without the card's
+    /// Frees the interrupt, and waits for running handlers. Process context, without the card's
     /// lock.
     pub(crate) fn stop(&self) {
         // From here on neither the handler nor the timer touches the interrupt.
@@ -277,7 +278,7 @@ impl<S: EventSink> Vector<S> {
         self.spurious.load(Relaxed)
     }
 
-    /// Returns how often the vector was switched off because it told of too many completions.
+    /// Returns how often the vector was switched off because it reported too many completions.
     pub(crate) fn throttled(&self) -> u64 {
         self.throttled.load(Relaxed)
     }
@@ -287,10 +288,10 @@ impl<S: EventSink> Vector<S> {
         matches!(*self.line_state.lock(), LineState::Storm(_))
     }
 
-    /// Takes a token for an interrupt that told of completions only, of which there may be one
-    /// every `interval`. Returns `true` if the bucket is empty: the vector was switched off until
-    /// there is a token, for a millisecond at least, but no longer than until `save_due`. Under the
-    /// card's lock, so that no PAUSE comes in between.
+    /// Takes a token for an interrupt that reported only completions; `interval` is the time
+    /// between two tokens. Returns `true` if the bucket is empty: then the vector was switched off
+    /// until there is a token, for at least a millisecond, but no longer than until `save_due`.
+    /// Under the card's lock, so that no PAUSE comes in between.
     pub(crate) fn completed(&self, interval: Duration, save_due: Option<Time>) -> bool {
         let mut line_state = self.line_state.lock();
         let LineState::On(mut line) = *line_state else {
@@ -310,12 +311,12 @@ impl<S: EventSink> Vector<S> {
         true
     }
 
-    /// Switches the vector on if it is throttled: the answer to a PAUSE must not wait. Under the
-    /// card's lock.
+    /// Switches the vector on if it is throttled, because the answer to a PAUSE must not wait.
+    /// Under the card's lock.
     pub(crate) fn end_throttle(&self) {
         let mut line_state = self.line_state.lock();
         if let LineState::Throttled(line) = *line_state {
-            // If the timer fires all the same it finds nothing to do, or ends another throttling
+            // If the timer fires nevertheless, it finds nothing to do, or ends another throttling
             // early.
             self.timer.disarm();
             *line_state = LineState::On(line);
@@ -342,7 +343,7 @@ impl<S: EventSink> Vector<S> {
         self.storms.add(1, Relaxed);
         self.timer.arm(now + line.storms.off);
         if first {
-            // At most once in a CALM time; the storms that follow are only counted.
+            // At most once in a `CALM` time; the storms that follow are only counted.
             sink.report_storm(self.slots());
         }
     }
@@ -378,8 +379,8 @@ impl<S: EventSink> Timed for Vector<S> {
         };
         *line_state = LineState::On(line);
         // Disabled by `note_spurious` or `completed`. MSI chips have no slow bus, so the interrupt
-        // may be enabled in interrupt context. Interrupts that were raised meanwhile come now,
-        // once.
+        // may be enabled in interrupt context. Interrupts that were raised meanwhile are delivered
+        // now, as one.
         enable_irq(line.irq);
     }
 }

@@ -45,7 +45,8 @@ impl WaitQueue {
         self.head.object.get()
     }
 
-    /// Sleeps until `condition` holds, `deadline` comes (from `i64::MAX` on: never), or a signal.
+    /// Sleeps until `condition` holds, `deadline` is reached (from `i64::MAX` on: never), or a
+    /// signal comes.
     ///
     /// Returns whether the condition held. `ERESTARTSYS`: a signal came; the call can be restarted
     /// with the same deadline.
@@ -53,7 +54,7 @@ impl WaitQueue {
         self.sleep(bindings::TASK_INTERRUPTIBLE, deadline, condition)
     }
 
-    /// Sleeps until `condition` holds, whatever signals come. The condition must be sure to come.
+    /// Sleeps until `condition` holds, whatever signals come. The condition must hold in the end.
     pub(crate) fn wait_uninterruptible(&self, condition: impl FnMut() -> bool) {
         // No error: only an interruptible sleep is interrupted.
         let never = Time::from_ns(u64::MAX);
@@ -85,7 +86,7 @@ impl WaitQueue {
                 break Err(Error::from_errno(signal as c_int));
             }
             if sleep_until(&mut expires) {
-                // The condition may have come together with the deadline.
+                // The condition may have become true together with the deadline.
                 break Ok(condition());
             }
         };
@@ -96,7 +97,7 @@ impl WaitQueue {
 }
 
 /// Sleeps in the state set by `prepare_to_wait_event`, until woken or `expires`. Returns whether
-/// the time came.
+/// `expires` was reached.
 fn sleep_until(expires: &mut i64) -> bool {
     if *expires == i64::MAX {
         schedule();

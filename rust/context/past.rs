@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A context that is made anew as it was elsewhere: how it was made, and what its jobs have come to.
+//! Recreating a context elsewhere: how it was made, and how its jobs have ended.
 
 use super::Context;
 use crate::{bar::Fault, image::AppRegister, sched::PastJobs, user_memory::UserMemory};
@@ -38,8 +38,8 @@ impl Context {
     }
 
     /// Returns whether the arena or the snapshot buffer is a program's own memory, and the process
-    /// `pid` of the caller's pid namespace has the pages where they were when the memory was made.
-    /// Sleeps, as [`crate::pages::PageRange::are_at`] does.
+    /// `pid` of the caller's pid namespace has its pages mapped at the addresses at which they were
+    /// pinned. Sleeps, as [`crate::pages::PageRange::are_at`] does.
     ///
     /// The errors are those of [`UserMemory::new`], and `EINTR`.
     pub(crate) fn has_own_memory_in(&self, pid: u32) -> Result<bool> {
@@ -52,7 +52,7 @@ impl Context {
             (arena, snapshot)
         };
         let mut is_any = false;
-        // The lock is released: page faults of the other process may take long.
+        // The lock is released: page faults of the other process may take a long time.
         for (address, pages) in [arena, snapshot].into_iter().flatten() {
             is_any = true;
             if !pages.are_at(&UserMemory::new(address, pid)?)? {
@@ -62,7 +62,7 @@ impl Context {
         Ok(is_any)
     }
 
-    /// Tells the context, which has had no job, what its jobs have come to elsewhere.
+    /// Sets how jobs of the context have ended elsewhere. The context must have had no job here.
     pub(crate) fn set_past(
         &self,
         past: PastJobs,
@@ -72,7 +72,7 @@ impl Context {
         self.card.set_past(self.id()?, past, fault, results)
     }
 
-    /// Sets the values of results of a job that is held.
+    /// Sets the values of the results of a held job.
     pub(crate) fn set_results(&self, results: &[(AppRegister, u64)]) -> Result {
         self.card.set_results(self.id()?, results)
     }

@@ -21,8 +21,8 @@ const STATE_PAGES_MAX: u64 = 4096;
 const STATE_MAX: u64 = STATE_PAGES_MAX * STATE_PAGE;
 
 impl Context {
-    /// Makes the snapshot buffer and returns its size in bytes. `own`: of a program's own memory, of
-    /// this length.
+    /// Makes the snapshot buffer and returns its size in bytes. `own`: the program's own memory to
+    /// use, and its length.
     pub(crate) fn create_snapshot(&self, own: Option<(UserMemory, u64)>) -> Result<u64> {
         let id = self.id()?;
         if self.client.memory.lock().snapshot.is_some() {
@@ -153,7 +153,7 @@ impl Context {
         Ok(())
     }
 
-    /// `EBUSY`: the context has a job that has not ended.
+    /// Checks that the context has no job that has not ended. `EBUSY`.
     fn check_no_job(&self) -> Result {
         match self.card.job(self.id()?)?.0.is_live() {
             true => Err(EBUSY),
@@ -161,7 +161,8 @@ impl Context {
         }
     }
 
-    /// `ENXIO`: no snapshot buffer; `EINVAL`: the buffer has no `length` bytes from `offset` on.
+    /// Checks that the snapshot buffer has `length` bytes from `offset` on. `ENXIO`: no buffer;
+    /// `EINVAL`: it has not.
     fn check_snapshot_range(&self, offset: u64, length: u64) -> Result {
         let memory = self.client.memory.lock();
         let snapshot = memory.snapshot()?;

@@ -88,7 +88,7 @@ DEFINE_EVENT(fermata_subject, fermata_context_close,
 DEFINE_EVENT(fermata_subject, fermata_context_released,
 	TP_PROTO(const struct fermata_subject *subject), TP_ARGS(subject));
 
-/* What owners ask for. */
+/* Requests of owners. */
 
 TRACE_EVENT(fermata_job_start,
 	TP_PROTO(const struct fermata_subject *subject, u64 job,
@@ -209,7 +209,7 @@ TRACE_EVENT(fermata_refused,
 			{ 8, "gone" }, { 9, "ceiling" }))
 );
 
-/* What the scheduler decides, and the steps of a switch. */
+/* Decisions of the scheduler, and the steps of a switch. */
 
 TRACE_EVENT(fermata_load,
 	TP_PROTO(const struct fermata_subject *subject, u32 written,
