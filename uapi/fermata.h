@@ -3,8 +3,8 @@
  * fermata: share a preemptible accelerator card between programs.
  *
  * /dev/fermataN is card N.  One open file description is one context: one
- * tenant's use of the card, with at most one job at a time.  Passing the
- * descriptor on passes the control of the context.
+ * tenant's use of the card, with at most one job at a time.  A process that the
+ * descriptor is passed to controls the context, too.
  *
  * The usual order of calls:
  *
@@ -21,51 +21,53 @@
  *
  * - The argument is a pointer to the structure named at the call.  Its first
  *   member, size, is sizeof() of the structure as the program knows it.  A
- *   larger structure than the driver's is E2BIG unless its tail is zero, and
- *   so is one of more than a page; a smaller one works, members beyond it
- *   count as zero and are not written.  A size below 8 is EINVAL.
+ *   structure that is larger than the driver's gives E2BIG unless its tail is
+ *   zero, and so does a structure of more than a page.  A smaller structure
+ *   works: members beyond its end count as zero and are not written.  A size
+ *   below 8 gives EINVAL.
  * - Unknown flags, undefined values and reserved members that are not zero
- *   are EINVAL.  Output members need not be set: they are zeroed before they
- *   are filled.
- * - On an error nothing was changed, and the structure was not written,
- *   except where a call says so, and as below with EFAULT.
+ *   give EINVAL.  Output members need not be set: they are zeroed before they
+ *   are filled in.
+ * - On an error, nothing was changed and the structure was not written, except
+ *   where a call says so, and except as described below for EFAULT.
  * - The layout is the same for 32-bit and 64-bit programs.
  * - FERMATA_IOC_PREEMPT, _RESUME, _PARAM, _RESERVE and _GROUP act on the context
- *   that @context names: 0 is the caller's own; else it is the number of any
- *   context of the card (struct fermata_context_info), whoever opened it.  A
- *   number takes CAP_SYS_ADMIN (EPERM), also that of the caller's own context,
- *   besides what the call takes anyway, and works although the caller's own
- *   context is not set up.  ESRCH: no context has the number, or it is being
- *   closed.
- * - Times are in nanoseconds; points in time are of CLOCK_MONOTONIC, as the
- *   caller's time namespace has it.
- * - Any thread of any process that has the descriptor may call, at any time.
- * - Capabilities are asked of the caller, at the call, in the initial user
- *   namespace; who opened the file does not matter.  A call checks its argument
- *   (EINVAL), then the capability (EPERM), then what it names (ESRCH, ENOENT),
- *   then values (ERANGE).
+ *   that @context names: 0 is the caller's own; any other value is the number of
+ *   a context of the card (struct fermata_context_info), whoever opened it.  A
+ *   number takes CAP_SYS_ADMIN (EPERM), even that of the caller's own context,
+ *   in addition to what the call takes anyway.  It works even if the caller's
+ *   own context is not set up.  ESRCH: no context has the number, or the context
+ *   is being closed.
+ * - Times are in nanoseconds; points in time are on CLOCK_MONOTONIC of the
+ *   caller's time namespace.
+ * - Any thread of any process that has the descriptor may make any call, at any
+ *   time.
+ * - Capabilities are those that the caller has at the time of the call, in the
+ *   initial user namespace; it does not matter who opened the file.  A call
+ *   checks its argument (EINVAL), then the capability (EPERM), then the objects
+ *   that it names (ESRCH, ENOENT), then values (ERANGE).
  *
  * Errors that every call can return, besides those listed with it:
  *
  *	EFAULT	a pointer is not accessible.  A call with an answer makes sure that
- *		it can be written before it changes anything.  Where that page goes
- *		away meanwhile (another thread unmaps it, or there is no memory to
- *		bring it back) the call was made, and only its answer is missing:
- *		FERMATA_IOC_SETUP, _ARENA_CREATE and _SNAPSHOT_CREATE say EEXIST when
- *		they are made again, and what they have made and _START has started
- *		is in FERMATA_IOC_STATUS (@mmap_offset is 0)
+ *		the answer can be written before it changes anything.  If the page
+ *		goes away meanwhile (another thread unmaps it, or there is no memory
+ *		to bring it back), the call has succeeded, and only its answer is
+ *		missing.  FERMATA_IOC_SETUP, _ARENA_CREATE and _SNAPSHOT_CREATE give
+ *		EEXIST when they are called again.  FERMATA_IOC_STATUS has what they
+ *		have made and what _START has started (@mmap_offset is 0)
  *	EINVAL	see the rules above
  *	E2BIG	see the rules above
  *	ENODEV	the card is gone (unplugged, unbound or dead): close the file
  *	ENOTTY	not a call of this interface
- *	EINTR	a fatal signal came while the call waited for another one
+ *	EINTR	a fatal signal came while the call waited for another call
  *
  * Memory ordering: what the program wrote to its arena before FERMATA_IOC_START
  * is visible to the engine (the call has release semantics), and what the
  * engine wrote before it finished is visible to the program after
  * FERMATA_IOC_WAIT, FERMATA_IOC_STATUS, poll() or a read of the eventfd has
  * told it that the job is done (acquire semantics).  While a job runs, program
- * and engine share the arena as two CPUs do: by atomic accesses of their own.
+ * and engine share the arena as two CPUs do: each has to use atomic accesses.
  */
 #ifndef _UAPI_FERMATA_H
 #define _UAPI_FERMATA_H
@@ -76,18 +78,18 @@
 /* Version of this interface, reported by FERMATA_IOC_CARD_INFO. */
 #define FERMATA_UAPI_VERSION	2
 
-/* Assigned to nobody in Documentation/userspace-api/ioctl/ioctl-number.rst. */
+/* Not assigned in Documentation/userspace-api/ioctl/ioctl-number.rst. */
 #define FERMATA_IOC_MAGIC	0xFA
 
 #define FERMATA_MAX_SLOTS	8
-/* Registers that a context can have read at the end of a job. */
+/* Maximum number of registers that are read for a context at the end of a job. */
 #define FERMATA_MAX_RESULTS	16
 /* Application registers of a slot: byte offsets, multiples of 8. */
 #define FERMATA_REG_FIRST	0x30
 #define FERMATA_REG_LAST	0xff8
 /*
- * Entries of one FERMATA_IOC_REGS_WRITE or _READ at the most; no register may
- * be named twice, and there are 506.
+ * Maximum number of entries of one FERMATA_IOC_REGS_WRITE or _READ.  There are
+ * 506 registers, and none may be named twice.
  */
 #define FERMATA_MAX_REGS	512
 
@@ -112,9 +114,9 @@
  * @features:		out: FERMATA_FEATURE_*
  * @contexts:		out: contexts that are set up now
  * @max_contexts:	out: contexts that can be set up at once
- * @max_arena:		out: largest arena in bytes that is accepted
+ * @max_arena:		out: largest arena that is accepted, in bytes
  *
- * Any time, also before FERMATA_IOC_SETUP.
+ * Works at any time, also before FERMATA_IOC_SETUP.
  */
 struct fermata_card_info {
 	__u32 size;
@@ -143,30 +145,29 @@ struct fermata_card_info {
  * @state_pages:	out: size of a snapshot in 4 KiB pages
  * @flags:		out: FERMATA_SLOT_*
  * @switches:		out: jobs started or resumed on it
- * @busy_ns:		out: time it had a job
+ * @busy_ns:		out: time for which it had a job
  * @resets:		out: resets because of a hang, a fault or a death
- * @save_ns:		out: mean time from PAUSE to PAUSED, recent ones weigh more;
- *			stops at a boundary do not count; where nothing was
- *			measured as @restore_ns
- * @restore_ns:		out: mean time of a restore, as the card tells it; where
- *			it tells none as @save_ns
+ * @save_ns:		out: mean time from PAUSE to PAUSED, where recent times weigh
+ *			more and stops at a boundary do not count; the same as
+ *			@restore_ns if no save was measured
+ * @restore_ns:		out: mean time of a restore, as the card reports it; the same
+ *			as @save_ns if the card reports none
  * @group:		out: with FERMATA_SLOT_EXCLUSIVE: the group, as in struct
  *			fermata_status; 0: none, or the caller may not know of it
  * @storms:		out: how often its interrupts were switched off because
- *			too many came for nothing
+ *			too many were spurious
  * @resumes:		out: of @switches, jobs resumed
- * @preemptions:	out: jobs taken off before their end, and saved
+ * @preemptions:	out: jobs preempted before their end, and saved
  * @finished:		out: jobs finished
  * @faults:		out: jobs stopped at an access outside their arenas
  * @timeouts:		out: jobs that did not pause within their preempt timeout
- * @spurious:		out: interrupts that told of nothing; of all slots that share
- *			the vector
+ * @spurious:		out: spurious interrupts, of all slots that share the vector
  *
- * What jobs of all users have done on it is not told to everybody: @switches,
- * @busy_ns, @resets and all from @storms on are 0 unless the caller has
+ * Not everybody may know what jobs of all users have done on the slot: @switches,
+ * @busy_ns, @resets and all members from @storms on are 0 unless the caller has
  * CAP_PERFMON or CAP_SYS_ADMIN.
  *
- * Any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
+ * Works at any time, also before FERMATA_IOC_SETUP.  EINVAL: no such slot.
  */
 struct fermata_slot_info {
 	__u32 size;
@@ -212,23 +213,23 @@ struct fermata_slot_info {
  * @lender:		out: with FERMATA_ARENA_SHARED: number of the context that is
  *			charged for the memory
  * @start_flags:	out: FERMATA_START_REPLAYABLE of the current or last job
- * @events:		out: FERMATA_EVENT_* of which an eventfd is told; 0: there is no
- *			eventfd
+ * @events:		out: FERMATA_EVENT_* that an eventfd is signalled for; 0: there
+ *			is no eventfd
  * @fd:			in: descriptor of an eventfd to compare, or -1
  * @gang:		out: the same number for all members of a gang, and for no other
  *			context of the card; 0: the context is in no gang
  * @pid:		in: a process in the caller's pid namespace, or 0
- * @hint_ns:		out: nanoseconds until @at of the hint that stands
- *			(FERMATA_IOC_HINT), 1 also if @at has passed; 0: there is none
+ * @hint_ns:		out: nanoseconds until @at of the current hint
+ *			(FERMATA_IOC_HINT), 1 if @at has passed; 0: there is no hint
  *
  * FERMATA_CONFIG_IN_PLACE: the arena or the snapshot buffer is a program's own memory, and
- * the process @pid has these pages mapped at @arena_addr and @snapshot_addr now.  Its own
- * memory, read there, is what the engine has.
+ * the process @pid has these pages mapped at @arena_addr and @snapshot_addr now.  Reading
+ * this memory of the process gives what the engine has.
  *
- * With struct fermata_status, FERMATA_IOC_REGS_LIST, _PARAM and _RESERVE all that is
- * needed to make the context anew elsewhere.
+ * Together with struct fermata_status, FERMATA_IOC_REGS_LIST, _PARAM and _RESERVE this is
+ * all that is needed to recreate the context elsewhere.
  *
- * EBADF: @fd is no descriptor.  EINVAL: also an @fd that is no eventfd.  With @pid:
+ * EBADF: @fd is not a descriptor.  EINVAL: also if @fd is not an eventfd.  With @pid:
  * EPERM, ESRCH: as with FERMATA_ARENA_USER.  EINTR: a fatal signal came.
  */
 struct fermata_config {
@@ -255,18 +256,18 @@ struct fermata_config {
  * @afu_id_lo:		in: the engine's UUID, low 64 bits
  * @afu_id_hi:		in: high 64 bits
  * @slot_mask:		in: bit i: slot i may be used; 0: every slot that has
- *			the engine.  Slots of another engine are EINVAL
- * @context:		out: number of the context on this card; while the context
- *			lives no other one has it
+ *			the engine.  Slots of another engine give EINVAL
+ * @context:		out: number of the context on this card; no other context
+ *			has this number while the context lives
  *
  * Once per context, before any of the calls below (they give ENXIO until then).
  *
  * EEXIST: the context is set up already.  ENOENT: no slot has this engine.
  * ENOSPC: @max_contexts are set up.  EDQUOT: the group (struct fermata_status) has
- * as many as the module parameter max_contexts_group or FERMATA_IOC_GROUP_SET
+ * as many contexts as the module parameter max_contexts_group or FERMATA_IOC_GROUP_SET
  * allows, and the caller lacks CAP_SYS_RESOURCE.  EBUSY: the card has no DMA
  * window check, and a context of another user is set up.  EPERM: the card has no DMA window
- * check and is not behind an IOMMU: CAP_SYS_RAWIO is needed, without lockdown.
+ * check and is not behind an IOMMU: this takes CAP_SYS_RAWIO and a kernel without lockdown.
  * ENOMEM.
  */
 struct fermata_setup {
@@ -283,7 +284,7 @@ struct fermata_setup {
 #define FERMATA_ARENA_USER		(1U << 1) /* @user_addr is given */
 #define FERMATA_ARENA_SHARED		(1U << 2) /* @fd and @offset are given */
 
-/* For mmap(): where the arena of the context of this number begins. */
+/* The mmap() offset at which the arena of the context with this number begins. */
 #define FERMATA_MMAP_OFFSET(context)	((__u64)(((context) & 0xffff) + 1) << 47)
 
 /**
@@ -292,9 +293,10 @@ struct fermata_setup {
  * @flags:		in: FERMATA_ARENA_*
  * @length:		in: bytes, a multiple of the page size, up to @max_arena
  * @device_base:	in, with FERMATA_ARENA_FIXED_BASE: the device address
- *			of its first byte, a multiple of the page size; base +
- *			length at most 2^47.  Without: 0; it becomes the address at
- *			which the arena is first mapped whole, or @user_addr
+ *			of its first byte, a multiple of the page size; @device_base +
+ *			@length is at most 2^47.  Without the flag: 0; the device
+ *			address becomes the address at which the whole arena is first
+ *			mapped, or @user_addr
  * @mmap_offset:	out: offset for mmap()
  * @user_addr:		in, with FERMATA_ARENA_USER: address of the program's own
  *			memory, a multiple of the page size; else 0
@@ -305,26 +307,26 @@ struct fermata_setup {
  * @pid:		in, with FERMATA_ARENA_USER: the process whose memory @user_addr
  *			is, in the caller's pid namespace; 0: the caller.  Else 0
  *
- * The arena is the memory that the engine may touch, pinned, and contiguous for
- * the card.  It lives as long as the context.  Its pages are charged to the user
- * who opened the file, against the caller's RLIMIT_MEMLOCK; not if the caller has
+ * The arena is the memory that the engine may touch.  It is pinned, and contiguous
+ * for the card.  It lives as long as the context.  Its pages are charged to the user
+ * who opened the file, against the caller's RLIMIT_MEMLOCK, unless the caller has
  * CAP_IPC_LOCK.
  *
- * Without FERMATA_ARENA_USER it is allocated, and zeroed.  Map it with mmap(),
- * MAP_SHARED, at any offset within it.  Mappings are not inherited over fork(),
- * not dumped, and not executable.  A mapping keeps the context, and what is
- * charged for it, after the descriptor is closed.
+ * Without FERMATA_ARENA_USER and FERMATA_ARENA_SHARED the arena is allocated, and
+ * zeroed.  Map it with mmap() and MAP_SHARED, at any offset within it.  Mappings are
+ * not inherited across fork(), not dumped, and not executable.  A mapping keeps the
+ * context, and what is charged for it, after the descriptor is closed.
  *
- * FERMATA_ARENA_USER: it is the memory that is mapped at @user_addr now, as it
- * is: private or shared anonymous memory, huge pages, a memfd, a mapping of
- * another context's arena (both contexts are charged then), all in one or not.
- * The arena is these pages, whatever is done to the mapping later (munmap(),
- * mremap(), madvise(), truncation of the memfd): the engine goes on with them,
- * and they are freed when the context ends.  There is nothing to
+ * FERMATA_ARENA_USER: the arena is the memory that is mapped at @user_addr now:
+ * private or shared anonymous memory, huge pages, a memfd, a mapping of another
+ * context's arena (then both contexts are charged), in one mapping or several.
+ * The arena keeps these pages, whatever is done to the mapping later (munmap(),
+ * mremap(), madvise(), truncation of the memfd): the engine continues to use
+ * them, and they are freed when the context ends.  There is nothing to
  * mmap(), and @mmap_offset is 0.  The memory of another process (@pid) is for
  * programs that restore processes.
  *
- * FERMATA_ARENA_SHARED: The arena is a part of the arena of the context @fd.  Each
+ * FERMATA_ARENA_SHARED: the arena is a part of the arena of the context @fd.  Each
  * context has its own device addresses.  Both contexts' jobs, and programs that map
  * either arena, see the same bytes.  The context for which the pages were pinned is
  * charged for them; for the mapping, this context is charged a 64th of @length.  The
@@ -333,8 +335,8 @@ struct fermata_setup {
  * arena was allocated by the driver.  If the other arena is a program's own memory,
  * FERMATA_ARENA_FIXED_BASE is needed.
  *
- * EEXIST: there is one already.  ENOMEM: not so much memory (without an IOMMU:
- * not so much contiguous memory), in the machine or in the caller's memory
+ * EEXIST: there is an arena already.  ENOMEM: there is not enough memory (without an
+ * IOMMU: contiguous memory), in the machine or in the caller's memory
  * cgroup; more than RLIMIT_MEMLOCK allows; more than the module parameter
  * max_pinned_group_mib or FERMATA_IOC_GROUP_SET allows the group, and the caller
  * lacks CAP_IPC_LOCK; or, without an IOMMU, more in pieces
@@ -348,18 +350,19 @@ struct fermata_setup {
  * file of a DAX file system.  With @pid: EPERM: the caller has neither CAP_SYS_ADMIN
  * nor both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE in the initial user namespace.
  * ESRCH: there is no such process, or the process has no memory (any more).
- * FERMATA_ARENA_SHARED: EBADF: @fd is no descriptor.  EINVAL: @fd is no context; its
+ * FERMATA_ARENA_SHARED: EBADF: @fd is not a descriptor.  EINVAL: @fd is not a context; its
  * arena has no such part; or FERMATA_ARENA_FIXED_BASE is missing and the other arena
  * cannot be mapped.  ENXIO: @fd has no arena.  EXDEV: @fd is a context of another card.
  *
- * /proc/PID/maps tells which context a mapping is of: the offset is
+ * /proc/PID/maps tells which context a mapping belongs to: the offset is
  * FERMATA_MMAP_OFFSET() of the context's number + the offset in the arena.  mmap()
  * takes such an offset, too.
  *
- * mmap() of it: EINVAL: not MAP_SHARED, PROT_EXEC, beyond its end, the number of another
- * context, or a program's own memory;
- * ENXIO: no arena yet; ENODEV: the card is gone.  An access to a mapping whose
- * card is gone: SIGBUS; the program's own memory stays with it.
+ * Errors of mmap(): EINVAL: MAP_SHARED is missing; PROT_EXEC is given; the range is
+ * beyond the end of the arena; the offset has the number of another context; or the
+ * arena is a program's own memory.  ENXIO: there is no arena yet.  ENODEV: the card is
+ * gone.  An access to a mapping gives SIGBUS when the card is gone, but the program
+ * keeps its own memory.
  */
 struct fermata_arena_create {
 	__u32 size;
@@ -395,16 +398,16 @@ struct fermata_arena_create {
  * either.  It lives as long as the context.
  * It is charged as the arena is (struct fermata_arena_create).
  *
- * FERMATA_SNAPSHOT_USER: it is the program's own memory, of the same kinds as an
- * arena (FERMATA_ARENA_USER), and should be no part of it.  While the job is held
- * the state stands there.  A program that writes to it makes the engine go on from
- * what it wrote: its own job's matter, and in its arena only.
+ * FERMATA_SNAPSHOT_USER: the buffer is the program's own memory, of the same kinds as
+ * with FERMATA_ARENA_USER, and should not be part of the arena.  While the job is held,
+ * the buffer has its state.  If the program writes to the buffer, the engine resumes
+ * from what was written, which affects only the program's own job and arena.
  *
- * EEXIST: there is one already.  ENOMEM, EINTR, EOPNOTSUPP: as with
+ * EEXIST: there is a buffer already.  ENOMEM, EINTR, EOPNOTSUPP: as with
  * FERMATA_IOC_ARENA_CREATE.
- * EPROTO: the card reports a size that cannot be (0, or above 4096 pages).
+ * EPROTO: the card reports an impossible size (0, or above 4096 pages).
  * FERMATA_SNAPSHOT_USER: EFAULT, EPERM, ESRCH: as with FERMATA_ARENA_USER.  EOPNOTSUPP: also
- * where the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
+ * if the card lacks FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so
  * that nothing would confine an engine whose state is forged.
  */
 struct fermata_snapshot_create {
@@ -425,9 +428,9 @@ struct fermata_snapshot_create {
  * @buffer:		in: pointer to @length bytes
  *
  * ENXIO: no snapshot buffer.  EBUSY: the job is not held (FERMATA_STATE_HELD).
- * ENODATA: it is held at its beginning, so there is no state: it has never run,
+ * ENODATA: the job is held at its beginning, so there is no state: it has never run,
  * or its state was lost and it will run again (FERMATA_START_REPLAYABLE).
- * On EFAULT part of @buffer may be written.
+ * On EFAULT, part of @buffer may have been written.
  */
 struct fermata_snapshot_read {
 	__u32 size;
@@ -438,28 +441,28 @@ struct fermata_snapshot_read {
 };
 
 /**
- * struct fermata_snapshot_write - FERMATA_IOC_SNAPSHOT_WRITE: bring a state in
+ * struct fermata_snapshot_write - FERMATA_IOC_SNAPSHOT_WRITE: write a state
  * @size:		in: sizeof(struct fermata_snapshot_write)
  * @flags:		in: 0
  * @offset:		in: first byte
  * @length:		in: bytes; @offset + @length at most the buffer's size
  * @buffer:		in: pointer to @length bytes
  *
- * The next job can go on from this state (FERMATA_START_SAVED): one that
- * FERMATA_IOC_SNAPSHOT_READ gave, here or elsewhere, of the same engine.  Several
- * calls may bring it in.  What none of them has written stays as the last
+ * The next job can resume from this state (FERMATA_START_SAVED), which
+ * FERMATA_IOC_SNAPSHOT_READ has read from the same engine, here or elsewhere.
+ * Several calls may write the state.  What none of them writes stays as the last
  * job has left it; at first it is zero.
  *
- * The driver does not look at a state, and does not trust it: its engine can do what
- * the program could let it do by its registers, and touch this context's arena.
+ * The driver neither examines nor trusts a state.  An engine that resumes from it can
+ * do what the program could make it do by its registers, and touch this context's arena.
  *
- * The state is copied in pieces.  On EFAULT some of it may have been written; then,
- * and while the call is under way, there is no state to start from, also not
- * from an earlier call.
+ * The state is copied in pieces.  On EFAULT, some of it may have been written; then,
+ * and while the call is under way, there is no state to start from, not even that
+ * of an earlier call.
  *
- * EINVAL: also beyond the buffer's end.  EPERM: the card lacks
- * FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so that nothing confines
- * an engine whose state is forged: CAP_SYS_RAWIO is needed, without lockdown.
+ * EINVAL: also if the range goes beyond the buffer's end.  EPERM: the card lacks
+ * FERMATA_FEATURE_WINDOW or FERMATA_FEATURE_SNAPSHOT_UNIT, so that nothing confines an
+ * engine whose state is forged: this takes CAP_SYS_RAWIO and a kernel without lockdown.
  * ENXIO: no snapshot buffer.  EBUSY: a job has not ended.  ENOMEM.
  */
 struct fermata_snapshot_write {
@@ -500,13 +503,13 @@ struct fermata_reg {
  * @regs:		in: pointer to @count struct fermata_reg
  *
  * FERMATA_IOC_REGS_WRITE: write registers, in order, all or none.  While the
- * context is on a slot they are forwarded at once; else they are kept and
- * written when it is next put on a slot.  A card that switches by itself (a relay)
- * loads the registers of a context from memory: there all writes are kept for the
- * next start of the context (not when a card goes on by itself with a job that
- * made way for urgent work).  The context may be put on a slot, or
- * taken off, between any two of them.  The driver replays every register that was ever
- * written, before each START, so application registers must have no side effects.
+ * context is on a slot, the writes are forwarded at once; else they are kept, and
+ * made when the context is next put on a slot.  A card that switches by itself (a
+ * relay) loads the registers of a context from memory: with such a card, all writes are
+ * kept for the next start of the context, other than one by which the card itself
+ * resumes a job that was preempted by urgent work.  The context may be put on a slot,
+ * or taken off, between any two of the writes.  Before each START the driver replays every
+ * register that was ever written, so application registers must have no side effects.
  *
  * FERMATA_IOC_RESULTS: declare the registers to be read when the job ends or
  * is preempted, before the slot goes to another context; @value is not used
@@ -521,14 +524,15 @@ struct fermata_reg {
  * job left its slot.  A base card does not tell when a restore is over: results
  * read 0 until then.  EAGAIN: the card cannot be read now, and one of the
  * registers is not a declared result or has no value yet.
- * On EFAULT part of the array may be written.
+ * On EFAULT, part of the array may have been written.
  *
- * FERMATA_IOC_REGS_LIST: which registers were ever written, in ascending order, with
- * the values that are replayed; with FERMATA_REGS_RESULTS those that are declared,
- * in their order, with the value 0.  So a context can be made anew elsewhere.  As many as
- * there is room for are filled in.  On EFAULT part of the array may be written.
+ * FERMATA_IOC_REGS_LIST: list the registers that were ever written, in ascending order,
+ * with the values that are replayed; with FERMATA_REGS_RESULTS, list the declared results,
+ * in the order of declaration, with the value 0.  With these lists a context can be
+ * recreated elsewhere.  As many entries as there is room for are filled in.  On EFAULT,
+ * part of the array may have been written.
  *
- * EINVAL: an offset out of range or not a multiple of 8, or named twice.  ENOMEM.
+ * EINVAL: an offset is out of range, is not a multiple of 8, or is named twice.  ENOMEM.
  */
 struct fermata_regs {
 	__u32 size;
@@ -542,9 +546,9 @@ struct fermata_regs {
 
 /* fermata_start flags */
 #define FERMATA_START_REPLAYABLE	(1U << 0) /* may run again from its start */
-#define FERMATA_START_SAVED		(1U << 1) /* go on from a saved state */
+#define FERMATA_START_SAVED		(1U << 1) /* resume from a saved state */
 #define FERMATA_START_HELD		(1U << 2) /* held until FERMATA_IOC_RESUME */
-/* A job is run again so often at the most. */
+/* Maximum number of times that a job is run again. */
 #define FERMATA_MAX_REPLAYS	3
 
 /**
@@ -555,38 +559,38 @@ struct fermata_regs {
  *
  * Returns at once; the job runs when its turn comes.
  *
- * FERMATA_START_REPLAYABLE: the job may be run again from its beginning,
- * whatever it has written to its arena by then, and the program does not mind.
- * That is done when the job's state is lost, where it would fail with EIO: the
- * card tells that a save or a restore broke off, or an error of the link took
- * the card away while the job was on a slot.  A save has
- * overwritten the snapshot before it, so that there is none to go back to.
- * What the job begins with is not what it began with first: the arena stays as
- * job and program have left it, and the registers are all that the program has
- * written until then, also since this call.
+ * FERMATA_START_REPLAYABLE: the program agrees that the job is run again from
+ * its beginning, whatever it has written to its arena by then.
+ * This is done when the job's state is lost, so that it would otherwise fail with
+ * EIO: the card reports that a save or a restore broke off, or a link error took
+ * the card away while the job was on a slot.  A save has overwritten the previous
+ * snapshot, so there is none to go back to.
+ * The job does not begin with the same contents as the first time: the arena stays
+ * as job and program have left it, and the registers have all values that the
+ * program has written until then, also since this call.
  * The job waits again as after FERMATA_IOC_PREEMPT, and stays the same job, with
- * the same number; one that was to be held is held, at its beginning.
+ * the same number.  A job that was to be held is held, at its beginning.
  * After FERMATA_MAX_REPLAYS times it fails with EIO.  Every other failure is
- * final: with ETIME nobody can say whether the engine hung or its save broke
- * off, which is how a card without FERMATA_FEATURE_QUIESCENT shows it.
- * struct fermata_status tells how often the job was run again.  EINVAL for an
- * engine of which the card tells that it reads a queue: nobody knows how far it
- * had come in it.
+ * final.  With ETIME, nobody can tell whether the engine hung or its save broke
+ * off: a card without FERMATA_FEATURE_QUIESCENT reports both in the same way.
+ * struct fermata_status has how often the job was run again.  EINVAL if the card
+ * reports that the engine reads a queue: nobody knows how far the job had come in
+ * the queue.
  *
- * FERMATA_START_SAVED: the job is put on a slot as one that was preempted: it goes
- * on from the state that FERMATA_IOC_SNAPSHOT_WRITE has brought in since the last
+ * FERMATA_START_SAVED: the job is put on a slot like a preempted job: it resumes
+ * from the state that FERMATA_IOC_SNAPSHOT_WRITE has written since the last
  * START, or from what is in the program's own memory (FERMATA_SNAPSHOT_USER).
- * Registers are written before, as always.  ENODATA: no state was brought in.
+ * Registers are written first, as always.  ENODATA: no state was written.
  *
- * FERMATA_START_HELD: the job is in FERMATA_STATE_HELD at once, and waits for no
- * slot before FERMATA_IOC_RESUME.  All that START checks is checked now.  With
- * FERMATA_START_SAVED, FERMATA_IOC_SNAPSHOT_READ reads the state that was brought
- * in; without, there is no state to read (ENODATA).  The other members of a gang are
+ * FERMATA_START_HELD: the job is in FERMATA_STATE_HELD at once, and does not wait for
+ * a slot before FERMATA_IOC_RESUME.  All that START checks is checked now.  With
+ * FERMATA_START_SAVED, FERMATA_IOC_SNAPSHOT_READ reads the state that was written;
+ * without, there is no state to read (ENODATA).  The other members of a gang are
  * not held, and FERMATA_IOC_RESUME of a member resumes this job, too.  A hint is
  * taken back.
  *
- * A job without an arena may touch no memory; a card without
- * FERMATA_FEATURE_WINDOW cannot see to that, and needs one.
+ * A job without an arena may touch no memory.  A card without
+ * FERMATA_FEATURE_WINDOW cannot ensure this, so its jobs need an arena.
  *
  * EBUSY: the last job has not ended.  ENXIO: no SETUP, or no snapshot buffer.
  * EDESTADDRREQ: the arena has no device_base yet: map it, or give one; or the
@@ -612,10 +616,10 @@ struct fermata_start {
  * @reserved:		in: 0
  *
  * Returns at once; the job is saved as soon as the engine allows.  Without
- * FERMATA_PREEMPT_HOLD the job waits again, behind the next one that waits for
- * its slot; if no other job waits, the job goes on.  With FERMATA_PREEMPT_HOLD
- * the job stays off until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A
- * job that finishes first is finished.  Holding a held job is no error.
+ * FERMATA_PREEMPT_HOLD the job waits again, behind the next job that waits for
+ * its slot; if no other job waits, it resumes.  With FERMATA_PREEMPT_HOLD the job
+ * stays off slots until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A
+ * job that finishes first is finished.  Holding a held job is not an error.
  *
  * ENOENT: no job, or it has ended.
  */
@@ -627,7 +631,7 @@ struct fermata_preempt {
 };
 
 /**
- * struct fermata_resume - FERMATA_IOC_RESUME: let a held job go on
+ * struct fermata_resume - FERMATA_IOC_RESUME: resume a held job
  * @size:		in: sizeof(struct fermata_resume)
  * @flags:		in: 0
  * @context:		in: 0: the caller's own; else the number of a context
@@ -684,7 +688,7 @@ struct fermata_resume {
  * @run_ns:		out: time on slots, all jobs
  * @wait_ns:		out: time queued, all jobs
  * @slices:		out: times it was put on a slot
- * @preemptions:	out: times it was taken off before its end, and saved
+ * @preemptions:	out: times it was preempted before its end, and saved
  * @finished:		out: jobs finished
  * @failed:		out: jobs failed
  * @fault_addr:		out: with EFAULT: the refused device address
@@ -696,20 +700,21 @@ struct fermata_resume {
  * @group:		out: number of its group, never 0
  * @hints:		out: hints given (FERMATA_IOC_HINT), all jobs
  * @hints_used:		out: of these, followed by a job before they expired
- * @hints_wasted:	out: not followed by one, or taken back when a slot had been
- *			made vacant already
- * @hints_ignored:	out: not listened to, because too much was wasted before
+ * @hints_wasted:	out: not followed by a job, or taken back after a slot had been
+ *			made vacant
+ * @hints_ignored:	out: ignored, because too much time was wasted before
  * @faults:		out: jobs that failed with EFAULT
  * @replays:		out: times that the current or last job was run again from
  *			its beginning, because its state was lost; 0 to
  *			FERMATA_MAX_REPLAYS, 0 without FERMATA_START_REPLAYABLE
  *
- * The group of a context is a cgroup (version 2), and its number that of the
- * inode of the cgroup's directory.  It is the nearest one that is registered
- * (FERMATA_IOC_GROUP_SET), of the cgroup that its opener was in at open() and
- * those above; else the nearest of them whose directory belonged to root in the
- * initial user namespace.  So cgroups that a user has made in a delegated subtree
- * are one group.  All in the root cgroup are one group, too, whoever they are.
+ * The group of a context is a cgroup (version 2), and its number is that of the
+ * inode of the cgroup's directory.  Of the cgroup that the opener was in at open()
+ * and the cgroups above, the group is the nearest one that is registered
+ * (FERMATA_IOC_GROUP_SET).  If none is registered, it is the nearest one whose
+ * directory belonged to root in the initial user namespace.  So cgroups that a user
+ * has made in a delegated subtree are one group.  All processes in the root cgroup
+ * are one group, too, whoever their users are.
  *
  * Works before FERMATA_IOC_SETUP.
  */
@@ -743,7 +748,7 @@ struct fermata_status {
 };
 
 /**
- * struct fermata_outcome - FERMATA_IOC_OUTCOME: what jobs have come to elsewhere
+ * struct fermata_outcome - FERMATA_IOC_OUTCOME: how jobs have ended elsewhere
  * @size:		in: sizeof(struct fermata_outcome)
  * @flags:		in: 0
  * @state:		in: FERMATA_STATE_DONE or _FAILED: of the last job;
@@ -759,17 +764,17 @@ struct fermata_status {
  * @regs:		in: pointer to @count struct fermata_reg: declared results
  *			(FERMATA_IOC_RESULTS) and their values
  *
- * For a program that makes a context anew, as it was elsewhere.  The context then
- * tells by FERMATA_IOC_STATUS, _WAIT, poll() and FERMATA_IOC_REGS_READ what the other
- * context told, and the number of the next job is @finished + @failed + 1.  Nothing
- * that is told here counts for the card, the group or the time on slots.
+ * For a program that recreates a context elsewhere.  FERMATA_IOC_STATUS, _WAIT, poll()
+ * and FERMATA_IOC_REGS_READ then report for the context what they reported for the
+ * original, and the number of the next job is @finished + @failed + 1.  Nothing that is
+ * given here counts for the card, the group or the time on slots.
  *
  * FERMATA_STATE_DONE and _FAILED: before the first job of the context.  With
  * FERMATA_STATE_HELD: while the job is held; FERMATA_IOC_REGS_READ returns the values
  * until the job has been on a slot.
  *
  * EBUSY: a job was started, or the outcome was given before; with FERMATA_STATE_HELD:
- * the job is not held.  EINVAL: also a register that is not declared, or named twice.
+ * the job is not held.  EINVAL: also if a register is not declared, or is named twice.
  */
 struct fermata_outcome {
 	__u32 size;
@@ -789,23 +794,23 @@ struct fermata_outcome {
  * @size:		in: sizeof(struct fermata_hint)
  * @flags:		in: 0
  * @at:			in: when FERMATA_IOC_START will be called: CLOCK_MONOTONIC
- *			time in ns, from now to 10 s ahead; 0: never mind
+ *			time in ns, from now to 10 s ahead; 0: take the hint back
  *
- * If the job, were it there, would take a slot from another one at once
- * (FERMATA_PARAM_LATENCY_CRITICAL, a higher priority, a reservation), a slot is
- * made vacant in time, and kept so until the job is started, or until a moment
- * after @at (the time of a save; 50 us to 1 ms).  A job may be started sooner or
- * later all the same.  One hint stands at a time: a new one replaces it.
+ * If the job would preempt another job at once (FERMATA_PARAM_LATENCY_CRITICAL, a
+ * higher priority, a reservation), a slot is made vacant in time.  It is kept
+ * vacant until the job is started, or until shortly after @at (the time of a
+ * save; 50 us to 1 ms).  A job may be started sooner or later nevertheless.  A
+ * context has one hint at a time: a new hint replaces the last one.
  *
- * A wrong hint costs its owner: the saved job's switch and the time for which
- * the slot stood idle are charged to it, and the hints of its group are ignored
- * for 100 times as long, all hints for the same engine for 20 times as long.  A
- * hint that is ignored is no error, see struct fermata_status.
+ * A wrong hint costs its owner: the switch of the job that was saved and the time
+ * for which the slot was idle are charged to the owner.  The hints of its group are
+ * ignored for 100 times as long, and all hints for the same engine for 20 times as
+ * long.  A hint that is ignored is not an error, see struct fermata_status.
  *
- * In FERMATA_STATE_EMPTY it announces FERMATA_IOC_DOORBELL.
+ * In FERMATA_STATE_EMPTY a hint announces FERMATA_IOC_DOORBELL.
  *
  * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
- * EAGAIN: the last hint is less than 100 us ago, and no job was started since
+ * EAGAIN: the last hint was given less than 100 us ago, and no job was started since
  * (FERMATA_START_HELD does not count).
  * EIO: no slot that this context may use is in service any more.
  */
@@ -820,17 +825,18 @@ struct fermata_hint {
  * @size:		in: sizeof(struct fermata_doorbell)
  * @flags:		in: 0
  *
- * For the job of an engine that reads a queue (docs/queues.md).  It leaves its
+ * For the job of an engine that reads a queue (docs/queues.md).  The job leaves its
  * slot when the queue is empty (FERMATA_STATE_EMPTY), and this call brings it
- * back; priorities, slices and hints apply as to the START of a job.  A program
- * rings when it has posted and the engine has said in the queue's control block
- * that it is leaving: the engine looks once more after it has said so, so that
- * one of the two sees the other.  A doorbell that comes while the job is still
- * on its slot is not lost: the job does not stay away then.  One for nothing
- * costs its context a look at the queue.  A held job stays held.
+ * back; priorities, slices and hints apply as they do to FERMATA_IOC_START.  A
+ * program rings the doorbell if it has posted a job and the control block of the
+ * queue says that the engine is leaving.  The engine writes this to the control block
+ * before it checks the queue for the last time, so either the engine sees the job or
+ * the program sees that the engine is leaving.  A doorbell that comes while the job is
+ * still on its slot is not lost: the job does not stay away.  A needless doorbell costs
+ * its context a check of the queue.  A held job stays held.
  *
- * ENOENT: no job, or it has ended: so a FERMATA_QUEUE_OP_END that the engine
- * finds when it looks once more has it end before the doorbell comes.  EIO: no
+ * ENOENT: no job, or it has ended.  It may have ended before the doorbell came
+ * because the last check of the queue has found FERMATA_QUEUE_OP_END.  EIO: no
  * slot that this context may use is in service any more.
  */
 struct fermata_doorbell {
@@ -855,14 +861,14 @@ struct fermata_doorbell {
  *
  * FERMATA_EVENT_DONE holds from the end of a job until the next START,
  * FERMATA_EVENT_HELD while the job is held, FERMATA_EVENT_EMPTY while it waits
- * for FERMATA_IOC_DOORBELL.  FERMATA_EVENT_COMPLETED holds from an event of the
- * engine's, as often as its coalescing registers say, or from the end of a time
- * on a slot, until this call has told of it: to one caller, and sometimes when
- * nothing is complete that the program has not seen already.  A signal handler
- * with SA_RESTART restarts the call, with the same deadline.
+ * for FERMATA_IOC_DOORBELL.  FERMATA_EVENT_COMPLETED holds from a completion event of
+ * the engine, whose coalescing registers say how often there is one, or from the end
+ * of a run, until this call has reported it to one caller.  Sometimes it holds although
+ * the program has already seen all that is complete.  After a signal handler with
+ * SA_RESTART, the call is restarted with the same deadline.
  *
- * ENOENT: no job was started.  ETIMEDOUT: @deadline came first; also @deadline 0,
- * where none of @events holds.  EAGAIN: the
+ * ENOENT: no job was started.  ETIMEDOUT: @deadline came first, or @deadline is 0
+ * and none of @events holds.  EAGAIN: the
  * file is O_NONBLOCK and nothing has happened.  EINTR: a signal.
  *
  * poll(): POLLIN: FERMATA_EVENT_DONE holds.  POLLPRI: FERMATA_EVENT_HELD
@@ -880,15 +886,15 @@ struct fermata_wait {
 /**
  * struct fermata_eventfd - FERMATA_IOC_EVENTFD: events to an eventfd
  * @size:		in: sizeof(struct fermata_eventfd)
- * @events:		in: FERMATA_EVENT_*; 0 with @fd -1: no eventfd any more
+ * @events:		in: FERMATA_EVENT_*; 0 with @fd -1: remove the eventfd
  * @fd:			in: descriptor of an eventfd, or -1
  * @reserved:		in: 0
  *
  * Adds 1 to the eventfd each time one of @events begins to hold, and when the
- * card goes.  Replaces the eventfd set before.
+ * card goes away.  Replaces the eventfd that was set before.
  *
- * EBADF: @fd is no descriptor.  EINVAL: it is no eventfd; or @events is 0 with
- * an @fd, or not 0 without.  ENOMEM.
+ * EBADF: @fd is not a descriptor.  EINVAL: @fd is not an eventfd; or @events is 0
+ * with an @fd, or not 0 without.  ENOMEM.
  */
 struct fermata_eventfd {
 	__u32 size;
@@ -909,7 +915,7 @@ struct fermata_eventfd {
 #define FERMATA_PARAM_ENABLED		10 /* 0 or 1, default 1 */
 
 /* fermata_param and fermata_reserve flags */
-#define FERMATA_SET	(1U << 0) /* set it; without: only tell */
+#define FERMATA_SET	(1U << 0) /* set it; without: only report */
 
 /**
  * struct fermata_param - FERMATA_IOC_PARAM: a parameter of a context
@@ -924,8 +930,8 @@ struct fermata_eventfd {
  *
  * With FERMATA_SET the structure is not written.
  *
- * All may be changed while a job runs, and hold at once, for the slice that
- * runs too.  Time that was used before the change is charged as it was.
+ * Every parameter may be changed while a job runs, and takes effect at once, also
+ * for the current slice.  Time that was used before the change is charged as it was.
  *
  * FERMATA_PARAM_TIMESLICE: how long the context runs while others wait; the
  * driver lengthens it where saves take so long that little else would be done.
@@ -937,30 +943,31 @@ struct fermata_eventfd {
  * FERMATA_PARAM_WEIGHT: under the policy "fair" (and for what others leave
  * under "deadline"): time on slots is in proportion to the weights, between the
  * contexts of a group (FERMATA_IOC_GROUP; groups have weights of their own).
- * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy its jobs go before
- * those of contexts that are not, and take a slot from them at once.
- * FERMATA_PARAM_CAP: at most so many percent of one slot, even while slots are
- * free (FERMATA_STATUS_THROTTLED meanwhile); 0: no cap.  Without effect while a
- * reservation is in force.
- * FERMATA_PARAM_SLOT_MASK: the slots that it may use, at least one; at first
+ * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy the context's jobs go before
+ * those of contexts with 0, and preempt them at once.
+ * FERMATA_PARAM_CAP: upper limit of the time on slots, in percent of one slot, even
+ * while slots are free (FERMATA_STATUS_THROTTLED meanwhile); 0: no cap.  Has no effect
+ * while a reservation is in force.
+ * FERMATA_PARAM_SLOT_MASK: the slots that the context may use, at least one; at first
  * those of FERMATA_IOC_SETUP.  A job that is on another slot is moved.  @min is
- * the lowest slot of the engine, @max is all of them; every value between
+ * the lowest slot of the engine, @max is all of them; every value in between
  * whose bits are in @max may be set.
  *
- * FERMATA_PARAM_COOPERATIVE: 1: its job is stopped at the next boundary of the
- * engine's work.  The time until then is the job's own, and bounded by
- * FERMATA_PARAM_PREEMPT_TIMEOUT; while one waits that goes before it at once, by
- * boundary_wait_us of the card in sysfs, if the engine can be stopped elsewhere.
- * Only 0 without FERMATA_SLOT_BOUNDARY, only 1
+ * FERMATA_PARAM_COOPERATIVE: 1: the context's job is stopped at the next boundary of the
+ * engine's work.  The time until then counts as the job's own, and is bounded by
+ * FERMATA_PARAM_PREEMPT_TIMEOUT.  While a job waits that would preempt it at once, the
+ * time is bounded by boundary_wait_us of the card in sysfs, if the engine can also be
+ * stopped elsewhere.  The value can only be 0 without FERMATA_SLOT_BOUNDARY, and only 1
  * with FERMATA_SLOT_BOUNDARY_ONLY; default: the smallest value.
  *
- * FERMATA_PARAM_ENABLED: 0: the context runs nowhere: a job on a slot is preempted
- * at once, and jobs wait, also those started meanwhile (FERMATA_STATUS_DISABLED),
- * until the context is enabled.  Its jobs do not fail by it.  A job that is held
- * as well waits for both.  To set what is set already is no error.
+ * FERMATA_PARAM_ENABLED: 0: the context's jobs are kept off slots.  A job on a slot is
+ * preempted at once, and all jobs, also those started meanwhile, wait
+ * (FERMATA_STATUS_DISABLED) until the context is enabled.  This makes no job fail.  A
+ * job that is also held waits for FERMATA_IOC_RESUME, too.  Setting the current value
+ * again is not an error.
  *
- * EINVAL: no such parameter.  ERANGE: value out of range, which is found before
- * CAP_SYS_NICE is asked for.
+ * EINVAL: no such parameter.  ERANGE: the value is out of range; this is checked before
+ * CAP_SYS_NICE.
  * EPERM: FERMATA_PARAM_TIMESLICE, _PREEMPT_TIMEOUT, _PRIORITY and _WEIGHT
  * above the default and _LATENCY_CRITICAL 1 take CAP_SYS_NICE;
  * FERMATA_PARAM_ENABLED takes CAP_SYS_ADMIN, also of the caller's own context;
@@ -982,7 +989,7 @@ struct fermata_param {
 };
 
 /**
- * struct fermata_reserve - FERMATA_IOC_RESERVE: time on a slot that is promised
+ * struct fermata_reserve - FERMATA_IOC_RESERVE: reserve time on a slot
  * @size:		in: sizeof(struct fermata_reserve)
  * @flags:		in: FERMATA_SET or 0
  * @context:		in: 0: the caller's own; else the number of a context
@@ -990,22 +997,23 @@ struct fermata_param {
  * @budget_ns:		in with FERMATA_SET, else out: time on a slot in each
  *			period, its saves and restores included; from 100 us
  *			up to @deadline_ns
- * @deadline_ns:	in with FERMATA_SET, else out: by when after the beginning of a period the
- *			budget is given; up to @period_ns
+ * @deadline_ns:	in with FERMATA_SET, else out: time after the beginning of a period
+ *			by which the budget is given; up to @period_ns
  * @period_ns:		in with FERMATA_SET, else out: 1 ms to 10 s
  *
  * With FERMATA_SET the structure is not written.
  *
- * In force under the policy "deadline"; admitted under every policy, so that
- * a change of policy finds nothing that it cannot keep.  A job with a
- * reservation goes before all others, by its deadline, until its budget is used
- * up; then it waits for its next period (FERMATA_STATUS_THROTTLED).
- * All three 0: no reservation (any more).
+ * A reservation is in force under the policy "deadline".  It is admitted under every
+ * policy, so that "deadline" can keep all reservations whenever it is chosen.  Jobs
+ * with a reservation go before all others, the earliest deadline first, until their
+ * budgets are used up; then they wait for their next period (FERMATA_STATUS_THROTTLED).
+ * All three values 0: no reservation (any more).
  *
- * ERANGE.  EBUSY: cannot be admitted: the densities (budget by deadline) of an
- * engine are at most 90 % together on one slot; on m slots at most 50 % each
- * and 90 % of (m + 1) / 2 together, and the context must be allowed all of them.
- * EPERM: FERMATA_SET takes CAP_SYS_NICE, unless all three are 0.
+ * ERANGE.  EBUSY: the reservation cannot be admitted.  On one slot, the densities
+ * (budget divided by deadline) for an engine may add up to 90 %.  On m slots, each may
+ * be at most 50 %, they may add up to 90 % of (m + 1) / 2, and the context must be
+ * allowed to use all m slots.
+ * EPERM: FERMATA_SET takes CAP_SYS_NICE, unless all three values are 0.
  */
 struct fermata_reserve {
 	__u32 size;
@@ -1019,7 +1027,7 @@ struct fermata_reserve {
 
 /* --- other contexts ------------------------------------------------------ */
 
-/* fermata_context_info pid: not told, or not in the caller's pid namespace */
+/* fermata_context_info pid: not shown, or not in the caller's pid namespace */
 #define FERMATA_NO_PID		0
 
 /**
@@ -1039,7 +1047,7 @@ struct fermata_reserve {
  * @run_ns:		out: time on slots
  * @wait_ns:		out: time queued
  * @slices:		out: times it was put on a slot
- * @preemptions:	out: times it was taken off before its job's end
+ * @preemptions:	out: times it was preempted before its job's end
  * @priority:		out: FERMATA_PARAM_PRIORITY
  * @weight:		out: FERMATA_PARAM_WEIGHT
  * @attributes:		out: as in struct fermata_status
@@ -1052,12 +1060,12 @@ struct fermata_reserve {
  * @cap:		out: FERMATA_PARAM_CAP
  * @reserved:		out: 0
  *
- * Of contexts of other users @slot is FERMATA_NO_SLOT, and @job to
- * @latency_critical and all from @timeslice_ns on are 0, unless the caller has
- * CAP_PERFMON or CAP_SYS_ADMIN.
+ * For contexts of other users, @slot is FERMATA_NO_SLOT, and @job to
+ * @latency_critical and all members from @timeslice_ns on are 0, unless the caller
+ * has CAP_PERFMON or CAP_SYS_ADMIN.
  *
- * Lists the contexts that are set up, in no particular order; one that comes
- * or goes meanwhile may be listed or not.  Any time, also before
+ * Lists the contexts that are set up, in no particular order; a context that comes
+ * or goes meanwhile may be listed or not.  Works at any time, also before
  * FERMATA_IOC_SETUP.  ENOENT: there are no more.
  */
 struct fermata_context_info {
@@ -1088,7 +1096,7 @@ struct fermata_context_info {
 /* fermata_histogram kind: of a slot, since the driver was bound to the card */
 #define FERMATA_HISTOGRAM_GAP		1 /* run seen to end, to next START */
 #define FERMATA_HISTOGRAM_SAVE		2 /* PAUSE to PAUSED */
-#define FERMATA_HISTOGRAM_RESTORE	3 /* restores, as the card tells it */
+#define FERMATA_HISTOGRAM_RESTORE	3 /* restores, as the card reports them */
 #define FERMATA_HISTOGRAM_OVERRUN	4 /* end of a slice to its PAUSE */
 #define FERMATA_HISTOGRAM_LATENCY	5 /* latency-critical arrival to START */
 /* of a context, since FERMATA_IOC_SETUP */
@@ -1098,7 +1106,7 @@ struct fermata_context_info {
 
 #define FERMATA_HISTOGRAM_BUCKETS	128
 
-/* The shortest time, in ns, that a bucket counts, 0 to 128. */
+/* Returns the shortest time, in ns, that @bucket, 0 to 128, counts. */
 static inline __u64 fermata_histogram_lower(__u32 bucket)
 {
 	if (bucket < 4)
@@ -1107,14 +1115,14 @@ static inline __u64 fermata_histogram_lower(__u32 bucket)
 }
 
 /**
- * struct fermata_histogram - FERMATA_IOC_HISTOGRAM: how long it took, how often
+ * struct fermata_histogram - FERMATA_IOC_HISTOGRAM: how often it took how long
  * @size:		in: sizeof(struct fermata_histogram)
  * @flags:		in: 0
  * @kind:		in: FERMATA_HISTOGRAM_*
  * @number:		in: of a slot: its number; of a context: 0: the caller's own,
  *			else its number
  * @count:		out: how many times were measured
- * @sum_ns:		out: all of them together
+ * @sum_ns:		out: their sum
  * @min_ns:		out: the shortest; 0 if there are none
  * @max_ns:		out: the longest; 0 if there are none
  * @buckets:		in: entries that @counts has room for, any number; out: how
@@ -1125,33 +1133,33 @@ static inline __u64 fermata_histogram_lower(__u32 bucket)
  *
  * Bucket i has the times from fermata_histogram_lower(i) to below
  * fermata_histogram_lower(i + 1): a quarter of an octave, so that a percentile
- * that is read from them is at most 25 % (or 16 ns) too long.  The last one has
- * all from there on.  The buckets together are @count.
+ * that is read from them is at most 25 % (or 16 ns) too long.  The last bucket also
+ * has all longer times.  The buckets add up to @count.
  *
  * FERMATA_HISTOGRAM_GAP: from the status that showed PAUSED or FINISH until the
- * next START was written, where the slot was not left vacant in between because
- * nobody wanted it, or for a hint.  Its resets are in it, where there are any.
+ * next START was written, unless the slot was left vacant in between because no job
+ * wanted it, or for a hint.  Includes resets of the slot, if there were any.
  * FERMATA_HISTOGRAM_SAVE: from the first PAUSE; not for jobs that are stopped at
  * boundaries, and not for queues that were empty.
- * FERMATA_HISTOGRAM_RESTORE: without FERMATA_FEATURE_QUIESCENT, or where the card
- * does not tell it: none.
- * FERMATA_HISTOGRAM_OVERRUN: how long after its time the timer that ends a slice
- * came to write PAUSE.
+ * FERMATA_HISTOGRAM_RESTORE: empty without FERMATA_FEATURE_QUIESCENT, or if the card
+ * does not report the times.
+ * FERMATA_HISTOGRAM_OVERRUN: how late the timer that ends a slice was when it wrote
+ * PAUSE.
  * FERMATA_HISTOGRAM_LATENCY: FERMATA_HISTOGRAM_ARRIVAL of all contexts with
- * FERMATA_PARAM_LATENCY_CRITICAL, at the slot that they began on.
- * FERMATA_HISTOGRAM_WAIT: a job that is preempted waits again, so this has every
+ * FERMATA_PARAM_LATENCY_CRITICAL, at the slot where their jobs began.
+ * FERMATA_HISTOGRAM_WAIT: a job that is preempted waits again, so this counts every
  * START.
  * FERMATA_HISTOGRAM_ARRIVAL: from FERMATA_IOC_START, or FERMATA_IOC_DOORBELL in
- * FERMATA_STATE_EMPTY, until the first START that follows was written.  A job that
- * is held before that has none.
- * FERMATA_HISTOGRAM_RUN: its restore and its save are in it.
+ * FERMATA_STATE_EMPTY, until the next START was written.  A job that is held before
+ * that is not counted.
+ * FERMATA_HISTOGRAM_RUN: includes the restore and the save.
  *
- * Those of slots any time, also before FERMATA_IOC_SETUP.
+ * Histograms of slots can be read at any time, also before FERMATA_IOC_SETUP.
  *
  * EINVAL: no such kind or slot.  ESRCH: no context has this number.  EPERM:
- * it is of a slot, or another user opened the context, and the caller has neither
- * CAP_PERFMON nor CAP_SYS_ADMIN.  On EFAULT part of the array may be written.
- * ENOMEM.
+ * the histogram is of a slot, or another user opened the context, and the caller has
+ * neither CAP_PERFMON nor CAP_SYS_ADMIN.  On EFAULT, part of the array may have been
+ * written.  ENOMEM.
  */
 struct fermata_histogram {
 	__u32 size;
@@ -1171,14 +1179,15 @@ struct fermata_histogram {
 
 /*
  * Names of policies: how a card shares its slots.  The file policy of the card in
- * sysfs has the name, and takes another one; at first it is that of the module
- * parameter policy (docs/ABI/testing/sysfs-class-fermata).
+ * sysfs has the name of the current policy, and another name can be written to it.
+ * At first it is that of the module parameter policy
+ * (docs/ABI/testing/sysfs-class-fermata).
  *
  * FERMATA_POLICY_FAIR: time on slots in proportion to the weights of groups
  * (FERMATA_IOC_GROUP), and in a group in proportion to FERMATA_PARAM_WEIGHT.
  * FERMATA_POLICY_ROUND_ROBIN: one slice each, in turn.
  * FERMATA_POLICY_PRIORITY: the highest FERMATA_PARAM_PRIORITY first, at once.
- * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, else as "fair".
+ * FERMATA_POLICY_DEADLINE: reservations by earliest deadline, then as "fair".
  */
 #define FERMATA_POLICY_FAIR		"fair"
 #define FERMATA_POLICY_ROUND_ROBIN	"round-robin"
@@ -1186,7 +1195,7 @@ struct fermata_histogram {
 #define FERMATA_POLICY_DEADLINE		"deadline"
 
 /**
- * struct fermata_group - FERMATA_IOC_GROUP: those who share a part of the time
+ * struct fermata_group - FERMATA_IOC_GROUP: contexts that share a part of the time
  * @size:		in: sizeof(struct fermata_group)
  * @flags:		in: 0
  * @context:		in: 0: the caller's own; else the number of a context of the
@@ -1195,14 +1204,15 @@ struct fermata_histogram {
  * @contexts:		out: its contexts that are set up on the card
  * @reserved:		in and out: 0
  * @number:		out: as @group of struct fermata_status
- * @run_ns:		out: time on slots that contexts have had in it, closed ones too
+ * @run_ns:		out: time on slots that its contexts have had, also closed ones
  *
- * Under the policies "fair" and "deadline" time that nobody has been
- * promised goes to the groups that want it by their weights, and in a group to
- * its contexts by theirs.  So nobody has more by more contexts, and by the choice
- * of groups (struct fermata_status) not by more cgroups or subordinate users
- * either.  The time is kept while the group is registered (FERMATA_IOC_GROUP_SET)
- * or has a context, and for a while after; then it begins anew.
+ * Under the policies "fair" and "deadline", time that is not reserved goes to the
+ * groups that want it in proportion to their weights, and within a group to its
+ * contexts in proportion to theirs.  So nobody gets more time by opening more contexts.
+ * Because of the choice of groups (struct fermata_status), nobody gets more time by
+ * making more cgroups or subordinate users either.  @run_ns is kept while the group is
+ * registered (FERMATA_IOC_GROUP_SET) or has a context, and for a while after that; then
+ * it restarts from 0.
  */
 struct fermata_group {
 	__u32 size;
@@ -1230,62 +1240,63 @@ struct fermata_group {
 /**
  * struct fermata_group_set - FERMATA_IOC_GROUP_SET: register a cgroup
  * @size:		in: sizeof(struct fermata_group_set)
- * @flags:		in: FERMATA_GROUP_*; 0: only tell
+ * @flags:		in: FERMATA_GROUP_*; 0: only report
  * @cgroup:		in: descriptor of the directory of a cgroup (version 2)
  * @weight:		in or out: its weight, 1 to 10000, at first 100
  * @max_priority:	in or out: the highest FERMATA_PARAM_PRIORITY of its
  *			contexts, 0 to 31, at first 31
  * @cap:		in or out: time on slots of all its contexts together, in
  *			percent of one slot, 1 to 800; 0, at first: no cap
- * @max_contexts:	in or out: contexts that are set up at the most, 1 to 65536; 0,
- *			at first: as the module parameter max_contexts_group
- * @slot_mask:		in or out: slots that serve its contexts only, a bit each; at
+ * @max_contexts:	in or out: maximum number of contexts that are set up, 1 to 65536;
+ *			0, at first: that of the module parameter max_contexts_group
+ * @slot_mask:		in or out: slots that serve only its contexts, a bit each; at
  *			first 0
  * @contexts:		out: contexts of the group, and of those below it, that are set up
  * @reserved:		in and out: 0
- * @max_bytes:		in or out: bytes of the arenas and snapshot buffers of all its
- *			contexts at the most; 0, at first: as the module parameter
- *			max_pinned_group_mib
+ * @max_bytes:		in or out: maximum number of bytes of the arenas and snapshot
+ *			buffers of all its contexts; 0, at first: that of the module
+ *			parameter max_pinned_group_mib
  * @bytes:		out: bytes that they have
  * @number:		out: as @group of struct fermata_status
  * @run_ns:		out: as in struct fermata_group
  *
- * Makes the cgroup with all its subtree one group, and sets what the flags name;
+ * Makes the cgroup with its whole subtree one group, and sets what the flags name;
  * the rest stays as it is.  Contexts whose openers are in the subtree belong to
- * the group, unless a cgroup between is registered, too: also those that are open
- * already.  A context that moves so takes its job with it, is new among
- * the contexts of the group, and leaves a gang that has members in another one.
- * Of a cgroup that is registered already, only what the flags name changes.
+ * the group, unless a cgroup in between is registered, too.  This includes contexts
+ * that are open already.  A context that moves to the group takes its job with it,
+ * counts as new among the contexts of the group, and leaves a gang that has members in
+ * another group.
  *
- * Registered groups nest, four deep at the most: a group competes by its weight
+ * Registered groups nest, at most four deep: a group competes by its weight
  * with its siblings below the nearest registered group above, and its contexts
  * are bound by the cap, the priority ceiling and the limits of all groups above.
- * Where no group above is registered, the group competes at the top.
+ * If no group above is registered, the group competes at the top.
  *
- * The registration is in force as long as the cgroup is there, whether the group
- * has contexts or not: it can be made before any.  A second after the cgroup was
- * removed, at the latest, it is gone.  With FERMATA_GROUP_REMOVE it ends now; the
- * structure tells what it was.  Contexts then belong to the group that they would
- * have been in without it.
+ * The registration is in force as long as the cgroup exists, whether the group
+ * has contexts or not, and can be made before there are any.  It ends at the latest a
+ * second after the cgroup was removed.  FERMATA_GROUP_REMOVE ends it at once; the
+ * structure then has what was set.  The contexts then belong to the groups that they
+ * would have been in without the registration.
  *
- * FERMATA_GROUP_MAX_PRIORITY: contexts above it are set to it.
- * FERMATA_GROUP_CAP: while slots are free, too (FERMATA_STATUS_THROTTLED meanwhile).
+ * FERMATA_GROUP_MAX_PRIORITY: contexts with a higher priority are set to this one.
+ * FERMATA_GROUP_CAP: holds even while slots are free (FERMATA_STATUS_THROTTLED meanwhile).
  * Contexts with a reservation in force are neither bound by it nor counted.
- * FERMATA_GROUP_MAX_CONTEXTS, FERMATA_GROUP_MAX_BYTES: what is there stays; no
- * more is given.  Not for callers with CAP_SYS_RESOURCE, and with CAP_IPC_LOCK.
- * FERMATA_GROUP_EXCLUSIVE: jobs of others that are on the slots are preempted at
- * once; who has no other slot waits (FERMATA_STATUS_NO_SLOT).  Reservations of
- * others that count on the slots are not kept meanwhile.
+ * FERMATA_GROUP_MAX_CONTEXTS, FERMATA_GROUP_MAX_BYTES: what exists stays, but nothing is
+ * added beyond the limit.  The first does not bind callers with CAP_SYS_RESOURCE, the
+ * second does not bind callers with CAP_IPC_LOCK.
+ * FERMATA_GROUP_EXCLUSIVE: jobs of other groups on the slots are preempted at once;
+ * contexts that have no other slot wait (FERMATA_STATUS_NO_SLOT).  Reservations of
+ * other groups that depend on the slots are not kept meanwhile.
  *
- * Any time, also before FERMATA_IOC_SETUP.
+ * Works at any time, also before FERMATA_IOC_SETUP.
  *
- * EINVAL: FERMATA_GROUP_REMOVE with another flag; @slot_mask has a slot that is
- * not there.  EPERM: CAP_SYS_ADMIN is needed.  EBADF: @cgroup is no descriptor of
- * a directory of cgroups (version 2).  ENOENT: the cgroup was removed; or, without
- * flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value.
- * EBUSY: a slot serves another group only.  E2BIG: registered groups would nest
- * more than four deep.  ENOSPC: FERMATA_MAX_GROUPS are
- * registered, all of cgroups that are there.  ENOMEM.
+ * EINVAL: FERMATA_GROUP_REMOVE is given with another flag; or @slot_mask has a slot that
+ * does not exist.  EPERM: the caller lacks CAP_SYS_ADMIN.  EBADF: @cgroup is not a
+ * descriptor of a cgroup's directory (version 2).  ENOENT: the cgroup was removed; or,
+ * without flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value is
+ * out of range.  EBUSY: a slot serves only another group.  E2BIG: registered groups would
+ * nest more than four deep.  ENOSPC: FERMATA_MAX_GROUPS are registered, all of cgroups
+ * that exist.  ENOMEM.
  */
 struct fermata_group_set {
 	__u32 size;
@@ -1305,15 +1316,15 @@ struct fermata_group_set {
 };
 
 /* fermata_gang flags */
-#define FERMATA_GANG_JOIN		(1U << 0) /* join that of @context */
-#define FERMATA_GANG_LEAVE		(1U << 1) /* be in none */
+#define FERMATA_GANG_JOIN		(1U << 0) /* join the gang of @context */
+#define FERMATA_GANG_LEAVE		(1U << 1) /* leave the gang */
 
 #define FERMATA_MAX_GANG	8
 
 /**
  * struct fermata_gang - FERMATA_IOC_GANG: contexts that are on slots together
  * @size:		in: sizeof(struct fermata_gang)
- * @flags:		in: FERMATA_GANG_JOIN or _LEAVE; 0: only ask
+ * @flags:		in: FERMATA_GANG_JOIN or _LEAVE; 0: only report
  * @context:		in: with FERMATA_GANG_JOIN: the number of another context, as
  *			in struct fermata_status; else 0
  * @members:		out: members of the caller's gang, itself included, 1 to
@@ -1321,26 +1332,26 @@ struct fermata_group_set {
  *
  * The jobs of a gang are put on slots together, each on a slot of its own, and
  * leave the slots together at the end of a slice: no job runs while one that it
- * depends on waits.  When a member has its turn under the policy, its gang takes
- * the slots that it can have first; until they are vacant, the jobs on them run
- * on.  Where that would take longer than a slice, others go first.  A member
- * whose job starts while the others run gets a slot as any context does.  A gang
- * whose members cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
- * FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE) goes by contexts.
+ * depends on waits.  When a member has its turn under the policy, its gang claims
+ * the slots that it can have soonest; the jobs on them continue until all of them can
+ * be vacant.  If that would take longer than a slice, other contexts go first.  A member
+ * whose job starts while the others run gets a slot as any context does.  If the members
+ * cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
+ * FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE), each gets slots by itself.
  *
- * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member are done to the jobs of
- * all, at once.  They succeed or fail as for the member that they name; a member that
- * has no job takes no part, nor does one start its next job held.  A member
- * whose slots are all out of use stays held.
+ * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member apply to the jobs of all
+ * members, at once.  They succeed or fail as for the member that they name.  A member
+ * that has no job is not affected, and does not start its next job held.  A member
+ * whose slots are all out of service stays held.
  *
- * FERMATA_GANG_JOIN: leaves the gang that it was in; the jobs stay as they are.
- * With a context that is in no gang it makes one of two.  A context that is
- * closed has left.
+ * FERMATA_GANG_JOIN: the context leaves the gang that it was in; the jobs stay as they
+ * are.  With a context that is in no gang it forms a gang of two.  A context that is
+ * closed leaves its gang.
  *
  * EINVAL: both flags; @context is 0 or the caller's own, or of another group (see
  * @group of struct fermata_status).  ESRCH: no context of the card has this
- * number.  EPERM: another user opened it, and the caller has no CAP_SYS_ADMIN.
- * ENOSPC: the card has not as many slots that the members may use.
+ * number.  EPERM: another user opened it, and the caller lacks CAP_SYS_ADMIN.
+ * ENOSPC: the card does not have that many slots that the members may use.
  */
 struct fermata_gang {
 	__u32 size;
@@ -1354,63 +1365,63 @@ struct fermata_gang {
 /*
  * A queue engine is started once (FERMATA_IOC_START) and then takes jobs from
  * a ring in the arena, so that a job costs no call.  For the driver it is one
- * job, which is preempted and resumed as any other; its state holds the jobs
- * that are half done.  docs/queues.md argues what is only stated here.
+ * job, which is preempted and resumed like any other; its state holds the jobs
+ * that are half done.  docs/queues.md gives the reasons for what is stated here.
  *
  * The arena holds three pieces of memory, at device addresses that are multiples
  * of 64: an array of jobs, an array of statuses with as many entries, and
  * one control block.  Job n of the queue, counted from 0, is in entry n modulo
  * the number of entries of both arrays.  All of it is zeroed before the START.
- * Numbers are little-endian; a word is written as one, by both sides.
+ * Numbers are little-endian.  Both sides write a word with a single access.
  *
- * Posting.  One thread posts at a time; it counts what it has posted: the tail.
- * It needs two free pairs: the header of the job at the tail is 0, and so are that
- * of its status and that of the job after it.  Then, in this order:
+ * Posting.  One thread posts at a time.  It counts the jobs that it has posted; this
+ * count is the tail.  It needs two free pairs: the headers of the job at the tail, of
+ * its status and of the next job are 0.  Then, in this order, the thread has to:
  *
  *	fill in the job, all but its header
  *	write FERMATA_QUEUE_VALID to its header (release)
- *	count the tail up
- *	a full fence
- *	read @idle of the control block: if it is not 0, FERMATA_IOC_DOORBELL
+ *	increment the tail
+ *	issue a full fence
+ *	read @idle of the control block: if it is not 0, call FERMATA_IOC_DOORBELL
  *
- * Several jobs may be posted before one fence and one look at @idle.
+ * Several jobs may be posted before one fence and one read of @idle.
  *
  * The engine takes valid jobs in order, works on up to four at a time, and may
- * complete them in another order.  For each, in this order:
+ * complete them in another order.  For each job, in this order, the engine:
  *
  *	reads the job's header (acquire), then the rest of it, once
  *	writes @tag to the status, then FERMATA_QUEUE_STARTED to its header
- *	counts @head of the control block up
+ *	increments @head of the control block
  *	...
  *	writes the data, then @result, then FERMATA_QUEUE_STARTED |
  *	FERMATA_QUEUE_COMPLETE and @error (release)
- *	counts @completed of the control block up
+ *	increments @completed of the control block
  *
- * Reaping, in any order, an entry whose status has FERMATA_QUEUE_COMPLETE:
+ * Reaping.  Entries whose statuses have FERMATA_QUEUE_COMPLETE may be reaped in any
+ * order.  For each of them, in this order, the program has to:
  *
  *	read the status' header (acquire), then the rest of it
  *	write 0 to the job's header
  *	write 0 to the status' header (release)
  *
- * In this order a status of 0 never stands beside a job that was reaped and still
- * looks valid.  Data and result are the job's once FERMATA_QUEUE_COMPLETE is seen, and
- * no sooner.
+ * With this order there is never a status of 0 beside a job that was reaped and still
+ * looks valid.  Data and result are those of the job once FERMATA_QUEUE_COMPLETE is
+ * seen, and no sooner.
  *
- * While nobody waits for the card, polling @completed (acquire) is all that is
+ * While no other job waits for the card, polling @completed (acquire) is all that is
  * needed: the data and the status of each job are written before it is counted.
  *
- * Empty.  On a card with FERMATA_FEATURE_QUIESCENT an engine that finds no valid
- * job at the head, and has none in hand, leaves its slot after a moment: it writes 1
- * to @idle, looks at the head once more behind a full fence, and if there is nothing
- * still, it stops and is saved.  The driver puts it back when
- * FERMATA_IOC_DOORBELL asks for it; it then writes 0 to @idle, and looks.  Either
- * the engine sees the job, or the program sees @idle: no job is left lying.  A
- * doorbell that was not needed does no harm.
+ * Empty.  On a card with FERMATA_FEATURE_QUIESCENT, an engine that finds no valid
+ * job at the head, and is working on none, leaves its slot after a moment: it writes 1
+ * to @idle and checks the head once more after a full fence.  If there is still no job,
+ * the engine stops and is saved.  The driver puts it back after FERMATA_IOC_DOORBELL;
+ * the engine then writes 0 to @idle, and checks the head.  Either the engine sees the
+ * job, or the program sees @idle: no job is missed.  A needless doorbell does no harm.
  *
  * FERMATA_START_REPLAYABLE is not for a queue: the engine would begin at job 0 again.
  *
- * A program that breaks these rules harms itself only: jobs are lost, or done
- * twice, or with whatever stood there, in its own arena.
+ * A program that breaks these rules harms only itself: in its own arena, jobs are
+ * lost, done twice, or done with whatever their entries contain.
  */
 
 /* Engine id of the emulated card's queue engine (FERMATA_IOC_SETUP). */
@@ -1418,9 +1429,9 @@ struct fermata_gang {
 #define FERMATA_QUEUE_AFU_ID_LO		6ULL
 
 /*
- * Its application registers: the engine takes them at START.  An address that
- * is no multiple of 64, or a number of entries that is no power of two or out of
- * range, ends the job at once, with EINVAL in FERMATA_QUEUE_REG_ERROR.
+ * Its application registers: the engine reads them at START.  An address that is
+ * not a multiple of 64, or a number of entries that is not a power of two or is out
+ * of range, ends the job at once, with EINVAL in FERMATA_QUEUE_REG_ERROR.
  */
 #define FERMATA_QUEUE_REG_JOBS		0x30 /* W: device address of the jobs */
 #define FERMATA_QUEUE_REG_STATUSES	0x38 /* W: device address of the statuses */
@@ -1428,16 +1439,17 @@ struct fermata_gang {
 #define FERMATA_QUEUE_REG_CONTROL	0x48 /* W: address of the control block */
 #define FERMATA_QUEUE_REG_TAG		0x50 /* W: free for the program */
 /*
- * Completion events (FERMATA_FEATURE_IRQ): one when so many jobs are complete that
- * no event has told of yet, or the first of them for so long; 0 jobs: none.
+ * Completion events (FERMATA_FEATURE_IRQ).  Of the jobs that are complete and that no
+ * event has reported yet: an event is raised when there are COALESCE_COUNT of them, or
+ * when the first of them has been complete for COALESCE_US; 0 jobs: no events.
  */
 #define FERMATA_QUEUE_REG_COALESCE_COUNT	0x58 /* W: jobs */
 #define FERMATA_QUEUE_REG_COALESCE_US	0x60 /* W: microseconds, 0: at once */
 #define FERMATA_QUEUE_REG_HEAD		0x30 /* R: jobs taken since START_NEW */
 #define FERMATA_QUEUE_REG_COMPLETED	0x38 /* R: of these, complete */
 /*
- * R: why it ended: 0: by FERMATA_QUEUE_OP_END, or not yet; EINVAL: bad registers;
- * EFAULT: it touched memory outside the arena.
+ * R: why the engine's job ended: 0: by FERMATA_QUEUE_OP_END, or not yet; EINVAL: bad
+ * registers; EFAULT: it touched memory outside the arena.
  */
 #define FERMATA_QUEUE_REG_ERROR		0x40
 
@@ -1446,7 +1458,7 @@ struct fermata_gang {
 /* Largest @length of a job. */
 #define FERMATA_QUEUE_MAX_BYTES		(1ULL << 32)
 
-/* fermata_queue_job header; the other bits are 0 and are not looked at */
+/* fermata_queue_job header; the other bits are 0 and are ignored */
 #define FERMATA_QUEUE_VALID		(1U << 0) /* the engine may take it */
 
 /* fermata_queue_job op */
@@ -1460,29 +1472,29 @@ struct fermata_gang {
  * struct fermata_queue_job - one job, in memory: written by the program
  * @header:		FERMATA_QUEUE_VALID
  * @op:			FERMATA_QUEUE_OP_*
- * @tag:		free for the program: the status has it again
+ * @tag:		free for the program: copied to the status
  * @src:		device address
  * @dst:		device address
  * @length:		bytes, 0 to FERMATA_QUEUE_MAX_BYTES
  * @arg:		see below
  * @reserved:		0
  *
- * The engine never writes it.  From FERMATA_QUEUE_VALID on until the status has
- * FERMATA_QUEUE_COMPLETE the program leaves it alone.  Addresses and @length may be
- * anything, members that an operation does not name are ignored.
+ * The engine never writes a job.  From FERMATA_QUEUE_VALID on until the status has
+ * FERMATA_QUEUE_COMPLETE, the program must not change it.  Addresses and @length may be
+ * anything; members that an operation does not name are ignored.
  *
- * FERMATA_QUEUE_OP_COPY: in pieces of 64 bytes from the beginning on, each read whole
- * and then written.  So a @dst that is less than @length above @src makes copies of
- * copies, and is no memmove().
- * FERMATA_QUEUE_OP_FILL: @arg again and again, in memory order; the last may be cut.
- * FERMATA_QUEUE_OP_SHA256: the digest is at @dst.
+ * FERMATA_QUEUE_OP_COPY: copies pieces of 64 bytes, from the beginning on; each is read
+ * whole and then written.  So if @dst is less than @length above @src, copies are copied
+ * again, unlike with memmove().
+ * FERMATA_QUEUE_OP_FILL: repeats @arg, in memory order; the last copy may be cut.
+ * FERMATA_QUEUE_OP_SHA256: writes the digest to @dst.
  * FERMATA_QUEUE_OP_CRC32C: CRC-32C (Castagnoli).  The low 32 bits of @arg are the CRC of
- * what comes before, 0 at the beginning; @result is that of both.
- * FERMATA_QUEUE_OP_END: complete when all others are; then the engine's job
- * is finished (FERMATA_STATE_DONE).  What is posted after it is not looked at.
+ * what comes before, 0 at the beginning; @result is the CRC of both.
+ * FERMATA_QUEUE_OP_END: completes after all other jobs; then the engine's job
+ * is finished (FERMATA_STATE_DONE).  Jobs that are posted after it are ignored.
  *
  * An access outside the arena ends the engine's job as with any engine (EFAULT in
- * struct fermata_status), and all jobs that are not complete with it.
+ * struct fermata_status), and with it all jobs that are not complete.
  */
 struct fermata_queue_job {
 	__u32 header;
@@ -1510,7 +1522,7 @@ struct fermata_queue_job {
  *			CRC; else 0
  * @reserved:		0
  *
- * The program writes 0 to @header, and nothing else.  The engine does not read it.
+ * The program writes 0 to @header, and nothing else.  The engine does not read a status.
  */
 struct fermata_queue_status {
 	__u32 header;
