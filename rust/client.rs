@@ -157,8 +157,8 @@ pub(crate) struct MemoryInfo {
     pub(crate) lender: Option<u32>,
 }
 
-/// What a card's registry knows of a context: who opened it, and its memory. Outlives the open file
-/// where a quarantined slot may still reach the memory.
+/// What a card's registry knows about a context: who opened it, and its memory. Outlives the open
+/// file if a quarantined slot may still reach the memory.
 #[pin_data]
 pub(crate) struct Client {
     pub(crate) opener: Opener,

@@ -58,7 +58,7 @@ pub(crate) struct ContextFile(ARef<File>);
 
 impl ContextFile {
     /// Returns the context of the descriptor `fd`, which must have the operations of `ours`.
-    /// `EBADF`: there is no such descriptor. `EINVAL`: it is of another kind.
+    /// `EBADF`: there is no such descriptor. `EINVAL`: it is not that of a context.
     pub(crate) fn get(fd: i32, ours: &LocalFile) -> Result<Self> {
         let file = LocalFile::fget(u32::try_from(fd).map_err(|_| EBADF)?)?;
         // SAFETY: Both files are held.

@@ -29,7 +29,7 @@ pub(crate) const MAX_RESULTS: usize = RESULTS;
 pub(crate) struct AppRegister(u32);
 
 impl AppRegister {
-    /// Returns the register at `offset`. `EINVAL`: there is no application register.
+    /// Returns the register at `offset`. `EINVAL`: it is not an application register.
     pub(crate) fn new(offset: u32) -> Result<Self> {
         if !(APP_FIRST..=APP_LAST).contains(&offset) || offset % 8 != 0 {
             return Err(EINVAL);
@@ -444,7 +444,7 @@ pub(crate) struct ContextRef {
     pid: i32,
     /// The number of its last job.
     job: u64,
-    /// How often another job waited too long for a boundary of its job.
+    /// How often another job waited too long for a boundary of the context's job.
     overruns: u64,
     /// How long others waited beyond the boundary wait, where the engine stops only at boundaries.
     overrun: Duration,
@@ -494,13 +494,13 @@ impl ContextRef {
         &mut self.meter
     }
 
-    /// Returns how often another job waited too long for a boundary of its job, and how long others
-    /// waited beyond the boundary wait, where the engine stops only at boundaries.
+    /// Returns how often another job waited too long for a boundary of the context's job, and how
+    /// long others waited beyond the boundary wait, where the engine stops only at boundaries.
     pub(crate) fn overruns(&self) -> (u64, Duration) {
         (self.overruns, self.overrun)
     }
 
-    /// Notes that another job waited too long for a boundary of its job, and by how much.
+    /// Notes that another job waited too long for a boundary of the context's job, and by how much.
     pub(crate) fn note_overrun(&mut self, span: Duration) {
         self.overruns += 1;
         self.overrun += span;

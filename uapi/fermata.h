@@ -868,8 +868,8 @@ struct fermata_doorbell {
  * SA_RESTART, the call is restarted with the same deadline.
  *
  * ENOENT: no job was started.  ETIMEDOUT: @deadline came first, or @deadline is 0
- * and none of @events holds.  EAGAIN: the
- * file is O_NONBLOCK and nothing has happened.  EINTR: a signal.
+ * and none of @events holds.  EAGAIN: the file is O_NONBLOCK and nothing has happened.
+ * EINTR: a signal.
  *
  * poll(): POLLIN: FERMATA_EVENT_DONE holds.  POLLPRI: FERMATA_EVENT_HELD
  * holds.  POLLOUT: FERMATA_EVENT_EMPTY holds.  POLLRDBAND:
@@ -940,8 +940,8 @@ struct fermata_eventfd {
  * the slot is reset and the job fails.  Default: module parameter
  * preempt_timeout_us.
  * FERMATA_PARAM_PRIORITY: under the policy "priority"; higher goes first.
- * FERMATA_PARAM_WEIGHT: under the policy "fair" (and for what others leave
- * under "deadline"): time on slots is in proportion to the weights, between the
+ * FERMATA_PARAM_WEIGHT: under the policy "fair" (and under "deadline", for the time
+ * that reservations leave): time on slots is in proportion to the weights, between the
  * contexts of a group (FERMATA_IOC_GROUP; groups have weights of their own).
  * FERMATA_PARAM_LATENCY_CRITICAL: 1: under every policy the context's jobs go before
  * those of contexts with 0, and preempt them at once.
@@ -1400,9 +1400,9 @@ struct fermata_gang {
  * Reaping.  Entries whose statuses have FERMATA_QUEUE_COMPLETE may be reaped in any
  * order.  For each of them, in this order, the program has to:
  *
- *	read the status' header (acquire), then the rest of it
- *	write 0 to the job's header
- *	write 0 to the status' header (release)
+ *	read the header of the status (acquire), then the rest of it
+ *	write 0 to the header of the job
+ *	write 0 to the header of the status (release)
  *
  * With this order there is never a status of 0 beside a job that was reaped and still
  * looks valid.  Data and result are those of the job once FERMATA_QUEUE_COMPLETE is

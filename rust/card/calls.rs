@@ -34,7 +34,7 @@ pub(crate) struct View {
     pub(crate) fault: Option<Fault>,
     /// Jobs that were stopped by such an access.
     pub(crate) faults: u64,
-    /// How often another job waited too long for a boundary of its job.
+    /// How often another job waited too long for a boundary of the context's job.
     pub(crate) overruns: u64,
     /// How long others waited beyond the boundary wait, where the engine stops only at boundaries.
     pub(crate) overrun: Duration,

@@ -114,7 +114,7 @@ impl Card {
 
     /// Traces that a program has written registers.
     pub(super) fn note_registers(&self, state: &mut State, ctx: ContextId, count: usize) {
-        // CAST: a call writes 256 at the most.
+        // CAST: at most as many as a slot has.
         trace::registers(|| (self.context_in(state, ctx), count as u32));
     }
 

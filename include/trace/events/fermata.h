@@ -13,7 +13,7 @@
 
 #ifndef _FERMATA_SUBJECT
 #define _FERMATA_SUBJECT
-/* What an event is about. */
+/* The subject of an event. */
 struct fermata_subject {
 	u32 card;	/* /dev/fermataN */
 	s32 slot;	/* -1: none */
