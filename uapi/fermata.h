@@ -1480,8 +1480,9 @@ struct fermata_gang {
  * @reserved:		0
  *
  * The engine never writes a job.  From FERMATA_QUEUE_VALID on until the status has
- * FERMATA_QUEUE_COMPLETE, the program must not change it.  Addresses and @length may be
- * anything; members that an operation does not name are ignored.
+ * FERMATA_QUEUE_COMPLETE, the program must not change the job.  Addresses and @length
+ * may have any value.  Other members that an operation does not name are ignored, except
+ * for @reserved.
  *
  * FERMATA_QUEUE_OP_COPY: copies pieces of 64 bytes, from the beginning on; each is read
  * whole and then written.  So if @dst is less than @length above @src, copies are copied
