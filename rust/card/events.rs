@@ -143,7 +143,7 @@ impl Card {
     /// Returns whether the run on `slot` has restored the state of its job. A base card does not
     /// tell; its runs count as restored.
     pub(super) fn has_restored(&self, state: &State, slot: SlotId) -> bool {
-        !state.scheduler.tells_restore(slot)
+        !state.scheduler.reports_restore(slot)
             || Status::from_raw(self.bar.status(slot)).restore() != Duration::ZERO
     }
 

@@ -35,17 +35,17 @@ impl Scheduler {
         self.arm_timers(cx, class);
     }
 
-    /// Reschedules the class of a slot after an event of the slot, and then passes on `told`, the
-    /// notice to the owner.
-    pub(super) fn reschedule_and_tell(
+    /// Reschedules the class of a slot after an event of the slot, and then passes on `notice` to the
+    /// owner.
+    pub(super) fn reschedule_and_notify(
         &mut self,
         cx: &mut Cx<'_>,
         id: SlotId,
-        told: Option<Action>,
+        notice: Option<Action>,
     ) {
         self.reschedule(cx, self.slots[id].class);
-        if let Some(told) = told {
-            cx.act(told);
+        if let Some(notice) = notice {
+            cx.act(notice);
         }
     }
 

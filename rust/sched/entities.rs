@@ -185,7 +185,7 @@ impl Entities {
     }
 
     /// Returns when a context will need a slot, if a hint is pending.
-    pub(super) fn standing_hint(&self, ctx: ContextIndex) -> Option<Time> {
+    pub(super) fn pending_hint(&self, ctx: ContextIndex) -> Option<Time> {
         self[ctx].has_hint().then(|| self.hint(ctx))
     }
 

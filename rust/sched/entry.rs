@@ -80,8 +80,8 @@ impl Scheduler {
         }
         self.settle_replaced(cx, id, status);
         let progress = self.slots[id].fsm.status(cx, status);
-        let told = self.follow_all(cx, id, progress);
-        self.reschedule_and_tell(cx, id, told);
+        let notice = self.follow_all(cx, id, progress);
+        self.reschedule_and_notify(cx, id, notice);
     }
 
     /// Handles the record of the run on a slot with a relay ([`Scheduler::awaited_run`]), as
@@ -97,8 +97,8 @@ impl Scheduler {
             return;
         }
         let cx = &mut Cx::new(now, out);
-        let told = self.left(cx, slot, record);
-        self.reschedule_and_tell(cx, slot, told);
+        let notice = self.end_by_record(cx, slot, record);
+        self.reschedule_and_notify(cx, slot, notice);
         if self.entities.was_unresolved() {
             cx.act(Action::Inconsistent);
         }
@@ -112,7 +112,7 @@ impl Scheduler {
         self.slots[id].fsm.note_timer(cx.now);
         // If the slice is over, the PAUSE that ends it makes a poll of the status unnecessary.
         let end = self.planned_end(cx, id);
-        let told = if end.is_some_and(|end| end <= cx.now) {
+        let notice = if end.is_some_and(|end| end <= cx.now) {
             None
         } else {
             let fsm = &mut self.slots[id].fsm;
@@ -132,7 +132,7 @@ impl Scheduler {
             }
             self.follow_all(cx, id, progress)
         };
-        self.reschedule_and_tell(cx, id, told);
+        self.reschedule_and_notify(cx, id, notice);
     }
 }
 

@@ -52,8 +52,8 @@ impl Scheduler {
         for id in self.slots.ids() {
             let after = self.slots[id].fsm.end_lost_run();
             let progress = Progress { over: None, after };
-            let told = self.follow_all(cx, id, progress);
-            self.reschedule_and_tell(cx, id, told);
+            let notice = self.follow_all(cx, id, progress);
+            self.reschedule_and_notify(cx, id, notice);
         }
     }
 

@@ -68,7 +68,7 @@ impl Scheduler {
     pub(super) fn check_claims(&mut self) {
         for id in self.slots.ids() {
             let claim = self.slots[id].claim;
-            if let Some(claim) = claim.filter(|claim| !self.stands(id, claim)) {
+            if let Some(claim) = claim.filter(|claim| !self.is_valid(id, claim)) {
                 self.slots[id].claim = None;
                 self.drop_claims_of(claim.ctx);
             }
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// Returns whether a claim is still valid.
-    fn stands(&self, id: SlotId, claim: &Claim) -> bool {
+    fn is_valid(&self, id: SlotId, claim: &Claim) -> bool {
         let fsm = &self.slots[id].fsm;
         let is_hung = !fsm.is_vacant() && !fsm.is_leaving() && fsm.unpaused().is_none();
         let may_have = self.usable_slots(claim.ctx) & id.bit() != 0;

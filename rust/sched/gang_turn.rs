@@ -49,7 +49,7 @@ impl Scheduler {
         };
         // A member that arrives while others are being started joins them later.
         let are_starting = self.claim_of_mate(ctx).is_some_and(|claim| claim.begun);
-        if are_starting || self.makes_way(ctx) {
+        if are_starting || self.has_claimed_slot(ctx) {
             return Turn::Later;
         }
         match self.seat(now, ctx, boosted, seating) {
@@ -84,7 +84,7 @@ impl Scheduler {
     }
 
     /// Returns whether the slot of a member of the gang of a context is claimed for another gang.
-    fn makes_way(&self, ctx: ContextIndex) -> bool {
+    fn has_claimed_slot(&self, ctx: ContextIndex) -> bool {
         let mut slots = self
             .entities
             .gang(ctx)
@@ -95,7 +95,7 @@ impl Scheduler {
     /// Returns whether members of a gang wait together until another gang has used its claims.
     pub(super) fn is_kept_back(&self, ctx: ContextIndex) -> bool {
         let mut waiting = self.entities.gang(ctx).filter(|&at| self.is_waiting(at));
-        self.makes_way(ctx) && waiting.nth(1).is_some()
+        self.has_claimed_slot(ctx) && waiting.nth(1).is_some()
     }
 
     /// Assigns the slots that can be had within a slice to the members of a gang, the soonest

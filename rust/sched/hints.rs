@@ -109,7 +109,7 @@ impl Scheduler {
     /// Takes the hint of a context out of its list before a change to something that its place
     /// depends on; [`Self::put_hint`] puts it back.
     pub(super) fn take_hint(&mut self, ctx: ContextIndex) -> Option<Time> {
-        let hint = self.entities.standing_hint(ctx);
+        let hint = self.entities.pending_hint(ctx);
         if hint.is_some() {
             self.dequeue(ctx);
         }

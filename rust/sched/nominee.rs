@@ -119,7 +119,7 @@ impl Scheduler {
     /// job resumes only for the rest of its slice, and within its limits.
     fn goes_back(&self, now: Time, id: SlotId, next: ContextIndex) -> bool {
         let slot = &self.slots[id];
-        let Some(ctx) = slot.fsm.makes_way().map(ContextId::at) else {
+        let Some(ctx) = slot.fsm.preempted_early().map(ContextId::at) else {
             return false;
         };
         let is_free = slot.claim.is_none() && !self.entities.is_ganged(ctx);
@@ -157,7 +157,7 @@ impl Scheduler {
     }
 
     /// Handles the record of a run on a slot. Returns the notice to the owner.
-    pub(super) fn left(
+    pub(super) fn end_by_record(
         &mut self,
         cx: &mut Cx<'_>,
         id: SlotId,
@@ -171,7 +171,7 @@ impl Scheduler {
         let slot = &mut self.slots[id];
         let used = slot.fsm.run().map(|run| run.used).unwrap_or_default();
         let progress = match is_known {
-            true => slot.fsm.left(cx, &record),
+            true => slot.fsm.record(cx, &record),
             // The card runs a context that it was not told to run.
             false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
         };
@@ -187,9 +187,9 @@ impl Scheduler {
                 None
             }
             After::Vacant { .. } => {
-                let told = self.follow(cx, id, progress);
+                let notice = self.follow(cx, id, progress);
                 self.take_next(cx, id, record.next);
-                told
+                notice
             }
             _ => self.follow(cx, id, progress),
         }
@@ -308,11 +308,11 @@ impl Scheduler {
         id: SlotId,
         progress: Progress,
     ) -> Option<Action> {
-        let told = self.follow(cx, id, progress);
+        let notice = self.follow(cx, id, progress);
         if self.slots[id].fsm.config.has_relay() {
             self.fail_nominees(cx, id, &progress);
         }
-        told
+        notice
     }
 
     /// Fails the jobs that were named for a slot that was reset, after `progress`: it is not known

@@ -137,7 +137,7 @@ impl Scheduler {
         }
         for (id, key) in contexts {
             if let Some(ctx) = self.entities.find(id) {
-                self.bring_in_line(now, ctx, key);
+                self.regroup_one(now, ctx, key);
             }
         }
         self.reschedule_all(&mut Cx::new(now, out));
@@ -305,7 +305,7 @@ impl Scheduler {
         self.reset_group_vruntime(group);
     }
 
-    fn bring_in_line(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
+    fn regroup_one(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
         if self.entities.key_of(ctx) != key {
             self.change_group_of(now, ctx, key);
         }

@@ -229,7 +229,7 @@ impl Scheduler {
         Ok(Stats {
             no_slot: self.has_no_slot(ctx),
             throttled: self.waits_for_limit(ctx),
-            hint: self.entities.standing_hint(ctx),
+            hint: self.entities.pending_hint(ctx),
             ..self.entities[ctx].stats(now)
         })
     }
@@ -260,7 +260,7 @@ impl Scheduler {
 
     /// Returns whether the run on a slot began with a restore whose end the status reports
     /// ([`Status::restore`](super::Status::restore)).
-    pub fn tells_restore(&self, slot: SlotId) -> bool {
+    pub fn reports_restore(&self, slot: SlotId) -> bool {
         let fsm = self.slots.find(slot).map(|slot| &slot.fsm);
         fsm.is_some_and(|fsm| {
             fsm.config.settle().is_none() && fsm.run().is_some_and(|run| run.resumed)

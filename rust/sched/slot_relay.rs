@@ -47,7 +47,7 @@ impl SlotFsm {
 
     /// Returns the context of the job on the slot if the job is to be saved before the end of its
     /// slice.
-    pub(super) fn makes_way(&self) -> Option<ContextId> {
+    pub(super) fn preempted_early(&self) -> Option<ContextId> {
         let run = self.run()?;
         let pause = run.pause.as_ref()?;
         let is_saved = pause.is_early && !pause.dropped && !pause.last;
@@ -142,7 +142,7 @@ impl SlotFsm {
 
     /// Handles the record of a run. A record of any other run than the one on the slot is old, and
     /// is ignored.
-    pub(super) fn left(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {
+    pub(super) fn record(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {
         let (State::Running(run), true) = (&self.state, record.run == self.count) else {
             return Progress::NONE;
         };

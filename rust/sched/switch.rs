@@ -306,10 +306,10 @@ impl Scheduler {
         let wake = self.fail(ctx, failure);
         let context = &mut self.entities[ctx];
         context.stuck = true;
-        let told = !context.closing;
+        let has_owner = !context.closing;
         self.gather(ctx);
         self.put_out_of_use(id);
-        told.then_some(wake)
+        has_owner.then_some(wake)
     }
 
     /// Notes that a slot is no longer used.
