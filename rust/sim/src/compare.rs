@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 
-use crate::arrivals::Arrivals;
 use crate::mode::Mode;
+use crate::sim::Latency;
 use crate::sim::{run, Costs, Plan};
-use crate::stats::Latency;
+use crate::workload::Arrivals;
 use crate::workload::{ClientPlan, Kind, Phases, Workload};
 use crate::S;
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-use crate::arrivals::{Arrivals, Phase, TraceRequest};
 use crate::workload::{periodic, poisson, Kind, Part, Workload, PROGRAMS};
+use crate::workload::{Arrivals, Phase, TraceRequest};
 use crate::{MS, US};
 
 const FILE_MAX: u64 = 16 << 20;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::arrivals::{Arrivals, Work};
 use crate::mode::Mode;
+use crate::sim::Latency;
 use crate::sim::{run, Costs, Plan};
-use crate::stats::Latency;
+use crate::workload::{Arrivals, Work};
 use crate::workload::{ClientPlan, Kind};
 use crate::{MS, S, US};
 

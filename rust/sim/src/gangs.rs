@@ -4,11 +4,11 @@
 
 use serde::Serialize;
 
-use crate::arrivals::{Arrivals, Phase, Work};
 use crate::mode::Mode;
+use crate::sim::Latency;
 use crate::sim::{run, Costs, Outcome, Plan};
-use crate::stats::Latency;
 use crate::workload::{periodic, ClientPlan, Kind, DRIFT};
+use crate::workload::{Arrivals, Phase, Work};
 use crate::{MS, S, US};
 
 /// The sizes of gangs, and of cards.

@@ -6,19 +6,14 @@
 //! cards, the time that the machine between them takes, and the programs that ask for slots. Nothing reads a clock: the same
 //! arguments give the same numbers, bit for bit.
 
-pub mod arrivals;
 pub mod compare;
 pub mod config;
-pub mod costs;
 pub mod fleet;
 pub mod gangs;
 pub mod mode;
 pub mod placement;
-pub mod plot;
 pub mod report;
 pub mod sim;
-pub mod stats;
-pub mod trace;
 pub mod workload;
 
 mod card;

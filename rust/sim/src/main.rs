@@ -12,8 +12,8 @@ use fermata_sim::mode::{self, Mode};
 use fermata_sim::placement::{self, Strategy};
 use fermata_sim::report::{self, Report};
 use fermata_sim::sim::Costs;
-use fermata_sim::workload::{Phases, Workload};
-use fermata_sim::{config, fleet, gangs, plot, trace, S, US};
+use fermata_sim::workload::{self, Phases, Workload};
+use fermata_sim::{config, fleet, gangs, S, US};
 
 /// The scheduler of fermata.ko over virtual time.
 #[derive(Parser)]
@@ -264,7 +264,7 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
             .filter(|row| row.workload == workload.name)
             .collect();
         let file = args.out.join(format!("sim-{}.svg", workload.name));
-        plot::draw(
+        report::draw(
             &rows,
             &format!("{}: {}", workload.name, workload.text),
             &file,
@@ -363,7 +363,7 @@ fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Resu
     let sets = if let Some(file) = &what.swf {
         let name = || file.display().to_string();
         let text = fs::read_to_string(file).with_context(name)?;
-        let mut jobs = placement::swf::parse(&text, what.processors_per_card).with_context(name)?;
+        let mut jobs = placement::parse_swf(&text, what.processors_per_card).with_context(name)?;
         jobs.retain(|job| job.submitted < settings.end);
         ensure!(
             !jobs.is_empty(),
@@ -395,7 +395,7 @@ fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Resu
 const BURSTS: &str = include_str!("../traces/bursts.csv");
 
 fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) -> Result<()> {
-    let (clients, last) = trace::parse(text, preparation_us * US)?;
+    let (clients, last) = workload::parse_trace(text, preparation_us * US)?;
     report.trace = fermata_sim::compare::on_trace(
         &clients,
         last,

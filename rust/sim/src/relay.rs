@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     ContextId, Duration, LeftReason, NextRun, Order, RunRecord, Status, Stop,
 };
 
-use crate::costs::Costs;
+use crate::sim::Costs;
 
 /// Records that a slot keeps.
 const RECORDS: usize = 8;

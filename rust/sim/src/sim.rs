@@ -2,23 +2,22 @@
 
 //! The simulation: a heap of events in virtual time, a card with the real scheduler, clients with requests.
 
-mod agenda;
-mod client;
 mod host;
-mod relayed;
 
-use agenda::{Agenda, What};
-use client::Client;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use fermata_sched_host::sched::{
-    Action, ContextId, Event, NewJob, Scheduler, SlotId, Time, MAX_SLOTS,
+    Action, ContextId, Event, NewJob, Order, Scheduler, SlotId, Time, MAX_SLOTS,
 };
+use host::Client;
+use serde::Serialize;
 
 use crate::card::Slot;
-pub use crate::costs::Costs;
 use crate::mode::Mode;
 use crate::relay::Relay;
 use crate::workload::ClientPlan;
-use crate::S;
+use crate::{S, US};
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -106,9 +105,9 @@ struct Card {
 
 /// A card of one of two profiles.
 enum Hardware {
-    /// The driver switches (`host.rs`).
+    /// The driver switches.
     Plain(Vec<Slot>),
-    /// The card switches (`relayed.rs`).
+    /// The card switches.
     Relayed(Relay),
 }
 
@@ -296,4 +295,210 @@ fn join(machine: &mut Scheduler, ctx: ContextId, with: ContextId) {
 
 fn slot_id(slot: u8) -> SlotId {
     SlotId::new(slot).expect("a card has at most eight slots")
+}
+
+/// Something that happens to a card.
+#[derive(Clone, Debug)]
+enum What {
+    /// The next request of a client comes.
+    Arrival { client: u32 },
+    /// A client says when it will want the slot.
+    Hint { client: u32, at: u64 },
+    /// A client has prepared its request.
+    Ready { client: u32 },
+    /// A client has heard of the end of its request.
+    Heard { client: u32 },
+    /// The engine of a slot comes to the end of something.
+    Engine { slot: u8, epoch: u32 },
+    /// A status read of a slot returns.
+    Status { slot: u8 },
+    /// An order reaches a slot with a relay. All that waits in the agenda is as large as the largest of these.
+    Order { slot: u8, order: Box<Order> },
+    /// The interrupt of a relay's record is handled.
+    Record { slot: u8 },
+    /// The timer of a slot fires.
+    Timer { slot: u8, timer: u32 },
+}
+
+/// Ordered by time, then by the order in which they were made: so a run is repeatable.
+struct Entered {
+    at: u64,
+    seq: u64,
+    what: What,
+}
+
+impl PartialEq for Entered {
+    fn eq(&self, other: &Self) -> bool {
+        self.seq == other.seq
+    }
+}
+
+impl Eq for Entered {}
+
+impl PartialOrd for Entered {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entered {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.seq).cmp(&(other.at, other.seq))
+    }
+}
+
+/// What is going to happen.
+#[derive(Default)]
+struct Agenda {
+    heap: BinaryHeap<Reverse<Entered>>,
+    seq: u64,
+}
+
+impl Agenda {
+    /// Enters what happens at a time.
+    fn push(&mut self, at: u64, what: What) {
+        self.seq += 1;
+        let seq = self.seq;
+        self.heap.push(Reverse(Entered { at, seq, what }));
+    }
+    /// Takes out what happens next.
+    fn pop(&mut self) -> Option<Entered> {
+        self.heap.pop().map(|Reverse(next)| next)
+    }
+}
+
+/// What the card and the machine between card and scheduler cost, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::Args)]
+pub struct Costs {
+    /// Save of a snapshot, ns
+    #[arg(long = "save-ns", default_value_t = Costs::DEFAULT.save)]
+    #[serde(rename = "save_ns")]
+    pub save: u64,
+    /// Restore of a snapshot, ns
+    #[arg(long = "restore-ns", default_value_t = Costs::DEFAULT.restore)]
+    #[serde(rename = "restore_ns")]
+    pub restore: u64,
+    /// From the card's interrupt to the handler, ns
+    #[arg(long = "irq-ns", default_value_t = Costs::DEFAULT.irq)]
+    #[serde(rename = "irq_ns")]
+    pub irq: u64,
+    /// A status read, ns
+    #[arg(long = "read-ns", default_value_t = Costs::DEFAULT.read)]
+    #[serde(rename = "read_ns")]
+    pub read: u64,
+    /// The writes of a START until it takes effect, ns
+    #[arg(long = "start-ns", default_value_t = Costs::DEFAULT.start)]
+    #[serde(rename = "start_ns")]
+    pub start: u64,
+    /// An order on its way to a relay, ns
+    #[arg(long = "order-ns", default_value_t = Costs::DEFAULT.order)]
+    #[serde(rename = "order_ns")]
+    pub order: u64,
+    /// A relay's reads of the next context's entry and registers in memory, ns
+    #[arg(long = "load-ns", default_value_t = Costs::DEFAULT.load)]
+    #[serde(rename = "load_ns")]
+    pub load: u64,
+    /// How late a timer fires, ns
+    #[arg(long = "timer-ns", default_value_t = Costs::DEFAULT.timer)]
+    #[serde(rename = "timer_ns")]
+    pub timer: u64,
+    /// A program's call into the driver, ns
+    #[arg(long = "call-ns", default_value_t = Costs::DEFAULT.call)]
+    #[serde(rename = "call_ns")]
+    pub call: u64,
+    /// From the end of a job to its program, ns
+    #[arg(long = "wake-ns", default_value_t = Costs::DEFAULT.wake)]
+    #[serde(rename = "wake_ns")]
+    pub wake: u64,
+    /// Preparing a request takes up to so much more or less than its program believes, percent
+    #[arg(long = "preparation-off", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[serde(rename = "preparation_off_percent")]
+    pub preparation_off: u8,
+}
+
+impl Costs {
+    /// An A100 as `GPreempt` has it (44 MB of state at 1.1 TB/s: 40 us each way), and a common machine with `PCIe`.
+    pub const DEFAULT: Self = Self {
+        save: 40 * US,
+        restore: 40 * US,
+        irq: 3 * US,
+        read: US,
+        start: US,
+        order: 0,
+        load: 2 * US,
+        timer: US,
+        call: US,
+        wake: 5 * US,
+        preparation_off: 0,
+    };
+    /// Nothing costs anything, as in a textbook.
+    pub const ZERO: Self = Self {
+        save: 0,
+        restore: 0,
+        irq: 0,
+        read: 0,
+        start: 0,
+        order: 0,
+        load: 0,
+        timer: 0,
+        call: 0,
+        wake: 0,
+        preparation_off: 0,
+    };
+}
+
+/// Latencies of one kind, in microseconds. All samples are kept, so percentiles are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// How many samples.
+    pub count: usize,
+    /// The mean.
+    pub mean_us: f64,
+    /// Half of the samples are no longer.
+    pub p50_us: f64,
+    /// 99 of 100 samples are no longer.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// Of samples in ns, which are sorted by this.
+    pub fn of(samples: &mut [u64]) -> Self {
+        if samples.is_empty() {
+            return Self::default();
+        }
+        samples.sort_unstable();
+        let us = |ns: u64| ns as f64 / 1e3;
+        let sum: u128 = samples.iter().map(|&ns| u128::from(ns)).sum();
+        Self {
+            count: samples.len(),
+            mean_us: sum as f64 / samples.len() as f64 / 1e3,
+            p50_us: us(rank(samples, 50)),
+            p99_us: us(rank(samples, 99)),
+            max_us: us(rank(samples, 100)),
+        }
+    }
+}
+
+/// The nearest rank of a percentile in samples that are sorted and not empty.
+fn rank(sorted: &[u64], percent: usize) -> u64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these values are exact")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let mut samples: Vec<u64> = (1..=200).rev().map(|n| n * 1_000).collect();
+        let latency = Latency::of(&mut samples);
+        assert_eq!((latency.p50_us, latency.p99_us), (100.0, 198.0));
+        assert_eq!((latency.max_us, latency.mean_us), (200.0, 100.5));
+        assert_eq!(Latency::of(&mut [7_000]).p99_us, 7.0);
+        assert_eq!(Latency::of(&mut []).count, 0);
+    }
 }

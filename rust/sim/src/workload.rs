@@ -5,10 +5,14 @@
 //! (docs/simulator.md has the reasons), and a sweep scales the whole table by one factor to reach a load.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use anyhow::{bail, ensure, Context, Result};
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Exp1};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::arrivals::{Arrivals, Phase, Work};
 use crate::US;
 
 /// What a client is to the scheduler.
@@ -271,6 +275,191 @@ impl Part {
     }
 }
 
+/// A request of a trace: when, and its work if it has its own, in ns.
+pub type TraceRequest = (u64, Option<u64>);
+
+/// How the requests of one client follow one another.
+#[derive(Clone, Debug)]
+pub enum Arrivals {
+    /// One in each period.
+    Periodic {
+        /// In ns.
+        period: u64,
+        /// When the first one comes.
+        phase: Phase,
+    },
+    /// A Poisson process.
+    Poisson {
+        /// The mean distance of two requests, in ns.
+        mean: f64,
+    },
+    /// By time, ascending.
+    Trace(Arc<[TraceRequest]>),
+}
+
+/// When the first request of a periodic client comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Phase {
+    /// At this time, in ns.
+    At(u64),
+    /// At a time within the first period, drawn once.
+    Random {
+        /// The client's clock is fast or slow by up to this part, drawn once, so that clients of one rate pass one another.
+        drift: f64,
+    },
+}
+
+/// How much work a request is, in ns of an engine to itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Each the same.
+    Fixed(u64),
+    /// Exponentially distributed around this mean.
+    Exponential(f64),
+}
+
+/// The requests of one client, in order. Two sources of the same seed and stream give the same requests, whatever happens
+/// to them: so modes are compared on the same requests.
+#[derive(Clone, Debug)]
+pub struct Source {
+    arrivals: Arrivals,
+    work: Work,
+    rng: Xoshiro256PlusPlus,
+    /// Start of the next period (periodic), time of the last request (Poisson), index (trace).
+    at: u64,
+}
+
+impl Source {
+    /// The source number `stream` of `seed`.
+    pub fn new(mut arrivals: Arrivals, work: Work, seed: u64, stream: u64) -> Self {
+        // seed_from_u64 spreads the bits; the odd factor keeps (1, 2) and (2, 1) apart.
+        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream;
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(mixed);
+        let at = match &mut arrivals {
+            Arrivals::Periodic {
+                phase: Phase::At(at),
+                ..
+            } => *at,
+            Arrivals::Periodic {
+                period,
+                phase: Phase::Random { drift },
+            } => {
+                let off: f64 = rng.random_range(-1.0..=1.0);
+                *period = (*period as f64 * (1.0 + off * *drift)).max(1.0) as u64;
+                rng.random_range(0..*period)
+            }
+            Arrivals::Poisson { .. } | Arrivals::Trace(_) => 0,
+        };
+        Self {
+            arrivals,
+            work,
+            rng,
+            at,
+        }
+    }
+}
+
+impl Iterator for Source {
+    /// When a request comes, and how much work it is.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (when, own) = match &self.arrivals {
+            Arrivals::Periodic { period, .. } => {
+                let when = self.at;
+                self.at += period;
+                (when, None)
+            }
+            Arrivals::Poisson { mean } => {
+                let gap: f64 = Exp1.sample(&mut self.rng);
+                self.at += (gap * mean) as u64;
+                (self.at, None)
+            }
+            Arrivals::Trace(requests) => {
+                let request = *requests.get(self.at as usize)?;
+                self.at += 1;
+                request
+            }
+        };
+        let work = match (own, self.work) {
+            (Some(work), _) | (None, Work::Fixed(work)) => work,
+            (None, Work::Exponential(mean)) => {
+                let draw: f64 = Exp1.sample(&mut self.rng);
+                (draw * mean) as u64
+            }
+        };
+        Some((when, work.max(1)))
+    }
+}
+
+/// The header of a trace file.
+const HEADER: &str = "time_us,client,kind,work_us";
+/// An hour and a minute: longer ones are mistakes.
+const TIME_MAX_US: u64 = 3_600_000_000;
+const WORK_MAX_US: u64 = 60_000_000;
+
+/// The clients of a trace, in the order of their names, and the time of the last request in ns. A trace is a CSV file of requests, in any
+/// order; a kind is LC or BE.
+///
+/// # Errors
+///
+/// What is wrong, and in which line.
+pub fn parse_trace(text: &str, preparation: u64) -> Result<(Vec<ClientPlan>, u64)> {
+    let mut lines = text.lines().zip(1..);
+    let header = lines.next().map(|(line, _)| line.trim());
+    ensure!(
+        header == Some(HEADER),
+        "line 1: the header must be {HEADER}"
+    );
+    let mut clients: BTreeMap<&str, (Kind, Vec<TraceRequest>)> = BTreeMap::new();
+    let mut last = 0;
+    for (line, number) in lines {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (at, name, kind, work) = request(line).with_context(|| format!("line {number}"))?;
+        let entry = clients.entry(name).or_insert((kind, Vec::new()));
+        ensure!(entry.0 == kind, "line {number}: {name} is both LC and BE");
+        entry.1.push((at, Some(work)));
+        last = last.max(at);
+    }
+    ensure!(!clients.is_empty(), "no requests");
+    let clients = clients.into_values().map(|(kind, mut requests)| {
+        requests.sort_by_key(|request| request.0);
+        ClientPlan {
+            kind,
+            arrivals: Arrivals::Trace(requests.into()),
+            work: Work::Fixed(0),
+            preparation,
+            skips_late: false,
+            stream: None,
+            gang: None,
+        }
+    });
+    Ok((clients.collect(), last))
+}
+
+fn request(line: &str) -> Result<(u64, &str, Kind, u64)> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [time, name, kind, work] = fields[..] else {
+        bail!("{} fields, not 4", fields.len());
+    };
+    let time: u64 = time.parse().context("time_us")?;
+    let work: u64 = work.parse().context("work_us")?;
+    ensure!(time <= TIME_MAX_US, "time_us is over an hour");
+    ensure!(
+        (1..=WORK_MAX_US).contains(&work),
+        "work_us is 0 or over a minute"
+    );
+    ensure!(!name.is_empty(), "no client");
+    let kind = match kind {
+        "LC" => Kind::Lc,
+        "BE" => Kind::Be,
+        _ => bail!("kind is neither LC nor BE"),
+    };
+    Ok((time * US, name, kind, work * US))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,5 +548,38 @@ mod tests {
                 assert_eq!(phase, Phase::Random { drift: DRIFT });
             }
         }
+    }
+
+    #[test]
+    fn requests_are_sorted_by_client_and_time() {
+        let text = "time_us,client,kind,work_us\n30,b,BE,5\n\n# more\n20,a,LC,7\n10,b,BE,6\n";
+        let (clients, last) = parse_trace(text, 0).unwrap();
+        assert_eq!((clients.len(), last), (2, 30 * US));
+        let Arrivals::Trace(requests) = &clients[1].arrivals else {
+            panic!()
+        };
+        assert_eq!(
+            requests[..],
+            [(10 * US, Some(6 * US)), (30 * US, Some(5 * US))]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        for (rest, expected) in [
+            ("1,a,LC\n", "line 2"),
+            ("1,a,LC,5\nx,a,LC,1\n", "line 3"),
+            ("-1,a,LC,1\n", "line 2"),
+            ("1,a,XX,1\n", "line 2"),
+            ("1,,LC,1\n", "line 2"),
+            ("1,a,LC,0\n", "line 2"),
+            ("18446744073709551615,a,LC,1\n", "line 2"),
+            ("1,a,LC,1\n2,a,BE,1\n", "line 3"),
+            ("", "no requests"),
+        ] {
+            let error = parse_trace(&format!("{HEADER}\n{rest}"), 0).unwrap_err();
+            assert!(format!("{error:#}").contains(expected), "{rest}: {error:#}");
+        }
+        assert!(parse_trace("", 0).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 //! Jobs of a cluster.
 
+use anyhow::{ensure, Context, Result};
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -98,5 +99,121 @@ pub fn synthetic(nodes: usize, load: f64, end: u64, seed: u64) -> Vec<Job> {
         let run = runs.draw(&mut rng).max(S);
         let shards = SIZES[rng.random_range(0..SIZES.len())];
         jobs.push(Job::of_run(at as u64, run, shards, class));
+    }
+}
+
+/// Numbers of a line of the Standard Workload Format.
+const FIELDS: usize = 18;
+/// Two years, in seconds.
+const TIME_MAX: i64 = 2 * 366 * 86_400;
+/// More than any machine has.
+const PROCESSORS_MAX: i64 = 10_000_000;
+/// Half a year, in seconds: longer jobs are mistakes.
+const RUN_MAX: i64 = 183 * 86_400;
+
+/// The jobs of a file in the Standard Workload Format of the Parallel Workloads Archive (D. Feitelson and others, version 2.2: lines of 18
+/// numbers, `;` begins a comment) that did run, in the order of their submission. So many processors of the trace are a card: a job of fewer has
+/// shards of a card, a job of more is as many jobs of a whole card. Jobs of queue 0, which the format has for interactive ones, are
+/// urgent.
+///
+/// # Errors
+///
+/// What is wrong, and in which line.
+pub fn parse_swf(text: &str, processors_per_card: u32) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(';') {
+            continue;
+        }
+        add(&mut jobs, line, processors_per_card).with_context(|| format!("line {number}"))?;
+    }
+    ensure!(!jobs.is_empty(), "no jobs");
+    jobs.sort_by_key(|job| job.submitted);
+    Ok(jobs)
+}
+
+fn add(jobs: &mut Vec<Job>, line: &str, processors_per_card: u32) -> Result<()> {
+    let fields: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+    let fields = fields.context("a word that is no number")?;
+    ensure!(
+        fields.len() == FIELDS,
+        "{} numbers, not {FIELDS}",
+        fields.len()
+    );
+    // Field 2 is the time of submission, 4 the run time, 5 the processors that the job had, 15 its queue. -1 stands for unknown.
+    let [submitted, run, processors, queue] =
+        [1, 3, 4, 14].map(|field: usize| fields[field] as i64);
+    if run <= 0 || processors <= 0 {
+        return Ok(());
+    }
+    ensure!(
+        (0..=TIME_MAX).contains(&submitted),
+        "the time of submission is negative, or over two years"
+    );
+    ensure!(
+        processors <= PROCESSORS_MAX,
+        "over {PROCESSORS_MAX} processors"
+    );
+    ensure!(run <= RUN_MAX, "the run time is over half a year");
+    let class = if queue == 0 {
+        Class::Urgent
+    } else {
+        Class::Normal
+    };
+    let (card, processors) = (u64::from(processors_per_card), processors as u64);
+    let job = |shards: u64| Job::of_run(submitted as u64 * S, run as u64 * S, shards as u8, class);
+    let whole = processors / card;
+    jobs.extend((0..whole).map(|_| job(SHARDS.into())));
+    let rest = processors % card;
+    if rest > 0 {
+        jobs.push(job((rest * u64::from(SHARDS)).div_ceil(card)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(submitted: i64, run: i64, processors: i64, queue: i64) -> String {
+        format!("1 {submitted} -1 {run} {processors} -1 -1 {processors} -1 -1 1 1 1 1 {queue} -1 -1 -1\n")
+    }
+
+    #[test]
+    fn jobs_have_shards_of_cards() {
+        let text = format!(
+            "; MaxProcs: 64\n\n{}{}{}",
+            line(90, 80, 3, 1),
+            line(5, 10, 20, 0),
+            line(7, -1, 4, 1)
+        );
+        let jobs = parse_swf(&text, 8).unwrap();
+        let job = |submitted: u64, run: u64, shards, class| {
+            Job::of_run(submitted * S, run * S, shards, class)
+        };
+        let whole = job(5, 10, 8, Class::Urgent);
+        let rest = job(5, 10, 4, Class::Urgent);
+        assert_eq!(jobs, [whole, whole, rest, job(90, 80, 3, Class::Normal)]);
+        assert_eq!((jobs[3].work, jobs[3].run()), (30 * S, 80 * S));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let wrong = [
+            ("1 2 3\n", "18"),
+            ("a\n", "no number"),
+            (&line(-5, 1, 1, 1), "negative"),
+            (&line(5, 1, 10_000_001, 1), "processors"),
+            (&line(5, i64::MAX, 1, 1), "half a year"),
+        ];
+        for (text, expected) in wrong {
+            let error = format!("{:#}", parse_swf(&format!("; x\n{text}"), 8).unwrap_err());
+            assert!(
+                error.contains(expected) && error.contains("line 2"),
+                "{error}"
+            );
+        }
+        assert!(parse_swf("; nothing\n", 8).is_err());
     }
 }
