@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::compare::{compare, Settings};
 use fermata_sim::config;
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
+use fermata_sim::workload::{Arrivals, Work};
 use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
 use fermata_sim::{MS, S};
 use serde_json::{json, Value};

@@ -2,12 +2,11 @@
 
 //! What the simulator promises: the same numbers for the same seed, the same requests for every mode, no request lost.
 
-use fermata_sim::arrivals::{Arrivals, Work};
 use fermata_sim::compare::{compare, on_trace, Row, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
-use fermata_sim::sim::{run, Costs, Plan};
-use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
-use fermata_sim::{fleet, gangs, trace, MS, S, US};
+use fermata_sim::sim::{run, Costs, Outcome, Plan};
+use fermata_sim::workload::{Arrivals, ClientPlan, Kind, Phases, Work, Workload};
+use fermata_sim::{fleet, gangs, workload, MS, S, US};
 
 fn settings(seed: u64) -> Settings {
     Settings {
@@ -49,11 +48,16 @@ fn every_mode_has_the_same_requests_and_loses_none() {
     }
 }
 
-fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
+/// A client whose requests come at these times, with so much work each.
+fn client(kind: Kind, requests: &[(u64, u64)]) -> ClientPlan {
+    let requests: Vec<_> = requests
+        .iter()
+        .map(|&(at, work)| (at, Some(work)))
+        .collect();
     ClientPlan {
         kind,
-        arrivals: Arrivals::Trace(arrivals.into()),
-        work: Work::Fixed(MS),
+        arrivals: Arrivals::Trace(requests.into()),
+        work: Work::Fixed(0),
         preparation: 0,
         skips_late: false,
         stream: None,
@@ -66,8 +70,8 @@ fn one(arrivals: &[(u64, Option<u64>)], kind: Kind) -> ClientPlan {
 fn a_switch_takes_what_the_costs_say() {
     let costs = Costs::DEFAULT;
     let clients = vec![
-        one(&[(0, Some(5 * MS))], Kind::Be),
-        one(&[(MS, Some(MS))], Kind::Lc),
+        client(Kind::Be, &[(0, 5 * MS)]),
+        client(Kind::Lc, &[(MS, MS)]),
     ];
     let plan = |mode| Plan {
         mode,
@@ -108,8 +112,8 @@ fn throughput_counts_what_ends_between_the_warm_up_and_the_end() {
         cards: 1,
         slots: 1,
         clients: vec![vec![
-            one(&[(0, Some(5 * MS))], Kind::Be),
-            one(&[(MS, Some(MS))], Kind::Lc),
+            client(Kind::Be, &[(0, 5 * MS)]),
+            client(Kind::Lc, &[(MS, MS)]),
         ]],
         gangs: false,
         seed: 0,
@@ -129,7 +133,7 @@ fn throughput_counts_what_ends_between_the_warm_up_and_the_end() {
 #[test]
 fn a_trace_is_followed() {
     let text = "time_us,client,kind,work_us\n0,a,BE,5000\n1000,b,LC,1000\n20000,b,LC,1000\n";
-    let (clients, last) = trace::parse(text, 0).unwrap();
+    let (clients, last) = workload::parse_trace(text, 0).unwrap();
     let rows = on_trace(&clients, last, &Mode::ALL, Costs::ZERO, 1);
     let names: Vec<_> = rows.iter().map(|row| row.mode.as_str()).collect();
     assert_eq!(names[..3], ["isolated", "alone", "no-preemption"]);
@@ -174,8 +178,8 @@ fn a_fleet_is_the_sum_of_its_cards() {
 fn lc_waits_for_one_save() {
     let costs = Costs::DEFAULT;
     let clients = vec![
-        one(&[(0, Some(5 * MS))], Kind::Be),
-        one(&[(MS, Some(MS))], Kind::Lc),
+        client(Kind::Be, &[(0, 5 * MS)]),
+        client(Kind::Lc, &[(MS, MS)]),
     ];
     let outcome = run(&Plan {
         mode: Mode::LC_BE,
@@ -223,9 +227,9 @@ fn announced_lc_waits_for_no_save() {
     // The first one tells what a save takes.
     let lc = ClientPlan {
         preparation: 200 * US,
-        ..one(&[(MS, Some(MS)), (20 * MS, Some(MS))], Kind::Lc)
+        ..client(Kind::Lc, &[(MS, MS), (20 * MS, MS)])
     };
-    let clients = vec![one(&[(0, Some(50 * MS))], Kind::Be), lc];
+    let clients = vec![client(Kind::Be, &[(0, 50 * MS)]), lc];
     let outcome = run(&Plan {
         mode: Mode::HINTS,
         costs,
@@ -336,4 +340,382 @@ fn gangs_start_together_and_lose_little() {
             }
         }
     }
+}
+
+// Against what queueing theory says exactly, with all costs at zero: many clients with few requests each, so that those of one client hardly
+// ever queue behind one another.
+
+const CLIENTS: usize = 400;
+/// Mean work of a request, ns.
+const WORK: u64 = 5 * MS;
+
+fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
+    let mean = WORK as f64 * CLIENTS as f64 / (load * slots as f64);
+    let client = ClientPlan {
+        kind: Kind::Lc,
+        arrivals: Arrivals::Poisson { mean },
+        work,
+        preparation: 0,
+        skips_late: false,
+        stream: None,
+        gang: None,
+    };
+    Plan {
+        mode,
+        costs: Costs::ZERO,
+        cards: 1,
+        slots,
+        clients: vec![vec![client; CLIENTS]],
+        gangs: false,
+        seed: 7,
+        warm_up: 10 * S,
+        end: (10 + seconds) * S,
+        drain: 100 * S,
+    }
+}
+
+/// Mean time from arrival to end, in units of the mean work.
+fn sojourn(outcome: &Outcome) -> f64 {
+    assert_eq!((outcome.unfinished, outcome.failed), (0, 0));
+    let sum: f64 = outcome.lc.iter().map(|&ns| ns as f64).sum();
+    sum / outcome.lc.len() as f64 / WORK as f64
+}
+
+fn close(what: &str, found: f64, expected: f64, within: f64) {
+    let off = found / expected - 1.0;
+    println!(
+        "{what}: {found:.4}, expected {expected:.4}, off by {:.2} %",
+        off * 100.0
+    );
+    assert!(off.abs() < within, "{what}: {found}, expected {expected}");
+}
+
+#[test]
+fn m_d_1_waits_as_pollaczek_and_khinchine_say() {
+    for load in [0.5, 0.8] {
+        let plan = plan(Mode::NO_PREEMPTION, 1, load, Work::Fixed(WORK), 1_000);
+        let found = sojourn(&run(&plan)) - 1.0;
+        close("M/D/1 wait", found, load / (2.0 * (1.0 - load)), 0.02);
+    }
+}
+
+#[test]
+fn m_m_1_waits_twice_as_long() {
+    for load in [0.5, 0.8] {
+        let work = Work::Exponential(WORK as f64);
+        let plan = plan(Mode::NO_PREEMPTION, 1, load, work, 2_000);
+        let found = sojourn(&run(&plan)) - 1.0;
+        close("M/M/1 wait", found, load / (1.0 - load), 0.03);
+    }
+}
+
+/// The LC clients of workload E by themselves: what they wait for one another is all that makes their latency longer than their work.
+#[test]
+fn e_alone_waits_as_pollaczek_and_khinchine_say() {
+    let workload = Workload::all().into_iter().find(|it| it.name == "E");
+    let all = workload.map(|it| it.clients(it.natural_load(), Phases::Staggered));
+    let clients = all.unwrap().into_iter().filter(|it| it.kind == Kind::Lc);
+    let clients: Vec<ClientPlan> = clients
+        .map(|client| ClientPlan {
+            preparation: 0,
+            skips_late: false,
+            ..client
+        })
+        .collect();
+    let found = run(&Plan {
+        clients: vec![clients.clone()],
+        ..plan(Mode::NO_PREEMPTION, 1, 0.5, Work::Fixed(WORK), 2_000)
+    });
+    let (mut load, mut second, mut rate) = (0.0, 0.0, 0.0);
+    for client in &clients {
+        let (Arrivals::Poisson { mean }, Work::Fixed(work)) = (&client.arrivals, client.work)
+        else {
+            panic!("{client:?}");
+        };
+        load += work as f64 / mean;
+        second += (work as f64).powi(2) / mean;
+        rate += 1.0 / mean;
+    }
+    let expected = second / (2.0 * (1.0 - load)) + load / rate;
+    close("E alone", sojourn(&found) * WORK as f64, expected, 0.02);
+}
+
+/// Erlang C: two slots that serve one queue.
+#[test]
+fn m_m_2_waits_as_erlang_says() {
+    let load = 0.7;
+    let work = Work::Exponential(WORK as f64);
+    let found = sojourn(&run(&plan(Mode::NO_PREEMPTION, 2, load, work, 1_000))) - 1.0;
+    // With two servers the mean wait comes to load^2 / (1 - load^2).
+    close("M/M/2 wait", found, load * load / (1.0 - load * load), 0.03);
+}
+
+/// Round robin by slices that are short next to the work is nearly processor sharing.
+#[test]
+fn short_slices_come_near_processor_sharing() {
+    let load = 0.6;
+    let slices = Mode::parse("slices-100us").unwrap();
+    let found = sojourn(&run(&plan(slices, 1, load, Work::Fixed(WORK), 200)));
+    close("M/D/1-PS time", found, 1.0 / (1.0 - load), 0.03);
+}
+
+/// What is done is what was asked for, when the slot can do it.
+#[test]
+fn utilisation_is_the_load() {
+    let plan = plan(Mode::NO_PREEMPTION, 4, 0.75, Work::Fixed(WORK), 300);
+    close("utilisation", run(&plan).utilisation(&plan), 0.75, 0.01);
+}
+
+/// Two jobs without end take turns on a card with a relay. The gap between them is the card's own: no interrupt, timer or read
+/// makes it longer, and a slice is worked off to the nanosecond.
+#[test]
+fn a_relay_loses_its_save_and_restore_only() {
+    let job = ClientPlan {
+        kind: Kind::Be,
+        arrivals: Arrivals::Trace([(0, Some(1_000 * S))].into()),
+        work: Work::Fixed(0),
+        preparation: 0,
+        skips_late: false,
+        stream: None,
+        gang: None,
+    };
+    let costs = Costs {
+        irq: 200 * US,
+        timer: 20 * US,
+        read: 30 * US,
+        ..Costs::DEFAULT
+    };
+    for slice in [MS, 2 * MS, 5 * MS] {
+        let plan = |mode| Plan {
+            costs,
+            clients: vec![vec![job.clone(), job.clone()]],
+            warm_up: 0,
+            end: S,
+            drain: 0,
+            ..plan(mode, 1, 0.5, Work::Fixed(WORK), 0)
+        };
+        let seen = run(&plan(Mode::slices(slice).on_relay()));
+        let first = costs.call + costs.order + costs.load + slice + costs.save;
+        let turn = costs.load + costs.restore + slice + costs.save;
+        let turns = (S - first) / turn + 1;
+        assert_eq!(seen.be_work, turns * slice);
+        assert_eq!(
+            (seen.saves, seen.relayed, seen.starts),
+            (turns, turns, turns + 1)
+        );
+        assert_eq!((seen.pauses, seen.orders_dropped), (0, 0));
+        // One for each turn, and one that is held at most.
+        assert!((turns + 1..=turns + 2).contains(&seen.orders), "{seen:?}");
+
+        // Without a relay the driver's part is lost, too, and slices are later by the timer.
+        let seen = run(&plan(Mode::slices(slice)));
+        let gap = costs.save + costs.irq + costs.read + costs.start + costs.restore;
+        let turns = S / (slice + costs.timer + gap);
+        assert!(seen.saves.abs_diff(turns) <= 2, "{turns}: {seen:?}");
+        assert_eq!((seen.orders, seen.relayed), (0, 0));
+    }
+}
+
+// Cards with a relay: short histories that were reckoned by hand, to the nanosecond, and that no other protocol is in use.
+
+/// An order takes its time here, too.
+const COSTS: Costs = Costs {
+    order: 2 * US,
+    ..Costs::DEFAULT
+};
+
+/// BE, LC.
+fn outcome(mode: Mode, costs: Costs, be: &[(u64, u64)], lc: &[(u64, u64)]) -> Outcome {
+    let clients = vec![client(Kind::Be, be), client(Kind::Lc, lc)];
+    let outcome = run(&Plan {
+        mode,
+        costs,
+        cards: 1,
+        slots: 1,
+        clients: vec![clients],
+        gangs: false,
+        seed: 0,
+        warm_up: 0,
+        end: S,
+        drain: S,
+    });
+    assert_eq!((outcome.unfinished, outcome.failed), (0, 0));
+    assert_eq!(
+        (outcome.pauses, outcome.dropped),
+        (0, 0),
+        "a PAUSE was written"
+    );
+    outcome
+}
+
+/// From the request of a program until the engine works, on a vacant slot.
+const BEGIN: u64 = COSTS.call + COSTS.order + COSTS.load;
+/// From the end of a job until its program knows.
+const END: u64 = COSTS.irq + COSTS.wake;
+
+#[test]
+fn jobs_that_end_are_followed_by_an_order_for_a_vacant_slot() {
+    let mode = Mode::NO_PREEMPTION.on_relay();
+    let seen = outcome(mode, COSTS, &[(0, 5 * MS)], &[(MS, MS)]);
+    let be_end = BEGIN + 5 * MS;
+    let lc_end = be_end + COSTS.irq + COSTS.order + COSTS.load + MS;
+    assert_eq!(seen.be, [be_end + END]);
+    assert_eq!(seen.lc, [lc_end + END - MS]);
+    assert_eq!(
+        (seen.starts, seen.saves, seen.orders, seen.relayed),
+        (2, 0, 2, 0)
+    );
+}
+
+/// The first slice ends when the job has worked for that long, and the next job follows without the host.
+#[test]
+fn the_card_ends_a_slice_and_goes_on() {
+    let mode = Mode::slices(2 * MS).on_relay();
+    let seen = outcome(mode, COSTS, &[(0, 5 * MS)], &[(MS, MS)]);
+    let lc_end = BEGIN + 2 * MS + COSTS.save + COSTS.load + MS;
+    assert_eq!(seen.lc, [lc_end + END - MS]);
+    // LC ends by itself, before its slice is over: BE is named since the slice began.
+    let resume = COSTS.load + COSTS.restore;
+    assert_eq!(seen.be, [lc_end + resume + 3 * MS + END]);
+    assert_eq!(
+        (seen.starts, seen.saves, seen.orders, seen.relayed),
+        (3, 1, 3, 2)
+    );
+}
+
+/// The card goes back to BE by itself.
+#[test]
+fn lc_waits_for_an_order_and_a_save() {
+    let mode = Mode::LC_BE.on_relay();
+    let seen = outcome(mode, COSTS, &[(0, 5 * MS)], &[(MS, MS)]);
+    let before = COSTS.call + COSTS.order + COSTS.save + COSTS.load;
+    assert_eq!(seen.lc, [before + MS + END]);
+    let lc_end = MS + before + MS;
+    let left = 5 * MS - (MS + COSTS.call + COSTS.order - BEGIN);
+    assert_eq!(seen.be, [lc_end + COSTS.load + COSTS.restore + left + END]);
+    assert_eq!(
+        (seen.starts, seen.saves, seen.orders, seen.relayed),
+        (3, 1, 2, 2)
+    );
+}
+
+/// LC comes while BE is restored: the restore is broken off, and there is nothing to save.
+#[test]
+fn a_restore_is_broken_off() {
+    let costs = Costs {
+        restore: 400 * US,
+        ..COSTS
+    };
+    let mode = Mode::LC_BE.on_relay();
+    let first_end = MS + COSTS.call + COSTS.order + COSTS.save + COSTS.load + MS;
+    let restores_at = first_end + COSTS.load;
+    let second = restores_at + 100 * US;
+    let seen = outcome(mode, costs, &[(0, 5 * MS)], &[(MS, MS), (second, MS)]);
+    assert_eq!(seen.lc[1], BEGIN + MS + END);
+    assert_eq!((seen.starts, seen.saves, seen.relayed), (5, 1, 4));
+    let second_end = second + BEGIN + MS;
+    let resume = COSTS.load + costs.restore;
+    let left = 5 * MS - (MS + COSTS.call + COSTS.order - BEGIN);
+    assert_eq!(seen.be, [second_end + resume + left + END]);
+}
+
+/// The job ends while an order for it is on its way: the card drops the order, and the record says so.
+#[test]
+fn an_order_that_comes_too_late_is_dropped() {
+    let costs = Costs {
+        order: 50 * US,
+        ..COSTS
+    };
+    let mode = Mode::LC_BE.on_relay();
+    let be_end = costs.call + costs.order + costs.load + MS;
+    let came = be_end - 20 * US;
+    let seen = outcome(mode, costs, &[(0, MS)], &[(came, MS)]);
+    let begins = be_end + costs.irq + costs.order + costs.load;
+    assert_eq!(seen.lc, [begins + MS + END - came]);
+    assert_eq!((seen.orders, seen.orders_dropped, seen.relayed), (3, 1, 0));
+}
+
+/// With a hint the slot is vacant when LC comes, as on a card without a relay.
+#[test]
+fn announced_lc_on_a_relay_waits_for_no_save() {
+    let lc = ClientPlan {
+        preparation: 200 * US,
+        ..client(Kind::Lc, &[(MS, MS), (20 * MS, MS)])
+    };
+    let seen = run(&Plan {
+        mode: Mode::HINTS.on_relay(),
+        costs: COSTS,
+        cards: 1,
+        slots: 1,
+        clients: vec![vec![client(Kind::Be, &[(0, 50 * MS)]), lc]],
+        gangs: false,
+        seed: 0,
+        warm_up: 10 * MS,
+        end: S,
+        drain: S,
+    });
+    assert_eq!(seen.lc, [COSTS.call + 200 * US + BEGIN + MS + END]);
+    assert_eq!((seen.hints_used, seen.saves, seen.pauses), (2, 2, 0));
+}
+
+/// Every mode serves every request on both cards, and each card is told in its own way only.
+#[test]
+fn every_mode_serves_all_and_uses_its_own_protocol() {
+    let modes = Mode::ALL.map(|mode| [Mode::of(mode.sharing), mode.on_relay()]);
+    let settings = Settings {
+        workloads: Workload::all(),
+        loads: vec![Some(0.7)],
+        modes: modes.concat(),
+        costs: Costs::DEFAULT,
+        phases: Phases::Drifting,
+        seconds: 2,
+        seed: 6,
+    };
+    for rows in compare(&settings).chunks(REFERENCES + settings.modes.len()) {
+        for (row, mode) in rows[REFERENCES..].iter().zip(&settings.modes) {
+            assert_eq!(row.unfinished, 0, "{} {}", row.workload, row.mode);
+            assert_eq!(row.requests, rows[REFERENCES].requests, "{}", row.mode);
+            assert_eq!(row.mode.ends_with("-relay"), mode.relay);
+            assert_eq!(mode.relay, row.orders > 0, "{}: orders", row.mode);
+            // Each START follows an order, or BACK of an order before.
+            assert!(
+                !mode.relay || row.orders + row.relayed >= row.starts,
+                "{row:?}"
+            );
+            assert_eq!(!mode.relay && row.saves_per_s > 0.0, row.pauses > 0);
+            assert!(row.relayed <= row.starts && (mode.relay || row.relayed == 0));
+        }
+    }
+}
+
+#[test]
+fn traces_and_fleets_run_on_relays() {
+    let text = "time_us,client,kind,work_us\n0,a,BE,5000\n1000,b,LC,1000\n20000,b,LC,1000\n";
+    let (clients, last) = workload::parse_trace(text, 0).unwrap();
+    let modes = [Mode::LC_BE, Mode::LC_BE.on_relay()];
+    let rows = on_trace(&clients, last, &modes, Costs::ZERO, 1);
+    // Nothing costs anything: the cards differ in how they are told.
+    assert_eq!(rows[2].lc, rows[3].lc);
+    assert_eq!((rows[2].pauses, rows[3].pauses, rows[2].orders), (1, 0, 0));
+    assert_eq!((rows[3].starts, rows[3].orders, rows[3].relayed), (4, 3, 2));
+
+    let fleet = |mode| {
+        fleet::fleet(&fleet::Settings {
+            mode,
+            cards: 10,
+            slots: 4,
+            contexts: 50,
+            load: 0.8,
+            costs: Costs::DEFAULT,
+            ms: 500,
+            seed: 5,
+        })
+    };
+    let [plain, relayed] = modes.map(fleet);
+    assert_eq!(relayed.mode, "lc-be-relay");
+    assert_eq!(relayed.requests, plain.requests);
+    assert_eq!(
+        relayed.lc.count + relayed.be.count,
+        relayed.requests as usize
+    );
 }
