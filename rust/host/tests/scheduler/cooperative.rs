@@ -2,16 +2,14 @@
 
 //! Cooperative contexts: their jobs stop at a boundary, and the time until then is their own.
 
-use crate::model::share::{check_shares, ran, shares};
-use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::check::{check_shares, ran, shares};
+use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, PreemptGranularity,
     Refusal, SlotStats, Urgency, Wake,
 };
 use proptest::prelude::*;
 
-const ENDLESS: u64 = 1_000_000 * MS;
 const SAVE: u64 = 50 * US;
 /// Longer than any block.
 const PATIENT: Duration = Duration::from_ms(10_000);

@@ -2,14 +2,11 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::world::{sid, SlotPlan, World, BASE, FERMATA, RELAY};
-use crate::model::MS;
+use crate::model::{sid, SlotPlan, World, BASE, ENDLESS, FERMATA, MS, RELAY};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     MAX_SLOTS,
 };
-
-const ENDLESS: u64 = 1_000_000 * MS;
 
 /// Two slots of two engines, and a gang of a context on each.
 fn gang_on(plan: SlotPlan) -> (World, [ContextId; 2]) {

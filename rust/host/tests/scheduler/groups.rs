@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Groups of contexts.
+//! Groups of contexts, between which time is shared first.
 
 use std::collections::HashSet;
 
-use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
-use crate::model::MS;
 use fermata_sched_host::sched::{
-    Action, ContextConfig, ContextId, GroupKey, GroupStats, JobState, Params, Refusal, Scheduler,
-    SlotState, Urgency,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, Params,
+    PolicyKind, Refusal, Scheduler, SlotState, Urgency,
 };
 use fermata_sched_host::{card, storage};
+use proptest::prelude::*;
+
+use crate::model::check::{check_shares, shares};
+use crate::model::{cases, check, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 
 const A: GroupKey = GroupKey(7);
 const B: GroupKey = GroupKey(u64::MAX);
@@ -230,4 +232,365 @@ fn reservations_that_are_refused() {
     world.remove_group(B).unwrap();
     world.run_for(2 * MS);
     assert_eq!(world.state(late), JobState::Done);
+}
+
+// Time is shared between groups first, and nobody gains by having more contexts.
+
+fn world(slots: usize, policy: PolicyKind) -> World {
+    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
+    let mut world = World::new(&plans, 64);
+    world.set_policy(policy).unwrap();
+    world
+}
+
+fn open(world: &mut World, group: GroupKey, weight: u16) -> ContextId {
+    let params = Params {
+        weight,
+        ..Params::DEFAULT
+    };
+    world.open_in(group, 0, params).unwrap()
+}
+
+/// So many contexts of a group that always want a slot.
+fn busy(world: &mut World, group: GroupKey, count: usize) -> Vec<ContextId> {
+    (0..count)
+        .map(|_| {
+            let ctx = open(world, group, 100);
+            world.start(ctx, ENDLESS).unwrap();
+            ctx
+        })
+        .collect()
+}
+
+fn ran(world: &World, group: GroupKey) -> f64 {
+    let stats = world.machine.group_stats(group, ns(world.now));
+    stats.run.as_ns() as f64
+}
+
+/// The part of A in what A and B had since each had `before`.
+fn part(world: &World, before: (f64, f64)) -> f64 {
+    shares(&[ran(world, A) - before.0, ran(world, B) - before.1])[0]
+}
+
+fn weigh(world: &mut World, group: GroupKey, weight: u16) -> Result<(), Refusal> {
+    world.set_group_weight(group, weight)
+}
+
+fn slices(world: &World) -> u64 {
+    let all = world.tenants.keys();
+    all.filter_map(|&ctx| world.machine.stats(ctx, ns(world.now)).ok())
+        .map(|stats| stats.slices)
+        .sum()
+}
+
+fn run_slices(world: &mut World, n: u64) {
+    let (end, latest) = (slices(world) + n, world.now + n * 200 * MS);
+    while slices(world) < end {
+        assert!(world.now < latest, "nobody is preempted");
+        world.run_for(20 * MS);
+    }
+}
+
+/// What groups 0 and up have run, one for each weight.
+fn all_ran(world: &World, weights: &[u16]) -> Vec<f64> {
+    let keys = (0..).map(GroupKey).take(weights.len());
+    keys.map(|key| ran(world, key)).collect()
+}
+
+proptest! {
+    #![proptest_config(cases(12))]
+
+    #[test]
+    fn groups_have_by_their_weights(
+        groups in prop::collection::vec((1..=1_000u16, prop::collection::vec(1..=1_000u16, 1..9)), 2..6),
+        save in 1..300u64,
+    ) {
+        let mut world = world(1, PolicyKind::Fair);
+        world.card.slots[0].save = save * US;
+        for (i, (weight, members)) in groups.iter().enumerate() {
+            let key = GroupKey(i as u64);
+            for &own in members {
+                let ctx = open(&mut world, key, own);
+                world.start(ctx, ENDLESS).unwrap();
+            }
+            weigh(&mut world, key, *weight).unwrap();
+        }
+        run_slices(&mut world, 1_000);
+        let weights: Vec<u16> = groups.iter().map(|(weight, _)| *weight).collect();
+        check_shares(&all_ran(&world, &weights), &weights, 0.01)?;
+    }
+
+    /// Several slots, each group with contexts enough for all of them.
+    #[test]
+    fn on_several_slots_too(
+        groups in prop::collection::vec((20..=200u16, 0..4usize), 2..5),
+        slots in 2..4usize,
+    ) {
+        let mut world = world(slots, PolicyKind::Fair);
+        for (i, &(weight, more)) in groups.iter().enumerate() {
+            let key = GroupKey(i as u64);
+            busy(&mut world, key, slots + more);
+            weigh(&mut world, key, weight).unwrap();
+        }
+        run_slices(&mut world, 1_000);
+        let weights: Vec<u16> = groups.iter().map(|(weight, _)| *weight).collect();
+        check_shares(&all_ran(&world, &weights), &weights, 0.01)?;
+    }
+
+    /// A has many contexts that want a slot in turn, each for a short while; B has one that always does.
+    #[test]
+    fn sleeping_in_turn_gains_nothing(count in 2..24usize, work in 100..6_000u64, ahead in 1..3usize) {
+        let mut world = world(1, PolicyKind::Fair);
+        let many: Vec<_> = (0..count).map(|_| open(&mut world, A, 100)).collect();
+        busy(&mut world, B, 1);
+        let mut next = 0;
+        while world.now < 1_200 * MS {
+            let live = |ctx: &&ContextId| world.state(**ctx).is_live();
+            let waiting = many.iter().filter(live).count();
+            if waiting < ahead {
+                next = (next + 1) % count;
+                let _ = world.start(many[next], work * US);
+            }
+            world.run_for(50 * US);
+        }
+        let part = part(&world, (0.0, 0.0));
+        prop_assert!(part < 0.51, "{part}");
+    }
+
+    /// A closes its context after each job, or while it runs, and opens another one.
+    #[test]
+    fn opening_again_gains_nothing(work in 100..6_000u64, leaves in 100..9_000u64) {
+        let mut world = world(1, PolicyKind::Fair);
+        busy(&mut world, B, 1);
+        while world.now < 1_200 * MS {
+            let ctx = open(&mut world, A, 100);
+            world.start(ctx, work * US).unwrap();
+            let mut left = leaves;
+            while world.state(ctx).is_live() && (world.state(ctx) != JobState::Running || left > 50) {
+                left = left.saturating_sub(if world.state(ctx) == JobState::Running { 50 } else { 0 });
+                world.run_for(50 * US);
+            }
+            world.close(ctx).unwrap();
+            world.run_for(10 * US);
+        }
+        let part = part(&world, (0.0, 0.0));
+        prop_assert!(part < 0.51, "{part}");
+    }
+}
+
+#[test]
+fn one_has_as_much_as_fifty() {
+    let mut world = world(1, PolicyKind::Fair);
+    let one = busy(&mut world, A, 1)[0];
+    let fifty = busy(&mut world, B, 50);
+    run_slices(&mut world, 1_000);
+    let part = part(&world, (0.0, 0.0));
+    assert!((part - 0.5).abs() < 0.005, "{part}");
+    // It does not wait for all of them to have had a slice.
+    let longest = world.tenants[&one].longest_wait;
+    assert!(longest < 5 * MS, "{longest}");
+    let each: Vec<u64> = fifty.iter().map(|&ctx| world.stats(ctx).slices).collect();
+    assert!(each.iter().all(|&n| (8..=12).contains(&n)), "{each:?}");
+}
+
+#[test]
+fn inside_a_group_the_weights_of_its_contexts_count() {
+    let mut world = world(1, PolicyKind::Fair);
+    let weights = [100, 200, 500];
+    let who = weights.map(|weight| open(&mut world, A, weight));
+    for ctx in who {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    busy(&mut world, B, 2);
+    run_slices(&mut world, 4_000);
+    check_shares(&who.map(|ctx| check::ran(&world, ctx)), &weights, 0.01).unwrap();
+}
+
+#[test]
+fn a_weight_holds_at_once_and_lasts() {
+    let mut world = world(1, PolicyKind::Fair);
+    let a = busy(&mut world, A, 3);
+    busy(&mut world, B, 3);
+    run_slices(&mut world, 500);
+    weigh(&mut world, A, 300).unwrap();
+    let before = (ran(&world, A), ran(&world, B));
+    run_slices(&mut world, 1_000);
+    let found = part(&world, before);
+    assert!((found - 0.75).abs() < 0.01, "{found}");
+    for ctx in a {
+        world.close(ctx).unwrap();
+    }
+    world.run_for(20 * MS);
+    busy(&mut world, A, 1);
+    assert_eq!(world.machine.group_stats(A, ns(world.now)).weight, 300);
+    let before = (ran(&world, A), ran(&world, B));
+    run_slices(&mut world, 1_000);
+    let found = part(&world, before);
+    assert!((found - 0.75).abs() < 0.01, "{found}");
+}
+
+#[test]
+fn a_weight_is_that_of_the_group_everywhere() {
+    let mut world = World::new(
+        &[
+            FERMATA,
+            SlotPlan {
+                class: 1,
+                ..FERMATA
+            },
+        ],
+        16,
+    );
+    let first = open(&mut world, A, 100);
+    assert_eq!(weigh(&mut world, A, 0), Err(Refusal::Range));
+    assert_eq!(weigh(&mut world, A, 10_001), Err(Refusal::Range));
+    weigh(&mut world, A, 10_000).unwrap();
+    world.open_in(A, 1, Params::DEFAULT).unwrap();
+    world.close(first).unwrap();
+    assert_eq!(world.machine.group_stats(A, ns(1)).weight, 10_000);
+    assert_eq!(world.machine.group_stats(B, ns(1)).weight, 100);
+}
+
+/// What a group is owed is used up by all of its contexts that run.
+#[test]
+fn the_contexts_of_a_group_use_up_together_what_it_is_owed() {
+    let mut world = world(2, PolicyKind::Fair);
+    busy(&mut world, A, 2);
+    let b = busy(&mut world, B, 1)[0];
+    weigh(&mut world, A, 1_000).unwrap();
+    world.run_for(1_000 * MS);
+    // A slice of B's, 2 ms, is worth 20 ms of A's: 2 ms meanwhile on the one slot, and 9 ms on both.
+    let longest = world.tenants[&b].longest_wait;
+    assert!(longest < 10 * MS, "{longest}");
+}
+
+/// The longest sleep gives a group no more than it gives one context: one slice.
+#[test]
+fn a_group_that_slept_has_a_slice_of_credit() {
+    let mut world = world(1, PolicyKind::Fair);
+    busy(&mut world, B, 1);
+    let sleepers: Vec<_> = (0..40).map(|_| open(&mut world, A, 100)).collect();
+    world.run_for(1_000 * MS);
+    let before = (ran(&world, A), ran(&world, B));
+    for &ctx in &sleepers {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(40 * MS);
+    let (a, b) = (ran(&world, A) - before.0, ran(&world, B) - before.1);
+    assert!(a - b < 5.0 * MS as f64, "{a} {b}");
+}
+
+#[test]
+fn what_is_left_by_a_share_is_shared_between_nested_groups() {
+    let mut world = world(1, PolicyKind::Fair);
+    let (promised, others) = (GroupKey(3), GroupKey(4));
+    world.nest(promised, None, 4_000).unwrap();
+    world.nest(others, None, 6_000).unwrap();
+    world.nest(A, Some(others), 100).unwrap();
+    world.nest(B, Some(others), 200).unwrap();
+    busy(&mut world, promised, 1);
+    busy(&mut world, A, 4);
+    busy(&mut world, B, 1);
+    run_slices(&mut world, 2_000);
+    let all = ran(&world, promised) + ran(&world, others);
+    let share = ran(&world, promised) / all;
+    assert!((share - 0.4).abs() < 0.01, "{share}");
+    let other = ran(&world, B) / all;
+    assert!((other - 0.4).abs() < 0.01, "{other}");
+}
+
+#[test]
+fn what_reservations_leave_is_shared_between_groups() {
+    let mut world = world(1, PolicyKind::Deadline);
+    let params = Params {
+        budget: Duration::from_ms(3),
+        deadline: Duration::from_ms(10),
+        period: Duration::from_ms(10),
+        ..Params::DEFAULT
+    };
+    let promised = world.open_in(A, 0, params).unwrap();
+    world.start(promised, ENDLESS).unwrap();
+    busy(&mut world, A, 6);
+    busy(&mut world, B, 1);
+    world.run_for(3_000 * MS);
+    let theirs = world.stats(promised).run.as_ns() as f64;
+    let (a, b) = (ran(&world, A) - theirs, ran(&world, B));
+    assert!((a / (a + b) - 0.5).abs() < 0.01, "{a} {b}");
+}
+
+#[test]
+fn latency_critical_work_is_shared_between_groups_of_its_own() {
+    let mut world = world(1, PolicyKind::Fair);
+    let params = Params {
+        urgency: Urgency::LatencyCritical,
+        ..Params::DEFAULT
+    };
+    for group in [A, A, A, B] {
+        let ctx = world.open_in(group, 0, params).unwrap();
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    busy(&mut world, A, 2);
+    world.set_boost(Duration::ZERO).unwrap();
+    run_slices(&mut world, 1_000);
+    let found = part(&world, (0.0, 0.0));
+    assert!((found - 0.5).abs() < 0.01, "{found}");
+}
+
+#[test]
+fn round_robin_goes_by_contexts() {
+    let mut world = world(1, PolicyKind::RoundRobin);
+    busy(&mut world, A, 3);
+    busy(&mut world, B, 1);
+    run_slices(&mut world, 400);
+    let found = part(&world, (0.0, 0.0));
+    assert!((found - 0.75).abs() < 0.02, "{found}");
+    // From now on by groups, and what was before counts no more.
+    world.set_policy(PolicyKind::Fair).unwrap();
+    let before = (ran(&world, A), ran(&world, B));
+    run_slices(&mut world, 1_000);
+    let found = part(&world, before);
+    assert!((found - 0.5).abs() < 0.01, "{found}");
+}
+
+#[test]
+fn who_yields_to_another_group_lets_it_go_first() {
+    let mut world = world(1, PolicyKind::Fair);
+    let a = busy(&mut world, A, 1)[0];
+    world.run_for(MS);
+    let b = busy(&mut world, B, 1)[0];
+    // Its group is owed much.
+    weigh(&mut world, A, 10_000).unwrap();
+    world.run_for(40 * MS);
+    for _ in 0..10_000 {
+        if world.state(a) == JobState::Running {
+            break;
+        }
+        world.run_for(100 * US);
+    }
+    assert_eq!(world.state(a), JobState::Running);
+    let from = world.starts().len();
+    world
+        .event(Event::Preempt {
+            ctx: a,
+            hold: false,
+        })
+        .unwrap();
+    world.run_for(2 * MS);
+    assert_eq!(world.starts()[from], b);
+}
+
+/// A group is not kept waiting because another context of the group that runs is owed little.
+#[test]
+fn a_context_of_the_running_group_does_not_hide_other_groups() {
+    let mut world = world(1, PolicyKind::Fair);
+    // Behind its fellows by a credit that takes it long to use up.
+    let heavy = open(&mut world, A, 10_000);
+    let light = open(&mut world, A, 1);
+    world.start(light, ENDLESS).unwrap();
+    world.run_for(20 * MS);
+    let b = busy(&mut world, B, 1)[0];
+    world.start(heavy, ENDLESS).unwrap();
+    world.run_for(1_000 * MS);
+    let longest = world.tenants[&b].longest_wait;
+    assert!(longest < 30 * MS, "{longest}");
 }

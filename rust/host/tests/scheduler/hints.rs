@@ -2,15 +2,14 @@
 
 //! Hints: a slot is vacant when the work comes that was announced, and who announces what does not come pays for it.
 
-use crate::model::world::{ns, sid, start, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::check::start;
+use crate::model::{cases, ns, sid, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     Urgency,
 };
 use proptest::prelude::*;
 
-const ENDLESS: u64 = 1_000_000 * MS;
 /// A second of the clock has passed already.
 const BEGIN: u64 = 1_000 * MS;
 

@@ -2,15 +2,12 @@
 
 //! Deadlines, budgets, shares and caps, and what is admitted of them.
 
-use crate::model::world::{sid, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::{cases, sid, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal, SlotState,
     Urgency,
 };
 use proptest::prelude::*;
-
-const ENDLESS: u64 = 1_000_000 * MS;
 
 fn world(slots: usize, policy: PolicyKind) -> World {
     let mut world = World::new(&vec![FERMATA; slots], 32);

@@ -2,18 +2,13 @@
 
 //! The scheduler and what it measures, in virtual time against the model of a card. One program: so the model is compiled once.
 
-mod access;
-mod between;
-mod causes;
+mod card;
 mod cooperative;
-mod freeze;
 mod gang_programs;
 mod gangs;
 mod groups;
 mod hints;
-mod histogram;
 mod limits;
-mod load;
 mod measure;
 mod model;
 mod order;
@@ -24,5 +19,4 @@ mod queues;
 mod random;
 mod registered;
 mod relay;
-mod sweep;
 mod urgency;

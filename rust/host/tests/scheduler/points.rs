@@ -3,8 +3,8 @@
 //! The points of prior-art.md section 8 that the pure code touches, a test each, by number.
 
 use crate::model::card::Engine;
-use crate::model::world::{ended, ns, pause, sid, start, SlotPlan, World, BASE, FERMATA};
-use crate::model::{MS, US};
+use crate::model::check::{ended, pause, start};
+use crate::model::{ns, sid, SlotPlan, World, BASE, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     Action, Duration, Event, Failure, JobState, NewJob, Params, PauseCause, Profile, SlotState,
     Wake,

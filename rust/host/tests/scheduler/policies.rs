@@ -2,14 +2,13 @@
 
 //! What each policy promises, in virtual time against the model of the card.
 
-use crate::model::share::{check_shares, ran, shares};
-use crate::model::world::{ns, sid, SlotPlan, World, BASE, FERMATA};
-use crate::model::{cases, MS, US};
-use fermata_sched_host::sched::{Action, ContextId, Duration, Event, JobState, Params, PolicyKind};
+use fermata_sched_host::sched::{
+    Action, ContextId, Duration, Event, GroupKey, JobState, LoadCost, Params, PolicyKind, SlotState,
+};
 use proptest::prelude::*;
 
-/// Work without an end.
-const ENDLESS: u64 = 1_000_000 * MS;
+use crate::model::check::{check_shares, ran, shares};
+use crate::model::{cases, ns, sid, SlotPlan, World, BASE, ENDLESS, FERMATA, MS, US};
 
 fn world(slots: usize, policy: PolicyKind) -> World {
     let plans: Vec<SlotPlan> = vec![FERMATA; slots];
@@ -344,4 +343,89 @@ fn a_yield_to_nobody_goes_on() {
     run_slices(&mut world, &[a, b], 200);
     let share = first_share(&world, &[a, b], &before);
     assert!((share - 0.5).abs() < 0.02, "{share}");
+}
+
+// Registers that take time to load, before a slice and at whose cost.
+
+const STEP: u64 = 10 * US;
+const SLICE: u64 = 2 * MS;
+const CLEARING: u64 = MS;
+
+/// Two contexts, each of a group of its own, with jobs that do not end, on one slot.
+fn loading() -> (World, [ContextId; 2]) {
+    let mut world = World::new(&[FERMATA], 8);
+    world.set_policy(PolicyKind::Fair).unwrap();
+    let pair = [1, 2].map(|group| world.tenant_in(GroupKey(group), SLICE));
+    for ctx in pair {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    (world, pair)
+}
+
+/// Lets time pass until `ctx` is put on the slot.
+fn until_started(world: &mut World, ctx: ContextId) {
+    let runs = |world: &World| world.machine.slot_state(sid(0)) == Some(SlotState::Running(ctx));
+    while runs(world) {
+        world.run_for(STEP);
+    }
+    while !runs(world) {
+        world.run_for(STEP);
+    }
+}
+
+fn clear_after(debtor: ContextId) -> LoadCost {
+    LoadCost {
+        clearing: Duration::from_ns(CLEARING),
+        total: Duration::from_ns(CLEARING + MS / 2),
+        debtor: Some((debtor, GroupKey(1))),
+    }
+}
+
+#[test]
+fn a_slice_begins_after_the_load() {
+    let (mut world, [writes, waits]) = loading();
+    until_started(&mut world, waits);
+    let (begun, before) = (world.now, world.stats(waits).run);
+    world.note_load(0, clear_after(writes));
+    until_started(&mut world, writes);
+    let took = world.now - begun;
+    let least = CLEARING + MS / 2 + SLICE - STEP;
+    assert!(took >= least, "{took} ns");
+    let charged = world.stats(waits).run.as_ns() - before.as_ns();
+    assert!(charged < took - CLEARING + STEP, "{charged} of {took} ns");
+}
+
+#[test]
+fn clearing_is_charged_to_who_wrote_the_registers() {
+    let (mut world, [writes, waits]) = loading();
+    let mut cleared = 0;
+    for _ in 0..200 {
+        until_started(&mut world, waits);
+        world.note_load(0, clear_after(writes));
+        cleared += CLEARING;
+    }
+    let [paid, had] = [writes, waits].map(|ctx| world.stats(ctx).run.as_ns());
+    let apart = (paid + cleared).abs_diff(had);
+    assert!(apart < 10 * MS, "{paid} + {cleared} and {had} ns");
+}
+
+#[test]
+fn clearing_after_a_closed_context_is_charged_to_its_group() {
+    let (mut world, [writes, waits]) = loading();
+    let next = world.tenant_in(GroupKey(1), SLICE);
+    until_started(&mut world, waits);
+    world.close(writes).unwrap();
+    world.start(next, ENDLESS).unwrap();
+    world.note_load(0, clear_after(writes));
+    let without = {
+        let (mut world, [writes, waits]) = self::loading();
+        let next = world.tenant_in(GroupKey(1), SLICE);
+        until_started(&mut world, waits);
+        world.close(writes).unwrap();
+        world.start(next, ENDLESS).unwrap();
+        world.run_for(100 * MS);
+        world.stats(next).run
+    };
+    world.run_for(100 * MS);
+    assert!(world.stats(next).run < without);
 }

@@ -2,15 +2,11 @@
 
 //! Engines that leave their slot when their queue is empty, and the doorbell that brings them back.
 
-use crate::model::world::{sid, SlotPlan, World, FERMATA};
-use crate::model::MS;
+use crate::model::{sid, SlotPlan, World, ENDLESS, FERMATA, MS};
 use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, JobState, NewJob, Params, PolicyKind, Refusal, Status, Time,
     Urgency, Wake,
 };
-
-/// Work after which the job ends, far more than is posted.
-const ENDLESS: u64 = 1_000_000 * MS;
 
 const QUEUE: SlotPlan = SlotPlan {
     queues: true,

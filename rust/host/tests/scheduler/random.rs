@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Random schedules of owners and of a card that misbehaves. What must hold after each event stands in `model/world.rs`
+//! Random schedules of owners and of a card that misbehaves. What must hold after each event stands in `model/check.rs`
 //! and, from the card's side, in `model/card.rs`; here is what must hold in the end.
 
-use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::{cases, ns, sid, SlotPlan, World, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, PolicyKind,
     PreemptGranularity, SlotState, Time, Urgency,

@@ -2,8 +2,7 @@
 
 //! Registered groups: settings that hold without a context, caps, ceilings, and contexts that move.
 
-use crate::model::world::{ns, sid, SlotPlan, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     CardConfig, ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind,
     Refusal, Scheduler, SlotState, Urgency,
@@ -11,8 +10,6 @@ use fermata_sched_host::sched::{
 use fermata_sched_host::storage;
 use proptest::prelude::*;
 
-/// Work without an end.
-const ENDLESS: u64 = 1_000_000 * MS;
 const A: GroupKey = GroupKey(1);
 const B: GroupKey = GroupKey(2);
 const DEFAULT: GroupSettings = GroupSettings::DEFAULT;

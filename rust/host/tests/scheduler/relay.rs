@@ -2,15 +2,12 @@
 
 //! Slots that switch by themselves: orders, records, and the contexts that are named to run next.
 
-use crate::model::relay::Relay;
-use crate::model::world::{ns, sid, SlotPlan, World, RELAY};
-use crate::model::{MS, US};
+use crate::model::card::Relay;
+use crate::model::{ns, sid, SlotPlan, World, ENDLESS, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, SlotState, Stop,
     Urgency, Wake,
 };
-
-const ENDLESS: u64 = 1_000_000 * MS;
 
 fn relay(world: &mut World) -> &mut Relay {
     world.card.slots[0].relay.as_mut().unwrap()

@@ -2,15 +2,14 @@
 
 //! Priorities, latency-critical over best-effort work, and the starvation boost.
 
-use crate::model::world::{ns, pause, sid, start, World, FERMATA};
-use crate::model::{cases, MS, US};
+use crate::model::check::{pause, start};
+use crate::model::{cases, ns, sid, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, JobState, Params, PauseCause, PolicyKind, Refusal,
     SlotState, Urgency,
 };
 use proptest::prelude::*;
 
-const ENDLESS: u64 = 1_000_000 * MS;
 const ALL: [PolicyKind; 3] = [
     PolicyKind::Fair,
     PolicyKind::RoundRobin,

@@ -1,22 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The caller of the machine: owners, timers and interrupts.
+//! A card and a caller in virtual time, to drive the machine: owners, timers and interrupts.
 
-mod check;
-mod freeze;
+pub mod card;
+pub mod check;
 
 use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
     Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure, GroupKey,
-    GroupSettings, JobState, LoadCost, NewJob, Params, PauseCause, PolicyKind, PreemptGranularity,
-    Profile, Refusal, RunEnd, Scheduler, SlotConfig, SlotId, StartTimes, Stats, Status, Time, Wake,
+    GroupSettings, JobState, LoadCost, NewJob, Params, Phase, PolicyKind, PreemptGranularity,
+    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Stats, Status, Time, Wake,
 };
 use fermata_sched_host::storage;
+use proptest::prelude::ProptestConfig;
 
-use super::card::{Card, CardSlot, Job, Program};
-use super::measured::Measured;
-use super::relay::Relay;
+use card::{Card, CardSlot, Job, Program, Relay};
+use check::Measured;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+/// Work without an end.
+pub const ENDLESS: u64 = 1_000_000 * MS;
+
+/// So many cases, if the environment's PROPTEST_CASES wants no other number. Nothing is kept of those that failed.
+pub fn cases(usual: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(usual, |n| n.parse().unwrap()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
 
 /// Groups that are remembered, beyond one for each context.
 const GROUPS: usize = 6;
@@ -819,101 +833,93 @@ impl World {
         })
         .unwrap();
     }
+}
 
-    /// The register actions on slot `i` since entry `from` of the log, without timers and wakes.
-    /// What only reports show is left out.
-    pub fn actions(&self, from: usize) -> Vec<Action> {
-        let register = |action: &Action| {
-            !matches!(
-                action,
-                Action::Arm { .. }
-                    | Action::Disarm { .. }
-                    | Action::Wake { .. }
-                    | Action::Lost { .. }
-                    | Action::Reserve { .. }
-                    | Action::Overrun { .. }
-                    | Action::Ended {
-                        run: RunEnd {
-                            reason: EndReason::Aborted,
-                            ..
-                        },
-                        ..
-                    }
-            )
+/// No preempt timeout is longer than this, and the tries to reset a slot after it.
+const REST: u64 = 11_000 * MS;
+
+/// The card loses its state: all jobs are taken off it before, and go on afterwards.
+impl World {
+    pub fn freeze(&mut self) {
+        self.frozen = true;
+        self.tell(|machine, now, out| machine.freeze(now, out));
+    }
+
+    /// Waits until the frozen machine is at rest.
+    pub fn rest(&mut self) {
+        let end = self.now + REST;
+        while !self.machine.is_at_rest() {
+            assert!(self.now < end, "it never rests");
+            self.run_for(MS);
+        }
+    }
+
+    /// The card lost its state, and is set up anew.
+    pub fn thaw(&mut self) {
+        assert!(self.machine.is_at_rest());
+        if !self.card.gone {
+            self.card.lose_state(self.now);
+        }
+        for i in 0..self.plans.len() {
+            let status = self.card.read_status(self.now, i);
+            self.renew(i, status);
+        }
+        self.frozen = false;
+        self.tell(|machine, now, out| machine.thaw(now, out));
+    }
+
+    pub fn renew(&mut self, i: usize, status: Status) {
+        if status.phase() == Phase::Idle && !self.gone {
+            self.quarantined &= !sid(i).bit();
+        }
+        self.tell(|machine, _, out| machine.renew(sid(i), status, out));
+    }
+
+    /// The card loses its state with jobs on it.
+    pub fn lose_runs(&mut self) {
+        self.card.cut_off();
+        for i in 0..self.plans.len() {
+            self.lose_named(i);
+            let state = self.machine.slot_state(sid(i));
+            if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) = state {
+                let job = (ctx, self.tenants[&ctx].job);
+                // One whose torn save nobody has noticed is lost once.
+                if !self.card.slots[i].tells_of_torn() {
+                    self.card.lose(job);
+                }
+            }
+        }
+        self.machine.cut_off(ns(self.now));
+        self.measured.cut_off();
+        self.frozen = true;
+        self.tell(|machine, now, out| machine.lose_runs(now, out));
+    }
+
+    /// Of the contexts that were named for a slot nobody knows whether they were taken.
+    fn lose_named(&mut self, i: usize) {
+        let on = match self.machine.slot_state(sid(i)) {
+            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) => Some(ctx),
+            _ => None,
         };
-        let actions = self.log[from..].iter().map(|&(_, action)| plain(action));
-        actions.filter(register).collect()
+        let tenants: Vec<_> = self.tenants.values().map(|of| (of.id, of.job)).collect();
+        for (ctx, job) in tenants {
+            let stats = self.machine.stats(ctx, ns(self.now));
+            let is_here = stats.is_ok_and(|stats| stats.slot == Some(sid(i)));
+            if self.plans[i].relay && is_here && Some(ctx) != on {
+                self.card.lose((ctx, job));
+            }
+        }
     }
 
-    pub fn position(&self, action: Action) -> usize {
-        let found = self.log.iter().position(|&(_, a)| plain(a) == action);
-        found.unwrap_or_else(|| panic!("no {action:?} in {:?}", self.log))
+    /// Tells the machine what it cannot refuse, and does what it wants done.
+    fn tell(&mut self, what: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>)) {
+        let told = self.ask(
+            |machine, now, out| {
+                what(machine, now, out);
+                Ok(())
+            },
+            |_| (),
+        );
+        told.unwrap();
     }
-}
-
-/// An action without what only reports show.
-fn plain(action: Action) -> Action {
-    match action {
-        Action::Start {
-            slot,
-            ctx,
-            resume,
-            boosted,
-            ..
-        } => Action::Start {
-            slot,
-            ctx,
-            resume,
-            boosted,
-            times: StartTimes::default(),
-        },
-        Action::Pause {
-            slot,
-            ctx,
-            boundary,
-            cause,
-            ..
-        } => Action::Pause {
-            slot,
-            ctx,
-            boundary,
-            cause,
-            late: None,
-        },
-        Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => ended(slot, ctx),
-        action => action,
-    }
-}
-
-/// START of a job that is not boosted, as in [`World::actions`].
-pub fn start(slot: SlotId, ctx: ContextId, resume: bool) -> Action {
-    Action::Start {
-        slot,
-        ctx,
-        resume,
-        boosted: false,
-        times: StartTimes::default(),
-    }
-}
-
-/// PAUSE that is not at a boundary, as in [`World::actions`].
-pub fn pause(slot: SlotId, ctx: ContextId, cause: PauseCause) -> Action {
-    Action::Pause {
-        slot,
-        ctx,
-        boundary: false,
-        cause,
-        late: None,
-    }
-}
-
-/// The end of a run that was not aborted, as in [`World::actions`].
-pub fn ended(slot: SlotId, ctx: ContextId) -> Action {
-    let run = RunEnd {
-        reason: EndReason::Finished,
-        span: Duration::ZERO,
-        save: None,
-        restore: Duration::ZERO,
-    };
-    Action::Ended { slot, ctx, run }
 }

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What must hold after every event.
+//! What must hold after every event, and what tests look for: actions, measurements and shares.
 
 use std::collections::HashMap;
 use std::iter::successors;
 
+use fermata_sched_host::measure::{ContextMeter, Histogram, SlotHistograms};
 use fermata_sched_host::sched::{
-    ContextId, Duration, GroupKey, JobState, Params, PolicyKind, SlotId, SlotState, Urgency,
+    Action, ContextId, Duration, EndReason, GroupKey, JobState, Params, PauseCause, PolicyKind,
+    RunEnd, Scheduler, SlotId, SlotState, StartTimes, Time, Urgency, MAX_SLOTS,
 };
+use proptest::prelude::prop_assert;
+use proptest::test_runner::TestCaseError;
 
-use super::{ns, sid, Tenant, World, GROUPS};
-use crate::model::{MS, US};
+use super::{ns, sid, SlotPlan, Tenant, World, GROUPS, MS, US};
 
 impl World {
     /// What must hold after every event.
@@ -332,4 +335,241 @@ fn add(sums: &mut [i64; 4], counts: [u64; 4], sign: i64) {
     for (sum, count) in sums.iter_mut().zip(counts) {
         *sum += sign * i64::try_from(count).unwrap();
     }
+}
+
+impl World {
+    /// The register actions on slot `i` since entry `from` of the log, without timers and wakes.
+    /// What only reports show is left out.
+    pub fn actions(&self, from: usize) -> Vec<Action> {
+        let register = |action: &Action| {
+            !matches!(
+                action,
+                Action::Arm { .. }
+                    | Action::Disarm { .. }
+                    | Action::Wake { .. }
+                    | Action::Lost { .. }
+                    | Action::Reserve { .. }
+                    | Action::Overrun { .. }
+                    | Action::Ended {
+                        run: RunEnd {
+                            reason: EndReason::Aborted,
+                            ..
+                        },
+                        ..
+                    }
+            )
+        };
+        let actions = self.log[from..].iter().map(|&(_, action)| plain(action));
+        actions.filter(register).collect()
+    }
+
+    pub fn position(&self, action: Action) -> usize {
+        let found = self.log.iter().position(|&(_, a)| plain(a) == action);
+        found.unwrap_or_else(|| panic!("no {action:?} in {:?}", self.log))
+    }
+}
+
+/// An action without what only reports show.
+fn plain(action: Action) -> Action {
+    match action {
+        Action::Start {
+            slot,
+            ctx,
+            resume,
+            boosted,
+            ..
+        } => Action::Start {
+            slot,
+            ctx,
+            resume,
+            boosted,
+            times: StartTimes::default(),
+        },
+        Action::Pause {
+            slot,
+            ctx,
+            boundary,
+            cause,
+            ..
+        } => Action::Pause {
+            slot,
+            ctx,
+            boundary,
+            cause,
+            late: None,
+        },
+        Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => ended(slot, ctx),
+        action => action,
+    }
+}
+
+/// START of a job that is not boosted, as in [`World::actions`].
+pub fn start(slot: SlotId, ctx: ContextId, resume: bool) -> Action {
+    Action::Start {
+        slot,
+        ctx,
+        resume,
+        boosted: false,
+        times: StartTimes::default(),
+    }
+}
+
+/// PAUSE that is not at a boundary, as in [`World::actions`].
+pub fn pause(slot: SlotId, ctx: ContextId, cause: PauseCause) -> Action {
+    Action::Pause {
+        slot,
+        ctx,
+        boundary: false,
+        cause,
+        late: None,
+    }
+}
+
+/// The end of a run that was not aborted, as in [`World::actions`].
+pub fn ended(slot: SlotId, ctx: ContextId) -> Action {
+    let run = RunEnd {
+        reason: EndReason::Finished,
+        span: Duration::ZERO,
+        save: None,
+        restore: Duration::ZERO,
+    };
+    Action::Ended { slot, ctx, run }
+}
+
+/// What is measured of a world, and what it must agree with: what the scheduler counts itself.
+pub struct Measured {
+    pub slots: [SlotHistograms; MAX_SLOTS],
+    pub contexts: HashMap<ContextId, ContextMeter>,
+    plans: Vec<SlotPlan>,
+    /// Runs have ended that nothing was said of.
+    cut: bool,
+}
+
+impl Measured {
+    pub fn new(plans: &[SlotPlan]) -> Self {
+        Self {
+            slots: [const { SlotHistograms::EMPTY }; MAX_SLOTS],
+            contexts: HashMap::new(),
+            plans: plans.to_vec(),
+            cut: false,
+        }
+    }
+
+    /// After the scheduler was called.
+    pub fn follow(&mut self, machine: &Scheduler, now: Time, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::Start {
+                    slot, ctx, times, ..
+                } => {
+                    self.slots[slot.index()].note_start(times, now);
+                    self.meter(*ctx).note_start(times, now);
+                }
+                Action::Pause { slot, late, .. } => self.slots[slot.index()].note_pause(*late),
+                Action::Ended { slot, ctx, run } => {
+                    self.slots[slot.index()].note_end(run);
+                    self.meter(*ctx).note_end(run);
+                }
+                _ => {}
+            }
+        }
+        self.check(machine, now);
+    }
+
+    fn meter(&mut self, ctx: ContextId) -> &mut ContextMeter {
+        self.contexts.entry(ctx).or_insert(ContextMeter::NEW)
+    }
+
+    /// Runs end, of which the machine says nothing.
+    pub fn cut_off(&mut self) {
+        self.cut = true;
+    }
+
+    fn check(&self, machine: &Scheduler, now: Time) {
+        let lost = self.cut || machine.is_gone();
+        for (ctx, meter) in &self.contexts {
+            self.check_context(machine, now, *ctx, meter, lost);
+        }
+        for (i, measured) in self.slots.iter().enumerate() {
+            for histogram in histograms(measured) {
+                assert_eq!(histogram.count, histogram.buckets.iter().sum::<u64>());
+            }
+            let Some(stats) = machine.slot_stats(sid(i), now) else {
+                continue;
+            };
+            // Between two STARTs there is one gap at the most.
+            assert!(measured.gap.count < stats.starts.max(1));
+            let plan = &self.plans[i];
+            let measurable = !plan.relay && !plan.queues && plan.granularity == Default::default();
+            assert!(measured.save.count <= stats.saves);
+            if measurable {
+                assert_eq!(measured.save.count, stats.saves, "slot {i}");
+            }
+            assert_eq!(measured.save.max, stats.save_max.as_ns());
+            assert!(measured.overrun.count <= stats.pauses);
+            if measured.restore.count != 0 {
+                assert_eq!(measured.restore.max, stats.restore_max.as_ns());
+            }
+        }
+    }
+
+    fn check_context(
+        &self,
+        machine: &Scheduler,
+        now: Time,
+        ctx: ContextId,
+        meter: &ContextMeter,
+        lost: bool,
+    ) {
+        let Ok(stats) = machine.stats(ctx, now) else {
+            return;
+        };
+        let measured = &meter.histograms;
+        assert_eq!(measured.wait.count, stats.slices);
+        assert!(measured.wait.sum <= stats.wait.as_ns());
+        if machine.slot_of(ctx).is_some() {
+            assert_eq!(measured.wait.sum, stats.wait.as_ns());
+        }
+        // Each job, and each doorbell for an empty queue.
+        assert!(measured.arrival.count <= stats.slices);
+        if lost {
+            return;
+        }
+        // While one is on a slot its last run may have ended or not.
+        let running = u64::from(stats.state == JobState::Running);
+        assert!(measured.run.count + running >= stats.slices && measured.run.count <= stats.slices);
+        if measured.run.count == stats.slices {
+            assert_eq!(measured.run.sum, stats.run.as_ns());
+        }
+    }
+}
+
+fn histograms(slot: &SlotHistograms) -> [&Histogram; 5] {
+    [
+        &slot.gap,
+        &slot.save,
+        &slot.restore,
+        &slot.overrun,
+        &slot.latency,
+    ]
+}
+
+/// What a context has run, in ns.
+pub fn ran(world: &World, ctx: ContextId) -> f64 {
+    world.stats(ctx).run.as_ns() as f64
+}
+
+/// The part of each in what all have.
+pub fn shares(had: &[f64]) -> Vec<f64> {
+    let all: f64 = had.iter().sum();
+    had.iter().map(|had| had / all).collect()
+}
+
+/// The share of each differs by less than `most` from what its weight is due.
+pub fn check_shares(had: &[f64], weights: &[u16], most: f64) -> Result<(), TestCaseError> {
+    let due: Vec<f64> = weights.iter().map(|&weight| weight.into()).collect();
+    for (share, due) in shares(had).into_iter().zip(shares(&due)) {
+        prop_assert!((share - due).abs() < most, "{share} for {due}: {weights:?}");
+    }
+    Ok(())
 }
