@@ -4,11 +4,7 @@
 
 mod actions;
 mod check;
-mod engine;
-mod freeze;
-mod gangs;
 mod orders;
-mod owners;
 mod relay;
 mod steps;
 
@@ -76,7 +72,6 @@ struct Queue {
 /// An owner and its context.
 #[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct Owner {
     pub(crate) id: ContextId,
     pub(crate) mask: u8,

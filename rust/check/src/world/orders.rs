@@ -6,7 +6,7 @@ use fermata_sched_host::sched::{Action, ContextId, EndReason, JobState, Order, S
 
 use super::relay::IN_FLIGHT;
 use super::{slot_id, Snapshot, World};
-use crate::relay::{is_at_once, is_later, named, Told};
+use crate::card::{is_at_once, is_later, named, Told};
 use crate::Rule;
 
 /// So many contexts are named for a run before one of them stays.

@@ -11,8 +11,8 @@ use fermata_sched_host::sched::{
 
 use super::{slot_id, Snapshot, World};
 use crate::card::Engine;
+use crate::card::{back_to, named, order_word, Unread};
 use crate::key::Key;
-use crate::relay::{back_to, named, order_word, Unread};
 use crate::Rule;
 
 /// Orders on their way to the card: no more are posted before one of them has arrived.
