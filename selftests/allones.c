@@ -6,8 +6,7 @@
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
-#include "lib/gone.h"
-#include "lib/host.h"
+#include "lib/calls.h"
 
 #define READS_MAX	400
 #define ALL_ONES	(~0ULL)

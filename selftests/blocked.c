@@ -5,8 +5,7 @@
  */
 #include "kselftest_harness.h"
 #include "lib/calls.h"
-#include "lib/fault.h"
-#include "lib/gone.h"
+#include "lib/mem.h"
 
 FM_FIXTURE_ANY(blocked);
 

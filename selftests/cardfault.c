@@ -2,8 +2,7 @@
 /* The card does what it should not: the driver copes, and says what it was. */
 #include "kselftest_harness.h"
 #include <sys/syscall.h>
-#include "lib/fm.h"
-#include "lib/gone.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(fault);
 

@@ -2,7 +2,6 @@
 /* Cooperative contexts: their jobs stop at a boundary of the engine's work, as the card sees it. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
-#include "lib/stats.h"
 #include "lib/calls.h"
 
 FM_FIXTURE_CARD(cooperative);

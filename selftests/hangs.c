@@ -2,7 +2,6 @@
 /* A test that takes too long, on purpose, and one that comes after it: ./harness says what they must. */
 #include "kselftest_harness.h"
 
-#include "lib/fm.h"
 #include "lib/sched.h"
 
 FM_FIXTURE_CARD(hangs);

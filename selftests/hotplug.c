@@ -2,8 +2,7 @@
 /* The card is taken out of the machine under its tenants, and plugged in again. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
-#include "lib/gone.h"
-#include "lib/host.h"
+#include "lib/calls.h"
 #include "lib/mem.h"
 
 FM_FIXTURE_CARD(hotplug);

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include "lib/sched.h"
-#include "lib/stats.h"
 
 FM_FIXTURE_ANY(info);
 FM_FIXTURE_CARD(card);

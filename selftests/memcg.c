@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include "lib/calls.h"
 #include "lib/sched.h"
-#include "lib/fault.h"
 #include "lib/mem.h"
 
 #define CGROUP		FM_CGROUP "memory"

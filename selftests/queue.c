@@ -5,9 +5,7 @@
  */
 #include "kselftest_harness.h"
 #include <poll.h>
-#include "lib/queue.h"
 #include "lib/sched.h"
-#include "lib/stats.h"
 #include "lib/calls.h"
 
 #define ENTRIES	16

@@ -6,9 +6,8 @@
  */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
-#include "lib/fault.h"
 #include "lib/mem.h"
-#include "lib/gone.h"
+#include "lib/calls.h"
 
 #define STEPS	1000000	/* of the job: a second at speed 1 */
 

@@ -4,10 +4,9 @@
  * stays as long as any of them.
  */
 #include "kselftest_harness.h"
-#include "lib/gone.h"
+#include "lib/calls.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
-#include "lib/stats.h"
 
 #define LENGTH	(256 * 1024UL)
 #define BASE	0x40000000ULL

@@ -2,8 +2,7 @@
 /* The machine sleeps: contexts keep what is theirs, and jobs go on. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
-#include "lib/gone.h"
-#include "lib/host.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(suspend);
 

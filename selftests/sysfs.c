@@ -8,7 +8,6 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include "lib/sched.h"
-#include "lib/stats.h"
 
 FM_FIXTURE_ANY(sysfs);
 FM_FIXTURE_CARD(card);

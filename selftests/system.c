@@ -7,7 +7,7 @@
 #include <dirent.h>
 #include <sched.h>
 #include "lib/sched.h"
-#include "lib/gone.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_CARD(system);
 

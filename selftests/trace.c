@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Tracepoints (docs/tracing.md): each fires, with what it says, in the order in which things happen. */
 #include "kselftest_harness.h"
-#include "lib/queue.h"
 #include "lib/sched.h"
-#include "lib/host.h"
-#include "lib/stats.h"
 
 FM_FIXTURE_CARD(trace);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The card is taken away under open files, and the module is not. */
 #include "kselftest_harness.h"
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include "lib/mem.h"
-#include "lib/gone.h"
+#include "lib/calls.h"
 
 FM_FIXTURE_ANY(unbind);
 FM_FIXTURE_CARD(card);

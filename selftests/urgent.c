@@ -3,7 +3,6 @@
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
-#include "lib/stats.h"
 
 FM_FIXTURE_CARD(urgent);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Every call of the interface with a valid argument, and contexts to try it on. */
+/* Every call of the interface with a valid argument, contexts to try it on, and what a call says when the card is gone. */
 #ifndef _FM_CALLS_H
 #define _FM_CALLS_H
 
@@ -94,5 +94,31 @@ void fm_pack(struct fm_ctx *c, struct fm_parcel *p);
 void fm_twin(struct fm_ctx *c, const struct fm_ctx *of, int slot);
 /* Starts the job, with more flags, in another context, whose token its registers then have: 0 or an errno. */
 int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p, u32 flags);
+
+/* --- what every call must say when the card is gone ---------------------------------- */
+
+/* The signal that an access gives, or 0. */
+int fm_access_signal(u8 *mem);
+/* 0, or the number of calls that said something else. */
+int fm_calls_not_gone(int fd);
+int fm_poll_gone(int fd);
+
+struct fm_gone_waiter {
+	struct fm_thread t;
+	int fd;
+	int rc;
+};
+
+/* The context has a job that does not end before the card does. */
+void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd);
+
+struct fm_gone_poller {
+	struct fm_thread t;
+	int fd;
+	short revents;
+};
+
+/* Returns when the poller sleeps: one that comes later would see for itself. */
+void fm_gone_poller_start(struct fm_gone_poller *poller, int fd);
 
 #endif /* _FM_CALLS_H */

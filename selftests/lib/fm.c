@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "sched.h"
-#include "stats.h"
 
 struct fm_shared *fm_sh;
 

@@ -241,6 +241,42 @@ const char *fm_job_hold(struct fm_ctx *c);
 /* Resumes a held job, on an engine that is slow no more, and checks it: NULL or what is wrong. */
 const char *fm_job_finish(struct fm_ctx *c, const struct fm_expect *e);
 
+/* --- a job queue in an arena, as a program uses it (uapi/fermata.h, "job queues") ---- */
+
+struct fm_queue {
+	struct fm_ctx c;
+	u32 entries;
+	u64 tail;	/* jobs posted */
+	u64 reaped;
+	u64 rings;	/* doorbells that were needed */
+	bool ends;	/* FERMATA_QUEUE_OP_END was posted */
+	struct fermata_queue_control *control;
+	struct fermata_queue_job *jobs;
+	struct fermata_queue_status *statuses;
+	size_t data;	/* offset in the arena of what is left of it */
+};
+
+/* A context with an empty queue, its job started; so many jobs, or us microseconds, to an event. */
+void fm_queue_new(struct fm_queue *q, u32 entries, size_t data, u32 count, u32 us);
+/* The same without START. */
+void fm_queue_make(struct fm_queue *q, u32 entries, size_t data, u32 count, u32 us);
+bool fm_queue_has_room(const struct fm_queue *q);
+/* Posts a job, for which there must be room, without a call; its tag is its number. */
+void fm_queue_post(struct fm_queue *q, u32 op, u64 src, u64 dst, u64 length, u64 arg);
+/* Rings if the engine has said that it leaves. */
+void fm_queue_tell(struct fm_queue *q);
+/* The status of job n, once it is complete. */
+bool fm_queue_is_complete(const struct fm_queue *q, u64 n);
+/*
+ * What the engine has counted, once that is as much as n, or at the end of a long wait: it tells of
+ * a job first, and counts it then.
+ */
+u64 fm_queue_counted(const struct fm_queue *q, u64 n);
+/* Waits for the oldest job that was not reaped, looking at memory only; its status. */
+struct fermata_queue_status fm_queue_reap(struct fm_queue *q);
+/* CRC-32C of bytes, going on from crc. */
+u32 fm_crc32c(u32 crc, const void *data, size_t len);
+
 /* --- the emulated card's control socket ------------------------------------------- */
 
 bool card_present(void);
@@ -269,6 +305,35 @@ bool card_runs(int slot, u64 token);
 void card_until_runs(int slot, u64 token);
 /* The same, and its restore is over: an order that comes before aborts the restore. */
 void card_until_works(int slot, u64 token);
+
+/*
+ * --- the machine from outside, where it is one of vm/boot's ---
+ *
+ * A port whose other end unplugs and plugs cards, and presses the power button (vm/fermatavm/host.py).
+ */
+
+bool host_present(void);
+/* One request; NULL, or why it was refused. Dies when nobody answers. */
+const char *host_ask(const char *verb, unsigned int number);
+
+/*
+ * The machine sleeps: S3, in which the card loses its power; to idle, in which it keeps it, and
+ * which the power button ends (QEMU's clock raises no ACPI event while the machine runs); or the
+ * kernel's rehearsals, in which devices are suspended and resumed, a second later or at once.
+ *
+ * Or the machine hibernates (vm/boot --disk): devices are frozen and thawed only (rehearsal); an
+ * image is written and restored at once (test_resume); the machine resets or switches itself off
+ * (platform), boots again, and restores the image.
+ */
+enum fm_sleep {
+	FM_S3, FM_TO_IDLE, FM_REHEARSAL, FM_SHORT_REHEARSAL,
+	FM_DISK_REHEARSAL, FM_DISK_TEST_RESUME, FM_DISK_REBOOT, FM_DISK_PLATFORM
+};
+
+/* NULL, or why the machine cannot sleep like that and wake up by itself. */
+const char *fm_cannot_sleep(enum fm_sleep how);
+/* Sleeps and wakes: 0 or a negative errno. */
+int fm_sleep_and_wake(enum fm_sleep how);
 
 /* --- processes ------------------------------------------------------------------------ */
 

@@ -5,7 +5,6 @@
 #include <sys/utsname.h>
 
 #include "fm.h"
-#include "host.h"
 
 #define PORT		"/dev/virtio-ports/fermata.host"
 #define ALARM		"/sys/class/rtc/rtc0/wakealarm"

@@ -2,7 +2,7 @@
 /* What the driver measures. */
 #include <sys/stat.h>
 
-#include "stats.h"
+#include "sched.h"
 
 void fm_slot_info(int slot, struct fermata_slot_info *info)
 {
