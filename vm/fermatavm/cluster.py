@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 
-from . import boot, layer
+from . import boot, guest
 from .common import CACHE, JOBS, Timer, die, host_path, locked, need_space, run, say
 
 SUITE = "bookworm"
@@ -38,8 +38,8 @@ OPTIONS += ["--card", "profile=relay,slots=counter_up", "--params", "preempt_tim
 
 
 def download(folder):
-    """Download FILES from the archive that the build root comes from. Raise layer.Unreachable."""
-    apt = layer.apt(folder, [SUITE], kinds=("deb", "deb-src"))
+    """Download FILES from the archive that the build root comes from. Raise guest.Unreachable."""
+    apt = guest.apt(folder, [SUITE], kinds=("deb", "deb-src"))
     (folder / "files").mkdir()
     for wanted in (["source", "--download-only", SOURCE], ["download", *GO]):
         run([*apt, *wanted], log=folder / "log", cwd=folder / "files")
@@ -94,7 +94,7 @@ def compile_programs(folder):
 
 
 def programs():
-    """Return the folder of PROGRAMS, which is in the cache and is made on first use. Raise layer.Unreachable."""
+    """Return the folder of PROGRAMS, which is in the cache and is made on first use. Raise guest.Unreachable."""
     recipe = json.dumps([SOURCE, GO, FILES, PROGRAMS]) + inspect.getsource(compile_programs) + inspect.getsource(openapi_packages)
     folder = CACHE / f"kubernetes-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     with locked(folder.with_name(f"{folder.name}.lock")):
@@ -114,7 +114,7 @@ def programs():
 def main(*options):
     try:
         folder = programs()
-    except layer.Unreachable as error:
+    except guest.Unreachable as error:
         say(error)
         print("1..0 # SKIP no source of Kubernetes")
         return 0

@@ -5,6 +5,7 @@ The card server is for the host; tests and tools are for build/guest, which is l
 initramfs is an uncompressed newc archive, since unpacking is slow under TCG.
 """
 
+import hashlib
 import lzma
 import os
 import shutil
@@ -15,8 +16,10 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from .common import BUILD, JOBS, TOP, die, locked, run, say
+from .common import BUILD, CACHE, JOBS, TOP, die, host_path, locked, need_space, run, say
 
+# The archive's sources in the build root.
+SOURCES = Path("/etc/apt/sources.list")
 CARGO = BUILD / "cargo/x86_64-unknown-linux-gnu"
 # Modules of the kernel that every initramfs has, to be loaded on demand.
 ON_DEMAND = ["virtio_pci", "virtio_console", "virtio_iommu", "vfio_pci", "vfio_iommu_type1", "aer_inject", "button", "virtio_blk", "fuse"]
@@ -227,6 +230,61 @@ def write_initramfs(path, kernel, config, load, command, payload):
         for source, name in payload:
             archive.add(Path(source), name.lstrip("/"))
         archive.close()
+
+
+class Unreachable(Exception):
+    """Debian's archive cannot be reached."""
+
+
+def layer_key(packages):
+    """The packages, and the Debian system that has those on which they depend."""
+    installed = Path("/var/lib/dpkg/status").read_bytes()
+    return hashlib.sha256(" ".join(packages).encode() + installed).hexdigest()[:12]
+
+
+def apt(folder, suites, kinds=("deb",)):
+    """Return the command apt-get, with lists in `folder` of the build root's suite and of `suites`. Raise Unreachable."""
+    for name in ("lists/partial", "archives/partial", "sources"):
+        (folder / name).mkdir(parents=True)
+    _, *options, _, component = SOURCES.read_text().splitlines()[0].split()
+    lines = [" ".join([kind, *options, suite, component]) for suite in suites for kind in kinds]
+    (folder / "sources/suites.list").write_text("".join(f"{line}\n" for line in lines))
+    places = {"State::Lists": "lists", "Cache": "", "Cache::archives": "archives", "Etc::SourceParts": "sources"}
+    # The build root is read-only, and apt cannot become another user in a user namespace.
+    options = [*(f"Dir::{key}={folder / place}" for key, place in places.items()), "APT::Sandbox::User=root", "Debug::NoLocking=1"]
+    command = ["apt-get", *(word for option in options for word in ("-o", option))]
+    if run([*command, "-o", "APT::Update::Error-Mode=any", "update"], log=folder / "log", check=False).returncode:
+        raise Unreachable(f"Debian's archive cannot be reached: see {host_path(folder / 'log')}")
+    return command
+
+
+def download(packages, folder):
+    """Download the packages, and those on which they depend and the build root has not. Return the files."""
+    suites = {suite for _, _, suite in (name.partition("/") for name in packages) if suite}
+    command = apt(folder, suites)
+    run([*command, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
+    return sorted((folder / "archives").glob("*.deb"))
+
+
+def layer(name, packages):
+    """Return the folder with the files of Debian packages that one test needs, which `vm/boot --layer` lays over the Debian system of the
+    build root. Raise Unreachable.
+
+    The folder is in the cache and is made on first use. The packages' scripts do not run. PACKAGE/SUITE is the
+    package of another suite of Debian.
+    """
+    root = CACHE / f"layer-{name}-{layer_key(packages)}"
+    with locked(root.with_name(f"{root.name}.lock")):
+        if not root.exists():
+            need_space(1)
+            say(f"downloading {', '.join(packages)}")
+            temporary = root.with_name(f"{root.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            for file in download(packages, temporary):
+                run(["dpkg-deb", "--extract", file, temporary / "root"])
+            (temporary / "root").rename(root)
+            shutil.rmtree(temporary)
+    return root
 
 
 if __name__ == "__main__":

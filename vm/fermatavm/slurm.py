@@ -7,7 +7,7 @@ build/criu must be up to date (make criu-plugin).
 
 import sys
 
-from . import boot, layer
+from . import boot, guest
 from .common import die
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "criu", "libcap2-bin"]
@@ -24,8 +24,8 @@ def main(what, *options):
     if what == "demo":
         # A test is skipped without the packages, a demo fails.
         try:
-            layer.make("slurm", PACKAGES)
-        except layer.Unreachable as error:
+            guest.layer("slurm", PACKAGES)
+        except guest.Unreachable as error:
             die(error)
     command = ["debian", "sh", f"/fermata/packaging/tests/{script}"]
     return boot.run(boot.parse([*OPTIONS, "--name", script, *options, "--", *command]))
