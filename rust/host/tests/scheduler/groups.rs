@@ -12,7 +12,7 @@ use fermata_sched_host::{card, storage};
 use proptest::prelude::*;
 
 use crate::model::check::{check_shares, shares};
-use crate::model::{cases, check, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, check, ns, sid, world, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 
 const A: GroupKey = GroupKey(7);
 const B: GroupKey = GroupKey(u64::MAX);
@@ -235,13 +235,6 @@ fn reservations_that_are_refused() {
 }
 
 // Time is shared between groups first, and nobody gains by having more contexts.
-
-fn world(slots: usize, policy: PolicyKind) -> World {
-    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
-    let mut world = World::new(&plans, 64);
-    world.set_policy(policy).unwrap();
-    world
-}
 
 fn open(world: &mut World, group: GroupKey, weight: u16) -> ContextId {
     let params = Params {

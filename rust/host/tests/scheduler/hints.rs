@@ -3,10 +3,9 @@
 //! Hints: a slot is vacant when the work comes that was announced, and who announces what does not come pays for it.
 
 use crate::model::check::start;
-use crate::model::{cases, ns, sid, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, World, CRITICAL, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
-    Urgency,
 };
 use proptest::prelude::*;
 
@@ -14,17 +13,9 @@ use proptest::prelude::*;
 const BEGIN: u64 = 1_000 * MS;
 
 fn world(slots: usize, policy: PolicyKind) -> World {
-    let mut world = World::new(&vec![FERMATA; slots], 16);
-    world.set_policy(policy).unwrap();
+    let mut world = crate::model::world(slots, policy);
     world.run_until(BEGIN);
     world
-}
-
-fn critical() -> Params {
-    Params {
-        urgency: Urgency::LatencyCritical,
-        ..Params::DEFAULT
-    }
 }
 
 fn priority(priority: u8) -> Params {
@@ -59,7 +50,7 @@ fn counts(world: &World, ctx: ContextId) -> [u64; 4] {
 /// A best-effort job without end on each slot, and a latency-critical context without a job. Saves were measured.
 fn busy(slots: usize) -> (World, Vec<ContextId>, ContextId) {
     let mut world = world(slots, PolicyKind::Fair);
-    let lc = world.open(0, critical()).unwrap();
+    let lc = world.open(0, CRITICAL).unwrap();
     let bes: Vec<_> = (0..slots)
         .map(|i| {
             let be = world.tenant(100 * MS);
@@ -184,16 +175,16 @@ fn hints_take_nothing_from_equals_or_betters() {
     };
     let cases = [
         (PolicyKind::Fair, Params::DEFAULT, Params::DEFAULT, false),
-        (PolicyKind::Fair, Params::DEFAULT, critical(), true),
-        (PolicyKind::Fair, critical(), critical(), false),
+        (PolicyKind::Fair, Params::DEFAULT, CRITICAL, true),
+        (PolicyKind::Fair, CRITICAL, CRITICAL, false),
         (PolicyKind::Fair, Params::DEFAULT, priority(31), false),
-        (PolicyKind::RoundRobin, Params::DEFAULT, critical(), true),
+        (PolicyKind::RoundRobin, Params::DEFAULT, CRITICAL, true),
         (PolicyKind::Priority, priority(16), priority(17), true),
         (PolicyKind::Priority, priority(16), priority(16), false),
-        (PolicyKind::Priority, critical(), priority(31), false),
+        (PolicyKind::Priority, CRITICAL, priority(31), false),
         (PolicyKind::Deadline, Params::DEFAULT, reserved, true),
-        (PolicyKind::Deadline, reserved, critical(), false),
-        (PolicyKind::Deadline, critical(), reserved, false),
+        (PolicyKind::Deadline, reserved, CRITICAL, false),
+        (PolicyKind::Deadline, CRITICAL, reserved, false),
         (PolicyKind::Fair, Params::DEFAULT, reserved, false),
     ];
     for (i, (policy, runs, hints, made)) in cases.into_iter().enumerate() {
@@ -219,8 +210,8 @@ fn the_guarded_slice_is_not_cut_short() {
     world.set_boost(Duration::from_ms(10)).unwrap();
     let be = world.tenant(2 * MS);
     let (lc, other) = (
-        world.open(0, critical()).unwrap(),
-        world.open(0, critical()).unwrap(),
+        world.open(0, CRITICAL).unwrap(),
+        world.open(0, CRITICAL).unwrap(),
     );
     world.start(lc, ENDLESS).unwrap();
     world.start(be, ENDLESS).unwrap();
@@ -234,7 +225,7 @@ fn the_guarded_slice_is_not_cut_short() {
 #[test]
 fn a_stronger_one_takes_the_slot_that_is_kept() {
     let (mut world, be, lc) = busy(1);
-    let other = world.open(0, critical()).unwrap();
+    let other = world.open(0, CRITICAL).unwrap();
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
@@ -275,7 +266,7 @@ fn a_vacant_slot_is_kept_and_costs_nothing_while_nobody_waits() {
 fn each_hint_gets_a_slot_of_its_own_and_no_more() {
     let (mut world, bes, lc) = busy(3);
     let more: Vec<_> = (0..2)
-        .map(|_| world.open(0, critical()).unwrap())
+        .map(|_| world.open(0, CRITICAL).unwrap())
         .chain([lc])
         .collect();
     for (i, &ctx) in more.iter().enumerate() {
@@ -311,7 +302,7 @@ fn a_hint_follows_its_owner() {
         |world, lc| {
             let params = Params {
                 mask: 2,
-                ..critical()
+                ..CRITICAL
             };
             world.set_params(lc, params).unwrap();
         },
@@ -322,7 +313,7 @@ fn a_hint_follows_its_owner() {
         for early in [true, false] {
             let (mut world, be, lc) = busy(2);
             world.close(be[1]).unwrap();
-            let fill = world.open(0, critical()).unwrap();
+            let fill = world.open(0, CRITICAL).unwrap();
             world.start(fill, ENDLESS).unwrap();
             world.run_for(2 * MS);
             assert_eq!(world.machine.slot_of(fill), Some(sid(1)));
@@ -379,7 +370,7 @@ fn a_slot_that_fails_is_not_waited_for() {
 #[test]
 fn a_hint_that_is_ignored_after_it_took_a_slot_was_wasted() {
     let (mut world, _, first) = busy(2);
-    let [second, other] = [(); 2].map(|()| world.open(0, critical()).unwrap());
+    let [second, other] = [(); 2].map(|()| world.open(0, CRITICAL).unwrap());
     hint(&mut world, first, MS).unwrap();
     hint(&mut world, second, MS).unwrap();
     world.run_for(MS - 1);
@@ -405,10 +396,7 @@ fn finish_may_come_before_the_pause_for_a_hint() {
 #[test]
 fn who_has_used_up_his_cap_is_not_listened_to() {
     let (mut world, be, _) = busy(1);
-    let capped = Params {
-        cap: 1,
-        ..critical()
-    };
+    let capped = Params { cap: 1, ..CRITICAL };
     let lc = world.open(0, capped).unwrap();
     world.start(lc, 10 * MS).unwrap();
     world.run_for(5 * MS);
@@ -437,7 +425,7 @@ fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
     let mut lie = vec![lc];
     lie.extend((1..liars).map(|i| {
         let group = GroupKey(i % groups);
-        world.open_in(group, 0, critical()).unwrap()
+        world.open_in(group, 0, CRITICAL).unwrap()
     }));
     let (ran, begun) = (world.stats(be[0]).run.as_ns(), world.now);
     let saves = world.stats(be[0]).preemptions;
@@ -471,12 +459,12 @@ fn one_group_of_liars_wastes_one_percent_and_many_five() {
 fn a_liar_pays_with_its_virtual_time() {
     for lies in [false, true] {
         let (mut world, _, lc) = busy(1);
-        let other = world.open(0, critical()).unwrap();
+        let other = world.open(0, CRITICAL).unwrap();
         if lies {
             hint(&mut world, lc, MS).unwrap();
         }
         world.run_for(MS + 60 * US);
-        let third = world.open(0, critical()).unwrap();
+        let third = world.open(0, CRITICAL).unwrap();
         world.start(third, MS).unwrap();
         world.run_for(100 * US);
         // Both want the slot next: equals go in the order in which they came, but the one that lied is not equal.
@@ -547,7 +535,7 @@ fn work(setting: &Setting, lie: bool) -> Vec<u64> {
         .liars
         .iter()
         .map(|&(group, every, ahead)| {
-            let ctx = world.open_in(GroupKey(group), 0, critical()).unwrap();
+            let ctx = world.open_in(GroupKey(group), 0, CRITICAL).unwrap();
             (ctx, every * US, ahead * US, every * US)
         })
         .collect();

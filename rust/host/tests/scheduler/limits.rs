@@ -2,18 +2,12 @@
 
 //! Deadlines, budgets, shares and caps, and what is admitted of them.
 
-use crate::model::{cases, sid, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, sid, world, World, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal, SlotState,
     Urgency,
 };
 use proptest::prelude::*;
-
-fn world(slots: usize, policy: PolicyKind) -> World {
-    let mut world = World::new(&vec![FERMATA; slots], 32);
-    world.set_policy(policy).unwrap();
-    world
-}
 
 fn reservation(budget_us: u64, deadline_us: u64, period_us: u64) -> Params {
     Params {

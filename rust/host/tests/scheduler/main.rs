@@ -11,7 +11,6 @@ mod hints;
 mod limits;
 mod measure;
 mod model;
-mod order;
 mod owners;
 mod points;
 mod policies;

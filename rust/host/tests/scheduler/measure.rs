@@ -9,7 +9,7 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
-use crate::model::{ns, sid, World, BASE, ENDLESS, FERMATA, MS, US};
+use crate::model::{ns, sid, World, BASE, CRITICAL, ENDLESS, FERMATA, MS, US};
 
 #[test]
 fn there_is_a_gap_between_any_two_runs_that_follow_each_other() {
@@ -119,11 +119,6 @@ fn urgent_arrivals_stand_at_their_slot() {
 }
 
 // Why a job leaves its slot, as it is told in traces.
-
-const CRITICAL: Params = Params {
-    urgency: Urgency::LatencyCritical,
-    ..Params::DEFAULT
-};
 
 /// One slot, and a job without end on it.
 fn busy(params: Params) -> (World, ContextId) {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use fermata_sched_host::sched::{
     Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure, GroupKey,
     GroupSettings, JobState, LoadCost, NewJob, Params, Phase, PolicyKind, PreemptGranularity,
-    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Stats, Status, Time, Wake,
+    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Stats, Status, Time, Urgency, Wake,
 };
 use fermata_sched_host::storage;
 use proptest::prelude::ProptestConfig;
@@ -31,6 +31,12 @@ pub fn cases(usual: u32) -> ProptestConfig {
         ..ProptestConfig::default()
     }
 }
+
+/// A latency-critical context.
+pub const CRITICAL: Params = Params {
+    urgency: Urgency::LatencyCritical,
+    ..Params::DEFAULT
+};
 
 /// Groups that are remembered, beyond one for each context.
 const GROUPS: usize = 6;
@@ -136,6 +142,13 @@ pub fn sid(i: usize) -> SlotId {
 
 pub fn ns(t: u64) -> Time {
     Time::from_ns(t)
+}
+
+/// Returns a world of equal slots under a policy.
+pub fn world(slots: usize, policy: PolicyKind) -> World {
+    let mut world = World::new(&vec![FERMATA; slots], 64);
+    world.set_policy(policy).unwrap();
+    world
 }
 
 impl World {

@@ -2,7 +2,7 @@
 
 //! Registered groups: settings that hold without a context, caps, ceilings, and contexts that move.
 
-use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, world, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
     CardConfig, ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind,
     Refusal, Scheduler, SlotState, Urgency,
@@ -13,13 +13,6 @@ use proptest::prelude::*;
 const A: GroupKey = GroupKey(1);
 const B: GroupKey = GroupKey(2);
 const DEFAULT: GroupSettings = GroupSettings::DEFAULT;
-
-fn world(slots: usize, policy: PolicyKind) -> World {
-    let plans: Vec<SlotPlan> = vec![FERMATA; slots];
-    let mut world = World::new(&plans, 64);
-    world.set_policy(policy).unwrap();
-    world
-}
 
 fn capped(cap: u16) -> GroupSettings {
     GroupSettings { cap, ..DEFAULT }

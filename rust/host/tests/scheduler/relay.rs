@@ -3,7 +3,7 @@
 //! Slots that switch by themselves: orders, records, and the contexts that are named to run next.
 
 use crate::model::card::Relay;
-use crate::model::{ns, sid, SlotPlan, World, ENDLESS, MS, RELAY, US};
+use crate::model::{ns, sid, SlotPlan, World, CRITICAL, ENDLESS, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, SlotState, Stop,
     Urgency, Wake,
@@ -46,11 +46,6 @@ fn orders(world: &World) -> usize {
     let is_order = |(_, action): &&(u64, Action)| matches!(action, Action::Order { .. });
     world.log.iter().filter(is_order).count()
 }
-
-const CRITICAL: Params = Params {
-    urgency: Urgency::LatencyCritical,
-    ..Params::DEFAULT
-};
 
 fn critical(world: &mut World) -> ContextId {
     world.open(0, CRITICAL).unwrap()

@@ -3,10 +3,10 @@
 //! Priorities, latency-critical over best-effort work, and the starvation boost.
 
 use crate::model::check::{pause, start};
-use crate::model::{cases, ns, sid, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, world, World, CRITICAL, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, JobState, Params, PauseCause, PolicyKind, Refusal,
-    SlotState, Urgency,
+    SlotState,
 };
 use proptest::prelude::*;
 
@@ -16,12 +16,6 @@ const ALL: [PolicyKind; 3] = [
     PolicyKind::Priority,
 ];
 
-fn world(slots: usize, policy: PolicyKind) -> World {
-    let mut world = World::new(&vec![FERMATA; slots], 16);
-    world.set_policy(policy).unwrap();
-    world
-}
-
 fn with_priority(world: &mut World, priority: u8) -> ContextId {
     let params = Params {
         priority,
@@ -30,19 +24,12 @@ fn with_priority(world: &mut World, priority: u8) -> ContextId {
     world.open(0, params).unwrap()
 }
 
-fn critical() -> Params {
-    Params {
-        urgency: Urgency::LatencyCritical,
-        ..Params::DEFAULT
-    }
-}
-
 #[test]
 fn lc_preempts_be_at_once_under_every_policy() {
     for policy in ALL {
         let mut world = world(1, policy);
         let be = world.tenant(100 * MS);
-        let lc = world.open(0, critical()).unwrap();
+        let lc = world.open(0, CRITICAL).unwrap();
         world.start(be, 20 * MS).unwrap();
         world.run_for(MS);
         let from = world.log.len();
@@ -89,7 +76,7 @@ fn a_save_that_takes_long_costs_no_second_preemption() {
     world.run_for(100 * MS);
     let preempted = |world: &World| be.map(|ctx| world.stats(ctx).preemptions);
     let before = preempted(&world);
-    let lc = world.open(0, critical()).unwrap();
+    let lc = world.open(0, CRITICAL).unwrap();
     world.start(lc, MS).unwrap();
     world.run_for(150 * MS);
     assert_eq!(world.state(lc), JobState::Done);
@@ -108,7 +95,7 @@ fn lc_does_not_wait_for_a_slot_that_hangs() {
     world.run_for(MS);
     let hung = world.machine.slot_of(be[0]).unwrap().index();
     world.card.slots[hung].hang = true;
-    let lc = world.open(0, critical()).unwrap();
+    let lc = world.open(0, CRITICAL).unwrap();
     world.start(lc, MS).unwrap();
     world.run_for(50 * MS);
     assert_eq!(world.state(lc), JobState::Done);
@@ -127,7 +114,7 @@ fn lc_takes_only_as_many_slots_as_it_needs_and_may_use() {
             0,
             Params {
                 mask: 2,
-                ..critical()
+                ..CRITICAL
             },
         )
         .unwrap();
@@ -152,7 +139,7 @@ fn lc_that_may_use_all_slots_takes_one() {
             let be = world.tenant(100 * MS);
             world.start(be, ENDLESS).unwrap();
         }
-        let lc = world.open(0, critical()).unwrap();
+        let lc = world.open(0, CRITICAL).unwrap();
         world.run_for(MS);
         let from = world.log.len();
         world.start(lc, MS).unwrap();
@@ -167,7 +154,7 @@ fn lc_may_be_said_and_taken_back_while_it_waits() {
     let (a, b) = (world.tenant(100 * MS), world.tenant(100 * MS));
     world.start(a, ENDLESS).unwrap();
     world.start(b, ENDLESS).unwrap();
-    world.set_params(b, critical()).unwrap();
+    world.set_params(b, CRITICAL).unwrap();
     world.run_for(100 * US);
     assert_eq!(world.machine.slot_of(b), Some(sid(0)));
     world.set_params(b, Params::DEFAULT).unwrap();
@@ -194,7 +181,7 @@ fn lc_pays_for_the_save_of_the_one_that_makes_way() {
             0,
             Params {
                 mask: 1,
-                ..critical()
+                ..CRITICAL
             },
         )
         .unwrap();
@@ -277,7 +264,7 @@ fn boost_gives_a_slice_to_the_starving() {
                 0,
                 Params {
                     priority: 31,
-                    ..critical()
+                    ..CRITICAL
                 },
             )
             .unwrap();
@@ -381,7 +368,7 @@ fn a_pause_in_a_restore_comes_again_when_that_is_over() {
     let (save, restore) = (world.card.slots[0].save, world.card.slots[0].restore);
     let be = world.tenant(2 * MS);
     world.start(be, ENDLESS).unwrap();
-    let lc = world.open(0, critical()).unwrap();
+    let lc = world.open(0, CRITICAL).unwrap();
     for _ in 0..2 {
         world.run_for(5 * MS);
         world.start(lc, 100 * US).unwrap();
@@ -428,7 +415,7 @@ proptest! {
             let be = with_priority(&mut world, i as u8);
             world.start(be, ENDLESS).unwrap();
         }
-        let lc = world.open(0, Params { priority: 31, ..critical() }).unwrap();
+        let lc = world.open(0, Params { priority: 31, ..CRITICAL }).unwrap();
         for gap in gaps {
             world.run_for(gap * US);
             if !world.stats(lc).state.is_live() {
