@@ -105,8 +105,8 @@ bench-docs:
 
 bench-instructions:
 	@vm/run instructions
-	@vm/run modulecount
-	@vm/run modulecount --profile relay
+	@vm/run instructions module
+	@vm/run instructions module --profile relay
 
 bench-sched:
 	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
