@@ -197,29 +197,6 @@ bool card_relay(void)
 	return relay;
 }
 
-int card_slots(void)
-{
-	struct fermata_card_info info = { .size = sizeof(info) };
-	int fd = fm_open_dev(0);
-	int rc = fd < 0 ? fd : fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &info);
-	const char *v, *p;
-	int n = 1;
-
-	if (fd >= 0)
-		close(fd);
-	if (!rc)
-		return info.slots;
-	/* The driver cannot say: slots= is a number or a list of engines. */
-	v = find_key(card_cmd("ping"), "slots");
-	if (!v)
-		return 0;
-	if (*v >= '0' && *v <= '9')
-		return strtoul(v, NULL, 0);
-	for (p = v; *p && *p != ' '; p++)
-		n += *p == ',';
-	return n;
-}
-
 void card_set(int slot, const char *settings)
 {
 	card_cmd("set slot=%d %s", slot, settings);

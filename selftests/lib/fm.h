@@ -441,6 +441,5 @@ do {										\
 /* Of the library itself. */
 struct fm_shared;
 extern struct fm_shared *fm_sh;
-int card_slots(void);
 
 #endif /* _FM_H */

@@ -98,7 +98,6 @@ const char *fm_turns_wrong(u64 from, const struct fm_turn *want, int n);
 
 /* Cgroups (version 2) of the tests' own. Paths are below the root of the hierarchy. */
 
-#define FM_GROUPS	4	/* cgroups known by a number */
 #define FM_ROOT		(-1)
 
 /* The path of cgroup number n; all cgroups of a test begin so, and go with the test. */
