@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One slot of a simulated card, fermata profile (docs/card.md): an engine that needs a given time for a job, and saves and
-//! restores in a given time. It panics where the driver breaks the card's rules, so that each run is a test, too.
+//! Simulated cards, fermata profile (docs/card.md): an engine that needs a given time for a job, and saves and restores in a given time. A
+//! slot with a relay is told by orders who runs next, goes on with that context by itself, and leaves a record of each run. A card
+//! panics where the driver breaks the card's rules, so that each run is a test, too.
 
-use fermata_sched_host::sched::Status;
+use fermata_sched_host::sched::{
+    ContextId, Duration, LeftReason, NextRun, Order, RunRecord, Status, Stop,
+};
+
+use crate::sim::Costs;
 
 /// What the engine does. Times in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +21,7 @@ enum Engine {
     Finished,
 }
 
-/// One slot.
+/// A slot without a relay.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     engine: Engine,
@@ -148,10 +153,321 @@ impl Slot {
     }
 }
 
+/// Records that a slot keeps.
+const RECORDS: usize = 8;
+/// The longest time that an order can let a job work and still stop it, in us.
+const AT_MAX: u64 = 0xff_fffe;
+
+/// The slots, and what the card knows of contexts from memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Relay {
+    slots: Vec<RelaySlot>,
+    /// The table of contexts: which entries were written, by the index of the context.
+    entries: Vec<bool>,
+    /// Reading entry and registers of a context, ns.
+    load: u64,
+    /// Restoring a snapshot, ns.
+    restore: u64,
+    /// Saving one, ns.
+    save: u64,
+}
+
+/// A slot with a relay.
+#[derive(Clone, Debug, Default)]
+struct RelaySlot {
+    /// RUN: the number of the present or last run.
+    number: u32,
+    run: Option<Run>,
+    held: Option<Order>,
+    /// The context that the slot goes back to after the run that it takes next.
+    back: Option<ContextId>,
+    /// How the last run ended, if the slot is vacant and was not reset since.
+    left: Option<LeftReason>,
+    in_reset: bool,
+    records: [Option<RunRecord>; RECORDS],
+    /// Counts what invalidates the engine's next step.
+    epoch: u32,
+}
+
+/// A run. Times in ns.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    ctx: ContextId,
+    resumed: bool,
+    /// When its order was taken.
+    began: u64,
+    /// When load and restore are over.
+    works_at: u64,
+    /// When the job is done, unless it is stopped before.
+    done_at: u64,
+    /// When the order that is held stops it.
+    stop_at: Option<u64>,
+    /// It is stopped without being saved.
+    drops: bool,
+    /// When its save began.
+    saves_since: Option<u64>,
+}
+
+/// What an order, or the end of something that the engine does, has brought about on a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing: the order was dropped.
+    Dropped,
+    /// Nothing yet: a save that was under way goes on.
+    Goes,
+    /// The engine comes to the end of something at this time, unless another effect comes first.
+    Next(u64),
+    /// The slot was vacant and takes this context.
+    Taken(NextRun),
+    /// A run has left the slot: its record is in memory, and an interrupt is raised.
+    Left(Left),
+}
+
+/// A run that has left its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Whose it was.
+    pub(crate) ctx: ContextId,
+    /// Why it has left.
+    pub(crate) reason: LeftReason,
+    /// Work that the job has left, ns.
+    pub(crate) work: u64,
+    /// The context that the slot takes at once.
+    pub(crate) next: Option<NextRun>,
+}
+
+impl Relay {
+    pub(crate) fn new(slots: usize, contexts: usize, costs: &Costs) -> Self {
+        Self {
+            slots: vec![RelaySlot::default(); slots],
+            entries: vec![false; contexts],
+            load: costs.load,
+            restore: costs.restore,
+            save: costs.save,
+        }
+    }
+
+    /// Counts what invalidates the next step of a slot's engine.
+    pub(crate) fn epoch(&self, slot: usize) -> u32 {
+        self.slots[slot].epoch
+    }
+
+    /// The driver writes the entry and the registers of a context in memory.
+    pub(crate) fn write_entry(&mut self, ctx: ContextId) {
+        for slot in &self.slots {
+            assert!(!slot.is_of(ctx), "context_changed: {ctx:?} runs");
+            assert!(!slot.names(ctx), "context_changed: {ctx:?} is named");
+        }
+        self.entries[ctx.index()] = true;
+    }
+
+    /// An order reaches a slot at `now`.
+    pub(crate) fn order(&mut self, now: u64, id: usize, order: Order) -> Effect {
+        let is_vacant = order.stop == Stop::Vacant;
+        assert!(
+            !is_vacant || order.next.is_some(),
+            "order_bad: VACANT, and nobody is next"
+        );
+        let slot = &self.slots[id];
+        // The card compares 16 bits.
+        let follows = order.after & 0xffff == slot.number & 0xffff;
+        if slot.in_reset || !follows || is_vacant != slot.run.is_none() {
+            return Effect::Dropped;
+        }
+        if let Some(next) = order.next {
+            self.check_next(id, next.ctx);
+        }
+        match order.next.filter(|_| is_vacant) {
+            Some(next) => Effect::Taken(next),
+            None => self.hold(now, id, order),
+        }
+    }
+
+    /// Checks that a slot may be told that `ctx` is next.
+    fn check_next(&self, id: usize, ctx: ContextId) {
+        assert!(
+            self.entries[ctx.index()],
+            "the entry of {ctx:?} was never written"
+        );
+        assert!(
+            !self.slots[id].is_of(ctx),
+            "order_bad: {ctx:?} is to follow itself"
+        );
+        for (other, slot) in self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != id)
+        {
+            assert!(!slot.is_of(ctx), "named_twice: {ctx:?} is on slot {other}");
+            assert!(
+                !slot.names(ctx),
+                "named_twice: {ctx:?} is named on slot {other}"
+            );
+        }
+    }
+
+    /// A slot keeps the order for its run, and the run has to stop when the order says.
+    fn hold(&mut self, now: u64, id: usize, order: Order) -> Effect {
+        let slot = &mut self.slots[id];
+        let run = slot.run.as_mut().expect("an order is held for a run");
+        slot.held = Some(order);
+        if run.saves_since.is_some() {
+            return Effect::Goes;
+        }
+        let after = match order.stop {
+            Stop::Paused { after, boundary } => {
+                assert!(!boundary, "no simulated engine has boundaries");
+                Some(after.as_us_rounded_up().min(AT_MAX) * crate::US)
+            }
+            Stop::Dropped => Some(0),
+            Stop::Never | Stop::Vacant => None,
+        };
+        run.drops = order.stop == Stop::Dropped;
+        run.stop_at = after.map(|after| (run.works_at + after).max(now));
+        if after == Some(0) && run.resumed && now < run.works_at {
+            return self.leave(now, id, LeftReason::NotRun);
+        }
+        slot.epoch += 1;
+        Effect::Next(run.next_step())
+    }
+
+    /// A slot goes on with a context, whose job has `work` left. When the engine goes on by itself.
+    pub(crate) fn take(&mut self, now: u64, id: usize, next: NextRun, work: u64) -> u64 {
+        let slot = &mut self.slots[id];
+        assert!(slot.run.is_none(), "a slot has one run");
+        let restore = if next.resume { self.restore } else { 0 };
+        let works_at = now + self.load + restore;
+        slot.number = slot.number.wrapping_add(1);
+        slot.epoch += 1;
+        slot.left = None;
+        slot.held = slot.back.take().map(|ctx| Order {
+            after: slot.number,
+            stop: Stop::Never,
+            next: Some(NextRun {
+                ctx,
+                resume: true,
+                back: false,
+            }),
+        });
+        slot.run = Some(Run {
+            ctx: next.ctx,
+            resumed: next.resume,
+            began: now,
+            works_at,
+            done_at: works_at + work,
+            stop_at: None,
+            drops: false,
+            saves_since: None,
+        });
+        works_at + work
+    }
+
+    /// The time that [`Effect::Next`] or [`Relay::take`] named has come.
+    pub(crate) fn step(&mut self, now: u64, id: usize) -> Effect {
+        let save = self.save;
+        let run = self.slots[id].run.as_mut().expect("a run goes on");
+        let reason = match run.saves_since {
+            Some(_) => LeftReason::Paused,
+            None if now >= run.done_at => LeftReason::Finished,
+            None if run.drops => LeftReason::Dropped,
+            None => {
+                run.saves_since = Some(now);
+                return Effect::Next(now + save);
+            }
+        };
+        self.leave(now, id, reason)
+    }
+
+    /// The run on a slot ends: its record is written, and the order that is held is carried out.
+    fn leave(&mut self, now: u64, id: usize, reason: LeftReason) -> Effect {
+        let slot = &mut self.slots[id];
+        let run = slot.run.take().expect("a run leaves");
+        let next = slot.held.take().and_then(|order| order.next);
+        let is_saved = matches!(reason, LeftReason::Paused | LeftReason::NotRun);
+        let back = is_saved && next.is_some_and(|next| next.back);
+        slot.back = back.then_some(run.ctx);
+        let stopped = run.saves_since.unwrap_or(now);
+        let has_worked = reason != LeftReason::NotRun;
+        let load = if has_worked {
+            run.works_at - run.began
+        } else {
+            0
+        };
+        let ns = Duration::from_ns;
+        slot.epoch += 1;
+        slot.left = Some(reason);
+        slot.records[slot.number as usize % RECORDS] = Some(RunRecord {
+            run: slot.number,
+            reason,
+            span: ns(now - run.began),
+            load: ns(load),
+            save: ns(now - stopped),
+            next: next.map(|next| next.ctx.index()),
+            back,
+        });
+        Effect::Left(Left {
+            ctx: run.ctx,
+            reason,
+            work: run.done_at - stopped.max(run.works_at),
+            next,
+        })
+    }
+
+    /// The record of run `number` of a slot, if that has left one.
+    pub(crate) fn record(&self, id: usize, number: u32) -> Option<RunRecord> {
+        let record = self.slots[id].records[number as usize % RECORDS];
+        record.filter(|record| record.run == number)
+    }
+
+    pub(crate) fn reset(&mut self, id: usize, hold: bool) {
+        let slot = &mut self.slots[id];
+        slot.in_reset = hold;
+        if hold {
+            slot.run = None;
+            slot.held = None;
+            slot.left = None;
+            slot.epoch += 1;
+        }
+    }
+
+    pub(crate) fn status(&self, id: usize) -> Status {
+        let slot = &self.slots[id];
+        let phase = match (slot.run, slot.left) {
+            (Some(_), _) => 1,
+            (None, Some(LeftReason::Finished)) => 2,
+            (None, Some(LeftReason::Paused)) => 4,
+            (None, _) => 0,
+        };
+        Status::from_raw(phase | (u64::from(slot.number) << 32))
+    }
+}
+
+impl RelaySlot {
+    fn is_of(&self, ctx: ContextId) -> bool {
+        self.run.is_some_and(|run| run.ctx == ctx)
+    }
+
+    fn names(&self, ctx: ContextId) -> bool {
+        let next = self.held.and_then(|order| order.next);
+        next.is_some_and(|next| next.ctx == ctx)
+    }
+}
+
+impl Run {
+    /// When the engine comes to the end of something. A job that is done then is not stopped.
+    fn next_step(&self) -> u64 {
+        self.stop_at
+            .map_or(self.done_at, |stop| stop.min(self.done_at))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fermata_sched_host::sched::Duration;
+    use crate::mode::Mode;
+    use crate::workload::Kind;
+    use crate::US;
 
     #[test]
     fn the_status_tells_what_a_restore_took_rounded_up() {
@@ -168,5 +484,162 @@ mod tests {
             let told = Duration::from_us(told);
             assert_eq!(slot.status().restore(), told, "{restore} ns");
         }
+    }
+
+    const WORK: u64 = 100 * US;
+
+    /// Two slots, and three contexts whose entries are written. The first one is on slot 0 since time 0.
+    fn card() -> (Relay, [ContextId; 3]) {
+        let mode = Mode::LC_BE.on_relay();
+        let mut machine = mode.machine(2, 3);
+        let contexts = [0; 3].map(|_| machine.add(mode.context(Kind::Be)).unwrap());
+        let mut relay = Relay::new(2, 3, &Costs::DEFAULT);
+        for ctx in contexts {
+            relay.write_entry(ctx);
+        }
+        let order = vacant(0, contexts[0]);
+        let Effect::Taken(next) = relay.order(0, 0, order) else {
+            panic!("the slot is vacant");
+        };
+        let load = Costs::DEFAULT.load;
+        assert_eq!(relay.take(0, 0, next, WORK), load + WORK);
+        (relay, contexts)
+    }
+
+    fn run(ctx: ContextId) -> NextRun {
+        let resume = false;
+        NextRun {
+            ctx,
+            resume,
+            back: false,
+        }
+    }
+
+    fn vacant(after: u32, ctx: ContextId) -> Order {
+        let (stop, next) = (Stop::Vacant, Some(run(ctx)));
+        Order { after, stop, next }
+    }
+
+    /// Run 1 stops when it has worked for so many us.
+    fn after(us: u64, next: Option<NextRun>) -> Order {
+        let after = Duration::from_us(us);
+        let boundary = false;
+        let stop = Stop::Paused { after, boundary };
+        let after = 1;
+        Order { after, stop, next }
+    }
+
+    fn left(effect: Effect) -> Left {
+        match effect {
+            Effect::Left(left) => left,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn at_counts_from_the_first_work() {
+        let (mut relay, [_, b, _]) = card();
+        let Costs { load, save, .. } = Costs::DEFAULT;
+        let stops = load + 30 * US;
+        assert_eq!(
+            relay.order(10 * US, 0, after(30, Some(run(b)))),
+            Effect::Next(stops)
+        );
+        // One that is past is due at once.
+        assert_eq!(
+            relay.order(40 * US, 0, after(20, Some(run(b)))),
+            Effect::Next(40 * US)
+        );
+        assert_eq!(relay.step(40 * US, 0), Effect::Next(40 * US + save));
+        let left = left(relay.step(40 * US + save, 0));
+        assert_eq!((left.reason, left.next), (LeftReason::Paused, Some(run(b))));
+        assert_eq!(left.work, WORK - (40 * US - load));
+        let record = relay.record(0, 1).unwrap();
+        assert_eq!(record.span, Duration::from_ns(40 * US + save));
+        assert_eq!(record.load, Duration::from_ns(load));
+        assert_eq!(record.save, Duration::from_ns(save));
+        assert_eq!(record.next, Some(b.index()));
+        assert_eq!(relay.record(0, 9), None);
+    }
+
+    #[test]
+    fn an_order_is_replaced_and_withdrawn_until_the_run_has_left() {
+        let (mut relay, [_, b, c]) = card();
+        let done = Costs::DEFAULT.load + WORK;
+        relay.order(0, 0, after(30, Some(run(b))));
+        let stop = Stop::Never;
+        let (after_run, next) = (1, None);
+        let never = Order {
+            after: after_run,
+            stop,
+            next,
+        };
+        assert_eq!(relay.order(0, 0, never), Effect::Next(done));
+        relay.write_entry(b);
+        assert_eq!(
+            relay.order(US, 0, after(0, Some(run(b)))),
+            Effect::Next(2 * US)
+        );
+        relay.step(2 * US, 0);
+        // The save goes on, for another context.
+        assert_eq!(relay.order(3 * US, 0, after(0, Some(run(c)))), Effect::Goes);
+        assert_eq!(left(relay.step(42 * US, 0)).next, Some(run(c)));
+    }
+
+    #[test]
+    fn orders_for_another_run_are_dropped() {
+        let (mut relay, [a, b, _]) = card();
+        let late = Order {
+            after: 0,
+            ..after(0, Some(run(b)))
+        };
+        assert_eq!(relay.order(0, 0, late), Effect::Dropped);
+        assert_eq!(relay.order(0, 0, vacant(1, b)), Effect::Dropped);
+        let record = left(relay.step(Costs::DEFAULT.load + WORK, 0));
+        assert_eq!(
+            (record.ctx, record.reason, record.work),
+            (a, LeftReason::Finished, 0)
+        );
+        assert_eq!(
+            relay.order(1_000 * US, 0, after(0, Some(run(b)))),
+            Effect::Dropped
+        );
+        assert_eq!(relay.status(0).start_count(), 1);
+    }
+
+    #[test]
+    fn a_job_is_dropped_where_it_is() {
+        let (mut relay, _) = card();
+        let order = Order {
+            stop: Stop::Dropped,
+            ..after(0, None)
+        };
+        assert_eq!(relay.order(10 * US, 0, order), Effect::Next(10 * US));
+        assert_eq!(left(relay.step(10 * US, 0)).reason, LeftReason::Dropped);
+        let record = relay.record(0, 1).unwrap();
+        assert_eq!((record.save, record.next), (Duration::ZERO, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "named_twice")]
+    fn nobody_is_named_for_two_slots() {
+        let (mut relay, [_, b, _]) = card();
+        relay.order(0, 0, after(30, Some(run(b))));
+        relay.order(0, 1, vacant(0, b));
+    }
+
+    #[test]
+    #[should_panic(expected = "context_changed")]
+    fn the_entry_of_who_is_named_stays() {
+        let (mut relay, [_, b, _]) = card();
+        relay.order(0, 0, after(30, Some(run(b))));
+        relay.write_entry(b);
+    }
+
+    #[test]
+    #[should_panic(expected = "order_bad")]
+    fn nobody_follows_itself() {
+        let (mut relay, [a, ..]) = card();
+        relay.order(0, 0, after(30, Some(run(a))));
     }
 }

@@ -17,7 +17,6 @@ pub mod sim;
 pub mod workload;
 
 mod card;
-mod relay;
 
 /// A microsecond in nanoseconds.
 pub const US: u64 = 1_000;

@@ -13,9 +13,8 @@ use fermata_sched_host::sched::{
 use host::Client;
 use serde::Serialize;
 
-use crate::card::Slot;
+use crate::card::{Relay, Slot};
 use crate::mode::Mode;
-use crate::relay::Relay;
 use crate::workload::ClientPlan;
 use crate::{S, US};
 
@@ -42,6 +41,24 @@ pub struct Plan {
     pub end: u64,
     /// Those that came in time may end until this much later, in ns.
     pub drain: u64,
+}
+
+impl Plan {
+    /// A card with one slot and these clients, whose requests of one second count.
+    pub fn one_slot(mode: Mode, costs: Costs, clients: Vec<ClientPlan>) -> Self {
+        Self {
+            mode,
+            costs,
+            cards: 1,
+            slots: 1,
+            clients: vec![clients],
+            gangs: false,
+            seed: 0,
+            warm_up: 0,
+            end: S,
+            drain: S,
+        }
+    }
 }
 
 /// What came of it.

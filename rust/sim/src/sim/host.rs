@@ -13,10 +13,8 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::{slot_id, Hardware, Sim, What};
-use crate::card::Step;
-use crate::relay::{Effect, Left};
-use crate::workload::Source;
-use crate::workload::{ClientPlan, Kind};
+use crate::card::{Effect, Left, Step};
+use crate::workload::{ClientPlan, Kind, Source};
 
 /// Events of cards.
 impl Sim<'_> {
