@@ -8,10 +8,8 @@ use std::sync::Mutex;
 use serde::Serialize;
 
 use crate::mode::Mode;
-use crate::sim::Latency;
-use crate::sim::{run, Costs, Plan};
-use crate::workload::Arrivals;
-use crate::workload::{ClientPlan, Kind, Phases, Workload};
+use crate::sim::{run, Costs, Latency, Plan};
+use crate::workload::{Arrivals, ClientPlan, Kind, Phases, Workload};
 use crate::S;
 
 /// What is compared.

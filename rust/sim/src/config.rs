@@ -10,8 +10,9 @@ use std::path::Path;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-use crate::workload::{periodic, poisson, Kind, Part, Workload, PROGRAMS};
-use crate::workload::{Arrivals, Phase, TraceRequest};
+use crate::workload::{
+    periodic, poisson, Arrivals, Kind, Part, Phase, TraceRequest, Workload, PROGRAMS,
+};
 use crate::{MS, US};
 
 const FILE_MAX: u64 = 16 << 20;

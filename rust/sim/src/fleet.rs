@@ -7,10 +7,8 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::mode::Mode;
-use crate::sim::Latency;
-use crate::sim::{run, Costs, Plan};
-use crate::workload::{Arrivals, Work};
-use crate::workload::{ClientPlan, Kind};
+use crate::sim::{run, Costs, Latency, Plan};
+use crate::workload::{Arrivals, ClientPlan, Kind, Work};
 use crate::{MS, S, US};
 
 /// One size of a fleet.
@@ -82,13 +80,12 @@ fn clients(settings: &Settings) -> Vec<ClientPlan> {
             };
             let mean = work as f64;
             ClientPlan {
-                kind,
-                arrivals: Arrivals::Poisson { mean: mean / each },
-                work: Work::Exponential(mean),
                 preparation: 200 * US,
-                skips_late: false,
-                stream: None,
-                gang: None,
+                ..ClientPlan::new(
+                    kind,
+                    Arrivals::Poisson { mean: mean / each },
+                    Work::Exponential(mean),
+                )
             }
         })
         .collect()

@@ -5,10 +5,8 @@
 use serde::Serialize;
 
 use crate::mode::Mode;
-use crate::sim::Latency;
-use crate::sim::{run, Costs, Outcome, Plan};
-use crate::workload::{periodic, ClientPlan, Kind, DRIFT};
-use crate::workload::{Arrivals, Phase, Work};
+use crate::sim::{run, Costs, Latency, Outcome, Plan};
+use crate::workload::{periodic, Arrivals, ClientPlan, Kind, Phase, Work, DRIFT};
 use crate::{MS, S, US};
 
 /// The sizes of gangs, and of cards.
@@ -82,27 +80,22 @@ impl Settings {
     }
 
     fn clients(&self) -> Vec<ClientPlan> {
-        let lc = ClientPlan {
-            kind: Kind::Lc,
-            arrivals: periodic(self.rate, Phase::Random { drift: DRIFT }),
-            work: Work::Fixed(LC_WORK),
-            preparation: 0,
-            skips_late: false,
-            stream: None,
-            gang: None,
-        };
+        let lc = ClientPlan::new(
+            Kind::Lc,
+            periodic(self.rate, Phase::Random { drift: DRIFT }),
+            Work::Fixed(LC_WORK),
+        );
         // There is always a next request.
         let be = |gang| ClientPlan {
-            kind: Kind::Be,
-            arrivals: Arrivals::Periodic {
-                period: BE_WORK / 2,
-                phase: Phase::Random { drift: 0.0 },
-            },
-            work: Work::Fixed(BE_WORK),
-            preparation: 0,
-            skips_late: false,
-            stream: None,
             gang,
+            ..ClientPlan::new(
+                Kind::Be,
+                Arrivals::Periodic {
+                    period: BE_WORK / 2,
+                    phase: Phase::Random { drift: 0.0 },
+                },
+                Work::Fixed(BE_WORK),
+            )
         };
         let members = 0..self.gangs() * self.members;
         let ganged = members.map(|i| be(Some((i / self.members) as u32)));

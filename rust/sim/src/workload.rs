@@ -81,6 +81,21 @@ pub struct ClientPlan {
     pub gang: Option<u32>,
 }
 
+impl ClientPlan {
+    /// A client that prepares nothing, skips nothing and is in no gang.
+    pub fn new(kind: Kind, arrivals: Arrivals, work: Work) -> Self {
+        Self {
+            kind,
+            arrivals,
+            work,
+            preparation: 0,
+            skips_late: false,
+            stream: None,
+            gang: None,
+        }
+    }
+}
+
 /// When the first requests of the periodic clients of a workload come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -230,13 +245,9 @@ impl Workload {
                 }
             }
             ClientPlan {
-                kind: part.kind,
-                arrivals,
-                work: Work::Fixed(work),
                 preparation: part.preparation,
                 skips_late: true,
-                stream: None,
-                gang: None,
+                ..ClientPlan::new(part.kind, arrivals, Work::Fixed(work))
             }
         });
         clients.collect()
@@ -427,13 +438,8 @@ pub fn parse_trace(text: &str, preparation: u64) -> Result<(Vec<ClientPlan>, u64
     let clients = clients.into_values().map(|(kind, mut requests)| {
         requests.sort_by_key(|request| request.0);
         ClientPlan {
-            kind,
-            arrivals: Arrivals::Trace(requests.into()),
-            work: Work::Fixed(0),
             preparation,
-            skips_late: false,
-            stream: None,
-            gang: None,
+            ..ClientPlan::new(kind, Arrivals::Trace(requests.into()), Work::Fixed(0))
         }
     });
     Ok((clients.collect(), last))

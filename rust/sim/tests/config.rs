@@ -9,9 +9,8 @@ use fermata_sim::compare::{compare, Settings};
 use fermata_sim::config;
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
-use fermata_sim::workload::{Arrivals, Work};
-use fermata_sim::workload::{ClientPlan, Kind, Phases, Workload};
-use fermata_sim::{MS, S};
+use fermata_sim::workload::{Arrivals, ClientPlan, Kind, Phases, Work, Workload};
+use fermata_sim::MS;
 use serde_json::{json, Value};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/config.json");
@@ -134,26 +133,14 @@ fn built_in_workloads_are_as_their_files() {
 fn outcome(times: &[u64], skips_late: bool) -> Outcome {
     let times: Vec<_> = times.iter().map(|ms| (ms * MS, None)).collect();
     let client = ClientPlan {
-        kind: Kind::Lc,
-        arrivals: Arrivals::Trace(times.into()),
-        work: Work::Fixed(4 * MS),
-        preparation: 0,
         skips_late,
-        stream: None,
-        gang: None,
+        ..ClientPlan::new(Kind::Lc, Arrivals::Trace(times.into()), Work::Fixed(4 * MS))
     };
-    run(&Plan {
-        mode: Mode::NO_PREEMPTION,
-        costs: Costs::ZERO,
-        cards: 1,
-        slots: 1,
-        clients: vec![vec![client]],
-        gangs: false,
-        seed: 0,
-        warm_up: 0,
-        end: S,
-        drain: S,
-    })
+    run(&Plan::one_slot(
+        Mode::NO_PREEMPTION,
+        Costs::ZERO,
+        vec![client],
+    ))
 }
 
 #[test]

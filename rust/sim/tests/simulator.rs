@@ -73,18 +73,7 @@ fn a_switch_takes_what_the_costs_say() {
         client(Kind::Be, &[(0, 5 * MS)]),
         client(Kind::Lc, &[(MS, MS)]),
     ];
-    let plan = |mode| Plan {
-        mode,
-        costs,
-        cards: 1,
-        slots: 1,
-        clients: vec![clients.clone()],
-        gangs: false,
-        seed: 0,
-        warm_up: 0,
-        end: S,
-        drain: S,
-    };
+    let plan = |mode| Plan::one_slot(mode, costs, clients.clone());
     let seen = costs.irq + costs.read;
     let waits = run(&plan(Mode::NO_PREEMPTION));
     let be_end = costs.call + costs.start + 5 * MS + seen;
@@ -107,19 +96,16 @@ fn a_switch_takes_what_the_costs_say() {
 #[test]
 fn throughput_counts_what_ends_between_the_warm_up_and_the_end() {
     let plan = |mode, warm_up, end| Plan {
-        mode,
-        costs: Costs::DEFAULT,
-        cards: 1,
-        slots: 1,
-        clients: vec![vec![
-            client(Kind::Be, &[(0, 5 * MS)]),
-            client(Kind::Lc, &[(MS, MS)]),
-        ]],
-        gangs: false,
-        seed: 0,
         warm_up,
         end,
-        drain: S,
+        ..Plan::one_slot(
+            mode,
+            Costs::DEFAULT,
+            vec![
+                client(Kind::Be, &[(0, 5 * MS)]),
+                client(Kind::Lc, &[(MS, MS)]),
+            ],
+        )
     };
     let across = run(&plan(Mode::NO_PREEMPTION, 500 * US, S));
     assert_eq!((across.be_done, across.be.len()), (1, 0));
@@ -181,18 +167,7 @@ fn lc_waits_for_one_save() {
         client(Kind::Be, &[(0, 5 * MS)]),
         client(Kind::Lc, &[(MS, MS)]),
     ];
-    let outcome = run(&Plan {
-        mode: Mode::LC_BE,
-        costs,
-        cards: 1,
-        slots: 1,
-        clients: vec![clients],
-        gangs: false,
-        seed: 0,
-        warm_up: 0,
-        end: S,
-        drain: S,
-    });
+    let outcome = run(&Plan::one_slot(Mode::LC_BE, costs, clients));
     let seen = costs.irq + costs.read;
     let expected = costs.call + costs.save + seen + costs.start + MS + seen + costs.wake;
     assert_eq!(outcome.lc, [expected]);
@@ -231,16 +206,8 @@ fn announced_lc_waits_for_no_save() {
     };
     let clients = vec![client(Kind::Be, &[(0, 50 * MS)]), lc];
     let outcome = run(&Plan {
-        mode: Mode::HINTS,
-        costs,
-        cards: 1,
-        slots: 1,
-        clients: vec![clients],
-        gangs: false,
-        seed: 0,
         warm_up: 10 * MS,
-        end: S,
-        drain: S,
+        ..Plan::one_slot(Mode::HINTS, costs, clients)
     });
     let seen = costs.irq + costs.read;
     let expected = 2 * costs.call + 200 * US + costs.start + MS + seen + costs.wake;
@@ -351,15 +318,7 @@ const WORK: u64 = 5 * MS;
 
 fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
     let mean = WORK as f64 * CLIENTS as f64 / (load * slots as f64);
-    let client = ClientPlan {
-        kind: Kind::Lc,
-        arrivals: Arrivals::Poisson { mean },
-        work,
-        preparation: 0,
-        skips_late: false,
-        stream: None,
-        gang: None,
-    };
+    let client = ClientPlan::new(Kind::Lc, Arrivals::Poisson { mean }, work);
     Plan {
         mode,
         costs: Costs::ZERO,
@@ -470,15 +429,11 @@ fn utilisation_is_the_load() {
 /// makes it longer, and a slice is worked off to the nanosecond.
 #[test]
 fn a_relay_loses_its_save_and_restore_only() {
-    let job = ClientPlan {
-        kind: Kind::Be,
-        arrivals: Arrivals::Trace([(0, Some(1_000 * S))].into()),
-        work: Work::Fixed(0),
-        preparation: 0,
-        skips_late: false,
-        stream: None,
-        gang: None,
-    };
+    let job = ClientPlan::new(
+        Kind::Be,
+        Arrivals::Trace([(0, Some(1_000 * S))].into()),
+        Work::Fixed(0),
+    );
     let costs = Costs {
         irq: 200 * US,
         timer: 20 * US,
@@ -527,18 +482,7 @@ const COSTS: Costs = Costs {
 /// BE, LC.
 fn outcome(mode: Mode, costs: Costs, be: &[(u64, u64)], lc: &[(u64, u64)]) -> Outcome {
     let clients = vec![client(Kind::Be, be), client(Kind::Lc, lc)];
-    let outcome = run(&Plan {
-        mode,
-        costs,
-        cards: 1,
-        slots: 1,
-        clients: vec![clients],
-        gangs: false,
-        seed: 0,
-        warm_up: 0,
-        end: S,
-        drain: S,
-    });
+    let outcome = run(&Plan::one_slot(mode, costs, clients));
     assert_eq!((outcome.unfinished, outcome.failed), (0, 0));
     assert_eq!(
         (outcome.pauses, outcome.dropped),
@@ -643,16 +587,12 @@ fn announced_lc_on_a_relay_waits_for_no_save() {
         ..client(Kind::Lc, &[(MS, MS), (20 * MS, MS)])
     };
     let seen = run(&Plan {
-        mode: Mode::HINTS.on_relay(),
-        costs: COSTS,
-        cards: 1,
-        slots: 1,
-        clients: vec![vec![client(Kind::Be, &[(0, 50 * MS)]), lc]],
-        gangs: false,
-        seed: 0,
         warm_up: 10 * MS,
-        end: S,
-        drain: S,
+        ..Plan::one_slot(
+            Mode::HINTS.on_relay(),
+            COSTS,
+            vec![client(Kind::Be, &[(0, 50 * MS)]), lc],
+        )
     });
     assert_eq!(seen.lc, [COSTS.call + 200 * US + BEGIN + MS + END]);
     assert_eq!((seen.hints_used, seen.saves, seen.pauses), (2, 2, 0));
