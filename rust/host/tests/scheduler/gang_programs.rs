@@ -6,14 +6,13 @@
 //! meanwhile. So if jobs that depend on each other were never on slots together, a program would never
 //! end. `FERMATA_PROGRAMS` says how many random programs are run, and `FERMATA_PROGRAM` which one alone.
 
+use crate::model::{CRITICAL, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Event, GroupKey, JobState, NewJob, Params,
-    PolicyKind, Scheduler, SlotId, Status, Time, Urgency,
+    PolicyKind, Scheduler, SlotId, Status, Time,
 };
 use fermata_sched_host::{card, storage};
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000 * US;
 /// What a save takes, and a restore.
 const SWITCH: u64 = 40 * US;
 /// What an interrupt, a timer or a decision takes.
@@ -390,11 +389,6 @@ const POLICIES: [PolicyKind; 4] = [
     PolicyKind::Priority,
     PolicyKind::Deadline,
 ];
-
-const CRITICAL: Params = Params {
-    urgency: Urgency::LatencyCritical,
-    ..Params::DEFAULT
-};
 
 /// A job that waits for no other one.
 fn plain(random: &mut Random, most: u64) -> Job {
