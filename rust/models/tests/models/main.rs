@@ -41,7 +41,7 @@ use bindings::{run_irq_work, take_signals};
 use delivery::Delivery;
 use gate::UnplugGate;
 use loom::cell::UnsafeCell;
-use loom::thread::{self, JoinHandle};
+use loom::thread::JoinHandle;
 use notifier::{Notice, Notifier};
 use prelude::*;
 use presence::Presence;
@@ -181,7 +181,7 @@ fn spawn<R: 'static>(
     call: impl FnOnce(&Device) -> R + 'static,
 ) -> JoinHandle<R> {
     let device = device.clone();
-    thread::spawn(move || call(&device))
+    loom::thread::spawn(move || call(&device))
 }
 
 /// Two calls of either order, the last of which completes for both.
@@ -256,7 +256,7 @@ fn give<const N: usize>(
 ) -> JoinHandle<()> {
     let card = card.clone();
     let notices = notices.map(|(notifier, notice)| (notifier.clone(), notice));
-    thread::spawn(move || {
+    loom::thread::spawn(move || {
         for (notifier, notice) in &notices {
             card.delivery.tell(notifier, *notice);
         }
@@ -312,7 +312,7 @@ fn a_notice_comes_with_what_it_is_about() {
     check(|| {
         let (card, [notifier]) = setup();
         let result = Arc::pin_init(loom::cell::UnsafeCell::new(0), GFP_KERNEL_ACCOUNT).unwrap();
-        let giver = thread::spawn({
+        let giver = loom::thread::spawn({
             let (card, notifier, result) = (card.clone(), notifier.clone(), result.clone());
             move || {
                 // SAFETY: Nobody reads before the notice.
@@ -336,7 +336,7 @@ fn a_completion_is_taken_once() {
         let (card, [notifier]) = setup();
         card.delivery.tell(&notifier, Notice::Completed);
         run_irq_work();
-        let other = thread::spawn({
+        let other = loom::thread::spawn({
             let notifier = notifier.clone();
             move || notifier.take(Notice::Completed)
         });
@@ -419,7 +419,7 @@ fn an_eventfd_is_replaced_while_it_is_signalled() {
 fn two_eventfds_are_set_at_once() {
     check(|| {
         let (card, [notifier]) = setup();
-        let setter = thread::spawn({
+        let setter = loom::thread::spawn({
             let notifier = notifier.clone();
             move || notifier.set_eventfd(Some(0), Notice::Done as u32).unwrap()
         });
@@ -449,7 +449,7 @@ fn disconnect(card: &Card, notifier: &Arc<Notifier>) {
 fn nobody_sleeps_through_the_death_of_a_card() {
     check(|| {
         let (card, [notifier]) = setup();
-        let death = thread::spawn({
+        let death = loom::thread::spawn({
             let (card, notifier) = (card.clone(), notifier.clone());
             move || {
                 card.presence.die(|| disconnect(&card, &notifier));
@@ -468,7 +468,7 @@ fn nobody_sleeps_through_the_death_of_a_card() {
 fn nobody_sleeps_through_the_removal_of_a_card() {
     check(|| {
         let (card, [notifier]) = setup();
-        let removal = thread::spawn({
+        let removal = loom::thread::spawn({
             let (card, notifier) = (card.clone(), notifier.clone());
             move || {
                 card.presence.close();
