@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl preempt`, `hold`, `resume`, `disable`, `enable` and `hint`: act on contexts of other
-//! programs.
+//! Commands that act on what others have: `fermatactl preempt`, `hold`, `resume`, `disable`, `enable`
+//! and `hint` on contexts of other programs, `set` on a card or a context, `group` on the subtree of a
+//! cgroup.
 
 use crate::advice::Call;
 use crate::card::{Card, CardName};
-use crate::format::time;
-use crate::number;
+use crate::format::{self, time};
 use crate::process;
-use crate::progress::{act_on_each, Progress, Target};
-use crate::trouble::{Out, Result};
+use crate::trouble::{act_on_each, Out, Progress, Result, Target, Trouble};
+use crate::value::{self, number_in, CardSetting, ContextSetting, Parsed, Setting};
 use fermata::uapi::ContextInfo;
-use fermata::{Control, Error, Param, State};
+use fermata::{Control, Error, GroupSettings, Param, State};
 use serde::Serialize;
+use std::fmt::Display;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The contexts to act on.
@@ -20,12 +25,12 @@ struct Targets {
     /// The card
     card: CardName,
     /// Numbers of contexts
-    #[arg(required = true, value_name = "CONTEXT", value_parser = number::context)]
+    #[arg(required = true, value_name = "CONTEXT", value_parser = value::context)]
     contexts: Vec<u32>,
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ControlAnswer<'a> {
     done: &'static str,
     card: Option<u32>,
     contexts: &'a [u32],
@@ -49,7 +54,7 @@ impl Targets {
             let controlled = card.file.control(*context, control);
             controlled.map_err(|error| refused(*context, error))
         })?;
-        let answer = Answer {
+        let answer = ControlAnswer {
             done,
             card: card.number(),
             contexts: &self.contexts,
@@ -121,7 +126,7 @@ pub(crate) struct Hint {
     /// The card
     card: CardName,
     /// The number of the context
-    #[arg(value_parser = number::context)]
+    #[arg(value_parser = value::context)]
     context: u32,
     /// In how long the job will be started: 1us to 10s; `never` takes the last hint back
     #[arg(value_parser = when)]
@@ -137,7 +142,7 @@ enum When {
 fn when(text: &str) -> std::result::Result<When, String> {
     match text {
         "never" => Ok(When::Never),
-        text => number::ahead(text).map(When::In),
+        text => value::ahead(text).map(When::In),
     }
 }
 
@@ -177,6 +182,297 @@ impl Hint {
             ),
         })
     }
+}
+
+/// Set the policy of a card, or parameters of a context (CAP_SYS_ADMIN)
+///
+/// Of a card: policy=fair|round-robin|priority|deadline, boost=TIME (the starvation boost interval:
+/// 10ms to 60s, or 0 for none).
+///
+/// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31,
+/// weight=1…10000, latency-critical=yes|no, cap=0…100 (percent; 0: none),
+/// slots=SLOT,…, cooperative=yes|no, reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us
+/// up to the deadline, deadline up to the period, period 1ms to 10s). What holds for groups is set
+/// by `fermatactl group`.
+///
+/// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md tells what each does. They are set one
+/// after another; the first that is refused ends it: those before it stay, and the error tells
+/// which were set and which were not.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "fermatactl set <CARD> [CONTEXT] <NAME=VALUE>...")]
+pub(crate) struct Set {
+    /// The card
+    card: CardName,
+    /// The number of a context, if it is for one; then what to set
+    #[arg(required = true, value_name = "[CONTEXT] NAME=VALUE")]
+    words: Vec<Word>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    Context(u32),
+    Setting(Setting),
+}
+
+impl FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text.contains('=') {
+            return text.parse().map(Self::Setting);
+        }
+        let context = value::context(text).map(Self::Context);
+        context.map_err(|error| format!("{error}; nor is it NAME=VALUE"))
+    }
+}
+
+/// The requested settings, either of a card or of a context.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted<'a> {
+    OfCard(Vec<&'a CardSetting>),
+    OfContext(u32, Vec<&'a ContextSetting>),
+}
+
+#[derive(Serialize)]
+struct SetAnswer {
+    card: Option<u32>,
+    context: Option<u32>,
+    set: Vec<String>,
+}
+
+impl Set {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let wanted = self.wanted()?;
+        let card = Card::open(&self.card)?;
+        let (context, set) = match wanted {
+            Wanted::OfCard(settings) => {
+                let set = set_all(&settings, |setting| {
+                    let applied = setting.apply(&card);
+                    applied.map_err(|error| {
+                        card.refused(&setting.to_string(), CardSetting::CALL, error)
+                    })
+                })?;
+                (None, set)
+            }
+            Wanted::OfContext(context, settings) => {
+                let set = set_all(&settings, |setting| {
+                    let (applied, doing) =
+                        (setting.apply_to(&card, context), format!("{setting} of"));
+                    applied.map_err(|error| {
+                        card.refused_for(context, &doing, setting.call_for_any(), error)
+                    })
+                })?;
+                (Some(context), set)
+            }
+        };
+        let answer = SetAnswer {
+            card: card.number(),
+            context,
+            set,
+        };
+        out.show(&answer, |answer| {
+            let whose = context.map_or_else(String::new, |context| format!(" context {context}:"));
+            format!("{}:{whose} {}", card.name, answer.set.join(" "))
+        })
+    }
+
+    fn wanted(&self) -> Result<Wanted<'_>> {
+        const HELP: &str = "see `fermatactl set --help`";
+        let (context, words) = match self.words.split_first() {
+            Some((Word::Context(context), words)) => (Some(*context), words),
+            _ => (None, &self.words[..]),
+        };
+        let (mut of_card, mut of_context) = (Vec::new(), Vec::new());
+        for word in words {
+            match word {
+                Word::Setting(Setting::Card(setting)) => of_card.push(setting),
+                Word::Setting(Setting::Context(setting)) => of_context.push(setting),
+                Word::Context(_) => {
+                    let what = "the number of one context comes first, then what to set";
+                    return Err(Trouble::wrong_arguments(what, HELP));
+                }
+            }
+        }
+        match (context, &of_card[..], &of_context[..]) {
+            (_, [], []) => Err(Trouble::wrong_arguments("nothing to set", HELP)),
+            (None, _, [setting, ..]) => Err(Trouble::wrong_arguments(
+                format!("{setting} is of a context"),
+                "say which: `fermatactl list` shows their numbers",
+            )),
+            (Some(_), [setting, ..], _) => Err(Trouble::wrong_arguments(
+                format!("{setting} is of a card, not of a context"),
+                "leave out the number of the context",
+            )),
+            (None, _, []) => Ok(Wanted::OfCard(of_card)),
+            (Some(context), [], _) => Ok(Wanted::OfContext(context, of_context)),
+        }
+    }
+}
+
+/// Applies settings until one is refused. Returns their texts.
+fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Result<Vec<String>> {
+    let target_of = |setting: &&T| Target::Setting(setting.to_string());
+    act_on_each(settings, target_of, |setting| set(setting))?;
+    Ok(settings.iter().map(ToString::to_string).collect())
+}
+
+/// Show or set what holds for the subtree of a cgroup (CAP_SYS_ADMIN)
+///
+/// Whatever is set registers the cgroup: all contexts of programs in it and below are one group
+/// then, also contexts that are open already. It holds until the cgroup is removed, or until
+/// --remove, also while the group has no context. Without options it shows what is set.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Group {
+    /// The card
+    card: CardName,
+    /// The directory of a cgroup (version 2), such as /sys/fs/cgroup/user.slice/user-1000.slice
+    #[arg(value_name = "CGROUP")]
+    cgroup: PathBuf,
+    /// Its weight against other groups: 1 to 10000, at first 100
+    #[arg(long, value_parser = weight)]
+    weight: Option<u32>,
+    /// The highest priority that its contexts may have: 0 to 31
+    #[arg(long, value_name = "PRIORITY", value_parser = max_priority)]
+    max_priority: Option<u32>,
+    /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; 0: no cap
+    #[arg(long, value_name = "PERCENT", value_parser = cap)]
+    cap: Option<u32>,
+    /// Contexts at the most: 1 to 65536; 0: as the module parameter max_contexts_group
+    #[arg(long, value_name = "N", value_parser = max_contexts)]
+    max_contexts: Option<u32>,
+    /// Pinned memory of all its contexts at the most, such as 512M; 0: as the module parameter
+    /// max_pinned_group_mib
+    #[arg(long, value_name = "SIZE", value_parser = value::size)]
+    max_bytes: Option<u64>,
+    /// Slots that serve its contexts only, such as 0,2; `none`: all serve all
+    #[arg(long, value_name = "SLOTS", value_parser = exclusive)]
+    exclusive: Option<u32>,
+    /// End the registration
+    #[arg(long, conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive"])]
+    remove: bool,
+}
+
+fn in_range(text: &str, most: u64) -> Parsed<u32> {
+    number_in(text, &(0..=most)).map(|value| value as u32)
+}
+
+fn weight(text: &str) -> Parsed<u32> {
+    number_in(text, &value::WEIGHTS).map(|value| value as u32)
+}
+
+fn max_priority(text: &str) -> Parsed<u32> {
+    in_range(text, *value::PRIORITIES.end())
+}
+
+fn cap(text: &str) -> Parsed<u32> {
+    in_range(text, GroupSettings::MAX_CAP.into())
+}
+
+fn max_contexts(text: &str) -> Parsed<u32> {
+    in_range(text, 65_536)
+}
+
+fn exclusive(text: &str) -> Parsed<u32> {
+    match text {
+        "none" => Ok(0),
+        text => value::slots(text),
+    }
+}
+
+#[derive(Serialize)]
+struct GroupAnswer {
+    card: Option<u32>,
+    cgroup: PathBuf,
+    group: u64,
+    registered: bool,
+    weight: u32,
+    max_priority: u32,
+    /// Percent of one slot; null: none.
+    cap: Option<u32>,
+    /// Null if the module parameter holds.
+    max_contexts: Option<u32>,
+    max_bytes: Option<u64>,
+    exclusive: Vec<u32>,
+    contexts: u32,
+    bytes: u64,
+    run_ns: u64,
+}
+
+impl Group {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let card = Card::open(&self.card)?;
+        let directory = File::open(&self.cgroup).map_err(|error| {
+            Trouble::new(
+                format!("{}: {error}", self.cgroup.display()),
+                "name the directory of a cgroup, below /sys/fs/cgroup",
+            )
+        })?;
+        let settings = GroupSettings {
+            weight: self.weight,
+            max_priority: self.max_priority,
+            cap: self.cap,
+            max_contexts: self.max_contexts,
+            max_bytes: self.max_bytes,
+            exclusive: self.exclusive,
+        };
+        let group = if self.remove {
+            card.file.remove_group(directory.as_fd())
+        } else if settings == GroupSettings::default() {
+            card.file.registered_group(directory.as_fd())
+        } else {
+            card.file.set_group(directory.as_fd(), &settings)
+        };
+        let what = self.cgroup.display().to_string();
+        let group = group.map_err(|error| card.refused(&what, Call::GroupSet, error))?;
+        let answer = GroupAnswer {
+            card: card.number(),
+            cgroup: self.cgroup.clone(),
+            group: group.number,
+            registered: !self.remove,
+            weight: group.weight,
+            max_priority: group.max_priority,
+            cap: Some(group.cap).filter(|cap| *cap != 0),
+            max_contexts: Some(group.max_contexts).filter(|contexts| *contexts != 0),
+            max_bytes: Some(group.max_bytes).filter(|bytes| *bytes != 0),
+            exclusive: (0..32)
+                .filter(|slot| group.exclusive & 1 << slot != 0)
+                .collect(),
+            contexts: group.contexts,
+            bytes: group.bytes,
+            run_ns: group.run.as_nanos() as u64,
+        };
+        out.show(&answer, |answer| {
+            text_of_group(&card.name.to_string(), answer)
+        })
+    }
+}
+
+fn text_of_group(card: &str, answer: &GroupAnswer) -> String {
+    let name = answer.cgroup.display();
+    if !answer.registered {
+        return format!("{card}: {name}: not registered any more");
+    }
+    let cap = answer.cap.map(|cap| format!("{cap} % of one slot"));
+    let contexts = answer.max_contexts.map(|contexts| contexts.to_string());
+    let bytes = answer.max_bytes.map(format::bytes);
+    let slots: Vec<_> = answer.exclusive.iter().map(ToString::to_string).collect();
+    let slots = Some(slots.join(",")).filter(|slots| !slots.is_empty());
+    let pairs = [
+        ("weight", answer.weight.to_string()),
+        ("max priority", answer.max_priority.to_string()),
+        ("cap", cap.unwrap_or_else(|| "none".into())),
+        ("max contexts", contexts.unwrap_or_else(|| "default".into())),
+        ("max bytes", bytes.unwrap_or_else(|| "default".into())),
+        ("exclusive", slots.unwrap_or_else(|| "none".into())),
+        ("contexts", answer.contexts.to_string()),
+        ("bytes", format::bytes(answer.bytes)),
+        ("ran", format::time(answer.run_ns)),
+    ];
+    let mut text = format!("{card}: {name}: group {}", answer.group);
+    for (label, value) in pairs {
+        text += &format!("\n  {label:<16}  {value}");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -228,5 +524,32 @@ mod tests {
             let found = targets.refused_beforehand(control, &there);
             assert_eq!(found, wanted, "{control:?} {contexts:?}");
         }
+    }
+
+    fn set(words: &[&str]) -> Set {
+        Set {
+            card: "0".parse().unwrap(),
+            words: words.iter().map(|word| word.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn cards_and_contexts_are_not_mixed() {
+        let card = set(&["policy=fair", "boost=1s"]);
+        assert!(matches!(card.wanted(), Ok(Wanted::OfCard(all)) if all.len() == 2));
+        let context = set(&["7", "weight=1"]);
+        assert!(matches!(context.wanted(), Ok(Wanted::OfContext(7, all)) if all.len() == 1));
+        let bad = [
+            &["7"][..],
+            &["weight=1"],
+            &["7", "policy=fair"],
+            &["policy=fair", "weight=1"],
+            &["weight=1", "7"],
+            &["7", "8", "weight=1"],
+        ];
+        for words in bad {
+            assert!(set(words).wanted().is_err(), "{words:?}");
+        }
+        assert!("seven".parse::<Word>().is_err());
     }
 }

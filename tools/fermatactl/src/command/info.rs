@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl info` and `fermatactl list`.
+//! `fermatactl list`, `info`, `stats` and `guests`: what there is, its counters and histograms, and the
+//! virtual machines that have a share of a card (docs/guests.md).
 
-use crate::card::{Card, CardName};
-use crate::format::{bytes, or_dash, table, time};
-use crate::number;
+use crate::advice::Call;
+use crate::card::{Card, CardName, Monitor};
+use crate::format::{bytes, or_dash, table, time, Spread};
+use crate::process;
 use crate::trouble::{Out, Result};
+use crate::value;
 use crate::view::{CardView, ContextView, SlotView};
+use fermata::{uapi, ContextHistogram, SlotHistogram};
 use serde::Serialize;
 
 /// Tell all about a card, or about a context
@@ -14,7 +18,7 @@ pub(crate) struct Info {
     /// The card; may be left out where there is only one
     card: Option<CardName>,
     /// The number of a context
-    #[arg(value_parser = number::context)]
+    #[arg(value_parser = value::context)]
     context: Option<u32>,
 }
 
@@ -157,14 +161,14 @@ pub(crate) struct List {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct ListAnswer {
     cards: Vec<CardView>,
 }
 
 impl List {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
         let cards = CardView::all(&self.cards)?;
-        out.show(&Answer { cards }, |answer| {
+        out.show(&ListAnswer { cards }, |answer| {
             let texts: Vec<_> = answer.cards.iter().map(text_of).collect();
             texts.join("\n")
         })
@@ -229,4 +233,402 @@ fn contexts(contexts: &[ContextView]) -> String {
         ]
     };
     table(&titles, contexts.iter().map(row))
+}
+
+/// Print counters and histograms of a card or of a context
+///
+/// Of a card they count since the driver was bound to it, of a context since it was set up;
+/// docs/statistics.md tells what each measures. Percentiles are at most 25 % too long. With --json
+/// all buckets are there.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Stats {
+    /// The card; may be left out where there is only one
+    card: Option<CardName>,
+    /// The number of a context
+    #[arg(value_parser = value::context)]
+    context: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Slot {
+    #[serde(flatten)]
+    view: SlotView,
+    resumes: u64,
+    preemptions: u64,
+    finished: u64,
+    faults: u64,
+    timeouts: u64,
+    spurious_interrupts: u64,
+    /// Null if the caller may not see them.
+    histograms: Option<SlotHistograms>,
+}
+
+#[derive(Serialize)]
+struct SlotHistograms {
+    gap: Spread,
+    save: Spread,
+    restore: Spread,
+    overrun: Spread,
+    latency: Spread,
+}
+
+#[derive(Serialize)]
+struct OfCard {
+    card: Option<u32>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Serialize)]
+struct OfContext {
+    card: Option<u32>,
+    #[serde(flatten)]
+    view: ContextView,
+    /// Null if the caller may not see them.
+    histograms: Option<ContextHistograms>,
+}
+
+#[derive(Serialize)]
+struct ContextHistograms {
+    wait: Spread,
+    arrival: Spread,
+    run: Spread,
+}
+
+impl Stats {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let card = Card::open_one(self.card.as_ref())?;
+        let view = CardView::of(&card)?;
+        match self.context {
+            None => {
+                let monitor = card.monitor();
+                let slots = view.slots.into_iter();
+                let slots = slots.map(|slot| Slot::of(&card, slot, monitor.as_ref()));
+                let answer = OfCard {
+                    card: card.number(),
+                    slots: slots.collect::<Result<_>>()?,
+                };
+                out.show(&answer, |answer| {
+                    let texts: Vec<_> = answer.slots.iter().map(Slot::text).collect();
+                    texts.join("\n")
+                })
+            }
+            Some(number) => {
+                let context = view.context(number).cloned();
+                let context = context.ok_or_else(|| card.no_context(number))?;
+                out.show(&OfContext::of(&card, context)?, OfContext::text)
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn of(card: &Card, view: SlotView, monitor: Option<&Monitor>) -> Result<Self> {
+        let number = view.slot;
+        if let Some(figures) = monitor.and_then(|monitor| monitor.slot(number)) {
+            return Ok(Self {
+                view,
+                resumes: figures.of("resumes"),
+                preemptions: figures.of("preemptions"),
+                finished: figures.of("finished"),
+                faults: figures.of("faults"),
+                timeouts: figures.of("timeouts"),
+                spurious_interrupts: figures.of("spurious_interrupts"),
+                histograms: None,
+            });
+        }
+        let of = |which| {
+            let histogram = card.file.slot_histogram(number, which);
+            let histogram = histogram
+                .map_err(|error| card.refused("its histograms", Call::Histogram, error))?;
+            Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
+        };
+        let info = card.file.slot_info(number);
+        let uapi::SlotInfo {
+            resumes,
+            preemptions,
+            finished,
+            faults,
+            timeouts,
+            spurious,
+            ..
+        } = info.map_err(|error| card.refused("its slots", Call::SlotInfo, error))?;
+        Ok(Self {
+            view,
+            resumes,
+            preemptions,
+            finished,
+            faults,
+            timeouts,
+            spurious_interrupts: spurious,
+            histograms: Some(SlotHistograms {
+                gap: of(SlotHistogram::Gap)?,
+                save: of(SlotHistogram::Save)?,
+                restore: of(SlotHistogram::Restore)?,
+                overrun: of(SlotHistogram::Overrun)?,
+                latency: of(SlotHistogram::Latency)?,
+            }),
+        })
+    }
+
+    fn text(&self) -> String {
+        let view = &self.view;
+        let counters = [
+            ("switches", view.switches),
+            ("resumes", Some(self.resumes)),
+            ("preemptions", Some(self.preemptions)),
+            ("finished", Some(self.finished)),
+            ("faults", Some(self.faults)),
+            ("timeouts", Some(self.timeouts)),
+            ("resets", view.resets),
+            ("spurious interrupts", Some(self.spurious_interrupts)),
+        ];
+        let text = format!(
+            "slot {} {}: busy {}\n  {}\n",
+            view.slot,
+            view.engine_name(),
+            or_dash(view.busy_ns.map(time)),
+            counted(&counters)
+        );
+        let Some(histograms) = &self.histograms else {
+            return text;
+        };
+        text + &spreads(&[
+            ("gap", &histograms.gap),
+            ("save", &histograms.save),
+            ("restore", &histograms.restore),
+            ("overrun", &histograms.overrun),
+            ("latency", &histograms.latency),
+        ])
+    }
+}
+
+impl OfContext {
+    fn of(card: &Card, view: ContextView) -> Result<Self> {
+        let number = view.context;
+        let of = |which| {
+            let histogram = card.file.context_histogram(Some(number), which);
+            let histogram = histogram.map_err(|error| {
+                card.refused_for(number, "histograms of", Call::Histogram, error)
+            })?;
+            Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
+        };
+        let all = || {
+            Ok::<_, crate::trouble::Trouble>(ContextHistograms {
+                wait: of(ContextHistogram::Wait)?,
+                arrival: of(ContextHistogram::Arrival)?,
+                run: of(ContextHistogram::Run)?,
+            })
+        };
+        // sysfs has the counters of other users' contexts, for users who may read them.
+        let is_monitored = || {
+            card.monitor()
+                .is_some_and(|all| all.context(number).is_some())
+        };
+        let histograms = match all() {
+            Err(_) if is_monitored() => None,
+            other => Some(other?),
+        };
+        Ok(Self {
+            card: card.number(),
+            histograms,
+            view,
+        })
+    }
+
+    fn text(&self) -> String {
+        let view = &self.view;
+        let counters = [
+            ("jobs", view.job),
+            ("slices", view.slices),
+            ("preemptions", view.preemptions),
+        ];
+        let text = format!(
+            "context {} {}: ran {}, waited {}\n  {}\n",
+            view.context,
+            view.engine_name(),
+            or_dash(view.run_ns.map(time)),
+            or_dash(view.wait_ns.map(time)),
+            counted(&counters)
+        );
+        let Some(histograms) = &self.histograms else {
+            return text;
+        };
+        text + &spreads(&[
+            ("wait", &histograms.wait),
+            ("arrival", &histograms.arrival),
+            ("run", &histograms.run),
+        ])
+    }
+}
+
+fn counted(counters: &[(&str, Option<u64>)]) -> String {
+    let texts: Vec<_> = counters
+        .iter()
+        .map(|(name, count)| format!("{} {name}", or_dash(*count)))
+        .collect();
+    texts.join(", ")
+}
+
+fn spreads(spreads: &[(&str, &Spread)]) -> String {
+    let titles: Vec<_> = std::iter::once("").chain(Spread::TITLES).collect();
+    let rows = spreads.iter().map(|(name, spread)| {
+        let name = std::iter::once((*name).to_string());
+        name.chain(spread.cells()).collect()
+    });
+    table(&titles, rows)
+}
+
+/// The name of the daemons.
+const DAEMON: &str = "fermata-vfio";
+
+/// List virtual machines that have a share of a card
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guests {
+    /// Count contexts on these cards only
+    #[arg(value_name = "CARD")]
+    cards: Vec<CardName>,
+}
+
+#[derive(Serialize)]
+struct GuestsAnswer {
+    guests: Vec<Guest>,
+}
+
+/// A daemon that serves a virtual machine, or waits for one.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Guest {
+    /// The daemon's process.
+    pid: u32,
+    /// The NAME of fermata-vfio@NAME.service; null for a daemon that systemd has not started.
+    name: Option<String>,
+    /// Null for a socket that only the daemon's file of options names.
+    socket: Option<String>,
+    /// Null if the caller may not know whose contexts there are; likewise the next three.
+    contexts: Option<usize>,
+    contexts_on_slots: Option<usize>,
+    /// Of the contexts that the daemon has now, as `wait_ns`.
+    run_ns: Option<u64>,
+    wait_ns: Option<u64>,
+}
+
+impl Guests {
+    pub(crate) fn run(&self, out: Out) -> Result<()> {
+        let cards = CardView::all(&self.cards)?;
+        let contexts: Vec<_> = cards.iter().flat_map(|card| &card.contexts).collect();
+        let daemons = process::all_of(DAEMON);
+        let guests = daemons.map(|pid| Guest::of(pid, &contexts)).collect();
+        out.show(&GuestsAnswer { guests }, |answer| {
+            text_of_guests(&answer.guests)
+        })
+    }
+}
+
+impl Guest {
+    /// Takes the contexts of the daemon from all `contexts`.
+    fn of(pid: u32, contexts: &[&ContextView]) -> Self {
+        let own = || contexts.iter().filter(|context| context.pid == Some(pid));
+        let is_told = own().next().is_some() || contexts.iter().all(|other| other.pid.is_some());
+        let told = |count| Some(count).filter(|_| is_told);
+        let time = |of: fn(&ContextView) -> Option<u64>| {
+            let times = own().map(|context| of(context));
+            times.sum::<Option<u64>>().filter(|_| is_told)
+        };
+        Self {
+            pid,
+            name: process::cgroup(pid).as_deref().and_then(instance),
+            socket: socket(&process::arguments(pid).unwrap_or_default()),
+            contexts: told(own().count()),
+            contexts_on_slots: told(own().filter(|context| context.slot.is_some()).count()),
+            run_ns: time(|context| context.run_ns),
+            wait_ns: time(|context| context.wait_ns),
+        }
+    }
+}
+
+/// Returns the instance of the unit whose cgroup this is.
+fn instance(cgroup: &str) -> Option<String> {
+    let unit = cgroup.rsplit('/').next()?;
+    let instance = unit.strip_prefix("fermata-vfio@")?;
+    Some(instance.strip_suffix(".service")?.into())
+}
+
+/// Returns the value of `--socket`.
+fn socket(arguments: &[String]) -> Option<String> {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--socket" {
+            return arguments.next().cloned();
+        }
+        if let Some(value) = argument.strip_prefix("--socket=") {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+fn text_of_guests(guests: &[Guest]) -> String {
+    let titles = [
+        ">PID",
+        "NAME",
+        ">CONTEXTS",
+        ">ON SLOTS",
+        ">RUN",
+        ">WAIT",
+        "SOCKET",
+    ];
+    let row = |guest: &Guest| {
+        vec![
+            guest.pid.to_string(),
+            or_dash(guest.name.as_deref()),
+            or_dash(guest.contexts),
+            or_dash(guest.contexts_on_slots),
+            or_dash(guest.run_ns.map(time)),
+            or_dash(guest.wait_ns.map(time)),
+            or_dash(guest.socket.as_deref()),
+        ]
+    };
+    table(&titles, guests.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_that_of_the_service() {
+        let of = |unit: &str| instance(&format!("/system.slice/x.slice/{unit}"));
+        assert_eq!(of("fermata-vfio@vm1.service").as_deref(), Some("vm1"));
+        assert_eq!(of("fermata-vfio.service"), None);
+        assert_eq!(of("ssh.service"), None);
+        assert_eq!(instance(""), None);
+    }
+
+    #[test]
+    fn contexts_that_may_be_the_guests_are_not_counted_as_none() {
+        let view = |pid| {
+            ContextView::of(
+                &fermata::uapi::ContextInfo {
+                    pid,
+                    ..Default::default()
+                },
+                &[],
+            )
+        };
+        let (pid, own, hidden) = (std::process::id(), view(std::process::id() as i32), view(0));
+        let count = |contexts: &[&ContextView]| Guest::of(pid, contexts).contexts;
+        assert_eq!(count(&[]), Some(0));
+        assert_eq!(count(&[&hidden]), None);
+        assert_eq!(count(&[&own, &hidden]), Some(1));
+        assert_eq!(Guest::of(pid, &[&hidden]).run_ns, None);
+    }
+
+    #[test]
+    fn the_socket_is_found_in_both_forms() {
+        let of = |line: &str| socket(&line.split(' ').map(Into::into).collect::<Vec<_>>());
+        let serve = "fermata-vfio serve --slots sha256";
+        assert_eq!(of(&format!("{serve} --socket /a")).as_deref(), Some("/a"));
+        assert_eq!(of(&format!("{serve} --socket=/a")).as_deref(), Some("/a"));
+        assert_eq!(of(serve), None);
+        assert_eq!(of(&format!("{serve} --socket")), None);
+    }
 }

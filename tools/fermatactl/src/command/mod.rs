@@ -4,16 +4,11 @@
 mod cdi;
 mod control;
 mod exporter;
-mod group;
-mod guests;
 mod info;
 mod run;
-mod set;
-mod stats;
 mod top;
 mod trace;
 
-use crate::arguments;
 use crate::trouble::{Out, Result};
 use clap::Subcommand;
 use fermata_command_line::OfParser;
@@ -43,9 +38,9 @@ pub(crate) enum Command {
     Info(info::Info),
     Run(Box<run::Run>),
     Top(top::Top),
-    Set(set::Set),
-    Group(group::Group),
-    Guests(guests::Guests),
+    Set(control::Set),
+    Group(control::Group),
+    Guests(info::Guests),
     Cdi(cdi::Cdi),
     Exporter(exporter::Exporter),
     Preempt(control::Preempt),
@@ -54,7 +49,7 @@ pub(crate) enum Command {
     Disable(control::Disable),
     Enable(control::Enable),
     Hint(control::Hint),
-    Stats(stats::Stats),
+    Stats(info::Stats),
     Trace(trace::Trace),
     #[command(flatten)]
     OfParser(OfParser),
@@ -80,7 +75,7 @@ impl Command {
             Self::Hint(command) => command.run(out)?,
             Self::Stats(command) => command.run(out)?,
             Self::Trace(command) => return command.run(out),
-            Self::OfParser(command) => arguments::write(command)?,
+            Self::OfParser(command) => crate::write(command)?,
         }
         Ok(Ending::Done)
     }

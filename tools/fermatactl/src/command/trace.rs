@@ -4,9 +4,9 @@
 
 use super::Ending;
 use crate::card::{Card, CardName};
-use crate::number;
 use crate::process;
 use crate::trouble::{Out, Result, Trouble};
+use crate::value;
 use crate::view::CardView;
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Line, Reader};
@@ -59,12 +59,12 @@ pub(crate) struct Trace {
     command: Vec<OsString>,
 }
 
-fn duration(text: &str) -> number::Parsed<Duration> {
-    number::time_in(text, &(Duration::from_millis(1)..=Duration::MAX))
+fn duration(text: &str) -> value::Parsed<Duration> {
+    value::time_in(text, &(Duration::from_millis(1)..=Duration::MAX))
 }
 
-fn buffer(text: &str) -> number::Parsed<u32> {
-    number::number_in(text, &(64..=1 << 20)).map(|kib| kib as u32)
+fn buffer(text: &str) -> value::Parsed<u32> {
+    value::number_in(text, &(64..=1 << 20)).map(|kib| kib as u32)
 }
 
 #[derive(Serialize)]
@@ -456,7 +456,7 @@ impl Instance {
     }
 
     /// Returns the number of events that were lost.
-    pub(crate) fn lost(&self) -> Result<u64> {
+    fn lost(&self) -> Result<u64> {
         let path = self.folder.join("per_cpu");
         let processors = fs::read_dir(&path).map_err(|error| refused(&path, &error))?;
         let mut lost = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The figures of a card, as sysfs has them.
+//! The figures of a card, as sysfs has them, and whose its groups are, by the paths of their cgroups.
 
-use super::metrics::Buckets;
+use super::pages::{Buckets, Labels};
 use crate::card::{read_lines, Figures, Monitor};
 use fermata::{lower_bound, EngineId, BUCKETS};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The first of the bounds that histograms have, about a microsecond, is that of this bucket; then
 /// every octave has one.
@@ -125,6 +126,137 @@ fn buckets(figures: &Figures) -> Buckets {
     }
 }
 
+/// Returns the paths of cgroups below `root`, the mount of the tree, by their numbers.
+///
+/// Only directories that belong to root are entered: a group is a cgroup whose directory is root's,
+/// or one that root has registered, and a user can make any number of others in a delegated
+/// subtree.
+pub(super) fn paths(root: &Path, mut wanted: BTreeSet<u64>) -> HashMap<u64, String> {
+    let mut found = HashMap::new();
+    let mut next = vec![PathBuf::new()];
+    while let Some(path) = next.pop().filter(|_| !wanted.is_empty()) {
+        let folder = root.join(&path);
+        let Ok(metadata) = fs::symlink_metadata(&folder) else {
+            continue;
+        };
+        if wanted.remove(&metadata.ino()) {
+            found.insert(metadata.ino(), format!("/{}", path.to_string_lossy()));
+        }
+        if metadata.uid() != 0 {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                next.push(path.join(entry.file_name()));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the labels of a group: its number, and what the path of its cgroup tells.
+pub(super) fn labels(number: u64, path: Option<&str>) -> Labels {
+    let labels = Labels::default().with("group", number.to_string());
+    let Some(path) = path else {
+        return labels;
+    };
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    let found = [
+        ("unit", unit(&names)),
+        ("vm", names.iter().find_map(|name| machine(name))),
+        ("pod", names.iter().find_map(|name| pod(name))),
+        (
+            "container",
+            names.iter().rev().find_map(|name| container(name)),
+        ),
+        ("slurm_job", slurm(&names, "job_")),
+        ("slurm_step", slurm(&names, "step_")),
+    ];
+    let labels = labels.with("cgroup", path);
+    let found = found.into_iter();
+    found.fold(labels, |labels, (name, value)| match value {
+        Some(value) => labels.with(name, value),
+        None => labels,
+    })
+}
+
+/// Returns the innermost service or scope of systemd.
+fn unit(names: &[&str]) -> Option<String> {
+    let is_unit = |name: &&&str| {
+        let kind = name.rsplit_once('.').map(|(_, kind)| kind);
+        matches!(kind, Some("service" | "scope"))
+    };
+    names.iter().rev().find(is_unit).map(|name| (*name).into())
+}
+
+/// Returns the name of a virtual machine: of fermata-vfio@NAME.service, or as libvirt names the
+/// scope of a machine, machine-qemu\x2dNUMBER\x2dNAME.scope.
+fn machine(name: &str) -> Option<String> {
+    if let Some(instance) = name.strip_prefix("fermata-vfio@") {
+        return Some(unescaped(instance.strip_suffix(".service")?));
+    }
+    let scope = name.strip_prefix("machine-")?.strip_suffix(".scope")?;
+    let scope = unescaped(scope);
+    let (number, machine) = scope.strip_prefix("qemu-")?.split_once('-')?;
+    number.parse::<u32>().ok()?;
+    Some(machine.into())
+}
+
+/// Returns the text behind the escapes of systemd (`\x2d`), as systemd-escape --unescape does but
+/// for `-`, which is itself in these names.
+fn unescaped(name: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = name;
+    while let Some((front, back)) = rest.split_once("\\x") {
+        bytes.extend(front.bytes());
+        let byte = back.get(..2);
+        let byte = byte.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        if let Some(byte) = byte {
+            bytes.push(byte);
+            rest = &back[2..];
+        } else {
+            bytes.extend(b"\\x");
+            rest = back;
+        }
+    }
+    bytes.extend(rest.bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the UID of a pod: of kubepods-...-podUID.slice with _ for -, or of podUID.
+fn pod(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) if slice.starts_with("kubepods-") => slice.rsplit_once("-pod")?.1,
+        Some(_) => return None,
+        None => name.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    let is_uid = uid.len() >= 32
+        && uid
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then_some(uid)
+}
+
+/// Returns the identifier of a container: 64 hexadecimal digits behind the name of its runtime.
+fn container(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    let id = name.rsplit('-').next()?;
+    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| id.into())
+}
+
+/// Returns what stands behind `prefix` in the cgroups that slurmstepd has made.
+fn slurm(names: &[&str], prefix: &str) -> Option<String> {
+    let scope = names
+        .iter()
+        .position(|name| name.ends_with("slurmstepd.scope"))?;
+    let mut below = names[scope + 1..].iter().take(2);
+    below
+        .find_map(|name| name.strip_prefix(prefix))
+        .map(Into::into)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +311,84 @@ mod tests {
         let group = &card.groups[&9];
         assert_eq!((card.groups.len(), group.run_ns), (2, 7));
         assert_eq!(group.states["running"], 1);
+    }
+
+    fn text(path: &str) -> String {
+        labels(7, Some(path)).to_string()
+    }
+
+    #[test]
+    fn a_path_tells_whose_the_group_is() {
+        let id = "0123456789abcdef".repeat(4);
+        let uid = "12345678-9abc-def0-1234-56789abcdef0";
+        let slice = uid.replace('-', "_");
+        let table = [
+            ("/".into(), String::new()),
+            ("/user.slice".into(), String::new()),
+            (
+                "/system.slice/a@b.service/x".into(),
+                ",unit=\"a@b.service\"".into(),
+            ),
+            (
+                "/system.slice/system-fermata\\x2dvfio.slice/fermata-vfio@my\\x2dvm.service".into(),
+                ",unit=\"fermata-vfio@my\\\\x2dvm.service\",vm=\"my-vm\"".into(),
+            ),
+            (
+                "/machine.slice/machine-qemu\\x2d12\\x2dweb\\x2d1.scope/libvirt/emulator".into(),
+                ",unit=\"machine-qemu\\\\x2d12\\\\x2dweb\\\\x2d1.scope\",vm=\"web-1\"".into(),
+            ),
+            (
+                format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{slice}.slice/cri-containerd-{id}.scope"),
+                format!(",unit=\"cri-containerd-{id}.scope\",pod=\"{uid}\",container=\"{id}\""),
+            ),
+            (
+                format!("/kubepods/burstable/pod{uid}/{id}"),
+                format!(",pod=\"{uid}\",container=\"{id}\""),
+            ),
+            (
+                "/system.slice/n1_slurmstepd.scope/job_7/step_batch/user/task_0".into(),
+                ",unit=\"n1_slurmstepd.scope\",slurm_job=\"7\",slurm_step=\"batch\"".into(),
+            ),
+        ];
+        for (path, rest) in table {
+            let cgroup = path.replace('\\', "\\\\");
+            assert_eq!(
+                text(&path),
+                format!("{{group=\"7\",cgroup=\"{cgroup}\"{rest}}}")
+            );
+        }
+        assert_eq!(labels(7, None).to_string(), "{group=\"7\"}");
+    }
+
+    #[test]
+    fn other_names_are_not_taken_for_these() {
+        for path in [
+            "/job_7/step_0",
+            "/podium",
+            "/pod1/x-y",
+            "/a-pod.slice",
+            "/machine-qemu\\x2dx\\x2dy",
+            "/machine-\\xzz.scope.d",
+            "/fermata-vfio@",
+        ] {
+            let text = text(path);
+            assert_eq!(text.matches('=').count(), 2, "{text}");
+        }
+        assert_eq!(unescaped("a\\x2"), "a\\x2");
+        assert_eq!(unescaped("\\xff\\xé"), "\u{fffd}\\xé");
+    }
+
+    #[test]
+    fn numbers_are_those_of_inodes() {
+        let root = std::env::temp_dir().join(format!("fermatactl-groups-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        let number = |path: &str| fs::metadata(root.join(path)).unwrap().ino();
+        let wanted = [number(""), number("a/b"), 1 << 62].into();
+        let found = paths(&root, wanted);
+        // Not root's: the tests run as any user.
+        let is_root = fs::metadata(&root).unwrap().uid() == 0;
+        assert_eq!(found.get(&number("")).map(String::as_str), Some("/"));
+        assert_eq!(found.contains_key(&number("a/b")), is_root);
+        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The view on a terminal in memory, 80 columns wide.
 
-use super::columns::{count, Column, Order, SlotColumn, TableColumn};
-use super::draw::{draw, head, text};
+use super::draw::{count, draw, head, text, Column, Order, SlotColumn, TableColumn};
 use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
-use super::screen::{Mode, Request, Screen};
+use super::{Mode, Request, Screen};
 use crate::format::Spread;
 use crate::view::{ContextView, SlotView};
 use fermata::{Control, Histogram, Param};
