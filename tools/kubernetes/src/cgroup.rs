@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The cgroups that the kubelet makes for pods.
+//! The cgroups that the kubelet makes for pods, and pods as groups of cards.
 
-use anyhow::{bail, Result};
+use crate::cards::{Card, Cards};
+use crate::claim::Settings;
+use crate::shares;
+use anyhow::{bail, Context as _, Result};
+use fermata::{Context, Control, Error, GroupSettings, Param};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 /// The qualities of service that have a cgroup of their own; a pod that is guaranteed its resources
@@ -46,6 +52,118 @@ pub(crate) fn open(root: &Path, uid: &str) -> Result<Option<File>> {
         }
     }
     Ok(None)
+}
+
+/// Gives a pod the weight of its shares on each card of which the pod has shares. Returns whether
+/// there is such a pod.
+pub(crate) fn set_weights(
+    cgroups: &Path,
+    cards: &Cards,
+    uid: &str,
+    names: &BTreeSet<String>,
+) -> Result<bool> {
+    let Some(cgroup) = open(cgroups, uid)? else {
+        return Ok(false);
+    };
+    let settings = |count| GroupSettings {
+        weight: Some(count * shares::WEIGHT),
+        ..Default::default()
+    };
+    let counts = shares::count(names)?.into_iter();
+    // On each card, although one may be gone.
+    let done: Vec<Result<()>> = counts
+        .map(|(address, count)| {
+            let card = there(cards.get(&address), &address)?;
+            let set = Context::open(&card.node)
+                .and_then(|context| context.set_group(cgroup.as_fd(), &settings(count)));
+            set.map(drop).with_context(|| about(uid, card))
+        })
+        .collect();
+    done.into_iter().collect::<Result<()>>()?;
+    Ok(true)
+}
+
+/// Gives a pod what its claims have of each card, which are known by names of devices. Changes only
+/// what is not so already. Returns whether there is such a pod.
+pub(crate) fn settle(
+    cgroups: &Path,
+    cards: &BTreeMap<String, &Card>,
+    uid: &str,
+    devices: &BTreeMap<String, Settings>,
+) -> Result<bool> {
+    let Some(cgroup) = open(cgroups, uid)? else {
+        return Ok(false);
+    };
+    let done: Vec<Result<()>> = devices
+        .iter()
+        .map(|(device, settings)| {
+            let card = there(cards.get(device).copied(), device)?;
+            settle_on(card, &cgroup, settings).with_context(|| about(uid, card))
+        })
+        .collect();
+    done.into_iter().collect::<Result<()>>()?;
+    Ok(true)
+}
+
+fn there<'a>(card: Option<&'a Card>, name: &str) -> Result<&'a Card> {
+    match card.filter(|card| card.is_there()) {
+        Some(card) => Ok(card),
+        None => bail!("the card {name} is gone"),
+    }
+}
+
+fn about(uid: &str, card: &Card) -> String {
+    format!("the group of the pod {uid} on {}", card.node.display())
+}
+
+fn settle_on(card: &Card, cgroup: &File, settings: &Settings) -> fermata::Result<()> {
+    let context = Context::open(&card.node)?;
+    let wanted = GroupSettings {
+        weight: Some(settings.weight),
+        max_priority: settings.priority,
+        cap: Some(settings.cap),
+        max_bytes: Some(settings.bytes),
+        ..Default::default()
+    };
+    let group = match context.registered_group(cgroup.as_fd()) {
+        Ok(group)
+            if group.weight == settings.weight
+                && group.cap == settings.cap
+                && group.max_bytes == settings.bytes
+                && settings
+                    .priority
+                    .is_none_or(|priority| priority == group.max_priority) =>
+        {
+            group
+        }
+        Ok(_) | Err(Error::NotFound) => context.set_group(cgroup.as_fd(), &wanted)?,
+        Err(error) => return Err(error),
+    };
+    if settings.priority.is_none() && !settings.latency_critical {
+        return Ok(());
+    }
+    for one in context
+        .contexts()?
+        .iter()
+        .filter(|one| one.group == group.number)
+    {
+        let priority = settings
+            .priority
+            .filter(|priority| *priority != one.priority);
+        let critical = settings.latency_critical && one.latency_critical == 0;
+        let changes = [
+            priority.map(|priority| (Param::Priority, priority.into())),
+            critical.then_some((Param::LatencyCritical, 1)),
+        ];
+        for (param, value) in changes.into_iter().flatten() {
+            match context.control(one.context, Control::Param(param, value)) {
+                // The context was closed meanwhile.
+                Ok(()) | Err(Error::NoContext) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

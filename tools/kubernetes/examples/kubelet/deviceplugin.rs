@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The device plugin, as the kubelet uses device plugins.
 
-use crate::card::Card;
-use crate::pod::Pod;
-use crate::program::{Program, LIMIT};
-use crate::Points;
+use crate::{Card, Pod, Points, Program, LIMIT};
 use anyhow::{bail, ensure, Context as _, Result};
+use fermata_kubernetes::deviceplugin::device_plugin_client::DevicePluginClient;
+use fermata_kubernetes::deviceplugin::registration_server::{Registration, RegistrationServer};
 use fermata_kubernetes::deviceplugin::{
-    device_plugin_client::DevicePluginClient,
-    registration_server::{Registration, RegistrationServer},
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Device, Empty,
     ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };

@@ -4,16 +4,21 @@
 
 #![allow(missing_docs, reason = "a test")]
 
-mod api;
-mod card;
 mod deviceplugin;
 mod dra;
-mod pod;
-mod program;
 
-use anyhow::Result;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use anyhow::{ensure, Context as _, Result};
+use fermata::{Context, Group};
+use rustix::process::{kill_process, Pid, Signal};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// Prints the points of TAP.
 struct Points {
@@ -66,4 +71,171 @@ async fn main() -> ExitCode {
     }
     println!("1..{}", points.number);
     ExitCode::from(u8::from(points.failed))
+}
+
+/// An emulated card.
+pub(crate) struct Card {
+    pub(crate) number: u32,
+    pub(crate) address: String,
+}
+
+impl Card {
+    pub(crate) fn find(number: u32) -> Result<Self> {
+        let device = fs::canonicalize(format!("/sys/class/fermata/fermata{number}/device"))?;
+        let address = device.file_name().context("a card without an address")?;
+        Ok(Self {
+            number,
+            address: address.to_string_lossy().into(),
+        })
+    }
+
+    pub(crate) fn node(&self) -> PathBuf {
+        format!("/dev/fermata{}", self.number).into()
+    }
+
+    /// Binds the driver to the card, or unbinds the driver.
+    pub(crate) fn driver(&self, what: &str) -> Result<()> {
+        fs::write(
+            format!("/sys/bus/pci/drivers/fermata/{what}"),
+            &self.address,
+        )?;
+        Ok(())
+    }
+
+    /// Sends a command to the emulation.
+    pub(crate) fn command(&self, words: &str) -> Result<()> {
+        let path = format!("/dev/virtio-ports/fermata.card{}", self.number);
+        let mut port = OpenOptions::new().read(true).write(true).open(path)?;
+        writeln!(port, "kubelet {words}")?;
+        let mut reply = String::new();
+        BufReader::new(port).read_line(&mut reply)?;
+        ensure!(reply.starts_with("kubelet ok"), "{words}: {reply}");
+        Ok(())
+    }
+}
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A pod, whose programs end with the value.
+pub(crate) struct Pod {
+    pub(crate) uid: &'static str,
+    cgroup: PathBuf,
+    programs: Vec<Child>,
+}
+
+impl Pod {
+    /// Makes the cgroups of a pod and of its container, where the kubelet makes the pod's.
+    pub(crate) fn make(uid: &'static str, place: &str) -> Result<Self> {
+        let cgroup = Path::new(CGROUPS).join(place);
+        fs::create_dir_all(cgroup.join("container"))?;
+        Ok(Self {
+            uid,
+            cgroup,
+            programs: Vec::new(),
+        })
+    }
+
+    /// Returns what is registered for the pod on a card.
+    pub(crate) fn group(&self, card: &Card) -> Result<Group> {
+        let card = Context::open(card.node())?;
+        Ok(card.registered_group(File::open(&self.cgroup)?.as_fd())?)
+    }
+
+    /// Starts fermatactl in the pod's container, on a card.
+    pub(crate) fn start(&mut self, card: &Card, arguments: &[String]) -> Result<()> {
+        let cgroup = self.cgroup.join("container/cgroup.procs");
+        let mut command = Command::new("fermatactl");
+        command
+            .args(arguments)
+            .args(["--card", &card.number.to_string()])
+            .stdout(Stdio::null());
+        // SAFETY: the closure only writes to a file. This process has one thread, so that no lock of
+        // the allocator can be held by another.
+        unsafe { command.pre_exec(move || fs::write(&cgroup, "0")) };
+        self.programs.push(command.spawn().context("fermatactl")?);
+        Ok(())
+    }
+
+    /// Returns slices and time on slots of the pod's contexts on a card.
+    pub(crate) fn runs(&self, card: &Card) -> Result<(u64, u64)> {
+        // The group is the container's cgroup as long as the pod's is not registered.
+        let groups = [
+            self.cgroup.metadata()?.ino(),
+            self.cgroup.join("container").metadata()?.ino(),
+        ];
+        let contexts = Context::open(card.node())?.contexts()?;
+        let own = contexts
+            .iter()
+            .filter(|context| groups.contains(&context.group));
+        Ok(own.fold((0, 0), |(slices, ns), context| {
+            (slices + context.slices, ns + context.run_ns)
+        }))
+    }
+
+    pub(crate) fn stop(&mut self) {
+        for program in &mut self.programs {
+            // It may have ended by itself.
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+        self.programs.clear();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir(self.cgroup.join("container"));
+        let _ = fs::remove_dir(&self.cgroup);
+    }
+}
+
+/// Deadline of everything that the test waits for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// A process of the program, which ends with the value.
+pub(crate) struct Program {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts a command, with its log in a folder.
+    pub(crate) fn start(command: &mut Command, folder: &Path) -> Result<Self> {
+        let log = folder.join("log");
+        let child = command.stderr(File::create(&log)?).spawn()?;
+        Ok(Self { child, log })
+    }
+
+    /// Waits for the end. Returns status and log.
+    pub(crate) async fn end(&mut self) -> Result<(Option<i32>, String)> {
+        let ended = async {
+            loop {
+                if let Some(status) = self.child.try_wait()? {
+                    return anyhow::Ok(status.code());
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let code = timeout(LIMIT, ended)
+            .await
+            .context("the program does not end")??;
+        Ok((code, fs::read_to_string(&self.log)?))
+    }
+
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().try_into()?).context("no process")?;
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for line in fs::read_to_string(&self.log).unwrap_or_default().lines() {
+            println!("# {line}");
+        }
+    }
 }
