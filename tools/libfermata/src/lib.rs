@@ -26,19 +26,15 @@ mod arena;
 mod cards;
 mod engine;
 mod error;
-mod explain;
 #[path = "../../../rust/measure/histogram.rs"]
 #[allow(dead_code, reason = "what the module does with it is not done here")]
 mod histogram;
-mod own;
 pub mod owner;
 pub mod queue;
 pub mod riscv;
 mod schedule;
-mod statistics;
 mod travel;
 pub mod uapi;
-mod wait;
 pub mod work;
 
 pub use arena::Arena;
@@ -47,12 +43,13 @@ pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
 pub use schedule::{Control, Group, GroupSettings, Param, Policy, Reservation};
-pub use statistics::{ContextHistogram, SlotHistogram};
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Events of a context that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,7 +339,7 @@ impl Context {
             Err(Error::NotFound) => return Ok(false),
             done => done?,
         }
-        let waited = wait::until_ready(self, limit, || self.wait_until(Events::ANY, 0));
+        let waited = until_ready(self, limit, || self.wait_until(Events::ANY, 0));
         if waited.is_err() {
             // The job may have ended.
             let _ = self.resume();
@@ -472,4 +469,158 @@ pub fn now_ns() -> u64 {
     // SAFETY: a valid clock and a valid pointer.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What is measured of a slot, since the driver was bound to the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum SlotHistogram {
+    /// From the status that showed the end of a run until the next START, where the slot was
+    /// wanted.
+    Gap = uapi::HISTOGRAM_GAP,
+    /// From the first PAUSE to PAUSED.
+    Save = uapi::HISTOGRAM_SAVE,
+    /// Restores, as the card tells it.
+    Restore = uapi::HISTOGRAM_RESTORE,
+    /// From the end of a slice until its PAUSE was written.
+    Overrun = uapi::HISTOGRAM_OVERRUN,
+    /// From the arrival of latency-critical jobs until their first START.
+    Latency = uapi::HISTOGRAM_LATENCY,
+}
+
+impl SlotHistogram {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Gap,
+        Self::Save,
+        Self::Restore,
+        Self::Overrun,
+        Self::Latency,
+    ];
+}
+
+/// What is measured of a context, since it was set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ContextHistogram {
+    /// Time queued before each START.
+    Wait = uapi::HISTOGRAM_WAIT,
+    /// From a job's start, or a doorbell for an empty queue, until the first START that followed.
+    Arrival = uapi::HISTOGRAM_ARRIVAL,
+    /// From each START to the end of the run.
+    Run = uapi::HISTOGRAM_RUN,
+}
+
+impl ContextHistogram {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Wait, Self::Arrival, Self::Run];
+}
+
+impl Context {
+    /// How long things took on a slot. The 99th percentile is [`Histogram::quantile`] of 990,000:
+    /// at most 25 % (or 16 ns) too long, never too short.
+    ///
+    /// ```no_run
+    /// # use fermata::{Context, SlotHistogram};
+    /// # let context = Context::open("/dev/fermata0")?;
+    /// let gap = context.slot_histogram(0, SlotHistogram::Gap)?;
+    /// println!("{} switches, P50 {:?} ns, P99 {:?} ns", gap.count, gap.quantile(500_000), gap.quantile(990_000));
+    /// # Ok::<(), fermata::Error>(())
+    /// ```
+    pub fn slot_histogram(&self, slot: u32, which: SlotHistogram) -> Result<Histogram> {
+        self.histogram(which as u32, slot)
+    }
+
+    /// How long things took for a context: the caller's own, or that with this number.
+    /// [`Error::NotPermitted`](crate::Error::NotPermitted): another user opened it.
+    pub fn context_histogram(
+        &self,
+        number: Option<u32>,
+        which: ContextHistogram,
+    ) -> Result<Histogram> {
+        self.histogram(which as u32, number.unwrap_or(0))
+    }
+
+    fn histogram(&self, kind: u32, number: u32) -> Result<Histogram> {
+        let mut buckets = [0; BUCKETS];
+        let argument = uapi::Histogram {
+            kind,
+            number,
+            buckets: BUCKETS as u32,
+            counts: buckets.as_mut_ptr() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the pointer is that of an array of this length, which may be written.
+        let read = unsafe { self.call(uapi::IOC_HISTOGRAM, argument) }?;
+        Ok(Histogram {
+            count: read.count,
+            sum: read.sum_ns,
+            min: read.min_ns,
+            max: read.max_ns,
+            buckets,
+        })
+    }
+}
+
+/// Calls `look`, which does not wait, whenever `file` tells that the job is done or held, until
+/// `look` returns anything but [`Error::Again`] or [`Error::TimedOut`].
+///
+/// # Errors
+///
+/// [`Error::TimedOut`]: not within `limit`; those of `look`.
+fn until_ready<T>(
+    file: &impl AsFd,
+    limit: Option<Duration>,
+    look: impl Fn() -> Result<T>,
+) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match look() {
+            Err(Error::Again | Error::TimedOut) => {}
+            done => return done,
+        }
+        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return Err(Error::TimedOut);
+        }
+        // A limit beyond what a `Timespec` holds is none.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut polled = [PollFd::new(file, PollFlags::IN | PollFlags::PRI)];
+        match poll(&mut polled, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::from_errno(error.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    /// Reads a byte of a stream that is not to block.
+    fn look(stream: &UnixStream) -> Result<u8> {
+        let mut byte = [0];
+        let mut stream = stream;
+        let read = stream.read_exact(&mut byte);
+        read.map_err(|error| Error::from_io(&error))?;
+        Ok(byte[0])
+    }
+
+    #[test]
+    fn a_file_that_does_not_block_is_waited_for() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let limit = Duration::from_millis(20);
+        let looked = until_ready(&ours, Some(limit), || look(&ours));
+        assert_eq!(looked, Err(Error::TimedOut));
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(limit);
+            theirs.write_all(&[7]).unwrap();
+            theirs
+        });
+        assert_eq!(until_ready(&ours, None, || look(&ours)), Ok(7));
+        writer.join().unwrap();
+    }
 }
