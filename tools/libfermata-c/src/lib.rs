@@ -9,18 +9,118 @@
 #![allow(clippy::missing_safety_doc, clippy::doc_markdown)]
 
 // The functions of the header are in the order of these lines.
-mod failure;
-
 mod context;
-
-mod arena;
 
 mod jobs;
 
-mod queue;
-
-pub use arena::*;
 pub use context::*;
-pub use failure::fermata_message;
 pub use jobs::*;
-pub use queue::*;
+
+use fermata::Error;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// Why a function fails.
+enum Failure {
+    /// The driver refused a call; the object.
+    Call(String, Error),
+    /// The job failed; the object, the errno, the reason.
+    Job(String, c_int, String),
+    /// The function refuses an argument.
+    Argument(String),
+    /// A queue is full, or has no complete job: programs call again and again, so the message is ready.
+    Again(&'static CStr),
+}
+
+/// What bodies of functions return.
+type Outcome = Result<(), Failure>;
+
+impl Failure {
+    fn errno(&self) -> c_int {
+        match self {
+            Self::Call(_, error) => error.errno(),
+            Self::Job(_, errno, _) => *errno,
+            Self::Argument(_) => libc::EINVAL,
+            Self::Again(_) => libc::EAGAIN,
+        }
+    }
+
+    fn message(&self, what: &str) -> Cow<'static, CStr> {
+        owned(&match self {
+            Self::Call(object, error) => format!("{object}: {what}: {}", error.explained()),
+            Self::Job(object, _, why) => format!("{object}: {what}: {why}"),
+            Self::Argument(why) => format!("{what}: {why}"),
+            Self::Again(why) => return Cow::Borrowed(why),
+        })
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
+}
+
+fn owned(text: &str) -> Cow<'static, CStr> {
+    CString::new(text.replace('\0', "?"))
+        .unwrap_or_default()
+        .into()
+}
+
+fn set_message(text: Cow<'static, CStr>) {
+    // No message while the thread ends, and its message is gone.
+    let _ = MESSAGE.try_with(|message| message.replace(text));
+}
+
+/// Runs the body of a function, whose purpose is `what`. A panic, which is a mistake in the library, does not
+/// unwind into the program: the function returns -ENOTRECOVERABLE.
+fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => {
+            set_message(failure.message(what));
+            -failure.errno()
+        }
+        Err(_) => {
+            set_message(owned(&format!(
+                "{what}: internal error of libfermata; the error output has a report"
+            )));
+            -libc::ENOTRECOVERABLE
+        }
+    }
+}
+
+/// Returns why the last function failed that failed in this thread: object, cause and remedy. The text is valid until another
+/// function fails in this thread, or the thread ends. Without a failure the text is empty.
+#[no_mangle]
+pub extern "C" fn fermata_message() -> *const c_char {
+    let message = MESSAGE.try_with(|message| message.borrow().as_ptr());
+    message.unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: a string of this thread, which is copied at once.
+        unsafe { CStr::from_ptr(fermata_message()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    #[test]
+    fn panics_end_in_an_error() {
+        assert_eq!(message(), "");
+        assert_eq!(run("test", || Ok(())), 0);
+        assert_eq!(run("test", || panic!("on purpose")), -libc::ENOTRECOVERABLE);
+        assert!(message().starts_with("test: internal error of libfermata"));
+    }
+
+    #[test]
+    fn messages_have_no_end_inside() {
+        let failure = || Err(Failure::Argument("a\0b".into()));
+        assert_eq!(run("test", failure), -libc::EINVAL);
+        assert_eq!(message(), "test: a?b");
+    }
+}
