@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 
-from ._enums import Event
+from . import Event
 
 _watches = weakref.WeakKeyDictionary()
 _lock = threading.Lock()

@@ -2,7 +2,6 @@
 //! Contexts: calls that leave other Python threads running while they wait, and whose waits signals interrupt.
 
 use crate::arena::Arena;
-use crate::{failure, status};
 use fermata::{uapi, EngineId, Error, Events, Param, Reservation};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -118,7 +117,7 @@ impl Context {
     ) -> PyResult<T> {
         let opened = self.opened()?;
         py.detach(move || call(&opened.context))
-            .map_err(|error| failure::of_call(&self.name, what, error))
+            .map_err(|error| crate::error_of_call(&self.name, what, error))
     }
 }
 
@@ -129,7 +128,7 @@ impl Context {
         let name = device.to_string_lossy().into_owned();
         match py.detach(|| fermata::Context::open(&device)) {
             Ok(context) => Ok(Self::new(context, name)),
-            Err(error) => Err(failure::of_call(&name, "open the card", error)),
+            Err(error) => Err(crate::error_of_call(&name, "open the card", error)),
         }
     }
 
@@ -140,7 +139,7 @@ impl Context {
         let name = format!("engine {engine}");
         match py.detach(|| fermata::Context::open_engine(wanted)) {
             Ok(context) => Ok(Self::new(context, name)),
-            Err(error) => Err(failure::of_call(
+            Err(error) => Err(crate::error_of_call(
                 &name,
                 "open a card that has the engine",
                 error,
@@ -190,7 +189,7 @@ impl Context {
     /// What the card is.
     fn card_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let info = self.call(py, "tell what the card is", fermata::Context::card_info)?;
-        status::of_card(py, &info)
+        crate::of_card(py, &info)
     }
 
     /// What a slot is, counted from 0.
@@ -198,7 +197,7 @@ impl Context {
         let info = self.call(py, "tell what the slot is", |context| {
             context.slot_info(slot)
         })?;
-        status::of_slot(py, &info)
+        crate::of_slot(py, &info)
     }
 
     /// State and counters of the context.
@@ -208,7 +207,7 @@ impl Context {
             "tell the state of the context",
             fermata::Context::status,
         )?;
-        status::of_context(py, &status)
+        crate::of_context(py, &status)
     }
 
     /// Chooses the engine, by UUID or, of the emulated card, by name; slot_mask: the slots it may use, 0 for all. Returns the number of the
@@ -272,7 +271,7 @@ impl Context {
             // SAFETY: `Opened` keeps the buffer, and Python has no references to bytes of buffers that can be written.
             unsafe { opened.context.use_memory(memory, length, base) }
         });
-        made.map_err(|error| failure::of_call(&self.name, "make the buffer the arena", error))?;
+        made.map_err(|error| crate::error_of_call(&self.name, "make the buffer the arena", error))?;
         *opened.memory() = Some(buffer);
         Ok(base)
     }
@@ -398,9 +397,11 @@ impl Context {
                     .context
                     .wait_until(Events::from_bits(events), deadline)
             }) {
-                Ok(happened) => return status::member(py, "Event", happened.bits()),
+                Ok(happened) => return crate::member(py, "Event", happened.bits()),
                 Err(Error::Interrupted) => py.check_signals()?,
-                Err(error) => return Err(failure::of_call(&self.name, "wait for the job", error)),
+                Err(error) => {
+                    return Err(crate::error_of_call(&self.name, "wait for the job", error))
+                }
             }
         }
     }
@@ -430,7 +431,7 @@ impl Context {
     fn job_result(&self, py: Python<'_>) -> PyResult<()> {
         let what = "tell the result of the job";
         let status = self.call(py, what, fermata::Context::status)?;
-        match failure::of_job(&self.name, &status) {
+        match crate::error_of_job(&self.name, &status) {
             Some(error) => Err(error),
             None => self.call(py, what, fermata::Context::job_result),
         }

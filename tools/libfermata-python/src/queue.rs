@@ -2,7 +2,6 @@
 //! Job queues.
 
 use crate::arena::Arena;
-use crate::status;
 use fermata::queue::{Operation, SharedQueue};
 use fermata::{uapi, Error};
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
@@ -122,7 +121,7 @@ impl Queue {
     /// the job. None: no job is complete; wait for Event.COMPLETED, EMPTY or DONE.
     fn reap<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let reaped = self.lock().reap();
-        reaped.map(|job| status::of_reaped(py, &job)).transpose()
+        reaped.map(|job| crate::of_reaped(py, &job)).transpose()
     }
 
     /// How many jobs are complete since the queue was made, reaped or not.
