@@ -7,18 +7,13 @@
 
 pub mod container;
 mod content;
-mod description;
-mod features;
-mod file;
 mod migrate;
 mod restore;
 mod save;
-mod timed;
 
 pub use container::Refusal;
+pub use content::{Account, ArenaDescription, Description, Job, ReservationDescription};
 pub use content::{Content, Part};
-pub use description::{Account, ArenaDescription, Description, Job, ReservationDescription};
-pub use file::store;
 pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
 pub use restore::{restore, restore_file, restore_without, Absent, Restored};
-pub use save::{save, SaveError};
+pub use save::{save, store, SaveError};

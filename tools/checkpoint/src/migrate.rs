@@ -9,14 +9,16 @@
 //! where it was.
 
 use crate::container::{Kind, Writer};
-use crate::description::{Description, Job};
+use crate::content::{Description, Job};
 use crate::restore::{restore, Restored};
 use crate::save::{arena_parts, at, check_still, describe, write_state, SaveError};
-use crate::timed::Timed;
 use crate::Refusal;
 use fermata::{uapi, Arena, Context, State};
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::os::fd::AsFd;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::io::Errno;
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -86,7 +88,7 @@ impl<'a> Copied<'a> {
     }
 
     /// Sends changed parts. Returns the number of bytes.
-    fn send<W: Write>(&mut self, writer: &mut Writer<W>) -> std::io::Result<u64> {
+    fn send<W: Write>(&mut self, writer: &mut Writer<W>) -> io::Result<u64> {
         let Some(arena) = self.arena else {
             return Ok(0);
         };
@@ -231,7 +233,7 @@ where
             return Err(refusal.into());
         }
     };
-    let kept = |error: std::io::Error| ReceiveError::KeptBySender(error.to_string());
+    let kept = |error: io::Error| ReceiveError::KeptBySender(error.to_string());
     send_line(stream, READY).map_err(kept)?;
     expect_line(stream, GO).map_err(ReceiveError::KeptBySender)?;
     let begun = begin(&restored);
@@ -261,7 +263,7 @@ fn has_begun(status: &uapi::Status) -> Option<Result<(), fermata::Error>> {
     }
 }
 
-fn send_line<S>(stream: &S, line: &str) -> std::io::Result<()>
+fn send_line<S>(stream: &S, line: &str) -> io::Result<()>
 where
     for<'a> &'a S: Write,
 {
@@ -285,6 +287,77 @@ where
             heard if heard == line => Ok(()),
             other => Err(other.escape_debug().to_string()),
         },
+    }
+}
+
+/// The file of a stream, and the limit of each read and write; `None`: there is none.
+#[derive(Clone, Copy)]
+struct Timed<'a> {
+    file: BorrowedFd<'a>,
+    limit: Option<Duration>,
+}
+
+impl<'a> Timed<'a> {
+    /// Makes the file of `stream` `O_NONBLOCK`.
+    fn new(stream: &'a impl AsFd, limit: Option<Duration>) -> io::Result<Self> {
+        let file = stream.as_fd();
+        fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?;
+        Ok(Self { file, limit })
+    }
+
+    /// Returns the same stream without a limit.
+    fn without_limit(self) -> Self {
+        Self {
+            limit: None,
+            ..self
+        }
+    }
+
+    /// Waits until the stream has one of `events`.
+    fn wait(&self, events: PollFlags) -> io::Result<()> {
+        let limit = self.limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut polled = [PollFd::new(&self.file, events)];
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(0) => {
+                let seconds = self.limit.unwrap_or_default().as_secs();
+                let text = format!("the other end has been silent for {seconds} s");
+                Err(io::Error::new(ErrorKind::TimedOut, text))
+            }
+            // A device whose other end is closed takes nothing.
+            Ok(_) if !polled[0].revents().intersects(events) => Err(Errno::PIPE.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a call that does not wait, again whenever the stream has one of `events`.
+    fn retry(
+        &self,
+        events: PollFlags,
+        mut call: impl FnMut() -> rustix::io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match call() {
+                Err(Errno::AGAIN) => self.wait(events)?,
+                done => return Ok(done?),
+            }
+        }
+    }
+}
+
+impl Read for &Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.retry(PollFlags::IN, || rustix::io::read(self.file, &mut *buffer))
+    }
+}
+
+impl Write for &Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.retry(PollFlags::OUT, || rustix::io::write(self.file, bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -321,5 +394,25 @@ mod tests {
         assert_eq!(has_begun(&status(uapi::STATE_FAILED, 1)), Some(Ok(())));
         let failed = has_begun(&status(uapi::STATE_FAILED, 0));
         assert_eq!(failed, Some(Err(fermata::Error::Protocol)));
+    }
+
+    #[test]
+    fn a_silent_peer_is_given_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let limited = Timed::new(&ours, Some(Duration::from_millis(10))).unwrap();
+        let read = (&limited).read(&mut [0; 8]);
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
+        let written = (&limited).write_all(&vec![0; 16 << 20]);
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::TimedOut);
+
+        let unlimited = limited.without_limit();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            theirs.write_all(b"late").unwrap();
+        });
+        let mut heard = [0; 4];
+        (&unlimited).read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"late");
+        writer.join().unwrap();
     }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Makes a context from a checkpoint. Input is not trusted: checks what the driver does not check.
 
-use crate::content::{Content, Part, RETIRED_SHARE};
-use crate::description::{ArenaDescription, Description, Job};
+use crate::content::{ArenaDescription, Content, Description, Job, Part, RETIRED_SHARE};
 use crate::Refusal;
 use fermata::{Arena, Context, Error, Param, Reservation};
 use std::io::Read;
