@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Serves one virtual machine after the other at a socket.
+//! Serves one virtual machine after the other at a socket. The options of a guest stand on the command
+//! line or in a file.
 
+use crate::context::{Lenders, Settings};
 use crate::control::Control;
-use crate::lenders::Lenders;
-use crate::log::tell;
-use crate::options::{Options, Serve};
-use crate::pool::HostSlot;
-use crate::settings::Settings;
+use crate::slot::HostSlot;
+use crate::tell;
 use anyhow::{bail, ensure, Context as _, Result};
-use clap::ValueEnum as _;
-use fermata::{Context, EngineId};
+use clap::{Args, ValueEnum};
+use fermata::{Context, EngineId, Param};
 use fermata_card::card::Card;
-use fermata_card::config::{CardConfig, IrqKind, Settings as SlotSettings};
+use fermata_card::config::{CardConfig, IrqKind, Profile, Settings as SlotSettings};
 use fermata_card::engine::EngineKind;
 use fermata_card::log::Recorder;
 use fermata_card::maker::EngineMaker;
 use fermata_card::vfio::{remove_socket, Server};
 use rustix::fs::Mode;
+use serde::Deserialize;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Who may connect to the socket of the device: the daemon's user, and its group, which is the
@@ -124,6 +124,133 @@ fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
     bound
 }
 
+/// The arguments of `fermata-vfio serve`.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// TOML file with options, named as here without dashes; options of the command line go first
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The options, each of which may stand in the file.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Options {
+    /// UNIX socket for the virtual machine monitor (vfio-user); one machine at a time
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// UNIX socket for the commands save, load and continue [default: none]
+    #[arg(long)]
+    control: Option<PathBuf>,
+    /// The host's card [default: /dev/fermata0]
+    #[arg(long)]
+    device: Option<PathBuf>,
+    /// The profile of the guest's card [default: fermata]
+    #[arg(long, value_enum)]
+    profile: Option<GuestProfile>,
+    /// The engine of each slot of the guest's card [default: as the host's card has them]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    slots: Vec<EngineKind>,
+    /// Weight of each of the guest's contexts, 1 to 10000
+    #[arg(long)]
+    weight: Option<u64>,
+    /// Priority of the guest's contexts, 0 to 31
+    #[arg(long)]
+    priority: Option<u64>,
+    /// Limit of each of the guest's contexts, in percent of a slot
+    #[arg(long)]
+    cap: Option<u64>,
+    /// Let the guest's jobs go before those of others, at once
+    #[arg(long)]
+    latency_critical: bool,
+    /// Pin all of the guest's memory that has no hole around a window, when the first job uses the
+    /// window, so that no memory is charged twice, whatever windows the guest has
+    #[arg(long)]
+    pin_memory: bool,
+}
+
+/// The profiles that a guest's card can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum GuestProfile {
+    /// With interrupts and window check
+    Fermata,
+    /// The fermata profile with orders
+    Relay,
+    /// Without interrupts, window check and orders
+    Base,
+}
+
+impl Serve {
+    /// Returns the options of the command line, and those that only the file has.
+    fn options(self) -> Result<Options> {
+        let file = match &self.config {
+            Some(path) => read(path).with_context(|| path.display().to_string())?,
+            None => Options::default(),
+        };
+        Ok(self.options.or(file))
+    }
+}
+
+fn read(path: &Path) -> Result<Options> {
+    Ok(toml::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+impl Options {
+    /// Returns these options, and from `others` those that are not given here.
+    fn or(self, others: Self) -> Self {
+        Self {
+            socket: self.socket.or(others.socket),
+            control: self.control.or(others.control),
+            device: self.device.or(others.device),
+            profile: self.profile.or(others.profile),
+            slots: if self.slots.is_empty() {
+                others.slots
+            } else {
+                self.slots
+            },
+            weight: self.weight.or(others.weight),
+            priority: self.priority.or(others.priority),
+            cap: self.cap.or(others.cap),
+            latency_critical: self.latency_critical || others.latency_critical,
+            pin_memory: self.pin_memory || others.pin_memory,
+        }
+    }
+
+    fn socket(&self) -> Result<&Path> {
+        let socket = self.socket.as_deref();
+        socket.context("no socket is given: --socket, or socket in the file of --config")
+    }
+
+    fn device(&self) -> PathBuf {
+        let device = self.device.clone();
+        device.unwrap_or_else(|| PathBuf::from("/dev/fermata0"))
+    }
+
+    fn profile(&self) -> Profile {
+        match self.profile {
+            Some(GuestProfile::Relay) => Profile::Relay,
+            Some(GuestProfile::Base) => Profile::Base,
+            Some(GuestProfile::Fermata) | None => Profile::Fermata,
+        }
+    }
+
+    /// Returns the parameters of contexts that are given.
+    fn params(&self) -> Vec<(Param, u64)> {
+        let latency_critical = self.latency_critical.then_some(1);
+        let params = [
+            (Param::Weight, self.weight),
+            (Param::Priority, self.priority),
+            (Param::Cap, self.cap),
+            (Param::LatencyCritical, latency_critical),
+        ];
+        let given = params.into_iter();
+        given.filter_map(|(p, value)| Some((p, value?))).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,5 +284,51 @@ mod tests {
         remove_socket(&path).unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
         fs::remove_file(&path).unwrap();
+    }
+
+    /// The file that is installed as an example.
+    const EXAMPLE: &str = include_str!("../guest.toml");
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let file: Options = toml::from_str(
+            "socket = \"/run/a\"\nslots = [\"sha256\", \"membench\"]\nweight = 200\n\
+             latency-critical = true\nprofile = \"relay\"",
+        )
+        .unwrap();
+        let line = Options {
+            socket: Some("/run/b".into()),
+            weight: Some(50),
+            ..Options::default()
+        };
+        let both = line.or(file);
+        assert_eq!(both.socket().unwrap(), Path::new("/run/b"));
+        assert_eq!(both.slots, [EngineKind::Sha256, EngineKind::Membench]);
+        assert_eq!(both.profile(), Profile::Relay);
+        assert_eq!(both.device(), Path::new("/dev/fermata0"));
+        let params = [(Param::Weight, 50), (Param::LatencyCritical, 1)];
+        assert_eq!(both.params(), params);
+    }
+
+    #[test]
+    fn what_the_file_must_not_hold_is_named() {
+        let wrong = |text| toml::from_str::<Options>(text).unwrap_err().to_string();
+        assert!(wrong("wieght = 3").contains("unknown field `wieght`"));
+        assert!(wrong("profile = \"optimus\"").contains("unknown variant `optimus`"));
+        assert!(Options::default().socket().is_err());
+    }
+
+    #[test]
+    fn the_example_has_each_option() {
+        let options: Options = toml::from_str(EXAMPLE).unwrap();
+        assert_eq!(options, Options::default(), "all are commented out");
+        let set = EXAMPLE.replace("#= ", "");
+        let options: Options = toml::from_str(&set).unwrap();
+        let defaults = Options::default();
+        assert!(options.socket.is_some() && options.control.is_some());
+        assert!(options.device.is_some() && options.profile.is_some());
+        assert_ne!(options.slots, defaults.slots);
+        assert_eq!(options.params().len(), 4);
+        assert!(options.pin_memory);
     }
 }
