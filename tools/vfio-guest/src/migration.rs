@@ -2,9 +2,8 @@
 //! The state of a guest's card goes to a file, and to the card of another daemon on another host's
 //! card. The guest's memory is copied, as the monitor of a paused machine does.
 
-use crate::guest::{Guest, WINDOW};
+use crate::guest::{endless, membench, Guest, Hash, SLOTS, WINDOW};
 use crate::host::{hash, tell_card, Daemon, Starts, Tenant, DEVICE, OTHER};
-use crate::jobs::{endless, membench, Hash, SLOTS};
 use crate::tests::to_the_end;
 use anyhow::{anyhow, bail, ensure, Result};
 use fermata::Context;
