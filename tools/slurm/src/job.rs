@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job, as slurmctld knows it.
+//! A job, as slurmctld knows it, and its time on cards, in `AdminComment` of its record.
 
 use anyhow::{bail, ensure, Context as _, Result};
 use serde::Deserialize;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 /// A job.
 #[derive(Debug, Deserialize)]
@@ -13,7 +15,7 @@ pub(crate) struct Job {
     #[serde(default)]
     pub(crate) qos: String,
     #[serde(default)]
-    pub(crate) admin_comment: String,
+    admin_comment: String,
     /// Of each node of the job, in order.
     #[serde(default)]
     gres_detail: Vec<String>,
@@ -77,7 +79,7 @@ impl Job {
 }
 
 /// Calls a program of Slurm, and returns its output.
-pub(crate) fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
     let done = Command::new(program).args(arguments).output();
     let done = done.with_context(|| program.to_owned())?;
     // sacctmgr tells some errors on its standard output.
@@ -137,6 +139,152 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts.filter(|part| !part.is_empty()).collect()
 }
 
+/// The part of a comment with times begins so.
+const TIME: &str = "card seconds:";
+/// The answer of slurmctld about a job that has ended.
+const FINISHED: &str = "Job has already finished";
+/// How often the comment is written if others replace it.
+const TRIES: u32 = 10;
+/// The time after which epilogs that have read a comment have written the comment.
+const SETTLES: Duration = Duration::from_secs(1);
+/// Characters of a comment that sacct is asked for. The default cuts comments.
+const MOST_CHARACTERS: u32 = 4096;
+
+/// The daemon that keeps the comment.
+#[derive(Clone, Copy)]
+enum Keeper {
+    /// slurmctld, which changes the comment until the job has finished.
+    Controller,
+    /// slurmdbd, afterwards.
+    Database,
+}
+
+/// Adds time on slots of a node's cards to the comment of a job. The comment of a job that has
+/// finished stays if no slurmdbd keeps it.
+pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
+    let mut job = Job::ask(id)?;
+    // Else the epilogs of several nodes write the comment, and slurmctld tells slurmdbd its own.
+    let is_only_writer = job.nodes() <= 1 && job.admin_comment.is_empty();
+    let mut keeper = Keeper::Controller;
+    for _ in 0..TRIES {
+        let comment = with_time(&keeper.comment(id, &job)?, node, time);
+        if let Err(error) = keeper.set(id, &comment) {
+            if !error.to_string().contains(FINISHED) {
+                return Err(error);
+            }
+            if !has_database()? {
+                return Ok(());
+            }
+            keeper = Keeper::Database;
+            continue;
+        }
+        if is_only_writer {
+            return Ok(());
+        }
+        sleep(SETTLES);
+        job = Job::ask(id)?;
+        if time_on(&keeper.comment(id, &job)?, node) == time_on(&comment, node) {
+            return Ok(());
+        }
+    }
+    bail!("the comment of job {id} was replaced {TRIES} times")
+}
+
+impl Keeper {
+    /// Returns the comment of `job`, which slurmctld has just told.
+    fn comment(self, id: u32, job: &Job) -> Result<String> {
+        let recorded = match self {
+            Self::Controller => String::new(),
+            Self::Database => recorded_comment(id)?,
+        };
+        // slurmdbd may not have been told the comment yet.
+        Ok(match recorded.as_str() {
+            "" => job.admin_comment.clone(),
+            _ => recorded,
+        })
+    }
+
+    fn set(self, id: u32, comment: &str) -> Result<()> {
+        let (job, comment) = (format!("JobId={id}"), format!("AdminComment={comment}"));
+        let output = match self {
+            Self::Controller => call("scontrol", &["update", &job, &comment]),
+            Self::Database => {
+                let change = [
+                    "--immediate",
+                    "modify",
+                    "job",
+                    "where",
+                    &job,
+                    "set",
+                    &comment,
+                ];
+                call("sacctmgr", &change)
+            }
+        };
+        output.map(drop)
+    }
+}
+
+/// Returns whether a slurmdbd keeps the records of jobs.
+fn has_database() -> Result<bool> {
+    let settings = call("scontrol", &["show", "config"])?;
+    let settings = String::from_utf8_lossy(&settings);
+    let mut pairs = settings.lines().filter_map(|line| line.split_once('='));
+    let kind = pairs.find(|(key, _)| key.trim() == "AccountingStorageType");
+    Ok(kind.is_some_and(|(_, value)| value.trim() == "accounting_storage/slurmdbd"))
+}
+
+/// Returns the comment in slurmdbd's record of a job.
+fn recorded_comment(id: u32) -> Result<String> {
+    let (id, format) = (
+        id.to_string(),
+        format!("--format=AdminComment%{MOST_CHARACTERS}"),
+    );
+    let plain = ["--allocations", "--noheader", "--parsable2"];
+    let text = call("sacct", &[&plain[..], &[&format, "--jobs", &id]].concat())?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
+/// Returns the seconds on a node, as a comment has them.
+fn time_on<'a>(comment: &'a str, node: &str) -> Option<&'a str> {
+    let times = comment
+        .split("; ")
+        .filter_map(|part| part.strip_prefix(TIME));
+    let mut words = times
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.split_once('='));
+    words
+        .find(|&(name, _)| name == node)
+        .map(|(_, seconds)| seconds)
+}
+
+/// Returns a comment with the time on this node added; what others have written stays.
+fn with_time(comment: &str, node: &str, time: Duration) -> String {
+    let (ours, others): (Vec<_>, Vec<_>) = comment
+        .split("; ")
+        .filter(|part| !part.is_empty())
+        .partition(|part| part.starts_with(TIME));
+    let words = ours
+        .iter()
+        .flat_map(|part| part[TIME.len()..].split_whitespace());
+    let mut times: Vec<(String, f64)> = words
+        .filter_map(|word| {
+            let (node, seconds) = word.split_once('=')?;
+            Some((node.to_owned(), seconds.parse().ok()?))
+        })
+        .collect();
+    match times.iter_mut().find(|(name, _)| name == node) {
+        Some((_, seconds)) => *seconds += time.as_secs_f64(),
+        None => times.push((node.to_owned(), time.as_secs_f64())),
+    }
+    let mut text = TIME.to_owned();
+    for (node, seconds) in times {
+        text += &format!(" {node}={seconds:.3}");
+    }
+    let all = others.into_iter().map(str::to_owned).chain([text]);
+    all.collect::<Vec<_>>().join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +300,28 @@ mod tests {
         assert_eq!(of(""), [0; 0]);
         assert!(shards_of("shard:2", 8).is_err());
         assert!(shards_of("gpu:fermata:x(IDX:0)", 8).is_err());
+    }
+
+    #[test]
+    fn time_is_added_by_node_and_other_words_stay() {
+        let second = Duration::from_millis(1500);
+        let once = with_time("", "n1", second);
+        assert_eq!(once, "card seconds: n1=1.500");
+        let twice = with_time(&once, "n2", second);
+        assert_eq!(twice, "card seconds: n1=1.500 n2=1.500");
+        let thrice = with_time(&twice, "n1", second);
+        assert_eq!(thrice, "card seconds: n1=3.000 n2=1.500");
+        let on = |node| time_on(&thrice, node);
+        assert_eq!(
+            [on("n1"), on("n2"), on("n")],
+            [Some("3.000"), Some("1.500"), None]
+        );
+        assert_eq!(time_on("a note n1=3", "n1"), None);
+        let other = with_time("a note; more", "n1", second);
+        assert_eq!(other, "a note; more; card seconds: n1=1.500");
+        assert_eq!(
+            with_time(&other, "n1", second),
+            "a note; more; card seconds: n1=3.000"
+        );
     }
 }

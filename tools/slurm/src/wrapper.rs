@@ -1,22 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-slurm run`: a program that is saved when Slurm ends its job, goes on where Slurm starts
 //! the job again, and leaves the card while Slurm suspends the job.
+//!
+//! The image is saved in a folder of the job's user, on a file system that all nodes share. The
+//! program writes its output to a pipe, because a file that Slurm writes to as well would not be as it
+//! was when the program is restored.
 
 use crate::card;
-use crate::image::Images;
-use crate::output::{name_of, Output};
 use crate::processes::Suspended;
 use anyhow::{bail, ensure, Context as _, Result};
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fs::{fcntl_setfl, fstat, OFlags};
+use rustix::io::{retry_on_intr, Errno};
+use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{symlink, DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread::JoinHandle;
 
 /// The status after which Slurm starts a job again, if it is in `RequeueExit` of slurm.conf
 /// (`EX_TEMPFAIL`).
@@ -328,4 +337,234 @@ fn own_card() -> Result<Option<PathBuf>> {
         (Some(card), None) => Some(card),
         _ => None,
     })
+}
+
+/// A pipe that is copied to an output of the wrapper.
+struct Output {
+    stop: OwnedFd,
+    thread: JoinHandle<()>,
+}
+
+impl Output {
+    /// Returns the copying thread, and the end of the pipe for the program.
+    fn start(to: impl Write + Send + 'static) -> Result<(Self, OwnedFd)> {
+        let (from, program) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+        fcntl_setfl(&from, OFlags::NONBLOCK)?;
+        let thread = std::thread::spawn(move || {
+            // The reader is dropped then: the program is told by SIGPIPE, as it would be by a pipe.
+            if let Err(error) = copy(&from, &stopped, to) {
+                eprintln!("fermata-slurm: output: {error}");
+            }
+        });
+        Ok((Self { stop, thread }, program))
+    }
+
+    /// Copies what is in the pipe, and ends, also while a process has the pipe still.
+    fn finish(self) {
+        drop(self.stop);
+        // A panic was reported by its thread.
+        let _ = self.thread.join();
+    }
+}
+
+/// Returns the name by which CRIU knows a pipe.
+fn name_of(pipe: &OwnedFd) -> Result<String> {
+    Ok(format!("pipe:[{}]", fstat(pipe)?.st_ino))
+}
+
+fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut ends = false;
+    loop {
+        match retry_on_intr(|| rustix::io::read(from, &mut *buffer)) {
+            Ok(0) => return Ok(()),
+            Ok(length) => {
+                to.write_all(&buffer[..length])?;
+                to.flush()?;
+            }
+            Err(Errno::AGAIN) if ends => return Ok(()),
+            Err(Errno::AGAIN) => {
+                let mut both = [
+                    PollFd::new(from, PollFlags::IN),
+                    PollFd::new(stopped, PollFlags::IN),
+                ];
+                // The thread handles signals of the process, too.
+                retry_on_intr(|| poll(&mut both, None))?;
+                ends = !both[1].revents().is_empty();
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The link to the last complete image.
+const CURRENT: &str = "current";
+
+/// The images of one task of a job.
+struct Images {
+    folder: PathBuf,
+}
+
+impl Images {
+    /// Opens or makes the folder. Nobody but the user may have written there: whoever can write an
+    /// image, decides what the program does.
+    fn open(folder: PathBuf) -> Result<Self> {
+        let name = || folder.display().to_string();
+        let made = DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(&folder);
+        made.with_context(name)?;
+        let is = fs::symlink_metadata(&folder).with_context(name)?;
+        let user = rustix::process::geteuid().as_raw();
+        ensure!(
+            is.is_dir() && is.uid() == user && is.mode().trailing_zeros() >= 6,
+            "{}: belongs to another user, or is open to others: give another --directory",
+            folder.display()
+        );
+        Ok(Self { folder })
+    }
+
+    /// Returns the last complete image.
+    fn current(&self) -> Result<Option<PathBuf>> {
+        let link = self.folder.join(CURRENT);
+        match fs::read_link(&link) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            name => Ok(Some(
+                self.folder
+                    .join(name.with_context(|| link.display().to_string())?),
+            )),
+        }
+    }
+
+    /// Makes a folder for a new image.
+    fn begin(&self) -> Result<PathBuf> {
+        let last = self.current()?;
+        let names = ["0", "1"].map(|name| self.folder.join(name));
+        let [first, second] = names;
+        let folder = if last.as_ref() == Some(&first) {
+            second
+        } else {
+            first
+        };
+        remove(&folder)?;
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.with_context(|| folder.display().to_string())?;
+        Ok(folder)
+    }
+
+    /// Makes a complete image the last one, at once, and removes the one before.
+    fn complete(&self, image: &Path) -> Result<()> {
+        let before = self.current()?;
+        let new = self.folder.join("new");
+        let _ = fs::remove_file(&new);
+        let name = image.file_name().context("an image has a name")?;
+        symlink(name, &new).and_then(|()| fs::rename(&new, self.folder.join(CURRENT)))?;
+        match before {
+            Some(before) if before != image => remove(&before),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes all images: the program has ended.
+    fn remove(&self) -> Result<()> {
+        remove(&self.folder)
+    }
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        done => done.with_context(|| folder.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::thread::JoinHandleExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_that_was_written_is_copied_while_a_process_has_the_pipe() {
+        let sink = Sink::default();
+        let (output, pipe) = Output::start(sink.clone()).unwrap();
+        for _ in 0..100 {
+            rustix::io::write(&pipe, &[7; 1000]).unwrap();
+        }
+        output.finish();
+        assert_eq!(sink.0.lock().unwrap().len(), 100_000);
+    }
+
+    #[test]
+    fn a_signal_does_not_end_the_copying() {
+        let handled = Arc::<AtomicBool>::default();
+        signal_hook::flag::register(libc::SIGUSR1, handled.clone()).unwrap();
+        let sink = Sink::default();
+        let (output, pipe) = Output::start(sink.clone()).unwrap();
+        let thread = output.thread.as_pthread_t();
+        // The thread has nothing to copy, and polls.
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(10));
+            // SAFETY: the thread has not been joined.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        }
+        rustix::io::write(&pipe, &[7; 1000]).unwrap();
+        output.finish();
+        assert!(handled.load(Ordering::Relaxed));
+        assert_eq!(sink.0.lock().unwrap().len(), 1000);
+    }
+
+    #[test]
+    fn the_last_complete_image_counts() {
+        let top = tempfile::tempdir().unwrap();
+        let images = Images::open(top.path().join("job")).unwrap();
+        assert_eq!(images.current().unwrap(), None);
+        let first = images.begin().unwrap();
+        assert_eq!(images.current().unwrap(), None);
+        images.complete(&first).unwrap();
+        assert_eq!(images.current().unwrap(), Some(first.clone()));
+        // One that breaks off.
+        let second = images.begin().unwrap();
+        assert_ne!(first, second);
+        assert_eq!(images.current().unwrap(), Some(first.clone()));
+        assert_eq!(images.begin().unwrap(), second);
+        images.complete(&second).unwrap();
+        assert_eq!(images.current().unwrap(), Some(second));
+        assert!(!first.exists());
+        images.remove().unwrap();
+        assert!(!top.path().join("job").exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_read_or_replace_is_refused() {
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("job");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o770)).unwrap();
+        assert!(Images::open(folder.clone()).is_err());
+        fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+        assert!(Images::open(folder.clone()).is_ok());
+        let link = top.path().join("link");
+        symlink(&folder, &link).unwrap();
+        assert!(Images::open(link).is_err());
+    }
 }
