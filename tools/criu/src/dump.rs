@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Holds the jobs of processes that are dumped, and dumps their contexts.
 
-use crate::criu::{complain, tell};
 use crate::image::{
     self, ContextRecord, EventfdRecord, Late, OwnArena, OwnMemory, Part, Past, Record,
 };
 use crate::process::{index_of, is_card, Process};
-use crate::table::Key;
+use crate::restore::Key;
+use crate::{complain, tell};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata::{uapi, Context, Error, Param, State};
 use rustix::fs::OFlags;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What of a context stands in CRIU's images, besides the checkpoint of its job.
 
-use crate::criu;
 use anyhow::{Context as _, Result};
 use fermata_checkpoint::Absent;
 use rustix::fs::{openat, Mode, OFlags};
@@ -124,7 +123,12 @@ fn name(id: i32, part: Part) -> String {
 pub(crate) fn create(id: i32, part: Part) -> Result<File> {
     let name = name(id, part);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let file = openat(criu::image_folder()?, &name, flags, Mode::RUSR | Mode::WUSR);
+    let file = openat(
+        crate::image_folder()?,
+        &name,
+        flags,
+        Mode::RUSR | Mode::WUSR,
+    );
     Ok(File::from(file.with_context(|| name)?))
 }
 
@@ -132,7 +136,7 @@ pub(crate) fn create(id: i32, part: Part) -> Result<File> {
 pub(crate) fn open(id: i32, part: Part) -> Result<Option<File>> {
     let name = name(id, part);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    match openat(criu::image_folder()?, &name, flags, Mode::empty()) {
+    match openat(crate::image_folder()?, &name, flags, Mode::empty()) {
         Ok(file) => Ok(Some(File::from(file))),
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error).context(name),

@@ -3,19 +3,19 @@
 //! (docs/criu.md).
 //!
 //! CRIU loads the plugin, stops the processes, and calls the hooks below: for each process, for each
-//! open file that CRIU does not know, and for each mapping of such a file. Source: criu-plugin.h of
-//! CRIU 4.1.1.
+//! open file that CRIU does not know, and for each mapping of such a file. The plugin calls functions
+//! that CRIU exports. Source: criu-plugin.h of CRIU 4.1.1.
 
-mod criu;
 mod dump;
 mod image;
 mod process;
 mod restore;
-mod table;
 
-use criu::{Descriptor, Hook, Stage};
-use std::ffi::{c_char, c_int, CStr};
+use anyhow::{Context as _, Result};
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 use std::os::fd::BorrowedFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
 
 /// What CRIU looks for in a plugin.
 #[no_mangle]
@@ -30,9 +30,9 @@ pub static CR_PLUGIN_DESC: Descriptor = Descriptor::new(c"fermata", init, exit)
 
 /// CRIU begins. Nothing is held or restored yet.
 unsafe extern "C" fn init(stage: c_int) -> c_int {
-    criu::guard("init", || {
+    guard("init", || {
         if Stage::from(stage) == Stage::Restore {
-            table::make()?;
+            restore::make_table()?;
         }
         Ok(Some(0))
     })
@@ -40,7 +40,7 @@ unsafe extern "C" fn init(stage: c_int) -> c_int {
 
 /// CRIU is about to let the processes go on, or to end them.
 unsafe extern "C" fn exit(stage: c_int, _result: c_int) {
-    criu::guard("exit", || {
+    guard("exit", || {
         if Stage::from(stage) == Stage::Dump {
             dump::resume_all();
         }
@@ -50,14 +50,14 @@ unsafe extern "C" fn exit(stage: c_int, _result: c_int) {
 
 /// A process of the dump has been stopped.
 unsafe extern "C" fn hold(pid: c_int) -> c_int {
-    criu::guard("the jobs of a process", || {
+    guard("the jobs of a process", || {
         dump::hold(pid).map(|()| Some(0))
     })
 }
 
 /// Dumps the file `fd` if it is one of a card.
 unsafe extern "C" fn dump_file(fd: c_int, id: c_int) -> c_int {
-    criu::guard("dump", || {
+    guard("dump", || {
         // SAFETY: CRIU keeps the file open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         Ok(dump::file(file, id)?.then_some(0))
@@ -66,12 +66,12 @@ unsafe extern "C" fn dump_file(fd: c_int, id: c_int) -> c_int {
 
 /// Returns a new descriptor for the file `id`.
 unsafe extern "C" fn restore_file(id: c_int) -> c_int {
-    criu::guard("restore", || restore::file(id))
+    guard("restore", || restore::file(id))
 }
 
 /// Answers whether a mapping with this file is one of a card.
 unsafe extern "C" fn handle_mapping(_fd: c_int, stat: *const libc::stat) -> c_int {
-    criu::guard("a mapping", || {
+    guard("a mapping", || {
         // SAFETY: CRIU gives a valid pointer.
         let (mode, device) = unsafe { ((*stat).st_mode, (*stat).st_rdev) };
         let is_device = mode & libc::S_IFMT == libc::S_IFCHR;
@@ -87,7 +87,7 @@ unsafe extern "C" fn update_mapping(
     new_offset: *mut u64,
     new_file: *mut c_int,
 ) -> c_int {
-    criu::guard("a mapping", || {
+    guard("a mapping", || {
         // SAFETY: CRIU gives a string.
         let path = unsafe { CStr::from_ptr(path) };
         let Some((file, in_arena)) = restore::mapping(path, offset)? else {
@@ -101,7 +101,159 @@ unsafe extern "C" fn update_mapping(
 
 /// A process of the restore is complete, and stopped.
 unsafe extern "C" fn resume(pid: c_int) -> c_int {
-    criu::guard("the jobs of a process", || {
+    guard("the jobs of a process", || {
         restore::resume(pid).map(|()| Some(0))
     })
+}
+
+/// Hooks of version 0.2.0 of the plugin interface, which CRIU 4.1.1 has.
+const HOOKS: usize = 12;
+const VERSION: c_uint = 2 << 8;
+/// What a hook returns for what is not the plugin's.
+const NOT_OURS: c_int = -libc::ENOTSUP;
+
+/// A hook, as `CR_PLUGIN_HOOK__*`.
+#[derive(Clone, Copy)]
+enum Hook {
+    DumpExtFile = 2,
+    RestoreExtFile = 3,
+    HandleDeviceVma = 7,
+    UpdateVmaMap = 8,
+    ResumeDevicesLate = 9,
+    CheckpointDevices = 11,
+}
+
+/// What CRIU does, as `CR_PLUGIN_STAGE__*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Dump,
+    PreDump,
+    Restore,
+    Other,
+}
+
+impl From<c_int> for Stage {
+    fn from(stage: c_int) -> Self {
+        match stage {
+            0 => Self::Dump,
+            1 => Self::PreDump,
+            2 => Self::Restore,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// `cr_plugin_desc_t`
+#[repr(C)]
+pub struct Descriptor {
+    name: *const c_char,
+    init: unsafe extern "C" fn(c_int) -> c_int,
+    exit: unsafe extern "C" fn(c_int, c_int),
+    version: c_uint,
+    max_hooks: c_uint,
+    hooks: [*const (); HOOKS],
+}
+
+// SAFETY: The pointers are to static strings and functions.
+unsafe impl Sync for Descriptor {}
+
+impl Descriptor {
+    pub(crate) const fn new(
+        name: &'static CStr,
+        init: unsafe extern "C" fn(c_int) -> c_int,
+        exit: unsafe extern "C" fn(c_int, c_int),
+    ) -> Self {
+        Self {
+            name: name.as_ptr(),
+            init,
+            exit,
+            version: VERSION,
+            max_hooks: HOOKS as c_uint,
+            hooks: [ptr::null(); HOOKS],
+        }
+    }
+
+    /// Adds a hook. The function must have the hook's arguments.
+    pub(crate) const fn with(mut self, hook: Hook, function: *const ()) -> Self {
+        self.hooks[hook as usize] = function;
+        self
+    }
+}
+
+/// Returns a function that CRIU exports.
+fn find(name: &CStr) -> Result<NonNull<c_void>> {
+    // SAFETY: The name is a string.
+    let found = NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
+    found.with_context(|| format!("this CRIU has no {}", name.to_string_lossy()))
+}
+
+type Print = unsafe extern "C" fn(c_uint, *const c_char, ...);
+
+const ERROR: c_uint = 1;
+const INFORMATION: c_uint = 3;
+
+fn print(level: c_uint, text: &str) {
+    let Ok(print) = find(c"print_on_level") else {
+        eprintln!("fermata: {text}");
+        return;
+    };
+    let line = CString::new(format!("fermata: {text}\n")).unwrap_or_default();
+    // SAFETY: This is the type of the function (criu-log.h), and the format takes one string.
+    unsafe {
+        let print = std::mem::transmute::<NonNull<c_void>, Print>(print);
+        print(level, c"%s".as_ptr(), line.as_ptr());
+    }
+}
+
+/// Writes a line to CRIU's log.
+fn tell(text: &str) {
+    print(INFORMATION, text);
+}
+
+/// Writes an error to CRIU's log.
+fn complain(text: &str) {
+    print(ERROR, text);
+}
+
+/// Returns the folder of the images.
+fn image_folder() -> Result<BorrowedFd<'static>> {
+    let folder = find(c"criu_get_image_dir")?;
+    // SAFETY: This is the type of the function (criu-plugin.h). CRIU keeps the folder open while
+    // plugins are called.
+    unsafe {
+        let folder = std::mem::transmute::<NonNull<c_void>, extern "C" fn() -> c_int>(folder);
+        Ok(BorrowedFd::borrow_raw(folder()))
+    }
+}
+
+/// Carries out a hook. `Ok(None)`: that was not the plugin's. Errors go to CRIU's log, and so do
+/// panics, which must not reach C.
+fn guard(what: &str, hook: impl FnOnce() -> Result<Option<c_int>>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(hook)) {
+        Ok(Ok(result)) => result.unwrap_or(NOT_OURS),
+        Ok(Err(error)) => {
+            complain(&format!("{what}: {error:#}"));
+            -1
+        }
+        Err(_) => {
+            complain(&format!("{what}: a mistake in the plugin"));
+            -1
+        }
+    }
+}
+
+/// Lets CRIU use the file that the plugin names for the next mapping. While one mapping follows
+/// another of the same node, CRIU uses the file of the one before, which may be another context.
+fn forget_mapped_file() -> Result<()> {
+    let (end, begin) = (find(c"filemap_ctx_fini")?, find(c"filemap_ctx_init")?);
+    // SAFETY: These are the types of the functions (files-reg.h).
+    let (end, begin) = unsafe {
+        (
+            std::mem::transmute::<NonNull<c_void>, extern "C" fn()>(end),
+            std::mem::transmute::<NonNull<c_void>, extern "C" fn(bool)>(begin),
+        )
+    };
+    end();
+    begin(false);
+    Ok(())
 }
