@@ -148,7 +148,7 @@ impl Spread {
             self.p99_ns,
             self.max_ns,
         ];
-        let times = times.map(|ns| ns.map_or_else(|| "-".into(), time));
+        let times = times.map(|ns| or_dash(ns.map(time)));
         std::iter::once(self.count.to_string())
             .chain(times)
             .collect()

@@ -9,6 +9,7 @@ use crate::format::{self, time};
 use crate::process;
 use crate::trouble::{act_on_each, Out, Progress, Result, Target, Trouble};
 use crate::value::{self, number_in, CardSetting, ContextSetting, Parsed, Setting};
+use crate::view::numbers_of_bits;
 use fermata::uapi::ContextInfo;
 use fermata::{Control, Error, GroupSettings, Param, State};
 use serde::Serialize;
@@ -434,9 +435,7 @@ impl Group {
             cap: Some(group.cap).filter(|cap| *cap != 0),
             max_contexts: Some(group.max_contexts).filter(|contexts| *contexts != 0),
             max_bytes: Some(group.max_bytes).filter(|bytes| *bytes != 0),
-            exclusive: (0..32)
-                .filter(|slot| group.exclusive & 1 << slot != 0)
-                .collect(),
+            exclusive: numbers_of_bits(group.exclusive),
             contexts: group.contexts,
             bytes: group.bytes,
             run_ns: group.run.as_nanos() as u64,

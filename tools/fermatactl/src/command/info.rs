@@ -6,7 +6,7 @@ use crate::advice::Call;
 use crate::card::{Card, CardName, Monitor};
 use crate::format::{bytes, or_dash, table, time, Spread};
 use crate::process;
-use crate::trouble::{Out, Result};
+use crate::trouble::{Out, Result, Trouble};
 use crate::value;
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{uapi, ContextHistogram, SlotHistogram};
@@ -340,7 +340,7 @@ impl Slot {
             let histogram = card.file.slot_histogram(number, which);
             let histogram = histogram
                 .map_err(|error| card.refused("its histograms", Call::Histogram, error))?;
-            Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
+            Ok::<_, Trouble>(Spread::from(&histogram))
         };
         let info = card.file.slot_info(number);
         let uapi::SlotInfo {
@@ -410,10 +410,10 @@ impl OfContext {
             let histogram = histogram.map_err(|error| {
                 card.refused_for(number, "histograms of", Call::Histogram, error)
             })?;
-            Ok::<_, crate::trouble::Trouble>(Spread::from(&histogram))
+            Ok::<_, Trouble>(Spread::from(&histogram))
         };
         let all = || {
-            Ok::<_, crate::trouble::Trouble>(ContextHistograms {
+            Ok::<_, Trouble>(ContextHistograms {
                 wait: of(ContextHistogram::Wait)?,
                 arrival: of(ContextHistogram::Arrival)?,
                 run: of(ContextHistogram::Run)?,
@@ -607,7 +607,7 @@ mod tests {
     fn contexts_that_may_be_the_guests_are_not_counted_as_none() {
         let view = |pid| {
             ContextView::of(
-                &fermata::uapi::ContextInfo {
+                &uapi::ContextInfo {
                     pid,
                     ..Default::default()
                 },

@@ -3,8 +3,7 @@
 //! contents, sorting and filtering by them, and the choice for a narrow terminal. A number is shown
 //! completely or not at all, since a number without its last digits looks like another number.
 
-use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
-use super::{Mode, Screen};
+use super::{CardFrame, ContextRow, Frame, Mode, Screen, SlotRow};
 use crate::format::{or_dash, table, time, Spread};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};

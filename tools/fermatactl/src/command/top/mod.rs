@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl top`: who uses the slots, live; the state of the view, and the effects of keys.
+//! `fermatactl top`: who uses the slots, live: samples of cards and what changes between two, the state
+//! of the view, and the effects of keys.
 
 mod draw;
-mod sample;
 #[cfg(test)]
 mod tests;
 
 use crate::advice::{self, Call};
-use crate::card::{Card, CardName};
+use crate::card::{of_present, Card, CardName};
+use crate::format::{since, Spread};
 use crate::trouble::{Out, Result, Trouble};
 use crate::value::{self, PRIORITIES};
+use crate::view::{CardView, ContextView, SlotView};
 use draw::{Column, Order, TableColumn};
-use fermata::{Control, Param};
+use fermata::{Control, Histogram, Param, SlotHistogram};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
-use sample::{ContextRow, Frame, Sample};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Watch slots and contexts, live
@@ -314,4 +318,207 @@ fn priority(row: &ContextRow, step: i32) -> Option<Control> {
     PRIORITIES
         .contains(&to)
         .then_some(Control::Param(Param::Priority, to))
+}
+
+/// A sample of the cards.
+#[derive(Clone, Debug)]
+struct Sample {
+    at: Instant,
+    /// The cards that are not gone, by index among the sampled cards.
+    cards: BTreeMap<usize, CardSample>,
+}
+
+/// A sample of a card.
+#[derive(Clone, Debug)]
+struct CardSample {
+    view: CardView,
+    /// Measurements of the slots.
+    measured: Vec<Measured>,
+}
+
+/// The driver's measurements of a slot, which include other users'. Not every user may see them.
+#[derive(Clone, Debug)]
+struct Measured {
+    gap: Option<Histogram>,
+    latency: Option<Histogram>,
+}
+
+impl Measured {
+    fn of(card: &Card, slot: u32) -> Result<Self> {
+        Ok(Self {
+            gap: card.slot_histogram(slot, SlotHistogram::Gap)?,
+            latency: card.slot_histogram(slot, SlotHistogram::Latency)?,
+        })
+    }
+}
+
+impl Sample {
+    /// Samples the cards that are not gone. Fails if all are gone.
+    fn take(cards: &[Card]) -> Result<Self> {
+        let samples = cards.iter().map(CardSample::of).enumerate();
+        let samples = of_present(samples.map(|(index, sample)| Ok((index, sample?))))?;
+        Ok(Self {
+            at: Instant::now(),
+            cards: samples.into_iter().collect(),
+        })
+    }
+}
+
+impl CardSample {
+    fn of(card: &Card) -> Result<Self> {
+        let view = CardView::of(card)?;
+        let slots = view.slots.iter();
+        let measured = slots.map(|slot| Measured::of(card, slot.slot));
+        Ok(Self {
+            measured: measured.collect::<Result<_>>()?,
+            view,
+        })
+    }
+}
+
+/// A frame: an interval between two samples.
+#[derive(Clone, Debug, Serialize)]
+struct Frame {
+    interval_ns: u64,
+    cards: Vec<CardFrame>,
+}
+
+/// A card in an interval.
+#[derive(Clone, Debug, Serialize)]
+struct CardFrame {
+    /// Index among the sampled cards.
+    #[serde(skip)]
+    index: usize,
+    card: Option<u32>,
+    device: PathBuf,
+    policy: Option<&'static str>,
+    boost_ns: Option<u64>,
+    slots: Vec<SlotRow>,
+    contexts: Vec<ContextRow>,
+}
+
+/// A slot in an interval.
+#[derive(Clone, Debug, Serialize)]
+struct SlotRow {
+    /// Index of the card among the sampled cards.
+    #[serde(skip)]
+    card: usize,
+    #[serde(flatten)]
+    view: SlotView,
+    /// Command of the context on the slot.
+    command: Option<String>,
+    /// Percent of the interval.
+    busy_percent: Option<f64>,
+    switches_per_second: Option<f64>,
+    /// From the end of a run to the next START, in the interval.
+    gap: Option<Spread>,
+    /// From the arrival of latency-critical jobs to their START, in the interval.
+    latency: Option<Spread>,
+}
+
+/// A context in an interval.
+#[derive(Clone, Debug, Serialize)]
+struct ContextRow {
+    /// Index of the card among the sampled cards.
+    #[serde(skip)]
+    card: usize,
+    #[serde(flatten)]
+    view: ContextView,
+    /// Percent of the interval: on a slot, and queued.
+    run_percent: Option<f64>,
+    wait_percent: Option<f64>,
+}
+
+/// Returns the part of an interval in percent, at most 100, although the clock is read a little
+/// later than the counter.
+fn percent(now: Option<u64>, before: Option<u64>, interval: Duration) -> Option<f64> {
+    let ns = interval.as_nanos().max(1) as f64;
+    Some((now?.saturating_sub(before?) as f64 * 100.0 / ns).min(100.0))
+}
+
+fn spread(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Spread> {
+    Some(Spread::from(&since(now?, before?)))
+}
+
+impl Frame {
+    /// Returns the difference of two samples of the same cards. A card that is gone in one of them
+    /// is left out.
+    fn between(before: &Sample, now: &Sample) -> Self {
+        let interval = now.at.saturating_duration_since(before.at);
+        let pairs = now.cards.iter().filter_map(|(index, now)| {
+            let before = before.cards.get(index)?;
+            Some(CardFrame::between(*index, before, now, interval))
+        });
+        Self {
+            interval_ns: interval.as_nanos() as u64,
+            cards: pairs.collect(),
+        }
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &SlotRow> {
+        self.cards.iter().flat_map(|card| &card.slots)
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = &ContextRow> {
+        self.cards.iter().flat_map(|card| &card.contexts)
+    }
+
+    /// Returns the name of a slot or context: its number, with the card's number if there are
+    /// several cards.
+    fn name(&self, card: usize, number: u32) -> String {
+        match &self.cards[..] {
+            [_] => number.to_string(),
+            cards => {
+                let shown = cards.iter().find(|shown| shown.index == card);
+                let name = shown.and_then(|shown| shown.card);
+                format!("{}/{number}", name.unwrap_or(card as u32))
+            }
+        }
+    }
+}
+
+impl CardFrame {
+    fn between(index: usize, before: &CardSample, now: &CardSample, interval: Duration) -> Self {
+        let measured = now.measured.iter().zip(&before.measured);
+        let (before, now) = (&before.view, &now.view);
+        let slot = |((slot, before), (now_of, before_of)): (_, (&Measured, &Measured))| {
+            let (slot, before): (&SlotView, &SlotView) = (slot, before);
+            let context = slot.context.and_then(|context| now.context(context));
+            let switches = slot.switches.zip(before.switches);
+            let per_second = |(now, before): (u64, u64)| {
+                now.saturating_sub(before) as f64 / interval.as_secs_f64().max(1e-9)
+            };
+            SlotRow {
+                card: index,
+                command: context.and_then(|context| context.command.clone()),
+                busy_percent: percent(slot.busy_ns, before.busy_ns, interval),
+                switches_per_second: switches.map(per_second),
+                gap: spread(now_of.gap.as_ref(), before_of.gap.as_ref()),
+                latency: spread(now_of.latency.as_ref(), before_of.latency.as_ref()),
+                view: slot.clone(),
+            }
+        };
+        let slots = now.slots.iter().zip(&before.slots).zip(measured);
+        let context = |context: &ContextView| {
+            // A new context began at 0.
+            let before = before.context(context.context);
+            let (run, wait) =
+                before.map_or((Some(0), Some(0)), |before| (before.run_ns, before.wait_ns));
+            ContextRow {
+                card: index,
+                run_percent: percent(context.run_ns, run, interval),
+                wait_percent: percent(context.wait_ns, wait, interval),
+                view: context.clone(),
+            }
+        };
+        Self {
+            index,
+            card: now.card,
+            device: now.device.clone(),
+            policy: now.policy,
+            boost_ns: now.boost_ns,
+            slots: slots.map(slot).collect(),
+            contexts: now.contexts.iter().map(context).collect(),
+        }
+    }
 }

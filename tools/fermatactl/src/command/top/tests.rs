@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The view on a terminal in memory, 80 columns wide.
+//! Frames of samples, and the view on a terminal in memory, 80 columns wide.
 
 use super::draw::{count, draw, head, text, Column, Order, SlotColumn, TableColumn};
-use super::sample::{CardFrame, ContextRow, Frame, SlotRow};
-use super::{Mode, Request, Screen};
+use super::{CardFrame, CardSample, ContextRow, Frame, Mode, Request, Sample, Screen, SlotRow};
 use crate::format::Spread;
-use crate::view::{ContextView, SlotView};
+use crate::view::{CardView, ContextView, SlotView};
 use fermata::{Control, Histogram, Param};
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Terminal;
+use std::path::PathBuf;
+use std::time::Instant;
 
 fn spread() -> Spread {
     let mut histogram = Histogram::EMPTY;
@@ -484,4 +485,40 @@ fn counts_are_short() {
     for (n, text) in cases {
         assert_eq!(count(n), text);
     }
+}
+
+fn sample(at: Instant, indices: &[usize]) -> Sample {
+    let card = |index: &usize| {
+        let view = CardView {
+            card: Some(*index as u32 + 5),
+            device: PathBuf::new(),
+            interface_version: 0,
+            features: vec![],
+            policy: None,
+            boost_ns: None,
+            max_contexts: 0,
+            max_arena_bytes: 0,
+            slots: vec![],
+            contexts: vec![],
+        };
+        let measured = vec![];
+        (*index, CardSample { view, measured })
+    };
+    let cards = indices.iter().map(card).collect();
+    Sample { at, cards }
+}
+
+#[test]
+fn a_card_that_goes_is_left_out() {
+    let now = Instant::now();
+    let both = sample(now, &[0, 1]);
+    let frame = Frame::between(&both, &both);
+    assert_eq!(
+        (frame.name(0, 9), frame.name(1, 9)),
+        ("5/9".into(), "6/9".into())
+    );
+    let frame = Frame::between(&both, &sample(now, &[1]));
+    let [card] = &frame.cards[..] else { panic!() };
+    assert_eq!((card.index, card.card), (1, Some(6)));
+    assert_eq!(frame.name(1, 9), "9");
 }
