@@ -4,19 +4,14 @@
 //! checker over that log.
 
 pub mod card;
-pub mod card_state;
 pub mod checker;
-pub mod client;
-pub mod clock;
 pub mod config;
 pub mod control;
 pub mod dma;
 pub mod engine;
 pub mod event;
-pub mod history;
 pub mod ledger;
 pub mod log;
-pub mod maker;
 pub mod misbehave;
 pub mod pci;
 pub mod ram;

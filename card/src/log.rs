@@ -3,10 +3,8 @@
 //! that no register access waits.
 
 use crate::checker::Checker;
-use crate::event::now_ns;
-use crate::event::{Event, What};
-use crate::history::History;
-use crate::ledger::Ledger;
+use crate::event::{now_ns, Event, What};
+use crate::ledger::{History, Ledger};
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;

@@ -6,7 +6,7 @@ use anyhow::{anyhow, Context, Result};
 use clap::{Args, Parser, Subcommand};
 use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile};
-use fermata_card::control::Control;
+use fermata_card::control::ControlServer;
 use fermata_card::engine::EngineKind;
 use fermata_card::event::What;
 use fermata_card::log::{replay, Judge, Recorder};
@@ -128,7 +128,7 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     let control = listen(&args.control)?;
     server.stop_on_signals()?;
     let quit = server.clone();
-    let commands = Control::new(card.clone(), move || quit.stop());
+    let commands = ControlServer::new(card.clone(), move || quit.stop());
     std::thread::spawn(move || commands.serve(&control));
     println!("ready");
     let end = server.run(|error| eprintln!("vfio-user client lost: {error}"));

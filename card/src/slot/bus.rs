@@ -3,11 +3,9 @@
 
 use super::state::{Posted, State};
 use super::Slot;
-use crate::dma::Access;
-use crate::dma::DmaTrace;
+use crate::dma::{Access, DmaTrace};
 use crate::engine::{Bus, Refused};
-use crate::event::now_ns;
-use crate::event::{Range, Unit, What};
+use crate::event::{now_ns, Range, Unit, What};
 use crate::regs::IOVA_BITS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -250,7 +248,7 @@ impl Bus for SlotBus<'_> {
 
 impl Slot {
     /// The window check. The first refused access stands in the fault registers.
-    pub(super) fn admit(
+    fn admit(
         &self,
         addr: u64,
         len: u64,

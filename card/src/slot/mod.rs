@@ -5,21 +5,15 @@
 //! nobody holds across engine work.
 
 mod bus;
-mod frozen;
-mod load;
 mod relay;
-mod report;
 mod snapshot;
 mod state;
-mod watch;
 mod worker;
 
 use crate::card::Host;
 use crate::config::{Profile, SlotConfig};
-use crate::engine::{AppRegs, EngineKind};
-use crate::event::us;
-use crate::event::{IrqFate, PauseFate, What};
-use crate::maker::{EngineMaker, Reach};
+use crate::engine::{AppRegs, EngineKind, EngineMaker, Reach};
+use crate::event::{us, IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
     ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
@@ -27,8 +21,8 @@ use crate::regs::{
 };
 use crate::relay::Order;
 use bus::{Deadline, Window};
-pub use frozen::SlotState;
 use relay::Relay;
+pub use state::SlotState;
 use state::{Job, Phase, Queued, Rest, State, Stop, Thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

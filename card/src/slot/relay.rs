@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Orders: what a slot holds, when the present run has to stop, and what runs next.
+//! Orders of a slot: the held order, the run that an order began, how a context is loaded for a run,
+//! and what a run leaves in memory.
 
-use super::state::{Phase, Queued, State, Stop};
+use super::state::{Job, Phase, Queued, State, Stop};
+use super::worker::End;
 use super::Slot;
-use crate::clock::Clock;
+use crate::dma::{Access, DmaTrace};
 use crate::engine::AppRegs;
-use crate::event::{us, OrderFate, What};
-use crate::relay::{Entry, Order, Reason, Record, RESULTS};
+use crate::event::{now_ns, us, OrderFate, RecordFate, Unit, What};
+use crate::misbehave::Misbehaviour;
+use crate::regs::{SlotReg, APP_FIRST, TAG};
+use crate::relay::{Clock, Entry, Order, Reason, Record, ENTRY_SIZE, RESULTS};
 use serde::{Deserialize, Serialize};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a slot knows of orders.
 #[derive(Default)]
@@ -247,7 +253,7 @@ impl Slot {
         let is_void = |o: &Order| o.reserved() || o.context() == Some(run.context);
         let taken = order.filter(|order| !is_void(order));
         let goes_back = matches!(reason, Reason::Paused | Reason::NotRun);
-        let back = taken.filter(|order| order.back() && goes_back).is_some();
+        let back = taken.is_some_and(|order| order.back() && goes_back);
         let told = run.at(|time| self.host.clock.told(time));
         // A run that was refused did not clear the fault of an earlier one.
         let (fault_info, fault_addr) = match reason {
@@ -281,5 +287,279 @@ impl Slot {
         if interrupts {
             self.interrupt(state);
         }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// What the card has read of a context.
+struct Context {
+    entry: Entry,
+    regs: Vec<u8>,
+    /// Digest of all that was read.
+    seen: u64,
+}
+
+fn digest(entry: &[u8], regs: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(entry);
+    hasher.write(regs);
+    hasher.finish()
+}
+
+/// Makes the context the slot's. The job that runs from here, or how the run ends instead.
+pub(super) fn load(slot: &Slot, context: u64) -> Result<Job, End> {
+    let mut trace = DmaTrace::default();
+    let (cookie, read) = fetch(slot, context, &mut trace);
+    slot.log_dma(&mut trace, 0, Unit::Control);
+    let mut state = slot.lock();
+    if state.aborted() {
+        return Err(End::Aborted);
+    }
+    if let Some(run) = state.relay.run.as_mut() {
+        run.cookie = cookie;
+    }
+    match read {
+        Some(read) => Ok(slot.start_context(&mut state, &read)),
+        None => Err(End::Refused),
+    }
+}
+
+/// Reads entry and registers: the cookie, and all of it if it is valid.
+fn fetch(slot: &Slot, context: u64, trace: &mut DmaTrace) -> (u64, Option<Context>) {
+    let (error, state_size) = {
+        let mut state = slot.lock();
+        let error = state.misbehaviour.entry_error.take();
+        (error, state.settings.state_pages * PAGE)
+    };
+    let mut bytes = [0; ENTRY_SIZE];
+    let at = slot.host.relay.entry_at(context).filter(|_| !error);
+    if !at.is_some_and(|at| read(slot, at, &mut bytes, trace)) {
+        return (0, None);
+    }
+    let cookie = Entry::cookie_of(&bytes);
+    let Some(entry) = Entry::parse(&bytes, state_size) else {
+        return (cookie, None);
+    };
+    let mut regs = vec![0; slot.register_bytes()];
+    let from = entry.regs.saturating_add(u64::from(APP_FIRST));
+    let read = read(slot, from, &mut regs, trace).then(|| Context {
+        entry,
+        seen: digest(&bytes, &regs),
+        regs,
+    });
+    (cookie, read)
+}
+
+fn read(slot: &Slot, iova: u64, buf: &mut [u8], trace: &mut DmaTrace) -> bool {
+    let give_up = Some(&slot.abandoned);
+    slot.transfer(iova, Access::Read(buf), Unit::Control, give_up, trace)
+        .is_some()
+}
+
+impl Slot {
+    /// Bytes from the first application register of the engine to the end of its last one.
+    fn register_bytes(&self) -> usize {
+        let last = self.engine.writable().iter().max().copied();
+        usize::from(last.map_or(0, |last| last + 8 - APP_FIRST))
+    }
+
+    /// The digest of a context as it stands in memory now, for the checker: the card itself has no
+    /// use for it. `None` where that cannot be read.
+    fn peek(&self, context: u64) -> Option<u64> {
+        let mut bytes = [0; ENTRY_SIZE];
+        let mut regs = vec![0; self.register_bytes()];
+        let at = self.host.relay.entry_at(context)?;
+        self.host.dma(at, Access::Read(&mut bytes), None)?;
+        let from = Entry::regs_of(&bytes).saturating_add(u64::from(APP_FIRST));
+        self.host.dma(from, Access::Read(&mut regs), None)?;
+        Some(digest(&bytes, &regs))
+    }
+
+    /// Sets the registers of the slot, and starts.
+    fn start_context(&self, state: &mut State, read: &Context) -> Job {
+        let Context { entry, regs, seen } = read;
+        self.window.set_offset(entry.dma_offset);
+        self.window.set_base(entry.window_base);
+        self.window.set_size(entry.window_size);
+        state.snapshot = entry.snapshot_addr;
+        state.written = AppRegs::default();
+        for &offset in self.engine.writable() {
+            let at = usize::from(offset - APP_FIRST);
+            let mut word = [0; 8];
+            word.copy_from_slice(&regs[at..at + 8]);
+            state.written.set(offset, u64::from_le_bytes(word));
+        }
+        if self.engine.needs_reset() {
+            state.reads = AppRegs::default();
+        }
+        let (context, resume, began) = match state.relay.run.as_mut() {
+            Some(run) => {
+                run.loaded(entry);
+                (run.context, run.resume, run.began)
+            }
+            None => (0, false, now_ns()),
+        };
+        let loaded = |&offset: &u16| (offset, state.written.get(offset));
+        self.host.recorder.record(What::Load {
+            slot: self.index,
+            run: state.start_count,
+            context,
+            seen: *seen,
+            regs: self.engine.writable().iter().map(loaded).collect(),
+        });
+        self.host.recorder.record(What::Start {
+            slot: self.index,
+            resume,
+            accepted: true,
+            tag: state.written.get(TAG),
+        });
+        let job = self.begin(state, resume, began);
+        self.stop_when_due(state, now_ns());
+        job
+    }
+}
+
+/// Where the last word of a record stands.
+const LAST: u64 = Record::LAST as u64;
+/// How much later the rest of a torn record comes.
+const TEAR: Duration = Duration::from_millis(2);
+
+/// Writes the results of the run that has become quiescent. Whether they are lost.
+pub(super) fn lose_results(slot: &Slot) -> bool {
+    let Some((at, bytes)) = results(slot) else {
+        return false;
+    };
+    let mut trace = DmaTrace::default();
+    let give_up = Some(&slot.abandoned);
+    let written = slot.transfer(
+        at,
+        Access::Write(&bytes),
+        Unit::Control,
+        give_up,
+        &mut trace,
+    );
+    slot.log_dma(&mut trace, 0, Unit::Control);
+    written.is_none()
+}
+
+/// Where results go, and what they are; `None`: there are none.
+fn results(slot: &Slot) -> Option<(u64, [u8; 8 * RESULTS])> {
+    let state = slot.lock();
+    let run = state.relay.run.as_ref().filter(|_| !state.aborted())?;
+    if run.worked == 0 || run.results == 0 {
+        return None;
+    }
+    let mut bytes = [0; 8 * RESULTS];
+    for (to, &offset) in bytes.chunks_exact_mut(8).zip(&run.offsets) {
+        if offset != 0 {
+            let value = slot.value(&state, SlotReg::App(offset), 0);
+            to.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    Some((run.results, bytes))
+}
+
+/// What becomes of the next record, and how much later it comes.
+fn fate(misbehaviour: &mut Misbehaviour) -> (RecordFate, Duration) {
+    if misbehaviour.lose_record.take() {
+        (RecordFate::Lost, Duration::ZERO)
+    } else if let Some(us) = misbehaviour.delay_record.take() {
+        (RecordFate::Late, Duration::from_micros(us))
+    } else if misbehaviour.tear_record.take() {
+        (RecordFate::Torn, TEAR)
+    } else {
+        (RecordFate::Posted, Duration::ZERO)
+    }
+}
+
+impl Slot {
+    /// Posts a record, or does with it what a misbehaviour wants. Whether the interrupt comes now.
+    fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
+        // From the record on the context may change.
+        let seen = self.peek(context);
+        let at = self.host.relay.record_at(self.index, record.run);
+        let bytes = record.bytes();
+        let (head, last) = bytes.split_at(Record::LAST);
+        let (wanted, delay) = fate(&mut state.misbehaviour);
+        let fate = if wanted == RecordFate::Posted && !self.put(at, head) {
+            RecordFate::Lost
+        } else {
+            wanted
+        };
+        // The driver may act on the last word as soon as that is in memory.
+        self.host.recorder.record(What::Record {
+            slot: self.index,
+            run: record.run,
+            context,
+            reason: record.reason,
+            next: u64::from(record.next),
+            void: record.void,
+            back: record.back,
+            results_lost: record.results_lost,
+            fate,
+            seen,
+        });
+        let last_comes = matches!(fate, RecordFate::Posted | RecordFate::Torn);
+        if last_comes && !self.put(at.saturating_add(LAST), last) {
+            self.host.recorder.record(What::RecordLost {
+                slot: self.index,
+                run: record.run,
+            });
+            return true;
+        }
+        match fate {
+            RecordFate::Late => self.post_later(state, delay, at, bytes.to_vec()),
+            RecordFate::Torn => self.post_later(state, delay, at, head.to_vec()),
+            RecordFate::Lost | RecordFate::Posted => {}
+        }
+        fate != RecordFate::Late
+    }
+
+    /// Writes a record, or the first words of a torn one, after `delay`, unless the card is reset
+    /// before. With a whole record comes the interrupt.
+    fn post_later(self: &Arc<Self>, state: &State, delay: Duration, at: u64, bytes: Vec<u8>) {
+        let (slot, epoch, run) = (self.clone(), state.relay.epoch, state.start_count);
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            let mut state = slot.lock();
+            if state.relay.epoch != epoch || state.quit {
+                return;
+            }
+            let (head, last) = bytes.split_at(Record::LAST);
+            let (index, irq) = (slot.index, !last.is_empty());
+            let recorder = &slot.host.recorder;
+            if !slot.put(at, head) || irq && !slot.put(at.saturating_add(LAST), last) {
+                recorder.record(What::RecordLost { slot: index, run });
+                return;
+            }
+            recorder.record(What::RecordLanded {
+                slot: index,
+                run,
+                irq,
+            });
+            if irq {
+                slot.interrupt(&mut state);
+            }
+        });
+    }
+
+    /// Writes EVENTS, before the interrupt of a completion event.
+    pub(super) fn post_events(&self, state: &State) {
+        if state.relay.on {
+            let at = self.host.relay.events_at(self.index);
+            let events = self.value(state, SlotReg::Events, 0);
+            self.put(at, &events.to_le_bytes());
+        }
+    }
+
+    /// Writes control memory under the slot's lock. A register access must not wait for the client,
+    /// so only shared memory is reached.
+    fn put(&self, at: u64, bytes: &[u8]) -> bool {
+        let mut trace = DmaTrace::default();
+        let access = Access::Write(bytes);
+        let answer = self.transfer(at, access, Unit::Control, None, &mut trace);
+        self.log_dma(&mut trace, 0, Unit::Control);
+        answer.is_some()
     }
 }

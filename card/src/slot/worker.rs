@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends.
+//! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends. Between
+//! the steps of an engine that takes jobs from a queue, it tells of completions, and lets an engine
+//! without work leave the slot.
 
 use super::bus::SlotBus;
-use super::load::load;
-use super::report::lose_results;
+use super::relay::{load, lose_results};
 use super::snapshot::{restore, save, Snapshot, PAGE};
 use super::state::{Job, Phase, Posted, Queued, Rest, State, Stop, Thread};
-use super::watch::Watch;
 use super::Slot;
-use crate::engine::{Engine, Refused};
-use crate::event::What;
-use crate::event::{now_ns, us};
+use crate::engine::{Coalescing, Engine, Refused};
+use crate::event::{now_ns, us, What};
 use crate::relay::Reason;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long an engine sleeps when it has used up its credit.
+/// How long an engine sleeps when it has used up its credit, or has no work and cannot leave.
 const NAP: Duration = Duration::from_micros(100);
 /// How late an idle host may wake a thread.
 const WAKE_UP: Duration = Duration::from_micros(40);
@@ -425,7 +424,7 @@ fn leave_posted(slot: &Slot, state: &mut State, posted: Vec<Posted>, now: u64) {
 }
 
 /// Limits an engine to its speed, by credit that grows with time.
-pub(super) struct Pacer {
+struct Pacer {
     last: u64,
     /// Thousandths of a unit.
     credit: u64,
@@ -443,7 +442,7 @@ impl Pacer {
     }
 
     /// Returns how many units may be worked on now: 0, or at least `quantum`.
-    pub(super) fn allowance(&mut self, now: u64, speed: u64, quantum: u64) -> u64 {
+    fn allowance(&mut self, now: u64, speed: u64, quantum: u64) -> u64 {
         let elapsed = now.saturating_sub(self.last).min(MAX_BURST_NS);
         self.last = now;
         if speed == 0 {
@@ -463,8 +462,129 @@ impl Pacer {
     }
 
     /// Deducts the units that were worked on from the credit.
-    pub(super) fn spend(&mut self, units: u64) {
+    fn spend(&mut self, units: u64) {
         self.credit = self.credit.saturating_sub(units.saturating_mul(1000));
+    }
+}
+
+/// How long an engine without work sleeps between two looks while it lingers.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What the slot remembers of the engine from step to step.
+struct Watch {
+    coalescing: Option<Coalescing>,
+    /// Completions that the driver was told of.
+    told: u64,
+    /// When the first completion was seen that the driver was not told of.
+    untold_since: Option<u64>,
+    idle_since: Option<u64>,
+}
+
+impl Watch {
+    /// Completions from before the last save of the engine were told by the save.
+    pub(super) fn new(slot: &Slot, engine: &dyn Engine) -> Self {
+        Self {
+            coalescing: engine.coalescing().filter(|_| slot.fermata()),
+            told: engine.completed(),
+            untold_since: None,
+            idle_since: None,
+        }
+    }
+
+    /// Tells of completions, when it is time.
+    pub(super) fn tell(&mut self, slot: &Slot, engine: &dyn Engine, bus: &mut SlotBus<'_>) {
+        let Some(n) = self.due(engine.completed(), now_ns()) else {
+            return;
+        };
+        bus.flush(true);
+        slot.completion_event(n);
+    }
+
+    /// Tells of all completions that were not told, because the card is stopped.
+    fn tell_all(&mut self, slot: &Slot, engine: &dyn Engine, bus: &mut SlotBus<'_>) {
+        let untold = engine.completed().wrapping_sub(self.told);
+        if self.coalescing.is_some() && untold != 0 {
+            bus.flush(true);
+            slot.completion_event(untold);
+        }
+    }
+
+    /// How many completions an event tells of now.
+    fn due(&mut self, completed: u64, now: u64) -> Option<u64> {
+        let coalescing = self.coalescing?;
+        let untold = completed.wrapping_sub(self.told);
+        if untold == 0 {
+            return None;
+        }
+        let since = *self.untold_since.get_or_insert(now);
+        let due = untold >= coalescing.count || now.saturating_sub(since) >= us(coalescing.us);
+        due.then(|| {
+            self.told = completed;
+            self.untold_since = None;
+            untold
+        })
+    }
+
+    /// Waits if there is no work. Returns whether the engine has left its queue, and is to be saved
+    /// as EMPTY.
+    pub(super) fn rest(
+        &mut self,
+        slot: &Slot,
+        engine: &mut dyn Engine,
+        bus: &mut SlotBus<'_>,
+    ) -> Result<bool, Refused> {
+        if !engine.idle() {
+            self.idle_since = None;
+            return Ok(false);
+        }
+        bus.settle();
+        let now = now_ns();
+        let since = *self.idle_since.get_or_insert(now);
+        let state = slot.lock();
+        let lingers = us(state.settings.linger_us).saturating_sub(now.saturating_sub(since));
+        let stays = state.aborted() || state.pause.is_some() || state.misbehaviour.hang;
+        if slot.fermata() && lingers == 0 && !stays {
+            drop(state);
+            self.idle_since = None;
+            return Ok(engine.leave(bus)? && slot.begin_save());
+        }
+        let nap = if slot.fermata() {
+            LOOK.min(Duration::from_nanos(lingers.max(1)))
+        } else {
+            NAP
+        };
+        // What the registers want is looked at before the next step.
+        drop(sleep(slot, state, nap));
+        Ok(false)
+    }
+}
+
+impl Slot {
+    /// Begins the save of an engine that stops by itself. Returns false if a reset came first.
+    fn begin_save(&self) -> bool {
+        let mut state = self.lock();
+        let goes = !state.aborted();
+        if goes {
+            state.stops(now_ns());
+            state.phase = Phase::Saving;
+            self.tell_phase(&state);
+        }
+        goes
+    }
+
+    /// Tells the driver of `n` completions while the engine runs.
+    fn completion_event(&self, n: u64) {
+        let mut state = self.lock();
+        if state.aborted() {
+            return;
+        }
+        state.events = state.events.wrapping_add(1);
+        self.host.recorder.record(What::Completions {
+            slot: self.index,
+            n,
+        });
+        self.post_events(&state);
+        self.interrupt(&mut state);
     }
 }
 
@@ -481,5 +601,38 @@ mod tests {
         assert_eq!(pacer.allowance(10_000, 10, 1), 36);
         assert_eq!(pacer.allowance(u64::MAX, 10, 1), 50_000);
         assert_eq!(pacer.allowance(u64::MAX, 0, 1), u64::MAX);
+    }
+
+    fn watch(count: u64, us: u64) -> Watch {
+        Watch {
+            coalescing: Some(Coalescing { count, us }),
+            told: u64::MAX,
+            untold_since: None,
+            idle_since: None,
+        }
+    }
+
+    #[test]
+    fn an_event_comes_by_count_or_by_time() {
+        let mut watch = watch(3, 10);
+        assert_eq!(watch.due(u64::MAX, 0), None);
+        assert_eq!(watch.due(0, 1_000), None);
+        assert_eq!(watch.due(1, 2_000), None);
+        assert_eq!(watch.due(2, 3_000), Some(3), "by count");
+        assert_eq!(watch.due(2, 900_000), None, "all are told");
+        assert_eq!(watch.due(3, 900_000), None, "time counts from here");
+        assert_eq!(watch.due(3, 909_999), None);
+        assert_eq!(watch.due(4, 910_000), Some(2), "by time");
+    }
+
+    #[test]
+    fn no_time_is_at_once_and_no_count_is_never() {
+        assert_eq!(watch(5, 0).due(0, 7), Some(1));
+        assert_eq!(watch(5, u64::MAX).due(3, u64::MAX), None);
+        let never = Watch {
+            coalescing: None,
+            ..watch(1, 0)
+        };
+        assert_eq!({ never }.due(9, u64::MAX), None);
     }
 }

@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A card, plugged by a vfio-user client that is not the card's own code, with a memfd as guest
-//! memory. The card is emulated in this process, or is that of `fermata-vfio` ([`crate::daemon`]).
+//! memory. The card is emulated in this process; or it is the card that `fermata-vfio` serves on a
+//! host's card: with `FERMATA_VFIO=PROGRAM`, in a machine whose emulated card has the slots of the
+//! test, one test at a time. Settings are then those of the host's card, and the verdict is its
+//! checker's.
 
-use crate::daemon::Daemon;
 use fermata_card::card::Card;
-use fermata_card::config::{CardConfig, IrqKind, Profile};
-use fermata_card::control::Control;
+use fermata_card::config::{CardConfig, IrqKind, Profile, Settings};
+use fermata_card::control::{Control, ControlServer};
+pub use fermata_card::engine::splitmix64;
 use fermata_card::engine::EngineKind;
 use fermata_card::log::{replay, Recorder};
 use fermata_card::vfio::Server;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vfio_user::Client;
-
-pub use fermata_card::engine::splitmix64;
 
 pub const BAR0: u32 = 0;
 pub const CONFIG: u32 = 7;
@@ -62,7 +65,7 @@ enum Device {
 /// A card in this process.
 struct Emulated {
     card: Arc<Card>,
-    control: Arc<Control>,
+    control: Arc<ControlServer>,
     server: Arc<Server>,
     serving: Option<JoinHandle<()>>,
     recorder: Recorder,
@@ -113,7 +116,7 @@ impl Emulated {
         let serve = server.clone();
         let serving = Some(std::thread::spawn(move || serve.run(|_| ()).unwrap()));
         let stop = server.clone();
-        let control = Control::new(card.clone(), move || stop.stop());
+        let control = ControlServer::new(card.clone(), move || stop.stop());
         Self {
             card,
             control,
@@ -173,7 +176,7 @@ impl Rig {
         &self.emulated().card
     }
 
-    pub fn control(&self) -> &Control {
+    pub fn control(&self) -> &ControlServer {
         &self.emulated().control
     }
 
@@ -469,5 +472,73 @@ impl Rig {
             .read_to_string(&mut text)
             .unwrap();
         text
+    }
+}
+
+const PORT: &str = "/dev/virtio-ports/fermata.card0";
+
+/// A daemon that serves a card.
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    /// The program, if the tests are to run against it.
+    pub fn program() -> Option<OsString> {
+        std::env::var_os("FERMATA_VFIO")
+    }
+
+    /// Starts the program, for a card with these options.
+    pub fn start(program: &OsString, options: &Options, socket: &Path) -> Self {
+        let irq = options.profile == Profile::Base || options.irq == IrqKind::Msix;
+        assert!(irq, "a guest's card has MSI-X, or is a base card");
+        let names: Vec<_> = options.engines.iter().map(|kind| kind.name()).collect();
+        let mut command = Command::new(program);
+        command.args(["serve", "--profile", options.profile.name()]);
+        command.args(["--slots", &names.join(",")]);
+        command.arg("--socket").arg(socket).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let daemon = Self { child };
+        daemon.set_up(options);
+        daemon
+    }
+
+    /// Settings of the host's card: those of the test, else the defaults.
+    fn set_up(&self, options: &Options) {
+        self.ask_card("violations clear");
+        for (slot, kind) in options.engines.iter().enumerate() {
+            let Settings {
+                speed,
+                save_us,
+                restore_us,
+                ..
+            } = Settings::default_for(*kind);
+            self.ask_card(&format!(
+                "set slot={slot} speed={speed} save_us={save_us} restore_us={restore_us}"
+            ));
+        }
+        for set in &options.set {
+            self.ask_card(&format!("set {}", set.replace(',', " ")));
+        }
+    }
+
+    /// Sends a request to the host's card.
+    pub fn ask_card(&self, request: &str) -> String {
+        // The port can be open once, and a test may have two cards.
+        Control::open(Path::new(PORT))
+            .unwrap()
+            .ask(request)
+            .unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -2,12 +2,9 @@
 //! The card as a device: registers, jobs, interrupts and what goes wrong, through vfio-user.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 
-mod boundaries;
 mod common;
-mod daemon;
 mod empty;
 mod frames;
-mod fuzz;
 mod jobs;
 mod misbehave;
 mod process;

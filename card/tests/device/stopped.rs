@@ -3,8 +3,7 @@
 
 use crate::common::*;
 use crate::relay;
-use fermata_card::card::Card;
-use fermata_card::card_state::CardState;
+use fermata_card::card::{Card, CardState};
 use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::engine::EngineKind::{self, Linkedlist, Membench, Sha256};
 use fermata_card::log::Recorder;

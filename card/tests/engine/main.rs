@@ -4,8 +4,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 
 mod arena;
-mod lockstep;
-mod preemption;
 mod properties;
 mod queue;
+mod riscv;
 mod words;

@@ -6,7 +6,7 @@ use crate::tenant::{hex, Ending, Job, Reply, Request};
 use crate::Options;
 use anyhow::{bail, Context as _, Result};
 use fermata::{uapi, Context};
-use fermata_card::client::{Control, Run};
+use fermata_card::control::{Control, Run};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -13,7 +13,7 @@ use anyhow::{ensure, Context as _, Result};
 use fermata::riscv::{self, Outcome};
 use fermata::work::REG_TAG;
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
-use fermata_card::client::Control;
+use fermata_card::control::Control;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

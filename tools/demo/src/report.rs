@@ -6,7 +6,7 @@ use crate::tenant::Ending;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata::uapi;
-use fermata_card::client::Run;
+use fermata_card::control::Run;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata::{uapi, Arena, Context, EngineId, Events};
-use fermata_card::client::Control;
+use fermata_card::control::Control;
 use rustix::process::{prlimit, Pid, Resource, Rlimit};
 use sha2::{Digest, Sha256};
 use std::fs::Permissions;

@@ -6,8 +6,7 @@
 use crate::tell;
 use fermata::{Context, EngineId, Error, Param, Result, State};
 use fermata_card::dma::DmaSpace;
-use fermata_card::engine::{AppRegs, EngineKind};
-use fermata_card::maker::Reach;
+use fermata_card::engine::{AppRegs, EngineKind, Reach};
 use fermata_card::regs::{APP_FIRST, TAG};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};

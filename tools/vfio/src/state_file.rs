@@ -2,7 +2,7 @@
 //! The state of a guest's card as a checkpoint (docs/checkpoint.md).
 
 use anyhow::{ensure, Context as _, Result};
-use fermata_card::card_state::{CardState, Make};
+use fermata_card::card::{CardState, Make};
 use fermata_checkpoint::container::{Kind, Reader, Section, Writer, SECTION_MAX};
 use serde::de::DeserializeOwned;
 use std::io::{Read, Write};

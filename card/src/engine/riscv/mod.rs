@@ -5,12 +5,9 @@
 //! that it has goes into the snapshot.
 
 mod core;
-mod decode;
-pub mod inst;
-mod memory;
+pub mod instruction;
 
-pub use self::core::{Core, Cycle, Trap};
-pub use self::memory::{load as load_program, Memory, BASE, MAX_FILE, SIZE};
+pub use self::core::{load as load_program, Core, Cycle, Memory, Trap, BASE, MAX_FILE, SIZE};
 
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Orders: a client that drives the relay interface as docs/card.md has it, and what it sees.
 
-mod back;
-mod lifecycle;
-mod misbehave;
 mod orders;
 mod records;
 mod timing;

@@ -16,7 +16,7 @@ use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Variant, Visit};
 use anyhow::{Context as _, Result};
 use bind::Card;
-use fermata_card::client::Control;
+use fermata_card::control::Control;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

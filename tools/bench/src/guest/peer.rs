@@ -9,7 +9,7 @@ use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
 use crate::work::{Job, TAGS, TIMEOUT};
 use anyhow::{bail, ensure, Context as _, Result};
-use fermata_card::client::Control;
+use fermata_card::control::Control;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
