@@ -25,7 +25,7 @@ from .kernel import kernel_named
 KERNEL = "7.2"
 OPTIONS = ["--release", "--kernel", KERNEL]
 # Marks in the card's log are writes to registers of slot 1, beside the card's driver (iomem=relaxed). The engine of slot 0 makes an
-# access a microsecond (tools/bench/src/work.rs).
+# access a microsecond (tools/bench/src/visit.rs).
 MARKED = ["--append", "iomem=relaxed", "--card", "profile=relay,slots=membench+linkedlist,0.speed=64"]
 # The name identifies the threads of the guest's CPUs: the first boot on a machine tries KVM in a machine of its own.
 NAME = "bench,debug-threads=on"

@@ -3,7 +3,7 @@
  * Plugin for QEMU's TCG: counts the instructions that run in kernel modules,
  * block by block, and looks for the longest sections under a raw spinlock that
  * modules take with interrupts off.  It writes both out each time the guest
- * runs a label (tools/bench/src/guest/label.rs): an instruction that does
+ * runs a label (tools/bench/src/guest/count.rs): an instruction that does
  * nothing, of eight bytes, the last four of which tell its number.
  *
  *	qemu-system-x86_64 -plugin file=count.so,out=FILE

@@ -2,12 +2,12 @@
 //! `make bench-latency`: latency-critical work arrives at a slot for which 2, 64 or 1,000 contexts
 //! compete. [`run`] makes the load in the guest; [`report`] evaluates the card's log on the host.
 
-use crate::guest::bind::Card;
+use crate::guest::machine::Card;
 use crate::guest::tenants::{allow_files, open, wait_for_end, OwnContext};
 use crate::mark::{Mark, Marker};
-use crate::output::{self, Distribution, NOTE};
 use crate::report::timeline::{Timeline, VisitLog};
-use crate::work::{Job, SHORT, TAGS, URGENT_TAG};
+use crate::report::{markdown_table, write_json, Distribution, NOTE};
+use crate::visit::{Job, SHORT, TAGS, URGENT_TAG};
 use anyhow::{ensure, Result};
 use fermata::Param;
 use rand::{Rng, SeedableRng};
@@ -149,12 +149,12 @@ pub(crate) fn report(options: &ReportOptions) -> Result<()> {
     ensure!(!populations.is_empty(), "{log} holds no arrivals");
     let rows = populations.iter().flat_map(Population::rows).collect();
     let header = ["contexts", "what", "count", "P50 us", "P99 us", "max us"];
-    println!("{NOTE}\n{}", output::table(&header, rows, &[1]));
+    println!("{NOTE}\n{}", markdown_table(&header, rows, &[1]));
     let report = Report {
         note: NOTE,
         populations,
     };
-    output::write(&report, &options.out)
+    write_json(&report, &options.out)
 }
 
 /// Joins the visits that have the same number of contexts, which their numbers hold.

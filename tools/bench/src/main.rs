@@ -11,11 +11,9 @@ mod guest;
 mod latency;
 mod mapping;
 mod mark;
-mod output;
 mod queue;
 mod report;
 mod visit;
-mod work;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -41,7 +39,7 @@ enum Part {
     Count(guest::count::Options),
     /// In the guest: run calls at the limits of what a user can cause, for a plugin of QEMU that
     /// measures sections with interrupts off
-    Sections(guest::sections::Options),
+    Sections(guest::count::SectionsOptions),
     /// In the guest: test that the daemon repeats a dropped PAUSE and leaves the card quiescent
     Peer(guest::peer::Options),
     /// In the guest: compute until killed
@@ -61,7 +59,7 @@ fn main() -> Result<()> {
         Part::Queue(options) => queue::run(&options),
         Part::Daemon(options) => daemon::run(&options),
         Part::Count(options) => guest::count::run(&options),
-        Part::Sections(options) => guest::sections::run(&options),
+        Part::Sections(options) => guest::count::run_sections(&options),
         Part::Peer(options) => guest::peer::run(&options),
         Part::Spin => guest::spin(),
         Part::Report(options) => report::make(&options),

@@ -4,7 +4,7 @@
 //! time, by a message with all registers. The daemon replies when the job is done.
 
 use crate::mapping::Mapping;
-use crate::work::{Job, MEMORY, TIMEOUT};
+use crate::visit::{Job, MEMORY, TIMEOUT};
 use anyhow::{ensure, Context as _, Result};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The scheduler of the slot: latency-critical jobs first, best-effort jobs in turn. [`Schedule`] is
-//! what the event loop asks of it; [`StatusSchedule`] drives a slot without a relay.
+//! The schedulers of the slot: latency-critical jobs first, best-effort jobs in turn. [`Schedule`] is
+//! what the event loop asks of a scheduler; [`StatusSchedule`] drives a slot without a relay, and
+//! [`RelaySchedule`] a slot with a relay.
 
-use super::device::{Device, JobAddresses, Status};
+use super::device::{Device, JobAddresses, Next, Order, Reason, Record, Relay, Status};
 use super::protocol::{Urgency, REGISTERS};
-use super::server::Timer;
-use anyhow::{ensure, Result};
+use super::{now, Timer};
+use anyhow::{ensure, Context as _, Result};
+use fermata_card::regs::status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ pub(super) struct Job {
 
 impl Job {
     /// Returns whether the job preempts another one.
-    pub(super) fn goes_before(&self, other: &Self) -> bool {
+    fn goes_before(&self, other: &Self) -> bool {
         self.urgency == Urgency::LatencyCritical && other.urgency == Urgency::BestEffort
     }
 }
@@ -38,13 +40,13 @@ impl Job {
 pub(super) type Ended = Vec<(ClientId, u64)>;
 
 /// Jobs that wait for the slot.
-pub(super) struct WaitingJobs {
+struct WaitingJobs {
     urgent: VecDeque<Job>,
     others: VecDeque<Job>,
 }
 
 impl WaitingJobs {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             urgent: VecDeque::with_capacity(64),
             others: VecDeque::with_capacity(64),
@@ -59,12 +61,12 @@ impl WaitingJobs {
     }
 
     /// Adds a job that was requested.
-    pub(super) fn push(&mut self, job: Job) {
+    fn push(&mut self, job: Job) {
         self.queue(job.urgency).push_back(job);
     }
 
     /// Adds a job that was preempted.
-    pub(super) fn push_again(&mut self, job: Job) {
+    fn push_again(&mut self, job: Job) {
         match job.urgency {
             Urgency::LatencyCritical => self.urgent.push_front(job),
             Urgency::BestEffort => self.others.push_back(job),
@@ -72,17 +74,17 @@ impl WaitingJobs {
     }
 
     /// Puts a job back that was first.
-    pub(super) fn push_front(&mut self, job: Job) {
+    fn push_front(&mut self, job: Job) {
         self.queue(job.urgency).push_front(job);
     }
 
     /// Removes the job that goes first.
-    pub(super) fn pop(&mut self) -> Option<Job> {
+    fn pop(&mut self) -> Option<Job> {
         self.urgent.pop_front().or_else(|| self.others.pop_front())
     }
 
     /// Removes the job of a client.
-    pub(super) fn take(&mut self, client: ClientId) -> Option<Job> {
+    fn take(&mut self, client: ClientId) -> Option<Job> {
         let mut queues = [&mut self.urgent, &mut self.others].into_iter();
         queues.find_map(|queue| {
             let at = queue.iter().position(|job| job.client == client)?;
@@ -91,7 +93,7 @@ impl WaitingJobs {
     }
 
     /// Drops the jobs of a client.
-    pub(super) fn remove(&mut self, client: ClientId) {
+    fn remove(&mut self, client: ClientId) {
         self.urgent.retain(|job| job.client != client);
         self.others.retain(|job| job.client != client);
     }
@@ -267,5 +269,317 @@ impl Schedule for StatusSchedule {
             "a client has exited while its job is on the slot"
         );
         Ok(())
+    }
+}
+
+/// A slot with a relay, and the jobs. The card is told who is next when a run begins, and again when
+/// urgent work arrives. A job that urgent work interrupts goes on with the rest of its slice, as with
+/// fermata.ko; without a relay such a job waits in the queue for a slice. If no more of the slice is
+/// left than a switch takes, the job waits in the queue here, too.
+pub(super) struct RelaySchedule {
+    relay: Relay,
+    slice_us: u32,
+    /// The job on the slot.
+    run: Option<Job>,
+    /// When the daemon learned that the run had begun.
+    begun: Duration,
+    /// How long the last switch took that had a restore and a save.
+    switch_us: u32,
+    /// The number of the present or last run.
+    number: u32,
+    /// The last order for the present run, and the job that the order names.
+    posted: Option<Order>,
+    named: Option<Job>,
+    waiting: WaitingJobs,
+}
+
+impl RelaySchedule {
+    pub(super) fn new(relay: Relay, slice_us: u32) -> Self {
+        Self {
+            relay,
+            slice_us,
+            run: None,
+            begun: Duration::ZERO,
+            switch_us: 0,
+            number: 0,
+            posted: None,
+            named: None,
+            waiting: WaitingJobs::new(),
+        }
+    }
+
+    /// Tells the card what follows the job on the slot, if that has changed.
+    fn revise(&mut self) {
+        let Some(run) = self.run else {
+            return;
+        };
+        self.withdraw();
+        self.named = self.waiting.pop();
+        let displaces = self.named.is_some_and(|next| next.goes_before(&run));
+        let at_us = match self.named {
+            Some(_) if displaces => Some(0),
+            // Urgent work makes way for urgent work only.
+            Some(next) if !run.goes_before(&next) => Some(self.slice_us - run.used_us),
+            _ => None,
+        };
+        let order = Order {
+            after: self.number,
+            at_us,
+            next: self.named.map(next_of),
+            back: displaces && self.has_slice_left(run),
+        };
+        let is_told = match self.posted {
+            Some(posted) => posted == order,
+            None => order.next.is_none(),
+        };
+        if !is_told {
+            self.relay.order(order);
+            self.posted = Some(order);
+        }
+    }
+
+    /// Returns whether more of the slice of the job on the slot is left than a switch takes.
+    fn has_slice_left(&self, run: Job) -> bool {
+        let worked = now().saturating_sub(self.begun).as_micros();
+        u128::from(run.used_us + self.switch_us) + worked < u128::from(self.slice_us)
+    }
+
+    /// Has the job that is named wait again.
+    fn withdraw(&mut self) {
+        if let Some(named) = self.named.take() {
+            self.waiting.push_front(named);
+        }
+    }
+
+    /// Starts the first waiting job on the vacant slot.
+    fn dispatch(&mut self) {
+        if let Some(job) = self.waiting.pop() {
+            self.relay.start(self.number, next_of(job));
+            self.begin(job, None);
+        }
+    }
+
+    /// Notes that the run of a job has begun, for which the card holds an order that `back` follows.
+    fn begin(&mut self, job: Job, back: Option<Next>) {
+        self.number = self.number.wrapping_add(1);
+        self.run = Some(job);
+        self.begun = now();
+        self.posted = back.map(|next| Order {
+            after: self.number,
+            at_us: None,
+            next: Some(next),
+            back: false,
+        });
+        self.revise();
+    }
+
+    /// Takes in the record of the run on the slot.
+    fn take(&mut self, record: Record, ended: &mut Ended) -> Result<()> {
+        let mut job = self.run.take().context("a record of no run")?;
+        // A replaced order may have been taken all the same.
+        self.withdraw();
+        let next = record.next.map(|client| self.waiting.take(client));
+        if record.reason == Reason::Paused {
+            if job.saved {
+                self.switch_us = record.switch_us;
+            }
+            job.saved = true;
+        }
+        let used_us = job.used_us + record.worked_us;
+        match record.reason {
+            // The order that the card holds is replaced if the job has no slice left.
+            Reason::Paused | Reason::NotRun if record.back && used_us < self.slice_us => {
+                job.used_us = used_us;
+                self.waiting.push_front(job);
+            }
+            Reason::Paused | Reason::NotRun => {
+                job.used_us = 0;
+                self.waiting.push_again(job);
+            }
+            Reason::Finished => ended.push((job.client, status::FINISH)),
+            Reason::Failed(reason) => ended.push((job.client, reason << 8)),
+        }
+        match next {
+            Some(next) => {
+                let next = next.context("the card has gone on with another job")?;
+                self.begin(next, record.back.then(|| next_of(job)));
+            }
+            None => self.dispatch(),
+        }
+        Ok(())
+    }
+}
+
+fn next_of(job: Job) -> Next {
+    Next {
+        client: job.client,
+        resume: job.saved,
+    }
+}
+
+impl Schedule for RelaySchedule {
+    fn device(&self) -> &Device {
+        &self.relay.device
+    }
+
+    fn attach(&mut self, client: ClientId, addresses: JobAddresses) -> Result<()> {
+        self.relay.attach(client, addresses)
+    }
+
+    fn submit(&mut self, job: Job, _timer: &mut Timer) -> Result<()> {
+        self.relay.load(job.client, &job.registers);
+        self.waiting.push(job);
+        match self.run {
+            Some(_) => self.revise(),
+            None => self.dispatch(),
+        }
+        Ok(())
+    }
+
+    fn interrupted(&mut self, _timer: &mut Timer, ended: &mut Ended) -> Result<()> {
+        while self.run.is_some() {
+            let Some(record) = self.relay.record(self.number) else {
+                break;
+            };
+            self.take(record, ended)?;
+        }
+        Ok(())
+    }
+
+    /// The card measures slices, and an order is not lost.
+    fn is_pausing(&self) -> bool {
+        false
+    }
+
+    fn timeout(&mut self) {}
+
+    fn remove_client_jobs(&mut self, client: ClientId) -> Result<()> {
+        let is_out = |job: &Option<Job>| job.is_some_and(|job| job.client == client);
+        ensure!(
+            !is_out(&self.run) && !is_out(&self.named),
+            "a client has exited while its job is on the slot or next"
+        );
+        self.waiting.remove(client);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::fake;
+    use super::super::protocol::{Urgency, REGISTERS};
+    use super::*;
+    use fermata_card::relay::{self, Reason};
+
+    /// A slice that no test comes near by the clock.
+    const SLICE_US: u32 = 1_000_000;
+    const JOB: ClientId = 1;
+    const OTHER: ClientId = 2;
+    const URGENT: ClientId = 3;
+
+    fn job(client: ClientId, urgency: Urgency) -> Job {
+        Job {
+            client,
+            urgency,
+            addresses: JobAddresses::default(),
+            registers: [0; REGISTERS],
+            saved: false,
+            used_us: 0,
+        }
+    }
+
+    /// Returns a slot on which one job runs and another one waits.
+    fn slot() -> RelaySchedule {
+        let mut slot = RelaySchedule::new(Relay::new(fake::device()).unwrap(), SLICE_US);
+        for client in [JOB, OTHER] {
+            submit(&mut slot, client, Urgency::BestEffort);
+        }
+        slot
+    }
+
+    fn submit(slot: &mut RelaySchedule, client: ClientId, urgency: Urgency) {
+        let mut timer = Timer::new(None);
+        slot.submit(job(client, urgency), &mut timer).unwrap();
+    }
+
+    /// The present run ends; its job has worked for `us`, and restore and save took 100 us each.
+    fn end(slot: &mut RelaySchedule, reason: Reason, us: u64, next: ClientId, back: bool) {
+        let (worked, stopped) = (1_000_000, 1_000_000 + us * 1000);
+        slot.relay.write_record(&relay::Record {
+            cookie: 0,
+            began: worked - 100_000,
+            worked,
+            stopped,
+            left: stopped + 100_000,
+            fault_addr: 0,
+            next: next as u32 + 1,
+            fault_info: 0,
+            run: slot.number,
+            reason,
+            results_lost: false,
+            void: false,
+            back,
+        });
+        let mut timer = Timer::new(None);
+        slot.interrupted(&mut timer, &mut Ended::new()).unwrap();
+    }
+
+    /// Returns the run that is on the slot, and what the last order says: for how long the run may
+    /// work, who is next, and whether the job of the run goes on after that.
+    fn ordered(slot: &RelaySchedule) -> (ClientId, Option<u32>, Option<ClientId>, bool) {
+        let order = slot.relay.last_order();
+        assert_eq!(order.after(), slot.number as u16);
+        let next = order.context().map(|context| context as ClientId);
+        let at_us = order.at_us().map(|us| us as u32);
+        (slot.run.unwrap().client, at_us, next, order.back())
+    }
+
+    #[test]
+    fn an_interrupted_job_has_the_rest_of_its_slice() {
+        let mut slot = slot();
+        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER), false));
+        for part in 1..=2 {
+            submit(&mut slot, URGENT, Urgency::LatencyCritical);
+            assert_eq!(ordered(&slot), (JOB, Some(0), Some(URGENT), true));
+            end(&mut slot, Reason::Paused, 300_000, URGENT, true);
+            end(&mut slot, Reason::Finish, 100, JOB, false);
+            let rest = SLICE_US - part * 300_000;
+            assert_eq!(ordered(&slot), (JOB, Some(rest), Some(OTHER), false));
+        }
+        // At the end of its slice the job makes way, and has a whole slice the next time.
+        end(&mut slot, Reason::Paused, 400_000, OTHER, false);
+        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
+        end(&mut slot, Reason::Paused, SLICE_US.into(), JOB, false);
+        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER), false));
+    }
+
+    #[test]
+    fn a_job_that_has_used_its_slice_does_not_go_on_after_urgent_work() {
+        let mut slot = slot();
+        submit(&mut slot, URGENT, Urgency::LatencyCritical);
+        // The order came while the job was being saved at the end of its slice.
+        end(&mut slot, Reason::Paused, SLICE_US.into(), URGENT, true);
+        assert_eq!(ordered(&slot), (URGENT, None, Some(OTHER), false));
+        end(&mut slot, Reason::Finish, 100, OTHER, false);
+        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
+    }
+
+    #[test]
+    fn a_job_whose_rest_is_shorter_than_a_switch_waits_in_the_queue() {
+        let mut slot = slot();
+        for (next, us) in [(OTHER, SLICE_US), (JOB, SLICE_US)] {
+            end(&mut slot, Reason::Paused, us.into(), next, false);
+        }
+        submit(&mut slot, URGENT, Urgency::LatencyCritical);
+        end(&mut slot, Reason::Paused, 999_900, URGENT, true);
+        end(&mut slot, Reason::Finish, 100, JOB, false);
+        assert_eq!(ordered(&slot), (JOB, Some(100), Some(OTHER), false));
+        // A switch takes 200 us.
+        submit(&mut slot, URGENT, Urgency::LatencyCritical);
+        assert_eq!(ordered(&slot), (JOB, Some(0), Some(URGENT), false));
+        end(&mut slot, Reason::Paused, 50, URGENT, false);
+        assert_eq!(ordered(&slot).0, URGENT);
+        end(&mut slot, Reason::Finish, 100, OTHER, false);
+        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
     }
 }

@@ -2,12 +2,9 @@
 //! The part in the guest: makes all visits, driver by driver in each round, and writes what the
 //! guest saw. The card's log has the rest.
 
-pub(crate) mod bind;
 pub(crate) mod count;
-mod label;
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod peer;
-pub(crate) mod sections;
 pub(crate) mod tenants;
 
 pub(crate) use machine::spin;
@@ -15,8 +12,8 @@ pub(crate) use machine::spin;
 use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Variant, Visit};
 use anyhow::{Context as _, Result};
-use bind::Card;
 use fermata_card::control::Control;
+use machine::Card;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -68,8 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     extent.rounds = options.rounds.unwrap_or(extent.rounds);
     extent.slices = options.slices.unwrap_or(extent.slices);
-    bind::load_vfio()?;
-    bind::load_bound(&options.bound)?;
+    machine::load_vfio()?;
+    machine::load_bound(&options.bound)?;
     let card = Card::find()?;
     let marker = Marker::open(&card.path)?;
     let mut runner = Runner {

@@ -2,12 +2,11 @@
 //! Tests the daemon: it repeats a PAUSE that the card drops, and it leaves the card quiescent when
 //! a signal or an error ends it in the middle of a save.
 
-use super::bind::{self, Card};
+use super::machine::{self, Card};
 use super::tenants::Tenant;
 use crate::daemon::{Daemon, SOCKET};
 use crate::mark::CONTESTED_SLOT;
-use crate::visit::{Cell, Costs, Driver, Load, Tenants, Variant, SLICE_US};
-use crate::work::{Job, TAGS, TIMEOUT};
+use crate::visit::{Cell, Costs, Driver, Job, Load, Tenants, Variant, SLICE_US, TAGS, TIMEOUT};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card::control::Control;
 use rustix::process::Signal;
@@ -53,7 +52,7 @@ const ENDINGS: [(Variant, Ending); 7] = [
 
 /// Runs all tests.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    bind::load_vfio()?;
+    machine::load_vfio()?;
     let mut card = Card::find()?;
     card.bind(Driver::Vfio)?;
     let mut control = Control::open(&options.control)?;

@@ -2,12 +2,13 @@
 //! The tenants of a visit, a thread each, and the daemon if the visit has one. A tenant has a
 //! context of fermata.ko or a connection to the daemon, and runs the same jobs with both.
 
-use super::bind::Card;
+use super::machine::Card;
 use crate::daemon::{Client, Daemon, Urgency, SOCKET};
 use crate::latency::PAUSE_US;
 use crate::mark::{Mark, Marker};
-use crate::visit::{Cell, Driver, Tenants, Variant, BEST_EFFORT};
-use crate::work::{Job, MEMORY, SHORT, TAGS, TIMEOUT, URGENT_TAG};
+use crate::visit::{
+    Cell, Driver, Job, Tenants, Variant, BEST_EFFORT, MEMORY, SHORT, TAGS, TIMEOUT, URGENT_TAG,
+};
 use anyhow::{ensure, Context as _, Result};
 use fermata::{Arena, Context, EngineId, Events, Param, Policy};
 use rand::{Rng, SeedableRng};

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The part on the host: makes a report, tables and plots of the guest's file and of the card's
-//! log.
+//! What the benchmarks print and write: distributions, tables and reports. And the part on the host:
+//! makes a report, tables and plots of the guest's file and of the card's log.
 
 mod figures;
-mod plot;
-mod table;
 mod targets;
 pub(crate) mod timeline;
+mod views;
 
-use crate::output::{self, NOTE};
 use crate::visit::{Cell, Run, Variant, Visit};
 use anyhow::{ensure, Context as _, Result};
+use comfy_table::{CellAlignment, Table};
+use fermata_card::ledger::nearest_rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -118,10 +118,10 @@ pub(crate) fn make(options: &Options) -> Result<()> {
 
 fn write(report: &Report, folder: &Path) -> Result<()> {
     let file = folder.join("bench.json");
-    output::write(report, &file)?;
-    println!("{}", table::markdown(report));
+    write_json(report, &file)?;
+    println!("{}", views::markdown(report));
     println!("report: {}", file.display());
-    for picture in plot::draw(report, folder)? {
+    for picture in views::draw(report, folder)? {
         println!("picture: {}", picture.display());
     }
     Ok(())
@@ -130,7 +130,7 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
 /// Prints or writes the tables, and draws the plots, of an existing report.
 pub(crate) fn write_tables(options: &TableOptions) -> Result<()> {
     let report: Report = read(&options.report)?;
-    let tables = table::markdown(&report);
+    let tables = views::markdown(&report);
     match &options.into {
         None => print!("{tables}"),
         Some(file) => {
@@ -141,7 +141,7 @@ pub(crate) fn write_tables(options: &TableOptions) -> Result<()> {
         }
     }
     if let Some(folder) = &options.plots {
-        plot::draw(&report, folder)?;
+        views::draw(&report, folder)?;
     }
     Ok(())
 }
@@ -210,14 +210,86 @@ pub(crate) fn attribute(found: Vec<LoggedViolation>, visits: &[Visit]) -> Vec<Vi
     found.collect()
 }
 
+/// The first sentences of every report.
+pub(crate) const NOTE: &str = "All times are those of an emulated card in an emulated machine: \
+     absolute figures say nothing about a device. Ratios \
+    within one run are what counts; P99 and max are the host's as much as the driver's.";
+
+/// A distribution of times in microseconds; percentiles are nearest ranks. All zero: there are no
+/// samples.
+#[derive(Serialize)]
+pub(crate) struct Distribution {
+    pub(crate) count: usize,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+}
+
+impl Distribution {
+    /// Returns the distribution of samples in nanoseconds.
+    pub(crate) fn new(mut samples: Vec<u64>) -> Self {
+        samples.sort_unstable();
+        let rank = |percent| nearest_rank(&samples, percent).map_or(0.0, |ns| ns as f64 / 1e3);
+        Self {
+            count: samples.len(),
+            p50_us: rank(50),
+            p99_us: rank(99),
+            max_us: rank(100),
+        }
+    }
+}
+
+/// Returns a table as Markdown; the columns in `left` are aligned to the left, the others to the
+/// right.
+pub(crate) fn markdown_table(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> String {
+    debug_assert!(rows.iter().all(|row| row.len() == header.len()));
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        if !left.contains(&column.index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    // Cells hold sentences: padding would make the lines of a column as long as the longest one.
+    let lines = table.to_string();
+    let lines = lines.lines().map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(compact).collect();
+        format!("| {} |\n", cells.join(" | "))
+    });
+    lines.collect()
+}
+
+/// Returns a cell of a Markdown table, or a part of the line below its header, without padding.
+fn compact(cell: &str) -> String {
+    let cell = cell.trim();
+    match (cell.starts_with("--"), cell.ends_with(':')) {
+        (true, true) => "--:".into(),
+        (true, false) => "---".into(),
+        (false, _) => cell.into(),
+    }
+}
+
+/// Writes a report as JSON, and creates its folder if it is missing.
+pub(crate) fn write_json(report: &impl Serialize, file: &Path) -> Result<()> {
+    let name = || file.display().to_string();
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(name)?;
+    }
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    std::fs::write(file, text).with_context(name)
+}
+
 #[cfg(test)]
 mod tests {
+
     //! Reports of small artificial runs: visits of the card bound, of the daemon and of fermata.
 
     use super::*;
     use crate::mark::{visit_text, Mark, CONTESTED_SLOT, MARK_OFFSET};
+    use crate::visit::URGENT_TAG;
     use crate::visit::{Cell, Costs, Load, Tenants, Usage, Variant, Visit, SLICE_US};
-    use crate::work::URGENT_TAG;
     use fermata_card::event::{Event, Phase, What};
     use serde_json::json;
 
@@ -364,7 +436,7 @@ mod tests {
         let (result, report) = report(log(&[]), visits());
         result.unwrap();
         assert_eq!((report.rows.len(), report.violations.len()), (4, 0));
-        let tables = table::markdown(&report);
+        let tables = views::markdown(&report);
         assert!(!tables.contains("Violations"));
         let switches = "| variant | contexts | gap, us | CPU us per switch | daemon's | context \
              switches | reads | writes |\n";
@@ -387,7 +459,7 @@ mod tests {
         let variants = report.violations.iter().map(Violation::variant);
         let expected = ["card bound", "daemon", "daemon"];
         assert_eq!(variants.collect::<Vec<_>>(), expected);
-        let tables = table::markdown(&report);
+        let tables = views::markdown(&report);
         assert!(
             tables.contains("| daemon | 2 | unmapped_dma: After(2) |"),
             "{tables}"
@@ -428,6 +500,6 @@ mod tests {
             "{error}"
         );
         assert_eq!((report.rows.len(), report.failures.len()), (3, 2));
-        assert!(table::markdown(&report).contains("WRONG: no job ended"));
+        assert!(views::markdown(&report).contains("WRONG: no job ended"));
     }
 }

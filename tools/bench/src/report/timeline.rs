@@ -3,7 +3,7 @@
 
 use super::LoggedViolation;
 use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
-use crate::work::URGENT_TAG;
+use crate::visit::URGENT_TAG;
 use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use std::collections::{BTreeMap, BTreeSet};
