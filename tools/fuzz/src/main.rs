@@ -6,7 +6,6 @@
 //! The kernel and the card judge, not the fuzzer. The report's folder gets the reached places
 //! (`reached`) and the programs that reached a new place (`found`).
 
-mod interface;
 mod program;
 mod run;
 

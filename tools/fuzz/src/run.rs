@@ -3,10 +3,7 @@
 //! Executes programs: threads, files and shared memory, and the coverage of the module by each
 //! thread (the kernel's KCOV).
 
-use crate::{
-    interface::{Call, Kind, Member, CALLS, ENGINES},
-    program::{Action, Program, Step, FILES, THREADS},
-};
+use crate::program::{Action, Call, Kind, Member, Program, Step, CALLS, ENGINES, FILES, THREADS};
 use anyhow::{ensure, Result};
 use fermata::{uapi, work::REG_TAG, EngineId, Policy};
 use std::{
