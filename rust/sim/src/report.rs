@@ -7,10 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
-use fermata_picture::axis::{log_range, Scale};
-use fermata_picture::chart;
-use fermata_picture::chart::{Line, Panel, Side};
-use fermata_picture::color::{palette, Color};
+use fermata_picture::chart::{self, log_range, Line, Panel, Scale, Side};
+use fermata_picture::svg::{palette, Color};
 use serde::Serialize;
 
 use crate::compare::{Row, REFERENCES};

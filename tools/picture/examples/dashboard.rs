@@ -2,9 +2,8 @@
 //! Renders the panels of a dashboard of Grafana as SVG, with what Prometheus returned for their
 //! queries: `dashboard DASHBOARD DATA PICTURE`. packaging/tests/metrics.py writes the data.
 
-use fermata_picture::axis::Scale;
-use fermata_picture::chart::{self, Line, Panel, Side};
-use fermata_picture::color::palette;
+use fermata_picture::chart::{self, Line, Panel, Scale, Side};
+use fermata_picture::svg::palette;
 use serde_json::Value;
 use std::error::Error;
 use std::path::Path;

@@ -2,8 +2,7 @@
 //! Legends: marks with names, in as many rows as they need. A legend has a place of its own, beside
 //! the data.
 
-use crate::color::Color;
-use crate::svg::{text_width, Anchor, Point, Svg, LABEL};
+use crate::svg::{text_width, Anchor, Color, Point, Svg, LABEL};
 
 /// The height of a row of a legend.
 pub const ROW: f64 = 20.0;

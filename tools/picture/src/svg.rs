@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! An SVG document under construction. Coordinates are pixels and keep two decimals.
+//! An SVG document under construction, and its colours. Coordinates are pixels and keep two decimals.
 
-use crate::color::Color;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 /// Font size of labels in pixels.
@@ -164,9 +163,97 @@ impl Svg {
     }
 }
 
+/// Red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Color(pub u8, pub u8, pub u8);
+
+/// The first six are Okabe's and Ito's. Each of the others was added for the largest distance
+/// (`OKLab`) from those before it, as people with normal vision, protanopia, deuteranopia and
+/// tritanopia see them, and from all tints; the tints are the farthest from [`Color::NEUTRAL`].
+const PALETTE: [Color; 14] = [
+    Color(0x00, 0x72, 0xb2),
+    Color(0xd5, 0x5e, 0x00),
+    Color(0x00, 0x9e, 0x73),
+    Color(0xcc, 0x79, 0xa7),
+    Color(0xe6, 0x9f, 0x00),
+    Color(0x56, 0xb4, 0xe9),
+    Color(0x00, 0x44, 0x00),
+    Color(0x55, 0x22, 0x99),
+    Color(0x99, 0x77, 0xff),
+    Color(0x00, 0xdd, 0x99),
+    Color(0xaa, 0x11, 0x55),
+    Color(0x55, 0x11, 0x44),
+    Color(0x00, 0x66, 0x00),
+    Color(0x22, 0x22, 0x77),
+];
+
+impl Color {
+    /// White.
+    pub const WHITE: Self = Self(0xff, 0xff, 0xff);
+    /// Black.
+    pub const BLACK: Self = Self(0, 0, 0);
+    /// A grey unlike the colours of the palette and their tints.
+    pub const NEUTRAL: Self = Self(0xc4, 0xc4, 0xc4);
+    /// The colour of axes and labels.
+    pub const INK: Self = Self(0x33, 0x33, 0x33);
+    /// The colour of grid lines at labels.
+    pub const GRID: Self = Self(0xdd, 0xdd, 0xdd);
+    /// The colour of grid lines at minor ticks.
+    pub const FAINT: Self = Self(0xf2, 0xf2, 0xf2);
+
+    /// Returns the colour mixed with white: 0 is white, 1 the colour itself.
+    #[must_use]
+    pub fn mix(self, part: f64) -> Self {
+        let mix = |c: u8| (255.0 - (255.0 - f64::from(c)) * part).round() as u8;
+        Self(mix(self.0), mix(self.1), mix(self.2))
+    }
+
+    /// Returns the light variant of a palette colour.
+    #[must_use]
+    pub fn tint(self) -> Self {
+        self.mix(0.4)
+    }
+}
+
+impl fmt::Display for Color {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{:02x}{:02x}{:02x}", self.0, self.1, self.2)
+    }
+}
+
+/// Returns `count` colours, which differ from one another and from each other's tints. More than 14
+/// are no longer easy to tell apart.
+pub fn palette(count: usize) -> Vec<Color> {
+    let mut colors: Vec<Color> = PALETTE.into_iter().take(count).collect();
+    let mut candidates = (0..).map(generated);
+    while colors.len() < count {
+        let Some(new) = candidates.next() else { break };
+        let is_used = |old: &Color| {
+            *old == new || old.tint() == new || *old == new.tint() || old.tint() == new.tint()
+        };
+        if !colors.iter().any(is_used) {
+            colors.push(new);
+        }
+    }
+    colors
+}
+
+/// The colour number `n` of an endless sequence: hues a golden angle apart, in several lightnesses.
+fn generated(n: u32) -> Color {
+    let hue = f64::from(n) * 137.508 % 360.0;
+    let light = 0.3 + 0.06 * f64::from(n % 7);
+    let channel = |offset: f64| {
+        let k = (offset + hue / 30.0) % 12.0;
+        let part = light - 0.75 * light.min(1.0 - light) * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
+        (part * 255.0).round() as u8
+    };
+    Color(channel(0.0), channel(8.0), channel(4.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn coordinates_keep_fractions() {
@@ -189,5 +276,53 @@ mod tests {
         let text = svg.finish();
         assert!(text.contains(">a &lt;b&gt; &amp; &quot;c&quot;</text>"));
         assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn no_two_series_share_a_colour_or_a_tint() {
+        for count in [1, 12, 14, 40, 600] {
+            let colors = palette(count);
+            let tints = colors.iter().map(|color| color.tint());
+            let all: BTreeSet<Color> = colors.iter().copied().chain(tints).collect();
+            assert_eq!((colors.len(), all.len()), (count, 2 * count));
+        }
+    }
+
+    /// A difference that is easily seen is about 0.05 (`OKLab`).
+    #[test]
+    fn the_palette_is_easy_to_tell_apart() {
+        for (n, a) in PALETTE.iter().enumerate() {
+            for b in &PALETTE[..n] {
+                assert!(distance(*a, *b) > 0.08, "{a} {b}: {}", distance(*a, *b));
+            }
+            for b in PALETTE.iter().filter(|b| *b != a) {
+                assert!(distance(*a, b.tint()) > 0.05, "{a} and the tint of {b}");
+            }
+            for color in [*a, a.tint()] {
+                assert!(distance(color, Color::NEUTRAL) > 0.05, "{color}");
+            }
+        }
+    }
+
+    fn distance(a: Color, b: Color) -> f64 {
+        let square = |(a, b): (f64, f64)| (a - b).powi(2);
+        let (a, b) = (lab(a), lab(b));
+        a.into_iter().zip(b).map(square).sum::<f64>().sqrt()
+    }
+
+    fn lab(Color(r, g, b): Color) -> [f64; 3] {
+        let linear = |c: u8| match f64::from(c) / 255.0 {
+            c if c <= 0.04045 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
+        };
+        let [r, g, b] = [r, g, b].map(linear);
+        let l = (0.412_221 * r + 0.536_333 * g + 0.051_446 * b).cbrt();
+        let m = (0.211_903 * r + 0.680_700 * g + 0.107_397 * b).cbrt();
+        let s = (0.088_302 * r + 0.281_719 * g + 0.629_979 * b).cbrt();
+        [
+            0.210_454 * l + 0.793_618 * m - 0.004_072 * s,
+            1.977_998 * l - 2.428_592 * m + 0.450_594 * s,
+            0.025_904 * l + 0.782_772 * m - 0.808_676 * s,
+        ]
     }
 }

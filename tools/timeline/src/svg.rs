@@ -6,11 +6,10 @@ use crate::coverage::{self, Stretch};
 use crate::driver::{ARRIVAL, HINT};
 use crate::spans::{Doing, Timeline};
 use anyhow::{Context as _, Result};
-use fermata_picture::axis::{Axis, Scale};
 use fermata_picture::chart;
-use fermata_picture::color::{palette, Color};
+use fermata_picture::chart::{Axis, Scale};
 use fermata_picture::legend::{self, Entry, Mark};
-use fermata_picture::svg::{text_width, Anchor, Svg, LABEL, TITLE};
+use fermata_picture::svg::{palette, text_width, Anchor, Color, Svg, LABEL, TITLE};
 use std::collections::BTreeSet;
 use std::path::Path;
 

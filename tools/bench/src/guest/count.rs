@@ -43,7 +43,7 @@ impl CountReport {
         })
     }
 
-    /// Writes the file that vm/fermatavm/modulecount.py reads.
+    /// Writes the file that vm/fermatavm/instructions.py reads.
     fn write(&self, path: &Path) -> Result<()> {
         let out = File::create(path).with_context(|| path.display().to_string())?;
         serde_json::to_writer(out, self)?;

@@ -6,10 +6,8 @@ use super::figures::{Row, Spread};
 use super::{markdown_table, Report, NOTE};
 use crate::visit::{Costs, Load, Tenants, Variant, SLICE_US};
 use anyhow::{Context as _, Result};
-use fermata_picture::axis::{log_range, Scale};
-use fermata_picture::chart::{self, Line, Panel, Side};
-use fermata_picture::color::palette;
-use fermata_picture::svg::Svg;
+use fermata_picture::chart::{self, log_range, Line, Panel, Scale, Side};
+use fermata_picture::svg::{palette, Svg};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
