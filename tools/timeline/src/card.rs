@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads the card's log.
 
-use crate::spans::{Doing, End, Span, Timeline, Turn};
+use crate::{Doing, End, Span, Timeline, Turn};
 use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use fermata_card::relay::Reason;
@@ -167,7 +167,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spans::Instant;
+    use crate::Instant;
 
     fn phase(t: u64, phase: Phase) -> Event {
         let (slot, fault, snapshot_error, empty) = (0, false, false, false);

@@ -2,7 +2,7 @@
 //! Writes a trace for Perfetto and Chrome's tracing page: the JSON form of the Trace Event Format,
 //! with slots as threads.
 
-use crate::spans::{Doing, Timeline};
+use crate::{Doing, Timeline};
 use anyhow::Result;
 use serde_json::{json, Value};
 use std::path::Path;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads the driver's tracepoints (docs/tracing.md) in the text form of tracefs, perf or trace-cmd.
 
-use crate::spans::{Doing, End, Span, Timeline, Turn};
+use crate::{Doing, End, Span, Timeline, Turn};
 use anyhow::{anyhow, Context as _, Result};
 use std::collections::BTreeMap;
 use std::io::BufRead;

@@ -6,8 +6,8 @@ use anyhow::{ensure, Context as _, Result};
 use clap::Parser;
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Trace};
-use fermata_timeline::spans::Timeline;
-use fermata_timeline::{card, svg, views};
+use fermata_timeline::Timeline;
+use fermata_timeline::{card, compare, svg};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -158,7 +158,7 @@ fn main() -> Result<()> {
         }
         (None, Some(trace)) => vec![driver_view(&options, trace, None)?],
         (Some((log, _)), Some(mut trace)) => {
-            let fit = views::compare(&log, &trace.timeline)?;
+            let fit = compare(&log, &trace.timeline)?;
             println!("{} turns, the same for the card and the driver", fit.turns);
             trace.timeline.engines.clone_from(&log.engines);
             let log = fit.translate(&log);

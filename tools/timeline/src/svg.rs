@@ -4,7 +4,7 @@
 
 use crate::coverage::{self, Stretch};
 use crate::driver::{ARRIVAL, HINT};
-use crate::spans::{Doing, Timeline};
+use crate::{Doing, Timeline};
 use anyhow::{Context as _, Result};
 use fermata_picture::chart;
 use fermata_picture::chart::{Axis, Scale};
@@ -169,7 +169,7 @@ impl<'a> Picture<'a> {
     fn stretches(&self, slot: usize) -> Vec<Stretch> {
         let spans = self.timeline.spans.iter();
         let spans = spans.filter(|span| span.slot == slot && span.to > span.from);
-        let stretch = |span: &crate::spans::Span| {
+        let stretch = |span: &crate::Span| {
             let job = self.jobs.iter().position(|job| *job == span.job)?;
             let layer = match span.doing {
                 Doing::Run => job,
@@ -265,7 +265,7 @@ mod tests {
     //! the other.
 
     use super::*;
-    use crate::spans::{Instant, Span};
+    use crate::{Instant, Span};
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Tolerance, as a part of a slot's time.
