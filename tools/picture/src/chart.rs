@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Line charts: panels beside and below one another, with one legend below all of them. And the axes:
-//! where a value is drawn, and which values have ticks.
+//! Line charts: panels beside and below one another, with one legend below all of them. The axes:
+//! where a value is drawn, and which values have ticks. And legends: marks with names, in as many rows
+//! as they need. A legend has a place of its own, beside the data.
 
-use crate::legend::{self, Entry, Mark};
 use crate::svg::{text_width, Anchor, Color, Point, Svg, LABEL, TITLE};
 
 const MARGIN: f64 = 12.0;
@@ -17,7 +17,7 @@ pub struct Line {
     pub name: String,
     /// The colour.
     pub color: Color,
-    /// The number of the marker ([`legend::marker`]).
+    /// The number of the marker ([`marker`]).
     pub marker: usize,
     /// It stands out.
     pub bold: bool,
@@ -55,7 +55,7 @@ pub struct Panel<'a> {
 pub fn draw(title: &str, panels: &[Panel<'_>], columns: usize, (width, height): (f64, f64)) -> Svg {
     let entries = entries(panels);
     let inner = width - 2.0 * MARGIN;
-    let legend = legend::height(&entries, inner);
+    let legend = legend_height(&entries, inner);
     let rows = panels.len().div_ceil(columns);
     let size = (
         inner / columns as f64,
@@ -70,7 +70,7 @@ pub fn draw(title: &str, panels: &[Panel<'_>], columns: usize, (width, height): 
         draw_panel(&mut svg, panel, at, size);
     }
     let at = (MARGIN, height - legend - MARGIN / 2.0);
-    legend::draw(&mut svg, &entries, at, inner);
+    draw_legend(&mut svg, &entries, at, inner);
     svg
 }
 
@@ -160,12 +160,12 @@ fn draw_line(svg: &mut Svg, line: &Line, horizontal: &Axis, vertical: &Axis) {
         let (left, right) = horizontal.pixels;
         svg.line((left, *y), (right, *y), line.color, width);
         let end = (right - 5.0, *y);
-        legend::marker(svg, end, line.marker, 3.5, line.color);
+        marker(svg, end, line.marker, 3.5, line.color);
         return;
     }
     svg.polyline(&points, line.color, width);
     for point in points {
-        legend::marker(svg, point, line.marker, 3.5, line.color);
+        marker(svg, point, line.marker, 3.5, line.color);
     }
 }
 
@@ -282,6 +282,139 @@ impl Axis {
             tick.value >= self.low * (1.0 - 1e-9) && tick.value <= self.high * (1.0 + 1e-9)
         };
         ticks.filter(inside).collect()
+    }
+}
+
+/// The height of a row of a legend.
+pub const ROW: f64 = 20.0;
+const MARK: f64 = 18.0;
+const SPACE: f64 = 6.0;
+const BETWEEN: f64 = 18.0;
+
+/// What stands before a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A box of one colour.
+    Box(Color),
+    /// A box of two colours, side by side.
+    Pair(Color, Color),
+    /// A line with the marker number `usize` of [`marker`].
+    Line(Color, usize),
+    /// A triangle that points down.
+    Triangle(Color),
+    /// A short vertical line.
+    Tick(Color),
+    /// Nothing: the name is a remark.
+    None,
+}
+
+/// An entry.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What stands before the name.
+    pub mark: Mark,
+    /// The name.
+    pub name: String,
+}
+
+impl Entry {
+    /// Returns an entry.
+    pub fn new(mark: Mark, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { mark, name }
+    }
+
+    fn width(&self) -> f64 {
+        let mark = if self.mark == Mark::None {
+            0.0
+        } else {
+            MARK + SPACE
+        };
+        mark + text_width(&self.name, LABEL) + BETWEEN
+    }
+}
+
+/// Draws the marker of a data series: shapes repeat after four.
+pub fn marker(svg: &mut Svg, (x, y): Point, number: usize, radius: f64, color: Color) {
+    let r = radius * 1.15;
+    match number % 4 {
+        0 => svg.disk((x, y), radius, color),
+        1 => svg.rect(
+            (x - radius, y - radius),
+            (2.0 * radius, 2.0 * radius),
+            color,
+        ),
+        2 => svg.polygon(&[(x, y - r), (x + r, y + r), (x - r, y + r)], color),
+        _ => svg.polygon(&[(x, y - r), (x + r, y), (x, y + r), (x - r, y)], color),
+    }
+}
+
+/// Draws a triangle that points down to `at`.
+pub fn triangle(svg: &mut Svg, (x, y): Point, color: Color) {
+    svg.polygon(&[(x, y), (x - 4.5, y - 8.0), (x + 4.5, y - 8.0)], color);
+}
+
+/// Breaks entries into rows of `width` pixels.
+fn rows(entries: &[Entry], width: f64) -> Vec<&[Entry]> {
+    let mut rows = Vec::new();
+    let (mut first, mut used) = (0, 0.0);
+    for (n, entry) in entries.iter().enumerate() {
+        if n > first && used + entry.width() > width {
+            rows.push(&entries[first..n]);
+            (first, used) = (n, 0.0);
+        }
+        used += entry.width();
+    }
+    if first < entries.len() {
+        rows.push(&entries[first..]);
+    }
+    rows
+}
+
+/// Returns the height that [`draw`] takes.
+pub fn legend_height(entries: &[Entry], width: f64) -> f64 {
+    rows(entries, width).len() as f64 * ROW
+}
+
+/// Draws entries in rows of `width` pixels, the upper left corner at `at`.
+pub fn draw_legend(svg: &mut Svg, entries: &[Entry], at: Point, width: f64) {
+    svg.open("legend");
+    for (row, n) in rows(entries, width).into_iter().zip(0..) {
+        let y = at.1 + (f64::from(n) + 0.5) * ROW;
+        let mut x = at.0;
+        for entry in row {
+            draw_mark(svg, entry.mark, (x, y));
+            let mark = if entry.mark == Mark::None {
+                0.0
+            } else {
+                MARK + SPACE
+            };
+            let text = (x + mark, y);
+            svg.text(text, Anchor::Start, LABEL, Color::INK, &entry.name);
+            x += entry.width();
+        }
+    }
+    svg.close();
+}
+
+fn draw_mark(svg: &mut Svg, mark: Mark, (x, y): Point) {
+    let top = (x, y - 6.0);
+    match mark {
+        Mark::Box(color) => svg.rect(top, (MARK, 12.0), color),
+        Mark::Pair(left, right) => {
+            svg.rect(top, (MARK / 2.0, 12.0), left);
+            svg.rect((x + MARK / 2.0, y - 6.0), (MARK / 2.0, 12.0), right);
+        }
+        Mark::Line(color, number) => {
+            svg.line((x, y), (x + MARK, y), color, 2.0);
+            marker(svg, (x + MARK / 2.0, y), number, 3.5, color);
+        }
+        Mark::Triangle(color) => triangle(svg, (x + MARK / 2.0, y + 4.0), color),
+        Mark::Tick(color) => {
+            let x = x + MARK / 2.0;
+            svg.line((x, y - 4.0), (x, y + 4.0), color, 1.0);
+        }
+        Mark::None => {}
     }
 }
 
@@ -410,5 +543,20 @@ mod tests {
         let (low, high) = log_range([f64::NAN, 0.0, 11.0, 100.0].into_iter()).unwrap();
         assert!((low - 10.0).abs() < 1e-9 && (high - 110.0).abs() < 1e-9);
         assert_eq!(log_range([0.0].into_iter()), None);
+    }
+
+    #[test]
+    fn entries_are_broken_into_rows() {
+        let entries: Vec<_> = (0..20)
+            .map(|n| Entry::new(Mark::Box(Color::BLACK), format!("tenant {n}")))
+            .collect();
+        let rows = rows(&entries, 400.0);
+        assert_eq!(rows.iter().map(|row| row.len()).sum::<usize>(), 20);
+        for row in &rows {
+            assert!(row.iter().map(Entry::width).sum::<f64>() <= 400.0);
+        }
+        assert!((legend_height(&entries, 400.0) - rows.len() as f64 * ROW).abs() < 1e-9);
+        assert_eq!(super::rows(&entries, 1.0).len(), 20, "one at least");
+        assert!(super::rows(&[], 1.0).is_empty());
     }
 }

@@ -7,8 +7,7 @@ use crate::driver::{ARRIVAL, HINT};
 use crate::{Doing, Timeline};
 use anyhow::{Context as _, Result};
 use fermata_picture::chart;
-use fermata_picture::chart::{Axis, Scale};
-use fermata_picture::legend::{self, Entry, Mark};
+use fermata_picture::chart::{draw_legend, legend_height, triangle, Axis, Entry, Mark, Scale};
 use fermata_picture::svg::{palette, text_width, Anchor, Color, Svg, LABEL, TITLE};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -100,7 +99,7 @@ impl<'a> Picture<'a> {
         let has_points = POINTS.iter().any(|(what, ..)| self.has(what));
         let top = HEAD + mark_rows as f64 * MARK_ROW + if has_points { 12.0 } else { 0.0 };
         let bottom = top + ROW * self.slots.len().max(1) as f64;
-        let height = bottom + AXIS + legend::height(&entries, inner) + MARGIN;
+        let height = bottom + AXIS + legend_height(&entries, inner) + MARGIN;
         let mut svg = Svg::new(WIDTH, height);
         let middle = (WIDTH / 2.0, HEAD / 2.0);
         svg.text(middle, Anchor::Middle, TITLE, Color::INK, title);
@@ -117,7 +116,7 @@ impl<'a> Picture<'a> {
         }
         svg.line((LEFT, bottom), (RIGHT, bottom), Color::INK, 1.0);
         self.draw_points(&mut svg, top);
-        legend::draw(&mut svg, &entries, (MARGIN, bottom + AXIS), inner);
+        draw_legend(&mut svg, &entries, (MARGIN, bottom + AXIS), inner);
         svg
     }
 
@@ -221,7 +220,7 @@ impl<'a> Picture<'a> {
         for (what, color, _) in POINTS {
             let instants = self.timeline.instants.iter();
             for point in instants.filter(|i| i.slot.is_none() && i.what == what) {
-                legend::triangle(svg, (self.place(point.at), top), color);
+                triangle(svg, (self.place(point.at), top), color);
             }
         }
     }
