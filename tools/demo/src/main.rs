@@ -6,21 +6,20 @@ mod epoch;
 mod report;
 mod tenant;
 
-use anyhow::{Result, bail, Context as _};
+use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};
-use std::path::{PathBuf, Path};
-use std::process::{ExitCode, Child, ChildStdin, Command, Stdio};
-use crate::report::{write, Gaps, Phase, Report, SlotReport, SlotStates, TenantReport, View};
-use crate::tenant::{hex, Ending, Job, Reply, Request};
-use crate::Options;
 use fermata::{uapi, Context};
 use fermata_card::control::{Control, Run};
+use report::{write, Gaps, Phase, Report, SlotReport, SlotStates, TenantReport, View};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+use tenant::{hex, Ending, Job, Reply, Request};
 
 /// Let tenants share a card.
 #[derive(Parser)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The output of the demo: a live view, tables, and the report.
 
-use crate::demo::Tenant;
 use crate::tenant::Ending;
+use crate::Tenant;
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata::uapi;
