@@ -5,7 +5,7 @@
 use crate::guest::machine::Card;
 use crate::guest::tenants::{allow_files, open, wait_for_end, OwnContext};
 use crate::mark::{Mark, Marker};
-use crate::report::timeline::{Timeline, VisitLog};
+use crate::report::figures::{Timeline, VisitLog};
 use crate::report::{markdown_table, write_json, Distribution, NOTE};
 use crate::visit::{Job, SHORT, TAGS, URGENT_TAG};
 use anyhow::{ensure, Result};

@@ -4,15 +4,15 @@
 
 use super::LoggedViolation;
 use crate::mark::{visit_of, Mark, CONTESTED_SLOT, MARK_OFFSET};
-use crate::visit::{URGENT_TAG, Cell, Costs, Load, Tenants, Variant, Visit};
+use crate::visit::{Cell, Costs, Load, Tenants, Variant, Visit, URGENT_TAG};
 use anyhow::{Context as _, Result};
 use fermata_card::event::{Event, PauseFate, Phase, What};
+use fermata_card::ledger::nearest_rank;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use fermata_card::ledger::nearest_rank;
-use serde::{Deserialize, Serialize};
 
 /// `CSR_STATE_SIZE_PG` of slot 0.
 const STATE_SIZE: u64 = 0x1020;

@@ -2,9 +2,8 @@
 //! What the benchmarks print and write: distributions, tables and reports. And the part on the host:
 //! makes a report, tables and plots of the guest's file and of the card's log.
 
-mod figures;
+pub(crate) mod figures;
 mod targets;
-pub(crate) mod timeline;
 mod views;
 
 use crate::visit::{Cell, Run, Variant, Visit};
@@ -90,7 +89,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     let run: Run = read(&options.visits)?;
     let slices = run.made.iter();
     let slices = slices.map(|visit| (visit.number, u64::from(visit.cell.slice_us) * 1000));
-    let (seen, violations) = timeline::Timeline::read(&options.log, slices.collect())?;
+    let (seen, violations) = figures::Timeline::read(&options.log, slices.collect())?;
     let violations = attribute(violations, &run.made);
     let machine = Machine {
         cpus: run.cpus,
