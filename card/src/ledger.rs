@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Counters, gaps, run times, and who was on which slot in order, derived from the events.
 
-use crate::config::{CardConfig, Profile};
+use crate::config::CardConfig;
 use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, RecordFate, What};
 use crate::regs::{Reg, SlotReg};
 use crate::relay::Reason;
@@ -206,11 +206,6 @@ impl Ledger {
             );
         }
         text
-    }
-
-    /// Whether the card has interrupts to count (for reports).
-    pub fn profile(&self) -> Option<Profile> {
-        self.config.as_ref().map(|c| c.profile)
     }
 }
 

@@ -656,11 +656,6 @@ impl Slot {
     pub fn settle(&self) {
         drop(self.lock());
     }
-
-    /// The status bits that mean busy (for tests of the state machine).
-    pub fn is_running(&self) -> bool {
-        self.lock().status() & 0xff == status::RUNNING
-    }
 }
 
 #[cfg(test)]

@@ -106,11 +106,6 @@ impl Core {
         self.retired
     }
 
-    /// Cycles since the program began.
-    pub fn cycles(&self) -> u64 {
-        self.cycles
-    }
-
     /// Its memory.
     pub fn memory(&self) -> &Memory {
         &self.memory

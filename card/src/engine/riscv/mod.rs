@@ -123,11 +123,6 @@ impl Riscv {
         }
     }
 
-    /// Its core.
-    pub fn core(&self) -> &Core {
-        &self.core
-    }
-
     fn done(&self) -> bool {
         self.end.0 != end::RUNS
     }
