@@ -322,6 +322,7 @@ fn imported_at_any_time() {
     rig.reconnect();
     rig.plug(IrqKind::Msix);
     rig.master();
+    rig.open(1);
     resume(&mut rig, A);
     quiet(&mut rig, Profile::Fermata);
     rig.clean();
