@@ -96,10 +96,7 @@ pub fn fermata() -> Rig {
 }
 
 pub fn base() -> Rig {
-    Rig::new(Options {
-        profile: Profile::Base,
-        ..Options::default()
-    })
+    Rig::with(Profile::Base, &[])
 }
 
 impl Emulated {
@@ -141,6 +138,15 @@ impl Emulated {
 }
 
 impl Rig {
+    /// A card with the engines and interrupts that are usual.
+    pub fn with(profile: Profile, set: &[&'static str]) -> Self {
+        Self::new(Options {
+            profile,
+            set: set.to_vec(),
+            ..Options::default()
+        })
+    }
+
     pub fn new(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("card.sock");

@@ -16,11 +16,7 @@ const SNAP: u64 = 0x9000;
 const SLOW: [&str; 3] = ["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=1"];
 
 fn rig(profile: Profile) -> Rig {
-    Rig::new(Options {
-        profile,
-        set: SLOW.to_vec(),
-        ..Options::default()
-    })
+    Rig::with(profile, &SLOW)
 }
 
 /// What a driver does around a run: registers, START, PAUSE after a while, and again.

@@ -2,6 +2,7 @@
 //! The misbehaviour switches, one by one.
 
 use crate::common::*;
+use crate::registers::walk;
 use fermata_card::config::Profile;
 use std::time::{Duration, Instant};
 
@@ -10,22 +11,9 @@ const OUT: u64 = 0x8000;
 const SNAP: u64 = 0x9000;
 
 fn slow() -> Rig {
-    let mut rig = Rig::new(Options {
-        set: vec!["slot=all,speed=1"],
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Fermata, &["slot=all,speed=1"]);
     rig.open(0);
     rig
-}
-
-fn walk(rig: &mut Rig, n: u64) -> (u64, u64) {
-    let (head, count, checksum) = rig.list(LIST, n, 3);
-    for (off, val) in [(0x30, head), (0x38, 0), (0x40, 3), (0x48, OUT), (TAG, 1)] {
-        rig.sw(0, off, val);
-    }
-    rig.snapshot(0, SNAP);
-    rig.sw(0, CTL, START_NEW);
-    (count, checksum)
 }
 
 /// A job that never ends by itself.
@@ -137,11 +125,11 @@ fn lose_and_spurious_irq() {
     let mut rig = slow();
     rig.ask("set slot=0 speed=0");
     rig.ask("fault slot=0 lose_irq=1");
-    walk(&mut rig, 10);
+    walk(&mut rig, 10, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     rig.status(0);
     assert_eq!(rig.irqs(0), 0);
-    walk(&mut rig, 10);
+    walk(&mut rig, 10, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!(rig.wait_irq(0), 1);
     rig.ask("fault slot=0 spurious_irq=3");
@@ -176,7 +164,7 @@ fn finish_on_pause() {
     let mut rig = slow();
     rig.ask("set slot=0 speed=0");
     rig.ask("fault slot=0 finish_on_pause=1");
-    let want = walk(&mut rig, 1000);
+    let want = walk(&mut rig, 1000, 1);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(rig.status(0), RUNNING);
     assert_eq!(rig.get64(OUT), 0);
@@ -186,7 +174,7 @@ fn finish_on_pause() {
     // Or it comes to its end when the PAUSE comes.
     rig.ask("set slot=0 speed=1");
     rig.ask("fault slot=0 finish_on_pause=1");
-    let want = walk(&mut rig, 100_000);
+    let want = walk(&mut rig, 100_000, 1);
     rig.sw(0, CTL, PAUSE);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.get64(OUT), rig.get64(OUT + 8)), want);
@@ -249,7 +237,7 @@ fn dead() {
     assert_eq!(command, [6, 0], "configuration space is as it was");
     rig.open(0);
     rig.ask("set slot=0 speed=0");
-    let want = walk(&mut rig, 100);
+    let want = walk(&mut rig, 100, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.get64(OUT), rig.get64(OUT + 8)), want);
     rig.clean();
@@ -303,7 +291,7 @@ fn hang() {
     let mut rig = slow();
     rig.ask("set slot=0 speed=0");
     rig.ask("fault slot=0 hang=1");
-    walk(&mut rig, 1000);
+    walk(&mut rig, 1000, 1);
     for _ in 0..3 {
         rig.sw(0, CTL, PAUSE);
         std::thread::sleep(Duration::from_millis(2));
@@ -312,7 +300,7 @@ fn hang() {
     assert_eq!(rig.sr(0, 0x38), 0);
     rig.reset(0);
     assert_eq!(rig.status(0), IDLE);
-    let want = walk(&mut rig, 1000);
+    let want = walk(&mut rig, 1000, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.get64(OUT), rig.get64(OUT + 8)), want);
     rig.clean();
@@ -329,11 +317,7 @@ fn save_torn() {
     assert_eq!(rig.get(SNAP + 12, 52), [0xee; 52]);
     assert_ne!(rig.get(SNAP, 12), [0xee; 12]);
     // Base: it reads RUNNING until it is reset.
-    let mut rig = Rig::new(Options {
-        profile: Profile::Base,
-        set: vec!["slot=all,speed=1"],
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Base, &["slot=all,speed=1"]);
     rig.ask("fault slot=0 save_torn=12");
     walk_on(&mut rig);
     rig.sw(0, CTL, PAUSE);

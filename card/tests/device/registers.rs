@@ -13,15 +13,11 @@ const SNAP: u64 = 0x9000;
 const LONG: u64 = 200_000;
 
 fn slow(profile: Profile) -> Rig {
-    Rig::new(Options {
-        profile,
-        set: vec!["slot=all,speed=1"],
-        ..Options::default()
-    })
+    Rig::with(profile, &["slot=all,speed=1"])
 }
 
-/// A walk over `n` nodes on slot 0, started. The expected result.
-fn walk(rig: &mut Rig, n: u64, tag: u64) -> (u64, u64) {
+/// Starts a walk over `n` nodes on slot 0. Returns the expected result.
+pub fn walk(rig: &mut Rig, n: u64, tag: u64) -> (u64, u64) {
     let (head, count, checksum) = rig.list(LIST, n, 3);
     for (off, val) in [(0x30, head), (0x40, 3), (0x48, OUT), (TAG, tag)] {
         rig.sw(0, off, val);
@@ -325,10 +321,7 @@ fn reset_is_a_level() {
 #[test]
 fn dma_offset_is_added_and_cut() {
     for profile in [Profile::Fermata, Profile::Base] {
-        let mut rig = Rig::new(Options {
-            profile,
-            ..Options::default()
-        });
+        let mut rig = Rig::with(profile, &[]);
         // A program at device address 0xffff_0000_1000_0000 whose memory is at 0x20_0000.
         let at = 0xffff_0000_1000_0000u64;
         rig.offset(1, BUF.wrapping_sub(at));
@@ -508,11 +501,7 @@ fn a_base_card_has_no_interrupts() {
 
 #[test]
 fn base_status_lags_behind_a_start() {
-    let mut rig = Rig::new(Options {
-        profile: Profile::Base,
-        set: vec!["slot=0,start_lag_us=60000000,speed=1"],
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Base, &["slot=0,start_lag_us=60000000,speed=1"]);
     walk(&mut rig, LONG, 1);
     assert_eq!(rig.status(0), IDLE, "the old value");
     rig.ask("set slot=0 speed=0 start_lag_us=0");
@@ -521,11 +510,7 @@ fn base_status_lags_behind_a_start() {
 
 #[test]
 fn base_data_comes_after_finish() {
-    let mut rig = Rig::new(Options {
-        profile: Profile::Base,
-        set: vec!["slot=all,drain_us=60000000,speed=0"],
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Base, &["slot=all,drain_us=60000000,speed=0"]);
     let want = walk(&mut rig, 100, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!(rig.get64(OUT), 0, "FINISH precedes the data");
@@ -541,11 +526,7 @@ fn base_data_comes_after_finish() {
 
 #[test]
 fn base_data_lands_in_the_next_window_when_the_driver_is_early() {
-    let mut rig = Rig::new(Options {
-        profile: Profile::Base,
-        set: vec!["slot=all,drain_us=60000000,speed=0"],
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Base, &["slot=all,drain_us=60000000,speed=0"]);
     let want = walk(&mut rig, 100, 1);
     assert_eq!(rig.wait_rest(0), FINISH);
     rig.offset(0, 0x4000);

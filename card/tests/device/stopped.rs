@@ -20,11 +20,7 @@ const SLOW: [&str; 3] = ["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=20"]
 const ENGINES: [EngineKind; 3] = [Linkedlist, Membench, Sha256];
 
 fn rig(profile: Profile) -> Rig {
-    Rig::new(Options {
-        profile,
-        set: SLOW.to_vec(),
-        ..Options::default()
-    })
+    Rig::with(profile, &SLOW)
 }
 
 fn a_while() {

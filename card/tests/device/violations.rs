@@ -18,12 +18,8 @@ const SNAP_B: u64 = 0x41_0000;
 
 /// Two tenants with an arena each, on a slow card.
 fn rig(profile: Profile) -> Rig {
-    let set = vec!["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=10"];
-    let mut rig = Rig::new(Options {
-        profile,
-        set,
-        ..Options::default()
-    });
+    let set = ["slot=0,speed=1", "slot=1,speed=20", "slot=2,speed=10"];
+    let mut rig = Rig::with(profile, &set);
     rig.ask(&format!("tenant token={A} pages={ARENA_A:#x}+0x20000"));
     rig.ask(&format!(
         "tenant token={B} pages={ARENA_B:#x}+0x10000,{:#x}+0x10000",

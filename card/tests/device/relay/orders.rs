@@ -308,10 +308,7 @@ fn the_job_that_is_gone_back_to_is_in_reach() {
 
 #[test]
 fn registers() {
-    let mut rig = Rig::new(Options {
-        profile: Profile::Relay,
-        ..Options::default()
-    });
+    let mut rig = Rig::with(Profile::Relay, &[]);
     assert_eq!(rig.r(0x110), 0b11111);
     assert_eq!(rig.r(0x118), 0x10_0101);
     assert_eq!((rig.r(0x100), rig.r(0x108)), (0x315f_4154_414d_5246, 1));
@@ -339,10 +336,7 @@ fn registers() {
 #[test]
 fn a_card_without_relay() {
     for profile in [Profile::Base, Profile::Fermata] {
-        let mut rig = Rig::new(Options {
-            profile,
-            ..Options::default()
-        });
+        let mut rig = Rig::with(profile, &[]);
         assert_eq!((rig.r(0x110) & 16, rig.r(0x118)), (0, 0));
         rig.clean();
         for off in [0x120, 0x128, 0x130, 0x300, 0x340] {
