@@ -9,7 +9,7 @@ use crate::config::{CardConfig, Profile, Settings};
 use crate::dma::LINE;
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
 use crate::regs::{ctl, Reg, SlotReg, TAG};
-use serde::Serialize;
+use clap::ValueEnum;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
@@ -18,8 +18,8 @@ use snapshots::Snapshots;
 
 /// What a driver can do wrong, and last what the card itself can. The names are those of
 /// `docs/card.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
+#[value(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Kind {
     StartBusy,
@@ -51,66 +51,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 26] = [
-        Self::StartBusy,
-        Self::StartUndrained,
-        Self::WindowBusy,
-        Self::ResumeIncomplete,
-        Self::ResumeStale,
-        Self::ResumeForged,
-        Self::ResumeUnreset,
-        Self::MixedTenant,
-        Self::RegisterResidue,
-        Self::ForeignDma,
-        Self::SnapshotInArena,
-        Self::Canary,
-        Self::UnmappedDma,
-        Self::BadAccess,
-        Self::WriteRunning,
-        Self::MasterBusy,
-        Self::UnaskedPause,
-        Self::UnaskedIrq,
-        Self::ResultResidue,
-        Self::ContextChanged,
-        Self::NamedTwice,
-        Self::OrderBad,
-        Self::ControlInArena,
-        Self::StaleOrderTaken,
-        Self::RecordMissing,
-        Self::EarlyLoad,
-    ];
-
     /// The name in replies.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::StartBusy => "start_busy",
-            Self::StartUndrained => "start_undrained",
-            Self::WindowBusy => "window_busy",
-            Self::ResumeIncomplete => "resume_incomplete",
-            Self::ResumeStale => "resume_stale",
-            Self::ResumeForged => "resume_forged",
-            Self::ResumeUnreset => "resume_unreset",
-            Self::MixedTenant => "mixed_tenant",
-            Self::RegisterResidue => "register_residue",
-            Self::ForeignDma => "foreign_dma",
-            Self::SnapshotInArena => "snapshot_in_arena",
-            Self::Canary => "canary",
-            Self::UnmappedDma => "unmapped_dma",
-            Self::BadAccess => "bad_access",
-            Self::WriteRunning => "write_running",
-            Self::MasterBusy => "master_busy",
-            Self::UnaskedPause => "unasked_pause",
-            Self::UnaskedIrq => "unasked_irq",
-            Self::ResultResidue => "result_residue",
-            Self::ContextChanged => "context_changed",
-            Self::NamedTwice => "named_twice",
-            Self::OrderBad => "order_bad",
-            Self::ControlInArena => "control_in_arena",
-            Self::StaleOrderTaken => "stale_order_taken",
-            Self::RecordMissing => "record_missing",
-            Self::EarlyLoad => "early_load",
-        }
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().into())
     }
 }
 
@@ -364,7 +308,7 @@ impl Checker {
         *self.counts.entry(kind).or_default() += 1;
         self.last = format!("{}: {text}", kind.name());
         self.found.push(What::Violation {
-            kind: kind.name().into(),
+            kind: kind.name(),
             text,
         });
     }
