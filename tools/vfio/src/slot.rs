@@ -7,7 +7,9 @@ use crate::context::{HostContext, Key, Settings, Stopped};
 use crate::tell;
 use fermata::{Error, State};
 use fermata_card::dma::DmaSpace;
-use fermata_card::engine::{AppRegs, Bus, Engine, EngineKind, EngineMaker, Progress, Reach, Refused};
+use fermata_card::engine::{
+    AppRegs, Bus, Engine, EngineKind, EngineMaker, Progress, Reach, Refused,
+};
 use fermata_card::event::now_ns;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use std::os::fd::OwnedFd;
