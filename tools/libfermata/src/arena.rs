@@ -189,7 +189,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPermitted`](crate::Error::NotPermitted): `pid` is not 0, and this process has
+    /// [`Error::NotPermitted`]: `pid` is not 0, and this process has
     /// neither `CAP_SYS_ADMIN` nor both `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`; those of
     /// `FERMATA_IOC_ARENA_CREATE`.
     ///
@@ -243,7 +243,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`](crate::Error::Invalid): the lender's arena has no such part, or is memory of
+    /// [`Error::Invalid`]: the lender's arena has no such part, or is memory of
     /// a program's own; those of `FERMATA_IOC_ARENA_CREATE`.
     pub fn share_arena(&self, lender: &Self, offset: usize, length: usize) -> Result<Arena> {
         let made = self.share(lender, offset, length, None)?;

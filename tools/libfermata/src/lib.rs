@@ -532,7 +532,7 @@ impl Context {
     }
 
     /// How long things took for a context: the caller's own, or that with this number.
-    /// [`Error::NotPermitted`](crate::Error::NotPermitted): another user opened it.
+    /// [`Error::NotPermitted`]: another user opened it.
     pub fn context_histogram(
         &self,
         number: Option<u32>,
